@@ -1,0 +1,34 @@
+"""trueup finds out why two training runs of the same large model do not agree.
+
+Importing it touches no framework, patches nothing and reads no environment: names load when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trueup.capture.debugger import PrecisionDebugger
+    from trueup.capture.seeds import seed_all
+    from trueup.capture.tracer import Tracer
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Tracer": "trueup.capture.tracer",
+    "PrecisionDebugger": "trueup.capture.debugger",
+    "seed_all": "trueup.capture.seeds",
+}
+
+__all__ = ["PrecisionDebugger", "Tracer", "__version__", "seed_all"]
+
+
+def __getattr__(name: str) -> object:
+    try:
+        home = _HOME[name]
+    except KeyError:
+        raise AttributeError(f"module 'trueup' has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value

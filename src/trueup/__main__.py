@@ -1,0 +1,5 @@
+"""``python -m trueup`` is ``trueup``."""
+
+from trueup.cli import main
+
+main()

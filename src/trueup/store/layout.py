@@ -1,0 +1,47 @@
+"""Names of the files and folders of a trace."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+_STEP = re.compile(r"step_(\d{6,})$")
+_RANK = re.compile(r"rank_(\d{5,})$")
+
+
+def step_dir(root: Path, step: int) -> Path:
+    """Folder of one step."""
+    return root / f"step_{step:06d}"
+
+
+def rank_dir(root: Path, step: int, rank: int) -> Path:
+    """Folder of one rank in one step."""
+    return step_dir(root, step) / f"rank_{rank:05d}"
+
+
+def scalars_file(root: Path, rank: int) -> Path:
+    """The scalars of one rank, one JSON object a line."""
+    return root / "scalars" / f"rank_{rank:05d}.jsonl"
+
+
+def rank_file(root: Path, rank: int) -> Path:
+    """What one rank says of itself: coordinate, parameters, limits, failures."""
+    return root / "ranks" / f"rank_{rank:05d}.json"
+
+
+def chunk_name(chunk: int) -> str:
+    """File name of one chunk of stored tensors, inside ``tensors/``."""
+    return f"chunk_{chunk:05d}.safetensors"
+
+
+def whole_steps(root: Path) -> dict[int, list[int]]:
+    """Ranks that have finished each step; a torn step (still under its temporary name) is not among them."""
+    found: dict[int, list[int]] = {}
+    for folder in sorted(root.iterdir()):
+        match = _STEP.match(folder.name)
+        if match and folder.is_dir():
+            ranks = sorted(int(m.group(1)) for m in map(_RANK.match, (p.name for p in folder.iterdir())) if m)
+            if ranks:
+                found[int(match.group(1))] = ranks
+    return dict(sorted(found.items()))

@@ -1,0 +1,170 @@
+"""Reads a trace back as tables, one step of one rank at a time, so that memory never grows with the run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import polars as pl
+
+from trueup.errors import TraceError
+from trueup.store import layout, schema
+from trueup.store.tensors import ChunkReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """Values of one tensor as raw bytes: ``data`` is uint8 of shape (nbytes,), row-major, of ``dtype``."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTables:
+    """One step of one rank: the tables of docs/trace-format.md. Row number is execution order.
+
+    ``summaries`` has a leading ``summary`` column, the number ``records.summary`` refers to.
+    """
+
+    step: int
+    rank: int
+    calls: pl.DataFrame
+    records: pl.DataFrame
+    summaries: pl.DataFrame
+    stacks: pl.DataFrame
+
+
+class TraceSource(Protocol):
+    """What comparison needs of a trace, whoever wrote it."""
+
+    @property
+    def path(self) -> Path:
+        """The file or folder it was opened from."""
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Facts of the run: framework, versions, command, level, task, world size."""
+
+    def steps(self) -> dict[int, list[int]]:
+        """Whole steps, ascending, with the ranks each one has."""
+
+    def read(self, step: int, rank: int) -> StepTables:
+        """The tables of one step of one rank."""
+
+    def tensor(self, step: int, rank: int, summary: dict[str, Any]) -> StoredTensor | None:
+        """The stored values of one row of ``summaries``, or None where only its summary was kept."""
+
+    def scalars(self, rank: int) -> list[dict[str, Any]]:
+        """Per-step scalars of one rank, oldest first."""
+
+    def rank_facts(self, rank: int) -> dict[str, Any]:
+        """What one rank says of itself; empty where the source keeps no such thing."""
+
+
+class Trace:
+    """A trace written by trueup.
+
+    Example:
+        >>> trace = Trace(Path("runs/reference"))          # doctest: +SKIP
+        >>> trace.read(step=0, rank=0).records.height      # doctest: +SKIP
+        956
+
+    Raises:
+        TraceError: no such folder, not a trace, of a newer version, or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest = _read_manifest(path)
+        self._chunks: tuple[tuple[int, int], ChunkReader] | None = None
+
+    def steps(self) -> dict[int, list[int]]:
+        """Whole steps, ascending, with the ranks each one has."""
+        return layout.whole_steps(self.path)
+
+    def read(self, step: int, rank: int) -> StepTables:
+        """The tables of one step of one rank.
+
+        Raises:
+            TraceError: the step or rank is not there, or a table cannot be read.
+        """
+        folder = layout.rank_dir(self.path, step, rank)
+        if not folder.is_dir():
+            there = {s: r for s, r in self.steps().items()}
+            raise TraceError(f"{self.path} has no step {step} of rank {rank}; it has {_describe_steps(there)}")
+        frames = {name: _read_table(folder / f"{name}.parquet", name) for name in schema.TABLES}
+        frames["summaries"] = frames["summaries"].with_row_index("summary").cast({"summary": pl.Int32})
+        return StepTables(step=step, rank=rank, **frames)
+
+    def tensor(self, step: int, rank: int, summary: dict[str, Any]) -> StoredTensor | None:
+        """The stored values of one row of ``summaries``, mapped, or None where only its summary was kept."""
+        if summary.get("tensor") is None:
+            return None
+        if self._chunks is None or self._chunks[0] != (step, rank):
+            self._chunks = (step, rank), ChunkReader(layout.rank_dir(self.path, step, rank) / "tensors")
+        data = self._chunks[1].raw(summary["chunk"], summary["tensor"])
+        return StoredTensor(dtype=summary["dtype"], shape=tuple(summary["shape"]), data=data)
+
+    def scalars(self, rank: int) -> list[dict[str, Any]]:
+        """Per-step scalars, oldest first; a half-written last line is left out."""
+        path = layout.scalars_file(self.path, rank)
+        if not path.exists():
+            return []
+        lines = []
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                lines.append(json.loads(line))
+            except ValueError:
+                continue
+        return lines
+
+    def rank_facts(self, rank: int) -> dict[str, Any]:
+        """What one rank says of itself: coordinate, parameter table, limits, failures."""
+        path = layout.rank_file(self.path, rank)
+        try:
+            facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return facts
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise TraceError(f"no such trace: {path}. Give the folder that 'trueup capture -o FOLDER' wrote.")
+    file = path / layout.MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TraceError(f"{path} is not a trueup trace: it has no {layout.MANIFEST}") from None
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{file} cannot be read: {error}") from error
+    version = manifest.get("schema_version")
+    if version != schema.SCHEMA_VERSION:
+        raise TraceError(
+            f"{file} is of schema version {version!r}, this trueup reads {schema.SCHEMA_VERSION}. "
+            "Use the trueup that wrote it, or capture again."
+        )
+    return manifest
+
+
+def _read_table(path: Path, name: str) -> pl.DataFrame:
+    try:
+        frame = pl.read_parquet(path, memory_map=True, glob=False)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise TraceError(f"{path} cannot be read ({error}); the step is damaged, leave it out with --steps") from error
+    missing = [f.name for f in schema.TABLES[name] if f.name not in frame.columns]
+    if missing:
+        raise TraceError(f"{path} lacks the columns {missing}: it is no {name} table of a version-1 trace")
+    return frame
+
+
+def _describe_steps(steps: dict[int, list[int]]) -> str:
+    if not steps:
+        return "no whole step"
+    first, last = next(iter(steps)), list(steps)[-1]
+    return f"{len(steps)} steps ({first} to {last}), ranks {steps[first]}"

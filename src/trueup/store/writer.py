@@ -1,0 +1,227 @@
+"""Writes a trace: each rank its own files, each step by one rename."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
+from trueup.store import layout, schema
+from trueup.store.tensors import ChunkWriter
+
+
+@dataclass(slots=True)
+class StepColumns:
+    """One step of one rank, in columns as capture collects them; row number is execution order.
+
+    ``summaries`` is a structured array of SUMMARY_DTYPE, one row a distinct tensor content; the lists that start
+    with ``summary_`` run beside it. Names are plain strings, interned into dictionaries on writing.
+    """
+
+    calls: dict[str, list[Any]] = field(default_factory=lambda: {f.name: [] for f in schema.CALLS if f.name != "call"})
+    records: dict[str, list[Any]] = field(default_factory=lambda: {f.name: [] for f in schema.RECORDS})
+    summaries: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, SUMMARY_DTYPE))
+    summary_dtype: list[str] = field(default_factory=list)
+    summary_shape: list[tuple[int, ...]] = field(default_factory=list)
+    summary_device: list[str] = field(default_factory=list)
+    summary_placement: list[str | None] = field(default_factory=list)
+    summary_tensor: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """row -> (chunk, name) of the stored values"""
+    stacks: dict[int, list[str]] = field(default_factory=dict)
+
+
+class RunWriter:
+    """One rank's hand on the folder of a run."""
+
+    def __init__(self, root: Path, *, rank: int) -> None:
+        self.root = root
+        self.rank = rank
+        self._chunks: ChunkWriter | None = None
+        self._building: Path | None = None
+
+    def begin_run(self, manifest: dict[str, Any] | None) -> None:
+        """Create the folder, and write ``manifest.json`` when this rank is the one that does.
+
+        Raises:
+            OSError: the folder cannot be made or written.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        if manifest is not None:
+            write_json(self.root / layout.MANIFEST, {"schema_version": schema.SCHEMA_VERSION, **manifest})
+
+    def write_rank(self, facts: dict[str, Any]) -> None:
+        """Replace what this rank says of itself (coordinate, parameter table, limits, failures)."""
+        write_json(layout.rank_file(self.root, self.rank), facts)
+
+    def append_scalars(self, scalars: dict[str, Any]) -> None:
+        """Append one line and flush it."""
+        path = layout.scalars_file(self.root, self.rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(scalars, allow_nan=True) + "\n")
+
+    def chunks(self, step: int) -> ChunkWriter:
+        """Where the values of the step under way go."""
+        if self._chunks is None:
+            self._chunks = ChunkWriter(self._under_way(step) / "tensors")
+        return self._chunks
+
+    def finish_step(self, step: int, columns: StepColumns) -> Path:
+        """Write the tables, then make the step appear by one rename; returns its folder.
+
+        Raises:
+            OSError: disk full, no permission; what was written of this step is removed, earlier steps stay.
+        """
+        try:
+            folder = self._under_way(step)
+            if self._chunks is not None:
+                self._chunks.close()
+            for name, table in tables_from_columns(columns).items():
+                write_table(table, folder / f"{name}.parquet")
+            final = layout.rank_dir(self.root, step, self.rank)
+            if final.exists():
+                shutil.rmtree(final)
+            folder.rename(final)
+        except BaseException:
+            self.abandon_step()
+            raise
+        self._chunks, self._building = None, None
+        return final
+
+    def abandon_step(self) -> None:
+        """Forget the step under way and remove what it left."""
+        if self._chunks is not None:
+            self._chunks.abandon()
+        if self._building is not None:
+            shutil.rmtree(self._building, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._building.parent.rmdir()
+        self._chunks, self._building = None, None
+
+    def _under_way(self, step: int) -> Path:
+        if self._building is None:
+            final = layout.rank_dir(self.root, step, self.rank)
+            self._building = final.with_name(f"{final.name}.writing-{os.getpid()}")
+            self._building.mkdir(parents=True, exist_ok=True)
+        return self._building
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write one table, zstd-compressed, with dictionaries for every column that repeats."""
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=[f.name for f in table.schema if pa.types.is_dictionary(f.type)],
+        write_statistics=False,
+        store_schema=True,
+    )
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Replace ``path`` by one rename, so that a reader sees the old or the new file, never half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.writing-{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=1, default=str), encoding="utf-8")
+    temporary.replace(path)
+
+
+def tables_from_columns(columns: StepColumns) -> dict[str, pa.Table]:
+    """The four tables of a step."""
+    calls = {"call": np.arange(len(columns.calls["name"]), dtype=np.int32), **columns.calls}
+    return {
+        "calls": _table(calls, schema.CALLS),
+        "records": _table(columns.records, schema.RECORDS),
+        "summaries": _summaries_table(columns),
+        "stacks": _table(
+            {"stack": list(columns.stacks), "frames": list(columns.stacks.values())}, schema.STACKS
+        ),
+    }
+
+
+def _table(columns: dict[str, Any], wanted: pa.Schema) -> pa.Table:
+    return pa.Table.from_arrays([_array(columns[f.name], f.type) for f in wanted], schema=wanted)
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(kind):
+        index: dict[str | None, int] = {}
+        codes = [index.setdefault(v, len(index)) for v in values]
+        words: list[str | None] = list(index)
+        mask = None
+        if None in index:
+            mask = np.asarray(codes, dtype=np.int32) == index[None]
+            words[index[None]] = ""
+        clean = pa.array([_storable(w) for w in words], pa.string())
+        return pa.DictionaryArray.from_arrays(pa.array(np.asarray(codes, np.int32), mask=mask), clean)
+    if pa.types.is_list(kind):
+        return pa.array(values, kind)
+    return pa.array(values, kind)
+
+
+def _storable(word: str | None) -> str:
+    """Names may hold lone surrogates (non-UTF-8 file names); they are kept readable, escaped."""
+    return (word or "").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _summaries_table(columns: StepColumns) -> pa.Table:
+    rows = columns.summaries
+    flags = rows["flags"]
+    num = len(rows)
+    chunk = np.zeros(num, np.int32)
+    stored = np.zeros(num, bool)
+    names: list[str | None] = [None] * num
+    for row, (number, name) in columns.summary_tensor.items():
+        chunk[row], stored[row], names[row] = number, True, name
+    arrays: dict[str, pa.Array] = {
+        "dtype": _array(columns.summary_dtype, schema.SUMMARIES.field("dtype").type),
+        "shape": _shapes(columns.summary_shape),
+        "device": _array(columns.summary_device, schema.SUMMARIES.field("device").type),
+        "placement": _array(columns.summary_placement, schema.SUMMARIES.field("placement").type),
+        "chunk": pa.array(chunk, mask=~stored),
+        "tensor": pa.array(names, pa.string()),
+    }
+    no_statistics = (flags & HAS_STATISTICS) == 0
+    for name in SUMMARY_DTYPE.names or ():
+        if name in ("flags", "sketch"):
+            continue
+        column = np.ascontiguousarray(rows[name])
+        if name == "numel":
+            missing = None
+        elif name == "digest":
+            missing = (flags & HAS_DIGEST) == 0
+        elif name == "crc32":
+            missing = (flags & HAS_CRC32) == 0
+        elif column.dtype.kind == "f":
+            missing = no_statistics | np.isnan(column)
+        else:
+            missing = no_statistics
+        arrays[name] = pa.array(column, mask=missing)
+    arrays["sketch"] = _sketches(rows, (flags & HAS_SKETCH) == 0)
+    return pa.Table.from_arrays([arrays[f.name] for f in schema.SUMMARIES], schema=schema.SUMMARIES)
+
+
+def _shapes(shapes: list[tuple[int, ...]]) -> pa.Array:
+    offsets = np.zeros(len(shapes) + 1, np.int32)
+    np.cumsum([len(s) for s in shapes], out=offsets[1:])
+    flat = np.asarray([n for s in shapes for n in s], dtype=np.int64)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat))
+
+
+def _sketches(rows: np.ndarray[Any, Any], missing: np.ndarray[Any, Any]) -> pa.Array:
+    kind = schema.SUMMARIES.field("sketch").type
+    if missing.all():
+        return pa.nulls(len(rows), kind)
+    raw = np.ascontiguousarray(rows["sketch"])
+    validity = pa.py_buffer(np.packbits(~missing, bitorder="little").tobytes()) if missing.any() else None
+    return pa.Array.from_buffers(kind, len(rows), [validity, pa.py_buffer(raw)])
