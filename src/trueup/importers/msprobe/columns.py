@@ -1,0 +1,176 @@
+"""The tables of one step, collected as lists and turned into the frames of docs/trace-format.md."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from trueup.importers.msprobe.names import dtype_from_dump
+from trueup.store import StepTables, schema
+
+_USUAL_KEYS = frozenset(
+    {
+        "type",
+        "dtype",
+        "shape",
+        "Max",
+        "Min",
+        "Mean",
+        "Norm",
+        "requires_grad",
+        "md5",
+        "data_name",
+        "tensor_stat_index",
+    }
+)
+_USUAL_TYPES = ("torch.Tensor", "mindspore.Tensor")
+
+MISSING_VALUES = "values named by the dump are not in dump_tensor_data"
+UNSAFE_NAME = "values refused: the dump names a file outside dump_tensor_data"
+
+
+class Columns:
+    """Rows of one step, in execution order."""
+
+    def __init__(self, framework: str, stored: frozenset[str]) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.absent: dict[int, list[str]] = {}
+        self.arguments: dict[int, dict[str, Any]] = {}
+        self.stacks: dict[int, list[str]] = {}
+        self._records: list[tuple[Any, ...]] = []
+        self._summaries: list[tuple[Any, ...]] = []
+        self._digests: dict[int, str] = {}
+        self._extra: dict[int, str] = {}
+        self._framework = framework
+        self._stored = stored
+
+    def record(
+        self, call: int, phase: str, slot: str, microbatch: int, leaf: dict[str, Any], reason: str | None
+    ) -> None:
+        """Add one tensor at one site."""
+        summary, trouble = self._summary(leaf)
+        self._records.append(
+            (call, phase, slot, microbatch, summary, leaf.get("requires_grad"), trouble or reason)
+        )
+
+    def missing(self, call: int, phase: str, slot: str, microbatch: int, reason: str) -> None:
+        """Add one site of which the dump holds nothing."""
+        self._records.append((call, phase, slot, microbatch, None, None, reason))
+
+    def _summary(self, leaf: dict[str, Any]) -> tuple[int, str | None]:
+        row = len(self._summaries)
+        shape = leaf["shape"]
+        dtype = dtype_from_dump(leaf["dtype"])
+        norm = _number(leaf.get("Norm"))
+        if norm is not None and norm < 0:  # of a 0-d tensor msprobe gives the value itself
+            norm = -norm
+        file, trouble = leaf.get("data_name"), None
+        if file is not None and file not in self._stored:
+            trouble = UNSAFE_NAME if "/" in file or "\\" in file else f"{MISSING_VALUES}: {file}"
+            file = None
+        crc32 = self._crc32(row, leaf.get("md5"), dtype)
+        self._summaries.append(
+            (
+                dtype, shape, math.prod(shape), _number(leaf.get("Min")), _number(leaf.get("Max")),
+                _number(leaf.get("Mean")), norm, crc32, None if file is None else 0, file,
+            )
+        )  # fmt: skip
+        if len(leaf) > 8 or leaf["type"] not in _USUAL_TYPES:
+            extra = {k: v for k, v in leaf.items() if k not in _USUAL_KEYS}
+            if leaf["type"] not in _USUAL_TYPES:
+                extra["type"] = leaf["type"]
+            if extra:
+                self._extra[row] = json.dumps(extra)
+        return row, trouble
+
+    def _crc32(self, row: int, value: Any, dtype: str) -> int | None:
+        """msprobe's ``md5`` is a CRC-32 of the bytes, or an xor of their 64-bit words: no digest of ours."""
+        if value is None:
+            return None
+        text = str(value)
+        if len(text) == 8 and not text.startswith("0x"):
+            if self._framework == "mindspore" and dtype.startswith(("bfloat", "float8", "hifloat")):
+                self._digests[row] = f"crc32-float32:{text}"
+                return None
+            return int(text, 16)
+        self._digests[row] = f"xor:{text}"
+        return None
+
+    def tables(self, step: int, rank: int) -> StepTables:
+        """The frames."""
+        num = len(self.calls)
+        arguments = [json.dumps(self.arguments[c]) if c in self.arguments else None for c in range(num)]
+        names = ("parent", "kind", "name", "type", "ordinal", "microbatch", "mode", "stack", "global_ordinal")
+        calls = _transposed(self.calls, names)
+        calls |= {"call": range(num), "opaque": [False] * num, "arguments": arguments}
+        records = _transposed(self._records, [f.name for f in schema.RECORDS])
+        return StepTables(
+            step=step,
+            rank=rank,
+            calls=_with_text(
+                _frame(calls, num, schema.CALLS), "absent", {c: json.dumps(v) for c, v in self.absent.items()}
+            ),
+            records=_frame(records, len(self._records), schema.RECORDS),
+            summaries=self._summaries_frame(),
+            stacks=_frame(
+                {"stack": list(self.stacks), "frames": list(self.stacks.values())},
+                len(self.stacks),
+                schema.STACKS,
+            ),
+        )
+
+    def _summaries_frame(self) -> pl.DataFrame:
+        names = (
+            "dtype",
+            "shape",
+            "numel",
+            "minimum",
+            "maximum",
+            "mean",
+            "l2_norm",
+            "crc32",
+            "chunk",
+            "tensor",
+        )
+        columns = _transposed(self._summaries, names)
+        frame = _frame(columns, len(self._summaries), schema.SUMMARIES)
+        frame = frame.with_row_index("summary").cast({"summary": pl.Int32})
+        frame = _with_text(frame, "source_digest", self._digests)
+        return _with_text(frame, "source_extra", self._extra)
+
+
+def _number(value: Any) -> float | None:
+    return value if value is None else float(value)
+
+
+def _transposed(rows: list[tuple[Any, ...]], names: Any) -> dict[str, Any]:
+    columns = zip(*rows, strict=True) if rows else ([] for _ in names)
+    return dict(zip(names, columns, strict=True))
+
+
+def _frame(columns: dict[str, Any], num: int, wanted: pa.Schema) -> pl.DataFrame:
+    arrays = []
+    for field in wanted:
+        values = columns.get(field.name)
+        if values is None:
+            arrays.append(pa.nulls(num, field.type))
+        elif pa.types.is_dictionary(field.type):
+            arrays.append(pa.array(values, pa.string()).dictionary_encode())
+        else:
+            arrays.append(pa.array(values, field.type))
+    frame = pl.from_arrow(pa.Table.from_arrays(arrays, schema=wanted))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _with_text(frame: pl.DataFrame, name: str, values: dict[int, str]) -> pl.DataFrame:
+    """``frame`` with one more column, where there is anything to put into it."""
+    if not values:
+        return frame
+    return frame.with_columns(
+        pl.Series(name, [values.get(row) for row in range(frame.height)], dtype=pl.String)
+    )

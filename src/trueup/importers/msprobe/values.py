@@ -1,0 +1,75 @@
+"""Stored tensors of a dump: ``.pt`` through torch, restricted to data, ``.npy`` through numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+
+from trueup import _optional
+from trueup.errors import TraceError
+from trueup.store import StoredTensor
+
+
+def read_values(file: Path, dtype: str) -> StoredTensor:
+    """The tensor in ``file``, bit for bit; ``dtype`` is what the dump says it was.
+
+    MindSpore's dumps widen bfloat16 to float32 in their ``.npy``; it is narrowed again when no bit is lost.
+
+    Raises:
+        TraceError: damaged, not one tensor, or a pickle that would execute code.
+        ConfigError: a ``.pt`` file and no PyTorch.
+    """
+    return _read_npy(file, dtype) if file.suffix == ".npy" else _read_pt(file)
+
+
+def _read_npy(file: Path, dtype: str) -> StoredTensor:
+    try:
+        array = np.load(file, allow_pickle=False)
+    except ValueError as error:
+        if "allow_pickle" in str(error) or "pickled" in str(error):
+            raise TraceError(
+                f"{file} holds Python objects, not numbers; it is not read, because that can execute code"
+            ) from error
+        raise TraceError(f"{file} is not a whole .npy file: {error}") from error
+    except (OSError, EOFError) as error:
+        raise TraceError(f"{file} cannot be read: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise TraceError(f"{file} is an archive of arrays, not one .npy tensor")
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    name = array.dtype.name
+    if name == "float32" and dtype == "bfloat16":
+        words = array.reshape(-1).view(np.uint32)
+        if not (words & 0xFFFF).any():
+            narrowed = (words >> 16).astype(np.uint16).reshape(array.shape)
+            return StoredTensor(dtype=dtype, shape=array.shape, data=narrowed.reshape(-1).view(np.uint8))
+    return StoredTensor(dtype=name, shape=array.shape, data=array.reshape(-1).view(np.uint8))
+
+
+def _read_pt(file: Path) -> StoredTensor:
+    torch: Any = _optional.require("torch", purpose=f"Reading {file.name}")
+    try:
+        value = torch.load(file, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise TraceError(
+            f"{file} is refused: it holds more than tensor data ({_first_line(error)}), and loading it could "
+            "execute code. msprobe writes plain tensors; ask where this file comes from."
+        ) from error
+    except (OSError, EOFError, RuntimeError, ValueError, KeyError, AttributeError) as error:
+        raise TraceError(f"{file} is not a whole .pt file: {_first_line(error)}") from error
+    if not isinstance(value, torch.Tensor):
+        raise TraceError(f"{file} holds a {type(value).__name__}, not the one tensor msprobe writes")
+    tensor = value.detach()
+    if tensor.is_sparse or tensor.is_quantized or tensor.layout != torch.strided:
+        raise TraceError(f"{file} holds a {tensor.layout} tensor, which has no plain bytes")
+    tensor = tensor.resolve_conj().resolve_neg().contiguous()
+    data = tensor.reshape(-1).view(torch.uint8).numpy()
+    return StoredTensor(dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape), data=data)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
