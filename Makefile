@@ -1,0 +1,35 @@
+# trueup's vocabulary: demo, test, check, bench, docs. Each sets up what it needs in .venv, once.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := scripts/setup.sh
+RUN_STAMP := $(VENV)/.ready-run
+DEV_STAMP := $(VENV)/.ready-dev
+INPUTS := pyproject.toml constraints.txt src/trueup/numerics/_kernels.c $(SETUP)
+
+.PHONY: demo test check bench docs clean
+
+demo: $(RUN_STAMP)
+	@$(BIN)/python examples/demo.py
+
+test: $(DEV_STAMP)
+	@$(BIN)/python scripts/check.py --test
+
+check: $(DEV_STAMP)
+	@$(BIN)/python scripts/check.py
+
+bench: $(DEV_STAMP)
+	@$(BIN)/python benchmarks/run_all.py
+
+docs: $(DEV_STAMP)
+	@$(BIN)/python docs/images/make_screenshot.py
+
+$(RUN_STAMP): $(INPUTS)
+	@$(SETUP) run "$(PYTHON)" "$(VENV)"
+
+$(DEV_STAMP): $(INPUTS)
+	@$(SETUP) dev "$(PYTHON)" "$(VENV)"
+
+clean:
+	rm -rf $(VENV) build dist out

@@ -1,0 +1,21 @@
+"""Framework adapters. ``load`` is the one dynamic import: nothing else in trueup imports a framework."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from trueup.errors import ConfigError
+
+FRAMEWORKS = ("torch",)
+
+
+def load(framework: str) -> ModuleType:
+    """The adapter package of ``framework``.
+
+    Raises:
+        ConfigError: no such adapter.
+    """
+    if framework not in FRAMEWORKS:
+        raise ConfigError(f"no adapter for {framework!r}; there is {', '.join(FRAMEWORKS)}")
+    return importlib.import_module(f"trueup.adapters.{framework}")

@@ -1,0 +1,110 @@
+"""What capture and a framework adapter ask of each other.
+
+The adapter sees the program (calls, tensors, gradients, optimizers) and tells a ``Sink``; the sink decides what
+a step is and where things go. Neither imports the other: ``adapters.load(name)`` brings the adapter, and the
+session hands itself in as the sink.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Recorder(Protocol):
+    """Columns of the step under way. Rows are plain tuples in the column order of ``store.schema``."""
+
+    calls: list[tuple[Any, ...]]
+    records: list[tuple[Any, ...]]
+    stacks: dict[int, list[str]]
+
+    def new_summary(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
+        """Reserve one row of summaries and return its number."""
+
+    def address(self, row: int) -> int:
+        """Memory address of a row, for the kernel to write to."""
+
+    def view(self, row: int) -> Any:
+        """The row as a numpy void, to read and write its fields."""
+
+    def keep_first(self, row: int) -> int:
+        """If an earlier row has the same content, give ``row`` back and return the earlier one."""
+
+    def has_values(self, row: int) -> bool:
+        """Whether the values of a row are on disk already."""
+
+    def store_values(self, row: int, name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> None:
+        """Append contiguous values to the step's chunk files."""
+
+
+class Sink(Protocol):
+    """The session, as an adapter sees it."""
+
+    active: bool
+    """tensors of the step under way are wanted"""
+    recorder: Recorder
+    microbatch: int
+    over: bool
+    """the optimizer has run: what happens at top level now is no part of the step"""
+    options: Any
+    scope: Any
+
+    def root_begins(self, *, training: bool, has_parameters: bool) -> None:
+        """A module call with no enclosing module call begins; may end the step before."""
+
+    def backward_ended(self, *, gradients_present: bool) -> None:
+        """``backward()`` returned."""
+
+    def optimizer_stepped(self) -> None:
+        """Some optimizer updated its parameters."""
+
+    def scaler_updated(self) -> None:
+        """A gradient scaler ended its step, whether or not the optimizer ran."""
+
+    def gradients_cleared(self) -> None:
+        """Gradients that were there after backward are gone without an optimizer step."""
+
+    def scalar(self, name: str, value: Any, *, per_microbatch: bool = False) -> None:
+        """Note a scalar of this step; tensors are brought to the host when the step ends."""
+
+    def batch(self, *, tokens: int, samples: int, digest: Any) -> None:
+        """Note the inputs of one training forward of the root."""
+
+    def failed(self, site: str, error: BaseException) -> None:
+        """Capture met an error of its own: noted once, training goes on."""
+
+    def limit(self, sentence: str) -> None:
+        """Something this capture cannot see; listed in the trace."""
+
+
+class Adapter(Protocol):
+    """One framework's side."""
+
+    def install(self) -> None:
+        """Put the hooks in place; once a process."""
+
+    def adopt(self) -> None:
+        """The session's options have changed."""
+
+    def set_models(self, models: list[Any]) -> None:
+        """Restrict capture to these models; an empty list means whatever trains."""
+
+    def save(self, name: str, value: Any) -> None:
+        """Record a tensor the program hands over by name."""
+
+    def to_host(self) -> None:
+        """Bring everything still on the device into the recorder's rows; called once when a step ends."""
+
+    def item(self, value: Any) -> float | None:
+        """A noted scalar as a Python number."""
+
+    def end_step(self) -> None:
+        """The step under way is over: forget everything tied to it."""
+
+    def manifest(self) -> dict[str, Any]:
+        """Framework facts for the manifest."""
+
+    def rank_facts(self) -> dict[str, Any]:
+        """Coordinate, parameter table, roots, opaque modules."""
+
+    def rank(self) -> tuple[int, int, int]:
+        """rank, world size, local rank."""

@@ -1,0 +1,108 @@
+"""The PyTorch adapter. Importing it imports torch; only ``adapters.load("torch")`` does."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trueup.adapters.base import Sink
+from trueup.adapters.torch import api, collectives, modules, training
+from trueup.adapters.torch.engine import Engine
+
+__all__ = ["Adapter"]
+
+_installed: Engine | None = None
+
+
+class Adapter:
+    """What ``adapters.base.Adapter`` asks for, for PyTorch."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._engine = Engine(sink)
+        self._mode: api.ApiMode | None = None
+
+    def install(self) -> None:
+        """Put the hooks in place; they stay, and look at one flag while nothing is captured."""
+        engine = self._engine
+        modules.install(engine)
+        training.install(engine.training)
+        collectives.install(engine)
+        if engine.api_on:
+            self._mode = api.install(engine)
+
+    def adopt(self) -> None:
+        """The session has other options now."""
+        self._engine.adopt(self._sink)
+        if self._engine.api_on:
+            self._mode = api.install(self._engine)
+
+    def set_models(self, models: list[Any]) -> None:
+        """Restrict capture to these models; an empty list means whatever trains."""
+        self._engine.models = [weakref.ref(m) for m in models if isinstance(m, torch.nn.Module)]
+
+    def save(self, name: str, value: Any) -> None:
+        """Record a tensor the program hands over by name."""
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"save({name!r}) takes a tensor or a number, not {type(value).__name__}")
+        with torch._C.DisableTorchFunction():
+            frame = self._engine.local.frames[-1] if self._engine.local.frames else None
+            call = self._engine.add_call("api", f"save.{name}", None, "train", frame)
+            self._engine.tensor(call, "forward", "output.0", value)
+
+    def to_host(self) -> None:
+        """Bring everything still on a device into the recorder's rows."""
+        self._engine.summariser.to_host()
+
+    def item(self, value: Any) -> float | None:
+        """A noted scalar as a Python number; complex and non-numeric values are None."""
+        if isinstance(value, torch.Tensor):
+            with torch._C.DisableTorchFunction():
+                value = value.item() if value.numel() == 1 and not value.is_complex() else None
+        return value if isinstance(value, (int, float)) else None
+
+    def end_step(self) -> None:
+        """The step under way is over: forget everything tied to it."""
+        self._engine.end_step()
+
+    def manifest(self) -> dict[str, Any]:
+        """Framework facts for the manifest."""
+        facts: dict[str, Any] = {
+            "framework_version": torch.__version__,
+            "num_threads": torch.get_num_threads(),
+            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+            "matmul_precision": torch.get_float32_matmul_precision(),
+            "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+            "cudnn_deterministic": torch.backends.cudnn.deterministic,
+            "devices": [],
+        }
+        if torch.cuda.is_available():
+            facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+            facts["cuda"] = torch.version.cuda
+            facts["allow_tf32"] = torch.backends.cuda.matmul.allow_tf32
+        return facts
+
+    def rank_facts(self) -> dict[str, Any]:
+        """Parameter table, roots, opaque modules, optimizers."""
+        engine = self._engine
+        roots = [(r(), name) for r, name in engine.roots]
+        return {
+            "local_rank": self.rank()[2],
+            "coordinate": {},
+            "parameters": list(engine.parameter_table.values()),
+            "roots": [{"name": name, "type": type(module).__name__} for module, name in roots if module is not None],
+            "wrapped_by": list(engine.wrapped_by),
+            "optimizers": list(engine.training.optimizers.values()),
+            "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
+        }
+
+    def rank(self) -> tuple[int, int, int]:
+        """rank, world size, local rank."""
+        local = int(os.environ.get("LOCAL_RANK", 0))
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size(), local
+        return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)), local

@@ -1,0 +1,188 @@
+"""API calls: one permanent function mode that looks at one flag while idle.
+
+It is entered once per thread and never left (leaving and entering makes compiled code recompile), except around
+modules whose inference fast path would notice it.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from trueup.adapters.torch import gradients
+from trueup.adapters.torch.engine import Engine
+from trueup.adapters.torch.modules import FAST_PATHS
+from trueup.adapters.torch.trees import split_call, split_result
+
+_is_compiling = torch.compiler.is_compiling
+_no_torch_function = torch._C.DisableTorchFunction
+_grad_enabled = torch.is_grad_enabled
+_graph_task = torch._C._current_graph_task_id
+
+_RULES = yaml.safe_load((Path(__file__).parent / "api_rules.yaml").read_text(encoding="utf-8"))
+_IGNORED = frozenset(_RULES["ignored"])
+_PROPERTIES = frozenset(_RULES["properties"])
+_ESCAPES = frozenset(_RULES["escapes"])
+_UNINITIALISED = frozenset(_RULES["uninitialised"])
+_OVERWRITING = frozenset(_RULES["overwriting"])
+
+_names: dict[Any, str | None] = {}
+
+
+class ApiMode(TorchFunctionMode):
+    """Records every overridable torch call made while the session is active."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if _is_compiling():
+            return func(*args, **(kwargs or {}))
+        engine = self.engine
+        local = engine.local
+        if not engine.sink.active or not engine.api_on or local.opaque or engine.in_optimizer:
+            return func(*args, **(kwargs or {}))
+        try:
+            name = _names[func]
+        except (KeyError, TypeError):
+            name = _name(func)
+        if name is None:
+            return func(*args, **(kwargs or {}))
+        return _captured(engine, name, func, args, kwargs)
+
+
+def _captured(engine: Engine, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    if name[0] == "!":
+        engine.summariser.distrust(args)
+        return func(*args, **(kwargs or {}))
+    local = engine.local
+    frame = local.frames[-1] if local.frames else None
+    if frame is None and engine.sink.over:
+        return func(*args, **(kwargs or {}))
+    call = -1
+    tracked: gradients.Edges = []
+    kept = True
+    try:
+        with _no_torch_function():
+            if engine.scope is not None:
+                kept = engine.scope.wants(name, frame.path if frame is not None else ())
+            tensors, arguments = split_call(args, kwargs)
+            stack = engine.stack_number(2, frame) if engine.stacks_on else None
+            mode = frame.mode if frame is not None else _mode()
+            call = engine.add_call("api", name, None, mode, frame, stack=stack, arguments=arguments)
+            if kept:
+                if engine.inputs_on and engine.forward_on:
+                    read = tensors[1:] if name in _OVERWRITING else tensors
+                    for where, tensor in read:
+                        if where != "input.out":
+                            engine.tensor(call, "forward", where, tensor)
+                if engine.backward_on and _grad_enabled():
+                    tracked = gradients.edges(tensors)
+    except Exception as error:
+        engine.failed(name, error)
+        call = -1
+    result = func(*args, **(kwargs or {}))
+    if call >= 0 and kept and result is not NotImplemented:
+        try:
+            with _no_torch_function():
+                results = split_result(result)
+                if engine.outputs_on and engine.forward_on and name not in _UNINITIALISED:
+                    for where, tensor in results:
+                        engine.tensor(call, "forward", where, tensor)
+                if engine.backward_on and _grad_enabled():
+                    gradients.at_api(engine, call, tracked, results)
+        except Exception as error:
+            engine.failed(name, error)
+    if engine.scope is not None:
+        engine.scope.leave(name)
+    return result
+
+
+def _mode() -> str:
+    if _graph_task() != -1:
+        return "recompute"
+    return "train" if _grad_enabled() else "eval"
+
+
+def _name(func: Any) -> str | None:
+    """Documented name of a torch function; None when it is no site, with a leading ``!`` when it lets memory escape."""
+    try:
+        name = resolve_name(func) or f"{func.__module__}.{func.__qualname__}"
+    except AttributeError:
+        name = str(func)
+    found: str | None = name
+    if name in _ESCAPES:
+        found = f"!{name}"
+    elif name in _IGNORED or name.startswith("torch._C.") or (name.endswith((".__get__", ".__set__", ".__delete__")) and name not in _PROPERTIES):
+        found = None
+    elif name in _PROPERTIES:
+        found = name.removesuffix(".__get__")
+    try:
+        _names[func] = found
+    except TypeError:
+        pass
+    return found
+
+
+def enter_thread(engine: Engine, mode: ApiMode) -> None:
+    """Put the mode on this thread's stack, once."""
+    if not engine.local.has_mode:
+        engine.local.has_mode = True
+        mode.__enter__()
+
+
+_modes: list[ApiMode] = []
+
+
+def install(engine: Engine) -> ApiMode:
+    """Enter the mode on this thread, or hand the one in place another engine."""
+    if not _modes:
+        _modes.append(ApiMode(engine))
+        _leave_for_fast_paths(_modes[0])
+    _modes[0].engine = engine
+    enter_thread(engine, _modes[0])
+    return _modes[0]
+
+
+def _leave_for_fast_paths(mode: ApiMode) -> None:
+    """Modules with an inference fast path run without the mode when they could take it."""
+    for kind in FAST_PATHS:
+        original = kind.forward
+
+        def forward(self: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            if _is_compiling() or _grad_enabled() or not mode.engine.local.has_mode:
+                return _original(self, *args, **kwargs)
+            with _Left(mode):
+                return _original(self, *args, **kwargs)
+
+        kind.forward = functools.wraps(original)(forward)
+
+
+class _Left:
+    """Takes the mode off this thread's stack for a while."""
+
+    def __init__(self, mode: ApiMode) -> None:
+        self._mode = mode
+        self._above: list[Any] = []
+
+    def __enter__(self) -> None:
+        while True:
+            top = torch._C._pop_torch_function_stack()
+            if top is self._mode:
+                break
+            self._above.append(top)
+        self._mode.engine.local.opaque += 1
+        self._mode.engine.local.has_mode = False
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._push_on_torch_function_stack(self._mode)
+        for other in reversed(self._above):
+            torch._C._push_on_torch_function_stack(other)
+        self._mode.engine.local.opaque -= 1
+        self._mode.engine.local.has_mode = True

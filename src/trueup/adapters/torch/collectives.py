@@ -1,0 +1,126 @@
+"""Collectives: the Python functions of ``torch.distributed``, and those the framework itself issues inside backward.
+
+Inside backward a dispatch mode sees the operators (DDP's own all-reduce buckets never pass through Python functions).
+What a collective writes is read when it returns; an asynchronous one is marked, its result is seen where it is used.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trueup.adapters.torch.engine import Engine
+from trueup.adapters.torch.trees import split_call
+
+_is_compiling = torch.compiler.is_compiling
+_no_torch_function = torch._C.DisableTorchFunction
+
+FUNCTIONS = (
+    "all_reduce",
+    "all_gather",
+    "all_gather_into_tensor",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "all_to_all",
+    "all_to_all_single",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send",
+    "recv",
+    "isend",
+    "irecv",
+)
+
+_engine: Engine | None = None
+_inside = False
+
+
+def install(engine: Engine) -> None:
+    """Wrap the functions, or hand those in place another engine."""
+    global _engine
+    first = _engine is None
+    _engine = engine
+    engine.collective_watch = watch_backward
+    if not first or not dist.is_available():
+        return
+    for name in FUNCTIONS:
+        original = getattr(dist, name, None)
+        if original is not None:
+            wrapped = _wrap(name, original)
+            for home in (dist, dist.distributed_c10d):
+                setattr(home, name, wrapped)
+
+
+def watch_backward(engine: Engine) -> AbstractContextManager[Any]:
+    """A context for one backward that sees the collectives issued in it."""
+    if not (engine.sink.active and engine.collectives_on and dist.is_available() and dist.is_initialized()):
+        return nullcontext()
+    return _BackwardCollectives(engine)
+
+
+def _wrap(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    qualified = f"torch.distributed.{name}"
+
+    @functools.wraps(original)
+    def collective(*args: Any, **kwargs: Any) -> Any:
+        global _inside
+        engine = _engine
+        if engine is None or _inside or _is_compiling():
+            return original(*args, **kwargs)
+        if not (engine.sink.active and engine.collectives_on):
+            engine.summariser.forget()
+            return original(*args, **kwargs)
+        _inside = True
+        try:
+            call = _record(engine, qualified, "input", args, kwargs, None)
+            result = original(*args, **kwargs)
+            engine.summariser.forget()
+            if result is None:
+                _record(engine, qualified, "output", args, kwargs, call)
+        finally:
+            _inside = False
+        return result
+
+    return collective
+
+
+class _BackwardCollectives(TorchDispatchMode):
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self._engine = engine
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace not in ("c10d", "_c10d_functional") or _inside:
+            return func(*args, **(kwargs or {}))
+        name = func._schema.name.replace("::", ".")
+        _record(self._engine, name, "input", args, kwargs or {}, None)
+        result = func(*args, **(kwargs or {}))
+        self._engine.summariser.forget()
+        return result
+
+
+def _record(
+    engine: Engine, name: str, side: str, args: tuple[Any, ...], kwargs: dict[str, Any], call: int | None
+) -> int | None:
+    try:
+        with _no_torch_function():
+            tensors, arguments = split_call(args, kwargs)
+            if call is None:
+                frames = engine.local.frames
+                frame = frames[-1] if frames else None
+                stack = engine.stack_number(3, frame) if engine.stacks_on else None
+                mode = frame.mode if frame is not None else "train"
+                call = engine.add_call("collective", name, None, mode, frame, stack=stack, arguments=arguments)
+            for where, tensor in tensors:
+                engine.tensor(call, "collective", where.replace("input", side, 1), tensor)
+    except Exception as error:
+        engine.failed(name, error)
+    return call

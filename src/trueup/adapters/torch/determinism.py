@@ -1,0 +1,74 @@
+"""Seeds, deterministic algorithms and dropout of torch. Starts no device that the program has not started."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+_DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
+_NPU_ENVIRONMENT = {
+    "HCCL_DETERMINISTIC": "True",
+    "LCCL_DETERMINISTIC": "1",
+    "CLOSE_MATMUL_K_SHIFT": "1",
+    "ATB_LLM_LCOC_ENABLE": "0",
+}
+"""read by the NPU's libraries; the values msprobe 26.2.0 sets"""
+
+
+def seed(number: int) -> None:
+    """Seed torch's generators on the host and on every device, devices not started yet included."""
+    torch.manual_seed(number)
+    torch.cuda.manual_seed_all(number)
+    npu = getattr(torch, "npu", None)
+    if npu is not None:
+        npu.manual_seed_all(number)
+
+
+def set_deterministic(on: bool) -> None:
+    """Ask torch for deterministic algorithms (an operation that has none then raises), or no longer.
+
+    When ``on``, cuDNN is switched off and the variables that cuBLAS and the NPU's libraries read when they
+    start are set, where the person has not set them.
+    """
+    torch.use_deterministic_algorithms(on)
+    if not on:
+        return
+    torch.backends.cudnn.enabled = False
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if getattr(torch, "npu", None) is not None:
+        for name, value in _NPU_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+
+
+def set_cudnn_deterministic(on: bool) -> None:
+    """Keep cuDNN from choosing algorithms by timing them, and from those whose sums change order."""
+    torch.backends.cudnn.deterministic = on
+    torch.backends.cudnn.benchmark = False
+
+
+def remove_dropout() -> None:
+    """Make ``torch.nn.functional``'s dropouts, hence the dropout modules, keep every element from now on.
+
+    Dropout inside fused attention (``dropout_p``) is an argument of the program's own call and stays.
+    """
+    for name in _DROPOUTS:
+        original = getattr(F, name)
+        if not hasattr(original, "_keeps_everything"):
+            setattr(F, name, _keeping(original))
+
+
+def _keeping(dropout: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(dropout)
+    def keep(
+        input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> torch.Tensor:
+        if not 0.0 <= p <= 1.0:
+            raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+        return dropout(input, 0.0, training, inplace)
+
+    keep._keeps_everything = True  # type: ignore[attr-defined]
+    return keep

@@ -1,0 +1,262 @@
+"""What every hook shares: who is calling, what a tensor's row is, and whether anything is wanted at all."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+
+from trueup.adapters.base import Sink
+from trueup.adapters.torch.stacks import Stacks
+from trueup.adapters.torch.stats import Summariser
+from trueup.adapters.torch.training import Training
+
+Tensor = torch.Tensor
+TRANSPARENT = ("DistributedDataParallel", "DataParallel")
+"""wrappers that only forward: not sites themselves, so that a wrapped run has the sites of a bare one"""
+
+
+class Frame:
+    """One module call under way in one thread."""
+
+    __slots__ = ("call", "counts", "kept", "mode", "name", "path", "stack")
+
+    def __init__(self, call: int, name: str, mode: str, stack: int | None, path: tuple[str, ...], kept: bool) -> None:
+        self.call = call
+        self.name = name
+        self.mode = mode
+        self.stack = stack
+        self.path = path
+        self.kept = kept
+        self.counts: dict[Any, int] = {}
+
+
+class ThreadState(threading.local):
+    """Per-thread: the module calls under way, and how deep in opaque code we are."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.depth = 0
+        self.opaque = 0
+        self.has_mode = False
+
+
+class Engine:
+    """State behind the hooks of one process."""
+
+    MAX_EVALUATION_ROOTS = 8
+    """evaluation forwards captured in one step; the rest only run"""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.local = ThreadState()
+        self.stacks = Stacks()
+        self.boundary: CodeType = (lambda: None).__code__
+        self.models: list[weakref.ref[nn.Module]] = []
+        self.names: dict[int, str] = {}
+        self.parameter_names: dict[int, str] = {}
+        self.roots: list[tuple[weakref.ref[nn.Module], str]] = []
+        self.opaque_modules: dict[str, str] = {}
+        self.parameter_table: dict[str, dict[str, Any]] = {}
+        self.wrapped_by: dict[str, None] = {}
+        self.in_optimizer = False
+        self._top_counts: dict[Any, int] = {}
+        self._top_microbatch = -1
+        self._global_counts: dict[str, int] = {}
+        self._parameter_calls: dict[int, int] = {}
+        self._named_in_step: set[int] = set()
+        self.evaluation_roots = 0
+        self.unfinished: dict[int, Any] = {}
+        self.collective_watch: Callable[[Engine], AbstractContextManager[Any]] = lambda _: nullcontext()
+        self.training = Training(self)
+        self.adopt(sink)
+
+    def adopt(self, sink: Sink) -> None:
+        """Take the choices of the session (again, after a hot switch)."""
+        options = sink.options
+        self.sink = sink
+        self.modules_on = options.level.value in ("L0", "mix")
+        self.api_on = options.level.value in ("L1", "mix")
+        self.inputs_on = "input" in options.data_mode
+        self.outputs_on = "output" in options.data_mode
+        self.forward_on = "forward" in options.data_mode
+        self.backward_on = "backward" in options.data_mode and options.backward
+        self.gradients_on = options.gradients
+        self.optimizer_on = options.optimizer
+        self.collectives_on = options.collectives
+        self.evaluation_on = options.evaluation
+        self.scope = sink.scope
+        self.stacks_on = options.stacks
+        self.summariser = Summariser(sink)
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def ordinal(self, name: str, mode: str, frame: Frame | None) -> int:
+        """How many calls of this name came before in the same parent call; counts this one."""
+        if frame is not None:
+            counts, key = frame.counts, name
+        else:
+            if self._top_microbatch != self.sink.microbatch:
+                self._top_counts, self._top_microbatch = {}, self.sink.microbatch
+            counts, key = self._top_counts, f"{mode}:{name}"
+        number = counts.get(key, 0)
+        counts[key] = number + 1
+        return number
+
+    def add_call(
+        self,
+        kind: str,
+        name: str,
+        type_name: str | None,
+        mode: str,
+        frame: Frame | None,
+        *,
+        opaque: bool = False,
+        stack: int | None = None,
+        arguments: str | None = None,
+    ) -> int:
+        """Append one row of calls and return its number."""
+        number = self._global_counts.get(name, 0)
+        self._global_counts[name] = number + 1
+        calls = self.sink.recorder.calls
+        calls.append(
+            (
+                None if frame is None else frame.call,
+                kind,
+                name,
+                type_name,
+                self.ordinal(name, mode, frame),
+                self.sink.microbatch,
+                mode,
+                opaque,
+                stack,
+                arguments,
+                number,
+            )
+        )
+        return len(calls) - 1
+
+    def tensor(self, call: int, phase: str, slot: str, tensor: Tensor, microbatch: int | None = None) -> None:
+        """Append one row of records. Call it with torch functions disabled."""
+        sink = self.sink
+        if microbatch is None:
+            microbatch = sink.microbatch
+        row, reason = self.summariser.row(tensor, phase, slot), None
+        if row.__class__ is tuple:
+            row, reason = row
+        sink.recorder.records.append((call, phase, slot, microbatch, row, tensor.requires_grad, reason))
+
+    def parameter_call(self, parameter: Tensor, name: str) -> int:
+        """The call row that stands for a parameter in this step."""
+        call = self._parameter_calls.get(id(parameter))
+        if call is None:
+            call = self.add_call("parameter", name, None, "train", None)
+            self._parameter_calls[id(parameter)] = call
+        return call
+
+    def stack_number(self, depth: int, frame: Frame | None) -> int:
+        """Number of the call stack ``depth`` frames above the caller, on top of the enclosing module call's."""
+        parent = None if frame is None else frame.stack
+        return self.stacks.number(sys._getframe(depth + 1), self.boundary, parent, self.sink.recorder.stacks)
+
+    def end_step(self) -> None:
+        """Forget everything tied to the step under way."""
+        self.unfinished = {}
+        self.training.end_step()
+        self._top_counts, self._top_microbatch = {}, -1
+        self._global_counts = {}
+        self._parameter_calls = {}
+        self._named_in_step = set()
+        self.evaluation_roots = 0
+        self.stacks.end_step()
+        self.summariser.end_step()
+
+    # -- names --------------------------------------------------------------------------------------------------
+
+    def name_of(self, module: nn.Module, frame: Frame | None, *, recompute: bool) -> str:
+        """Fully qualified name; a module nobody registered is named after its caller and class."""
+        if frame is None and not recompute:
+            return self.root_name(module)
+        name = self.names.get(id(module))
+        if name is None:
+            self._refresh_names()
+            name = self.names.get(id(module))
+        if name is None:
+            above = frame.name if frame is not None else ""
+            name = f"{above}.<{type(module).__name__}>".lstrip(".")
+            self.names[id(module)] = name
+        return name
+
+    def root_name(self, module: nn.Module) -> str:
+        """Name of a root; its modules and parameters are named anew once a step, because programs replace them."""
+        for reference, name in self.roots:
+            if reference() is module:
+                if id(module) not in self._named_in_step:
+                    self._named_in_step.add(id(module))
+                    self._name_tree(module, name)
+                return name
+        return self._add_root(module)
+
+    def _add_root(self, module: nn.Module) -> str:
+        kind = type(module).__name__
+        main = "" not in (n for _, n in self.roots) and has_parameters(module)
+        same = sum(n == kind or n.startswith(f"{kind}#") for _, n in self.roots)
+        name = "" if main else f"{kind}#{same}" if same else kind
+        self.roots.append((weakref.ref(module), name))
+        self._named_in_step.add(id(module))
+        self._name_tree(module, name)
+        return name
+
+    def _name_tree(self, module: nn.Module, name: str) -> None:
+        for inner, child in module.named_modules():
+            self.names[id(child)] = _joined(name, inner)
+        tied: dict[int, str] = {}
+        for inner, parameter in module.named_parameters(remove_duplicate=False):
+            fqn = _joined(name, inner)
+            first = tied.setdefault(id(parameter), fqn)
+            self.parameter_names[id(parameter)] = first
+            self._tabulate(parameter, fqn, first)
+
+    def _refresh_names(self) -> None:
+        self.roots = [(r, n) for r, n in self.roots if r() is not None]
+        for reference, name in self.roots:
+            module = reference()
+            if module is not None:
+                self._name_tree(module, name)
+
+    def _tabulate(self, parameter: Tensor, fqn: str, first: str) -> None:
+        if fqn not in self.parameter_table:
+            self.parameter_table[fqn] = {
+                "fqn": fqn,
+                "shape": list(parameter.shape),
+                "dtype": str(parameter.dtype).removeprefix("torch."),
+                "numel": parameter.numel(),
+                "requires_grad": parameter.requires_grad,
+                "tied_to": None if first == fqn else first,
+            }
+
+    def watch_collectives(self) -> AbstractContextManager[Any]:
+        """A context for one backward that records the collectives in it; set by ``collectives``."""
+        return self.collective_watch(self)
+
+    # -- trouble ------------------------------------------------------------------------------------------------
+
+    def failed(self, site: str, error: BaseException) -> None:
+        """An error of ours: noted, never raised into the program."""
+        self.sink.failed(site, error)
+
+
+def has_parameters(module: nn.Module) -> bool:
+    """Whether the module owns anything trainable or at least a parameter."""
+    return next(module.parameters(), None) is not None
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix and name else prefix or name

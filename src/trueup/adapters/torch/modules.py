@@ -1,0 +1,174 @@
+"""Module calls: ``nn.Module.__call__`` is replaced once by a wrapper that looks at one flag while idle.
+
+Not a global forward hook: those do not see keyword arguments, and re-registering them makes compiled code recompile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import Module
+
+from trueup.adapters.torch import gradients
+from trueup.adapters.torch.engine import TRANSPARENT, Engine, Frame, has_parameters
+from trueup.adapters.torch.trees import split_call, split_result
+
+_is_compiling = torch.compiler.is_compiling
+_graph_task = torch._C._current_graph_task_id
+_no_torch_function = torch._C.DisableTorchFunction
+_grad_enabled = torch.is_grad_enabled
+
+FAST_PATHS = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+"""their inference fast path is taken only with no function mode about, and gives other bits"""
+
+_engine: Engine | None = None
+_original = Module.__call__
+
+
+def install(engine: Engine) -> None:
+    """Put the wrapper in place, or hand the one in place another engine."""
+    global _engine
+    _engine = engine
+    engine.boundary = _wrapped_call.__code__
+    if Module.__call__ is not _wrapped_call:
+        Module.__call__ = _wrapped_call  # type: ignore[method-assign]
+
+
+def _wrapped_call(self: Module, *args: Any, **kwargs: Any) -> Any:
+    if _is_compiling():
+        return _original(self, *args, **kwargs)
+    engine = _engine
+    if engine is None:
+        return _original(self, *args, **kwargs)
+    local = engine.local
+    if local.depth == 0:
+        return _top_level(engine, self, args, kwargs)
+    if not engine.sink.active or local.opaque or engine.in_optimizer:
+        return _original(self, *args, **kwargs)
+    return _captured(engine, self, args, kwargs)
+
+
+def _top_level(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A module call inside no other: the place where steps and microbatches turn."""
+    local = engine.local
+    kind = type(module).__name__
+    recompute = _graph_task() != -1
+    if kind in TRANSPARENT:
+        engine.wrapped_by[kind] = None
+        return _original(module, *args, **kwargs)
+    try:
+        with _no_torch_function():
+            wanted = recompute or _announce(engine, module, args, kwargs)
+    except Exception as error:
+        engine.failed(kind, error)
+        wanted = False
+    local.depth += 1
+    try:
+        if wanted and engine.sink.active and not local.opaque:
+            return _captured(engine, module, args, kwargs)
+        return _original(module, *args, **kwargs)
+    finally:
+        local.depth -= 1
+
+
+def _announce(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Tell the session of a root call; returns whether its tensors are wanted."""
+    sink = engine.sink
+    models = [m for m in (r() for r in engine.models) if m is not None]
+    if models and not any(module is m or module in m.modules() for m in models):
+        return not has_parameters(module)
+    training = _grad_enabled() and any(p.requires_grad for p in module.parameters())
+    engine.training.before_root(training=training)
+    sink.root_begins(training=training, has_parameters=training or has_parameters(module))
+    if training:
+        engine.training.root(module, args, kwargs)
+        return True
+    if has_parameters(module):
+        engine.evaluation_roots += 1
+        return engine.evaluation_on and engine.evaluation_roots <= engine.MAX_EVALUATION_ROOTS
+    return True
+
+
+def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    local = engine.local
+    frames = local.frames
+    opaque = False
+    tracked: gradients.Edges | None = None
+    frame: Frame | None = None
+    try:
+        with _no_torch_function():
+            parent = frames[-1] if frames else None
+            opaque = _is_opaque(module)
+            frame, tracked = _enter(engine, module, parent, args, kwargs, opaque)
+            frames.append(frame)
+    except Exception as error:
+        engine.failed(type(module).__name__, error)
+        frame = None
+    local.opaque += opaque
+    try:
+        result = _original(module, *args, **kwargs)
+    finally:
+        local.opaque -= opaque
+        if frame is not None:
+            frames.pop()
+            if engine.scope is not None:
+                engine.scope.leave(frame.name)
+    if frame is not None and frame.kept:
+        try:
+            with _no_torch_function():
+                _leave(engine, frame, tracked, result)
+        except Exception as error:
+            engine.failed(frame.name, error)
+    return result
+
+
+def _enter(
+    engine: Engine, module: Module, parent: Frame | None, args: tuple[Any, ...], kwargs: dict[str, Any], opaque: bool
+) -> tuple[Frame, gradients.Edges | None]:
+    mode = parent.mode if parent is not None else _mode()
+    name = engine.name_of(module, parent, recompute=mode == "recompute")
+    kind = type(module).__name__
+    if opaque:
+        engine.opaque_modules[name] = kind
+    path = (*parent.path, name) if parent is not None else (name,)
+    kept = engine.modules_on and (engine.scope is None or engine.scope.wants(name, path[:-1]))
+    stack = engine.stack_number(3, parent) if engine.stacks_on else None
+    tensors, arguments = split_call(args, kwargs) if kept else ([], None)
+    call = engine.add_call("module", name, kind, mode, parent, opaque=opaque, stack=stack, arguments=arguments)
+    frame = Frame(call, name, mode, stack, path, kept)
+    if not kept:
+        return frame, None
+    if engine.inputs_on and engine.forward_on:
+        for where, tensor in tensors:
+            engine.tensor(call, "forward", where, tensor)
+    tracked = gradients.edges(tensors) if engine.backward_on and engine.inputs_on and _grad_enabled() else None
+    return frame, tracked
+
+
+def _leave(engine: Engine, frame: Frame, tracked: gradients.Edges | None, result: Any) -> None:
+    results = split_result(result)
+    if engine.outputs_on and engine.forward_on:
+        for where, tensor in results:
+            engine.tensor(frame.call, "forward", where, tensor)
+    if engine.backward_on:
+        if engine.outputs_on:
+            gradients.at_outputs(engine, frame.call, results)
+        if tracked:
+            gradients.at_inputs(engine, frame.call, tracked, results)
+
+
+def _mode() -> str:
+    if _graph_task() != -1:
+        return "recompute"
+    return "train" if _grad_enabled() else "eval"
+
+
+def _is_opaque(module: Module) -> bool:
+    return (
+        module._compiled_call_impl is not None
+        or isinstance(module, torch.jit.ScriptModule)
+        or type(module).__name__ == "OptimizedModule"
+    )
+

@@ -1,0 +1,225 @@
+"""From a tensor to its row of summaries.
+
+On the CPU one C pass writes the row at once; on other devices, or without the kernel, torch operations are queued
+and brought to the host when the step ends. A tensor seen again is summarised again only if something may have
+written to it since.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from trueup.adapters.base import Sink
+from trueup.adapters.torch import device_stats
+from trueup.numerics._native import AVAILABLE, kernels
+from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
+
+Tensor = torch.Tensor
+_PLAIN_TYPES = (torch.Tensor, nn.Parameter)
+_MEMO_NUMEL = 4096
+"""below this a summary costs less than finding out whether it is still right"""
+
+CODES: dict[torch.dtype, tuple[int, str, int]] = {
+    getattr(torch, name): (spec.code, name, spec.itemsize) for name, spec in DTYPES.items() if hasattr(torch, name)
+}
+
+Row = int | tuple[int | None, str]
+
+
+class Summariser:
+    """Rows for the tensors of one process."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        options = sink.options
+        self._want = (
+            HAS_STATISTICS
+            | (HAS_DIGEST if options.digest else 0)
+            | (HAS_SKETCH if options.sketch else 0)
+            | (HAS_CRC32 if options.crc32 else 0)
+        )
+        self._dedupe = options.digest
+        self._store_all = options.task.value == "tensor"
+        self._store_modules = "module" in options.store_values_of
+        self._memo: dict[tuple[Any, ...], tuple[int, Any, int]] = {}
+        self._distrusted: set[int] = set()
+        self._queue = device_stats.Queue()
+        self._scratch = np.zeros(1, SUMMARY_DTYPE)
+        if not AVAILABLE:
+            sink.limit("the C kernel is not built: summaries are computed by torch operations, several times slower")
+
+    def row(self, tensor: Tensor, phase: str, slot: str) -> Row:
+        """Row number of the tensor's summary; with a reason where there is none, or it is special."""
+        if tensor.__class__ not in _PLAIN_TYPES:
+            return self._unusual(tensor, phase, slot)
+        return self._plain(tensor, None, phase, slot)
+
+    def _plain(self, tensor: Tensor, placement: str | None, phase: str, slot: str) -> Row:
+        spec = CODES.get(tensor.dtype)
+        if spec is None or tensor.layout is not torch.strided or tensor.is_nested:
+            return self._odd_dtype_or_layout(tensor, placement, phase, slot)
+        device = tensor.device
+        if device.type != "cpu":
+            return self._on_device(tensor, spec[1], placement, phase, slot)
+        if tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg()
+        recorder = self._sink.recorder
+        shape = tuple(tensor.shape)
+        numel = tensor.numel()
+        memo = numel >= _MEMO_NUMEL
+        if memo:
+            stride = tensor.stride()
+            pointer = tensor.data_ptr()
+            key = (pointer, tensor._version, shape, stride, spec[0])
+            probe = kernels.probe(pointer, numel * spec[2]) if tensor.is_contiguous() else 0
+            known = self._memo.get(key)
+            if known is not None and known[2] == probe and not known[1].expired():
+                if known[0] >= 0:
+                    return known[0]
+        if not AVAILABLE:
+            row = self._queue.add(recorder, tensor, spec[1], shape, placement, self._want)
+        else:
+            row = recorder.new_summary(spec[1], shape, "cpu", placement)
+            strides = None if tensor.is_contiguous() else tensor.stride()
+            kernels.summarise(tensor.data_ptr(), shape, strides, spec[0], self._want, recorder.address(row))
+            if self._dedupe:
+                row = recorder.keep_first(row)
+        if self._store_all or self._store_modules:
+            self._store(row, tensor, spec[1], shape, phase, slot)
+        if memo and pointer not in self._distrusted:
+            self._memo[key] = (row, _StorageReference(tensor), probe)
+        return row
+
+    # -- what is not a plain strided tensor on the CPU ----------------------------------------------------------
+
+    def _on_device(self, tensor: Tensor, dtype: str, placement: str | None, phase: str, slot: str) -> Row:
+        if tensor.device.type == "meta":
+            return None, "a meta tensor holds no values"
+        shape = tuple(tensor.shape)
+        key = (tensor.data_ptr(), tensor._version, shape, tensor.stride(), dtype)
+        known = self._memo.get(key)
+        if known is not None and not known[1].expired():
+            return known[0]
+        row = self._queue.add(self._sink.recorder, tensor, dtype, shape, placement, self._want)
+        if self._store_all or self._store_modules:
+            self._store(row, tensor, dtype, shape, phase, slot)
+        if tensor.data_ptr() not in self._distrusted:
+            self._memo[key] = (row, _StorageReference(tensor), 0)
+        return row
+
+    def _unusual(self, tensor: Tensor, phase: str, slot: str) -> Row:
+        """Subclasses: a distributed tensor counts with its local shard, a fake one has no values."""
+        local = getattr(tensor, "_local_tensor", None)
+        if local is not None:
+            return self._plain(local, _placement(tensor), phase, slot)
+        name = type(tensor).__name__
+        if name in ("FakeTensor", "FunctionalTensor") or hasattr(tensor, "fake_mode"):
+            return None, f"{name}: no values"
+        if isinstance(tensor, nn.Parameter) or type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__:
+            return self._plain(tensor, None, phase, slot)
+        return None, f"{name}: a tensor subclass with its own storage"
+
+    def _odd_dtype_or_layout(self, tensor: Tensor, placement: str | None, phase: str, slot: str) -> Row:
+        """A stated, lossless fallback where there is one: what the tensor is made of."""
+        if tensor.is_nested:
+            return self._instead(tensor.values(), "nested: its packed values", placement, phase, slot)
+        layout = str(tensor.layout).removeprefix("torch.")
+        if tensor.layout is torch.sparse_coo:
+            return self._instead(tensor._values(), f"{layout}: its stored values", placement, phase, slot)
+        if layout.startswith("sparse"):
+            return self._instead(tensor.values(), f"{layout}: its stored values", placement, phase, slot)
+        if tensor.is_quantized:
+            return self._instead(tensor.int_repr(), "quantised: its integers", placement, phase, slot)
+        if tensor.layout is not torch.strided:
+            return None, f"layout {layout} is not supported"
+        if tensor.is_contiguous():
+            name = str(tensor.dtype).removeprefix("torch.")
+            return self._instead(tensor.view(torch.uint8), f"{name}: its bytes", placement, phase, slot)
+        return None, f"dtype {tensor.dtype} is not supported"
+
+    def _instead(self, tensor: Tensor, reason: str, placement: str | None, phase: str, slot: str) -> Row:
+        row = self._plain(tensor.detach(), placement, phase, slot)
+        return (row, reason) if isinstance(row, int) else (row[0], f"{reason}; {row[1]}")
+
+    # -- values -------------------------------------------------------------------------------------------------
+
+    def _store(self, row: int, tensor: Tensor, dtype: str, shape: tuple[int, ...], phase: str, slot: str) -> None:
+        recorder = self._sink.recorder
+        if recorder.has_values(row) or not (self._store_all or phase in ("forward", "backward", "loss")):
+            return
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        data = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+        recorder.store_values(row, f"{phase}.{slot}", dtype, shape, data)
+
+    # -- what is known no longer holds --------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Memory may have been written behind the version counter: optimizers, collectives, custom operations."""
+        self._memo.clear()
+
+    def distrust(self, args: tuple[Any, ...]) -> None:
+        """The program has taken hold of a tensor's memory: from now on it is summarised every time."""
+        for tensor in args:
+            if isinstance(tensor, Tensor) and tensor.layout is torch.strided and tensor.__class__ in _PLAIN_TYPES:
+                self._distrusted.add(tensor.data_ptr())
+        self._memo.clear()
+
+    def end_step(self) -> None:
+        """Rows belong to a step: forget them all."""
+        self._memo.clear()
+        self._distrusted.clear()
+        self._queue = device_stats.Queue()
+
+    def to_host(self) -> None:
+        """Bring what is queued on devices into its rows: one transfer a device."""
+        self._queue.flush(self._sink.recorder)
+
+    def digest(self, tensors: list[Tensor]) -> Any:
+        """Order-sensitive digest of several tensors, or None where it would cost a synchronisation."""
+        total = 0
+        for tensor in tensors:
+            spec = CODES.get(tensor.dtype)
+            if spec is None or tensor.device.type != "cpu" or tensor.__class__ not in _PLAIN_TYPES or not AVAILABLE:
+                return None
+            strides = None if tensor.is_contiguous() else tensor.stride()
+            address = self._scratch.ctypes.data
+            kernels.summarise(tensor.data_ptr(), tuple(tensor.shape), strides, spec[0], HAS_DIGEST, address)
+            total = (total * 0x9E3779B97F4A7C15 + int(self._scratch["digest"][0])) % (1 << 64)
+        return total
+
+
+class _StorageReference:
+    """Tells whether the memory a tensor lived in has been freed, without keeping it alive."""
+
+    __slots__ = ("_pointer",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._pointer = tensor.untyped_storage()._weak_ref()
+
+    def expired(self) -> bool:
+        return bool(torch.UntypedStorage._expired(self._pointer))
+
+    def __del__(self) -> None:
+        torch.UntypedStorage._free_weak_ref(self._pointer)
+
+
+def _placement(tensor: Any) -> str | None:
+    """Where a distributed tensor's shard lies in the whole."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh = tensor.device_mesh
+    _, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
+    return json.dumps(
+        {
+            "mesh": dict(zip(mesh.mesh_dim_names or range(mesh.ndim), mesh.shape, strict=True)),
+            "placements": [str(p) for p in tensor.placements],
+            "global_shape": list(tensor.shape),
+            "offset": list(offset),
+        }
+    )

@@ -1,0 +1,294 @@
+"""The training loop as seen from outside: roots, backward, parameters, optimizers, scalers, clipping."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
+
+from trueup.adapters.torch.trees import split_call
+
+if TYPE_CHECKING:
+    from trueup.adapters.torch.engine import Engine
+
+Tensor = torch.Tensor
+_is_compiling = torch.compiler.is_compiling
+_graph_task = torch._C._current_graph_task_id
+_no_torch_function = torch._C.DisableTorchFunction
+
+_training: Training | None = None
+
+
+class Training:
+    """What one process trains, and the records that belong to parameters rather than calls."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.optimizers: dict[int, dict[str, Any]] = {}
+        self._hooked: Any = WeakIdKeyDictionary()
+        self._parameters: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self._recorded: set[int] = set()
+        self._watched: weakref.ref[Tensor] | None = None
+        self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
+
+    # -- forward ------------------------------------------------------------------------------------------------
+
+    def before_root(self, *, training: bool) -> None:
+        """A root call begins: were gradients thrown away since the last one?"""
+        if not training:
+            return
+        self.engine.in_optimizer = False
+        watched = self._watched() if self._watched is not None else None
+        if watched is not None and watched.grad is None:
+            self._watched = None
+            self.engine.sink.gradients_cleared()
+
+    def root(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A training forward of a root begins, the session knows already."""
+        engine = self.engine
+        engine.root_name(module)
+        self._note_batch(args, kwargs)
+        if not engine.sink.active:
+            return
+        for name, parameter in module.named_parameters():
+            if id(parameter) in self._recorded:
+                continue
+            self._recorded.add(id(parameter))
+            fqn = engine.parameter_names.get(id(parameter), name)
+            self._parameters[id(parameter)] = weakref.ref(parameter), fqn
+            engine.tensor(engine.parameter_call(parameter, fqn), "param", "value", parameter)
+            if engine.gradients_on and parameter.requires_grad and parameter not in self._hooked:
+                self._hooked[parameter] = parameter.register_hook(functools.partial(self._arrived, fqn, id(parameter)))
+
+    def _note_batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        tensors = [t for _, t in split_call(args, kwargs)[0] if t.layout is torch.strided and not t.is_nested]
+        if not tensors:
+            return
+        first = next((t for t in tensors if not t.is_floating_point()), tensors[0])
+        samples = tensors[0].shape[0] if tensors[0].ndim else 1
+        digest = self.engine.summariser.digest(tensors)
+        self.engine.sink.batch(tokens=first.numel(), samples=int(samples), digest=digest)
+
+    # -- backward -----------------------------------------------------------------------------------------------
+
+    def _arrived(self, fqn: str, identity: int, gradient: Tensor) -> None:
+        """A parameter's own gradient of this backward, before reduction and accumulation."""
+        engine = self.engine
+        if not engine.sink.active or identity not in self._parameters:
+            return
+        try:
+            with _no_torch_function():
+                parameter = self._parameters[identity][0]()
+                if parameter is not None:
+                    engine.tensor(engine.parameter_call(parameter, fqn), "param_grad", "local", gradient)
+        except Exception as error:
+            engine.failed(f"gradient of {fqn}", error)
+
+    def loss(self, loss: Tensor) -> None:
+        """``backward`` was called on this; a scaled loss counts with what it was before scaling."""
+        if self._scaled is not None and self._scaled[0]() is loss:
+            loss = self._scaled[1]
+        if loss.numel() != 1:
+            return
+        sink = self.engine.sink
+        sink.scalar("losses", loss.detach().clone(), per_microbatch=True)
+        if sink.active:
+            call = self.engine.add_call("loss", "loss", None, "train", None)
+            self.engine.tensor(call, "loss", "value", loss)
+
+    def scaled(self, loss: Tensor, scaled: Tensor, scale: Tensor | None) -> None:
+        """A gradient scaler made ``scaled`` from ``loss``."""
+        self._scaled = weakref.ref(scaled), loss.detach()
+        if scale is not None:
+            self.engine.sink.scalar("loss_scale", scale.detach().clone())
+
+    def after_backward(self) -> None:
+        """Backward is over: what was accumulated, and reduced, is in ``.grad``."""
+        engine = self.engine
+        for sums in list(engine.unfinished.values()):
+            sums.flush()
+        engine.unfinished.clear()
+        present = False
+        for parameter, fqn in self._living():
+            if parameter.grad is None:
+                continue
+            if not present:
+                present = True
+                self._watched = weakref.ref(parameter)
+            if not (engine.sink.active and engine.gradients_on):
+                break
+            engine.tensor(engine.parameter_call(parameter, fqn), "param_grad", "accumulated", parameter.grad)
+        engine.sink.backward_ended(gradients_present=present)
+
+    def _living(self) -> Iterator[tuple[Tensor, str]]:
+        for reference, fqn in list(self._parameters.values()):
+            parameter = reference()
+            if parameter is not None:
+                yield parameter, fqn
+
+    # -- optimizer ----------------------------------------------------------------------------------------------
+
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step: note its settings and the gradients it receives."""
+        engine = self.engine
+        groups = optimizer.param_groups
+        engine.sink.scalar("learning_rate", [float(g["lr"]) for g in groups if "lr" in g])
+        if not engine.sink.active:
+            return
+        self.optimizers[id(optimizer)] = {"class": type(optimizer).__name__, "groups": [_settings(g) for g in groups]}
+        if engine.gradients_on:
+            for parameter, fqn in self._updated(optimizer):
+                if parameter.grad is not None:
+                    engine.tensor(engine.parameter_call(parameter, fqn), "param_grad", "clipped", parameter.grad)
+
+    def after_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has stepped: parameters and state are new."""
+        engine = self.engine
+        engine.summariser.forget()
+        if engine.sink.active and engine.optimizer_on:
+            for parameter, fqn in self._updated(optimizer):
+                call = engine.parameter_call(parameter, fqn)
+                engine.tensor(call, "optimizer", "param", parameter)
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, Tensor):
+                        engine.tensor(call, "optimizer", f"state.{key}", value)
+        engine.sink.optimizer_stepped()
+
+    def _updated(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[Tensor, str]]:
+        for g, group in enumerate(optimizer.param_groups):
+            for i, parameter in enumerate(group["params"]):
+                name = self.engine.parameter_names.get(id(parameter))
+                yield parameter, name or f"{type(optimizer).__name__}.group{g}.{i}"
+
+    def end_step(self) -> None:
+        """The step under way is over."""
+        self._recorded = set()
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    plain = {k: v for k, v in group.items() if k != "params" and isinstance(v, (bool, int, float, str, tuple, list))}
+    return {**plain, "num_params": len(group["params"])}
+
+
+def install(training: Training) -> None:
+    """Put the wrappers in place, or hand those in place another ``Training``."""
+    global _training
+    first = _training is None
+    _training = training
+    if not first:
+        return
+    torch.autograd.backward = _wrap_backward(torch.autograd.backward)
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
+    _wrap_clipping()
+    _wrap_scaler()
+
+
+def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> None:
+        training = _training
+        if training is None or _is_compiling() or _graph_task() != -1:
+            return original(*args, **kwargs)
+        engine = training.engine
+        watch: Any = nullcontext()
+        try:
+            with _no_torch_function():
+                tensors = args[0] if args else kwargs.get("tensors")
+                first = tensors if isinstance(tensors, Tensor) else next(iter(tensors or ()), None)
+                if first is not None:
+                    training.loss(first)
+                watch = engine.watch_collectives()
+        except Exception as error:
+            engine.failed("loss", error)
+        with watch:
+            original(*args, **kwargs)
+        try:
+            with _no_torch_function():
+                training.after_backward()
+        except Exception as error:
+            engine.failed("backward", error)
+        return None
+
+    return backward
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    training = _training
+    if training is None or _is_compiling():
+        return
+    closure = kwargs.get("closure") or next((a for a in args[1:] if callable(a)), None)
+    try:
+        with _no_torch_function():
+            training.engine.in_optimizer = closure is None
+            training.before_update(optimizer)
+    except Exception as error:
+        training.engine.failed("optimizer", error)
+
+
+def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    training = _training
+    if training is None or _is_compiling():
+        return
+    training.engine.in_optimizer = False
+    try:
+        with _no_torch_function():
+            training.after_update(optimizer)
+    except Exception as error:
+        training.engine.failed("optimizer", error)
+
+
+def _wrap_clipping() -> None:
+    from torch.nn.utils import clip_grad
+
+    original = clip_grad.clip_grad_norm_
+
+    @functools.wraps(original)
+    def clip_grad_norm_(*args: Any, **kwargs: Any) -> Tensor:
+        norm = original(*args, **kwargs)
+        training = _training
+        if training is not None and type(norm) is Tensor and not _is_compiling():
+            try:
+                with _no_torch_function():
+                    training.engine.summariser.forget()
+                    training.engine.sink.scalar("grad_norm", norm.detach().clone())
+            except Exception as error:
+                training.engine.failed("grad_norm", error)
+        return norm
+
+    for home in (clip_grad, torch.nn.utils):
+        home.clip_grad_norm_ = clip_grad_norm_
+
+
+def _wrap_scaler() -> None:
+    scaler = torch.amp.GradScaler
+    scale, update = scaler.scale, scaler.update
+
+    @functools.wraps(scale)
+    def scaling(self: Any, outputs: Any) -> Any:
+        result = scale(self, outputs)
+        training = _training
+        if training is not None and self.is_enabled() and isinstance(result, Tensor) and isinstance(outputs, Tensor):
+            try:
+                with _no_torch_function():
+                    training.scaled(outputs, result, getattr(self, "_scale", None))
+            except Exception as error:
+                training.engine.failed("loss scale", error)
+        return result
+
+    @functools.wraps(update)
+    def updating(self: Any, *args: Any, **kwargs: Any) -> None:
+        update(self, *args, **kwargs)
+        training = _training
+        if training is not None and self.is_enabled():
+            training.engine.sink.scaler_updated()
+
+    scaler.scale = scaling
+    scaler.update = updating

@@ -1,0 +1,389 @@
+"""The session: one process's capture from its first training forward to its end.
+
+It is the ``Sink`` an adapter reports to. It decides which step it is and whether tensors are wanted, and hands
+finished steps to the store. No error of its own ever reaches the program: it is noted once, recorded in the trace,
+and capture goes on or stands aside.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import platform
+import sys
+import time
+import uuid
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from trueup import __version__, adapters
+from trueup.adapters.base import Adapter
+from trueup.capture.clock import StepClock
+from trueup.capture.options import CaptureOptions
+from trueup.capture.recorder import Recorder
+from trueup.capture.scope import Scope
+from trueup.store import RunWriter
+from trueup.store.layout import MANIFEST
+
+_MAX_FAILURES = 50
+_ENVIRONMENT = ("OMP_", "MKL_", "CUDA_", "CUBLAS_", "NCCL_", "HCCL_", "ASCEND_", "TORCH_", "PYTHONHASHSEED", "NVIDIA_TF32")
+
+_current: Session | None = None
+
+
+def current() -> Session | None:
+    """The session of this process, if one is under way."""
+    return _current
+
+
+def begin(options: CaptureOptions, *, framework: str) -> Session:
+    """Start the session of this process and put the framework's hooks in place.
+
+    Tensors are captured from the first training forward on. A second call returns the session already under way,
+    switched to the new options.
+    """
+    global _current
+    if _current is not None:
+        _current.reconfigure(options)
+        return _current
+    session = Session(options, framework=framework)
+    _current = session
+    atexit.register(session.close)
+    return session
+
+
+class Session:
+    """Capture of one process; see the module's docstring."""
+
+    def __init__(self, options: CaptureOptions, *, framework: str) -> None:
+        self.options = options
+        self.active = False
+        self.microbatch = 0
+        self.clock = StepClock(step=options.first_step, manual=options.manual_steps)
+        self._framework = framework
+        self._started = not options.manual_steps
+        self._explicit = options.manual_steps
+        self._aside: str | None = None
+        self._failures: list[dict[str, Any]] = []
+        self._num_failures = 0
+        self._limits: dict[str, None] = {}
+        self._scalars: dict[str, Any] = {}
+        self._writer: RunWriter | None = None
+        self._pid = os.getpid()
+        self.rank = 0
+        self.recorder = Recorder(RunWriter(options.output, rank=0), self.clock.step)
+        self.scope = Scope.from_options(options)
+        self.adapter: Adapter = adapters.load(framework).Adapter(self)
+        self.adapter.install()
+
+    # -- what a program says ------------------------------------------------------------------------------------
+
+    def start(self, model: object | None = None) -> None:
+        """Capture on; with ``model`` (or a list of them) only inside it."""
+        with self._guard("start"):
+            models = list(model) if isinstance(model, (list, tuple)) else [model] if model is not None else []
+            self.adapter.set_models(models)
+            self._started = self._explicit = True
+            if self.options.manual_steps:
+                self._open_step()
+
+    def stop(self) -> None:
+        """Capture off until the next ``start``."""
+        self._started = False
+        self.active = False
+
+    def step(self) -> None:
+        """The step is over, because the program says so."""
+        with self._guard("step"):
+            self.clock.manual = True
+            self._end_step()
+            self.active = False
+            if self._started and self.options.manual_steps:
+                self._open_step()
+
+    def save(self, name: str, value: object) -> None:
+        """Record a number or a tensor under ``name``."""
+        with self._guard("save"):
+            if isinstance(value, (bool, int, float, str)):
+                self._scalars.setdefault("saved", {})[name] = value
+            elif self.active:
+                self.adapter.save(name, value)
+
+    def reconfigure(self, options: CaptureOptions) -> None:
+        """Go on under other options (a hot switch, a second debugger)."""
+        if options.output != self.options.output:
+            self._end_step()
+            self._finish()
+            self.clock = StepClock(step=options.first_step, manual=options.manual_steps)
+            self._writer, self._aside = None, None
+        self.options = replace(options, first_step=self.clock.step)
+        self.scope = Scope.from_options(self.options)
+        self.adapter.adopt()
+        self.active = False
+
+    def close(self) -> None:
+        """Write what is left; the session is then over."""
+        global _current
+        if _current is self:
+            _current = None
+        if os.getpid() != self._pid:
+            return
+        with self._guard("close"):
+            died = getattr(sys, "last_type", None)
+            if died is not None and self.clock.seen_forward:
+                self.limit(f"the program ended by {died.__name__} in step {self.clock.step}; that step is partial")
+            self._end_step()
+            self._finish()
+        self._started = self.active = False
+        self._aside = "closed"
+
+    # -- what the adapter says ----------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """The optimizer has run: what happens at top level now is no part of the step."""
+        return self.clock.over
+
+    def root_begins(self, *, training: bool, has_parameters: bool) -> None:
+        """A module call with no enclosing module call begins; may end the step before."""
+        if os.getpid() != self._pid:
+            self._forked()
+        if not (training and has_parameters):
+            if self._explicit and has_parameters and not self.active:
+                self._open_step()
+            return
+        if self.clock.training_forward():
+            self._end_step()
+            self.clock.training_forward()
+        self.microbatch = self.clock.microbatch
+        if not self.active:
+            self._open_step()
+
+    def backward_ended(self, *, gradients_present: bool) -> None:
+        """``backward()`` returned."""
+        self.clock.backward()
+
+    def optimizer_stepped(self) -> None:
+        """Some optimizer updated its parameters."""
+        self._scalars["_optimizer_ran"] = True
+        self.clock.may_end()
+
+    def scaler_updated(self) -> None:
+        """A gradient scaler ended its step, whether or not the optimizer ran."""
+        self._scalars.setdefault("skipped", not self._scalars.get("_optimizer_ran", False))
+        self.clock.may_end()
+
+    def gradients_cleared(self) -> None:
+        """Gradients that were there after backward are gone without an optimizer step."""
+        self.clock.may_end()
+
+    def scalar(self, name: str, value: Any, *, per_microbatch: bool = False) -> None:
+        """Note a scalar of this step; tensors are brought to the host when the step ends."""
+        if per_microbatch:
+            self._scalars.setdefault(name, []).append(value)
+        else:
+            self._scalars[name] = value
+
+    def batch(self, *, tokens: int, samples: int, digest: Any) -> None:
+        """Note the inputs of one training forward of the root."""
+        self._scalars["tokens"] = self._scalars.get("tokens", 0) + tokens
+        self._scalars["batch_size"] = self._scalars.get("batch_size", 0) + samples
+        self._scalars.setdefault("_digests", []).append(digest)
+
+    def failed(self, site: str, error: BaseException) -> None:
+        """Note an error of capture's own; the first of a session is also said on standard error."""
+        self._num_failures += 1
+        if len(self._failures) < _MAX_FAILURES:
+            where = {"step": self.clock.step, "site": site, "error": f"{type(error).__name__}: {error}"}
+            self._failures.append(where)
+        if self._num_failures == 1:
+            print(f"trueup: capture failed at {site} in step {self.clock.step}: {error}. Training goes on.", file=sys.stderr)
+
+    def limit(self, sentence: str) -> None:
+        """Something this capture cannot see; listed in the trace."""
+        self._limits[sentence] = None
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    def _open_step(self) -> None:
+        if not self._started or self._aside:
+            return
+        if self._writer is None and not self._open_run():
+            return
+        assert self._writer is not None
+        if self.active or self.clock.step not in self.options.steps or self.rank not in self.options.ranks:
+            return
+        if self.recorder.records and self._recorded_step == self.clock.step:
+            self.active = True
+            return
+        self.recorder = Recorder(self._writer, self.clock.step)
+        self._recorded_step = self.clock.step
+        self.active = True
+
+    _recorded_step = -1
+
+    def _open_run(self) -> bool:
+        """First training forward: only now is the rank known and the process known to train."""
+        self.rank, world_size, _ = self.adapter.rank()
+        output = self.options.output
+        self._writer = RunWriter(output, rank=self.rank)
+        try:
+            taken = (output / MANIFEST).exists() and not (self.options.overwrite or self.options.append)
+            if taken and not _same_launch(output):
+                raise FileExistsError(f"{output} already holds a run; choose another folder or say --overwrite")
+            manifest = None if self.rank != 0 or (self.options.append and taken) else self._manifest(world_size)
+            self._writer.begin_run(manifest)
+            self._writer.write_rank(self._rank_facts())
+        except OSError as error:
+            self._stand_aside(f"the trace cannot be written: {error}")
+            return False
+        return True
+
+    def _end_step(self) -> None:
+        """Write the step under way, if there is one, and go on to the next."""
+        had_forward = self.clock.seen_forward or bool(self.recorder.records)
+        try:
+            if self._writer is not None and not self._aside and had_forward:
+                recorded = self.recorder if self.recorder.records and self._recorded_step == self.clock.step else None
+                self._write_step(self._writer, recorded)
+        except OSError as error:
+            self._stand_aside(f"step {self.clock.step} could not be written: {error}")
+        finally:
+            self.active = False
+            self._scalars = {}
+            self.recorder = Recorder(self._writer or RunWriter(self.options.output, rank=self.rank), -1)
+            self.adapter.end_step()
+            self.clock.end()
+            self.microbatch = 0
+
+    def _write_step(self, writer: RunWriter, recorder: Recorder | None) -> None:
+        if recorder is not None:
+            self.adapter.to_host()
+            slots = ("local", "accumulated") if self.clock.microbatch == 0 else ("accumulated",)
+            norms = (recorder.local_norm(slot) for slot in slots)
+            norm = next((n for n in norms if n is not None), None)
+            if norm is not None:
+                self._scalars["local_norm"] = norm
+            writer.finish_step(self.clock.step, recorder.columns())
+            writer.write_rank(self._rank_facts())
+        if self.clock.seen_forward or "saved" in self._scalars:
+            writer.append_scalars(self._scalar_line())
+
+    def _scalar_line(self) -> dict[str, Any]:
+        noted = self._scalars
+        losses = [self.adapter.item(v) for v in noted.get("losses", [])]
+        known = [v for v in losses if v is not None]
+        digests = [self.adapter.item(d) for d in noted.get("_digests", [])]
+        line: dict[str, Any] = {"step": self.clock.step, "rank": self.rank, "time": time.time()}
+        line["loss"] = sum(known) / len(known) if known else None
+        line["losses"] = losses
+        line["microbatches"] = self.clock.microbatch + 1
+        line["batch_digest"] = _combined(digests)
+        for name, value in noted.items():
+            if not name.startswith("_") and name != "losses":
+                line[name] = self.adapter.item(value) if not isinstance(value, (dict, list, bool, str)) else value
+        return line
+
+    def _finish(self) -> None:
+        if self._writer is not None and not self._aside:
+            try:
+                self._writer.write_rank(self._rank_facts())
+            except OSError as error:
+                self._stand_aside(str(error))
+
+    # -- facts --------------------------------------------------------------------------------------------------
+
+    def _manifest(self, world_size: int) -> dict[str, Any]:
+        return {
+            "framework": {"torch": "pytorch"}.get(self._framework, self._framework),
+            "trueup_version": __version__,
+            "run_id": uuid.uuid4().hex,
+            "launch": _launch_id(),
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "command": list(sys.orig_argv),
+            "python_version": platform.python_version(),
+            "platform": platform.platform(),
+            "world_size": world_size,
+            "level": self.options.level.value,
+            "task": self.options.task.value,
+            "seed": self.options.seed,
+            "deterministic": self.options.deterministic,
+            "options": self.options.to_json(),
+            "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_ENVIRONMENT)},
+            **self.adapter.manifest(),
+        }
+
+    def _rank_facts(self) -> dict[str, Any]:
+        return {
+            "rank": self.rank,
+            "pid": self._pid,
+            **self.adapter.rank_facts(),
+            "limits": list(self._limits),
+            "failures": self._failures,
+            "num_failures": self._num_failures,
+        }
+
+    # -- trouble ------------------------------------------------------------------------------------------------
+
+    def _stand_aside(self, why: str) -> None:
+        """Stop capturing for good; what is on disk stays."""
+        if not self._aside:
+            print(f"trueup: {why}. Capture stands aside, training goes on.", file=sys.stderr)
+        self._aside = why
+        self.active = False
+        if self._writer is not None:
+            self._writer.abandon_step()
+
+    def _forked(self) -> None:
+        """A child made by fork carries the parent's session: it must not write into the parent's step."""
+        self._pid = os.getpid()
+        self._aside = "a forked child of a capturing process"
+        self.active = False
+
+    def _guard(self, site: str) -> _Guard:
+        return _Guard(self, site)
+
+
+class _Guard:
+    """Context that turns an error of ours into a note."""
+
+    __slots__ = ("_session", "_site")
+
+    def __init__(self, session: Session, site: str) -> None:
+        self._session = session
+        self._site = site
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        if isinstance(error, Exception):
+            self._session.failed(self._site, error)
+            return True
+        return False
+
+
+def _combined(digests: list[Any]) -> str | None:
+    if not digests or any(d is None for d in digests):
+        return None
+    total = 0
+    for digest in digests:
+        total = (total * 0x9E3779B97F4A7C15 + int(digest)) % (1 << 64)
+    return f"{total:016x}"
+
+
+def _launch_id() -> str:
+    """The same for all ranks of one launch; differs from launch to launch."""
+    return os.environ.get("TRUEUP_LAUNCH_ID") or os.environ.get("TORCHELASTIC_RUN_ID", "") + f"-{os.getppid()}"
+
+
+def _same_launch(output: Path) -> bool:
+    """Whether the run already in ``output`` is this very launch: another rank was first."""
+    try:
+        return bool(json.loads((output / MANIFEST).read_text(encoding="utf-8")).get("launch") == _launch_id())
+    except (OSError, ValueError):
+        return False
+

@@ -1,0 +1,72 @@
+"""The Python way in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from trueup.capture import session
+from trueup.capture.options import CaptureOptions, StepSet
+
+
+class Tracer:
+    """Captures a run from inside the program.
+
+    Every option of ``CaptureOptions`` may be given by name; ``steps`` and ``ranks`` also as text (``"0,5-8"``).
+
+    Example:
+        >>> with trueup.Tracer("runs/target", level="mix", steps="0-2") as tracer:   # doctest: +SKIP
+        ...     train()
+
+    Raises:
+        ConfigError: an option is unknown or malformed.
+    """
+
+    def __init__(self, output: str | Path, *, framework: str = "torch", **options: Any) -> None:
+        for name in ("steps", "ranks"):
+            if isinstance(options.get(name), str):
+                options[name] = StepSet.parse(options[name], what=name)
+            if isinstance(options.get(name), StepSet):
+                ranges = options[name].ranges
+                options[name] = None if ranges is None else [list(r) for r in ranges]
+        defaults = CaptureOptions(output=Path(output)).to_json()
+        self.options = CaptureOptions.from_json({**defaults, **options, "output": str(Path(output).absolute())})
+        self._framework = framework
+        self._session: session.Session | None = None
+
+    def start(self, model: object | None = None) -> None:
+        """Begin to capture; with ``model``, only what happens inside it."""
+        if self._session is None:
+            self._session = session.begin(self.options, framework=self._framework)
+        self._session.start(model)
+
+    def stop(self) -> None:
+        """Pause until the next ``start``."""
+        if self._session is not None:
+            self._session.stop()
+
+    def step(self) -> None:
+        """Say that a training step is over, where it cannot be seen from the optimizer."""
+        if self._session is not None:
+            self._session.step()
+
+    def save(self, name: str, value: object) -> None:
+        """Record a tensor or a number of the program's under ``name``."""
+        if self._session is not None:
+            self._session.save(name, value)
+
+    def close(self) -> None:
+        """Write what is left and end the capture."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def __enter__(self) -> Tracer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

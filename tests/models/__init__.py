@@ -1,0 +1,1 @@
+"""Small real models the tests train."""
