@@ -1,0 +1,18 @@
+"""What happens in a captured process the moment torch is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trueup.capture import seeds, session
+from trueup.capture.options import CaptureOptions
+
+
+def torch_is_ready(plan: dict[str, Any]) -> None:
+    """Set the seeds and the determinism asked for from outside, then begin the capture.
+
+    ``plan`` is what ``environment.plan`` wrote: the options, and the folders trueup may be found in.
+    """
+    options = CaptureOptions.from_json(plan["options"])
+    seeds.apply(options.seed, options.deterministic)
+    session.begin(options, framework="torch")

@@ -1,0 +1,48 @@
+"""The output folder before a run: there, writable, and free of another run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from trueup.errors import ConfigError
+
+_OURS = re.compile(r"(manifest\.json|scalars|ranks|step_\d{6,})(\.writing-\d+)?$")
+_MANIFEST = "manifest.json"
+
+
+def prepare(output: Path, *, overwrite: bool) -> None:
+    """Make ``output`` a folder ready for a new trace; ``overwrite`` removes an older trace, and nothing else.
+
+    Raises:
+        ConfigError: it holds a trace already, is not a folder, or cannot be written.
+    """
+    try:
+        if (output / _MANIFEST).exists():
+            if not overwrite:
+                raise ConfigError(
+                    f"{output} already holds a trace. Choose another folder with -o, or add --overwrite."
+                )
+            _remove_trace(output)
+        output.mkdir(parents=True, exist_ok=True)
+        probe = output / ".trueup-can-write"
+        probe.touch()
+        probe.unlink()
+    except FileExistsError as error:
+        raise ConfigError(
+            f"{output} is a file; give the folder the trace is to be written to with -o"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"{output} cannot be written: {error.strerror or error}. Give another folder with -o."
+        ) from error
+
+
+def _remove_trace(output: Path) -> None:
+    for entry in output.iterdir():
+        if _OURS.match(entry.name):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()

@@ -1,0 +1,153 @@
+"""What came of a captured run, read from what it left on disk."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from trueup.capture.options import CaptureOptions, StepSet
+from trueup.store.layout import MANIFEST, whole_steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureOutcome:
+    """What is in a trace after a run."""
+
+    output: Path
+    steps: dict[int, list[int]]
+    """whole steps -> ranks that have them"""
+    seen: bool
+    """some process saw a training forward"""
+    num_steps_run: int
+    """training steps the program made, captured or not"""
+    num_failures: int
+    num_bytes: int
+
+
+def outcome_from_folder(output: Path) -> CaptureOutcome:
+    """Read the folder of a finished run; never raises for one that is empty, or half written."""
+    steps = whole_steps(output) if output.is_dir() else {}
+    return CaptureOutcome(
+        output=output,
+        steps=steps,
+        seen=(output / MANIFEST).exists() or bool(steps),
+        num_steps_run=_steps_run(output),
+        num_failures=_failures(output),
+        num_bytes=sum(p.stat().st_size for p in output.rglob("*") if p.is_file()) if output.is_dir() else 0,
+    )
+
+
+def sentences(outcome: CaptureOutcome, options: CaptureOptions, *, command: str) -> list[str]:
+    """What to tell the person, most important first."""
+    where = shown_path(outcome.output)
+    if not outcome.steps:
+        return _why_nothing(outcome, options, command=command)
+    ranks = sorted({rank for there in outcome.steps.values() for rank in there})
+    lines = [
+        f"captured {describe(list(outcome.steps), 'step')} of {describe(ranks, 'rank')} "
+        f"at level {options.level.value} ({size(outcome.num_bytes)}) in {where}"
+    ]
+    torn = [step for step, there in outcome.steps.items() if len(there) < len(ranks)]
+    if torn:
+        lines.append(f"{describe(torn, 'step')}: not every rank finished it; the run ended in the middle")
+    missing = _missing(outcome, options.steps)
+    if missing:
+        lines.append(missing)
+    if outcome.num_failures:
+        lines.append(
+            f"{outcome.num_failures} failures inside capture were recorded (training was not affected); "
+            f"see trueup inspect {where}"
+        )
+    lines.append(
+        f"next: trueup inspect {where}, or capture the other run and trueup compare TARGET REFERENCE -o OUT"
+    )
+    return lines
+
+
+def _why_nothing(outcome: CaptureOutcome, options: CaptureOptions, *, command: str) -> list[str]:
+    if outcome.seen and outcome.num_steps_run:
+        last = outcome.num_steps_run - 1
+        return [
+            f"nothing captured: the program made {outcome.num_steps_run} training steps (0 to {last}), "
+            "but none of those asked for with --steps and --ranks was finished and written",
+            f"scalars of every step are in {shown_path(outcome.output)}",
+        ]
+    if outcome.seen:
+        return ["nothing captured: training began, but the program ended before its first step was whole"]
+    return [
+        f"nothing captured: no process of {command!r} made a training forward "
+        "(a torch module called with gradients on)",
+        "likely: the program did not train, ended before its first step, uses no torch module, or starts "
+        "python further down with -E, -I or -S or an emptied environment",
+    ]
+
+
+def _missing(outcome: CaptureOutcome, wanted: StepSet) -> str | None:
+    """A sentence where steps were asked for that the run never reached."""
+    if wanted.last is None or wanted.last in outcome.steps or wanted.last < outcome.num_steps_run:
+        return None
+    ran = max(outcome.num_steps_run, max(outcome.steps) + 1)
+    return f"the run ended after {ran} steps, before step {wanted.last} that was asked for"
+
+
+def _steps_run(output: Path) -> int:
+    last = -1
+    for path in (output / "scalars").glob("rank_*.jsonl"):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                last = max(last, int(json.loads(line)["step"]))
+            except (ValueError, KeyError, TypeError):
+                continue
+    return last + 1
+
+
+def _failures(output: Path) -> int:
+    total = 0
+    for path in (output / "ranks").glob("rank_*.json"):
+        try:
+            total += int(json.loads(path.read_text(encoding="utf-8")).get("num_failures") or 0)
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def describe(numbers: list[int], noun: str) -> str:
+    """``steps 0-1, 5`` from [0, 1, 5].
+
+    Example:
+        >>> describe([0, 1, 5], "step"), describe([3], "rank")
+        ('steps 0-1, 5', 'rank 3')
+    """
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {text}"
+
+
+def size(num_bytes: float) -> str:
+    """``52.1 MB`` from a number of bytes.
+
+    Example:
+        >>> size(999), size(52_100_000)
+        ('999 bytes', '52.1 MB')
+    """
+    if num_bytes < 1000:
+        return f"{num_bytes:.0f} bytes"
+    for unit in ("kB", "MB", "GB"):
+        num_bytes /= 1000
+        if num_bytes < 1000:
+            return f"{num_bytes:.1f} {unit}"
+    return f"{num_bytes / 1000:.1f} TB"
+
+
+def shown_path(path: Path) -> str:
+    """Relative to the working folder where it is inside it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)

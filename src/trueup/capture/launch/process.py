@@ -1,0 +1,58 @@
+"""Runs a command as if trueup were not there: same terminal, same signals, same exit status."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trueup.errors import ConfigError
+
+_FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+_PATIENCE_SECONDS = 1.0
+
+
+def run_command(command: Sequence[str], *, program: Path, environment: Mapping[str, str]) -> int:
+    """Run ``command`` to its end and return its exit status, 128 + n when signal n ended it.
+
+    SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, except where the terminal has already
+    sent them to the whole foreground group.
+
+    Raises:
+        ConfigError: the system refuses to run it.
+    """
+    waited = {*_FORWARDED, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    try:
+        child = _spawn(command, program, environment, mask=before)
+        while child.poll() is None:
+            _wait_and_forward(child, waited)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def _spawn(
+    command: Sequence[str], program: Path, environment: Mapping[str, str], *, mask: set[int | signal.Signals]
+) -> subprocess.Popen[bytes]:
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    try:
+        return subprocess.Popen([*command], executable=program, env=dict(environment), preexec_fn=unblock)
+    except OSError as error:
+        raise ConfigError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
+
+
+def _wait_and_forward(child: subprocess.Popen[bytes], waited: set[signal.Signals]) -> None:
+    """Take one signal, or none for a second. One typed at the terminal (no sender) the child has already."""
+    if hasattr(signal, "sigtimedwait"):
+        info = signal.sigtimedwait(waited, _PATIENCE_SECONDS)
+        number, typed = (info.si_signo, info.si_pid == 0) if info is not None else (None, False)
+    else:  # macOS does not say who sent it
+        number = signal.sigwait(waited)
+        typed = number == signal.SIGINT and sys.stdin.isatty()
+    if number in _FORWARDED and not typed and child.poll() is None:
+        child.send_signal(number)

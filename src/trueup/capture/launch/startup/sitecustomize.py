@@ -1,0 +1,124 @@
+"""Runs at the start of every Python process below ``trueup capture``: waits until the program imports torch.
+
+Only the standard library, and as little of it as possible: every child process of the program runs this,
+compilers and package managers included. It imports torch never (that would change the program's thread count
+and devices), removes its own folder from ``sys.path``, gives way to the ``sitecustomize`` it shadows, and
+lets no error of its own reach the program.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_CAPTURE = "TRUEUP_CAPTURE"
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_WATCHED = "torch"
+_BORROWED = ("trueup", "numpy", "polars", "_polars_runtime", "pyarrow", "safetensors")
+"""what capture needs; looked up beside trueup only where the program's own environment has none"""
+
+
+class _Loader:
+    """The loader of torch, telling when the module is whole; steps aside before the module can see it."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__loader__ = self._loader
+        if getattr(module, "__spec__", None) is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        _begin_once()
+
+
+class _Finder:
+    """First on ``sys.meta_path``, to see torch go by; taken away, it would make other threads skip one."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != _WATCHED or _began:
+            return None
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader)
+                return spec
+        return None
+
+
+class _Borrow:
+    """Last on ``sys.meta_path``: finds trueup and what it needs, nothing else, in trueup's own folders."""
+
+    def __init__(self, folders: list[str]) -> None:
+        self._folders = folders
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if path is not None or not name.startswith(_BORROWED):
+            return None
+        from importlib.machinery import PathFinder
+
+        return PathFinder.find_spec(name, self._folders, target)
+
+
+_began: list[bool] = []
+
+
+def _begin_once() -> None:
+    if _began:
+        return
+    _began.append(True)
+    try:
+        import json
+
+        plan = json.loads(os.environ[_CAPTURE])
+        sys.meta_path.append(_Borrow(plan["folders"]))
+        from trueup.capture.launch.child import torch_is_ready
+
+        torch_is_ready(plan)
+    except Exception as error:
+        _say(f"this process is not captured: {type(error).__name__}: {error}")
+
+
+def _say(sentence: str) -> None:
+    try:
+        line = " ".join(str(sentence).split())
+        sys.stderr.write(f"trueup: {line} (process {os.getpid()}; training goes on)\n")
+        sys.stderr.flush()
+    except Exception:  # nowhere left to say it
+        return
+
+
+def _step_aside() -> None:
+    """Leave ``sys.path`` as the program expects it."""
+    sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]
+
+
+def _run_shadowed() -> None:
+    """Run the ``sitecustomize`` further down the path, if there is one, under its own name."""
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+if _CAPTURE in os.environ:
+    sys.meta_path.insert(0, _Finder())
+_step_aside()
+_run_shadowed()

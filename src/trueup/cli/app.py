@@ -1,0 +1,77 @@
+"""Puts the verbs together, and turns errors into one line and an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from trueup import __version__
+from trueup.cli import capture, compare, export, inspect
+from trueup.cli.printing import error_line, hint_line
+from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError
+
+_DEBUG = "TRUEUP_DEBUG"
+_BAD_USE = 2
+_HINTS: dict[type[TrueupError], str] = {
+    ConfigError: "trueup {verb} --help lists every option",
+    TraceError: "trueup inspect FOLDER shows what a trace holds",
+    NothingCompared: "trueup inspect FOLDER --step N lists the sites of a step; is it the same model?",
+}
+
+app = typer.Typer(
+    name="trueup",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Finds out why two training runs of the same large model do not agree, and says so with evidence.",
+    epilog="Start with: trueup capture -o runs/reference -- python train.py",
+)
+app.command(name="capture", context_settings={"allow_interspersed_args": False})(capture.command)
+app.command(name="compare")(compare.command)
+app.command(name="inspect")(inspect.command)
+app.command(name="export")(export.command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"trueup {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of trueup itself."""
+
+
+def run(argv: list[str]) -> int:
+    """Run one command and return its exit status; a person's mistake is one line, never a traceback."""
+    verb = next((word for word in argv if not word.startswith("-")), "")
+    if verb == "capture":
+        argv = capture.with_scope_joined(argv)
+    try:
+        app(args=argv, prog_name="trueup")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else _BAD_USE if end.code else 0
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except TrueupError as error:
+        if os.environ.get(_DEBUG):
+            traceback.print_exc()
+        error_line(str(error))
+        hint_line(_HINTS[next(kind for kind in _HINTS if isinstance(error, kind))].format(verb=verb))
+        return _BAD_USE
+    except Exception as error:  # not 1, which would say that the runs differ
+        traceback.print_exc()
+        error_line(f"a fault in trueup itself: {type(error).__name__}: {error}")
+        return _BAD_USE
+    return 0

@@ -1,0 +1,220 @@
+"""``trueup capture``: run a training command and keep its numbers."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trueup.capture.options import CaptureOptions, Level, StepSet, Task
+from trueup.cli.printing import note_line, warning_line
+from trueup.errors import ConfigError
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    "diagnose": {
+        "level": Level.L0,
+        "steps": StepSet(((0, 1),)),
+        "store_values_of": frozenset({"module"}),
+    }
+}
+_WHAT = "What to capture"
+_HOW = "How much of it"
+_RUN = "The run"
+
+
+def command(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND", help="The training command, as always.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder the trace goes to.")] = None,
+    level: Annotated[
+        Level | None,
+        typer.Option(
+            case_sensitive=False, help="Modules, API calls or both. Default: L0.", rich_help_panel=_WHAT
+        ),
+    ] = None,
+    task: Annotated[
+        Task | None,
+        typer.Option(
+            case_sensitive=False,
+            help="Keep statistics, or values too. Default: statistics.",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            help="Such as 0,1,5-8, or all. Scalars are kept for every step. Default: 0,1.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="Such as 0,8-15, or all. Default: all.", rich_help_panel=_WHAT)
+    ] = None,
+    scope: Annotated[
+        str | None,
+        typer.Option(metavar="FIRST LAST", help="Only from one call to another.", rich_help_panel=_WHAT),
+    ] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--list", metavar="NAMES", help="Only calls whose name has this in it.", rich_help_panel=_WHAT
+        ),
+    ] = None,
+    data_mode: Annotated[
+        str | None,
+        typer.Option(help="Of forward,backward,input,output. Default: all.", rich_help_panel=_WHAT),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="diagnose: level L0, steps 0-1, module values stored.", rich_help_panel=_WHAT),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="msprobe's config.json; options given here win.", rich_help_panel=_WHAT),
+    ] = None,
+    backward: Annotated[bool | None, typer.Option(help="Gradients at calls.", rich_help_panel=_WHAT)] = None,
+    gradients: Annotated[
+        bool | None, typer.Option(help="Gradients of parameters.", rich_help_panel=_WHAT)
+    ] = None,
+    optimizer: Annotated[bool | None, typer.Option(help="Optimizer steps.", rich_help_panel=_WHAT)] = None,
+    collectives: Annotated[bool | None, typer.Option(help="Collectives.", rich_help_panel=_WHAT)] = None,
+    evaluation: Annotated[
+        bool | None, typer.Option(help="Forwards without gradients.", rich_help_panel=_WHAT)
+    ] = None,
+    digest: Annotated[
+        bool | None, typer.Option(help="64-bit hash of every tensor.", rich_help_panel=_HOW)
+    ] = None,
+    sketch: Annotated[
+        bool | None, typer.Option(help="64 numbers that give the norm of a difference.", rich_help_panel=_HOW)
+    ] = None,
+    crc32: Annotated[
+        bool | None, typer.Option("--crc32/--no-crc32", help="What msprobe calls md5.", rich_help_panel=_HOW)
+    ] = None,
+    stacks: Annotated[bool | None, typer.Option(help="Source lines.", rich_help_panel=_HOW)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed random, numpy and torch from outside.", rich_help_panel=_RUN)
+    ] = None,
+    deterministic: Annotated[
+        bool | None, typer.Option(help="Deterministic algorithms, from outside.", rich_help_panel=_RUN)
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a trace that is there.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+) -> None:
+    """Run a training command and keep its numbers; the script needs no edit.
+
+    Ends with the command's own exit status, or 2 if nothing was captured.
+    """
+    from trueup.capture.launch import launch
+
+    given: dict[str, Any] = {
+        "level": level,
+        "task": task,
+        "steps": None if steps is None else StepSet.parse(steps, what="--steps"),
+        "ranks": None if ranks is None else StepSet.parse(ranks, what="--ranks"),
+        "scope": None if scope is None else _scope(scope),
+        "names": None if not names else _words(names, what="--list"),
+        "data_mode": None if data_mode is None else _data_mode(data_mode),
+        "backward": backward,
+        "gradients": gradients,
+        "optimizer": optimizer,
+        "collectives": collectives,
+        "evaluation": evaluation,
+        "digest": digest,
+        "sketch": sketch,
+        "crc32": crc32,
+        "stacks": stacks,
+        "seed": _checked_seed(seed),
+        "deterministic": deterministic,
+    }
+    options = _options(output, config=config, preset=preset, overwrite=overwrite, quiet=quiet)
+    options = replace(options, **{name: value for name, value in given.items() if value is not None})
+    raise typer.Exit(launch(options, command or [], say=_say_nothing if quiet else note_line))
+
+
+def with_scope_joined(argv: list[str]) -> list[str]:
+    """``--scope A B`` as ``--scope A,B``, before the captured command begins.
+
+    Example:
+        >>> with_scope_joined(["capture", "--scope", "a", "b", "--", "x", "--scope", "c", "d"])
+        ['capture', '--scope', 'a,b', '--', 'x', '--scope', 'c', 'd']
+    """
+    end = argv.index("--") if "--" in argv else len(argv)
+    if "--scope" not in argv[:end]:
+        return argv
+    at = argv.index("--scope")
+    pair = argv[at + 1 : at + 3]
+    if at + 3 > end or "," in pair[0] or pair[1].startswith("-"):
+        return argv
+    return [*argv[: at + 1], ",".join(pair), *argv[at + 3 :]]
+
+
+def _options(
+    output: Path | None, *, config: Path | None, preset: str | None, overwrite: bool, quiet: bool
+) -> CaptureOptions:
+    """Defaults, below the config file, below the preset."""
+    if preset is not None and preset not in _PRESETS:
+        raise ConfigError(f"--preset {preset!r}: there is {', '.join(_PRESETS)}")
+    if config is not None:
+        options = _options_from_config(config, output, quiet=quiet)
+    elif output is not None:
+        options = CaptureOptions(output=output)
+    else:
+        raise ConfigError("say where the trace is to go: trueup capture -o RUN -- python train.py")
+    return replace(options, overwrite=overwrite, **(_PRESETS[preset] if preset else {}))
+
+
+def _options_from_config(path: Path, output: Path | None, *, quiet: bool) -> CaptureOptions:
+    from trueup.capture.config import read_config
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        read = read_config(path, dump_path=output)
+        if read.dump_enable is not None:
+            warnings.warn(
+                f"{path}: dump_enable has no effect on trueup capture, only on PrecisionDebugger",
+                stacklevel=2,
+            )
+    if read.saved_only:
+        raise ConfigError(
+            f"{path}: level debug records what PrecisionDebugger.save is given; take L0, L1 or mix here"
+        )
+    for warning in caught:
+        if not quiet:
+            warning_line(str(warning.message))
+    return read.options
+
+
+def _scope(text: str) -> tuple[str, str]:
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 2 or not all(parts):
+        raise ConfigError(
+            f"--scope {text!r}: the names of the first and the last call are wanted, --scope FIRST LAST"
+        )
+    return parts[0], parts[1]
+
+
+def _words(given: list[str], *, what: str) -> tuple[str, ...]:
+    words = tuple(word.strip() for text in given for word in text.split(",") if word.strip())
+    if not words:
+        raise ConfigError(f"{what} is empty; names or parts of names are wanted, separated by commas")
+    return words
+
+
+def _data_mode(text: str) -> frozenset[str]:
+    from trueup.capture.config import data_mode_from_words
+
+    return data_mode_from_words([word.strip() for word in text.split(",")], what="--data-mode")
+
+
+def _checked_seed(seed: int | None) -> int | None:
+    if seed is not None and not 0 <= seed < 2**32:
+        raise ConfigError(f"--seed {seed}: a whole number between 0 and {2**32 - 1} is wanted")
+    return seed
+
+
+def _say_nothing(sentence: str) -> None:
+    """With --quiet."""

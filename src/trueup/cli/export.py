@@ -1,0 +1,36 @@
+"""``trueup export``: a trace in another tool's format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trueup.cli.printing import note_line
+from trueup.errors import ConfigError
+
+_FORMATS = ("msprobe",)
+
+
+def command(
+    source: Annotated[Path, typer.Argument(metavar="RUN", help="A trace of trueup.")],
+    destination: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    to: Annotated[str, typer.Option("--format", help="The only one so far: msprobe.")] = "msprobe",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+) -> None:
+    """Write a trace as a dump that msprobe's own tools read."""
+    if to not in _FORMATS:
+        raise ConfigError(f"--format {to!r}: there is {', '.join(_FORMATS)}")
+    if destination.is_file():
+        raise ConfigError(f"{destination} is a file; a new or empty folder is wanted")
+    if destination.is_dir() and any(destination.iterdir()):
+        raise ConfigError(f"{destination} is not empty; give a new or empty folder")
+    from trueup.importers import export_msprobe, open_trace
+
+    try:
+        export_msprobe(open_trace(source), destination)
+    except OSError as error:
+        raise ConfigError(f"{destination} cannot be written: {error.strerror or error}") from error
+    if not quiet:
+        note_line(f"wrote {destination}; try: msprobe compare -tp {destination}/step0 -gp OTHER -o OUT")

@@ -1,0 +1,176 @@
+"""The tables ``trueup inspect`` prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trueup.capture.launch.outcome import describe, shown_path, size
+from trueup.store import StepTables, TraceSource, layout
+
+_MOST_STEPS = 40
+_MODE_OF_INTEREST = ("eval", "recompute")
+
+
+def print_overview(
+    trace: TraceSource, steps: dict[int, list[int]], console: Console, *, rank: int | None
+) -> None:
+    """Facts of the run, one line a step and rank, and what capture could not do."""
+    for line in _facts(trace, steps):
+        console.print(line)
+    if not steps:
+        console.print(Text("no whole step", style="bold red"))
+    rows = [(step, one) for step, ranks in steps.items() for one in ranks if rank is None or one == rank]
+    if rows:
+        console.print(_steps_table(trace, rows[:_MOST_STEPS]))
+    if len(rows) > _MOST_STEPS:
+        console.print(f"and {len(rows) - _MOST_STEPS} more; --step N shows one", style="dim")
+    for line in _troubles(trace, sorted({one for _, one in rows} | ({0} if not rows else set()))):
+        console.print(line)
+
+
+def print_records(
+    trace: TraceSource, console: Console, *, step: int, rank: int, find: str | None, limit: int
+) -> int:
+    """Records of one step of one rank, in execution order; returns how many there are that ``find`` keeps."""
+    frame = records_with_sites(trace.read(step, rank))
+    if find is not None:
+        text = pl.concat_str("site", pl.lit(" "), pl.col("type").fill_null(""))
+        wanted = text.str.to_lowercase().str.contains(find.lower(), literal=True)
+        frame = frame.filter(wanted)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("site", "phase", "slot"):
+        table.add_column(column, overflow="fold")
+    for column in ("dtype", "shape"):
+        table.add_column(column, no_wrap=True)
+    for column in ("min", "max", "mean", "l2 norm", "nan", "inf"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in frame.head(limit).iter_rows(named=True):
+        table.add_row(*(Text(cell) for cell in _record_cells(row)))
+    if frame.height:
+        console.print(f"step {step}, rank {rank}: {_count(frame.height, 'record')}")
+        console.print(table)
+    if frame.height > limit:
+        console.print(f"and {frame.height - limit} more; --limit N or --find TEXT", style="dim")
+    return frame.height
+
+
+def records_with_sites(tables: StepTables) -> pl.DataFrame:
+    """Records beside their summaries, with ``site``: ``layers.0.attn · torch.matmul[1] · output.0``."""
+    calls = tables.calls.select("call", "parent", "kind", "name", "type", "ordinal", "mode", "microbatch")
+    words = [pl.col(c).cast(pl.String) for c in ("kind", "name", "type", "mode")]
+    calls = calls.with_columns(words)
+    parents = calls.select(parent="call", parent_name="name")
+    frame = (
+        tables.records.drop("microbatch")
+        .with_columns(pl.col("phase", "slot", "reason").cast(pl.String))
+        .join(calls, on="call", how="left", maintain_order="left")
+        .join(parents, on="parent", how="left", maintain_order="left")
+        .join(tables.summaries, on="summary", how="left", maintain_order="left")
+    )
+    below = pl.when(pl.col("kind").is_in(["api", "collective"]) & pl.col("parent_name").is_not_null())
+    named = pl.when(pl.col("name") == "").then(pl.lit("(root)")).otherwise(pl.col("name"))
+    parent = pl.when(pl.col("parent_name") == "").then(pl.lit("(root)")).otherwise(pl.col("parent_name"))
+    call = pl.concat_str(
+        named, pl.when(pl.col("ordinal") > 0).then(pl.format("[{}]", "ordinal")).otherwise(pl.lit(""))
+    )
+    owner = below.then(pl.concat_str(parent, pl.lit(" · "))).otherwise(pl.lit(""))
+    unusual = (
+        pl.when(pl.col("mode").is_in(_MODE_OF_INTEREST))
+        .then(pl.format(" ({})", "mode"))
+        .otherwise(pl.lit(""))
+    )
+    batch = (
+        pl.when(pl.col("microbatch") > 0)
+        .then(pl.format(" · microbatch {}", "microbatch"))
+        .otherwise(pl.lit(""))
+    )
+    return frame.with_columns(site=pl.concat_str(owner, call, unusual, batch, pl.lit(" · "), pl.col("slot")))
+
+
+def _facts(trace: TraceSource, steps: dict[int, list[int]]) -> Iterator[Text]:
+    manifest = trace.manifest
+    ranks = sorted({rank for there in steps.values() for rank in there})
+    yield Text(shown_path(trace.path), style="bold")
+    version = " ".join(str(manifest[k]) for k in ("framework", "framework_version") if manifest.get(k))
+    level, task = manifest.get("level"), manifest.get("task")
+    yield Text(f"{version}, level {level}, task {task}, world size {manifest.get('world_size', '?')}")
+    command = manifest.get("command")
+    if command:
+        yield Text(f"command: {' '.join(map(str, command)) if isinstance(command, list) else command}")
+    if manifest.get("created"):
+        yield Text(f"created: {manifest['created']}")
+    if steps:
+        yield Text(f"{describe(list(steps), 'step')}; {describe(ranks, 'rank')}")
+
+
+def _steps_table(trace: TraceSource, rows: list[tuple[int, int]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("step", "rank", "calls", "sites", "tensors", "stored", "on disk", "loss", "grad norm"):
+        table.add_column(column, justify="right", no_wrap=True)
+    scalars = {rank: {line.get("step"): line for line in trace.scalars(rank)} for _, rank in rows}
+    for step, rank in rows:
+        tables = trace.read(step, rank)
+        line = scalars[rank].get(step, {})
+        stored = int(tables.summaries["tensor"].is_not_null().sum())
+        cells = (step, rank, tables.calls.height, tables.records.height, tables.summaries.height, stored)
+        disk = _bytes_on_disk(trace, step, rank)
+        numbers = (_number(line.get("loss")), _number(line.get("grad_norm")))
+        table.add_row(*(f"{cell:,}" for cell in cells), "" if disk is None else size(disk), *numbers)
+    return table
+
+
+def _bytes_on_disk(trace: TraceSource, step: int, rank: int) -> int | None:
+    folder = layout.rank_dir(trace.path, step, rank)
+    if not folder.is_dir():
+        return None
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _troubles(trace: TraceSource, ranks: list[int]) -> Iterator[Text]:
+    """Limits and failures, each sentence once, with the ranks that say it."""
+    limits: dict[str, list[int]] = {}
+    failures: dict[str, list[int]] = {}
+    for rank in ranks:
+        facts = trace.rank_facts(rank)
+        for sentence in facts.get("limits") or []:
+            limits.setdefault(str(sentence), []).append(rank)
+        for failure in facts.get("failures") or []:
+            text = f"step {failure.get('step')}, {failure.get('site')}: {failure.get('error')}"
+            failures.setdefault(text, []).append(rank)
+    for sentence, there in failures.items():
+        yield Text(f"failure of capture ({describe(there, 'rank')}): {sentence}", style="red")
+    for sentence, there in limits.items():
+        yield Text(f"limit ({describe(there, 'rank')}): {sentence}", style="yellow")
+
+
+def _record_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    site = row["site"].rpartition(" · ")[0]
+    if row["dtype"] is None:
+        return site, row["phase"], row["slot"], row["reason"] or "", *[""] * 7
+    statistics = (_number(row[name]) for name in ("minimum", "maximum", "mean", "l2_norm"))
+    num_inf = (row["num_posinf"] or 0) + (row["num_neginf"] or 0)
+    odd = (str(row["num_nan"] or ""), str(num_inf or ""))
+    return (
+        site,
+        row["phase"],
+        row["slot"],
+        str(row["dtype"]),
+        json.dumps(list(row["shape"])),
+        *statistics,
+        *odd,
+    )
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
