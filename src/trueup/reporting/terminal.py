@@ -1,0 +1,187 @@
+"""One screen that answers: do the runs agree, where do they part, how sure is that, what to do next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trueup.reporting.formatting import count, elide, number, plain, ratio, short_frame, short_site
+from trueup.reporting.model import ComparisonLike, Report, report_from
+
+GLYPHS = {"agree": ("✓", "green"), "differ": ("✗", "red"), "undecided": ("?", "yellow")}
+STATUS_LOOK = {
+    "origin": ("◆", "red"),
+    "different": ("≠", "red"),
+    "amplified": ("▲", "red"),
+    "propagated": ("→", "magenta"),
+    "undecided": ("?", "yellow"),
+    "unmatched": ("∅", "yellow"),
+    "within_noise": ("≈", "cyan"),
+    "equal": ("=", "green"),
+}
+NUM_ROWS = 6
+NUM_EVIDENCE = 4
+MARGIN = 3
+LABEL_WIDTH = 11
+
+
+def print_summary(
+    comparison: Report | ComparisonLike | Path, console: Console, *, reports: Mapping[str, Path] | None = None
+) -> None:
+    """Print the one screen; ``reports`` are the files written, by format."""
+    console.print(screen(report_from(comparison), width=console.width, reports=reports or {}))
+
+
+def to_json(summary: Mapping[str, Any]) -> str:
+    """One JSON document, the verdict first and in it the outcome and the site; NaN and infinities become null."""
+    verdict = dict(summary.get("verdict") or {})
+    ahead = ("outcome", "where", "owner", "step", "rank", "phase", "headline", "confidence", "exit_code")
+    ordered = {key: verdict[key] for key in ahead if key in verdict}
+    rest = {
+        key: value for key, value in summary.items() if key not in ("verdict", "stacks", "depth", "modules")
+    }
+    document = {
+        "verdict": ordered | {key: value for key, value in verdict.items() if key not in ordered},
+        **rest,
+    }
+    return json.dumps(_finite(document), ensure_ascii=False, allow_nan=False, indent=2, default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def screen(report: Report, *, width: int, reports: Mapping[str, Path]) -> RenderableType:
+    """The whole screen as one renderable, at most 30 lines at 100 columns."""
+    width = max(60, min(width, 120))
+    verdict = report.verdict
+    glyph, colour = GLYPHS.get(verdict.outcome, GLYPHS["undecided"])
+    parts: list[RenderableType] = [
+        Text(""),
+        Text.assemble((f" {glyph} ", f"bold {colour}"), (plain(verdict.headline), "bold")),
+        Text(""),
+        _facts(_verdict_facts(report, width)),
+    ]
+    table = _beyond(report, width)
+    if table is not None:
+        parts += [Text(""), table]
+    parts += [Text(""), _facts(_closing_facts(report, width, reports)), Text("")]
+    return Group(*parts)
+
+
+def _facts(facts: Iterable[tuple[str, RenderableType]]) -> Table:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=MARGIN + LABEL_WIDTH, style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in facts:
+        grid.add_row(" " * MARGIN + label, value)
+    return grid
+
+
+def _verdict_facts(report: Report, width: int) -> list[tuple[str, RenderableType]]:
+    verdict, first, room = report.verdict, report.first(), width - MARGIN - LABEL_WIDTH - 1
+    facts: list[tuple[str, RenderableType]] = []
+    if verdict.where:
+        coordinates = [
+            f"step {verdict.step}" if verdict.step is not None else "",
+            f"rank {verdict.rank}" if verdict.rank is not None else "",
+            plain(verdict.phase or ""),
+        ]
+        facts.append(("where", Text(elide(plain(verdict.where), room), style="bold")))
+        facts.append(("", Text(" · ".join(part for part in coordinates if part))))
+    for frame in report.frames(first, "target")[:1]:
+        place, line = short_frame(plain(frame))
+        facts.append(
+            (
+                "source",
+                Text.assemble(
+                    place, ("  " if line else "", ""), (elide(line, room - len(place) - 2), "italic")
+                ),
+            )
+        )
+    if verdict.confidence is not None and verdict.outcome != "agree":
+        facts.append(("sure", _meter(verdict.confidence)))
+    for index, sentence in enumerate(verdict.evidence[:NUM_EVIDENCE]):
+        facts.append(("because" if index == 0 else "", Text(plain(sentence))))
+    if verdict.before:
+        facts.append(("before", Text(plain(verdict.before))))
+    return facts
+
+
+def _meter(share: float) -> Text:
+    filled = round(max(0.0, min(1.0, share)) * 10)
+    return Text.assemble(("━" * filled, "bold"), ("─" * (10 - filled), "dim"), f" {share:.0%}")
+
+
+def _beyond(report: Report, width: int) -> Table | None:
+    rows = report.beyond(NUM_ROWS).to_dicts()
+    if not rows:
+        return None
+    room = width - MARGIN - 39
+    table = Table(box=None, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False)
+    table.add_column(
+        " " * MARGIN + "beyond tolerance, as they ran", header_style="dim", no_wrap=True, width=room + MARGIN
+    )
+    table.add_column("phase", header_style="dim", no_wrap=True, width=10)
+    for title, size in (("rel L2", 7), ("allowed", 7), ("times", 9)):
+        table.add_column(title, justify="right", header_style="dim", no_wrap=True, width=size)
+    for row in rows:
+        look = STATUS_LOOK.get(str(row["status"]), STATUS_LOOK["different"])
+        site = elide(short_site(plain(row["site"])), room)
+        table.add_row(
+            Text.assemble((f" {look[0]} ", look[1]), site),
+            plain(row["phase"]),
+            number(row["rel_l2"]),
+            number(row["tolerance"]),
+            Text(ratio(row["score"]), style="bold"),
+        )
+    return table
+
+
+def _closing_facts(
+    report: Report, width: int, reports: Mapping[str, Path]
+) -> list[tuple[str, RenderableType]]:
+    facts: list[tuple[str, RenderableType]] = [("records", _tally(report))]
+    for index, line in enumerate(_unmatched(report, width - MARGIN - LABEL_WIDTH - 1)):
+        facts.append(("unmatched" if index == 0 else "", line))
+    if reports:
+        folder = report.folder or next(iter(reports.values())).parent
+        names = ", ".join(path.name if path.parent == folder else str(path) for path in reports.values())
+        facts.append(("reports", Text(plain(f"{folder}/  {names}"))))
+    if report.verdict.next:
+        facts.append(("next", Text(plain(report.verdict.next), style="bold cyan")))
+    return facts
+
+
+def _tally(report: Report) -> Text:
+    text = Text(count(int(report.counts.get("compared", 0))) + " compared")
+    for status, total in report.status_counts().items():
+        glyph, colour = STATUS_LOOK[status]
+        text.append("  ").append(glyph, style=colour).append(f" {count(total)} {status.replace('_', ' ')}")
+    return text
+
+
+def _unmatched(report: Report, room: int) -> list[Text]:
+    groups = report.unmatched()
+    if not groups:
+        return []
+    total = report.status_counts().get("unmatched") or sum(int(group["count"]) for group in groups)
+    agree = (
+        "all between sites that agree"
+        if report.summary.get("bracketed")
+        else "not all between sites that agree"
+    )
+    sentence = f"{count(total, 'record')} in {count(report.num_unmatched_groups(), 'group')}; {agree}"
+    first = groups[0]
+    example = f"{first['side']} only: {short_site(first['name'])} in {first['module'] or '(root)'}, {first['reason']}"
+    return [Text(sentence), Text(elide(plain(example), room), style="dim")]
