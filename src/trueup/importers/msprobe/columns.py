@@ -79,8 +79,10 @@ class Columns:
                 _number(leaf.get("Mean")), norm, crc32, None if file is None else 0, file,
             )
         )  # fmt: skip
-        if len(leaf) > 8 or leaf["type"] not in _USUAL_TYPES:
+        if len(leaf) > 8 or trouble or leaf["type"] not in _USUAL_TYPES:
             extra = {k: v for k, v in leaf.items() if k not in _USUAL_KEYS}
+            if trouble:
+                extra["data_name"] = leaf["data_name"]
             if leaf["type"] not in _USUAL_TYPES:
                 extra["type"] = leaf["type"]
             if extra:

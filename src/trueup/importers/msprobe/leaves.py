@@ -58,7 +58,7 @@ def input_leaves(entry: dict[str, Any]) -> Leaves:
 
 
 def output_leaves(entry: dict[str, Any]) -> Leaves:
-    """``output`` of a forward entry; one mapping as the whole result gives ``output.<key>``, as in capture."""
+    """``output`` of a forward entry; a mapping as the whole result gives ``output.<key>``, as in capture."""
     found = Leaves()
     output = entry.get("output") or []
     if (

@@ -16,7 +16,7 @@ Columns beyond the format, there only when they hold something: `summaries.sourc
 share where bits are equal (msprobe's xor mode; MindSpore's bf16, hashed as fp32); `summaries.source_extra`, a
 JSON object; `calls.absent`, a JSON list of slots that held None.
 
-The file lists a call when it ends; here calls are in the order they began, and inputs before what the call does.
+The file lists a call when it ends; here calls are in the order they began, inputs before what the call does.
 A microbatch begins with the step's first call seen again after a backward entry, or where Megatron says so.
 """
 

@@ -1,0 +1,71 @@
+"""One row of summaries as msprobe describes a tensor, with msprobe's definitions of its four numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from trueup.importers.msprobe.names import dtype_for_dump
+
+_INTEGERS = ("int", "uint")
+_STATISTICS = ("Max", "Min", "Mean", "Norm")
+
+
+def tensor_for_dump(summary: dict[str, Any], requires_grad: bool | None, framework: str) -> dict[str, Any]:
+    """The object msprobe would have written, without ``data_name``.
+
+    Ours are taken over finite values and count the others; msprobe's are taken over all of them, so that
+    counted NaN and infinities come back. Of integers msprobe on PyTorch gives neither mean nor norm, of a 0-d
+    tensor the value four times. ``requires_grad`` is left out where it is not known.
+    """
+    leaf: dict[str, Any] = {
+        "type": "mindspore.Tensor" if framework == "mindspore" else "torch.Tensor",
+        "dtype": dtype_for_dump(summary["dtype"], framework),
+        "shape": list(summary["shape"] or ()),
+    }
+    kind, _, digest = (summary.get("source_digest") or "").partition(":")
+    if kind == "xor":  # then msprobe writes nothing else
+        leaf["md5"] = digest
+    else:
+        leaf.update(zip(_STATISTICS, _statistics(summary, framework), strict=True))
+    if requires_grad is not None:
+        leaf["requires_grad"] = requires_grad
+    if summary["crc32"] is not None:
+        leaf["md5"] = f"{summary['crc32']:08x}"
+    elif digest:
+        leaf["md5"] = digest
+    if summary.get("source_extra"):
+        leaf.update(json.loads(summary["source_extra"]))
+    return leaf
+
+
+def _statistics(summary: dict[str, Any], framework: str) -> tuple[Any, Any, Any, Any]:
+    maximum, minimum, mean, norm = _over_all_values(summary)
+    dtype = summary["dtype"]
+    if dtype == "bool":
+        truth = [None if v is None else bool(v) for v in (maximum, minimum)]
+        return truth[0], truth[1], None, None
+    if framework == "mindspore" or not dtype.startswith(_INTEGERS):
+        if not summary["shape"] and maximum is not None:
+            return maximum, minimum, maximum, maximum
+        return maximum, minimum, mean, norm
+    whole = [int(v) if v is not None and math.isfinite(v) else v for v in (maximum, minimum)]
+    if not summary["shape"]:
+        return whole[0], whole[1], whole[0], whole[0]
+    return whole[0], whole[1], None, None
+
+
+def _over_all_values(
+    summary: dict[str, Any],
+) -> tuple[float | None, float | None, float | None, float | None]:
+    maximum, minimum, mean, norm = (summary[name] for name in ("maximum", "minimum", "mean", "l2_norm"))
+    nan, plus, minus = (summary[name] or 0 for name in ("num_nan", "num_posinf", "num_neginf"))
+    if nan:
+        return math.nan, math.nan, math.nan, math.nan
+    if plus or minus:
+        mean = math.nan if plus and minus else math.inf if plus else -math.inf
+        norm = math.inf
+        maximum = math.inf if plus else -math.inf if maximum is None else maximum
+        minimum = -math.inf if minus else math.inf if minimum is None else minimum
+    return maximum, minimum, mean, norm
