@@ -1,1 +1,1 @@
-"""The one definition of every number trueup computes: statistics, digest, sketch, metrics, ulp. Numpy and one C file."""
+"""The one definition of every number trueup computes, in numpy, and one C file that computes them fast."""

@@ -13,6 +13,7 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -88,7 +89,7 @@ typedef struct {
     Lanes lanes;
     int64_t num_nan, num_posinf, num_neginf, num_zero, num_finite;
     double low, high, sum, square, small;
-    double sketch[SKETCH];
+    double sketch[2 * SKETCH]; /* buckets l and l + 64 are one: a turned row of 64 is added in one piece */
     uint64_t digest;
     uint32_t crc;
 } State;
@@ -97,6 +98,9 @@ typedef struct {
 
 static uint64_t GENERATOR[MAX_DIMS + 1];               /* the last one: real and imaginary part */
 static uint64_t POWERS[MAX_DIMS + 1][4][TILE];         /* digest weights along one dim, laid out in planes */
+#ifdef __GNUC__
+__attribute__((aligned(64)))
+#endif
 static uint32_t SIGN[SIGNS + PERIOD];                  /* sign bits as masks */
 static float FP8[4][256];
 static uint32_t CRC[16][256];
@@ -194,13 +198,12 @@ CLONES static void float_from_bf16(const loose_u16 *x, int n, float *out) {
 }
 
 CLONES static void float_from_f16(const loose_u16 *x, int n, float *out) {
-    for (int i = 0; i < n; i++) { /* no denormal float appears on the way */
-        uint32_t magnitude = x[i] & 0x7fffu, sign = (uint32_t)(x[i] & 0x8000u) << 16, bits;
+    loose_u32 *u = (loose_u32 *)out;
+    for (int i = 0; i < n; i++) out[i] = (float)(int32_t)(x[i] & 0x7fffu) * 0x1p-24f; /* right for denormals */
+    for (int i = 0; i < n; i++) {
+        uint32_t magnitude = x[i] & 0x7fffu, sign = (uint32_t)(x[i] & 0x8000u) << 16;
         uint32_t normal = (magnitude << 13) + (magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u);
-        float tiny = (float)(int32_t)magnitude * 0x1p-24f;
-        memcpy(&bits, &tiny, 4);
-        bits = (magnitude < 0x400u ? bits : normal) | sign;
-        memcpy(out + i, &bits, 4);
+        u[i] = (magnitude < 0x400u ? u[i] : normal) | sign;
     }
 }
 
@@ -249,9 +252,9 @@ CLONES static void statistics_wide(const double *x, int n, State *st) {
     reduction(min : low, small) reduction(max : high)
     for (int i = 0; i < n; i++) {
         double v = x[i], a = fabs(v);
-        int finite = a <= 1.7976931348623157e308;
+        int finite = a <= DBL_MAX, usable = finite & (a > 0);
         double used = finite ? v : 0.0, lower = finite ? v : INFINITY, higher = finite ? v : -INFINITY;
-        double nonzero = finite && a > 0 ? a : INFINITY;
+        double nonzero = usable ? a : INFINITY;
         num_nan += v != v;
         num_posinf += v == INFINITY;
         num_neginf += v == -INFINITY;
@@ -489,39 +492,38 @@ typedef struct { const uint32_t *sign; int rotation; } Period;
 
 static Period period_of(int64_t flat) {
     uint64_t z = splitmix64((uint64_t)flat / PERIOD ^ 0xC0FFEE5EEDull);
-    Period p = {SIGN + (z >> 53), (int)(z & (SKETCH - 1))};
+    Period p = {SIGN + (z >> 57) * 16, (int)(z & (SKETCH - 1))};
     return p;
 }
 
 static inline double signed_value(double v, uint32_t sign) { return sign ? -v : v; }
 
-static void sketch_flush(const float *y, int start, double *out) {
-    for (int l = 0; l < SKETCH - start; l++) out[start + l] += y[l];
-    for (int l = SKETCH - start; l < SKETCH; l++) out[start + l - SKETCH] += y[l];
-}
-
-CLONES static void sketch_lanes_portable(const loose_float *x, const uint32_t *sign, int n, float *y) {
-    memset(y, 0, SKETCH * sizeof *y);
-    for (int i = 0; i < n; i += SKETCH)
-        for (int l = 0; l < SKETCH; l++) {
-            uint32_t bits;
-            float v;
-            memcpy(&bits, x + i + l, 4);
-            bits ^= sign[i + l];
-            memcpy(&v, &bits, 4);
-            y[l] += v;
-        }
+/* The sum of whole rows of 64, added to out[0..63]. */
+CLONES static void sketch_rows_portable(const loose_float *x, const uint32_t *sign, int n, double *out) {
+    const loose_u32 *u = (const loose_u32 *)x;
+    float y[SKETCH] = {0};
+    for (int i = 0; i < n; i += SKETCH) {
+        uint32_t bits[SKETCH];
+        for (int l = 0; l < SKETCH; l++) bits[l] = u[i + l] ^ sign[i + l];
+        for (int l = 0; l < SKETCH; l++) y[l] += ((const loose_float *)bits)[l];
+    }
+    for (int l = 0; l < SKETCH; l++) out[l] += y[l];
 }
 
 #ifdef HAS_X86
-AVX512 static void sketch_lanes_avx512(const loose_float *x, const uint32_t *sign, int n, float *y) {
+AVX512 static void sketch_rows_avx512(const loose_float *x, const uint32_t *sign, int n, double *out) {
     __m512 a[4];
     for (int k = 0; k < 4; k++) a[k] = _mm512_setzero_ps();
     for (int i = 0; i < n; i += SKETCH)
         for (int k = 0; k < 4; k++)
             a[k] = _mm512_add_ps(a[k], _mm512_xor_ps(_mm512_loadu_ps(x + i + 16 * k),
                                                      _mm512_loadu_ps((const float *)sign + i + 16 * k)));
-    for (int k = 0; k < 4; k++) _mm512_storeu_ps(y + 16 * k, a[k]);
+    for (int k = 0; k < 4; k++, out += 16) {
+        __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(a[k]));
+        __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(a[k], 1));
+        _mm512_storeu_pd(out, _mm512_add_pd(_mm512_loadu_pd(out), low));
+        _mm512_storeu_pd(out + 8, _mm512_add_pd(_mm512_loadu_pd(out + 8), high));
+    }
 }
 #endif
 
@@ -532,13 +534,12 @@ static void sketch_run_float(const loose_float *x, int n, int64_t flat, double *
         int whole = length / SKETCH * SKETCH;
         Period p = period_of(flat);
         if (whole) {
-            float y[SKETCH];
+            double *turned = out + (place + p.rotation) % SKETCH;
 #ifdef HAS_X86
-            if (use_avx512) sketch_lanes_avx512(x, p.sign + place, whole, y);
+            if (use_avx512) sketch_rows_avx512(x, p.sign + place, whole, turned);
             else
 #endif
-                sketch_lanes_portable(x, p.sign + place, whole, y);
-            sketch_flush(y, (place + p.rotation) % SKETCH, out);
+                sketch_rows_portable(x, p.sign + place, whole, turned);
         }
         for (int i = whole; i < length; i++)
             out[(place + i + p.rotation) % SKETCH] += signed_value(x[i], p.sign[place + i]);
@@ -553,7 +554,7 @@ static void sketch_run_double(const double *x, int n, int64_t flat, int64_t step
     for (int i = 0; i < n; i++, flat += step) {
         int place = (int)(flat % PERIOD);
         if (flat / PERIOD != block) block = flat / PERIOD, p = period_of(flat);
-        if (fabs(x[i]) <= 1.7976931348623157e308)
+        if (fabs(x[i]) <= DBL_MAX)
             out[(place + p.rotation) % SKETCH] += signed_value(x[i], p.sign[place]);
     }
 }
@@ -770,7 +771,7 @@ static void summary_finish(const State *start, int64_t numel, int want, Summary 
     }
     out->digest = st.digest, out->crc32 = st.crc;
     if (want & WANT_SKETCH)
-        for (int i = 0; i < SKETCH; i++) out->sketch[i] = (float)st.sketch[i];
+        for (int i = 0; i < SKETCH; i++) out->sketch[i] = (float)(st.sketch[i] + st.sketch[i + SKETCH]);
 }
 
 static void state_start(State *st) {
@@ -799,7 +800,7 @@ static void summarise_walk(Walk *w, const char *data, int64_t numel, int64_t fla
 
 /* ------------------------------------------------------------------ two buffers */
 
-#define IS_FINITE(v) (fabs(v) <= 1.7976931348623157e308)
+#define IS_FINITE(v) (fabs(v) <= DBL_MAX)
 
 CLONES static double pair_block(const double *a, const double *b, int n, double rtol, double atol, Pair *out) {
     int64_t compared = 0, above = 0, mismatch = 0;
@@ -807,12 +808,13 @@ CLONES static double pair_block(const double *a, const double *b, int n, double 
 #pragma omp simd reduction(+ : compared, above, mismatch, sum_abs, sum_d, sum_a, sum_b, dot) \
     reduction(max : biggest, relative)
     for (int i = 0; i < n; i++) {
-        int both = IS_FINITE(a[i]) & IS_FINITE(b[i]);
-        int same_kind = (a[i] == b[i]) | ((a[i] != a[i]) & (b[i] != b[i]));
-        double x = both ? a[i] : 0, y = both ? b[i] : 0, d = fabs(x - y), size = fabs(y);
-        double r = size > 0 ? d / size : 0;
+        double p = a[i], q = b[i];
+        int both = IS_FINITE(p) & IS_FINITE(q);
+        int same_kind = (p == q) | ((p != p) & (q != q));
+        double x = both ? p : 0, y = both ? q : 0, d = fabs(x - y), size = fabs(y);
+        double r = d / (size > 0 ? size : INFINITY);
         compared += both;
-        mismatch += !both & !same_kind;
+        mismatch += (both | same_kind) ^ 1;
         above += d > atol + rtol * size;
         sum_abs += d, sum_d += d * d, sum_a += x * x, sum_b += y * y, dot += x * y;
         biggest = d > biggest ? d : biggest;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -17,12 +18,12 @@ from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATI
 
 kernels: Any
 try:
-    from trueup.numerics import _kernels as kernels
+    kernels = importlib.import_module("trueup.numerics._kernels")
 except ImportError:
     kernels = None
 
 AVAILABLE: bool = kernels is not None
-"""Whether the C kernel was built. Without it every result is the same and takes some ten to a hundred times longer."""
+"""Whether the C kernel was built. Without it results are the same and take ten to a hundred times longer."""
 
 EVERYTHING = HAS_STATISTICS | HAS_DIGEST | HAS_SKETCH | HAS_CRC32
 
@@ -63,7 +64,7 @@ def summarise_array(
         None if full_shape is None else tuple(full_shape),
         None if offset is None else tuple(offset),
     )
-    scalar: np.void = out[()]
+    scalar: np.void = out.reshape(1)[0]
     return scalar
 
 

@@ -2,10 +2,10 @@
 
     h = sum over elements e of mix(bits_e) * prod over dims d of g_d^(i_d)    (mod 2^64)
 
-`i_d` are the element's coordinates counted from the shard's own start and g_d odd constants, so the shard that starts
-at offset o counts in the whole as ``rebase(h, o) = h * prod_d g_d^(o_d)`` and layouts found out later still add up.
-`bits_e` are the element's raw bits, so -0 is not 0 and NaN payloads count. A complex element counts as
-``mix(real) + K mix(imaginary)``.
+`i_d` are the element's coordinates counted from the shard's own start and g_d odd constants, so the shard
+that starts at offset o counts in the whole as ``rebase(h, o) = h * prod_d g_d^(o_d)``, and layouts found out
+later still add up. `bits_e` are the element's raw bits, so -0 is not 0 and NaN payloads count. A complex
+element counts as ``mix(real) + K mix(imaginary)``.
 
 ``mix(b) = m ^ (m >> 16)`` with ``m = b ^ (b >> 32)`` carries high bits down; why: docs/decisions/0001.
 """
@@ -46,7 +46,8 @@ def powers(dim: int, size: int) -> NDArray[np.uint64]:
     """``g_dim^0 .. g_dim^(size - 1)`` modulo 2^64."""
     factors = np.full(size, GENERATORS[dim], np.uint64)
     factors[:1] = 1
-    return np.multiply.accumulate(factors) if size else factors
+    weights: NDArray[np.uint64] = np.multiply.accumulate(factors)
+    return weights
 
 
 def digest(array: NDArray[Any], dtype: str | None = None) -> int:

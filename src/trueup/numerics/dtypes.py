@@ -1,7 +1,7 @@
 """What every element type is: its code in the C kernel, size, kind, and the limits of its values.
 
-Frameworks spell these names alike, so the name is the key everywhere. numpy has no bfloat16 and no fp8: such arrays
-travel as uint16 and uint8 holding the raw bits, with the name beside them.
+Frameworks spell these names alike, so the name is the key everywhere. numpy has no bfloat16 and no fp8: such
+arrays travel as uint16 and uint8 holding the raw bits, with the name beside them.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def bits_from_array(array: NDArray[Any]) -> NDArray[np.uint64]:
     """Raw bits of real elements of 1, 2, 4 or 8 bytes, zero-extended to 64."""
     unsigned = np.dtype(f"u{array.dtype.itemsize}")
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
-    return contiguous.view(unsigned).astype(np.uint64)
+    bits: NDArray[np.uint64] = contiguous.view(unsigned).astype(np.uint64)
+    return bits
 
 
 def float64_from_array(array: NDArray[Any], name: str | None = None) -> NDArray[np.float64]:
@@ -135,15 +136,17 @@ def float64_from_array(array: NDArray[Any], name: str | None = None) -> NDArray[
         shifted = array.view(np.uint16).astype(np.uint32) << np.uint32(16)
         array, entry = np.asarray(shifted).view(np.float32), DTYPES["float32"]
     if entry.name.startswith("float8"):
-        return _FLOAT8[entry.name][array.view(np.uint8)]
+        decoded: NDArray[np.float64] = _FLOAT8[entry.name][array.view(np.uint8)]
+        return decoded
     if entry.kind == "bool":
         return (array.view(np.uint8) != 0).astype(np.float64)
     with np.errstate(invalid="ignore"):  # a signalling NaN
-        return array.view(np.dtype(entry.storage)).astype(np.float64)
+        values: NDArray[np.float64] = array.view(np.dtype(entry.storage)).astype(np.float64)
+    return values
 
 
 def _float8_values(mantissa_bits: int, bias: int, suffix: str) -> NDArray[np.float64]:
-    """The 256 values of an 8-bit format. `fn`: one NaN, no infinity; `fnuz`: NaN in place of -0; else as IEEE."""
+    """The 256 values of an 8-bit format. `fn`: one NaN, no infinity; `fnuz`: NaN for -0; else as IEEE."""
     byte = np.arange(256)
     magnitude, sign = byte & 0x7F, np.where(byte & 0x80, -1.0, 1.0)
     exponent, mantissa = magnitude >> mantissa_bits, magnitude & ((1 << mantissa_bits) - 1)
@@ -156,7 +159,8 @@ def _float8_values(mantissa_bits: int, bias: int, suffix: str) -> NDArray[np.flo
     else:
         values[exponent == 31] = np.nan
         values[magnitude == 0x7C] = sign[magnitude == 0x7C] * np.inf
-    return values
+    table: NDArray[np.float64] = values
+    return table
 
 
 _FLOAT8 = {

@@ -5,11 +5,12 @@ blocks of 1024, ``b = i div 1024`` and ``p = i mod 1024``:
 
     y[(p + rotation_b) mod 64] += sign[(start_b + p) mod 2048] * x_i
 
-Signs come from a fixed table whose second half is the first one negated; each block reads it from its own place
-`start_b` and turns the buckets by its own `rotation_b`, both from a hash of b. A plain ``i mod 64`` would put a faulty
-channel into a single bucket whenever the width is a multiple of 64, and one sign a block would make a constant shift's
-estimate as uncertain as a coin toss. Linear: sketches add over shards and partial sums, and subtract.
-Non-finite elements count as 0. Complex tensors are taken as their real view, shape (..., 2).
+Signs come from a fixed table whose second half is the first one negated; each block reads it from its own
+place `start_b` and turns the buckets by its own `rotation_b`, both from a hash of b. A plain ``i mod 64``
+would put a faulty channel into a single bucket whenever the width is a multiple of 64, and one sign a block
+would make a constant shift's estimate as uncertain as a coin toss. Linear: sketches add over shards and
+partial sums, and subtract. Non-finite elements count as 0. Complex tensors are taken as their real view,
+shape (..., 2).
 """
 
 from __future__ import annotations
@@ -42,14 +43,15 @@ def _splitmix64_array(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    hashed: NDArray[np.uint64] = value ^ (value >> np.uint64(31))
+    return hashed
 
 
 def places(flat: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Bucket and sign of each row-major index of the full tensor."""
     block, place = np.divmod(flat, PERIOD)
     noise = _splitmix64_array(block.astype(np.uint64) ^ np.uint64(_BLOCK_SEED))
-    start = (noise >> np.uint64(53)).astype(np.int64)
+    start = (noise >> np.uint64(57)).astype(np.int64) * 16
     rotation = (noise & np.uint64(SKETCH_SIZE - 1)).astype(np.int64)
     return (place + rotation) % SKETCH_SIZE, SIGNS[(start + place) % _NUM_SIGNS]
 
@@ -60,7 +62,7 @@ def sketch(
     offset: Sequence[int] | None = None,
     dtype: str | None = None,
 ) -> NDArray[np.float32]:
-    """The 64 numbers of a tensor, or what a shard of it contributes; summed in float64, rounded once at the end.
+    """The 64 numbers of a tensor, or what a shard of it adds; summed in float64, rounded once at the end.
 
     Args:
         array: the tensor or shard.
@@ -95,8 +97,8 @@ def relative_error(
         expected: sketches, (N, 64).
         expected_l2: l2 norms of the expected tensors, (N,).
 
-    0 where the sketches are equal (whatever the norm), infinite where they differ and the norm is 0, NaN where a
-    sketch or the norm is.
+    0 where the sketches are equal (whatever the norm), infinite where they differ and the norm is 0, NaN
+    where a sketch or the norm is.
     """
     distance = _norm(np.asarray(actual, np.float64) - np.asarray(expected, np.float64))
     norm = np.asarray(expected_l2, np.float64)
@@ -107,7 +109,7 @@ def relative_error(
 def scale_residual(
     actual: NDArray[Any], expected: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Estimates of the scale ``a = <t, r> / ||r||^2`` and of the residual ``||t - a r|| / ||t||``, a row each.
+    """Estimates of the scale ``a = <t, r> / ||r||^2`` and the residual ``||t - a r|| / ||t||``, one a row.
 
     The scale of ``t = a r + noise`` is known to about ``||noise|| / ||r|| / 8``. NaN where a norm is 0.
     """

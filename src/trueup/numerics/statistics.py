@@ -14,13 +14,13 @@ from trueup.numerics.summary import HAS_STATISTICS, SUMMARY_DTYPE
 def statistics(array: NDArray[Any], dtype: str | None = None) -> np.void:
     """Counts over every element, the rest over the finite ones; one SUMMARY_DTYPE scalar.
 
-    ``mean = sum(x) / n`` and ``l2_norm = sqrt(sum(x^2))`` over the n finite elements, summed in float64. Integers
-    count by value (64-bit ones rounded to float64), bool as 0 and 1. Complex: `numel` counts complex elements,
-    everything else is over their 2 numel real and imaginary parts.
+    ``mean = sum(x) / n`` and ``l2_norm = sqrt(sum(x^2))`` over the n finite elements, summed in float64.
+    Integers count by value (64-bit ones rounded to float64), bool as 0 and 1. Complex: `numel` counts
+    complex elements, everything else is over their 2 numel real and imaginary parts.
 
     No finite element (or none at all): minimum, maximum, mean and l2_norm are NaN. No nonzero finite element:
-    smallest_nonzero is NaN. Zeros of either sign are zero; minimum and maximum are never -0. l2_norm of float64
-    values beyond 1e154 is infinite, and below 1e-154 it loses them: squares are not rescaled.
+    smallest_nonzero is NaN. Zeros of either sign are zero; minimum and maximum are never -0. l2_norm of
+    float64 values beyond 1e154 is infinite, and below 1e-154 it loses them: squares are not rescaled.
     """
     entry = dtype_of(array, dtype)
     parts, entry = real_view(array, entry)
@@ -48,5 +48,5 @@ def empty_summary() -> np.void:
     out = np.zeros((), SUMMARY_DTYPE)
     for name in ("minimum", "maximum", "mean", "l2_norm", "smallest_nonzero"):
         out[name] = np.nan
-    scalar: np.void = out[()]
+    scalar: np.void = out.reshape(1)[0]
     return scalar
