@@ -224,6 +224,7 @@ class Session:
         self.active = True
 
     _recorded_step = -1
+    _facts_written: dict[str, Any] | None = None
 
     def _open_run(self) -> bool:
         """First training forward: only now is the rank known and the process known to train."""
@@ -268,7 +269,10 @@ class Session:
             if norm is not None:
                 self._scalars["local_norm"] = norm
             writer.finish_step(self.clock.step, recorder.columns())
-            writer.write_rank(self._rank_facts())
+            facts = self._rank_facts()
+            if facts != self._facts_written:
+                writer.write_rank(facts)
+                self._facts_written = facts
         if self.clock.seen_forward or "saved" in self._scalars:
             writer.append_scalars(self._scalar_line())
 

@@ -1,6 +1,30 @@
-"""A trace on disk: written step by step, read back as tables. The format is specified in docs/trace-format.md."""
+"""A trace on disk: written step by step, read back as tables. The format is specified in docs/trace-format.md.
 
-from trueup.store.reader import StepTables, StoredTensor, Trace, TraceSource
-from trueup.store.writer import RunWriter, StepColumns
+Names load when first used: capture writes without ever importing the reader's table library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trueup.store.reader import StepTables, StoredTensor, Trace, TraceSource
+    from trueup.store.writer import RunWriter, StepColumns
+
+_HOME = {
+    "RunWriter": "writer",
+    "StepColumns": "writer",
+    "StepTables": "reader",
+    "StoredTensor": "reader",
+    "Trace": "reader",
+    "TraceSource": "reader",
+}
 
 __all__ = ["RunWriter", "StepColumns", "StepTables", "StoredTensor", "Trace", "TraceSource"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'trueup.store' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"trueup.store.{_HOME[name]}"), name)
