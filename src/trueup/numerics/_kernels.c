@@ -244,21 +244,32 @@ static void doubles_from_raw(const void *raw, int n, int code, double *out) {
 
 /* ------------------------------------------------------------------ statistics */
 
+#define SIGN64 0x8000000000000000ull
+#define INF64 0x7ff0000000000000ull
+static inline double double_from_bits(uint64_t bits) {
+    union { uint64_t bits; double value; } both = {bits};
+    return both.value;
+}
+/* All ones where a double is finite. */
+static inline uint64_t finite_mask(uint64_t bits) { return (bits & ~SIGN64) < INF64 ? ~(uint64_t)0 : 0; }
+
 /* Any values: non-finite, huge, denormal. At most BLOCK of them, all in double. */
 CLONES static void statistics_wide(const double *x, int n, State *st) {
     int64_t num_nan = 0, num_posinf = 0, num_neginf = 0, num_zero = 0;
     double low = INFINITY, high = -INFINITY, small = INFINITY, sum = 0, square = 0;
+    const loose_u64 *u = (const loose_u64 *)x;
 #pragma omp simd reduction(+ : num_nan, num_posinf, num_neginf, num_zero, sum, square) \
     reduction(min : low, small) reduction(max : high)
-    for (int i = 0; i < n; i++) {
-        double v = x[i], a = fabs(v);
-        int finite = a <= DBL_MAX, usable = finite & (a > 0);
-        double used = finite ? v : 0.0, lower = finite ? v : INFINITY, higher = finite ? v : -INFINITY;
-        double nonzero = usable ? a : INFINITY;
-        num_nan += v != v;
-        num_posinf += v == INFINITY;
-        num_neginf += v == -INFINITY;
-        num_zero += v == 0;
+    for (int i = 0; i < n; i++) { /* integer comparisons: gcc vectorises no selection by a float one */
+        uint64_t bits = u[i], size = bits & ~SIGN64, finite = finite_mask(bits);
+        uint64_t usable = size - 1 < INF64 - 1 ? ~(uint64_t)0 : 0;
+        double used = double_from_bits(bits & finite), lower = double_from_bits((bits & finite) | (INF64 & ~finite));
+        double higher = double_from_bits((bits & finite) | ((INF64 | SIGN64) & ~finite));
+        double nonzero = double_from_bits((size & usable) | (INF64 & ~usable));
+        num_nan += size > INF64;
+        num_posinf += bits == INF64;
+        num_neginf += bits == (INF64 | SIGN64);
+        num_zero += size == 0;
         sum += used;
         square += used * used;
         low = lower < low ? lower : low;
@@ -390,11 +401,19 @@ AVX512 static uint64_t tile_avx512(const loose_float *x, int n, Lanes *lanes, co
 }
 #endif
 
+static int all_zero(const loose_float *x, int n) {
+    const loose_u32 *u = (const loose_u32 *)x;
+    uint32_t any = 0;
+    for (int i = 0; i < n; i++) any |= u[i];
+    return (any & 0x7fffffffu) == 0;
+}
+
 /* Returns 1 when some block held values that fp32 lanes cannot sum. */
 static int statistics_after(const loose_float *x, int n, const int *codes, State *st) {
     int unsafe = 0;
     for (int i = 0; i < n; i += BLOCK) {
         int length = n - i < BLOCK ? n - i : BLOCK, code = codes[i / BLOCK];
+        if (code == UNSAFE && all_zero(x + i, length)) code = WITH_ZEROS;
         if (code == UNSAFE) {
             double wide[BLOCK];
             doubles_from_plain(x + i, length, F32, wide);
@@ -804,17 +823,18 @@ static void summarise_walk(Walk *w, const char *data, int64_t numel, int64_t fla
 
 CLONES static double pair_block(const double *a, const double *b, int n, double rtol, double atol, Pair *out) {
     int64_t compared = 0, above = 0, mismatch = 0;
+    const loose_u64 *u = (const loose_u64 *)a, *v = (const loose_u64 *)b;
     double biggest = 0, relative = 0, sum_abs = 0, sum_d = 0, sum_a = 0, sum_b = 0, dot = 0;
 #pragma omp simd reduction(+ : compared, above, mismatch, sum_abs, sum_d, sum_a, sum_b, dot) \
     reduction(max : biggest, relative)
     for (int i = 0; i < n; i++) {
-        double p = a[i], q = b[i];
-        int both = IS_FINITE(p) & IS_FINITE(q);
-        int same_kind = (p == q) | ((p != p) & (q != q));
-        double x = both ? p : 0, y = both ? q : 0, d = fabs(x - y), size = fabs(y);
-        double r = d / (size > 0 ? size : INFINITY);
-        compared += both;
-        mismatch += (both | same_kind) ^ 1;
+        uint64_t p = u[i], q = v[i], both = finite_mask(p) & finite_mask(q);
+        uint64_t nans = (uint64_t)((p & ~SIGN64) > INF64) & (uint64_t)((q & ~SIGN64) > INF64);
+        double x = double_from_bits(p & both), y = double_from_bits(q & both), d = fabs(x - y), size = fabs(y);
+        uint64_t divisor = q & both & ~SIGN64;
+        double r = d / double_from_bits(divisor ? divisor : INF64);
+        compared += both & 1;
+        mismatch += ~both & ((nans | (uint64_t)(p == q)) ^ 1); /* infinities and NaNs only */
         above += d > atol + rtol * size;
         sum_abs += d, sum_d += d * d, sum_a += x * x, sum_b += y * y, dot += x * y;
         biggest = d > biggest ? d : biggest;
@@ -827,33 +847,45 @@ CLONES static double pair_block(const double *a, const double *b, int n, double 
     return biggest;
 }
 
-/* Raw bits -> integers that are as far apart as the values are in units in the last place. */
-#define ORDERED(u, utype, sign) ((u) & (sign) ? -(int64_t)((u) ^ (sign)) : (int64_t)(u))
-#define BITS_LOOP(utype, stype, sign)                                                                    \
-    for (int i = 0; i < n; i++) {                                                                        \
-        utype p = ((const utype *)ra)[i], q = ((const utype *)rb)[i];                                    \
-        int both = IS_FINITE(a[i]) & IS_FINITE(b[i]);                                                    \
-        int64_t s = kind == 0 ? ORDERED(p, utype, (utype)(sign)) : kind == 1 ? (int64_t)(stype)p : (int64_t)p; \
-        int64_t t = kind == 0 ? ORDERED(q, utype, (utype)(sign)) : kind == 1 ? (int64_t)(stype)q : (int64_t)q; \
-        int greater = kind == 2 ? (uint64_t)s > (uint64_t)t : s > t;                                     \
-        uint64_t distance = greater ? (uint64_t)s - (uint64_t)t : (uint64_t)t - (uint64_t)s;             \
-        distance = both ? distance : 0;                                                                  \
-        different += p != q;                                                                             \
-        farthest = distance > farthest ? distance : farthest;                                            \
-    }                                                                                                    \
-    break
-
-CLONES static void pair_bits(const void *ra, const void *rb, const double *a, const double *b, int n, int code, Pair *out) {
-    int kind = code <= E5M2FNUZ ? 0 : code <= I64 ? 1 : 2; /* float, signed, unsigned */
-    int64_t different = 0;
-    uint64_t farthest = 0;
-    switch (ITEM_BYTES[code]) {
-    case 1: BITS_LOOP(loose_u8, loose_i8, 0x80u);
-    case 2: BITS_LOOP(loose_u16, loose_i16, 0x8000u);
-    case 4: BITS_LOOP(loose_u32, loose_i32, 0x80000000u);
-    default: BITS_LOOP(loose_u64, loose_i64, 0x8000000000000000ull);
+#define WIDEN(type) for (int i = 0; i < n; i++) out[i] = ((const type *)raw)[i]; break
+CLONES static void bits_from_raw(const void *raw, int n, int item_bytes, uint64_t *out) {
+    switch (item_bytes) {
+    case 1: WIDEN(loose_u8);
+    case 2: WIDEN(loose_u16);
+    case 4: WIDEN(loose_u32);
+    default: WIDEN(loose_u64);
     }
-    out->num_bits_different += different;
+}
+
+/* Bits become unsigned integers that are as far apart as the values are in units in the last place. */
+CLONES static uint64_t ulp_block(const uint64_t *p, const uint64_t *q, const loose_u64 *a, const loose_u64 *b, int n, int code) {
+    uint64_t top = (uint64_t)1 << (8 * ITEM_BYTES[code] - 1), farthest = 0;
+    uint64_t is_float = code <= E5M2FNUZ ? ~(uint64_t)0 : 0, flip = code >= I8 && code <= I64 ? top : 0;
+#pragma omp simd reduction(max : farthest)
+    for (int i = 0; i < n; i++) {
+        uint64_t both = finite_mask(a[i]) & finite_mask(b[i]), u = p[i], v = q[i];
+        uint64_t u_size = u & (top - 1), v_size = v & (top - 1);
+        uint64_t u_float = u & top ? top - u_size : top + u_size, v_float = v & top ? top - v_size : top + v_size;
+        uint64_t s = (u_float & is_float) | ((u ^ flip) & ~is_float), t = (v_float & is_float) | ((v ^ flip) & ~is_float);
+        uint64_t distance = s > t ? s - t : t - s;
+        distance &= both;
+        farthest = distance > farthest ? distance : farthest;
+    }
+    return farthest;
+}
+
+CLONES static int64_t count_different(const uint64_t *p, const uint64_t *q, int n) {
+    int64_t different = 0;
+    for (int i = 0; i < n; i++) different += p[i] != q[i];
+    return different;
+}
+
+static void pair_bits(const void *ra, const void *rb, const double *a, const double *b, int n, int code, Pair *out) {
+    uint64_t p[BLOCK], q[BLOCK], farthest;
+    bits_from_raw(ra, n, ITEM_BYTES[code], p);
+    bits_from_raw(rb, n, ITEM_BYTES[code], q);
+    out->num_bits_different += count_different(p, q, n);
+    farthest = ulp_block(p, q, (const loose_u64 *)a, (const loose_u64 *)b, n, code);
     out->max_ulp_diff = farthest > out->max_ulp_diff ? farthest : out->max_ulp_diff;
 }
 

@@ -39,7 +39,8 @@ GENERATORS: tuple[int, ...] = tuple(splitmix64(d + 1) & ~7 | 5 for d in range(MA
 def mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A bijection of 64-bit words that lets no single bit's change be a multiple of more than 2^15."""
     folded = bits ^ (bits >> np.uint64(32))
-    return folded ^ (folded >> np.uint64(16))
+    mixed: NDArray[np.uint64] = folded ^ (folded >> np.uint64(16))
+    return mixed
 
 
 def powers(dim: int, size: int) -> NDArray[np.uint64]:

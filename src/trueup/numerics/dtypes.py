@@ -139,7 +139,8 @@ def float64_from_array(array: NDArray[Any], name: str | None = None) -> NDArray[
         decoded: NDArray[np.float64] = _FLOAT8[entry.name][array.view(np.uint8)]
         return decoded
     if entry.kind == "bool":
-        return (array.view(np.uint8) != 0).astype(np.float64)
+        flags: NDArray[np.float64] = (array.view(np.uint8) != 0).astype(np.float64)
+        return flags
     with np.errstate(invalid="ignore"):  # a signalling NaN
         values: NDArray[np.float64] = array.view(np.dtype(entry.storage)).astype(np.float64)
     return values
@@ -159,8 +160,7 @@ def _float8_values(mantissa_bits: int, bias: int, suffix: str) -> NDArray[np.flo
     else:
         values[exponent == 31] = np.nan
         values[magnitude == 0x7C] = sign[magnitude == 0x7C] * np.inf
-    table: NDArray[np.float64] = values
-    return table
+    return np.asarray(values, np.float64)
 
 
 _FLOAT8 = {

@@ -36,7 +36,7 @@ class StatisticsMetrics:
 
 
 def rel_diff(actual: Column, expected: Column, size: Column) -> Column:
-    """``|actual - expected| / size``; 0 where they are equal, infinite where only `size` is 0, else NaN if one is.
+    """``|actual - expected| / size``; 0 where equal, infinite where only `size` is 0, else NaN for a NaN.
 
     Example:
         >>> rel_diff(np.array([1.5, 0.0]), np.array([1.0, 0.0]), np.array([2.0, 0.0]))
