@@ -16,6 +16,7 @@ from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError
 
 _DEBUG = "TRUEUP_DEBUG"
 _BAD_USE = 2
+_VERBS = ("capture", "compare", "inspect", "export")
 _HINTS: dict[type[TrueupError], str] = {
     ConfigError: "trueup {verb} --help lists every option",
     TraceError: "trueup inspect FOLDER shows what a trace holds",
@@ -58,9 +59,7 @@ def run(argv: list[str]) -> int:
     if verb == "capture":
         argv = capture.with_scope_joined(argv)
     try:
-        app(args=argv, prog_name="trueup")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else _BAD_USE if end.code else 0
+        status = app(args=argv, prog_name="trueup", standalone_mode=False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -71,7 +70,22 @@ def run(argv: list[str]) -> int:
         hint_line(_HINTS[next(kind for kind in _HINTS if isinstance(error, kind))].format(verb=verb))
         return _BAD_USE
     except Exception as error:  # not 1, which would say that the runs differ
+        if hasattr(error, "format_message"):
+            return _misused(error, verb)
         traceback.print_exc()
         error_line(f"a fault in trueup itself: {type(error).__name__}: {error}")
         return _BAD_USE
-    return 0
+    return status if isinstance(status, int) else 0
+
+
+def _misused(error: Exception, verb: str) -> int:
+    """An error of the command-line library: an unknown option, a missing argument; or no argument at all."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()  # type: ignore[attr-defined]
+        return _BAD_USE
+    message = " ".join(error.format_message().split()).replace("Value error, ", "")  # type: ignore[attr-defined]
+    error_line(message)
+    hint_line(
+        f"trueup {verb} --help lists every option" if verb in _VERBS else "trueup --help lists the commands"
+    )
+    return _BAD_USE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -20,6 +20,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "store_values_of": frozenset({"module"}),
     }
 }
+_Choice = TypeVar("_Choice", Level, Task)
 _WHAT = "What to capture"
 _HOW = "How much of it"
 _RUN = "The run"
@@ -31,15 +32,15 @@ def command(
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder the trace goes to.")] = None,
     level: Annotated[
-        Level | None,
+        str | None,
         typer.Option(
-            case_sensitive=False, help="Modules, API calls or both. Default: L0.", rich_help_panel=_WHAT
+            metavar="L0|L1|mix", help="Modules, API calls or both. Default: L0.", rich_help_panel=_WHAT
         ),
     ] = None,
     task: Annotated[
-        Task | None,
+        str | None,
         typer.Option(
-            case_sensitive=False,
+            metavar="statistics|tensor",
             help="Keep statistics, or values too. Default: statistics.",
             rich_help_panel=_HOW,
         ),
@@ -111,8 +112,8 @@ def command(
     from trueup.capture.launch import launch
 
     given: dict[str, Any] = {
-        "level": level,
-        "task": task,
+        "level": None if level is None else _one_of(Level, level, what="--level"),
+        "task": None if task is None else _one_of(Task, task, what="--task"),
         "steps": None if steps is None else StepSet.parse(steps, what="--steps"),
         "ranks": None if ranks is None else StepSet.parse(ranks, what="--ranks"),
         "scope": None if scope is None else _scope(scope),
@@ -186,6 +187,13 @@ def _options_from_config(path: Path, output: Path | None, *, quiet: bool) -> Cap
         if not quiet:
             warning_line(str(warning.message))
     return read.options
+
+
+def _one_of(kind: type[_Choice], word: str, *, what: str) -> _Choice:
+    for choice in kind:
+        if choice.value.lower() == word.lower():
+            return choice
+    raise ConfigError(f"{what} {word!r}: one of {', '.join(c.value for c in kind)} is wanted")
 
 
 def _scope(text: str) -> tuple[str, str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trueup.errors import ConfigError, TraceError
+
+_WIDTH_IN_A_FILE = 240
 
 if TYPE_CHECKING:
     from trueup.store import TraceSource
@@ -31,7 +34,7 @@ def command(
     trace = open_trace(run)
     steps = trace.steps()
     _check_is_there(trace, steps, step, rank)
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_IN_A_FILE)
     if find is None and step is None:
         tables.print_overview(trace, steps, console, rank=rank)
         return

@@ -45,9 +45,8 @@ def print_records(
         wanted = text.str.to_lowercase().str.contains(find.lower(), literal=True)
         frame = frame.filter(wanted)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("site", "phase", "slot"):
-        table.add_column(column, overflow="fold")
-    for column in ("dtype", "shape"):
+    table.add_column("site", overflow="fold", min_width=24)
+    for column in ("phase", "slot", "dtype", "shape"):
         table.add_column(column, no_wrap=True)
     for column in ("min", "max", "mean", "l2 norm", "nan", "inf"):
         table.add_column(column, justify="right", no_wrap=True)

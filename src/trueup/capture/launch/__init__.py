@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Callable, Sequence
@@ -41,5 +42,6 @@ def launch(options: CaptureOptions, command: Sequence[str], *, say: Callable[[st
     if status:
         say(f"the program ended with exit status {status}")
     if not outcome.seen and not existed:
-        output.rmdir()
+        with contextlib.suppress(OSError):  # the program keeps its own files there
+            output.rmdir()
     return status or (0 if outcome.steps else NOTHING_CAPTURED)
