@@ -1,0 +1,167 @@
+"""What one step leaves to the next: rounding noise in gradients becomes noise in parameters, and is inherited.
+
+An optimizer that divides by the gradient's own size (Adam) turns rounding noise into O(learning rate) changes: an
+element near 0 flips its sign. Hence for each parameter, with e_g the accepted relative difference of its gradient:
+
+- gradient, value and optimizer state bit-equal before the update: the update is judged strictly, k u ||p||;
+- otherwise ||t - r|| may grow by ||update|| * min(2, 4 sqrt(e_g) + 4 e_state). A relative noise e_g flips a share of about
+  e_g of the elements, each by twice its step, so the norm changes by 2 sqrt(e_g) ||update||; it cannot exceed
+  2 ||update||, which for Adam is 2 lr sqrt(numel). ||update|| comes from the reference's own sketches before and after.
+- moments: 4 e_g ||r|| and what they had before; first moments also ||g_t - g_r||.
+
+The next step's ``param`` records inherit what was accepted there, and every activation and gradient of that step gets
+GAIN * eta * scale more, eta being the worst relative difference of a matrix accepted at its start. (Vectors are left
+out: a key bias is pure noise, of no effect.) A pair of runs that stays bit-equal inherits nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trueup.comparing.metrics import Metrics
+from trueup.comparing.rows import Bools, Floats, Rows
+from trueup.matching.codes import Codes
+
+GAIN = 4.0
+SPREAD = 4.0
+MARGIN = 1.25
+"""Sketches know a norm to about 9 %."""
+
+
+@dataclass(slots=True)
+class History:
+    """State carried from step to step of one rank."""
+
+    step: int | None = None
+    parameter: dict[str, float] = field(default_factory=dict)
+    """parameter -> ||t - r|| after its last update"""
+    state: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    """(parameter, slot) -> absolute and relative difference of its optimizer state"""
+    update: dict[str, float] = field(default_factory=dict)
+    """parameter -> norm of its last update where gradients were not bit-equal"""
+    notes: list[str] = field(default_factory=list)
+
+
+def inherited(
+    rows: Rows, metrics: Metrics, rounding: Floats, scale: Floats, history: History, step: int
+) -> Floats:
+    """What the bound of every row grows by, over ``rounding``."""
+    extra = np.zeros(len(rows))
+    names = _parameter_names(rows)
+    values = rows.phase_is("param") & rows.paired
+    missed = 0 if history.step is None else max(step - history.step - 1, 0)
+    for row in np.flatnonzero(values).tolist():
+        name = names[row]
+        extra[row] = MARGIN * history.parameter.get(name, 0.0) + 2.0 * missed * history.update.get(name, 0.0)
+    if missed and history.update:
+        history.notes.append(
+            f"steps {(history.step or 0) + 1} to {step - 1} were not captured: parameters of step {step} may differ "
+            "by two further updates each."
+        )
+    eta = _worst_matrix(rows, metrics, values, rounding + extra)
+    if eta > 0:
+        history.notes.append(
+            f"step {step} starts from weights that differ by up to {eta:.1e} (relative, accepted as rounding noise of "
+            f"earlier updates); its tolerances are wider by {GAIN:g} times that."
+        )
+        running = rows.phase_is("forward", "loss", "backward", "param_grad", "collective")
+        extra[running] = GAIN * eta * scale[running]
+    _widen_updates(rows, metrics, history, names, extra)
+    return extra
+
+
+def remember(rows: Rows, metrics: Metrics, history: History, step: int) -> None:
+    """Note what the optimizer left, for the next step."""
+    names = _parameter_names(rows)
+    slots = rows.match.words.slot
+    updated = rows.phase_is("optimizer") & rows.paired & ~np.isnan(metrics.difference)
+    relative = metrics.rel_l2
+    history.step = step
+    history.parameter, history.state, history.update = {}, {}, {}
+    lengths = _update_lengths(rows)
+    for row in np.flatnonzero(updated).tolist():
+        name, slot = names[row], slots[rows.slot[row]]
+        if metrics.difference[row] == 0:
+            continue
+        if slot == "param":
+            history.parameter[name] = float(metrics.difference[row])
+            history.update[name] = float(lengths[rows.target.call[row]])
+        else:
+            history.state[name, slot] = (float(metrics.difference[row]), float(relative[row]))
+
+
+def _parameter_names(rows: Rows) -> list[str]:
+    words = rows.match.words.name
+    return [words[code] if code >= 0 else "" for code in rows.of_call("plain").tolist()]
+
+
+def _worst_matrix(rows: Rows, metrics: Metrics, values: Bools, extra: Floats) -> float:
+    dims = np.array([len(s) for s in rows.match.words.shape] + [0])[rows.reference.shape]
+    explained = values & (dims >= 2) & (metrics.difference > 0) & (metrics.difference <= extra)
+    return float(metrics.rel_l2[explained].max(initial=0.0))
+
+
+def _widen_updates(rows: Rows, metrics: Metrics, history: History, names: list[str], extra: Floats) -> None:
+    optimizer = rows.phase_is("optimizer") & rows.paired
+    if not optimizer.any():
+        return
+    num = rows.match.target.num_calls
+    gradient, gradient_error = _gradient_noise(rows, metrics, num)
+    before = np.zeros(num)
+    values = rows.phase_is("param") & rows.paired
+    before[rows.target.call[values]] = np.nan_to_num(metrics.difference[values], posinf=0.0)
+    lengths = _update_lengths(rows)
+    state_error: dict[str, float] = {}
+    for (name, _), (_, relative) in history.state.items():
+        state_error[name] = max(state_error.get(name, 0.0), relative if np.isfinite(relative) else 1.0)
+    slots = rows.match.words.slot
+    for row in np.flatnonzero(optimizer).tolist():
+        call, name, slot = int(rows.target.call[row]), names[row], slots[rows.slot[row]]
+        noise, earlier = gradient_error[call], state_error.get(name, 0.0)
+        if noise == 0 and earlier == 0 and before[call] == 0:
+            continue
+        if slot == "param":
+            length = lengths[call] if np.isfinite(lengths[call]) else metrics.norm[row]
+            extra[row] = MARGIN * before[call] + length * min(2.0, SPREAD * np.sqrt(noise) + SPREAD * earlier)
+        else:
+            first = 0.0 if "sq" in slot else MARGIN * gradient[call]
+            extra[row] = SPREAD * noise * metrics.norm[row] + first
+            extra[row] += MARGIN * history.state.get((name, slot), (0.0, 0.0))[0]
+
+
+def _gradient_noise(rows: Rows, metrics: Metrics, num: int) -> tuple[Floats, Floats]:
+    """Per call, absolute and relative difference of the gradient the optimizer received (clipped, else accumulated)."""
+    absolute, relative = np.zeros(num), np.zeros(num)
+    slots = rows.match.words.slot
+    for slot in ("local", "accumulated", "clipped"):
+        if slot not in slots:
+            continue
+        at = rows.phase_is("param_grad") & rows.paired & (rows.slot == slots.index(slot))
+        at &= ~np.isnan(metrics.difference)
+        absolute[rows.target.call[at]] = metrics.difference[at]
+        relative[rows.target.call[at]] = np.minimum(metrics.rel_l2[at], 1.0)
+    return absolute, relative
+
+
+def _update_lengths(rows: Rows) -> Floats:
+    """Per target call, ||p after - p before|| of the reference by its sketches; NaN where it has none."""
+    from trueup.comparing.metrics import sketches_of
+
+    lengths = np.full(rows.match.target.num_calls, np.nan)
+    values = np.flatnonzero(rows.phase_is("param") & rows.paired & (rows.reference.summary >= 0))
+    slots = rows.match.words.slot
+    after = rows.phase_is("optimizer") & rows.paired & (rows.reference.summary >= 0)
+    after &= rows.slot == (slots.index("param") if "param" in slots else -2)
+    summary_before: Codes = np.full(len(lengths), -1, np.int64)
+    summary_before[rows.target.call[values]] = rows.reference.summary[values]
+    at = np.flatnonzero(after)
+    at = at[summary_before[rows.target.call[at]] >= 0]
+    if len(at):
+        table = rows.reference.tables.summaries
+        a, has_a = sketches_of(table, rows.reference.summary[at])
+        b, has_b = sketches_of(table, summary_before[rows.target.call[at]])
+        known = np.linalg.norm(a - b, axis=1)
+        lengths[rows.target.call[at]] = np.where(has_a & has_b, known, np.nan)
+    return lengths

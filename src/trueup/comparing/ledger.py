@@ -1,0 +1,294 @@
+"""Everything result.json needs, gathered one step of one rank at a time, so that memory never grows with the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from trueup.comparing.judge import (
+    DIFFERENT,
+    EQUAL,
+    STATUS,
+    UNDECIDED,
+    UNMATCHED,
+    WITHIN,
+    Judgement,
+    bracketed,
+)
+from trueup.comparing.metrics import NONE, Metrics
+from trueup.comparing.owner import owner_of_row
+from trueup.comparing.pairing import StepPair
+from trueup.comparing.rows import Rows
+from trueup.comparing.tolerance import Bound
+
+MAX_GROUPS = 200
+MAX_STACKS = 20_000
+
+
+@dataclass(slots=True)
+class First:
+    """The first row beyond tolerance of a phase, with what was seen before it in its step and rank."""
+
+    step: int
+    rank: int
+    order: int
+    row: dict[str, Any]
+    owner: str | None
+    before: dict[str, Any]
+    hints: list[str]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Sums over all steps and ranks compared so far."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(phase, status) -> rows"""
+    compared: int = 0
+    evidence: Counter[str] = field(default_factory=Counter)
+    groups: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    """(side, module, name, reason) -> unmatched records"""
+    not_bracketed: int = 0
+    not_bracketed_examples: list[str] = field(default_factory=list)
+    firsts: dict[str, First] = field(default_factory=dict)
+    modules: dict[str, dict[str, Any]] = field(default_factory=dict)
+    depth: list[dict[str, Any]] = field(default_factory=list)
+    local_norms: list[dict[str, Any]] = field(default_factory=list)
+    limits: dict[int, dict[str, float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    pairs: int = 0
+
+    def add(
+        self, pair: StepPair, rows: Rows, metrics: Metrics, bound: Bound, verdict: Judgement, table: pa.Table
+    ) -> None:
+        """Take in one step of one rank."""
+        status = verdict.status
+        phases = rows.match.words.phase
+        tally = np.bincount(rows.phase * len(STATUS) + status, minlength=len(phases) * len(STATUS))
+        for code in np.flatnonzero(tally).tolist():
+            self.counts[phases[code // len(STATUS)], STATUS[code % len(STATUS)]] += int(tally[code])
+        self.compared += int(np.isin(status, (EQUAL, WITHIN, DIFFERENT)).sum())
+        from trueup.comparing.metrics import EVIDENCE
+
+        for code, count in enumerate(np.bincount(metrics.evidence[rows.paired], minlength=NONE + 1).tolist()):
+            if count:
+                self.evidence[EVIDENCE[code]] += count
+        self._add_open(rows, verdict, table)
+        self._add_firsts(pair, rows, verdict, table)
+        self._add_modules(rows, verdict, table)
+        self._add_limits(pair, rows, verdict)
+        if self.pairs == 0:
+            self._add_depth(pair, rows, metrics, verdict, table)
+            self._add_local_norms(rows, metrics)
+        self._add_requires_grad(pair, table)
+        self.pairs += 1
+
+    def _add_open(self, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
+        open_ = np.isin(verdict.status, (UNMATCHED, UNDECIDED))
+        if not open_.any():
+            return
+        inside = bracketed(rows, verdict)
+        outside = np.flatnonzero(open_ & ~inside)
+        self.not_bracketed += len(outside)
+        for row in outside[: 3 - len(self.not_bracketed_examples)].tolist():
+            said = table["reason"][row].as_py()
+            self.not_bracketed_examples.append(f"{table['site'][row].as_py()}: {said}")
+        alone = np.flatnonzero(verdict.status == UNMATCHED)
+        if len(alone):
+            part = table.select(["module", "name", "reason"]).take(pa.array(alone)).to_pydict()
+            sides = np.where(rows.target.record[alone] >= 0, "target", "reference").tolist()
+            self.groups.update(zip(sides, part["module"], part["name"], part["reason"], strict=True))
+
+    def _add_firsts(self, pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
+        beyond = np.flatnonzero(verdict.status == DIFFERENT)
+        if not len(beyond):
+            return
+        phases, at = np.unique(rows.phase[beyond], return_index=True)
+        for phase, row in zip(phases.tolist(), beyond[at].tolist(), strict=True):
+            name = rows.match.words.phase[phase]
+            known = self.firsts.get(name)
+            if known is not None and (known.step, known.order) <= (pair.step, row):
+                continue
+            plain = {column: table[column][row].as_py() for column in table.column_names}
+            self.firsts[name] = First(
+                step=pair.step,
+                rank=pair.rank,
+                order=row,
+                row=plain,
+                owner=owner_of_row(rows, row),
+                before=_before(rows, verdict, table, row),
+                hints=_hints(rows, row),
+            )
+
+    def _add_modules(self, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
+        scores = np.where(np.isnan(verdict.score), -1.0, verdict.score)
+        owner = _module_of_rows(rows)
+        frame = pl.DataFrame(
+            {
+                "module": owner,
+                "phase": rows.phase,
+                "score": scores,
+                "status": verdict.status,
+                "order": np.arange(len(rows)),
+            }
+        ).filter(pl.col("module") >= 0)
+        grouped = frame.group_by("module", "phase").agg(
+            pl.col("score").max(),
+            pl.col("order").min(),
+            (pl.col("status") == DIFFERENT).any().alias("different"),
+            (pl.col("status") == UNDECIDED).any().alias("undecided"),
+            (pl.col("status") == UNMATCHED).any().alias("unmatched"),
+            (pl.col("status") == WITHIN).any().alias("within"),
+            (pl.col("status") == EQUAL).any().alias("equal"),
+        )
+        types = _types_of_modules(rows)
+        words = rows.match.words
+        for row in grouped.iter_rows(named=True):
+            fqn = words.name[row["module"]]
+            entry = self.modules.setdefault(fqn, _new_module(fqn, row["order"]))
+            entry["type"] = entry["type"] or types.get(row["module"])
+            if self.pairs == 0:
+                entry["order"] = min(entry["order"], row["order"])
+            worst = _WORST.get(words.phase[row["phase"]])
+            if worst is not None and row["score"] >= 0:
+                entry[worst] = max(entry[worst] if entry[worst] is not None else 0.0, row["score"])
+            for status in ("different", "undecided", "unmatched", "within", "equal"):
+                if row[status]:
+                    entry["seen"].add("within_noise" if status == "within" else status)
+
+    def _add_limits(self, pair: StepPair, rows: Rows, verdict: Judgement) -> None:
+        limits = self.limits.setdefault(pair.step, {"loss": 0.0, "gradient": 0.0})
+        for name, phases in (("loss", ("loss",)), ("gradient", ("param_grad",))):
+            at = rows.phase_is(*phases) & np.isfinite(verdict.tolerance)
+            if not at.any() and name == "loss":
+                at = rows.phase_is("forward") & rows.slot_starts("output") & np.isfinite(verdict.tolerance)
+            if at.any():
+                limits[name] = max(
+                    limits[name], float(np.median(verdict.tolerance[at])) * (2 if name == "loss" else 1)
+                )
+
+    def _add_depth(
+        self, pair: StepPair, rows: Rows, metrics: Metrics, verdict: Judgement, table: pa.Table
+    ) -> None:
+        shown = rows.kind_is("module") & rows.phase_is("forward", "backward") & rows.slot_starts("output")
+        at = np.flatnonzero(shown & rows.paired & ~np.isnan(verdict.score))
+        part = table.select(["order", "module", "type", "phase", "rel_l2", "tolerance"]).take(pa.array(at))
+        self.depth += [{"step": pair.step, "rank": pair.rank, **row} for row in part.to_pylist()]
+
+    def _add_local_norms(self, rows: Rows, metrics: Metrics) -> None:
+        words = rows.match.words
+        chosen: dict[str, int] = {}
+        rank_of_slot = {"clipped": 0, "local": 1, "accumulated": 2}
+        gradients = np.flatnonzero(rows.phase_is("param_grad") & rows.paired)
+        for row in gradients.tolist():
+            fqn = words.name[rows.match.target.name[rows.target.call[row]]]
+            now = rank_of_slot.get(words.slot[rows.slot[row]], -1)
+            old = chosen.get(fqn)
+            if old is None or now >= rank_of_slot.get(words.slot[rows.slot[old]], -1):
+                chosen[fqn] = row
+        relative = metrics.rel_l2
+        for fqn, row in chosen.items():
+            target = float(rows.target.statistics["l2_norm"][row])
+            reference = float(rows.reference.statistics["l2_norm"][row])
+            rel_diff = (
+                abs(target - reference) / reference if reference else (0.0 if target == reference else np.inf)
+            )
+            self.local_norms.append(
+                {
+                    "fqn": fqn,
+                    "target": target,
+                    "reference": reference,
+                    "rel_diff": rel_diff,
+                    "rel_l2": float(relative[row]),
+                }
+            )
+
+    def _add_requires_grad(self, pair: StepPair, table: pa.Table) -> None:
+        import pyarrow.compute as pc
+
+        apart = (
+            pc.sum(pc.not_equal(table["target_requires_grad"], table["reference_requires_grad"])).as_py() or 0
+        )
+        if apart:
+            self.notes.append(
+                f"step {pair.step}, rank {pair.rank}: requires_grad differs at {apart} records."
+            )
+
+    def module_tree(self) -> list[dict[str, Any]]:
+        """Modules in execution order with their worst scores and status."""
+        tree = sorted(self.modules.values(), key=lambda m: (m["order"], m["depth"]))
+        rank = ("different", "undecided", "unmatched", "within_noise", "equal")
+        out = []
+        for entry in tree:
+            seen = entry["seen"]
+            status = next((s for s in rank if s in seen), "undecided")
+            out.append({k: v for k, v in entry.items() if k != "seen"} | {"status": status})
+        return out
+
+    def unmatched(self) -> list[dict[str, Any]]:
+        """Groups of unmatched records, largest first."""
+        columns = ("side", "module", "name", "reason")
+        top = self.groups.most_common(MAX_GROUPS)
+        return [{**dict(zip(columns, key, strict=True)), "count": count} for key, count in top]
+
+
+_WORST = {
+    "forward": "worst_forward",
+    "loss": "worst_forward",
+    "backward": "worst_backward",
+    "param_grad": "worst_grad",
+}
+
+
+def _new_module(fqn: str, order: int) -> dict[str, Any]:
+    depth = fqn.count(".") + 1 if fqn else 0
+    entry: dict[str, Any] = {"fqn": fqn, "type": None, "order": order, "depth": depth}
+    return entry | dict.fromkeys(("worst_forward", "worst_backward", "worst_grad")) | {"seen": set()}
+
+
+def _module_of_rows(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The module (code of its name) each row belongs to: itself, the enclosing one, or a parameter's."""
+    side, words = rows.match.target, rows.match.words
+    kinds = {word: code for code, word in enumerate(words.kind)}
+    module = side.kind == kinds.get("module", -2)
+    parent = np.maximum(side.parent, 0)
+    owner = np.where(module, side.name, np.where((side.parent >= 0) & module[parent], side.name[parent], -1))
+    codes = {word: code for code, word in enumerate(words.name)}
+    for call in np.flatnonzero(side.kind == kinds.get("parameter", -2)).tolist():
+        owner[call] = codes.get(words.name[side.name[call]].rpartition(".")[0], -1)
+    if not len(owner):
+        return np.full(len(rows), -1, np.int64)
+    return np.where(rows.target.call >= 0, owner[np.maximum(rows.target.call, 0)], -1)
+
+
+def _types_of_modules(rows: Rows) -> dict[int, str]:
+    side, words = rows.match.target, rows.match.words
+    known = np.flatnonzero(side.type >= 0)
+    return {int(side.name[c]): words.type[side.type[c]] for c in known[::-1].tolist()}
+
+
+def _before(rows: Rows, verdict: Judgement, table: pa.Table, row: int) -> dict[str, Any]:
+    status, score = verdict.status[:row], verdict.score[:row]
+    within = np.flatnonzero(status == WITHIN)
+    said: dict[str, Any] = {
+        "equal": int((status == EQUAL).sum()),
+        "within_noise": len(within),
+        "open": int(np.isin(status, (UNMATCHED, UNDECIDED)).sum()),
+    }
+    if len(within):
+        worst = int(within[np.argmax(np.nan_to_num(score[within]))])
+        said["worst_score"] = float(score[worst])
+        said["worst_site"] = table["site"][worst].as_py()
+    return said
+
+
+def _hints(rows: Rows, row: int) -> list[str]:
+    """Arguments and dtypes that differ at or before a row: likely causes, in words."""
+    from trueup.comparing.owner import argument_differences, dtype_differences
+
+    return [*argument_differences(rows, row), *dtype_differences(rows, row)]

@@ -1,0 +1,164 @@
+"""Numbers per pair from the strongest evidence both sides hold: digest, then values, then sketch, then statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from trueup.comparing.rows import Bools, Floats, Half, Rows
+from trueup.matching.codes import Codes
+from trueup.numerics import sketch
+from trueup.numerics.summary import SKETCH_SIZE
+
+EVIDENCE = ("digest", "values", "sketch", "statistics", "none")
+DIGEST, VALUES, SKETCH, STATISTICS, NONE = range(5)
+DETAILS = (
+    "max_abs_diff",
+    "cosine_similarity",
+    "scale",
+    "residual",
+    "fraction_above",
+    "max_ulp_diff",
+)
+
+
+@dataclass(slots=True)
+class Metrics:
+    """Columns beside Rows; NaN where a number is not known.
+
+    ``difference`` is ||t - r||: exact from values, an unbiased estimate of its square from sketches (64 numbers, standard
+    deviation 9 % of the norm), a lower bound from statistics.
+    """
+
+    known_bits: Bools
+    bits_equal: Bools
+    evidence: Codes
+    difference: Floats
+    norm: Floats
+    """||r|| over finite values"""
+    mismatched: Codes
+    """places that hold NaN or an infinity on one side and something else on the other; -1 where values were not read"""
+    details: dict[str, Floats] = field(default_factory=dict)
+
+    @property
+    def rel_l2(self) -> Floats:
+        """difference / norm; 0 where both are 0, infinite where only the norm is."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = self.difference / self.norm
+        return np.where(self.difference == 0, 0.0, np.where(self.norm == 0, np.inf, ratio))
+
+
+def measure(rows: Rows) -> Metrics:
+    """Everything that summaries alone can tell; stored values are looked at afterwards (values.py)."""
+    t, r = rows.target, rows.reference
+    both = (t.summary >= 0) & (r.summary >= 0)
+    alike = both & (t.dtype == r.dtype) & (t.shape == r.shape)
+    known, equal = _bits(rows, both, alike)
+    metrics = Metrics(
+        known_bits=known,
+        bits_equal=equal,
+        evidence=np.full(len(rows), NONE, np.int64),
+        difference=np.full(len(rows), np.nan),
+        norm=r.statistics["l2_norm"].copy(),
+        mismatched=np.full(len(rows), -1, np.int64),
+        details={name: np.full(len(rows), np.nan) for name in DETAILS},
+    )
+    metrics.evidence[equal] = DIGEST
+    metrics.difference[equal] = 0.0
+    for name, value in zip(DETAILS, (0.0, 1.0, 1.0, 0.0, 0.0, 0.0), strict=True):
+        metrics.details[name][equal] = value
+    metrics.details["cosine_similarity"][equal & ~(metrics.norm > 0)] = np.nan
+    open_ = both & ~equal & (t.shape == r.shape)
+    _from_statistics(rows, metrics, open_)
+    _from_sketches(rows, metrics, open_)
+    nothing_finite = open_ & _all_non_finite(t) & _all_non_finite(r)
+    metrics.difference[nothing_finite] = metrics.norm[nothing_finite] = 0.0
+    return metrics
+
+
+def _all_non_finite(half: Half) -> Bools:
+    counts = half.statistics
+    total = counts["num_nan"] + counts["num_posinf"] + counts["num_neginf"]
+    return np.asarray((half.numel > 0) & (total == half.numel))
+
+
+def _bits(rows: Rows, both: Bools, alike: Bools) -> tuple[Bools, Bools]:
+    known, equal = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
+    for name in ("crc32", "digest"):
+        (a, has_a), (b, has_b) = _integers(rows.target, name), _integers(rows.reference, name)
+        here = both & has_a & has_b
+        equal = np.where(here, alike & (a == b), equal)
+        known |= here
+    empty = alike & (rows.target.numel == 0) & ~known
+    return known | empty, equal | empty
+
+
+def _integers(half: Half, name: str) -> tuple[NDArray[np.uint64], Bools]:
+    column = half.tables.summaries[name].cast(pl.UInt64)
+    if not len(column):
+        nothing = np.zeros(len(half.summary), np.uint64)
+        return nothing, nothing.astype(bool)
+    present = half.summary >= 0
+    at = np.maximum(half.summary, 0)
+    return column.fill_null(0).to_numpy()[at], present & column.is_not_null().to_numpy()[at]
+
+
+def _from_statistics(rows: Rows, metrics: Metrics, open_: Bools) -> None:
+    """||t-r|| >= max( | ||t|| - ||r|| |, sqrt(n) |mean_t - mean_r|, |max_t - max_r|, |min_t - min_r| ).
+
+    The first is the triangle inequality, the second Cauchy-Schwarz, the last two hold because a norm is at least its
+    largest element. Means are never divided by means.
+    """
+    at = np.flatnonzero(open_)
+    t, r = ({k: v[at] for k, v in half.statistics.items()} for half in (rows.target, rows.reference))
+    size = np.sqrt(rows.reference.numel[at])
+    with np.errstate(invalid="ignore"):
+        parts = [
+            np.abs(t["l2_norm"] - r["l2_norm"]),
+            size * np.abs(t["mean"] - r["mean"]),
+            np.abs(t["maximum"] - r["maximum"]),
+            np.abs(t["minimum"] - r["minimum"]),
+        ]
+    stacked = np.stack(parts)
+    known = ~np.isnan(stacked).all(axis=0)
+    bound = np.where(np.isnan(stacked), 0.0, stacked).max(axis=0, initial=0.0)
+    metrics.difference[at[known]] = bound[known]
+    metrics.evidence[at[known]] = STATISTICS
+
+
+def _from_sketches(rows: Rows, metrics: Metrics, open_: Bools) -> None:
+    """||t-r||^2 ~ sum over k of (y_k - y'_k)^2, never less than what statistics prove; scale, residual and cosine
+    from the same inner products."""
+    if not open_.any():
+        return
+    index = np.flatnonzero(open_)
+    pairs = np.stack([rows.target.summary[index], rows.reference.summary[index]], 1)
+    unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    a, has_a = sketches_of(rows.target.tables.summaries, unique[:, 0])
+    b, has_b = sketches_of(rows.reference.tables.summaries, unique[:, 1])
+    usable = has_a & has_b & np.isfinite(a).all(axis=1) & np.isfinite(b).all(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        difference = sketch.relative_error(a, b, np.ones(len(a)))
+        scale, residual = sketch.scale_residual(a, b)
+        cosine = scale * np.linalg.norm(b, axis=1) / np.linalg.norm(a, axis=1)
+    inverse = inverse.reshape(-1)
+    good = usable[inverse]
+    at, of = index[good], inverse[good]
+    metrics.difference[at] = np.fmax(difference[of], metrics.difference[at])
+    metrics.evidence[at] = SKETCH
+    for name, values in (("scale", scale), ("residual", residual), ("cosine_similarity", cosine)):
+        metrics.details[name][at] = values[of]
+
+
+def sketches_of(summaries: pl.DataFrame, rows: Codes) -> tuple[Floats, Bools]:
+    """Sketches of some rows of ``summaries``, (N, 64), and which of them there are."""
+    column = summaries["sketch"].gather(pl.Series(rows))
+    present = column.is_not_null().to_numpy()
+    out = np.zeros((len(rows), SKETCH_SIZE))
+    if present.any():
+        joined = b"".join(column.drop_nulls().to_list())
+        out[present] = np.frombuffer(joined, "<f4").reshape(-1, SKETCH_SIZE)
+    return out, present

@@ -1,0 +1,51 @@
+"""What a person can choose about a comparison; recorded in result.json."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trueup.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """Every choice that shapes a comparison.
+
+    Raises:
+        ConfigError: a factor that is not positive, or only one of ``target_step`` and ``reference_step``.
+    """
+
+    steps: frozenset[int] | None = None
+    """compare only these steps; None: all that both traces have"""
+    ranks: frozenset[int] | None = None
+    """compare only these ranks; None: all that both traces have"""
+    target_step: int | None = None
+    """with ``reference_step``: one step of each, whatever their numbers; ``steps`` then has no effect"""
+    reference_step: int | None = None
+    target_rank: int | None = None
+    """with ``reference_rank``: one rank of each, whatever their numbers"""
+    reference_rank: int | None = None
+    tolerance_factor: float = 1.0
+    """multiplies every tolerance; 1 is the dtype bound as documented"""
+    read_values: bool = True
+    """read stored tensors where digests differ; False judges by summaries alone"""
+    read_equal_values: bool = False
+    """also read tensors whose digests are equal; no effect without stored values"""
+    num_threads: int | None = None
+    """threads that compare stored values; None: as many as there are cores"""
+
+    def __post_init__(self) -> None:
+        if not self.tolerance_factor > 0:
+            raise ConfigError(f"tolerance_factor is {self.tolerance_factor}; it must be above 0")
+        for what in ("step", "rank"):
+            one, other = getattr(self, f"target_{what}"), getattr(self, f"reference_{what}")
+            if (one is None) != (other is None):
+                raise ConfigError(f"give both target_{what} and reference_{what}, or neither")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for result.json."""
+        plain = asdict(self)
+        for key in ("steps", "ranks"):
+            plain[key] = None if plain[key] is None else sorted(plain[key])
+        return plain

@@ -1,0 +1,90 @@
+"""Which step and rank of one trace is compared with which of the other, and what is left out, in sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trueup.comparing.options import CompareOptions
+from trueup.errors import NothingCompared
+from trueup.store import TraceSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPair:
+    """One step of one rank on either side."""
+
+    step: int
+    rank: int
+    reference_step: int
+    reference_rank: int
+
+
+def step_pairs(
+    target: TraceSource, reference: TraceSource, options: CompareOptions
+) -> tuple[list[StepPair], list[str]]:
+    """Pairs in execution order, and sentences about steps and ranks that one side alone has.
+
+    Raises:
+        NothingCompared: the two have no step and rank in common; the message says what each holds.
+    """
+    have_t, have_r = target.steps(), reference.steps()
+    notes: list[str] = []
+    steps = _numbers(
+        set(have_t), set(have_r), options.steps, options.target_step, options.reference_step, "step", notes
+    )
+    pairs = []
+    for step, reference_step in steps:
+        ranks = _numbers(
+            set(have_t.get(step, [])),
+            set(have_r.get(reference_step, [])),
+            options.ranks,
+            options.target_rank,
+            options.reference_rank,
+            "rank",
+            notes,
+        )
+        pairs += [
+            StepPair(step=step, rank=rank, reference_step=reference_step, reference_rank=reference_rank)
+            for rank, reference_rank in ranks
+        ]
+    if not pairs:
+        raise NothingCompared(
+            f"no step and rank in common. Target {target.path} holds {_describe(have_t)}; reference "
+            f"{reference.path} holds {_describe(have_r)}. Capture the same steps on both sides, or name one of "
+            "each with --target-step and --reference-step."
+        )
+    return pairs, list(dict.fromkeys(notes))
+
+
+def _numbers(
+    target: set[int],
+    reference: set[int],
+    chosen: frozenset[int] | None,
+    one: int | None,
+    other: int | None,
+    what: str,
+    notes: list[str],
+) -> list[tuple[int, int]]:
+    if one is not None and other is not None:
+        return [(one, other)] if one in target and other in reference else []
+    if chosen is not None:
+        absent = sorted(chosen - (target & reference))
+        if absent:
+            notes.append(f"{what} {_listed(absent)} asked for, but not held by both traces.")
+        target, reference = target & chosen, reference & chosen
+    for side, extra in (("target", target - reference), ("reference", reference - target)):
+        if extra:
+            notes.append(f"{what} {_listed(sorted(extra))} only in the {side}: not compared.")
+    return [(n, n) for n in sorted(target & reference)]
+
+
+def _listed(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8]))
+    return shown if len(numbers) <= 8 else f"{shown} and {len(numbers) - 8} more"
+
+
+def _describe(steps: dict[int, list[int]]) -> str:
+    if not steps:
+        return "no whole step"
+    ranks = sorted({rank for held in steps.values() for rank in held})
+    return f"steps {_listed(sorted(steps))} of ranks {_listed(ranks)}"

@@ -1,0 +1,140 @@
+"""The precision table: dtypes of inputs, weights and outputs of every paired call, side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from trueup.comparing.roles import role_of
+from trueup.comparing.rows import Half, Rows
+from trueup.comparing.sites import owner_codes
+
+_WEIGHT_SLOTS = {"linear": ("input.1", "input.weight"), "embedding": ("input.1", "input.weight")}
+_WEIGHT_SLOTS |= {"norm": ("input.2", "input.weight"), "head": ("input.1", "input.weight")}
+_PARTS = ("input", "weight", "output")
+
+
+def precision_rows(rows: Rows, rank: int) -> pl.DataFrame:
+    """One row a paired call of one rank (docs/result-format.md, precision.parquet)."""
+    calls = _paired_calls(rows)
+    calls = calls.join(_dtypes(rows, rows.target, "target"), on="call", how="left")
+    calls = calls.join(_dtypes(rows, rows.reference, "reference"), on="call", how="left")
+    calls = calls.with_columns(
+        pl.col(f"{s}_{p}_dtypes").fill_null("") for s in ("target", "reference") for p in _PARTS
+    )
+    differs = pl.any_horizontal(
+        pl.col(f"target_{p}_dtypes") != pl.col(f"reference_{p}_dtypes") for p in _PARTS
+    )
+    calls = calls.with_columns(pl.lit(rank, pl.Int32).alias("rank"), differs.alias("differs"))
+    notes = (
+        [_note(row) if row["differs"] else None for row in calls.iter_rows(named=True)] if len(calls) else []
+    )
+    calls = calls.with_columns(pl.Series("note", notes, dtype=pl.String))
+    columns = ["rank", "order", "module", "name", "type", "role"]
+    columns += [f"{side}_{part}_dtypes" for side in ("target", "reference") for part in _PARTS]
+    return calls.sort("order").select([*columns, "differs", "note"])
+
+
+def _paired_calls(rows: Rows) -> pl.DataFrame:
+    side, words = rows.match.target, rows.match.words
+    first = np.full(side.num_calls, -1, np.int64)
+    there = np.flatnonzero(rows.target.call >= 0)[::-1]
+    first[rows.target.call[there]] = there
+    kinds = np.array([word in ("module", "api", "loss") for word in words.kind] + [False])
+    calls = np.flatnonzero((rows.match.calls.reference_of >= 0) & kinds[side.kind] & (first >= 0))
+    owners, vocabulary = owner_codes(side, words)
+    bias = _adds_vector(rows)
+    names = [words.name[c] if c >= 0 else "" for c in side.name[calls].tolist()]
+    types = [words.type[c] if c >= 0 else None for c in side.type[calls].tolist()]
+    kind = [words.kind[c] for c in side.kind[calls].tolist()]
+    described: dict[tuple[str, str, str | None, bool], str] = {}
+    roles = []
+    for key in zip(kind, names, types, bias[calls].tolist(), strict=True):
+        if key not in described:
+            described[key] = role_of(key[0], key[1], key[2], bias=key[3])
+        roles.append(described[key])
+    module = [vocabulary[c] if c >= 0 else None for c in owners[calls].tolist()]
+    return pl.DataFrame(
+        {"call": calls, "order": first[calls], "module": module, "name": names, "type": types, "role": roles},
+        schema_overrides={"type": pl.String, "module": pl.String, "role": pl.String, "name": pl.String},
+    )
+
+
+def _adds_vector(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Calls with an input of one dimension more or less than another: the shape of a bias addition."""
+    dims = np.array([len(s) for s in rows.match.words.shape] + [-1])[rows.target.shape]
+    inputs = rows.phase_is("forward") & rows.slot_starts("input") & (rows.target.call >= 0)
+    vector = np.zeros(rows.match.target.num_calls, bool)
+    vector[rows.target.call[inputs & (dims == 1)]] = True
+    return vector
+
+
+def _dtypes(rows: Rows, half: Half, name: str) -> pl.DataFrame:
+    """Distinct dtypes of inputs, weights and outputs per call, comma-separated, keyed by the target's call."""
+    words = rows.match.words
+    to_target = np.arange(half.side.num_calls) if half is rows.target else rows.match.calls.target_of
+    forward = rows.phase_is("forward", "loss") & (half.call >= 0) & (half.dtype >= 0)
+    records = pl.DataFrame(
+        {
+            "call": to_target[half.call[forward]],
+            "part": np.where(rows.slot_starts("output")[forward] | rows.phase_is("loss")[forward], 2, 0),
+            "dtype": half.dtype[forward],
+        }
+    )
+    weights = _weights(rows, half, to_target)
+    every = pl.concat([records, weights]).filter(pl.col("call") >= 0).unique(maintain_order=True)
+    every = every.with_columns(pl.Series([*words.dtype, ""]).gather(every["dtype"]).alias("word"))
+    grouped = every.group_by("call", "part", maintain_order=True).agg(pl.col("word").str.join(","))
+    out = pl.DataFrame({"call": np.unique(to_target[to_target >= 0])})
+    for part, label in enumerate(_PARTS):
+        of_part = grouped.filter(pl.col("part") == part).select(
+            "call", pl.col("word").alias(f"{name}_{label}_dtypes")
+        )
+        out = out.join(of_part, on="call", how="left")
+    return out
+
+
+def _weights(rows: Rows, half: Half, to_target: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pl.DataFrame:
+    """Parameters of each module, by name, and the weight argument of functions that take one."""
+    side, words = half.side, rows.match.words
+    values = np.flatnonzero(rows.phase_is("param") & (half.call >= 0) & (half.dtype >= 0))
+    by_module: dict[str, list[int]] = {}
+    for row in values.tolist():
+        owner = words.name[side.plain[half.call[row]]].rpartition(".")[0]
+        by_module.setdefault(owner, []).append(int(half.dtype[row]))
+    kinds = {word: code for code, word in enumerate(words.kind)}
+    modules = np.flatnonzero(side.kind == kinds.get("module", -2))
+    calls: list[int] = []
+    dtypes: list[int] = []
+    for call in modules.tolist():
+        for dtype in dict.fromkeys(by_module.get(words.name[side.plain[call]], [])):
+            calls.append(int(to_target[call]))
+            dtypes.append(dtype)
+    role_of_name = np.array([role_of("api", w, None) for w in words.name] + ["other"])
+    slots = np.array([*words.slot, ""])
+    api = np.flatnonzero(
+        rows.phase_is("forward") & (half.call >= 0) & (half.dtype >= 0) & rows.kind_is("api")
+    )
+    roles, slot = role_of_name[side.name[half.call[api]]], slots[rows.slot[api]]
+    weight = np.zeros(len(api), bool)
+    for role, wanted in _WEIGHT_SLOTS.items():
+        weight |= (roles == role) & np.isin(slot, wanted)
+    calls += to_target[half.call[api[weight]]].tolist()
+    dtypes += half.dtype[api[weight]].tolist()
+    return pl.DataFrame(
+        {"call": calls, "part": [1] * len(calls), "dtype": dtypes},
+        schema={"call": pl.Int64, "part": pl.Int64, "dtype": pl.Int64},
+    )
+
+
+def _note(row: dict[str, str]) -> str:
+    target, reference = row["target_weight_dtypes"], row["reference_weight_dtypes"]
+    if target != reference and target and reference:
+        if row["target_input_dtypes"] != target and row["reference_input_dtypes"].endswith(reference):
+            return f"the target does not cast the weight before use; the reference casts it to {reference}"
+        if row["reference_input_dtypes"] != reference and row["target_input_dtypes"].endswith(target):
+            return f"the reference does not cast the weight before use; the target casts it to {target}"
+        return f"the weight is used as {target}; by the reference as {reference}"
+    if row["target_input_dtypes"] != row["reference_input_dtypes"]:
+        return f"the target computes from {row['target_input_dtypes']}; the reference from {row['reference_input_dtypes']}"
+    return f"the target returns {row['target_output_dtypes']}; the reference {row['reference_output_dtypes']}"

@@ -1,0 +1,112 @@
+"""What a comparison leaves: the content of result.json, and tables on disk or in memory."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two runs compared; ``summary`` is result.json, infinities as the strings ``"inf"`` and ``"-inf"``.
+
+    Example:
+        >>> comparison.summary["verdict"]["exit_code"]            # doctest: +SKIP
+        0
+        >>> comparison.frame().filter(status="different").height  # doctest: +SKIP
+        0
+    """
+
+    summary: dict[str, Any]
+    output: Path | None = None
+    """the folder that holds result.parquet, precision.parquet and result.json"""
+    tables: tuple[pa.Table, ...] = field(default=(), repr=False)
+    precision_table: pa.Table | None = field(default=None, repr=False)
+
+    @property
+    def exit_code(self) -> int:
+        """0 agree, 1 differ, 2 undecided."""
+        return int(self.summary["verdict"]["exit_code"])
+
+    @property
+    def result_path(self) -> Path | None:
+        """result.parquet, None where nothing was written."""
+        return None if self.output is None else self.output / "result.parquet"
+
+    def frame(self) -> pl.DataFrame:
+        """All rows (docs/result-format.md, result.parquet)."""
+        import polars as pl
+
+        if self.output is not None:
+            return pl.read_parquet(self.output / "result.parquet", glob=False)
+        import pyarrow as pa
+
+        return _frame(pa.concat_tables(self.tables).unify_dictionaries())
+
+    @property
+    def records(self) -> pl.LazyFrame:
+        """The same, read when needed."""
+        import polars as pl
+
+        return self.frame().lazy() if self.output is None else pl.scan_parquet(self.output / "result.parquet")
+
+    @property
+    def precision(self) -> pl.LazyFrame:
+        """Dtypes side by side (docs/result-format.md, precision.parquet)."""
+        import polars as pl
+
+        if self.output is not None:
+            return pl.scan_parquet(self.output / "precision.parquet")
+        return _frame(self.precision_table).lazy()
+
+
+def open_comparison(folder: Path) -> Comparison:
+    """A comparison written before, from its three files alone.
+
+    Raises:
+        TraceError: no result.json there, or not of this version.
+    """
+    from trueup.errors import TraceError
+
+    try:
+        summary = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{folder} holds no readable result.json: {error}") from error
+    if summary.get("schema_version") != SCHEMA_VERSION:
+        raise TraceError(
+            f"{folder / 'result.json'} is of version {summary.get('schema_version')}, not {SCHEMA_VERSION}"
+        )
+    return Comparison(summary=summary, output=folder)
+
+
+def plain(value: Any) -> Any:
+    """Valid JSON: NaN becomes null, infinities ``"inf"`` and ``"-inf"``, numpy numbers Python's."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
+        value = value.item()
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        if math.isinf(value):
+            return "inf" if value > 0 else "-inf"
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def _frame(table: Any) -> pl.DataFrame:
+    import polars as pl
+
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame

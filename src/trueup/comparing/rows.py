@@ -1,0 +1,157 @@
+"""One row a compared or unmatched record of one step on one rank, in execution order, as arrays over both sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from trueup.matching import StepMatch
+from trueup.matching.codes import Codes
+from trueup.matching.tree import Side
+from trueup.store import StepTables
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+COUNTS = ("num_nan", "num_posinf", "num_neginf", "num_zero")
+STATISTICS = ("minimum", "maximum", "mean", "l2_norm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Half:
+    """What one side has for every row; -1 and NaN where it has nothing."""
+
+    tables: StepTables
+    side: Side
+    record: Codes
+    call: Codes
+    summary: Codes
+    dtype: Codes
+    shape: Codes
+    numel: Floats
+    statistics: dict[str, Floats]
+    """COUNTS and STATISTICS, NaN where there is none"""
+
+    def column(self, name: str) -> pl.Series:
+        """A column of ``summaries`` for every row, null where there is no summary."""
+        return _gather(self.tables.summaries[name], self.summary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """All rows of one step on one rank; codes index ``match.words``."""
+
+    match: StepMatch
+    target: Half
+    reference: Half
+    phase: Codes
+    slot: Codes
+    microbatch: Codes
+    paired: Bools
+    other_slot: Bools
+
+    def __len__(self) -> int:
+        return len(self.phase)
+
+    def phase_is(self, *names: str) -> Bools:
+        """Rows of these phases."""
+        return _among(self.phase, self.match.words.phase, names)
+
+    def slot_starts(self, head: str) -> Bools:
+        """Rows whose slot is ``head`` or lies below it."""
+        words = np.array([w.partition(".")[0] == head for w in self.match.words.slot] + [False])
+        return np.asarray(words[self.slot])
+
+    def of_call(self, attribute: str) -> Codes:
+        """An attribute of the call of each row, the target's where it has one, else the reference's."""
+        mine = getattr(self.target.side, attribute)
+        theirs = getattr(self.reference.side, attribute)
+        out = np.full(len(self), -1, np.int64)
+        here = self.target.call >= 0
+        out[here] = mine[self.target.call[here]]
+        there = ~here
+        out[there] = theirs[self.reference.call[there]]
+        return out
+
+    def kind_is(self, *names: str) -> Bools:
+        """Rows whose call is of these kinds."""
+        return _among(self.of_call("kind"), self.match.words.kind, names)
+
+
+def rows_from_match(target: StepTables, reference: StepTables, match: StepMatch) -> Rows:
+    """Rows in the target's execution order; what only the reference has stands where it would have been."""
+    pairs = match.records
+    t = np.concatenate([pairs.target, pairs.only_target, np.full(len(pairs.only_reference), -1)])
+    r = np.concatenate([pairs.reference, np.full(len(pairs.only_target), -1), pairs.only_reference])
+    other_slot = np.zeros(len(t), bool)
+    other_slot[: len(pairs.target)] = pairs.other_slot
+    place = np.full(len(match.reference.record_call), -1, np.int64)
+    place[pairs.reference] = pairs.target
+    before = np.maximum.accumulate(np.where(place >= 0, np.arange(len(place)), -1))
+    place = np.where(before >= 0, place[before], -1)
+    key = np.where(t >= 0, t, place[r])
+    order = np.lexsort((r, t < 0, key))
+    t, r = t[order], r[order]
+    either_t = t >= 0
+    sides = (match.target, match.reference)
+
+    def of_record(attribute: str) -> Codes:
+        a, b = (getattr(side, attribute) for side in sides)
+        out = np.empty(len(t), np.int64)
+        out[either_t], out[~either_t] = a[t[either_t]], b[r[~either_t]]
+        return out
+
+    return Rows(
+        match=match,
+        target=_half(target, match.target, t),
+        reference=_half(reference, match.reference, r),
+        phase=of_record("record_phase"),
+        slot=of_record("record_slot"),
+        microbatch=of_record("record_microbatch"),
+        paired=(t >= 0) & (r >= 0),
+        other_slot=other_slot[order],
+    )
+
+
+def _half(tables: StepTables, side: Side, record: Codes) -> Half:
+    summary = _take(side.record_summary, record)
+    return Half(
+        tables=tables,
+        side=side,
+        record=record,
+        call=_take(side.record_call, record),
+        summary=summary,
+        dtype=_take(side.summary_dtype, summary),
+        shape=_take(side.summary_shape, summary),
+        numel=_floats(tables, "numel", summary),
+        statistics={name: _floats(tables, name, summary) for name in COUNTS + STATISTICS},
+    )
+
+
+def _take(values: Codes, at: Codes) -> Codes:
+    if not len(values):
+        return np.full(len(at), -1, np.int64)
+    return np.where(at >= 0, values[at], -1)
+
+
+def _floats(tables: StepTables, name: str, summary: Codes) -> Floats:
+    values = tables.summaries[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    if not len(values):
+        return np.full(len(summary), np.nan)
+    return np.where(summary >= 0, values[summary], np.nan)
+
+
+def _gather(column: pl.Series, at: Codes) -> pl.Series:
+    index = (
+        pl.Series(np.maximum(at, 0)).to_frame("i").select(pl.when(pl.Series(at) >= 0).then(pl.col("i")))["i"]
+    )
+    return column.gather(index)
+
+
+def _among(codes: Codes, vocabulary: list[str], names: tuple[str, ...]) -> Bools:
+    wanted: Any = np.array([word in names for word in vocabulary] + [False])
+    return np.asarray(wanted[codes])

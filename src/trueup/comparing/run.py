@@ -1,0 +1,203 @@
+"""Compares two traces step by step, in bounded memory, and writes the result."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trueup.comparing.history import History, inherited, remember
+from trueup.comparing.judge import STATUS, judge
+from trueup.comparing.ledger import Ledger
+from trueup.comparing.metrics import measure
+from trueup.comparing.options import CompareOptions
+from trueup.comparing.pairing import StepPair, step_pairs
+from trueup.comparing.precision import precision_rows
+from trueup.comparing.result import SCHEMA_VERSION, Comparison, plain
+from trueup.comparing.rows import Rows, rows_from_match
+from trueup.comparing.scalars import compare_scalars
+from trueup.comparing.stacks import StackBook
+from trueup.comparing.table import ResultWriter, table_from_rows
+from trueup.comparing.tolerance import FACTORS, FORMULA, rounding_bound
+from trueup.comparing.values import read_values
+from trueup.comparing.verdict import verdict_from
+from trueup.comparing.worth import refuse_different_models, traces_noted
+from trueup.errors import NothingCompared
+from trueup.matching import match_step
+from trueup.store import TraceSource
+from trueup.store.writer import write_json
+
+
+def compare(
+    target: Path, reference: Path, *, output: Path | None = None, options: CompareOptions | None = None
+) -> Comparison:
+    """Compare two traces of whichever kind, and write the three files of docs/result-format.md below ``output``.
+
+    Example:
+        >>> compare(Path("runs/target"), Path("runs/reference")).exit_code      # doctest: +SKIP
+        0
+
+    Raises:
+        TraceError: a trace cannot be read.
+        NothingCompared: they have no step, or no record, in common, or are of different models.
+    """
+    from trueup.importers import open_trace
+
+    return compare_sources(open_trace(target), open_trace(reference), output=output, options=options)
+
+
+def compare_sources(
+    target: TraceSource,
+    reference: TraceSource,
+    *,
+    output: Path | None = None,
+    options: CompareOptions | None = None,
+) -> Comparison:
+    """The same of traces that are open already.
+
+    Raises:
+        NothingCompared: as ``compare``.
+    """
+    options = options or CompareOptions()
+    pairs, notes = step_pairs(target, reference, options)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+    work = _Work(target=target, reference=reference, options=options)
+    work.ledger.notes += [*notes, *traces_noted(target, reference)]
+    writer = ResultWriter(None if output is None else output / "result.parquet")
+    try:
+        for pair in pairs:
+            writer.append(work.step(pair, first=pair.step == pairs[0].step))
+    finally:
+        writer.close()
+    if work.ledger.compared == 0:
+        raise NothingCompared(
+            f"not one record of target {target.path} could be compared with reference {reference.path}: "
+            + "; ".join(work.seen[:4])
+        )
+    summary = plain(work.summary(pairs))
+    precision = work.precision_table()
+    if output is not None:
+        pq.write_table(precision, output / "precision.parquet", compression="zstd")
+        write_json(output / "result.json", summary)
+    return Comparison(summary=summary, output=output, tables=tuple(writer.tables), precision_table=precision)
+
+
+@dataclass(slots=True)
+class _Work:
+    target: TraceSource
+    reference: TraceSource
+    options: CompareOptions
+    ledger: Ledger = field(default_factory=Ledger)
+    histories: dict[int, History] = field(default_factory=dict)
+    stacks: tuple[StackBook, StackBook] = field(default_factory=lambda: (StackBook(), StackBook()))
+    precision: list[pl.DataFrame] = field(default_factory=list)
+    seen: list[str] = field(default_factory=list)
+
+    def step(self, pair: StepPair, *, first: bool) -> pa.Table:
+        """Compare one step of one rank."""
+        mine = self.target.read(pair.step, pair.rank)
+        theirs = self.reference.read(pair.reference_step, pair.reference_rank)
+        match = match_step(mine, theirs)
+        rows = rows_from_match(mine, theirs, match)
+        refuse_different_models(rows, self.target.path, self.reference.path)
+        metrics = measure(rows)
+        history = self.histories.setdefault(pair.rank, History())
+        before = rounding_bound(rows, metrics, self.options.tolerance_factor)
+        if read_values(rows, metrics, before.relative, self.target, self.reference, pair, self.options):
+            before = rounding_bound(rows, metrics, self.options.tolerance_factor)
+        bound = before.absolute + inherited(rows, metrics, before.absolute, before.scale, history, pair.step)
+        verdict = judge(rows, metrics, bound)
+        remember(rows, metrics, history, pair.step)
+        table = table_from_rows(pair, rows, metrics, verdict, self.stacks)
+        self.ledger.add(pair, rows, metrics, before, verdict, table)
+        if first:
+            self.precision.append(precision_rows(rows, pair.rank))
+        self.seen.append(_described(rows, pair))
+        return table
+
+    def summary(self, pairs: list[StepPair]) -> dict[str, Any]:
+        """The content of result.json."""
+        ledger = self.ledger
+        ranks = sorted({p.rank: p.reference_rank for p in pairs}.items())
+        steps = {p.step: p.reference_step for p in pairs}
+        scalars: list[dict[str, Any]] = []
+        for rank, reference_rank in ranks[:1]:
+            lines = self.target.scalars(rank), self.reference.scalars(reference_rank)
+            scalars = compare_scalars(*lines, ledger.limits, steps)
+        for history in self.histories.values():
+            ledger.notes += history.notes
+        manifest = self.target.manifest
+        command = " ".join(shlex.quote(str(a)) for a in manifest.get("command") or ["python", "train.py"])
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "target": {"path": str(self.target.path), "manifest": manifest},
+            "reference": {"path": str(self.reference.path), "manifest": self.reference.manifest},
+            "options": self.options.to_json(),
+            "verdict": verdict_from(
+                ledger,
+                scalars,
+                target=str(self.target.path),
+                reference=str(self.reference.path),
+                level=manifest.get("level"),
+                command=command,
+            ),
+            "firsts": {name: first.row for name, first in ledger.firsts.items()},
+            "counts": _counts(ledger),
+            "bracketed": ledger.not_bracketed == 0,
+            "tolerance": {
+                "formula": FORMULA,
+                "origin": "dtype bound",
+                "constants": {
+                    **{f"k_{k}": v for k, v in FACTORS.items()},
+                    "factor": self.options.tolerance_factor,
+                },
+            },
+            "scalars": scalars,
+            "modules": ledger.module_tree(),
+            "depth": ledger.depth,
+            "local_norms": ledger.local_norms,
+            "stacks": {"target": self.stacks[0].frames, "reference": self.stacks[1].frames},
+            "notes": list(dict.fromkeys(ledger.notes)),
+        }
+
+    def precision_table(self) -> pa.Table:
+        """All rows of precision.parquet; repeated words as dictionaries."""
+        frame = pl.concat(self.precision)
+        words = [name for name, kind in frame.schema.items() if kind == pl.String]
+        table = frame.to_arrow()
+        for name in words:
+            at = table.column_names.index(name)
+            table = table.set_column(at, name, table[name].cast(pa.string()).dictionary_encode())
+        return table
+
+
+def _counts(ledger: Ledger) -> dict[str, Any]:
+    by_phase: dict[str, dict[str, int]] = {}
+    totals = dict.fromkeys(STATUS, 0)
+    for (phase, status), count in ledger.counts.items():
+        by_phase.setdefault(phase, dict.fromkeys(STATUS, 0))[status] = count
+        totals[status] += count
+    num_unmatched = totals.pop("unmatched")
+    return {
+        "compared": ledger.compared,
+        **totals,
+        "num_unmatched": num_unmatched,
+        "by_phase": by_phase,
+        "unmatched": ledger.unmatched(),
+        "num_groups": len(ledger.groups),
+    }
+
+
+def _described(rows: Rows, pair: StepPair) -> str:
+    t, r = int((rows.target.record >= 0).sum()), int((rows.reference.record >= 0).sum())
+    return (
+        f"step {pair.step} rank {pair.rank} holds {t} records against {r}, of which {int(np.sum(rows.paired))} were "
+        "paired and none has a common digest, sketch, statistic or value"
+    )

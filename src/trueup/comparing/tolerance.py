@@ -1,0 +1,188 @@
+"""How large a difference rounding alone explains at each site: from dtype, depth and operands, never one constant.
+
+A record may differ from its counterpart by
+
+    ||t - r|| <= factor * k_phase * u * sqrt(1 + depth) * scale  +  inherited
+
+- u: unit roundoff of the coarsest floating dtype both traces have used at or before the site (bfloat16 2^-8, float32 2^-24).
+- depth: leaf module calls before it, forward and backward counted on, whose tensors are not bit for bit equal: rounding
+  errors add up like a random walk, but only from where the runs begin to round differently.
+- scale: ||r||, or what the operands would give without cancellation where that is more (``operand_scale``).
+- inherited: what earlier optimizer steps left in the parameters (history.py).
+
+Every term carries u, or a difference measured and accepted before, so a wrong factor of 1 % in a small float32 output is
+never hidden by its large operands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trueup.comparing.metrics import Metrics
+from trueup.comparing.rows import Bools, Floats, Half, Rows
+from trueup.matching.codes import Codes
+from trueup.numerics.dtypes import DTYPES
+
+FACTORS = {
+    "param": 2.0,
+    "forward": 4.0,
+    "loss": 4.0,
+    "backward": 8.0,
+    "param_grad": 8.0,
+    "collective": 8.0,
+    "optimizer": 4.0,
+}
+"""k by phase; measured on pairs of runs that differ by rounding only (docs/decisions/0002-tolerance.md)."""
+
+API_CALLS_PER_LEAF = 8
+"""Where a trace holds no module calls, so many API calls count as one leaf module."""
+
+FORMULA = (
+    "||t - r|| <= factor * k * u * sqrt(1 + depth) * max(||r||, operand scale) + inherited; "
+    "u: unit roundoff of the coarsest dtype both runs have used so far; depth: leaf module calls before the site whose "
+    "tensors are not bit-equal; operand scale: the root mean square of the call's largest floating input times "
+    "sqrt(numel) (weight gradient: ||g|| ||x|| / sqrt(rows), bias gradient: ||g||); inherited: differences accepted in "
+    "earlier optimizer updates"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Columns beside Rows: the largest ||t - r|| that rounding explains, and the parts it came from."""
+
+    absolute: Floats
+    relative: Floats
+    """k * u * sqrt(1 + depth)"""
+    scale: Floats
+    depth: Floats
+
+
+def unit_roundoffs(words: list[str]) -> Floats:
+    """Unit roundoff of each dtype of a vocabulary; NaN for what is not real floating point. One more entry for code -1."""
+    table = [
+        DTYPES[w].eps if w in DTYPES and DTYPES[w].kind in ("float", "complex") else np.nan for w in words
+    ]
+    return np.array([*table, np.nan])
+
+
+def rounding_bound(rows: Rows, metrics: Metrics, factor: float) -> Bound:
+    """The bound without what is inherited."""
+    u, own = _running_roundoff(rows)
+    depth = _depth(rows, metrics)
+    k = np.array([FACTORS.get(word, 8.0) for word in rows.match.words.phase] + [8.0])[rows.phase]
+    settled = rows.phase_is("param", "optimizer")
+    relative = factor * k * np.where(settled, own, u) * np.sqrt(1.0 + np.where(settled, 0.0, depth))
+    scale = operand_scale(rows, metrics)
+    return Bound(absolute=relative * scale, relative=relative, scale=scale, depth=depth)
+
+
+def _running_roundoff(rows: Rows) -> tuple[Floats, Floats]:
+    """Coarsest unit roundoff so far that both sides share, and each row's own; NaN where a row is not floating.
+
+    Where many of the leaf tensors differ in dtype, the two runs were meant to compute in different precision, and the
+    coarser one counts; an isolated difference of dtype does not widen anything after it.
+    """
+    table = unit_roundoffs(rows.match.words.dtype)
+    mine, theirs = (np.nan_to_num(table[half.dtype]) for half in (rows.target, rows.reference))
+    mine, theirs = np.where(rows.paired, mine, 0.0), np.where(rows.paired, theirs, 0.0)
+    own = np.maximum(mine, theirs)
+    floating = (mine > 0) & (theirs > 0)
+    activations = floating & rows.phase_is("forward") & rows.slot_starts("output")
+    apart = (activations & (mine != theirs)).sum() > 0.2 * max(activations.sum(), 1)
+    so_far = [np.maximum.accumulate(side) for side in (mine, theirs)] if len(rows) else [mine, theirs]
+    shared = np.maximum(*so_far) if apart else np.minimum(*so_far)
+    nothing = own == 0
+    return np.where(nothing, np.nan, np.maximum(shared, own)), np.where(nothing, np.nan, own)
+
+
+def _depth(rows: Rows, metrics: Metrics) -> Floats:
+    """Leaf calls before each row, per execution, whose outputs (forward) or input gradients (backward) are not bit-equal."""
+    leaf, weight = _leaves(rows)
+    forward = rows.phase_is("forward") & rows.slot_starts("output")
+    backward = rows.phase_is("backward") & rows.slot_starts("input")
+    counted = leaf & (forward | backward) & rows.paired & ~metrics.bits_equal & (metrics.difference != 0)
+    at = np.flatnonzero(counted)
+    _, first = np.unique(np.stack([rows.target.call[at], rows.phase[at]]), axis=1, return_index=True)
+    steps = np.zeros(len(rows))
+    steps[at[first]] = weight
+    return np.cumsum(steps) - steps
+
+
+def _leaves(rows: Rows) -> tuple[Bools, float]:
+    side = rows.match.target
+    modules = rows.kind_is("module") & (rows.target.call >= 0)
+    if not modules.any():
+        return rows.kind_is("api") & (rows.target.call >= 0), 1.0 / API_CALLS_PER_LEAF
+    kind = rows.match.words.kind.index("module")
+    has_module_below = np.zeros(side.num_calls, bool)
+    below = (side.kind == kind) & (side.parent >= 0)
+    has_module_below[side.parent[below]] = True
+    return modules & ~has_module_below[rows.target.call], 1.0
+
+
+def operand_scale(rows: Rows, metrics: Metrics) -> Floats:
+    """||r||, or more where a near-cancelling result says nothing of the size of what went into it.
+
+    A difference such as x - mean(x), a gradient that is exactly 0 in exact arithmetic (a key bias under softmax), carries
+    the rounding of its operands. Their size: forward outputs, rms of the largest floating input of the same call times
+    sqrt(numel); input gradients, the same from the output gradients; a weight's gradient g^T x summed over rows,
+    ||g|| ||x|| / sqrt(rows); a bias's or norm weight's, ||g||.
+    """
+    reference = rows.reference
+    norm = np.nan_to_num(metrics.norm)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rms = np.nan_to_num(norm / np.sqrt(reference.numel))
+    size = np.sqrt(np.nan_to_num(reference.numel))
+    floating = ~np.isnan(unit_roundoffs(rows.match.words.dtype)[reference.dtype])
+    forward, backward = rows.phase_is("forward", "collective"), rows.phase_is("backward")
+    inputs, outputs = rows.slot_starts("input"), rows.slot_starts("output")
+    scale = norm.copy()
+    for into, out in ((forward & inputs, forward & outputs), (backward & outputs, backward & inputs)):
+        operand = _largest_by_call(reference, into & floating, rms)
+        scale = np.where(out, np.maximum(scale, operand[reference.call] * size), scale)
+    return np.maximum(scale, _gradient_scale(rows, norm, floating))
+
+
+def _largest_by_call(half: Half, chosen: Bools, values: Floats) -> Floats:
+    """Per call the largest of ``values`` over its chosen rows; one more entry, 0, for rows without a call."""
+    largest = np.zeros(half.side.num_calls + 1)
+    np.maximum.at(largest, half.call[chosen], values[chosen])
+    largest[-1] = 0.0
+    return largest
+
+
+def _gradient_scale(rows: Rows, norm: Floats, floating: Bools) -> Floats:
+    gradients = rows.phase_is("param_grad") & (rows.reference.call >= 0)
+    scale = np.zeros(len(rows))
+    if not gradients.any():
+        return scale
+    side, words = rows.match.reference, rows.match.words
+    first = rows.kind_is("module") & floating & (rows.reference.call >= 0)
+    arriving = _largest_by_name(rows, first & rows.phase_is("backward") & rows.slot_starts("output"), norm)
+    entering = _largest_by_name(rows, first & rows.phase_is("forward") & rows.slot_starts("input"), norm)
+    count = _largest_by_name(
+        rows, first & rows.phase_is("backward") & rows.slot_starts("output"), _num_rows(rows)
+    )
+    codes = {word: code for code, word in enumerate(words.name)}
+    for row in np.flatnonzero(gradients).tolist():
+        owner = codes.get(words.name[side.plain[rows.reference.call[row]]].rpartition(".")[0], -1)
+        dims = len(words.shape[rows.reference.shape[row]]) if rows.reference.shape[row] >= 0 else 0
+        scale[row] = arriving[owner]
+        if dims >= 2 and entering[owner] > 0:
+            scale[row] *= entering[owner] / np.sqrt(max(count[owner], 1.0))
+    return scale
+
+
+def _num_rows(rows: Rows) -> Floats:
+    last = np.array([s[-1] if s else 1 for s in rows.match.words.shape] + [1], float)
+    return np.nan_to_num(rows.reference.numel / np.maximum(last[rows.reference.shape], 1.0))
+
+
+def _largest_by_name(rows: Rows, chosen: Bools, values: Floats) -> Floats:
+    names: Codes = rows.match.reference.plain[rows.reference.call[chosen]]
+    largest = np.zeros(len(rows.match.words.name) + 1)
+    np.maximum.at(largest, names, values[chosen])
+    largest[-1] = 0.0
+    return largest

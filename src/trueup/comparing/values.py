@@ -1,0 +1,109 @@
+"""Stored tensors of two traces compared where their digests differ, on all cores, mapped and never copied whole."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from trueup.comparing.metrics import DETAILS, VALUES, Metrics
+from trueup.comparing.options import CompareOptions
+from trueup.comparing.pairing import StepPair
+from trueup.comparing.rows import Bools, Floats, Half, Rows
+from trueup.matching.codes import Codes
+from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.pair import PairMetrics, compare_pair
+from trueup.store import StoredTensor, TraceSource
+
+
+def read_values(
+    rows: Rows,
+    metrics: Metrics,
+    relative: Floats,
+    target: TraceSource,
+    reference: TraceSource,
+    pair: StepPair,
+    options: CompareOptions,
+) -> int:
+    """Replace estimates by exact numbers wherever both sides stored the tensor; returns the bytes that were read.
+
+    ``fraction_above`` counts elements whose difference exceeds the site's relative bound times the reference's rms.
+    """
+    if not options.read_values:
+        return 0
+    stored = _stored(rows.target) & _stored(rows.reference)
+    wanted = rows.paired & stored & (rows.target.shape == rows.reference.shape)
+    if not options.read_equal_values:
+        wanted &= ~metrics.bits_equal
+    index = np.flatnonzero(wanted)
+    if not len(index):
+        return 0
+    pairs = np.stack([rows.target.summary[index], rows.reference.summary[index]], 1)
+    unique, first, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    jobs = [
+        (
+            rows.target.tables.summaries.row(int(t), named=True),
+            rows.reference.tables.summaries.row(int(r), named=True),
+        )
+        for t, r in unique
+    ]
+
+    def one(at: int) -> tuple[PairMetrics | None, int]:
+        mine = target.tensor(pair.step, pair.rank, jobs[at][0])
+        theirs = reference.tensor(pair.reference_step, pair.reference_rank, jobs[at][1])
+        if mine is None or theirs is None:
+            return None, 0
+        row = index[first[at]]
+        size = max(float(rows.reference.numel[row]), 1.0)
+        rms = float(np.nan_to_num(metrics.norm[row])) / np.sqrt(size)
+        limit = float(np.nan_to_num(relative[row])) * rms
+        return _compare(mine, theirs, limit), mine.data.nbytes + theirs.data.nbytes
+
+    # The first read opens the maps; after that threads share them.
+    results = [one(0)]
+    with ThreadPoolExecutor(options.num_threads or os.cpu_count() or 1) as pool:
+        results += pool.map(one, range(1, len(jobs)))
+    at_of = np.argsort(inverse, kind="stable")
+    ends = np.cumsum(np.bincount(inverse, minlength=len(jobs)))
+    for at, (found, _) in enumerate(results):
+        if found is not None:
+            _fill(rows, metrics, index[at_of[ends[at - 1] if at else 0 : ends[at]]], found)
+    return sum(size for _, size in results)
+
+
+def _compare(mine: StoredTensor, theirs: StoredTensor, limit: float) -> PairMetrics | None:
+    if mine.dtype not in DTYPES or theirs.dtype not in DTYPES:
+        return None
+    a, b = (t.data.view(np.dtype(DTYPES[t.dtype].storage)) for t in (mine, theirs))
+    try:
+        return compare_pair(a, b, mine.dtype, theirs.dtype, atol=limit)
+    except ValueError:  # other sizes, real against complex: the row stays undecided, with its reason
+        return None
+
+
+def _stored(half: Half) -> Bools:
+    has = half.tables.summaries["tensor"].is_not_null().to_numpy()
+    if not len(has):
+        return np.zeros(len(half.summary), bool)
+    return np.asarray((half.summary >= 0) & has[np.maximum(half.summary, 0)])
+
+
+def _fill(rows: Rows, metrics: Metrics, at: Codes, found: PairMetrics) -> None:
+    metrics.evidence[at] = VALUES
+    metrics.mismatched[at] = found.num_nonfinite_mismatch
+    if found.num_bits_different == 0:
+        same_dtype = rows.target.dtype[at] == rows.reference.dtype[at]
+        metrics.bits_equal[at] = same_dtype
+        metrics.known_bits[at] = True
+    if found.rel_l2 is None:
+        metrics.difference[at] = 0.0
+    elif np.isinf(found.rel_l2):
+        metrics.difference[at] = rows.target.statistics["l2_norm"][at]
+    else:
+        metrics.norm[at] = np.where(np.isnan(metrics.norm[at]), 1.0, metrics.norm[at])
+        metrics.difference[at] = found.rel_l2 * metrics.norm[at]
+    for name in DETAILS:
+        value = getattr(found, name)
+        metrics.details[name][at] = np.nan if value is None else float(value)

@@ -1,0 +1,217 @@
+"""One conclusion over two runs: whether they agree, else where they part, how sure that is, and what to do next."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from trueup.comparing.ledger import First, Ledger
+from trueup.comparing.scalars import DECISIVE
+from trueup.types import Outcome
+
+_TRUST = {"digest": 0.99, "values": 0.99, "sketch": 0.95, "statistics": 0.8, "none": 0.5}
+"""How far evidence of each kind can be trusted to show a difference where there is one."""
+
+_PHASE_SAID = {
+    "param": "the weights at the start of the step",
+    "forward": "the forward pass",
+    "loss": "the loss",
+    "backward": "the backward pass",
+    "param_grad": "a parameter's gradient",
+    "collective": "a collective",
+    "optimizer": "the optimizer's update",
+}
+
+
+def verdict_from(
+    ledger: Ledger,
+    scalars: list[dict[str, Any]],
+    *,
+    target: str,
+    reference: str,
+    level: str | None,
+    command: str,
+) -> dict[str, Any]:
+    """The ``verdict`` object of result.json."""
+    first = min(ledger.firsts.values(), key=lambda f: (f.step, f.order), default=None)
+    if first is not None:
+        return _differ(first, ledger, scalars, target, reference, level, command)
+    apart = [
+        s
+        for s in scalars
+        if s["beyond"] and s["name"].partition("[")[0] in DECISIVE and s["step"] in ledger.limits
+    ]
+    if apart:
+        return _scalars_differ(apart, ledger)
+    if ledger.not_bracketed:
+        return _undecided(ledger, target, reference)
+    return _agree(ledger)
+
+
+def confidence(evidence: str, score: float, before: dict[str, Any], match: float) -> float:
+    """How sure it is that this site is where the runs part.
+
+    trust(evidence) * match * (1 - doubt): a score s leaves a doubt of 1 / (1 + s^2) (1/2 at the bound, 1 % at ten times
+    it); it shrinks to a third where everything before was bit for bit equal, since rounding cannot then have come in.
+    """
+    doubt = 0.0 if math.isinf(score) else 1.0 / (1.0 + score * score)
+    if before["within_noise"] == 0 and before["equal"] > 0:
+        doubt /= 3.0
+    return round(_TRUST.get(evidence, 0.5) * match * (1.0 - doubt), 3)
+
+
+def _differ(
+    first: First,
+    ledger: Ledger,
+    scalars: list[dict[str, Any]],
+    target: str,
+    reference: str,
+    level: str | None,
+    command: str,
+) -> dict[str, Any]:
+    row, phase = first.row, first.row["phase"]
+    score = row["score"] if row["score"] is not None else math.inf
+    where = row["site"]
+    in_owner = "" if first.owner is None else f", in {first.owner or 'the root module'}"
+    return {
+        "outcome": Outcome.DIFFER.value,
+        "exit_code": Outcome.DIFFER.exit_code,
+        "headline": f"The runs first differ in {_PHASE_SAID.get(phase, phase)} of step {first.step}{in_owner}: {where}.",
+        "where": where,
+        "owner": first.owner,
+        "step": first.step,
+        "rank": first.rank,
+        "phase": phase,
+        "confidence": confidence(row["evidence"], score, first.before, row["confidence"] or 0.0),
+        "evidence": [*_numbers(row), *_batch(scalars, first.step), *first.hints, *_later(first, ledger)],
+        "before": _before_said(first.before),
+        "next": _next(first, level, command, target, reference),
+    }
+
+
+def _numbers(row: dict[str, Any]) -> list[str]:
+    said = []
+    if row["rel_l2"] is not None and row["tolerance"] is not None:
+        kind = "at least " if row["evidence"] == "statistics" else ""
+        said.append(
+            f"relative difference {kind}{row['rel_l2']:.3g} (from {row['evidence']}), tolerance {row['tolerance']:.3g}: "
+            f"{row['score']:.3g} times what rounding explains"
+        )
+    if row["target_l2_norm"] is not None and row["reference_l2_norm"] is not None:
+        said.append(f"norm {row['target_l2_norm']:.6g} against {row['reference_l2_norm']:.6g}")
+    if row["scale"] is not None and row["residual"] is not None and row["rel_l2"]:
+        if abs(row["scale"] - 1) > 0.7 * row["rel_l2"] and row["residual"] < 0.5 * row["rel_l2"]:
+            said.append(
+                f"a common factor of {row['scale']:.6g} explains most of it (residual {row['residual']:.2g})"
+            )
+    if row["reason"]:
+        said.append(row["reason"])
+    return said
+
+
+def _batch(scalars: list[dict[str, Any]], step: int) -> list[str]:
+    names = ("batch_digest", "learning_rate", "loss_scale", "microbatches", "batch_size")
+    said = []
+    for entry in scalars:
+        if entry["step"] == step and entry["beyond"] and entry["name"].partition("[")[0] in names:
+            said.append(
+                f"{entry['name']} differs in step {step}: {entry['target']} against {entry['reference']}"
+            )
+    return said
+
+
+def _later(first: First, ledger: Ledger) -> list[str]:
+    total = sum(count for (_, status), count in ledger.counts.items() if status == "different")
+    others = [name for name in ledger.firsts if name != first.row["phase"]]
+    if total <= 1:
+        return ["no other record differs beyond its tolerance"]
+    where = f", also in {', '.join(sorted(others))}" if others else ""
+    return [f"{total} of {ledger.compared} compared records differ beyond tolerance in all{where}"]
+
+
+def _before_said(before: dict[str, Any]) -> str:
+    total = before["equal"] + before["within_noise"]
+    if total == 0:
+        return "Nothing was compared before it in this step."
+    if before["within_noise"] == 0:
+        return f"All {total} records compared before it in this step are equal bit for bit."
+    return (
+        f"Of {total} records before it in this step {before['equal']} are equal bit for bit and {before['within_noise']} "
+        f"within rounding; the nearest to its bound reaches {before['worst_score']:.2f} of it, at {before['worst_site']}."
+    )
+
+
+def _next(first: First, level: str | None, command: str, target: str, reference: str) -> str:
+    step = first.step
+    if level == "L0" and first.row["phase"] in ("forward", "loss", "backward"):
+        return f"trueup capture --level mix --steps {step} -o RUN -- {command}, on both sides, to see the call inside"
+    if first.row["evidence"] not in ("values", "digest") and first.row["phase"] != "param":
+        return f"trueup capture --task tensor --steps {step} -o RUN -- {command}, on both sides, to see which elements"
+    return f"trueup compare {target} {reference} --steps {step} -o OUT, and read report.html at this site"
+
+
+def _scalars_differ(apart: list[dict[str, Any]], ledger: Ledger) -> dict[str, Any]:
+    names = sorted({s["name"] for s in apart})
+    said = [f"{s['name']} of step {s['step']}: {s['target']} against {s['reference']}" for s in apart[:6]]
+    return {
+        "outcome": Outcome.DIFFER.value,
+        "exit_code": Outcome.DIFFER.exit_code,
+        "headline": f"The tensors agree, but the runs were set differently: {', '.join(names)}.",
+        "where": None,
+        "owner": None,
+        "step": apart[0]["step"],
+        "rank": None,
+        "phase": None,
+        "confidence": 0.99,
+        "evidence": said,
+        "before": f"All {ledger.compared} compared records agree within rounding.",
+        "next": "bring the settings named above to the same values and capture again",
+    }
+
+
+def _undecided(ledger: Ledger, target: str, reference: str) -> dict[str, Any]:
+    return {
+        "outcome": Outcome.UNDECIDED.value,
+        "exit_code": Outcome.UNDECIDED.exit_code,
+        "headline": (
+            f"No difference beyond tolerance, but {ledger.not_bracketed} records have no verdict and do not lie between "
+            "matched ones that agree."
+        ),
+        "where": None,
+        "owner": None,
+        "step": None,
+        "rank": None,
+        "phase": None,
+        "confidence": round(0.5 * ledger.compared / max(ledger.compared + ledger.not_bracketed, 1), 3),
+        "evidence": list(ledger.not_bracketed_examples),
+        "before": f"{ledger.compared} records were compared; all agree within rounding.",
+        "next": f"trueup compare {target} {reference} -o OUT, and read the unmatched and undecided rows in report.html",
+    }
+
+
+def _agree(ledger: Ledger) -> dict[str, Any]:
+    total = sum(ledger.counts.values())
+    equal = sum(count for (_, status), count in ledger.counts.items() if status == "equal")
+    open_ = total - ledger.compared
+    evidence = [f"{equal} records equal bit for bit, {ledger.compared - equal} within what rounding explains"]
+    if open_:
+        evidence.append(
+            f"{open_} records without a counterpart or a summary, each between matched ones that agree: the same "
+            "mathematics by other calls"
+        )
+    weakest = max((e for e in ledger.evidence if e != "none"), key=list(_TRUST).index, default="none")
+    headline = "The runs are equal bit for bit." if equal == total else "The runs agree within rounding."
+    return {
+        "outcome": Outcome.AGREE.value,
+        "exit_code": Outcome.AGREE.exit_code,
+        "headline": headline,
+        "where": None,
+        "owner": None,
+        "step": None,
+        "rank": None,
+        "phase": None,
+        "confidence": 0.99 if equal == ledger.compared else _TRUST[weakest],
+        "evidence": evidence,
+        "before": "",
+        "next": "nothing to do for these steps; longer runs: compare more steps, or the loss curves",
+    }

@@ -1,0 +1,233 @@
+"""The cascade that pairs calls: one protocol, each pass adding pairs that earlier ones left open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trueup.matching.align import Alignment, Sequence, align
+from trueup.matching.codes import Codes, mix, sum_by
+from trueup.matching.tree import Side, Words
+
+PASSES = ("site", "aligned", "renamed", "reordered")
+_PASS_CODE = {name: code for code, name in enumerate(PASSES)}
+
+
+@dataclass(slots=True)
+class CallPairs:
+    """What has been paired so far. ``reference_of`` and ``target_of`` are inverse to each other, -1 where open."""
+
+    reference_of: Codes
+    target_of: Codes
+    pass_code: NDArray[np.int8]
+    confidence: NDArray[np.float32]
+    facing_target: dict[int, list[int]] = field(default_factory=dict)
+    """unpaired target call -> unpaired reference calls at the same place"""
+    facing_reference: dict[int, list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, num_target: int, num_reference: int) -> CallPairs:
+        """Nothing paired yet."""
+        return cls(
+            reference_of=np.full(num_target, -1, np.int64),
+            target_of=np.full(num_reference, -1, np.int64),
+            pass_code=np.full(num_target, -1, np.int8),
+            confidence=np.zeros(num_target, np.float32),
+        )
+
+    def add(
+        self, target: Codes, reference: Codes, pass_code: Codes | int, confidence: NDArray[np.float32] | float
+    ) -> None:
+        """Pair calls one to one; calls paired before keep their partner."""
+        still = (self.reference_of[target] < 0) & (self.target_of[reference] < 0)
+        t, r = target[still], reference[still]
+        self.reference_of[t], self.target_of[r] = r, t
+        self.pass_code[t] = pass_code if isinstance(pass_code, int) else pass_code[still]
+        self.confidence[t] = confidence if isinstance(confidence, float) else confidence[still]
+
+
+class CallPass(Protocol):
+    """One rule of the cascade. An explicit map and parameter content will be two more."""
+
+    def __call__(self, target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+        """Add the pairs this rule is sure of."""
+
+
+def match_calls(target: Side, reference: Side, words: Words) -> CallPairs:
+    """Pair the calls of one step on one rank; every pass only adds to what those before it found."""
+    pairs = CallPairs.open(target.num_calls, reference.num_calls)
+    for run in CASCADE:
+        run(target, reference, words, pairs)
+    return pairs
+
+
+def parameters_by_name(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+    """Parameters of the same name, wrappers left out."""
+    left, right = (_of_kind(side, words, "parameter") for side in (target, reference))
+    _, i, j = np.intersect1d(
+        _occurrence_keys(target, left), _occurrence_keys(reference, right), return_indices=True
+    )
+    pairs.add(left[i], right[j], _PASS_CODE["site"], 1.0)
+
+
+def tree_descent(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+    """From the top level down: children of a pair are paired one by one where both sequences agree, else aligned."""
+    left, right = _Children(target, words), _Children(reference, words)
+    memo: dict[tuple[bytes, bytes], Alignment] = {}
+    parents_t, parents_r = np.array([-1]), np.array([-1])
+    while len(parents_t):
+        same = left.same_as(right, parents_t, parents_r)
+        _pair_in_order(left, right, parents_t[same], parents_r[same], pairs)
+        for p, q in zip(parents_t[~same].tolist(), parents_r[~same].tolist(), strict=True):
+            _pair_aligned(left, right, p, q, pairs, memo)
+        children = left.of_many(parents_t)
+        parents_t = children[(pairs.reference_of[children] >= 0) & left.has_children[children]]
+        parents_r = pairs.reference_of[parents_t]
+
+
+def wrappers(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+    """Wrappers (DistributedDataParallel) around calls that were paired, where both sides have one."""
+    inner = np.flatnonzero((target.wrapped_by >= 0) & (pairs.reference_of >= 0))
+    while len(inner):
+        outer_r = reference.wrapped_by[pairs.reference_of[inner]]
+        outer_t = target.wrapped_by[inner]
+        both = (outer_t >= 0) & (outer_r >= 0)
+        pairs.add(outer_t[both], outer_r[both], _PASS_CODE["site"], 1.0)
+        inner = outer_t[both]
+
+
+def parameters_by_module(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+    """Parameters whose module was paired under another name, then the rest by last name component, shape and order."""
+    renamed = _renamed_modules(target, reference, words, pairs)
+    left = [c for c in _of_kind(target, words, "parameter") if pairs.reference_of[c] < 0]
+    right = [c for c in _of_kind(reference, words, "parameter") if pairs.target_of[c] < 0]
+    if not left or not right:
+        return
+    by_name = {words.name[reference.plain[c]]: c for c in right}
+    for call in left:
+        owner, _, last = words.name[target.plain[call]].rpartition(".")
+        partner = (
+            by_name.get(f"{renamed[owner]}.{last}" if renamed.get(owner) else last)
+            if owner in renamed
+            else None
+        )
+        if partner is not None and target.shapes[call] == reference.shapes[partner]:
+            pairs.add(np.array([call]), np.array([partner]), _PASS_CODE["renamed"], 0.9)
+    _parameters_in_order(target, reference, words, pairs)
+
+
+def _parameters_in_order(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+    last = np.array([hash(w.rpartition(".")[2]) for w in words.name], np.int64)
+    left = np.array([c for c in _of_kind(target, words, "parameter") if pairs.reference_of[c] < 0], np.int64)
+    right = np.array([c for c in _of_kind(reference, words, "parameter") if pairs.target_of[c] < 0], np.int64)
+    if not len(left) or not len(right):
+        return
+
+    def sequence(side: Side, calls: Codes) -> Sequence:
+        token = mix(last[side.plain[calls]], side.shapes[calls].view(np.int64))
+        nothing = np.full(len(calls), -1, np.int64)
+        return Sequence(exact=token, family=token, shapes=token, details=token, kind=nothing, type=nothing)
+
+    found = align(sequence(target, left), sequence(reference, right))
+    order = [k for k, name in enumerate(found.passes) if name == "aligned"]
+    t, r = left[np.array(found.target, np.int64)[order]], right[np.array(found.reference, np.int64)[order]]
+    pairs.add(t, r, _PASS_CODE["renamed"], 0.6)
+
+
+CASCADE: tuple[CallPass, ...] = (parameters_by_name, tree_descent, wrappers, parameters_by_module)
+
+
+def _of_kind(side: Side, words: Words, kind: str) -> Codes:
+    return np.flatnonzero(side.kind == (words.kind.index(kind) if kind in words.kind else -2))
+
+
+def _occurrence_keys(side: Side, calls: Codes) -> NDArray[np.uint64]:
+    return mix(side.plain[calls], side.microbatch[calls], side.mode[calls], side.ordinal[calls])
+
+
+def _renamed_modules(target: Side, reference: Side, words: Words, pairs: CallPairs) -> dict[str, str]:
+    modules = _of_kind(target, words, "module")
+    modules = modules[pairs.reference_of[modules] >= 0]
+    here, there = target.plain[modules], reference.plain[pairs.reference_of[modules]]
+    return {words.name[a]: words.name[b] for a, b in np.unique(np.stack([here, there], 1), axis=0).tolist()}
+
+
+class _Children:
+    """Children of every call in execution order, parameters left out; parent -1 is the top level."""
+
+    def __init__(self, side: Side, words: Words) -> None:
+        self.side = side
+        leave_out = side.wrapper | (
+            side.kind == (words.kind.index("parameter") if "parameter" in words.kind else -2)
+        )
+        calls = np.flatnonzero(~leave_out)
+        self.calls = calls[np.argsort(side.parent[calls], kind="stable")]
+        parent = side.parent[self.calls] + 1
+        self.count = np.bincount(parent, minlength=side.num_calls + 1)
+        self.start = np.cumsum(self.count) - self.count
+        self.has_children = self.count[1:] > 0
+        position = np.arange(len(self.calls)) - self.start[parent]
+        self.sequence = sum_by(parent, mix(side.exact[self.calls], position), side.num_calls + 1)
+
+    def of(self, parent: int) -> Codes:
+        """Children of one call."""
+        begin = self.start[parent + 1]
+        return self.calls[begin : begin + self.count[parent + 1]]
+
+    def of_many(self, parents: Codes) -> Codes:
+        """Children of several calls, one after the other."""
+        counts = self.count[parents + 1]
+        offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return self.calls[np.repeat(self.start[parents + 1], counts) + offsets]
+
+    def same_as(self, other: _Children, mine: Codes, theirs: Codes) -> NDArray[np.bool_]:
+        """Where both sequences of children are the same calls in the same order."""
+        count = self.count[mine + 1] == other.count[theirs + 1]
+        return np.asarray(count & (self.sequence[mine + 1] == other.sequence[theirs + 1]))
+
+    def as_sequence(self, parent: int) -> Sequence:
+        """Children of one call, ready to be aligned."""
+        calls, side = self.of(parent), self.side
+        return Sequence(
+            exact=side.exact[calls],
+            family=side.family[calls],
+            shapes=side.shapes[calls],
+            details=side.details[calls],
+            kind=side.kind[calls],
+            type=side.type[calls],
+        )
+
+
+def _pair_in_order(left: _Children, right: _Children, mine: Codes, theirs: Codes, pairs: CallPairs) -> None:
+    t, r = left.of_many(mine), right.of_many(theirs)
+    parent = left.side.parent[t]
+    from_parent = np.where(parent >= 0, pairs.confidence[np.maximum(parent, 0)], np.float32(1))
+    pass_code = np.where(left.side.plain[t] == right.side.plain[r], _PASS_CODE["site"], _PASS_CODE["renamed"])
+    pairs.add(t, r, pass_code, from_parent.astype(np.float32))
+
+
+def _pair_aligned(
+    left: _Children,
+    right: _Children,
+    mine: int,
+    theirs: int,
+    pairs: CallPairs,
+    memo: dict[tuple[bytes, bytes], Alignment],
+) -> None:
+    t, r = left.of(mine), right.of(theirs)
+    if not len(t) or not len(r):
+        return
+    a, b = left.as_sequence(mine), right.as_sequence(theirs)
+    key = (a.exact.tobytes() + a.details.tobytes(), b.exact.tobytes() + b.details.tobytes())
+    if key not in memo:
+        memo[key] = align(a, b)
+    found = memo[key]
+    calls_t, calls_r = t[np.array(found.target, np.int64)], r[np.array(found.reference, np.int64)]
+    codes = np.array([_PASS_CODE[name] for name in found.passes], np.int64)
+    sure = np.array(found.confidence, np.float32) * (pairs.confidence[mine] if mine >= 0 else np.float32(1))
+    pairs.add(calls_t, calls_r, codes, sure)
+    pairs.facing_target.update({int(t[i]): r[js].tolist() for i, js in found.facing_target.items()})
+    pairs.facing_reference.update({int(r[j]): t[js].tolist() for j, js in found.facing_reference.items()})

@@ -1,0 +1,243 @@
+"""The call trees of two traces as arrays of integers over shared vocabularies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from trueup.matching import names as rules
+from trueup.matching.codes import Codes, Hashes, integers, mix, shape_codes, shared_codes, sum_by
+from trueup.store import StepTables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """Vocabularies the codes of both trees index."""
+
+    kind: list[str]
+    name: list[str]
+    type: list[str]
+    mode: list[str]
+    phase: list[str]
+    slot: list[str]
+    dtype: list[str]
+    shape: list[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One trace's calls and records. Calls are numbered as in the table; ``parent`` is -1 at top level.
+
+    ``exact`` is what a call is within its parent (kind, relative name, mode, at top level also microbatch), ``family``
+    the same with functions reduced to their family, ``shapes`` and ``details`` hash its tensors and its arguments.
+    """
+
+    parent: Codes
+    kind: Codes
+    name: Codes
+    plain: Codes
+    """name without wrappers, over the vocabulary of names"""
+    type: Codes
+    mode: Codes
+    microbatch: Codes
+    ordinal: Codes
+    exact: Hashes
+    family: Hashes
+    shapes: Hashes
+    details: Hashes
+    wrapper: NDArray[np.bool_]
+    """a module call that only passes on to the one call below it of the same plain name"""
+    wrapped_by: Codes
+    """the wrapper directly around a call, else -1"""
+    record_call: Codes
+    record_phase: Codes
+    record_slot: Codes
+    record_microbatch: Codes
+    record_summary: Codes
+    summary_dtype: Codes
+    summary_shape: Codes
+
+    @property
+    def num_calls(self) -> int:
+        """Number of calls."""
+        return len(self.parent)
+
+
+def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]:
+    """Both trees over common vocabularies, ready to be compared as integers."""
+    both = (target, reference)
+    calls = [t.calls for t in both]
+    kind = shared_codes(calls[0]["kind"], calls[1]["kind"])
+    name = shared_codes(calls[0]["name"], calls[1]["name"])
+    type_ = shared_codes(calls[0]["type"], calls[1]["type"])
+    mode = shared_codes(calls[0]["mode"], calls[1]["mode"])
+    arguments = shared_codes(calls[0]["arguments"], calls[1]["arguments"])
+    phase = shared_codes(target.records["phase"], reference.records["phase"])
+    slot = shared_codes(target.records["slot"], reference.records["slot"])
+    dtype = shared_codes(target.summaries["dtype"], reference.summaries["dtype"])
+    shape, shapes = shape_codes([target.summaries["shape"], reference.summaries["shape"]])
+    words_of_names = list(name[2])
+    index_of_name = {word: code for code, word in enumerate(words_of_names)}
+    words = Words(
+        kind=kind[2],
+        name=words_of_names,
+        type=type_[2],
+        mode=mode[2],
+        phase=phase[2],
+        slot=slot[2],
+        dtype=dtype[2],
+        shape=shapes,
+    )
+    sides = []
+    alone = _kinds_of_one_side(kind[0], kind[1])
+    for which, tables in enumerate(both):
+        records = _record_columns(tables)
+        parent = integers(tables.calls["parent"])
+        parent = _without(parent, np.isin(kind[which], alone))
+        plain = _plain_names(kind[which], name[which], kind[2], words_of_names, index_of_name)
+        module = _code_of(kind[2], "module")
+        parent, wrapper, wrapped_by = _skip_wrappers(parent, kind[which], plain, module)
+        microbatch = integers(tables.calls["microbatch"])
+        exact, family = _tokens(
+            parent, kind[which], plain, mode[which], microbatch, words_of_names, kind[2], module
+        )
+        shape_hash = _shape_hash(
+            records, phase[which], slot[which], dtype[which], shape[which], words, len(parent)
+        )
+        sides.append(
+            Side(
+                parent=parent,
+                kind=kind[which],
+                name=name[which],
+                plain=plain,
+                type=type_[which],
+                mode=mode[which],
+                microbatch=microbatch,
+                ordinal=integers(tables.calls["ordinal"]),
+                exact=exact,
+                family=family,
+                shapes=shape_hash,
+                details=mix(arguments[which], shape_hash),
+                wrapper=wrapper,
+                wrapped_by=wrapped_by,
+                record_call=records[0],
+                record_phase=phase[which],
+                record_slot=slot[which],
+                record_microbatch=records[1],
+                record_summary=records[2],
+                summary_dtype=dtype[which],
+                summary_shape=shape[which],
+            )
+        )
+    return sides[0], sides[1], words
+
+
+def _record_columns(tables: StepTables) -> tuple[Codes, Codes, Codes]:
+    records = tables.records
+    return integers(records["call"]), integers(records["microbatch"]), integers(records["summary"])
+
+
+def _code_of(vocabulary: list[str], word: str) -> int:
+    return vocabulary.index(word) if word in vocabulary else -2
+
+
+def _kinds_of_one_side(target: Codes, reference: Codes) -> Codes:
+    """Kinds of call that only one trace has, say modules where the other is at level L1: never taken for parents."""
+    return np.setxor1d(np.unique(target), np.unique(reference))
+
+
+def _without(parent: Codes, left_out: NDArray[np.bool_]) -> Codes:
+    """Parents with some calls taken out of the tree: what was below moves up."""
+    while True:
+        again = (parent >= 0) & left_out[parent]
+        if not again.any():
+            return parent
+        parent = np.where(again, parent[parent], parent)
+
+
+def _plain_names(
+    kind: Codes, name: Codes, kinds: list[str], words: list[str], index: dict[str, int]
+) -> Codes:
+    plain = name.copy()
+    for which in ("module", "parameter"):
+        rows = kind == _code_of(kinds, which)
+        codes = np.unique(name[rows & (name >= 0)])
+        leading = rules.common_wrappers([words[c] for c in codes])
+        table = np.arange(len(words))
+        for code in codes:
+            word = rules.normalised(words[code], leading=leading)
+            if word not in index:
+                index[word] = len(words)
+                words.append(word)
+            table[code] = index[word]
+        plain[rows] = np.where(name[rows] >= 0, table[name[rows]], -1)
+    return plain
+
+
+def _skip_wrappers(
+    parent: Codes, kind: Codes, plain: Codes, module: int
+) -> tuple[Codes, NDArray[np.bool_], Codes]:
+    inner = (parent >= 0) & (kind == module) & (kind[parent] == module) & (plain == plain[parent])
+    wrapper = np.zeros(len(parent), bool)
+    wrapper[parent[inner]] = True
+    return _without(parent, wrapper), wrapper, np.where(inner, parent, -1)
+
+
+def _tokens(
+    parent: Codes,
+    kind: Codes,
+    plain: Codes,
+    mode: Codes,
+    microbatch: Codes,
+    words: list[str],
+    kinds: list[str],
+    module: int,
+) -> tuple[Hashes, Hashes]:
+    """Hashes of (kind, name, mode) within the parent: module names relative to it, functions also by family."""
+    top = parent < 0
+    parent_name = np.where(top, -1, plain[parent])
+    is_module = kind == module
+    pairs, inverse = np.unique(
+        np.stack([parent_name[is_module], plain[is_module]], 1), axis=0, return_inverse=True
+    )
+    relative = [
+        _word_hash(rules.relative(words[n] if n >= 0 else "", words[p] if p >= 0 else "")) for p, n in pairs
+    ]
+    name_hash = np.array([_word_hash(w) for w in words] or [0], np.uint64)[np.maximum(plain, 0)]
+    family_hash = np.array([_word_hash(rules.family(w)) for w in words] or [0], np.uint64)[
+        np.maximum(plain, 0)
+    ]
+    if len(pairs):
+        name_hash[is_module] = family_hash[is_module] = np.array(relative, np.uint64)[inverse.reshape(-1)]
+    kind_hash = np.array([_word_hash(w) for w in kinds] or [0], np.uint64)[np.maximum(kind, 0)]
+    place = np.where(top, microbatch, -1)
+    return mix(kind_hash, name_hash, mode, place), mix(kind_hash, family_hash, mode, place)
+
+
+def _word_hash(word: str) -> int:
+    return hash(("trueup", word)) & 0xFFFFFFFFFFFFFFFF
+
+
+def _shape_hash(
+    records: tuple[Codes, Codes, Codes],
+    phase: Codes,
+    slot: Codes,
+    dtype: Codes,
+    shape: Codes,
+    words: Words,
+    num_calls: int,
+) -> Hashes:
+    """Per call, a hash of slot, dtype and shape of its forward tensors."""
+    call, _, summary = records
+    forward = np.isin(phase, [_code_of(words.phase, p) for p in ("forward", "loss", "collective", "param")])
+    forward &= (summary >= 0) & (call >= 0)
+    rows = summary[forward]
+    return sum_by(call[forward], mix(slot[forward], dtype[rows], shape[rows]), num_calls)
+
+
+def frame_shapes(words: Words) -> pl.Series:
+    """The distinct shapes as a person reads them: ``[4, 128, 256]``."""
+    return pl.Series([str(list(s)) for s in words.shape], dtype=pl.String)
