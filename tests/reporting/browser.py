@@ -1,4 +1,4 @@
-"""A small WebDriver client for headless Chromium: standard library only, so that no dependency comes with it."""
+"""A small WebDriver client for headless Chromium: standard library only, no dependency comes with it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,19 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-ARGUMENTS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars --force-device-scale-factor=1"
-).split()
+ARGUMENTS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--force-device-scale-factor=1",
+]
 
 
 def missing() -> str | None:
@@ -38,13 +47,26 @@ class Browser:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.driver = subprocess.Popen(
-            ["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"HOME": self.profile.name},
+            ["chromedriver", f"--port={port}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"HOME": self.profile.name},
         )
         self.base = f"http://127.0.0.1:{port}"
         self._await_driver()
-        options = {"args": [*ARGUMENTS, f"--user-data-dir={self.profile.name}/data", f"--window-size={width},{height}"],
-                   "binary": shutil.which("chromium")}
-        wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        options = {
+            "args": [
+                *ARGUMENTS,
+                f"--user-data-dir={self.profile.name}/data",
+                f"--window-size={width},{height}",
+            ],
+            "binary": shutil.which("chromium"),
+        }
+        wanted = {
+            "browserName": "chrome",
+            "goog:chromeOptions": options,
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }
         reply = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self.session = f"/session/{reply['sessionId']}"
         self.resize(width, height)
@@ -76,7 +98,9 @@ class Browser:
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.base + path, data=data, method=method, headers={"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            self.base + path, data=data, method=method, headers={"Content-Type": "application/json"}
+        )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=120) as reply:
@@ -91,11 +115,19 @@ class Browser:
 
     def resize(self, width: int, height: int) -> None:
         """Make the page exactly this large, whatever the window manager thinks."""
-        self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.devtools(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
 
     def prefer(self, scheme: str) -> None:
         """What the system prefers: ``light`` or ``dark``."""
-        self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.devtools(
+            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
+        )
 
     def open(self, page: Path, fragment: str = "") -> None:
         """Load a file and wait until its scripts have set it up."""
@@ -105,7 +137,9 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """Value of a JavaScript expression."""
-        return self._call("POST", f"{self.session}/execute/sync", {"script": f"return ({script});", "args": []})
+        return self._call(
+            "POST", f"{self.session}/execute/sync", {"script": f"return ({script});", "args": []}
+        )
 
     def do(self, statements: str) -> Any:
         """Run JavaScript statements; a ``return`` gives a value, a promise is awaited."""
@@ -126,6 +160,10 @@ class Browser:
     def click(self, selector: str) -> None:
         """A real pointer click in the middle of the first element the selector finds."""
         key = self._find(selector)
+        self.do(
+            f"document.querySelector({json.dumps(selector)})"
+            ".scrollIntoView({block: 'center', behavior: 'instant'})"
+        )
         self._call("POST", f"{self.session}/element/{key}/click", {})
 
     def type(self, selector: str, text: str) -> None:
@@ -135,7 +173,11 @@ class Browser:
     def press(self, *keys: str) -> None:
         """Press keys where the focus is (WebDriver's code points, such as ``\\ue015`` for down)."""
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
-        self._call("POST", f"{self.session}/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
+        self._call(
+            "POST",
+            f"{self.session}/actions",
+            {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]},
+        )
 
     def _find(self, selector: str) -> str:
         found = self._call("POST", f"{self.session}/element", {"using": "css selector", "value": selector})
@@ -151,7 +193,10 @@ class Browser:
         clip = {}
         if whole:
             size = self.devtools("Page.getLayoutMetrics")["cssContentSize"]
-            clip = {"captureBeyondViewport": True, "clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}}
+            clip = {
+                "captureBeyondViewport": True,
+                "clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1},
+            }
         data = self.devtools("Page.captureScreenshot", format="png", **clip)["data"]
         path.write_bytes(base64.b64decode(data))
         return path

@@ -1,8 +1,9 @@
 """Realistic comparison results, made without training anything: a GPT with one fault planted in one layer.
 
-The files are those of docs/result-format.md. ``write_result(folder, layers=2)`` is a small one a person can read;
-``rows_at_least=150_000`` repeats it over steps and ranks. The numbers follow what real runs show: bits equal before
-the fault, an error that grows downstream in forward, that is everywhere in backward, and weights that inherit it.
+The files are those of docs/result-format.md. ``write_result(folder, layers=2)`` is a small one a person can
+read; ``rows_at_least=150_000`` repeats it over steps and ranks. The numbers follow what real runs show: bits
+equal before the fault, an error that drifts downstream in forward, that is all over backward, and weights that
+inherit it.
 """
 
 from __future__ import annotations
@@ -424,14 +425,9 @@ def _modules(frame: pl.DataFrame, layers: int) -> list[dict[str, Any]]:
     )
     scores = {str(row["module"]): row for row in worst.to_dicts()}
     seen: dict[str, str | None] = {"": "GPT"}
-    for kind, module, _, type_, _ in _forward(layers):
-        if kind == "module":
-            seen[module] = type_
-    names = sorted(
-        seen, key=lambda fqn: [int(part) if part.isdigit() else 10**6 for part in fqn.split(".") if fqn]
-    )
+    seen |= {module: type_ for kind, module, _, type_, _ in _forward(layers) if kind == "module"}
     tree = []
-    for order, fqn in enumerate(["", *[n for n in names if n]]):
+    for order, fqn in enumerate(seen):
         row = scores.get(fqn, {})
         values = {key: row.get(key) for key in ("worst_forward", "worst_backward", "worst_grad")}
         top = max((value for value in values.values() if value is not None and value == value), default=0.0)
@@ -490,8 +486,8 @@ def _verdict(first: dict[str, Any] | None, compared: int) -> dict[str, Any]:
         "confidence": 0.86,
         "headline": f"The runs part in {first['module']}, in the forward pass of step 0.",
         "evidence": [
-            f"its output differs by {first['rel_l2']:.2e} relative (L2), {first['score']:,.0f} times the tolerance of "
-            f"{first['tolerance']:.1e}",
+            f"its output differs by {first['rel_l2']:.2e} relative (L2), {first['score']:,.0f} times the tolerance "
+            f"of {first['tolerance']:.1e}",
             "every input of this call is bit-equal in both runs",
             "the error stays in every later layer and in 31 of 34 weight gradients",
         ],

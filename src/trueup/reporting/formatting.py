@@ -10,12 +10,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u206
 
 
 def plain(text: object) -> str:
-    """The text without control characters: a name from a program cannot move a cursor or hide what it says."""
+    """The text without control characters: a name cannot move a cursor or hide what it says."""
     return _CONTROL.sub("\ufffd", str(text))
 
 
 def number(value: Any, *, digits: int = 3) -> str:
-    """A measured number in few characters: ``0``, ``0.0123``, ``3.1e-3``, ``inf``, ``nan``; an en dash for none."""
+    """A measured number in few characters: ``0``, ``0.0123``, ``3.1e-3``, ``inf``; an en dash for none."""
     if value is None:
         return "–"
     value = float(value)
@@ -59,5 +59,5 @@ def short_frame(frame: str) -> tuple[str, str]:
 
 
 def short_site(site: str) -> str:
-    """A site with API names as programs write them: ``F.linear`` for ``torch.nn.functional.linear``, ``Tensor.add``."""
+    """A site with API names as programs write them: ``F.linear``, ``Tensor.add``."""
     return site.replace("torch.nn.functional.", "F.").replace("torch.Tensor.", "Tensor.")

@@ -1,7 +1,8 @@
 """The one model every report is drawn from: a comparison's three results, read lazily.
 
-A report never looks at a trace: ``result.parquet``, ``precision.parquet`` and ``result.json`` (docs/result-format.md)
-are enough. Tables stay lazy frames, so that a result larger than memory can be filtered, ranked and written in batches.
+A report never looks at a trace: ``result.parquet``, ``precision.parquet`` and ``result.json``
+(docs/result-format.md) are enough. Tables stay lazy frames, so that a result larger than memory can be
+filtered, ranked and written in batches.
 """
 
 from __future__ import annotations
@@ -38,15 +39,17 @@ class ComparisonLike(Protocol):
     """What a report needs of :class:`trueup.comparing.result.Comparison`."""
 
     @property
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The document of result.json."""
 
     @property
-    def records(self) -> pl.DataFrame | pl.LazyFrame:
+    def output(self) -> Path | None:
+        """The folder that holds the three files, None where nothing was written."""
+
+    def frame(self) -> pl.DataFrame:
         """The table of result.parquet."""
 
-    @property
-    def precision(self) -> pl.DataFrame | pl.LazyFrame:
+    def precision(self) -> pl.DataFrame:
         """The table of precision.parquet."""
 
 
@@ -128,6 +131,13 @@ class Report:
         """Rows of the result table."""
         return int(self.records.select(pl.len()).collect().item())
 
+    def in_order(self) -> pl.LazyFrame:
+        """The records by step, rank and order; a file written so is read as it lies, in bounded memory."""
+        keys = self.records.select(pl.struct("step", "rank", "order").alias("key")).collect()["key"]
+        return (
+            self.records if keys.is_sorted() else self.records.sort("step", "rank", "order").collect().lazy()
+        )
+
     def first(self) -> dict[str, Any] | None:
         """The first row beyond tolerance, of the phase the verdict names if it names one, else None."""
         firsts = self.summary.get("firsts") or {}
@@ -138,7 +148,7 @@ class Report:
         return dict(found) if found else None
 
     def beyond(self, limit: int) -> pl.DataFrame:
-        """The first ``limit`` rows beyond tolerance in execution order, of the verdict's step and rank if it has one."""
+        """The first ``limit`` rows beyond tolerance in execution order, of the verdict's step and rank."""
         rows = self.records.filter(pl.col("status").cast(pl.String).is_in(BEYOND))
         if self.verdict.step is not None and self.verdict.rank is not None:
             rows = rows.filter((pl.col("step") == self.verdict.step) & (pl.col("rank") == self.verdict.rank))
@@ -179,13 +189,7 @@ def report_from_folder(folder: Path) -> Report:
         raise TraceError(
             f"{paths['result.json']} is not JSON ({error}). Run the comparison again."
         ) from error
-    return Report(
-        summary=summary,
-        verdict=Verdict.from_summary(summary),
-        folder=folder,
-        records=pl.scan_parquet(paths["result.parquet"]),
-        precision=pl.scan_parquet(paths["precision.parquet"]),
-    )
+    return _from_files(folder, summary)
 
 
 def report_from(source: Report | ComparisonLike | Path) -> Report:
@@ -194,11 +198,23 @@ def report_from(source: Report | ComparisonLike | Path) -> Report:
         return source
     if isinstance(source, Path):
         return report_from_folder(source)
+    if source.output is not None:
+        return _from_files(source.output, source.summary)
     return Report(
         summary=source.summary,
         verdict=Verdict.from_summary(source.summary),
-        records=source.records.lazy(),
-        precision=source.precision.lazy(),
+        records=source.frame().lazy(),
+        precision=source.precision().lazy(),
+    )
+
+
+def _from_files(folder: Path, summary: Mapping[str, Any]) -> Report:
+    return Report(
+        summary=summary,
+        verdict=Verdict.from_summary(summary),
+        folder=folder,
+        records=pl.scan_parquet(folder / "result.parquet", glob=False),
+        precision=pl.scan_parquet(folder / "precision.parquet", glob=False),
     )
 
 
@@ -206,14 +222,23 @@ _SAID_ELSEWHERE = ("schema_version", "run_id")
 
 
 def run_facts(report: Report) -> list[dict[str, Any]]:
-    """What is recorded of each run, one fact a row: ``name target reference differs``, nested facts dotted."""
+    """What is recorded of each run, one fact a row: ``name target reference differs``."""
     sides = [_flat(report.manifest(side)) for side in ("target", "reference")]
     names = list(dict.fromkeys([*sides[0], *sides[1]]))
-    facts = [{"name": "path", "target": report.path("target"), "reference": report.path("reference"), "differs": True}]
+    facts = [
+        {
+            "name": "path",
+            "target": report.path("target"),
+            "reference": report.path("reference"),
+            "differs": True,
+        }
+    ]
     for name in names:
         if name not in _SAID_ELSEWHERE:
             target, reference = (side.get(name, "–") for side in sides)
-            facts.append({"name": name, "target": target, "reference": reference, "differs": target != reference})
+            facts.append(
+                {"name": name, "target": target, "reference": reference, "differs": target != reference}
+            )
     return facts
 
 

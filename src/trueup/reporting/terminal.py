@@ -39,7 +39,7 @@ def print_summary(
 
 
 def to_json(summary: Mapping[str, Any]) -> str:
-    """One JSON document, the verdict first and in it the outcome and the site; NaN and infinities become null."""
+    """One JSON document, verdict first, in it outcome and site; NaN and infinities become null."""
     verdict = dict(summary.get("verdict") or {})
     ahead = ("outcome", "where", "owner", "step", "rank", "phase", "headline", "confidence", "exit_code")
     ordered = {key: verdict[key] for key in ahead if key in verdict}
@@ -183,5 +183,6 @@ def _unmatched(report: Report, room: int) -> list[Text]:
     )
     sentence = f"{count(total, 'record')} in {count(report.num_unmatched_groups(), 'group')}; {agree}"
     first = groups[0]
-    example = f"{first['side']} only: {short_site(first['name'])} in {first['module'] or '(root)'}, {first['reason']}"
+    where = f"{short_site(first['name'])} in {first['module'] or '(root)'}"
+    example = f"{first['side']} only: {where}, {first['reason']}"
     return [Text(sentence), Text(elide(plain(example), room), style="dim")]

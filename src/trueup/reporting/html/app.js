@@ -108,26 +108,26 @@ function recordColumns(records) {
     return el("span", { class: "unlike", title: `target ${a ?? "–"}, reference ${b ?? "–"}` }, `${a ?? "–"} ≠ ${b ?? "–"}`);
   };
   const first = report.verdict;
+  const varied = (name) => new Set(c[name].data).size < 2;
   return [
     { title: "", width: "30px", hint: "Status", first: 1, keys: () => c.status.keys, cell: (i) => statusGlyph(c.status.get(i)) },
-    { title: "Site", width: "minmax(230px, 1fr)", class: "site", keys: () => c.site.keys, cell: (i) => {
+    { title: "Site", width: "minmax(130px, 1fr)", class: "site", keys: () => c.site.keys, cell: (i) => {
       const text = c.site.get(i) || "", shown = shortSite(text), cut = shown.lastIndexOf(" · ");
       const here = text === first.where && c.step.get(i) === first.step && c.rank.get(i) === first.rank && c.phase.get(i) === first.phase;
-      return el("span", { title: text }, cut < 0 ? shown : [shown.slice(0, cut), el("span", { class: "muted" }, shown.slice(cut))], here ? el("b", { class: "flag" }, "first difference") : null);
+      return el("span", { class: "place", title: text }, here ? el("b", { class: "flag" }, "first") : null, el("span", {}, cut < 0 ? shown : shown.slice(0, cut)), cut < 0 ? null : el("span", { class: "muted" }, shown.slice(cut)));
     } },
-    { title: "Phase", width: "92px", class: "c-phase", keys: () => c.phase.keys, cell: (i) => (c.phase.get(i) || "").replace("_", " ") },
-    measure("step", "Step", "52px", String, { class: "c-step", first: 1 }),
-    measure("rank", "Rank", "54px", String, { class: "c-step", first: 1 }),
-    { title: "Dtype", width: "98px", class: "c-dtype", keys: () => c.target_dtype.keys, cell: pair("dtype") },
-    { title: "Shape", width: "124px", class: "c-shape", keys: () => c.target_shape.keys, cell: pair("shape") },
-    measure("rel_l2", "rel L2", "74px", (v) => (v === 0 ? "0" : number(v)), { hint: "Norm of the difference over the norm of the reference" }),
-    measure("tolerance", "allowed", "76px", (v) => number(v), { class: "c-allowed", hint: "Bound on rel L2 for this record" }),
-    { title: "× allowed", width: "138px", align: "right", first: -1, hint: "rel L2 over the bound; the tick is the bound itself", keys: () => c.score.keys, cell: (i) => {
+    { title: "Phase", width: "84px", from: 560, keys: () => c.phase.keys, cell: (i) => (c.phase.get(i) || "").replace("_", " ") },
+    measure("step", "Step", "44px", String, { from: 720, first: 1, hide: varied("step") }),
+    measure("rank", "Rank", "44px", String, { from: 720, first: 1, hide: varied("rank") }),
+    { title: "Dtype", width: "84px", from: 800, keys: () => c.target_dtype.keys, cell: pair("dtype") },
+    { title: "Shape", width: "112px", from: 920, keys: () => c.target_shape.keys, cell: pair("shape") },
+    measure("rel_l2", "rel L2", "62px", error, { from: 460, hint: "Norm of the difference over the norm of the reference" }),
+    { title: "× allowed", width: "124px", align: "right", first: -1, hint: "rel L2 over its bound; the tick is the bound itself", keys: () => c.score.keys, cell: (i) => {
       const score = c.score.get(i);
       return score === null ? "–" : el("span", { class: `heat${score <= 1 ? "" : " over"}` }, scoreBar(score), el("b", {}, score === 0 ? "0" : ratio(score)));
     } },
-    measure("max_abs_diff", "max |diff|", "86px", (v) => number(v), { class: "c-more" }),
-    measure("cosine_similarity", "1 − cos", "78px", (v) => (v === null ? "–" : number(Math.max(0, 1 - v), 2)), { class: "c-more", first: 1, hint: "One minus the cosine of the angle between the two tensors" }),
+    measure("max_abs_diff", "max |diff|", "76px", error, { from: 1010 }),
+    measure("cosine_similarity", "1 − cos", "58px", (v) => (v === null ? "–" : error(Math.max(0, 1 - v))), { from: 1180, first: 1, hint: "One minus the cosine of the angle between the two tensors" }),
   ];
 }
 
@@ -145,11 +145,11 @@ function setUpNorms() {
     label: "Local norm of each weight's gradient, target and reference", rows: value.length, rowHeight: 34,
     columns: [
       { title: "Weight", width: "minmax(150px, 1fr)", class: "site", tip: true, keys: () => rank, cell: (i) => value[i].fqn },
-      { title: "Gradient norm", width: "minmax(120px, 1.5fr)", class: "c-bars", cell: (i) => el("span", { class: "pair", "aria-hidden": "true" }, bar("target", value[i].target), bar("reference", value[i].reference)) },
+      { title: "Gradient norm", width: "minmax(120px, 1.5fr)", from: 620, cell: (i) => el("span", { class: "pair", "aria-hidden": "true" }, bar("target", value[i].target), bar("reference", value[i].reference)) },
       { title: "target", width: "84px", align: "right", first: -1, keys: keys("target"), cell: (i) => number(value[i].target, 4) },
-      { title: "reference", width: "88px", align: "right", class: "c-step", first: -1, keys: keys("reference"), cell: (i) => number(value[i].reference, 4) },
-      { title: "norm differs", width: "104px", align: "right", first: -1, hint: "|target − reference| / reference", keys: keys("rel_diff"), cell: (i) => number(value[i].rel_diff) },
-      { title: "rel L2", width: "78px", align: "right", first: -1, hint: "Norm of the difference over the norm of the reference", keys: keys("rel_l2"), cell: (i) => number(value[i].rel_l2) },
+      { title: "reference", width: "88px", align: "right", from: 460, first: -1, keys: keys("reference"), cell: (i) => number(value[i].reference, 4) },
+      { title: "norm differs", width: "96px", align: "right", from: 380, first: -1, hint: "|target − reference| / reference", keys: keys("rel_diff"), cell: (i) => error(value[i].rel_diff) },
+      { title: "rel L2", width: "78px", align: "right", first: -1, hint: "Norm of the difference over the norm of the reference", keys: keys("rel_l2"), cell: (i) => error(value[i].rel_l2) },
     ],
   });
 }
@@ -168,13 +168,13 @@ async function setUpPrecision() {
     return el("span", { class: (text || "") === (other || "") ? "" : "unlike", title: text || "" }, brief(text));
   };
   const word = (name, title, width, extra = {}) => ({ title, width, tip: true, keys: () => c[name].keys, cell: (i) => c[name].get(i) || "–", ...extra });
-  const both = (what) => ["target", "reference"].map((side) => ({ title: `${side} ${what}`, width: "minmax(104px, .7fr)", class: "mono-cell", cell: dtype(side, what) }));
+  const both = (what) => ["target", "reference"].map((side) => ({ title: `${side} ${{ input: "in", weight: "weight", output: "out" }[what]}`, width: "minmax(96px, .7fr)", class: "mono-cell", from: what === "weight" ? 900 : what === "input" ? 700 : 0, cell: dtype(side, what) }));
   const table = new VirtualTable($("precision-table"), {
     label: "Dtypes of each call on both sides", rows: data.rows,
     rowClass: (i) => (c.differs.get(i) === "true" ? "r-different" : ""),
-    columns: [word("role", "Role", "86px"), word("module", "Module", "minmax(120px, .9fr)", { class: "site", cell: (i) => moduleName(c.module.get(i)) }),
-      { ...word("name", "Call", "minmax(120px, .9fr)", { class: "site" }), cell: (i) => shortSite(c.name.get(i) === c.module.get(i) ? c.type.get(i) || "module" : c.name.get(i) || "") },
-      ...both("input"), ...both("weight"), ...both("output"), word("note", "Note", "minmax(150px, 1.2fr)")],
+    columns: [word("role", "Role", "76px", { from: 560 }), word("module", "Module", "minmax(96px, .8fr)", { class: "site", cell: (i) => moduleName(c.module.get(i)) }),
+      { ...word("name", "Call", "minmax(96px, 1fr)", { class: "site", from: 460 }), cell: (i) => shortSite(c.name.get(i) === c.module.get(i) ? c.type.get(i) || "module" : c.name.get(i) || "") },
+      ...both("input"), ...both("weight"), ...both("output"), word("note", "Note", "minmax(190px, 1.3fr)", { from: 1000 })],
   });
   const differing = table.all.filter((i) => c.differs.get(i) === "true"), box = $("only-differing");
   const apply = () => table.show(box?.checked ? differing : table.all);

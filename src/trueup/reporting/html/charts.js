@@ -126,8 +126,8 @@ class DepthChart {
     this.dot.setAttribute("cx", at);
     this.dot.setAttribute("cy", level);
     this.tip.replaceChildren(el("b", {}, moduleName(p.module)), el("span", {}, p.type || ""),
-      el("span", {}, p.error === 0 ? "bit-equal" : `rel L2 ${number(p.error)}`),
-      el("span", {}, p.bound === null ? "" : `allowed ${number(p.bound)}${p.error > p.bound ? `, ${ratio(p.error / p.bound)}` : ""}`));
+      el("span", {}, p.error === 0 ? "bit-equal" : `rel L2 ${error(p.error)}`),
+      el("span", {}, p.bound === null ? "" : `allowed ${error(p.bound)}${p.error > p.bound ? `, ${ratio(p.error / p.bound)}` : ""}`));
     const flip = at > this.width / 2;
     this.tip.style.left = flip ? "auto" : `${at + 14}px`;
     this.tip.style.right = flip ? `${this.width - at + 14}px` : "auto";

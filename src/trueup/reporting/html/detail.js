@@ -40,11 +40,11 @@ class Detail {
     const rel = get("rel_l2"), bound = get("tolerance"), score = get("score"), rule = this.report.tolerance || {};
     const verdict = el("p", { class: "rule" });
     if (rel === null) verdict.append(get("reason") || "There is no error to state for this record.");
-    else if (get("bits_equal")) verdict.append("Every bit is equal.");
-    else verdict.append(el("b", {}, `rel L2 ${number(rel)}`), get("evidence") === "statistics" ? " or more" : "", score !== null && score <= 1 ? " is within " : " against ",
-      el("b", {}, number(bound)), " allowed", score === null ? "" : `: ${ratio(score)} the tolerance.`);
-    const rows = [["max |difference|", number(get("max_abs_diff"))], ["cosine", get("cosine_similarity") === null ? "–" : Number(get("cosine_similarity")).toFixed(9)],
-      ["scale", number(get("scale"), 7)], ["residual", number(get("residual"))], ["elements above", get("fraction_above") === null ? "–" : `${number(get("fraction_above") * 100)} %`],
+    else if (get("bits_equal") === "true") verdict.append("Every bit is equal.");
+    else verdict.append(el("b", {}, `rel L2 ${error(rel)}`), get("evidence") === "statistics" ? " or more" : "", score !== null && score <= 1 ? " is within " : " against ",
+      el("b", {}, error(bound)), " allowed", score === null ? "" : `: ${ratio(score)} the tolerance.`);
+    const rows = [["max |difference|", error(get("max_abs_diff"))], ["cosine", get("cosine_similarity") === null ? "–" : Number(get("cosine_similarity")).toFixed(9)],
+      ["scale", number(get("scale"), 7)], ["residual", error(get("residual"))], ["elements above", get("fraction_above") === null ? "–" : `${number(get("fraction_above") * 100)} %`],
       ["max ulp", number(get("max_ulp_diff"))]].filter(([, value]) => value !== "–");
     return el("section", {}, verdict, get("reason") && rel !== null ? el("p", {}, get("reason")) : null,
       rows.length ? el("dl", { class: "metrics" }, rows.map(([key, value]) => el("div", {}, el("dt", {}, key), el("dd", {}, value)))) : null,
@@ -68,7 +68,7 @@ class Detail {
       const a = get(`target_${key}`), b = get(`reference_${key}`);
       if (a === null && b === null) return null;
       const same = a === b || (Number.isNaN(a) && Number.isNaN(b));
-      const gap = typeof a === "number" && typeof b === "number" && !same ? number(a - b) : same ? "" : "≠";
+      const gap = typeof a === "number" && typeof b === "number" && !same ? error(a - b) : same ? "" : "≠";
       return el("tr", { class: same ? "" : "differs" }, el("th", { scope: "row" }, label), el("td", {}, show(a)), el("td", {}, show(b)), el("td", { class: "gap" }, gap));
     };
     const text = (value) => (value === null ? "–" : String(value));

@@ -29,7 +29,8 @@ function svg(tag, attributes, ...children) {
   return node;
 }
 
-const num = (value) => (value === null || value === undefined ? null : Number(value));
+// Numbers of result.json, where infinities are words.
+const num = (value) => (value === null || value === undefined ? null : Number({ inf: Infinity, "-inf": -Infinity, nan: NaN }[value] ?? value));
 
 function number(value, digits = 3) {
   if (value === null || value === undefined) return "–";
@@ -55,6 +56,17 @@ function ratio(value) {
   if (!Number.isFinite(value)) return number(value);
   if (value >= 1e6) return number(value, 2) + "×";
   return (value >= 10 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(2)))) + "×";
+}
+
+function briefRatio(value) {
+  if (value === null || !Number.isFinite(value) || value < 1e4 || value >= 1e6) return ratio(value);
+  return `${Math.round(value / 1000)}k×`;
+}
+
+// A size of an error: one decimal and an exponent, so that a column of them can be read down.
+function error(value) {
+  if (value === null || value === undefined || !Number.isFinite(value) || value === 0) return number(value);
+  return Math.abs(value) >= 0.1 && Math.abs(value) < 1000 ? String(Number(value.toPrecision(2))) : value.toExponential(1).replace("e+", "e");
 }
 
 const count = (value) => value.toLocaleString("en");

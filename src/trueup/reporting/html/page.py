@@ -1,4 +1,4 @@
-"""Fill the page: what a person reads first is text of the document, what they explore are tables it carries."""
+"""Fill the page: what is read first is text of the document, what is explored are tables it carries."""
 
 from __future__ import annotations
 
@@ -20,21 +20,45 @@ from trueup.reporting.html.payload import encode_tables
 from trueup.reporting.model import BEYOND, STATUS_ORDER, Report, run_facts
 
 MAX_ROWS = 250_000
-"""Records one page holds; of a larger result the most telling ones, and the page says how many it leaves out."""
+"""Records one page holds; of a larger result the worst ones, and the page says how many it leaves out."""
 
 MAX_PRECISION_ROWS = 100_000
 MAX_SCALAR_ROWS = 8
-GLYPHS = {"agree": ("✓", "The runs agree"), "differ": ("≠", "The runs differ"), "undecided": ("?", "Undecided")}
+GLYPHS = {
+    "agree": ("✓", "The runs agree"),
+    "differ": ("≠", "The runs differ"),
+    "undecided": ("?", "Undecided"),
+}
 STATUS_GLYPHS = dict(zip(STATUS_ORDER, "◆≠▲→?∅≈=", strict=True))
 SCRIPTS = ("data.js", "format.js", "table.js", "charts.js", "tree.js", "detail.js", "app.js")
-LISTED = """step rank status phase slot module name type site target_dtype reference_dtype target_shape reference_shape
-    rel_l2 tolerance score max_abs_diff cosine_similarity""".split()
-"""Columns the table, its search and its filters read; the others are decoded when details are first opened."""
+LISTED = [
+    "step",
+    "rank",
+    "status",
+    "phase",
+    "slot",
+    "module",
+    "name",
+    "type",
+    "site",
+    "target_dtype",
+    "reference_dtype",
+    "target_shape",
+    "reference_shape",
+    "rel_l2",
+    "tolerance",
+    "score",
+    "max_abs_diff",
+    "cosine_similarity",
+]
+"""Columns the table and its filters read; the others are decoded when details are first opened."""
 
 
 def write_html(report: Report, path: Path, *, max_rows: int = MAX_ROWS) -> None:
     """Write ``report.html``: one file, nothing loaded from elsewhere, every name in it escaped."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     template = environment.from_string(_asset("page.html.j2"))
     path.write_text(template.render(_context(report, max_rows)), encoding="utf-8")
 
@@ -52,33 +76,58 @@ def _context(report: Report, max_rows: int) -> dict[str, Any]:
     style = _asset("page.css")
     total = report.num_records()
     records = _telling(report.records, total, max_rows)
-    precision = report.precision.sort("differs", descending=True, maintain_order=True).head(MAX_PRECISION_ROWS)
+    precision = report.precision.sort("differs", descending=True, maintain_order=True).head(
+        MAX_PRECISION_ROWS
+    )
     precision_table = precision.sort("order").collect()
     details = records.drop([name for name in records.columns if name in LISTED])
     names = ("records", "details", "stacks", "precision")
     listed = records.select(name for name in LISTED if name in records.columns)
     encoded = encode_tables([listed, details, _stacks(report, records), precision_table])
-    tables = [item for item in zip(names, encoded, strict=True) if item[0] != "precision" or precision_table.height]
+    tables = [
+        item for item in zip(names, encoded, strict=True) if item[0] != "precision" or precision_table.height
+    ]
     outcome = GLYPHS.get(report.verdict.outcome, GLYPHS["undecided"])
     depth = report.summary.get("depth") or []
     phases = {point.get("phase") for point in depth}
     return {
-        "script": Markup(script), "script_hash": _hash(script), "style": Markup(style), "style_hash": _hash(style),
-        "data": _embedded(report), "tables": tables, "version": trueup.__version__, "verdict": report.verdict,
-        "glyph": outcome[0], "verdict_word": outcome[1],
+        "script": Markup(script),
+        "script_hash": _hash(script),
+        "style": Markup(style),
+        "style_hash": _hash(style),
+        "data": _embedded(report),
+        "tables": tables,
+        "version": trueup.__version__,
+        "verdict": report.verdict,
+        "glyph": outcome[0],
+        "verdict_word": outcome[1],
         "names": {side: plain(report.path(side)) for side in ("target", "reference")},
-        "coordinates": _coordinates(report), "sources": _sources(report),
-        "has": {"depth": bool(phases & {"forward", "backward"}), "forward": "forward" in phases,
-                "backward": "backward" in phases, "norms": bool(report.summary.get("local_norms")),
-                "precision": precision_table.height > 0},
-        "depth_place": _depth_place(depth), "compared": int(report.counts.get("compared", 0)),
-        "statuses": [{"key": key, "label": key.replace("_", " "), "glyph": STATUS_GLYPHS[key], "count": value}
-                     for key, value in report.status_counts().items()],
-        "phases": _phases(report), "held": records.height, "left_out": total - records.height,
-        **_precision(precision_table), "scalars": _scalars(report.summary.get("scalars") or []),
-        "unmatched": report.unmatched(), "unmatched_words": _unmatched_words(report),
-        **_facts(report), "tolerance": {"formula": "", "origin": "", "constants": {}} | dict(
-            report.summary.get("tolerance") or {}), "notes": report.summary.get("notes") or [],
+        "coordinates": _coordinates(report),
+        "sources": _sources(report),
+        "has": {
+            "depth": bool(phases & {"forward", "backward"}),
+            "forward": "forward" in phases,
+            "backward": "backward" in phases,
+            "norms": bool(report.summary.get("local_norms")),
+            "precision": precision_table.height > 0,
+        },
+        "depth_place": _depth_place(depth),
+        "compared": int(report.counts.get("compared", 0)),
+        "statuses": [
+            {"key": key, "label": key.replace("_", " "), "glyph": STATUS_GLYPHS[key], "count": value}
+            for key, value in report.status_counts().items()
+        ],
+        "phases": _phases(report),
+        "held": records.height,
+        "left_out": total - records.height,
+        **_precision(precision_table),
+        "scalars": _scalars(report.summary.get("scalars") or []),
+        "unmatched": report.unmatched(),
+        "unmatched_words": _unmatched_words(report),
+        **_facts(report),
+        "tolerance": {"formula": "", "origin": "", "constants": {}}
+        | dict(report.summary.get("tolerance") or {}),
+        "notes": report.summary.get("notes") or [],
     }
 
 
@@ -88,11 +137,22 @@ def _telling(records: pl.LazyFrame, total: int, limit: int) -> pl.DataFrame:
     if total <= limit:
         return records.sort(ordered).collect(engine="streaming")
     status = pl.col("status").cast(pl.String)
-    weight = pl.when(status.is_in(BEYOND)).then(0).when(status.is_in(["undecided", "unmatched"])).then(1).otherwise(2)
+    weight = (
+        pl.when(status.is_in(BEYOND))
+        .then(0)
+        .when(status.is_in(["undecided", "unmatched"]))
+        .then(1)
+        .otherwise(2)
+    )
     kept = records.with_row_index("_row").select("_row", *ordered, weight.alias("_weight"))
     rows = kept.bottom_k(limit, by=["_weight", *ordered]).select("_row").collect(engine="streaming")
-    return (records.with_row_index("_row").join(rows.lazy(), on="_row", how="semi").drop("_row").sort(ordered)
-            .collect(engine="streaming"))
+    return (
+        records.with_row_index("_row")
+        .join(rows.lazy(), on="_row", how="semi")
+        .drop("_row")
+        .sort(ordered)
+        .collect(engine="streaming")
+    )
 
 
 def _stacks(report: Report, records: pl.DataFrame) -> pl.DataFrame:
@@ -101,16 +161,27 @@ def _stacks(report: Report, records: pl.DataFrame) -> pl.DataFrame:
         name = f"{side}_stack"
         used = records[name].drop_nulls().unique().to_list() if name in records.columns else []
         rows += [(side, number, "\x1f".join(report.frames({name: number}, side))) for number in used]
-    return pl.DataFrame(rows, orient="row", schema={"side": pl.String, "number": pl.Int64, "frames": pl.String})
+    return pl.DataFrame(
+        rows, orient="row", schema={"side": pl.String, "number": pl.Int64, "frames": pl.String}
+    )
 
 
 def _embedded(report: Report) -> Markup:
     """The small part of the result the scripts read; no ``<`` survives, so no name can end the element."""
-    kept = {key: report.summary.get(key) for key in ("modules", "depth", "local_norms", "scalars", "tolerance")}
+    kept = {
+        key: report.summary.get(key) for key in ("modules", "depth", "local_norms", "scalars", "tolerance")
+    }
     verdict = report.verdict
-    kept["verdict"] = {"where": verdict.where, "owner": verdict.owner, "step": verdict.step, "rank": verdict.rank,
-                       "phase": verdict.phase}
-    text = json.dumps(_speakable(kept), ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
+    kept["verdict"] = {
+        "where": verdict.where,
+        "owner": verdict.owner,
+        "step": verdict.step,
+        "rank": verdict.rank,
+        "phase": verdict.phase,
+    }
+    text = json.dumps(
+        _speakable(kept), ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str
+    )
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
@@ -118,7 +189,7 @@ def _embedded(report: Report) -> Markup:
 
 def _speakable(value: Any) -> Any:
     if isinstance(value, float) and value - value != 0:
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+        return str(value)
     if isinstance(value, Mapping):
         return {str(key): _speakable(item) for key, item in value.items()}
     return [_speakable(item) for item in value] if isinstance(value, (list, tuple)) else value
@@ -126,15 +197,21 @@ def _speakable(value: Any) -> Any:
 
 def _coordinates(report: Report) -> str:
     verdict = report.verdict
-    parts = (verdict.phase, f"step {verdict.step}" if verdict.step is not None else None,
-             f"rank {verdict.rank}" if verdict.rank is not None else None)
+    parts = (
+        verdict.phase,
+        f"step {verdict.step}" if verdict.step is not None else None,
+        f"rank {verdict.rank}" if verdict.rank is not None else None,
+    )
     return " · ".join(part for part in parts if part)
 
 
 def _sources(report: Report) -> list[tuple[str, tuple[str, str]]]:
     first = report.first() if report.verdict.where else None
     found = [(side, report.frames(first, side)) for side in ("target", "reference")]
-    return [(side, short_frame(plain(frames[0]))) for side, frames in found if frames]
+    sources = [(side, short_frame(plain(frames[0]))) for side, frames in found if frames]
+    if len(sources) == 2 and sources[0][1] == sources[1][1]:
+        return [("both sides", sources[0][1])]
+    return sources
 
 
 def _depth_place(depth: Sequence[Mapping[str, Any]]) -> str:
@@ -159,8 +236,9 @@ def _phases(report: Report) -> list[dict[str, Any]]:
 
 def _precision(table: pl.DataFrame) -> dict[str, Any]:
     differing = int(table["differs"].sum()) if table.height else 0
-    words = (f"Dtypes of inputs, weights and outputs of {count(table.height, 'call')}, side by side. "
-             + ("They are the same on both sides." if not differing else f"{count(differing)} differ."))
+    words = f"Dtypes of inputs, weights and outputs of {count(table.height, 'call')}, side by side. " + (
+        "They are the same on both sides." if not differing else f"{count(differing)} differ."
+    )
     return {"num_differing": differing, "precision_words": words}
 
 
@@ -171,26 +249,52 @@ def _scalars(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for name, series in named.items():
         beyond = [row for row in series if row.get("beyond")]
-        shown = [row for row in series if row in beyond[:MAX_SCALAR_ROWS] or row in series[:2]][:MAX_SCALAR_ROWS]
+        shown = [row for row in series if row in beyond[:MAX_SCALAR_ROWS] or row in series[:2]][
+            :MAX_SCALAR_ROWS
+        ]
         shown = series[:MAX_SCALAR_ROWS] if len(shown) < 3 else shown
-        words = f"beyond tolerance from step {beyond[0]['step']} on" if beyond else f"agrees at {count(len(series), 'step')}"
-        found.append({"name": name, "label": name.replace("_", " "), "words": words, "more": len(series) - len(shown),
-                      "rows": [{"step": row["step"], "target": number(row.get("target"), digits=7), "beyond": row.get("beyond"),
-                                "reference": number(row.get("reference"), digits=7), "gap": number(row.get("rel_diff"))}
-                               for row in shown]})
+        words = (
+            f"beyond tolerance from step {beyond[0]['step']} on"
+            if beyond
+            else f"agrees at {count(len(series), 'step')}"
+        )
+        found.append(
+            {
+                "name": name,
+                "label": name.replace("_", " "),
+                "words": words,
+                "more": len(series) - len(shown),
+                "rows": [
+                    {
+                        "step": row["step"],
+                        "target": number(row.get("target"), digits=7),
+                        "beyond": row.get("beyond"),
+                        "reference": number(row.get("reference"), digits=7),
+                        "gap": number(row.get("rel_diff")),
+                    }
+                    for row in shown
+                ],
+            }
+        )
     return found
 
 
 def _unmatched_words(report: Report) -> str:
     groups, total = report.unmatched(), report.num_unmatched_groups()
-    words = ("Every one of them lies between matched sites that agree: the same mathematics through other calls."
-             if report.summary.get("bracketed") else "Not all of them lie between matched sites that agree.")
+    words = (
+        "Every one of them lies between matched sites that agree: the same mathematics through other calls."
+        if report.summary.get("bracketed")
+        else "Not all of them lie between matched sites that agree."
+    )
     return words + (f" The first {len(groups)} of {total:,} groups." if total > len(groups) else "")
 
 
 def _facts(report: Report) -> dict[str, Any]:
     facts = run_facts(report)
     differing = sum(1 for fact in facts if fact["differs"])
-    words = (f"{count(differing, 'fact')} of the two runs {'differs' if differing == 1 else 'differ'}."
-             if differing else "Every recorded fact of the two runs is the same.")
+    words = (
+        f"{count(differing, 'fact')} of the two runs {'differs' if differing == 1 else 'differ'}."
+        if differing
+        else "Every recorded fact of the two runs is the same."
+    )
     return {"facts": facts, "facts_words": words}

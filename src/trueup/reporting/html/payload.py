@@ -1,12 +1,12 @@
 """Tables as a page carries them: columnar, dictionary-encoded, gzipped, base64.
 
-Layout of one table, before compression: the length of the header (uint32, little endian), the header (JSON), then the
-bytes of each column one after another. A header entry has ``name``, ``kind``, ``bytes`` and maybe ``nulls`` (bytes of
-a uint8 mask that follows the column) and ``words`` (a dictionary). Kinds:
+Layout of one table, before compression: the length of the header (uint32, little endian), the header (JSON),
+then the bytes of each column one after another. A header entry has ``name``, ``kind``, ``bytes`` and maybe
+``nulls`` (bytes of a uint8 mask that follows the column) and ``words`` (a dictionary). Kinds:
 
 - ``code``: uint8/16/32 numbers of words, 0 for null.
-- ``float``: float64, rounded to 32 bits of mantissa (9 digits), its eight byte planes apart: the planes of rounded
-  and repeated numbers are runs of one byte, which gzip removes.
+- ``float``: float64, rounded to 32 bits of mantissa (9 digits), its eight byte planes apart: the planes of
+  rounded and repeated numbers are runs of one byte, which gzip removes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 // A table of any length: only the rows in sight exist. Keyboard: arrows, page, home, end, Enter.
 
 class VirtualTable {
-  constructor(host, { columns, rows, label, rowHeight = 30, rowClass = null, onOpen = null, onSort = null }) {
-    Object.assign(this, { host, columns, label, rowHeight, rowClass, onOpen, onSort });
+  constructor(host, { columns, rows, label, rowHeight = 30, rowClass = null, onOpen = null }) {
+    Object.assign(this, { host, every: columns.filter((column) => !column.hide), label, rowHeight, rowClass, onOpen });
     this.all = Uint32Array.from({ length: rows }, (_, i) => i);
     this.base = this.all;
     this.view = this.all;
@@ -12,9 +12,7 @@ class VirtualTable {
     this.#build();
   }
   #build() {
-    const visible = this.columns.map((column) => column.width).join(" ");
-    this.host.style.setProperty("--columns", visible);
-    this.head = el("div", { class: "vt-head", role: "row" }, this.columns.map((column, index) => this.#header(column, index)));
+    this.head = el("div", { class: "vt-head", role: "row" });
     this.body = el("div", { class: "vt-body", role: "rowgroup" });
     this.scroller = el("div", { class: "vt-scroll", tabindex: "0", role: "grid", "aria-label": this.label }, this.head, this.body);
     this.empty = el("p", { class: "vt-empty", hidden: true }, "Nothing matches these filters.");
@@ -22,29 +20,44 @@ class VirtualTable {
     this.scroller.addEventListener("scroll", () => this.#schedule(), { passive: true });
     this.scroller.addEventListener("keydown", (event) => this.#key(event));
     this.body.addEventListener("click", (event) => this.#click(event));
-    new ResizeObserver(() => this.#schedule()).observe(this.scroller);
+    new ResizeObserver(() => { this.#fit(); this.#schedule(); }).observe(this.scroller);
+    this.#fit();
     this.#layout();
   }
-  #header(column, index) {
+  // A narrow table leaves out the columns it has no room for; details have them all.
+  #fit() {
+    const columns = this.every.filter((column) => (column.from || 0) <= this.host.clientWidth);
+    if (columns.length === this.columns?.length) return;
+    this.columns = columns;
+    this.host.style.setProperty("--columns", columns.map((column) => column.width).join(" "));
+    this.head.replaceChildren(...columns.map((column) => this.#header(column)));
+    for (const node of this.pool) delete node.dataset.row;
+    this.#mark();
+  }
+  #header(column) {
     const align = `cell ${column.align || ""} ${column.class || ""}`;
     if (column.keys === undefined) return el("div", { class: align, role: "columnheader", title: column.hint }, column.title);
-    const button = el("button", { type: "button", title: column.hint, onclick: () => this.sortBy(index) }, column.title, el("i", {}));
+    const button = el("button", { type: "button", title: column.hint, onclick: () => this.sortBy(column) }, column.title, el("i", {}));
     return el("div", { class: align, role: "columnheader", "aria-sort": "none" }, button);
   }
-  sortBy(index, direction) {
-    const column = this.columns[index];
-    const next = direction || (this.sort?.index !== index ? column.first || 1 : this.sort.direction === (column.first || 1) ? -this.sort.direction : 0);
-    this.sort = next ? { index, direction: next } : null;
-    [...this.head.children].forEach((cell, i) => {
-      if (cell.hasAttribute("aria-sort"))
-        cell.setAttribute("aria-sort", this.sort?.index === i ? (next > 0 ? "ascending" : "descending") : "none");
-    });
+  // The useful direction first, then the other one, then execution order again.
+  sortBy(column) {
+    const first = column.first || 1;
+    const next = this.sort?.column !== column ? first : this.sort.direction === first ? -first : 0;
+    this.sort = next ? { column, direction: next } : null;
+    this.#mark();
     this.show(this.base);
+  }
+  #mark() {
+    [...this.head.children].forEach((cell, i) => {
+      const sorted = this.sort?.column === this.columns[i] && this.sort.direction;
+      if (cell.hasAttribute("aria-sort")) cell.setAttribute("aria-sort", sorted ? (sorted > 0 ? "ascending" : "descending") : "none");
+    });
   }
   // Show these rows (indices into the data, in execution order), sorted as the person chose.
   show(rows) {
     this.base = rows;
-    this.view = this.sort ? sortedView(rows, this.columns[this.sort.index].keys(), this.sort.direction) : rows;
+    this.view = this.sort ? sortedView(rows, this.sort.column.keys(), this.sort.direction) : rows;
     this.active = -1;
     this.scroller.scrollTop = 0;
     this.#layout();
@@ -55,7 +68,6 @@ class VirtualTable {
     this.body.style.height = `${this.height}px`;
     this.scroller.setAttribute("aria-rowcount", this.view.length);
     this.empty.hidden = this.view.length > 0;
-    this.drawn = null;
     this.#draw();
   }
   #schedule() {

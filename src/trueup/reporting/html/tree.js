@@ -14,7 +14,7 @@ class ModuleTree {
     const byName = new Map();
     const ensure = (fqn) => {
       if (byName.has(fqn)) return byName.get(fqn);
-      const node = { fqn, leaf: fqn.slice(fqn.lastIndexOf(".") + 1), type: null, children: [], own: {}, open: false };
+      const node = { fqn, leaf: fqn.slice(fqn.lastIndexOf(".") + 1), type: null, children: [], own: {}, order: Infinity, open: false };
       byName.set(fqn, node);
       if (fqn !== "") ensure(fqn.includes(".") ? fqn.slice(0, fqn.lastIndexOf(".")) : "").children.push(node);
       return node;
@@ -23,14 +23,17 @@ class ModuleTree {
     for (const entry of modules) {
       const node = ensure(entry.fqn);
       node.type = entry.type;
+      node.order = entry.order ?? Infinity;
       node.own = { forward: num(entry.worst_forward), backward: num(entry.worst_backward), grad: num(entry.worst_grad) };
     }
     const fold = (node) => {
       node.score = { ...node.own };
       for (const child of node.children) {
         fold(child);
+        if (node.type === null) node.order = Math.min(node.order, child.order);
         for (const key of ["forward", "backward", "grad"]) node.score[key] = worse(node.score[key] ?? null, child.score[key] ?? null);
       }
+      node.children.sort((a, b) => a.order - b.order);
       node.score.worst = worse(worse(node.score.forward ?? null, node.score.backward ?? null), node.score.grad ?? null);
     };
     fold(root);
@@ -65,7 +68,7 @@ class ModuleTree {
       class: `node${node === this.selected ? " selected" : ""}${node.fqn === this.owner && node.fqn !== "" ? " owner" : ""}`, role: "treeitem", "aria-level": level,
       "aria-expanded": branch ? String(node.open) : null, "aria-selected": String(node === this.selected), tabindex: focusable ? "0" : "-1",
       title: `${moduleName(node.fqn)}${node.type ? ` (${node.type})` : ""}: worst ${ratio(score)} the tolerance`,
-    }, twist, label, el("span", { class: "type" }, node.type || ""), scoreBar(score), el("span", { class: `times${score !== null && !(score <= 1) ? " over" : ""}` }, score === 0 ? "=" : ratio(score)));
+    }, twist, label, el("span", { class: "type" }, node.type || ""), scoreBar(score), el("span", { class: `times${score !== null && !(score <= 1) ? " over" : ""}` }, score === 0 ? "=" : briefRatio(score)));
     line.style.setProperty("--level", level - 1);
     line.addEventListener("click", (event) => {
       this.focus = node;
