@@ -1,0 +1,1 @@
+"""Models faults are planted in."""
