@@ -39,8 +39,10 @@
 /* Tensor memory: any type may be read through any other, at any address. */
 #ifdef __GNUC__
 #define LOOSE __attribute__((may_alias, aligned(1)))
+#define ALIGNED __attribute__((aligned(64)))
 #else
 #define LOOSE
+#define ALIGNED
 #endif
 typedef float LOOSE loose_float;
 typedef double LOOSE loose_double;
@@ -97,11 +99,8 @@ typedef struct {
 /* ------------------------------------------------------------------ constant tables, filled once at import */
 
 static uint64_t GENERATOR[MAX_DIMS + 1];               /* the last one: real and imaginary part */
-static uint64_t POWERS[MAX_DIMS + 1][4][TILE];         /* digest weights along one dim, laid out in planes */
-#ifdef __GNUC__
-__attribute__((aligned(64)))
-#endif
-static uint32_t SIGN[SIGNS + PERIOD];                  /* sign bits as masks */
+static ALIGNED uint64_t POWERS[MAX_DIMS + 1][4][TILE];         /* digest weights along one dim, laid out in planes */
+static ALIGNED uint32_t SIGN[SIGNS + PERIOD];                  /* sign bits as masks */
 static float FP8[4][256];
 static uint32_t CRC[16][256];
 static int use_avx512;
@@ -715,8 +714,8 @@ static void summarise_tile(const Walk *w, const char *raw, int n, int64_t flat, 
 }
 
 static void walk(Walk *w, const char *data, int64_t flat, int want, State *st) {
-    uint64_t weights[TILE], built[TILE], partial[MAX_DIMS + 2], step;
-    uint64_t gathered[TILE];
+    uint64_t weights[TILE], partial[MAX_DIMS + 2], step;
+    ALIGNED uint64_t built[TILE], gathered[TILE];
     int64_t index[MAX_DIMS + 1] = {0};
     int log_lanes = w->item_bytes == 8 ? 0 : w->item_bytes == 4 ? 1 : w->item_bytes == 2 ? 2 : 3;
     const uint64_t *planes = NULL;
