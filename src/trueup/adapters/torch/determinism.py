@@ -17,6 +17,7 @@ _NPU_ENVIRONMENT = {
     "ATB_LLM_LCOC_ENABLE": "0",
 }
 """read by the NPU's libraries; the values msprobe 26.2.0 sets"""
+_switched_off: list[str] = []
 
 
 def seed(number: int) -> None:
@@ -35,13 +36,23 @@ def set_deterministic(on: bool) -> None:
     start are set, where the person has not set them.
     """
     torch.use_deterministic_algorithms(on)
+    _switch_cudnn(off=on)
     if not on:
         return
-    torch.backends.cudnn.enabled = False
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if getattr(torch, "npu", None) is not None:
         for name, value in _NPU_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+
+
+def _switch_cudnn(*, off: bool) -> None:
+    """Switch cuDNN off, or back on where it was switched off here; a program's own choice stays."""
+    if off and torch.backends.cudnn.enabled:
+        torch.backends.cudnn.enabled = False
+        _switched_off.append("cudnn")
+    elif not off and _switched_off:
+        torch.backends.cudnn.enabled = True
+        _switched_off.clear()
 
 
 def set_cudnn_deterministic(on: bool) -> None:
