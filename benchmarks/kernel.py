@@ -77,7 +77,7 @@ def time_comparison(name: str) -> None:
 def main() -> None:
     if not AVAILABLE:
         raise SystemExit("the C kernel is not built: pip install -e .")
-    print(f"AVX-512: {bool(kernels.USES_AVX512)}")
+    print(f"AVX-512: {bool(kernels.HAS_AVX512)}")
     for name in ("float32", "bfloat16", "float16", "float64"):
         time_summaries(name)
     buffer = values("float32", 131_072)

@@ -58,6 +58,18 @@ def test_equals_the_definition(case: tuple[NDArray[Any], str]) -> None:
     assert_same(summarise_array(array, EVERYTHING, dtype), summarise_by_definition(array, EVERYTHING, dtype))
 
 
+@settings(deadline=None, max_examples=200)
+@given(arrays())
+def test_the_portable_loops_do_too(case: tuple[NDArray[Any], str]) -> None:
+    array, dtype = case
+    assert not _native.kernels.allow_avx512(False)
+    try:
+        actual = summarise_array(array, EVERYTHING, dtype)
+    finally:
+        _native.kernels.allow_avx512(True)
+    assert_same(actual, summarise_by_definition(array, EVERYTHING, dtype))
+
+
 @settings(deadline=None)
 @given(arrays())
 def test_layout_does_not_matter(case: tuple[NDArray[Any], str]) -> None:

@@ -103,7 +103,7 @@ static ALIGNED uint64_t POWERS[MAX_DIMS + 1][4][TILE];         /* digest weights
 static ALIGNED uint32_t SIGN[SIGNS + PERIOD];                  /* sign bits as masks */
 static float FP8[4][256];
 static uint32_t CRC[16][256];
-static int use_avx512;
+static int has_avx512, use_avx512;
 
 static uint64_t splitmix64(uint64_t x) {
     x += 0x9E3779B97F4A7C15ull;
@@ -166,8 +166,9 @@ static void fill_tables(void) {
         for (int k = 1; k < 16; k++) CRC[k][i] = CRC[0][CRC[k - 1][i] & 0xff] ^ (CRC[k - 1][i] >> 8);
 #ifdef HAS_X86
     __builtin_cpu_init();
-    use_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+    has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    use_avx512 = has_avx512;
 #endif
 }
 
@@ -396,7 +397,10 @@ AVX512 static uint64_t tile_avx512(const loose_float *x, int n, Lanes *lanes, co
         if (planes) codes[i / BLOCK] = block_avx512(x + i, length, lanes, 1, planes + i / 2, hash);
         else codes[i / BLOCK] = block_avx512(x + i, length, lanes, 0, NULL, hash);
     }
-    return planes ? (uint64_t)_mm512_reduce_add_epi64(_mm512_add_epi64(hash[0], hash[1])) : 0;
+    uint64_t parts[8], total = 0;
+    _mm512_storeu_si512(parts, _mm512_add_epi64(hash[0], hash[1]));
+    for (int i = 0; i < 8; i++) total += parts[i];
+    return total;
 }
 #endif
 
@@ -1064,10 +1068,21 @@ static PyObject *py_compare_pair(PyObject *self, PyObject *const *args, Py_ssize
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(allow_avx512_doc, "allow_avx512(allow) -> bool\nSwitch the AVX-512 loops for tests; returns whether they now run.");
+
+static PyObject *py_allow_avx512(PyObject *self, PyObject *allow) {
+    int wanted = PyObject_IsTrue(allow);
+    (void)self;
+    if (wanted < 0) return NULL;
+    use_avx512 = wanted && has_avx512;
+    return PyBool_FromLong(use_avx512);
+}
+
 #define FASTCALL(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef methods[] = {
     {"summarise", FASTCALL(py_summarise), METH_FASTCALL, summarise_doc},
     {"probe", FASTCALL(py_probe), METH_FASTCALL, probe_doc},
+    {"allow_avx512", py_allow_avx512, METH_O, allow_avx512_doc},
     {"compare_pair", FASTCALL(py_compare_pair), METH_FASTCALL, compare_pair_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -1076,7 +1091,7 @@ static int module_exec(PyObject *module) {
     fill_tables();
     return PyModule_AddIntConstant(module, "SUMMARY_BYTES", sizeof(Summary)) ||
            PyModule_AddIntConstant(module, "PAIR_BYTES", sizeof(Pair)) ||
-           PyModule_AddIntConstant(module, "USES_AVX512", use_avx512);
+           PyModule_AddIntConstant(module, "HAS_AVX512", has_avx512);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)module_exec}, {0, NULL}};
