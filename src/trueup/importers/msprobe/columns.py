@@ -65,6 +65,8 @@ class Columns:
         row = len(self._summaries)
         shape = leaf["shape"]
         dtype = dtype_from_dump(leaf["dtype"])
+        if isinstance(leaf.get("md5"), float):  # in xor mode msprobe gives the value itself of a 0-d tensor
+            leaf = leaf | dict.fromkeys(("Max", "Min", "Mean", "Norm"), leaf["md5"])
         norm = _number(leaf.get("Norm"))
         if norm is not None and norm < 0:  # of a 0-d tensor msprobe gives the value itself
             norm = -norm

@@ -161,7 +161,7 @@ class EntryWriter:
         return call in self._forward or row["arguments"] is not None or bool(absent)
 
     def _forward_ends(self) -> list[int]:
-        """For each call the row of the last forward record in or below it: msprobe lists calls as they end."""
+        """For each call the row of the last forward record in or below: msprobe lists calls at their end."""
         ends, latest = [], -1
         for call in range(len(self._calls)):
             own = self._forward.get(call)
@@ -239,7 +239,7 @@ class EntryWriter:
         self.data[keys[1]] = entry
 
     def _gradient_slots(self, call: int, side: str, slots: list[str]) -> list[str]:
-        """Positions of one side's gradients in msprobe's list: by index, or by tensor where values are nested."""
+        """Slots of one side in the order of msprobe's list: by index, by tensor where values are nested."""
         if all(slot.count(".") == 1 and slot.rpartition(".")[2].isdecimal() for slot in slots):
             return [
                 f"{side}.{n}" for n in range(1 + max((int(s.rpartition(".")[2]) for s in slots), default=-1))
@@ -258,7 +258,8 @@ class EntryWriter:
             for name in (fqn, *self._tied.get(fqn, ())):
                 module, _, own = name.rpartition(".")
                 if module in self._types and module:
-                    key = f"{module_base(module, self._types[module], self._framework)}.{PARAMETERS_GRAD}.{number}"
+                    base = module_base(module, self._types[module], self._framework)
+                    key = f"{base}.{PARAMETERS_GRAD}.{number}"
                     grouped.setdefault(key, []).append((own, summary, requires_grad))
                     last[key] = row
         return [(last[key], (key, leaves)) for key, leaves in grouped.items()]

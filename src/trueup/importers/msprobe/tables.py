@@ -22,6 +22,7 @@ A microbatch begins with the step's first call seen again after a backward entry
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from trueup.errors import TraceError
@@ -32,7 +33,7 @@ from trueup.store import StepTables
 
 NODE_GRADIENT = "gradient leaving the call's last autograd node, in that node's order"
 NO_GRADIENT = "msprobe saw no gradient here"
-_FRAMEWORK_FRAMES = ("/torch/", "/mindspore/", "/msprobe/", "/torch_npu/")
+_FRAMEWORK_FRAME = re.compile(r"-packages/(torch|torch_npu|mindspore|msprobe)/|/torch/(nn|autograd|utils)/")
 _GROUPS = ("optimizer", "clip_grad")
 
 
@@ -238,11 +239,8 @@ class TableBuilder:
                 continue
             names, frames = listed
             frames = frames if isinstance(frames, list) else []
-            self._columns.stacks[int(number)] = [
-                frame_from_dump(f)
-                for f in frames
-                if isinstance(f, str) and not any(w in f for w in _FRAMEWORK_FRAMES)
-            ]
+            own = (f for f in frames if isinstance(f, str) and not _FRAMEWORK_FRAME.search(f))
+            self._columns.stacks[int(number)] = [frame_from_dump(frame) for frame in own]
             found.update(dict.fromkeys((n for n in names if isinstance(n, str)), int(number)))
         return found
 

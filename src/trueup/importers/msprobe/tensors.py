@@ -26,14 +26,14 @@ def tensor_for_dump(summary: dict[str, Any], requires_grad: bool | None, framewo
     }
     kind, _, digest = (summary.get("source_digest") or "").partition(":")
     if kind == "xor":  # then msprobe writes nothing else
-        leaf["md5"] = digest
+        leaf["md5"] = digest if digest.startswith("0x") else float(digest)
     else:
         leaf.update(zip(_STATISTICS, _statistics(summary, framework), strict=True))
     if requires_grad is not None:
         leaf["requires_grad"] = requires_grad
     if summary["crc32"] is not None:
         leaf["md5"] = f"{summary['crc32']:08x}"
-    elif digest:
+    elif digest and kind != "xor":
         leaf["md5"] = digest
     if summary.get("source_extra"):
         leaf.update(json.loads(summary["source_extra"]))

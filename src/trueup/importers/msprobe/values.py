@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -53,7 +54,9 @@ def _read_npy(file: Path, dtype: str) -> StoredTensor:
 def _read_pt(file: Path) -> StoredTensor:
     torch: Any = _optional.require("torch", purpose=f"Reading {file.name}")
     try:
-        value = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a pickle protocol that is about to be refused
+            value = torch.load(file, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise TraceError(
             f"{file} is refused: it holds more than tensor data ({_first_line(error)}), and loading it could "

@@ -1,0 +1,49 @@
+"""Real dumps, unpacked once, and the real msprobe in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_ARCHIVE = _ROOT / "tests/fixtures/msprobe/msprobe-26.2.0.tar.xz"
+_REQUIREMENTS = ["mindstudio-probe==26.2.0", "torch==2.13.0"]
+
+
+@pytest.fixture(scope="session")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the dumps that msprobe 26.2.0 wrote, to be left as it is."""
+    folder = tmp_path_factory.mktemp("msprobe")
+    with tarfile.open(_ARCHIVE) as archive:
+        if sys.version_info >= (3, 12):
+            archive.extractall(folder, filter="data")
+        else:
+            archive.extractall(folder)
+    return folder / "msprobe-26.2.0"
+
+
+@pytest.fixture(scope="session")
+def msprobe_command() -> list[str]:
+    """The real msprobe: of ``TRUEUP_MSPROBE_VENV``, or of ``.cache/msprobe-venv``, which CI makes."""
+    home = Path(os.environ.get("TRUEUP_MSPROBE_VENV") or _ROOT / ".cache/msprobe-venv")
+    program = home / "bin" / "msprobe"
+    if not program.exists():
+        if os.environ.get("CI") != "true":
+            pytest.skip(
+                f"msprobe is not installed in {home}; set TRUEUP_MSPROBE_VENV, or CI=true to install it"
+            )
+        _install(home)
+    return [str(program)]
+
+
+def _install(home: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+    index = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]
+    pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", *_REQUIREMENTS]
+    if subprocess.run([*pip, *index], check=False).returncode:
+        subprocess.run(pip, check=True)
