@@ -20,14 +20,14 @@ class Recorder(Protocol):
     def new_summary(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
         """Reserve one row of summaries and return its number."""
 
-    def address(self, row: int) -> int:
-        """Memory address of a row, for the kernel to write to."""
+    def next_address(self) -> int:
+        """Memory address of the row the next ``commit`` takes, for the kernel to write to."""
+
+    def commit(self, dtype: str, shape: tuple[int, ...], placement: str | None) -> int:
+        """Number of the row just written, or of an earlier one with the same content."""
 
     def view(self, row: int) -> Any:
         """The row as a numpy void, to read and write its fields."""
-
-    def keep_first(self, row: int) -> int:
-        """If an earlier row has the same content, give ``row`` back and return the earlier one."""
 
     def has_values(self, row: int) -> bool:
         """Whether the values of a row are on disk already."""

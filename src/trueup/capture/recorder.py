@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from trueup.store.schema import CALLS, RECORDS
 
 _BLOCK_ROWS = 4096
 _ROW_BYTES = SUMMARY_DTYPE.itemsize
-_DIGEST = SUMMARY_DTYPE.fields["digest"][1] if SUMMARY_DTYPE.fields else 0
 _CALL_COLUMNS = [f.name for f in CALLS if f.name != "call"]
 _RECORD_COLUMNS = [f.name for f in RECORDS]
 
@@ -32,46 +32,60 @@ class Recorder:
         self._writer = writer
         self._step = step
         self._blocks: list[np.ndarray[Any, Any]] = []
-        self._digests: list[memoryview] = []
-        self._addresses: list[int] = []
+        self._digest = memoryview(b"")
+        self._address = 0
+        self._capacity = 0
         self._rows = 0
-        self._facts: list[tuple[str, tuple[int, ...], str, str | None]] = []
+        self._kinds: dict[tuple[str, tuple[int, ...], str, str | None], int] = {}
+        self._kind_of: list[int] = []
         self._tensors: dict[int, tuple[int, str]] = {}
-        self._by_content: dict[tuple[int, str, tuple[int, ...]], int] = {}
+        self._by_content: dict[int, int] = {}
+
+    def next_address(self) -> int:
+        """Memory address of the row the next ``commit`` takes, for the kernel to write to."""
+        row = self._rows
+        if row == self._capacity:
+            self._grow()
+        return self._address + (row % _BLOCK_ROWS) * _ROW_BYTES
+
+    def commit(self, dtype: str, shape: tuple[int, ...], placement: str | None) -> int:
+        """Number of the row just written at ``next_address`` (a CPU tensor, with its digest).
+
+        When an earlier row has the same dtype, shape and digest, that one is returned and the new one dropped.
+        """
+        row = self._rows
+        kind = self._kind((dtype, shape, "cpu", placement))
+        first = self._by_content.setdefault(kind << 64 | self._digest[row % _BLOCK_ROWS], row)
+        if first == row:
+            self._kind_of.append(kind)
+            self._rows = row + 1
+        return first
 
     def new_summary(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
-        """Reserve one row of summaries and return its number."""
+        """Reserve one row whatever it will hold, and return its number."""
+        self.next_address()
         row = self._rows
-        if row == len(self._blocks) * _BLOCK_ROWS:
-            block = np.zeros(_BLOCK_ROWS, SUMMARY_DTYPE)
-            self._blocks.append(block)
-            self._addresses.append(block.ctypes.data)
-            self._digests.append(memoryview(block.view("<u8").reshape(_BLOCK_ROWS, -1)[:, _DIGEST // 8]))
-        self._facts.append((dtype, shape, device, placement))
+        self._kind_of.append(self._kind((dtype, shape, device, placement)))
         self._rows = row + 1
         return row
 
-    def address(self, row: int) -> int:
-        """Memory address of a row, for the kernel to write to."""
-        return self._addresses[row // _BLOCK_ROWS] + (row % _BLOCK_ROWS) * _ROW_BYTES
+    def _kind(self, facts: tuple[str, tuple[int, ...], str, str | None]) -> int:
+        """Number of a (dtype, shape, device, placement): few are distinct, and rows hold numbers, not objects."""
+        number = self._kinds.get(facts)
+        if number is None:
+            number = self._kinds[(facts[0], tuple(facts[1]), *facts[2:])] = len(self._kinds)
+        return number
 
     def view(self, row: int) -> Any:
         """The row as a numpy void, to read and write its fields."""
         return self._blocks[row // _BLOCK_ROWS][row % _BLOCK_ROWS]
 
-    def keep_first(self, row: int) -> int:
-        """If an earlier row has the same dtype, shape and digest, give ``row`` back and return the earlier one.
-
-        Only the newest row can be given back.
-        """
-        dtype, shape, _, _ = self._facts[row]
-        digest = self._digests[row // _BLOCK_ROWS][row % _BLOCK_ROWS]
-        first = self._by_content.setdefault((digest, dtype, shape), row)
-        if first != row and row == self._rows - 1:
-            self._rows = row
-            self._facts.pop()
-            return first
-        return row
+    def _grow(self) -> None:
+        block = np.zeros(_BLOCK_ROWS, SUMMARY_DTYPE)
+        self._blocks.append(block)
+        self._capacity += _BLOCK_ROWS
+        self._address = block.ctypes.data
+        self._digest = memoryview(block["digest"])
 
     def store_values(self, row: int, name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> None:
         """Append contiguous values to the step's chunk files."""
@@ -85,7 +99,8 @@ class Recorder:
     def columns(self) -> StepColumns:
         """Everything collected, as columns for the writer."""
         summaries = np.concatenate(self._blocks)[: self._rows] if self._blocks else np.zeros(0, SUMMARY_DTYPE)
-        facts = list(zip(*self._facts, strict=True)) or [(), (), (), ()]
+        kinds = list(self._kinds)
+        facts = list(zip(*(kinds[k] for k in self._kind_of), strict=True)) or [(), (), (), ()]
         return StepColumns(
             calls=_columns(self.calls, _CALL_COLUMNS),
             records=_columns(self.records, _RECORD_COLUMNS),
@@ -107,9 +122,7 @@ class Recorder:
         return float(np.sqrt(np.nansum(squares)))
 
 
-def _columns(rows: list[tuple[Any, ...]], names: list[str]) -> dict[str, list[Any]]:
-    if not rows:
-        return {name: [] for name in names}
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+def _columns(rows: list[tuple[Any, ...]], names: list[str]) -> dict[str, Sequence[Any]]:
+    return dict(zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True))
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ class StepColumns:
     with ``summary_`` run beside it. Names are plain strings, interned into dictionaries on writing.
     """
 
-    calls: dict[str, list[Any]] = field(default_factory=lambda: {f.name: [] for f in schema.CALLS if f.name != "call"})
-    records: dict[str, list[Any]] = field(default_factory=lambda: {f.name: [] for f in schema.RECORDS})
+    calls: dict[str, Sequence[Any]] = field(default_factory=lambda: {f.name: [] for f in schema.CALLS if f.name != "call"})
+    records: dict[str, Sequence[Any]] = field(default_factory=lambda: {f.name: [] for f in schema.RECORDS})
     summaries: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, SUMMARY_DTYPE))
     summary_dtype: list[str] = field(default_factory=list)
     summary_shape: list[tuple[int, ...]] = field(default_factory=list)
@@ -155,6 +156,8 @@ def _table(columns: dict[str, Any], wanted: pa.Schema) -> pa.Table:
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(kind):
+        with contextlib.suppress(UnicodeEncodeError):
+            return pa.array(values, pa.string()).dictionary_encode()
         index: dict[str | None, int] = {}
         codes = [index.setdefault(v, len(index)) for v in values]
         words: list[str | None] = list(index)

@@ -82,7 +82,7 @@ def _captured(engine: Engine, name: str, func: Any, args: tuple[Any, ...], kwarg
                     for where, tensor in read:
                         if where != "input.out":
                             engine.tensor(call, "forward", where, tensor)
-                if engine.backward_on and _grad_enabled():
+                if engine.backward_on and engine.shallow and _grad_enabled():
                     tracked = gradients.edges(tensors)
     except Exception as error:
         engine.failed(name, error)
@@ -95,7 +95,7 @@ def _captured(engine: Engine, name: str, func: Any, args: tuple[Any, ...], kwarg
                 if engine.outputs_on and engine.forward_on and name not in _UNINITIALISED:
                     for where, tensor in results:
                         engine.tensor(call, "forward", where, tensor)
-                if engine.backward_on and _grad_enabled():
+                if engine.backward_on and engine.shallow and _grad_enabled():
                     gradients.at_api(engine, call, tracked, results)
         except Exception as error:
             engine.failed(name, error)

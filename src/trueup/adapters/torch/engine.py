@@ -23,6 +23,10 @@ TRANSPARENT = ("DistributedDataParallel", "DataParallel")
 """wrappers that only forward: not sites themselves, so that a wrapped run has the sites of a bare one"""
 
 
+MODULE_CALL = nn.Module._call_impl.__code__
+"""inside a captured module call, the frame where torch's own machinery begins"""
+
+
 class Frame:
     """One module call under way in one thread."""
 
@@ -53,6 +57,8 @@ class Engine:
 
     MAX_EVALUATION_ROOTS = 8
     """evaluation forwards captured in one step; the rest only run"""
+    MAX_DEPTH = 20_000
+    """autograd nodes in a row that may be touched from Python; torch overflows the C stack when it frees some 45,000"""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
@@ -74,6 +80,8 @@ class Engine:
         self._named_in_step: set[int] = set()
         self.evaluation_roots = 0
         self.unfinished: dict[int, Any] = {}
+        self.depths: dict[int, int] = {}
+        self.shallow = True
         self.collective_watch: Callable[[Engine], AbstractContextManager[Any]] = lambda _: nullcontext()
         self.training = Training(self)
         self.adopt(sink)
@@ -161,14 +169,25 @@ class Engine:
             self._parameter_calls[id(parameter)] = call
         return call
 
+    def too_deep(self) -> None:
+        """The graph is so deep that touching more of its nodes would crash torch when it frees them."""
+        self.shallow = False
+        self.sink.limit(
+            f"a graph deeper than {self.MAX_DEPTH} nodes: gradients of API calls are left out from there to the step's end"
+        )
+
     def stack_number(self, depth: int, frame: Frame | None) -> int:
         """Number of the call stack ``depth`` frames above the caller, on top of the enclosing module call's."""
-        parent = None if frame is None else frame.stack
-        return self.stacks.number(sys._getframe(depth + 1), self.boundary, parent, self.sink.recorder.stacks)
+        caller = sys._getframe(depth + 1)
+        if frame is None:
+            return self.stacks.number(caller, self.boundary, None, self.sink.recorder.stacks)
+        return self.stacks.number(caller, MODULE_CALL, frame.stack, self.sink.recorder.stacks)
 
     def end_step(self) -> None:
         """Forget everything tied to the step under way."""
         self.unfinished = {}
+        self.depths = {}
+        self.shallow = True
         self.training.end_step()
         self._top_counts, self._top_microbatch = {}, -1
         self._global_counts = {}

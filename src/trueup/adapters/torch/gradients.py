@@ -14,8 +14,10 @@ from trueup.adapters.torch.engine import Engine, Tensor
 Edges = list[tuple[str, Any, int, Tensor | None]]
 """(slot, node that made the input, its output number, the input itself when it is a leaf)"""
 
+Slots = tuple[tuple[int, str], ...]
+"""(number of the gradient, slot)"""
+
 _no_torch_function = torch._C.DisableTorchFunction
-_sequence_number = torch.autograd._get_sequence_nr
 
 
 def edges(tensors: list[tuple[str, Tensor]]) -> Edges:
@@ -30,14 +32,9 @@ def edges(tensors: list[tuple[str, Tensor]]) -> Edges:
 
 def at_outputs(engine: Engine, call: int, results: list[tuple[str, Tensor]]) -> None:
     """Record the total gradient arriving at each output of a module call."""
-    recorder = engine.sink.recorder
     for where, tensor in results:
         if tensor.requires_grad and tensor.grad_fn is not None:
-
-            def hook(gradient: Tensor, where: str = where) -> None:
-                _record(engine, recorder, call, where, gradient)
-
-            tensor.register_hook(hook)
+            tensor.register_hook(_Arrival(engine, call, where))
 
 
 def at_inputs(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, Tensor]]) -> None:
@@ -49,14 +46,9 @@ def at_inputs(engine: Engine, call: int, tracked: Edges, results: list[tuple[str
     for _, slots in consumers:
         for _, where in slots:
             uses[where] = uses.get(where, 0) + 1
-    recorder = engine.sink.recorder
-    sums = _Sums(engine, recorder, call, uses)
+    sums = _Sums(engine, call, uses)
     for node, slots in consumers:
-
-        def hook(gradients: tuple[Any, ...], _: Any, slots: list[tuple[int, str]] = slots) -> None:
-            sums.add(gradients, slots)
-
-        node.register_hook(hook)
+        node.register_hook(_Use(sums, _interned(slots)))
 
 
 def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, Tensor]]) -> None:
@@ -68,51 +60,93 @@ def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, T
             nodes.setdefault(node, []).append((tensor.output_nr, where))
     if not nodes:
         return
-    recorder = engine.sink.recorder
-    outputs_on, inputs_on = engine.outputs_on, engine.inputs_on
-    if len(nodes) == 1:
-        node, outputs = next(iter(nodes.items()))
-        inputs = _direct(node, tracked)
-        if inputs is not None:
-
-            def hook(gradients: tuple[Any, ...], arriving: tuple[Any, ...]) -> None:
-                if outputs_on:
-                    for number, where in outputs:
-                        if arriving[number] is not None:
-                            _record(engine, recorder, call, where, arriving[number])
-                if inputs_on:
-                    for number, where in inputs:
-                        if gradients[number] is not None:
-                            _record(engine, recorder, call, where, gradients[number])
-
-            node.register_hook(hook)
-            return
-    if outputs_on:
-        for node, outputs in nodes.items():
-
-            def arrived(_: Any, arriving: tuple[Any, ...], outputs: list[tuple[int, str]] = outputs) -> None:
-                for number, where in outputs:
-                    if arriving[number] is not None:
-                        _record(engine, recorder, call, where, arriving[number])
-
-            node.register_hook(arrived)
-    if inputs_on and tracked:
+    depths = engine.depths
+    depth = 1 + max([depths.get(id(made), 0) for _, made, _, _ in tracked], default=0)
+    if depth > engine.MAX_DEPTH:
+        engine.too_deep()
+        return
+    inputs: Slots | None = ()
+    if engine.inputs_on and tracked:
+        inputs = _direct(next(iter(nodes)), tracked) if len(nodes) == 1 else None
+    for node, outputs in nodes.items():
+        depths[id(node)] = depth
+        arriving = _interned(outputs) if engine.outputs_on else ()
+        if arriving or inputs:
+            node.register_hook(_Node(engine, call, arriving, inputs or ()))
+    if inputs is None:
         at_inputs(engine, call, tracked, results)
 
 
-def _direct(node: Any, tracked: Edges) -> list[tuple[int, str]] | None:
+def _direct(node: Any, tracked: Edges) -> Slots | None:
     """(gradient number, slot) of each input when the node leads to inputs alone and to each once, else None."""
-    found = []
-    used = set()
+    found: list[tuple[int, str]] = []
     for number, (after, output) in enumerate(node.next_functions):
         if after is None:
             continue
         where = _slot_of(after, output, tracked)
-        if where is None or where in used:
+        if where is None or any(where == other for _, other in found):
             return None
-        used.add(where)
         found.append((number, where))
-    return found
+    return _interned(found)
+
+
+_known_slots: dict[Slots, Slots] = {}
+
+
+def _interned(slots: list[tuple[int, str]]) -> Slots:
+    """The same few tuples over and over: one object each, or the garbage collector has thousands to visit."""
+    key = tuple(slots)
+    return _known_slots.setdefault(key, key)
+
+
+class _Arrival:
+    """Tensor hook: the total gradient at an output."""
+
+    __slots__ = ("_call", "_engine", "_recorder", "_where")
+
+    def __init__(self, engine: Engine, call: int, where: str) -> None:
+        self._engine = engine
+        self._recorder = engine.sink.recorder
+        self._call = call
+        self._where = where
+
+    def __call__(self, gradient: Tensor) -> None:
+        _record(self._engine, self._recorder, self._call, self._where, gradient)
+
+
+class _Node:
+    """Node hook of an API call: what arrives at its outputs, what it sends to its inputs."""
+
+    __slots__ = ("_call", "_engine", "_inputs", "_outputs", "_recorder")
+
+    def __init__(self, engine: Engine, call: int, outputs: Slots, inputs: Slots) -> None:
+        self._engine = engine
+        self._recorder = engine.sink.recorder
+        self._call = call
+        self._outputs = outputs
+        self._inputs = inputs
+
+    def __call__(self, gradients: tuple[Any, ...], arriving: tuple[Any, ...]) -> None:
+        engine, recorder, call = self._engine, self._recorder, self._call
+        for number, where in self._outputs:
+            if arriving[number] is not None:
+                _record(engine, recorder, call, where, arriving[number])
+        for number, where in self._inputs:
+            if gradients[number] is not None:
+                _record(engine, recorder, call, where, gradients[number])
+
+
+class _Use:
+    """Node hook of one consumer of a call's inputs."""
+
+    __slots__ = ("_slots", "_sums")
+
+    def __init__(self, sums: _Sums, slots: Slots) -> None:
+        self._sums = sums
+        self._slots = slots
+
+    def __call__(self, gradients: tuple[Any, ...], _: Any) -> None:
+        self._sums.add(gradients, self._slots)
 
 
 def _slot_of(node: Any, output: int, tracked: Edges) -> str | None:
@@ -161,15 +195,15 @@ class _Sums:
 
     __slots__ = ("_call", "_engine", "_left", "_recorder", "_sums", "_uses")
 
-    def __init__(self, engine: Engine, recorder: Any, call: int, uses: dict[str, int]) -> None:
+    def __init__(self, engine: Engine, call: int, uses: dict[str, int]) -> None:
         self._engine = engine
-        self._recorder = recorder
+        self._recorder = engine.sink.recorder
         self._call = call
         self._uses = uses
         self._left = dict(uses)
         self._sums: dict[str, Tensor] = {}
 
-    def add(self, gradients: tuple[Any, ...], slots: list[tuple[int, str]]) -> None:
+    def add(self, gradients: tuple[Any, ...], slots: Slots) -> None:
         """One consumer has run."""
         if not self._engine.sink.active or self._engine.sink.recorder is not self._recorder:
             return

@@ -27,18 +27,14 @@ class Stacks:
 
         Puts its text into ``stacks`` when this step has not used it yet.
         """
-        key: list[Any] = [parent]
+        key: tuple[Any, ...] = (parent,)
         first = frame
-        while frame is not None:
-            code = frame.f_code
-            if code is boundary:
-                break
-            key.append(id(code))
-            key.append(frame.f_lasti)
+        while frame is not None and (code := frame.f_code) is not boundary:
+            key += (id(code), frame.f_lasti)
             frame = frame.f_back
-        found = self._numbers.get(tuple(key))
+        found = self._numbers.get(key)
         if found is None:
-            found = self._add(tuple(key), first, boundary, parent)
+            found = self._add(key, first, boundary, parent)
         if found not in self._used:
             self._used.add(found)
             stacks[found] = self._texts[found]

@@ -22,6 +22,7 @@ from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATI
 
 Tensor = torch.Tensor
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
+_STRIDED = torch.strided
 _MEMO_NUMEL = 4096
 """below this a summary costs less than finding out whether it is still right"""
 
@@ -62,49 +63,46 @@ class Summariser:
 
     def _plain(self, tensor: Tensor, placement: str | None, phase: str, slot: str) -> Row:
         spec = CODES.get(tensor.dtype)
-        if spec is None or tensor.layout is not torch.strided or tensor.is_nested:
+        if spec is None or tensor.layout is not _STRIDED or tensor.is_nested:
             return self._odd_dtype_or_layout(tensor, placement, phase, slot)
-        device = tensor.device
-        if device.type != "cpu":
-            return self._on_device(tensor, spec[1], placement, phase, slot)
-        if tensor.is_conj() or tensor.is_neg():
+        code, dtype, itemsize = spec
+        if not (tensor.is_cpu and AVAILABLE):
+            return self._queued(tensor, dtype, placement, phase, slot)
+        if tensor.is_neg() or tensor.is_conj():
             tensor = tensor.resolve_conj().resolve_neg()
-        recorder = self._sink.recorder
-        shape = tuple(tensor.shape)
-        numel = tensor.numel()
-        memo = numel >= _MEMO_NUMEL
-        if memo:
-            stride = tensor.stride()
-            pointer = tensor.data_ptr()
-            key = (pointer, tensor._version, shape, stride, spec[0])
-            probe = kernels.probe(pointer, numel * spec[2]) if tensor.is_contiguous() else 0
+        shape = tensor.shape
+        strides = None if tensor.is_contiguous() else tensor.stride()
+        pointer = tensor.data_ptr()
+        large = (numel := tensor.numel()) >= _MEMO_NUMEL
+        if large:
+            key = (pointer, tensor._version, shape, strides, code)
+            probe = kernels.probe(pointer, numel * itemsize) if strides is None else 0
             known = self._memo.get(key)
             if known is not None and known[2] == probe and not known[1].expired():
-                if known[0] >= 0:
-                    return known[0]
-        if not AVAILABLE:
-            row = self._queue.add(recorder, tensor, spec[1], shape, placement, self._want)
+                return known[0]
+        recorder = self._sink.recorder
+        if self._dedupe:
+            kernels.summarise(pointer, shape, strides, code, self._want, recorder.next_address())
+            row = recorder.commit(dtype, shape, placement)
         else:
-            row = recorder.new_summary(spec[1], shape, "cpu", placement)
-            strides = None if tensor.is_contiguous() else tensor.stride()
-            kernels.summarise(tensor.data_ptr(), shape, strides, spec[0], self._want, recorder.address(row))
-            if self._dedupe:
-                row = recorder.keep_first(row)
+            kernels.summarise(pointer, shape, strides, code, self._want, recorder.next_address())
+            row = recorder.new_summary(dtype, shape, "cpu", placement)
         if self._store_all or self._store_modules:
-            self._store(row, tensor, spec[1], shape, phase, slot)
-        if memo and pointer not in self._distrusted:
+            self._store(row, tensor, dtype, shape, phase, slot)
+        if large and pointer not in self._distrusted:
             self._memo[key] = (row, _StorageReference(tensor), probe)
         return row
 
     # -- what is not a plain strided tensor on the CPU ----------------------------------------------------------
 
-    def _on_device(self, tensor: Tensor, dtype: str, placement: str | None, phase: str, slot: str) -> Row:
+    def _queued(self, tensor: Tensor, dtype: str, placement: str | None, phase: str, slot: str) -> Row:
+        """Not on the CPU, or no kernel: torch operations, brought to the host when the step ends."""
         if tensor.device.type == "meta":
             return None, "a meta tensor holds no values"
         shape = tuple(tensor.shape)
         key = (tensor.data_ptr(), tensor._version, shape, tensor.stride(), dtype)
         known = self._memo.get(key)
-        if known is not None and not known[1].expired():
+        if known is not None and not tensor.is_cpu and not known[1].expired():
             return known[0]
         row = self._queue.add(self._sink.recorder, tensor, dtype, shape, placement, self._want)
         if self._store_all or self._store_modules:
