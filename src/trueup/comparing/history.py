@@ -4,9 +4,10 @@ An optimizer that divides by the gradient's own size (Adam) turns rounding noise
 element near 0 flips its sign. Hence for each parameter, with e_g the accepted relative difference of its gradient:
 
 - gradient, value and optimizer state bit-equal before the update: the update is judged strictly, k u ||p||;
-- otherwise ||t - r|| may grow by ||update|| * min(2, 4 sqrt(e_g) + 4 e_state). A relative noise e_g flips a share of about
-  e_g of the elements, each by twice its step, so the norm changes by 2 sqrt(e_g) ||update||; it cannot exceed
-  2 ||update||, which for Adam is 2 lr sqrt(numel). ||update|| comes from the reference's own sketches before and after.
+- otherwise ||t - r|| may grow by ||update|| * min(2, 4 sqrt(e) + 2 sqrt(flips / n)), e the larger of e_g and what the
+  optimizer state had. A relative noise e flips the sign of about a share e of the elements, each by twice its step, so
+  the norm changes by 2 sqrt(e) ||update||; in a small parameter it is a matter of a few flips, a Poisson number. It
+  cannot exceed 2 ||update||, which for Adam is 2 lr sqrt(numel). ||update|| comes from the reference's own sketches before and after.
 - moments: 4 e_g ||r|| and what they had before; first moments also ||g_t - g_r||.
 
 The next step's ``param`` records inherit what was accepted there, and every activation and gradient of that step gets
@@ -72,6 +73,16 @@ def inherited(
     return extra
 
 
+def update_spread(noise: float, numel: float) -> float:
+    """Largest relative change of an adaptive update under gradient noise e: min(2, 4 sqrt(e) + 2 sqrt(flips / n)).
+
+    About n e of n elements change sign, a Poisson number: flips = n e + 4 sqrt(n e) + 2, or 0 below a chance of 1e-6.
+    """
+    mean = noise * max(numel, 1.0)
+    flips = mean + 4.0 * np.sqrt(mean) + 2.0 if mean > 1e-6 else 0.0
+    return float(min(2.0, SPREAD * np.sqrt(noise) + 2.0 * np.sqrt(flips / max(numel, 1.0))))
+
+
 def remember(rows: Rows, metrics: Metrics, history: History, step: int) -> None:
     """Note what the optimizer left, for the next step."""
     names = _parameter_names(rows)
@@ -124,7 +135,9 @@ def _widen_updates(rows: Rows, metrics: Metrics, history: History, names: list[s
             continue
         if slot == "param":
             length = lengths[call] if np.isfinite(lengths[call]) else metrics.norm[row]
-            extra[row] = MARGIN * before[call] + length * min(2.0, SPREAD * np.sqrt(noise) + SPREAD * earlier)
+            extra[row] = MARGIN * before[call] + length * update_spread(
+                max(noise, earlier), float(rows.reference.numel[row])
+            )
         else:
             first = 0.0 if "sq" in slot else MARGIN * gradient[call]
             extra[row] = SPREAD * noise * metrics.norm[row] + first

@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from trueup.comparing.explained import raise_bound
 from trueup.comparing.history import History, inherited, remember
 from trueup.comparing.judge import STATUS, judge
 from trueup.comparing.ledger import Ledger
@@ -113,6 +114,7 @@ class _Work:
         if read_values(rows, metrics, before.relative, self.target, self.reference, pair, self.options):
             before = rounding_bound(rows, metrics, self.options.tolerance_factor)
         bound = before.absolute + inherited(rows, metrics, before.absolute, before.scale, history, pair.step)
+        bound = raise_bound(rows, metrics, bound, before.scale)
         verdict = judge(rows, metrics, bound)
         remember(rows, metrics, history, pair.step)
         table = table_from_rows(pair, rows, metrics, verdict, self.stacks)

@@ -2,11 +2,15 @@
 
 A record may differ from its counterpart by
 
-    ||t - r|| <= factor * k_phase * u * sqrt(1 + depth) * scale  +  inherited
+    ||t - r|| <= factor * k_phase * sqrt((u^2 + v^2 length / 256) (1 + depth) + w^2 rows / 64) * scale  +  inherited
 
 - u: unit roundoff of the coarsest floating dtype both traces have used at or before the site (bfloat16 2^-8, float32 2^-24).
 - depth: leaf module calls before it, forward and backward counted on, whose tensors are not bit for bit equal: rounding
   errors add up like a random walk, but only from where the runs begin to round differently.
+- length: longest dot product the call can hold: the larger of the last two dimensions of its tensors, summed in an
+  accumulator of roundoff v = min(u, 2^-24).
+- rows: for a parameter's gradient, the rows it is summed over (then without length); w = v for a matrix, u for a
+  vector, whose kernels often keep partial sums in the tensor's own dtype.
 - scale: ||r||, or what the operands would give without cancellation where that is more (``operand_scale``).
 - inherited: what earlier optimizer steps left in the parameters (history.py).
 
@@ -30,8 +34,8 @@ FACTORS = {
     "forward": 4.0,
     "loss": 4.0,
     "backward": 8.0,
-    "param_grad": 8.0,
-    "collective": 8.0,
+    "param_grad": 10.0,
+    "collective": 10.0,
     "optimizer": 4.0,
 }
 """k by phase; measured on pairs of runs that differ by rounding only (docs/decisions/0002-tolerance.md)."""
@@ -39,10 +43,24 @@ FACTORS = {
 API_CALLS_PER_LEAF = 8
 """Where a trace holds no module calls, so many API calls count as one leaf module."""
 
+PRODUCTS = ("matmul", "bmm", "baddbmm", "rmatmul")
+"""Functions that multiply two activations."""
+
+ACCUMULATION_ROUNDOFF = 2.0**-24
+"""Sums are kept in float32 or wider whatever the dtype."""
+
+ROWS_PER_ROUNDING = 64.0
+"""A parameter's gradient is a sum over rows; so many of them count as one rounding (measured: 0.36 u sqrt(rows))."""
+
+LENGTH_PER_ROUNDING = 256.0
+"""So many terms of a dot product count as one rounding: kernels add in blocks."""
+
 FORMULA = (
-    "||t - r|| <= factor * k * u * sqrt(1 + depth) * max(||r||, operand scale) + inherited; "
+    "||t - r|| <= factor * k * sqrt((u^2 + v^2 length / 256) (1 + depth) + w^2 rows / 64) * max(||r||, operand scale) "
+    "+ inherited; "
     "u: unit roundoff of the coarsest dtype both runs have used so far; depth: leaf module calls before the site whose "
-    "tensors are not bit-equal; operand scale: the root mean square of the call's largest floating input times "
+    "tensors are not bit-equal; length: largest of the last two dimensions of the call's tensors, v = min(u, 2^-24); "
+    "rows: what a parameter's gradient is summed over, w = v for a matrix, u for a vector; operand scale: the root mean square of the call's largest floating input times "
     "sqrt(numel) (weight gradient: ||g|| ||x|| / sqrt(rows), bias gradient: ||g||); inherited: differences accepted in "
     "earlier optimizer updates"
 )
@@ -72,8 +90,15 @@ def rounding_bound(rows: Rows, metrics: Metrics, factor: float) -> Bound:
     u, own = _running_roundoff(rows)
     depth = _depth(rows, metrics)
     k = np.array([FACTORS.get(word, 8.0) for word in rows.match.words.phase] + [8.0])[rows.phase]
+    k[_after_backward(rows)] = FACTORS["param_grad"]
     settled = rows.phase_is("param", "optimizer")
-    relative = factor * k * np.where(settled, own, u) * np.sqrt(1.0 + np.where(settled, 0.0, depth))
+    wide = np.minimum(u, ACCUMULATION_ROUNDOFF)
+    summed_rows, vector = _summed_rows(rows)
+    length = np.where(settled | (summed_rows > 0), 0.0, _dot_lengths(rows) / LENGTH_PER_ROUNDING)
+    walk = (u**2 + wide**2 * length) * (1.0 + depth) + np.where(
+        vector, u, wide
+    ) ** 2 * summed_rows / ROWS_PER_ROUNDING
+    relative = factor * k * np.sqrt(np.where(settled, own**2, walk))
     scale = operand_scale(rows, metrics)
     return Bound(absolute=relative * scale, relative=relative, scale=scale, depth=depth)
 
@@ -127,7 +152,7 @@ def operand_scale(rows: Rows, metrics: Metrics) -> Floats:
 
     A difference such as x - mean(x), a gradient that is exactly 0 in exact arithmetic (a key bias under softmax), carries
     the rounding of its operands. Their size: forward outputs, rms of the largest floating input of the same call times
-    sqrt(numel); input gradients, the same from the output gradients; a weight's gradient g^T x summed over rows,
+    sqrt(numel), for a product of two activations rms_a rms_b length; input gradients, the same from the output gradients; a weight's gradient g^T x summed over rows,
     ||g|| ||x|| / sqrt(rows); a bias's or norm weight's, ||g||.
     """
     reference = rows.reference
@@ -142,7 +167,32 @@ def operand_scale(rows: Rows, metrics: Metrics) -> Floats:
     for into, out in ((forward & inputs, forward & outputs), (backward & outputs, backward & inputs)):
         operand = _largest_by_call(reference, into & floating, rms)
         scale = np.where(out, np.maximum(scale, operand[reference.call] * size), scale)
+    scale = np.maximum(scale, _product_scale(rows, rms, floating) * size)
     return np.maximum(scale, _gradient_scale(rows, norm, floating))
+
+
+def _product_scale(rows: Rows, rms: Floats, floating: Bools) -> Floats:
+    """For a product of two activations (attention scores) the rms its rows' norms allow: rms_a rms_b length; else 0."""
+    half, words = rows.reference, rows.match.words
+    product = (
+        rows.kind_is("api")
+        & np.array([w.rsplit(".", 1)[-1].strip("_") in PRODUCTS for w in words.name] + [False])[
+            rows.of_call("name")
+        ]
+    )
+    outputs = product & rows.phase_is("forward") & rows.slot_starts("output") & (half.call >= 0)
+    out = np.zeros(len(rows))
+    if not outputs.any():
+        return out
+    dims = np.array([len(shape) for shape in words.shape] + [0])[half.shape]
+    lasts = np.array([shape[-1] if shape else 1 for shape in words.shape] + [1], float)[half.shape]
+    inputs = product & floating & rows.phase_is("forward") & rows.slot_starts("input") & (dims >= 3)
+    slots = words.slot
+    first = inputs & (rows.slot == (slots.index("input.0") if "input.0" in slots else -2))
+    largest, other = _largest_by_call(half, first, rms), _largest_by_call(half, inputs & ~first, rms)
+    length = _largest_by_call(half, first, lasts)
+    out[outputs] = (largest * other * length)[half.call[outputs]]
+    return out
 
 
 def _largest_by_call(half: Half, chosen: Bools, values: Floats) -> Floats:
@@ -158,21 +208,68 @@ def _gradient_scale(rows: Rows, norm: Floats, floating: Bools) -> Floats:
     scale = np.zeros(len(rows))
     if not gradients.any():
         return scale
-    side, words = rows.match.reference, rows.match.words
+    words = rows.match.words
     first = rows.kind_is("module") & floating & (rows.reference.call >= 0)
     arriving = _largest_by_name(rows, first & rows.phase_is("backward") & rows.slot_starts("output"), norm)
     entering = _largest_by_name(rows, first & rows.phase_is("forward") & rows.slot_starts("input"), norm)
     count = _largest_by_name(
         rows, first & rows.phase_is("backward") & rows.slot_starts("output"), _num_rows(rows)
     )
-    codes = {word: code for code, word in enumerate(words.name)}
-    for row in np.flatnonzero(gradients).tolist():
-        owner = codes.get(words.name[side.plain[rows.reference.call[row]]].rpartition(".")[0], -1)
-        dims = len(words.shape[rows.reference.shape[row]]) if rows.reference.shape[row] >= 0 else 0
-        scale[row] = arriving[owner]
-        if dims >= 2 and entering[owner] > 0:
-            scale[row] *= entering[owner] / np.sqrt(max(count[owner], 1.0))
+    owners = _owners_of_parameters(rows, gradients)
+    dims = np.array([len(shape) for shape in words.shape] + [0])[rows.reference.shape[gradients]]
+    bias = arriving[owners]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weight = bias * entering[owners] / np.sqrt(np.maximum(count[owners], 1.0))
+    scale[gradients] = np.where((dims >= 2) & (entering[owners] > 0), weight, bias)
     return scale
+
+
+def _after_backward(rows: Rows) -> Bools:
+    """Calls outside every module after a backward pass began: clipping and the like, which work on gradients."""
+    began = np.cumsum(rows.phase_is("backward", "param_grad")) > 0
+    outside = rows.of_call("parent") < 0
+    return np.asarray(rows.phase_is("forward") & began & outside & rows.kind_is("api"))
+
+
+def _dot_lengths(rows: Rows) -> Floats:
+    """For each row the larger of the last two dimensions among all tensors of its call."""
+    ends = np.array([max(shape[-2:], default=1) for shape in rows.match.words.shape] + [1], float)
+    longest = _largest_by_call(rows.reference, rows.reference.call >= 0, ends[rows.reference.shape])
+    return longest[rows.reference.call]
+
+
+def _summed_rows(rows: Rows) -> tuple[Floats, Bools]:
+    """What a sum over rows made: for parameter gradients the rows of its module's output gradient, else the most seen.
+
+    Also whether it is a vector's. 0 for records that are no gradients.
+    """
+    summed, vector = np.zeros(len(rows)), np.zeros(len(rows), bool)
+    gradients = rows.phase_is("param_grad") & (rows.reference.call >= 0)
+    later = _after_backward(rows)
+    if not gradients.any() and not later.any():
+        return summed, vector
+    floating = ~np.isnan(unit_roundoffs(rows.match.words.dtype)[rows.reference.dtype])
+    activations = (
+        floating & (rows.reference.call >= 0) & rows.phase_is("forward", "backward") & rows.kind_is("module")
+    )
+    per_row = _num_rows(rows)
+    count = _largest_by_name(rows, activations & rows.slot_starts("output"), per_row)
+    running = floating & rows.phase_is("forward", "backward") & ~later
+    most = float(per_row[running].max(initial=1.0))
+    of_owner = count[_owners_of_parameters(rows, gradients)]
+    summed[gradients] = np.where(of_owner > 0, of_owner, most)
+    summed[later] = most
+    dims = np.array([len(shape) for shape in rows.match.words.shape] + [0])[rows.reference.shape]
+    return summed, (gradients | later) & (dims < 2)
+
+
+def _owners_of_parameters(rows: Rows, chosen: Bools) -> Codes:
+    """Code of the name of the module that owns the parameter of each chosen row, -1 where it is not known."""
+    words = rows.match.words.name
+    codes = {word: code for code, word in enumerate(words)}
+    names = rows.match.reference.plain[rows.reference.call[chosen]]
+    table = {code: codes.get(words[code].rpartition(".")[0], -1) for code in np.unique(names).tolist()}
+    return np.array([table[code] for code in names.tolist()], np.int64)
 
 
 def _num_rows(rows: Rows) -> Floats:
