@@ -2,8 +2,7 @@
 
 The files are those of docs/result-format.md. ``write_result(folder, layers=2)`` is a small one a person can
 read; ``rows_at_least=150_000`` repeats it over steps and ranks. The numbers follow what real runs show: bits
-equal before the fault, an error that drifts downstream in forward, that is all over backward, and weights that
-inherit it.
+equal before the fault, an error that drifts on in forward and is all over backward, weights that inherit it.
 """
 
 from __future__ import annotations
@@ -486,8 +485,8 @@ def _verdict(first: dict[str, Any] | None, compared: int) -> dict[str, Any]:
         "confidence": 0.86,
         "headline": f"The runs part in {first['module']}, in the forward pass of step 0.",
         "evidence": [
-            f"its output differs by {first['rel_l2']:.2e} relative (L2), {first['score']:,.0f} times the tolerance "
-            f"of {first['tolerance']:.1e}",
+            f"its output differs by {first['rel_l2']:.2e} relative (L2), {first['score']:,.0f} times "
+            f"the tolerance of {first['tolerance']:.1e}",
             "every input of this call is bit-equal in both runs",
             "the error stays in every later layer and in 31 of 34 weight gradients",
         ],

@@ -42,7 +42,7 @@ def advice(report: Report) -> Iterator[str]:
     verdict = report.verdict
     yield f"trueup: advice on {report.path('target')} against {report.path('reference')}"
     yield ""
-    yield f"VERDICT  {verdict.outcome}: {verdict.headline}"
+    yield f"VERDICT  {verdict.outcome}: {verdict.title}"
     if verdict.where:
         place = f"step {verdict.step}, rank {verdict.rank}, {verdict.phase}"
         yield f"Where    {verdict.where} ({place})"
@@ -148,12 +148,12 @@ def _precision(report: Report) -> Iterator[str]:
     if table.height == 0:
         return
     yield f"PRECISION: {count(table.height, 'call')} in other dtypes than the reference"
-    for row in table.head(5).iter_rows(named=True):
-        name = row["name"] if row["name"] != row["module"] else row["type"]
-        yield _wrapped(
-            f"- {row['module'] or '(root)'} · {short_site(str(name))} ({row['role']}): "
-            f"{row['note'] or 'dtypes differ'}"
-        )
+    lines = []
+    for row in table.iter_rows(named=True):
+        name = short_site(str(row["name"] if row["name"] != row["module"] else row["type"]))
+        place = f"{row['module'] or '(root)'} · {name} ({row['role']})"
+        lines.append(f"- {place}: {row['note'] or 'dtypes differ'}")
+    yield from (_wrapped(line) for line in list(dict.fromkeys(lines))[:6])
     yield ""
 
 

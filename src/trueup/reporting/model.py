@@ -70,11 +70,17 @@ class Verdict:
     before: str = ""
     next: str = ""
 
+    @property
+    def title(self) -> str:
+        """The headline without the site at its end: every report shows the site under it."""
+        short = self.headline.removesuffix(f": {self.where}.")
+        return short if short == self.headline else short + "."
+
     @classmethod
     def from_summary(cls, summary: Mapping[str, Any]) -> Verdict:
         """Read the ``verdict`` object, ignoring keys of later versions."""
         given = {key: value for key, value in summary.get("verdict", {}).items() if key in cls.__slots__}
-        given["evidence"] = tuple(given.get("evidence") or ())
+        given["evidence"] = tuple(dict.fromkeys(given.get("evidence") or ()))
         kept_null = {"where", "owner", "step", "rank", "phase", "confidence"}
         return cls(**{key: value for key, value in given.items() if value is not None or key in kept_null})
 
@@ -218,27 +224,23 @@ def _from_files(folder: Path, summary: Mapping[str, Any]) -> Report:
     )
 
 
-_SAID_ELSEWHERE = ("schema_version", "run_id")
+_NEVER_TELLING = ("schema_version", "run_id", "launch")
+_ALWAYS_OTHER = ("path", "created", "options.output")
 
 
 def run_facts(report: Report) -> list[dict[str, Any]]:
     """What is recorded of each run, one fact a row: ``name target reference differs``."""
     sides = [_flat(report.manifest(side)) for side in ("target", "reference")]
     names = list(dict.fromkeys([*sides[0], *sides[1]]))
-    facts = [
-        {
-            "name": "path",
-            "target": report.path("target"),
-            "reference": report.path("reference"),
-            "differs": True,
-        }
+    sides = [
+        {"path": report.path(side), **flat} for side, flat in zip(("target", "reference"), sides, strict=True)
     ]
-    for name in names:
-        if name not in _SAID_ELSEWHERE:
+    facts = []
+    for name in dict.fromkeys(["path", *names]):
+        if name not in _NEVER_TELLING:
             target, reference = (side.get(name, "–") for side in sides)
-            facts.append(
-                {"name": name, "target": target, "reference": reference, "differs": target != reference}
-            )
+            differs = target != reference and name not in _ALWAYS_OTHER
+            facts.append({"name": name, "target": target, "reference": reference, "differs": differs})
     return facts
 
 

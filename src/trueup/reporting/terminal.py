@@ -26,7 +26,7 @@ STATUS_LOOK = {
     "equal": ("=", "green"),
 }
 NUM_ROWS = 6
-NUM_EVIDENCE = 4
+NUM_EVIDENCE = 3
 MARGIN = 3
 LABEL_WIDTH = 11
 
@@ -68,7 +68,7 @@ def screen(report: Report, *, width: int, reports: Mapping[str, Path]) -> Render
     glyph, colour = GLYPHS.get(verdict.outcome, GLYPHS["undecided"])
     parts: list[RenderableType] = [
         Text(""),
-        Text.assemble((f" {glyph} ", f"bold {colour}"), (plain(verdict.headline), "bold")),
+        Text.assemble((f" {glyph} ", f"bold {colour}"), (plain(verdict.title), "bold")),
         Text(""),
         _facts(_verdict_facts(report, width)),
     ]
@@ -113,6 +113,10 @@ def _verdict_facts(report: Report, width: int) -> list[tuple[str, RenderableType
         facts.append(("sure", _meter(verdict.confidence)))
     for index, sentence in enumerate(verdict.evidence[:NUM_EVIDENCE]):
         facts.append(("because" if index == 0 else "", Text(plain(sentence))))
+    if len(verdict.evidence) > NUM_EVIDENCE:
+        facts.append(
+            ("", Text(f"and {len(verdict.evidence) - NUM_EVIDENCE} more, in the report", style="dim"))
+        )
     if verdict.before:
         facts.append(("before", Text(plain(verdict.before))))
     return facts

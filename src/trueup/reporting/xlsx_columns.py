@@ -2,8 +2,8 @@
 
 msprobe names a tensor ``Module.layers.0.ln1.LayerNorm.forward.0.input.0``: the number counts calls of that
 name in a step. Where a result does not hold that number the site itself stands there. msprobe's
-``backward.N.input`` are the gradients that arrive at a call's outputs, ``backward.N.output`` those it sends to
-its inputs: the other way round than here. Its percentages are numbers here, shown as percentages.
+``backward.N.input`` are the gradients that arrive at a call's outputs, ``backward.N.output`` those it sends
+on: the other way round than here. Its percentages are numbers here, shown as percentages.
 """
 
 from __future__ import annotations
@@ -136,11 +136,11 @@ def _name(side: str, schema: Mapping[str, pl.DataType], framework: str, types: M
     """What msprobe calls the tensor, or our site where the result does not hold the numbers for it."""
     site = pl.col("site") if side == "target" else pl.coalesce("reference_site", "site")
     present = pl.col(f"{side}_call").is_not_null()
-    number = f"{side}_global_ordinal"
     ours = pl.when(present).then(site)
-    if number not in schema:
+    if f"{side}_global_ordinal" not in schema:
         return ours
     kind, phase, slot = _text("kind"), _text("phase"), _text("slot")
+    number = pl.col(f"{side}_global_ordinal").cast(pl.String)
     root = "Cell" if framework == "mindspore" else "Module"
     module = pl.concat_str(
         pl.lit(root),
@@ -155,14 +155,17 @@ def _name(side: str, schema: Mapping[str, pl.DataType], framework: str, types: M
         .then(slot.str.replace("^output", "input"))
         .otherwise(slot.str.replace("^input", "output"))
     )
-    tail = (
-        pl.when(phase == "backward")
-        .then(pl.concat_str(pl.lit(".backward."), pl.col(number), pl.lit("."), swapped))
-        .when(phase == "forward")
-        .then(pl.concat_str(pl.lit(".forward."), pl.col(number), pl.lit("."), slot))
+    slot = pl.when(phase == "backward").then(swapped).otherwise(slot)
+    traced = phase.is_in(["forward", "backward"])
+    of_module = pl.concat_str(module, phase, number, slot, separator=".")
+    of_api = pl.concat_str(_api(), number, phase, slot, separator=".")
+    called = (
+        pl.when(traced & (kind == "module"))
+        .then(of_module)
+        .when(traced & kind.is_in(["api", "collective"]))
+        .then(of_api)
     )
-    called = pl.when(kind == "module").then(module).when(kind.is_in(["api", "collective"])).then(_api())
-    return pl.when(present).then(pl.coalesce(pl.concat_str(called, tail), _parameter(root, types), ours))
+    return pl.when(present).then(pl.coalesce(called, _parameter(root, types), ours))
 
 
 def _api() -> pl.Expr:

@@ -105,9 +105,10 @@ function recordColumns(records) {
   const pair = (name) => (i) => {
     const a = c[`target_${name}`].get(i), b = c[`reference_${name}`].get(i);
     if (a === b) return a || "–";
-    return el("span", { class: "unlike", title: `target ${a ?? "–"}, reference ${b ?? "–"}` }, `${a ?? "–"} ≠ ${b ?? "–"}`);
+    return el("span", { class: "unlike", title: `target ${a ?? "–"}, reference ${b ?? "–"}` }, [a, b].map((v) => SHORT_DTYPES[v] || v || "–").join(" ≠ "));
   };
   const first = report.verdict;
+  const measured = (name) => c[name].nulls === null || c[name].nulls.includes(0);
   const varied = (name) => new Set(c[name].data).size < 2;
   return [
     { title: "", width: "30px", hint: "Status", first: 1, keys: () => c.status.keys, cell: (i) => statusGlyph(c.status.get(i)) },
@@ -116,18 +117,18 @@ function recordColumns(records) {
       const here = text === first.where && c.step.get(i) === first.step && c.rank.get(i) === first.rank && c.phase.get(i) === first.phase;
       return el("span", { class: "place", title: text }, here ? el("b", { class: "flag" }, "first") : null, el("span", {}, cut < 0 ? shown : shown.slice(0, cut)), cut < 0 ? null : el("span", { class: "muted" }, shown.slice(cut)));
     } },
-    { title: "Phase", width: "84px", from: 560, keys: () => c.phase.keys, cell: (i) => (c.phase.get(i) || "").replace("_", " ") },
+    { title: "Phase", width: "76px", from: 560, keys: () => c.phase.keys, cell: (i) => (c.phase.get(i) || "").replace("_", " ") },
     measure("step", "Step", "44px", String, { from: 720, first: 1, hide: varied("step") }),
     measure("rank", "Rank", "44px", String, { from: 720, first: 1, hide: varied("rank") }),
     { title: "Dtype", width: "84px", from: 800, keys: () => c.target_dtype.keys, cell: pair("dtype") },
-    { title: "Shape", width: "112px", from: 920, keys: () => c.target_shape.keys, cell: pair("shape") },
+    { title: "Shape", width: "108px", from: 920, keys: () => c.target_shape.keys, cell: pair("shape") },
     measure("rel_l2", "rel L2", "62px", error, { from: 460, hint: "Norm of the difference over the norm of the reference" }),
-    { title: "× allowed", width: "124px", align: "right", first: -1, hint: "rel L2 over its bound; the tick is the bound itself", keys: () => c.score.keys, cell: (i) => {
+    { title: "× allowed", width: "126px", align: "right", first: -1, hint: "rel L2 over its bound; the tick is the bound itself", keys: () => c.score.keys, cell: (i) => {
       const score = c.score.get(i);
-      return score === null ? "–" : el("span", { class: `heat${score <= 1 ? "" : " over"}` }, scoreBar(score), el("b", {}, score === 0 ? "0" : ratio(score)));
+      return score === null ? "–" : el("span", { class: `heat${score <= 1 ? "" : " over"}` }, scoreBar(score), el("b", {}, score === 0 ? "0" : briefRatio(score)));
     } },
-    measure("max_abs_diff", "max |diff|", "76px", error, { from: 1010 }),
-    measure("cosine_similarity", "1 − cos", "58px", (v) => (v === null ? "–" : error(Math.max(0, 1 - v))), { from: 1180, first: 1, hint: "One minus the cosine of the angle between the two tensors" }),
+    measure("max_abs_diff", "max |diff|", "76px", error, { from: 1100, hide: !measured("max_abs_diff") }),
+    measure("cosine_similarity", "1 − cos", "58px", (v) => (v === null ? "–" : error(Math.max(0, 1 - v))), { from: 1190, first: 1, hint: "One minus the cosine of the angle between the two tensors" }),
   ];
 }
 

@@ -48,7 +48,7 @@ class Detail {
       ["max ulp", number(get("max_ulp_diff"))]].filter(([, value]) => value !== "–");
     return el("section", {}, verdict, get("reason") && rel !== null ? el("p", {}, get("reason")) : null,
       rows.length ? el("dl", { class: "metrics" }, rows.map(([key, value]) => el("div", {}, el("dt", {}, key), el("dd", {}, value)))) : null,
-      bound === null ? null : el("p", { class: "muted small" }, `Rule: ${rule.formula || "–"}${rule.origin ? ` (${rule.origin})` : ""}. Judged from ${EVIDENCE[get("evidence")] || get("evidence")}.`));
+      bound === null ? null : el("p", { class: "muted small" }, `Rule: ${(rule.formula || "–").split("; ")[0]}${rule.origin ? ` (${rule.origin})` : ""}. Judged from ${EVIDENCE[get("evidence")] || get("evidence")}.`));
   }
   // The other tensors of this call: an equal input beside a different output says where the error is made.
   #siblings(row, get, details) {

@@ -71,6 +71,7 @@ function error(value) {
 
 const count = (value) => value.toLocaleString("en");
 const shortSite = (site) => site.replaceAll("torch.nn.functional.", "F.").replaceAll("torch.Tensor.", "Tensor.");
+const SHORT_DTYPES = { bfloat16: "bf16", float16: "fp16", float32: "fp32", float64: "fp64" };
 const moduleName = (fqn) => fqn || "(root)";
 
 function statusGlyph(status) {

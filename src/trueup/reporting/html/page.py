@@ -121,7 +121,7 @@ def _context(report: Report, max_rows: int) -> dict[str, Any]:
         "held": records.height,
         "left_out": total - records.height,
         **_precision(precision_table),
-        "scalars": _scalars(report.summary.get("scalars") or []),
+        **_scalars(report.summary.get("scalars") or []),
         "unmatched": report.unmatched(),
         "unmatched_words": _unmatched_words(report),
         **_facts(report),
@@ -242,41 +242,44 @@ def _precision(table: pl.DataFrame) -> dict[str, Any]:
     return {"num_differing": differing, "precision_words": words}
 
 
-def _scalars(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _scalars(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Scalars that differ at some step, each with its first telling steps, and the names of all others."""
     named: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         named.setdefault(str(row["name"]), []).append(row)
-    found = []
-    for name, series in named.items():
-        beyond = [row for row in series if row.get("beyond")]
-        shown = [row for row in series if row in beyond[:MAX_SCALAR_ROWS] or row in series[:2]][
-            :MAX_SCALAR_ROWS
-        ]
-        shown = series[:MAX_SCALAR_ROWS] if len(shown) < 3 else shown
-        words = (
-            f"beyond tolerance from step {beyond[0]['step']} on"
-            if beyond
-            else f"agrees at {count(len(series), 'step')}"
-        )
-        found.append(
+    same = [
+        name for name, series in named.items() if all(row["target"] == row["reference"] for row in series)
+    ]
+    shown = [_scalar(name, series) for name, series in named.items() if name not in same]
+    return {"scalars": shown, "same_scalars": ", ".join(name.replace("_", " ") for name in same)}
+
+
+def _scalar(name: str, series: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    beyond = [row for row in series if row.get("beyond")]
+    start = max(0, series.index(beyond[0]) - 2) if beyond else 0
+    shown = series[start : start + MAX_SCALAR_ROWS]
+    agrees = f"within tolerance at {count(len(series), 'step')}"
+    return {
+        "name": name,
+        "label": name.replace("_", " "),
+        "words": f"beyond tolerance from step {beyond[0]['step']} on" if beyond else agrees,
+        "more": len(series) - len(shown),
+        "drawn": len(series) > 2 and all(isinstance(row.get("target"), (int, float)) for row in series),
+        "rows": [
             {
-                "name": name,
-                "label": name.replace("_", " "),
-                "words": words,
-                "more": len(series) - len(shown),
-                "rows": [
-                    {
-                        "step": row["step"],
-                        "target": number(row.get("target"), digits=7),
-                        "beyond": row.get("beyond"),
-                        "reference": number(row.get("reference"), digits=7),
-                        "gap": number(row.get("rel_diff")),
-                    }
-                    for row in shown
-                ],
+                "step": row["step"],
+                "beyond": row.get("beyond"),
+                "target": _measure(row.get("target")),
+                "reference": _measure(row.get("reference")),
+                "gap": _measure(row.get("rel_diff"), digits=3),
             }
-        )
-    return found
+            for row in shown
+        ],
+    }
+
+
+def _measure(value: Any, *, digits: int = 8) -> str:
+    return number(value, digits=digits) if value is None or isinstance(value, (int, float)) else plain(value)
 
 
 def _unmatched_words(report: Report) -> str:

@@ -30,7 +30,7 @@ class ModuleTree {
       node.score = { ...node.own };
       for (const child of node.children) {
         fold(child);
-        if (node.type === null) node.order = Math.min(node.order, child.order);
+        node.order = Math.min(node.order, child.order);
         for (const key of ["forward", "backward", "grad"]) node.score[key] = worse(node.score[key] ?? null, child.score[key] ?? null);
       }
       node.children.sort((a, b) => a.order - b.order);

@@ -1,0 +1,95 @@
+"""The one screen, drawn at fixed widths."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from trueup.reporting import render
+from trueup.reporting.model import report_from
+from trueup.reporting.terminal import print_summary, to_json
+
+
+def drawn(folder: Path, width: int, *, colour: bool = False, reports: dict[str, Path] | None = None) -> str:
+    stream = io.StringIO()
+    console = Console(
+        file=stream, width=width, force_terminal=colour, color_system="truecolor" if colour else None
+    )
+    print_summary(folder, console, reports=reports)
+    return stream.getvalue()
+
+
+EXPECTED = """
+ ✗ The runs part in layers.2.ln1, in the forward pass of step 0.
+
+   where       layers.2.ln1 · torch.nn.functional.layer_norm[0] · output.0
+               step 0 · rank 0 · forward
+   source      model.py:61 forward  F.layer_norm(x, (256,), self.weight, self.bias, self.eps)
+   sure        ━━━━━━━━━─ 86%
+   because     its output differs by 3.10e-03 relative (L2), 1,292 times the tolerance of 2.4e-06
+               every input of this call is bit-equal in both runs
+               the error stays in every later layer and in 31 of 34 weight gradients
+   before      61 records ran before it in this step: 61 bit-equal, 0 within rounding.
+
+   beyond tolerance, as they ran                              phase       rel L2 allowed     times
+ ≠ layers.2.ln1 · F.layer_norm[0] · output.0                  forward     3.1e-3  2.4e-6    1,292×
+ ≠ layers.2.ln1 · input.0                                     forward     3.1e-3  2.4e-6    1,292×
+"""
+
+
+def test_the_screen_at_100_columns(small: Path) -> None:
+    screen = drawn(small, 100, reports={"html": small / "report.html"})
+    lines = [line.rstrip() for line in screen.splitlines()]
+    assert lines[: len(EXPECTED.splitlines())] == EXPECTED.splitlines()
+    assert len(lines) <= 28
+    assert any(line.startswith("   next        trueup replay") for line in lines)
+    assert any("report.html" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("name", ["small", "agreeing", "hostile"])
+def test_no_line_is_wider_than_the_terminal(name: str, width: int, request: pytest.FixtureRequest) -> None:
+    screen = drawn(request.getfixturevalue(name), width)
+    assert max(map(len, screen.splitlines())) <= width
+    assert len(screen.splitlines()) <= (34 if width == 80 else 30)
+
+
+def test_colour_adds_nothing_but_colour(small: Path) -> None:
+    plain = drawn(small, 100)
+    assert "\x1b[" not in plain
+    assert "\x1b[" in drawn(small, 100, colour=True)
+
+
+def test_agreement_is_short_and_names_no_place(agreeing: Path) -> None:
+    screen = drawn(agreeing, 100)
+    assert "✓" in screen
+    assert "where" not in screen
+    assert "beyond" not in screen
+
+
+def test_markup_in_names_is_text(hostile: Path) -> None:
+    assert "[/red]" not in drawn(hostile, 100)
+    summary = dict(report_from(hostile).summary)
+    assert summary["verdict"]["outcome"] == "differ"
+
+
+def test_json_names_verdict_and_site_first(small: Path) -> None:
+    summary = dict(report_from(small).summary)
+    summary["scalars"] = [{"target": float("inf"), "reference": float("nan")}]
+    text = to_json(summary)
+    document = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert next(iter(document)) == "verdict"
+    assert list(document["verdict"])[:2] == ["outcome", "where"]
+    assert text.index('"outcome"') < text.index('"where"') < 120
+
+
+def test_render_prints_only_to_a_console(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = render(small, output=tmp_path, formats={"advisor"})
+    assert capsys.readouterr().out == ""
+    assert [path.suffix for path in written.values()] == [".txt"]

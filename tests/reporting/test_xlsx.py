@@ -1,0 +1,174 @@
+"""The workbook, read back with another library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import polars as pl
+import pytest
+
+from tests.reporting.synthetic import EVIL
+from trueup.reporting.model import Report, report_from
+from trueup.reporting.xlsx import write_xlsx
+
+# The header of `msprobe compare` 26.2.0 for statistics, as it writes it.
+MSPROBE = [
+    "NPU Name",
+    "Bench Name",
+    "NPU Dtype",
+    "Bench Dtype",
+    "NPU Tensor Shape",
+    "Bench Tensor Shape",
+    "NPU Requires_grad",
+    "Bench Requires_grad",
+    "Max diff",
+    "Min diff",
+    "Mean diff",
+    "L2norm diff",
+    "MaxRelativeErr",
+    "MinRelativeErr",
+    "MeanRelativeErr",
+    "NormRelativeErr",
+    "NPU max",
+    "NPU min",
+    "NPU mean",
+    "NPU l2norm",
+    "Bench max",
+    "Bench min",
+    "Bench mean",
+    "Bench l2norm",
+    "Requires_grad Consistent",
+    "Result",
+    "Err_message",
+    "NPU_Stack_Info",
+]
+MSPROBE_TENSOR = [
+    "Cosine",
+    "EucDist",
+    "MaxAbsErr",
+    "MaxRelativeErr",
+    "One Thousandth Err Ratio",
+    "Five Thousandths Err Ratio",
+]
+
+
+def rows(path: Path, sheet: int = 0) -> Iterator[dict[str, Any]]:
+    book = openpyxl.load_workbook(path)
+    lines = book.worksheets[sheet].iter_rows(values_only=True)
+    head = next(lines)
+    for line in lines:
+        yield dict(zip(head, line, strict=True))
+
+
+@pytest.fixture(scope="module")
+def workbook(hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("book") / "result.xlsx"
+    write_xlsx(report_from(hostile), path)
+    return path
+
+
+def test_columns_are_msprobes_then_ours(workbook: Path) -> None:
+    sheet = openpyxl.load_workbook(workbook).worksheets[0]
+    head = [cell.value for cell in sheet[1]]
+    assert head[: len(MSPROBE)] == MSPROBE
+    assert {"Status", "Site", "Rel L2", "Times tolerance"} <= set(head[len(MSPROBE) :])
+    assert sheet.freeze_panes == "B2"
+    assert sheet.auto_filter.ref == sheet.dimensions
+
+
+def test_compared_values_bring_the_columns_for_tensors(small: Path, tmp_path: Path) -> None:
+    report = report_from(small)
+    records = report.records.with_columns(evidence=pl.lit("values").cast(pl.Categorical))
+    path = tmp_path / "values.xlsx"
+    write_xlsx(Report(summary=report.summary, records=records, precision=report.precision), path)
+    head = list(next(rows(path)))
+    assert head[8:14] == MSPROBE_TENSOR
+
+
+def test_every_record_is_a_row_with_its_numbers(hostile: Path, workbook: Path) -> None:
+    records = report_from(hostile).records.collect()
+    written = list(rows(workbook))
+    assert len(written) == records.height
+    for row, record in zip(written[:400], records.head(400).iter_rows(named=True), strict=True):
+        assert row["Status"] == record["status"]
+        assert row["Site"] == record["site"]
+        if record["target_mean"] is not None:
+            assert row["NPU mean"] == pytest.approx(record["target_mean"], rel=1e-12)
+
+
+def test_names_are_msprobes_where_the_numbers_are_known(workbook: Path) -> None:
+    names = [row["NPU Name"] for row in rows(workbook)]
+    assert "Module.layers.0.ln1.LayerNorm.forward.0.input.0" in names
+    assert "Functional.layer_norm.0.forward.output.0" in names
+    assert "Module.layers.0.ln1.LayerNorm.parameters_grad.0.weight" in names
+    by_site = {(row["Site"], row["Phase"]): row["NPU Name"] for row in rows(workbook)}
+    # msprobe's backward input is the gradient that arrives at the output.
+    assert (
+        by_site["layers.1.ln1 · output.0", "backward"] == "Module.layers.1.ln1.LayerNorm.backward.0.input.0"
+    )
+
+
+def test_without_global_numbers_the_site_stands_there(small: Path, tmp_path: Path) -> None:
+    report = report_from(small)
+    records = report.records.drop("target_global_ordinal", "reference_global_ordinal")
+    write_xlsx(
+        Report(summary=report.summary, records=records, precision=report.precision), tmp_path / "x.xlsx"
+    )
+    first = next(rows(tmp_path / "x.xlsx"))
+    assert first["NPU Name"] == first["Site"]
+
+
+def test_a_name_never_becomes_a_formula(workbook: Path) -> None:
+    sheet = openpyxl.load_workbook(workbook).worksheets[0]
+    types = {
+        cell.value: cell.data_type
+        for line in sheet.iter_rows()
+        for cell in line
+        if isinstance(cell.value, str)
+    }
+    assert types["=1+1 · output.0"] in ("s", "inlineStr")
+    assert "f" not in types.values()
+    assert f"{EVIL} · output.0" in types
+
+
+def test_nan_and_infinities_are_text_and_nulls_are_empty(workbook: Path) -> None:
+    written = list(rows(workbook))
+    assert written[22]["Rel L2"] == "NaN"
+    assert written[22]["NPU max"] == "inf"
+    assert written[22]["NPU min"] == "-inf"
+    assert written[24]["Bench max"] is None
+    assert written[24]["Result"] == "unmatched"
+    assert written[25]["NPU Name"] is None
+
+
+def test_differences_are_coloured_and_equal_rows_are_not(workbook: Path) -> None:
+    sheet = openpyxl.load_workbook(workbook).worksheets[0]
+    status = [cell.value for cell in sheet[1]].index("Status")
+    fills = {line[status].value: line[0].fill.fgColor.rgb for line in sheet.iter_rows(min_row=2, max_row=500)}
+    assert fills["different"] == "FFFBE3DB"
+    assert len({fills["different"], fills["undecided"], fills["unmatched"], fills["equal"]}) == 4
+
+
+def test_a_long_result_continues_on_the_next_sheet(small: Path, tmp_path: Path) -> None:
+    report = report_from(small)
+    write_xlsx(report, tmp_path / "x.xlsx", max_sheet_rows=500)
+    book = openpyxl.load_workbook(tmp_path / "x.xlsx")
+    assert book.sheetnames == [
+        "compare_result",
+        "compare_result_2",
+        "compare_result_3",
+        "verdict",
+        "precision",
+    ]
+    assert sum(sheet.max_row - 1 for sheet in book.worksheets[:3]) == report.num_records()
+
+
+def test_verdict_and_precision_have_sheets(workbook: Path) -> None:
+    book = openpyxl.load_workbook(workbook)
+    text = [str(cell.value) for line in book["verdict"].iter_rows() for cell in line]
+    assert "differ" in text
+    assert any("every input of this call" in cell for cell in text)
+    assert book["precision"].max_row > 50
