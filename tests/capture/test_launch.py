@@ -16,6 +16,7 @@ from trueup.capture.launch import folder
 from trueup.capture.launch.command import check_command
 from trueup.capture.launch.environment import environment_from_options
 from trueup.capture.launch.outcome import CaptureOutcome, outcome_from_folder, sentences
+from trueup.capture.launch.place import is_first
 from trueup.capture.options import CaptureOptions, StepSet
 from trueup.errors import ConfigError
 from trueup.store import Trace
@@ -262,6 +263,38 @@ def test_signals_reach_the_program(tmp_path: Path, number: signal.Signals, handl
         assert "captured steps 0-1" in process.stderr.read()
 
 
+def test_control_c_at_a_terminal_reaches_the_program_once(tmp_path: Path) -> None:
+    write(
+        tmp_path / "main.py",
+        """
+import signal, sys, time
+seen = []
+signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+print("ready", flush=True)
+for _ in range(20):
+    time.sleep(0.1)
+print("interrupted", len(seen), flush=True)
+""",
+    )
+    typing = """
+import os, pty, sys
+child, terminal = pty.fork()
+if child == 0:
+    words = [sys.executable, "-m", "trueup", "capture", "-o", "run", "--", sys.executable, "main.py"]
+    os.execv(sys.executable, words)
+said = b""
+while b"ready" not in said:
+    said += os.read(terminal, 4096)
+os.write(terminal, b"\\x03")
+while b"interrupted" not in said:
+    said += os.read(terminal, 4096)
+os.waitpid(child, 0)
+print(said.decode())
+"""
+    result = python("-c", typing, cwd=tmp_path)
+    assert "interrupted 1" in result.stdout, result.stderr
+
+
 def test_nothing_captured_is_said_with_the_likely_reason(tmp_path: Path) -> None:
     captured = run_trueup(
         "capture", "-o", "run", "--", PYTHON, "-c", "print('no training here')", cwd=tmp_path
@@ -392,6 +425,40 @@ def test_a_person_s_pythonpath_and_hash_seed_stay(tmp_path: Path) -> None:
     empty = environment_from_options(CaptureOptions(output=tmp_path), base={})
     assert os.pathsep not in empty["PYTHONPATH"]
     assert "PYTHONHASHSEED" not in empty
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "first"),
+    [
+        ("torchrun --nnodes 2 train.py", {}, True),
+        ("torchrun --nnodes 2 --node-rank 0 train.py", {"RANK": "0", "SLURM_PROCID": "0"}, True),
+        ("torchrun --nnodes 2 --node_rank 1 train.py", {}, False),
+        ("accelerate launch --machine_rank=3 train.py", {}, False),
+        ("python train.py", {"SLURM_PROCID": "5"}, False),
+        ("python train.py", {"OMPI_COMM_WORLD_RANK": "1"}, False),
+        ("python train.py", {"RANK": "", "NODE_RANK": "x"}, True),
+        ("python train.py --node-rank", {}, True),
+    ],
+)
+def test_the_first_launcher_of_a_job(words: str, env: dict[str, str], first: bool) -> None:
+    assert is_first(words.split(), env) is first
+
+
+def test_one_launcher_a_rank_gives_one_trace(script: Path, tmp_path: Path) -> None:
+    words = (PYTHON, "-m", "trueup", "capture", "-o", "run", "--", PYTHON, "train.py")
+    jobs = [
+        subprocess.Popen(
+            words, cwd=tmp_path, env=environment(RANK=rank, WORLD_SIZE="2"), stderr=-1, text=True
+        )
+        for rank in "01"
+    ]
+    said = [job.communicate(timeout=120)[1] for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], said
+    assert Trace(tmp_path / "run").steps() == {0: [0, 1], 1: [0, 1]}
+    assert "captured" in said[0]
+    assert said[1] == ""
+    late = python(*words[1:], cwd=tmp_path, env=environment(RANK="1", WORLD_SIZE="2"))
+    assert late.returncode == 0, late.stderr
 
 
 # -- what is said -------------------------------------------------------------------------------------------

@@ -69,6 +69,11 @@ def run(argv: list[str]) -> int:
         error_line(str(error))
         hint_line(_HINTS[next(kind for kind in _HINTS if isinstance(error, kind))].format(verb=verb))
         return _BAD_USE
+    except OSError as error:
+        if os.environ.get(_DEBUG):
+            traceback.print_exc()
+        error_line(f"{error.filename or verb}: {error.strerror or error}")
+        return _BAD_USE
     except Exception as error:  # not 1, which would say that the runs differ
         if hasattr(error, "format_message"):
             return _misused(error, verb)

@@ -52,6 +52,7 @@ def command(
     Either side is a trace of trueup or a dump of msprobe. Ends with 0 if they agree, 1 if they differ, 2 if
     that cannot be decided.
     """
+    from trueup.capture.launch.folder import make_writable
     from trueup.comparing.run import compare
 
     target, reference = _sides(target, reference, input_file)
@@ -65,6 +66,8 @@ def command(
         target_rank=target_rank,
         reference_rank=reference_rank,
     )
+    if output is not None:
+        make_writable(output)
     comparison = compare(target, reference, output=output, options=options)
     _show(comparison, output=output, formats=formats, as_json=as_json, quiet=quiet)
     raise typer.Exit(int(comparison.summary["verdict"]["exit_code"]))

@@ -26,11 +26,12 @@ def command(
         raise ConfigError(f"{destination} is a file; a new or empty folder is wanted")
     if destination.is_dir() and any(destination.iterdir()):
         raise ConfigError(f"{destination} is not empty; give a new or empty folder")
+    from trueup.capture.launch.folder import make_writable
     from trueup.importers import export_msprobe, open_trace
 
-    try:
-        export_msprobe(open_trace(source), destination)
-    except OSError as error:
-        raise ConfigError(f"{destination} cannot be written: {error.strerror or error}") from error
+    trace = open_trace(source)
+    make_writable(destination)
+    export_msprobe(trace, destination)
     if not quiet:
-        note_line(f"wrote {destination}; try: msprobe compare -tp {destination}/step0 -gp OTHER -o OUT")
+        step = min(trace.steps(), default=0)
+        note_line(f"wrote {destination}; next: msprobe compare -tp {destination}/step{step} -gp OTHER -o OUT")

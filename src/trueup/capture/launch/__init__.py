@@ -12,6 +12,7 @@ from trueup.capture.launch import folder
 from trueup.capture.launch.command import check_command
 from trueup.capture.launch.environment import environment_from_options
 from trueup.capture.launch.outcome import outcome_from_folder, sentences
+from trueup.capture.launch.place import is_first
 from trueup.capture.launch.process import run_command
 from trueup.capture.options import CaptureOptions
 
@@ -24,24 +25,37 @@ def launch(options: CaptureOptions, command: Sequence[str], *, say: Callable[[st
     A command that succeeds but leaves no captured step returns 2, because a person who asked for a trace has
     none.
 
+    Where a job starts a launcher a node or a rank, the first looks after the folder and says what came of it.
+
     Raises:
         ConfigError: the command cannot be run or captured, or the output folder is not usable; nothing was
             run.
     """
     program = check_command(command)
+    first = is_first(command, os.environ)
     output = options.output.absolute()
     existed = output.exists()
-    folder.prepare(output, overwrite=options.overwrite)
+    if first:
+        folder.prepare(output, overwrite=options.overwrite)
+    else:
+        folder.make_writable(output)
     options = replace(options, output=output)
-    status = run_command(
-        command, program=program, environment=environment_from_options(options, base=os.environ)
-    )
-    outcome = outcome_from_folder(output)
+    environment = environment_from_options(options, base=os.environ)
+    status = run_command(command, program=program, environment=environment)
+    if not first:
+        return status
+    return _conclude(options, command, status=status, existed=existed, say=say)
+
+
+def _conclude(
+    options: CaptureOptions, command: Sequence[str], *, status: int, existed: bool, say: Callable[[str], None]
+) -> int:
+    outcome = outcome_from_folder(options.output)
     for sentence in sentences(outcome, options, command=shlex.join(command)):
         say(sentence)
     if status:
         say(f"the program ended with exit status {status}")
     if not outcome.seen and not existed:
         with contextlib.suppress(OSError):  # the program keeps its own files there
-            output.rmdir()
+            options.output.rmdir()
     return status or (0 if outcome.steps else NOTHING_CAPTURED)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import uuid
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +14,8 @@ from trueup.capture.options import CaptureOptions
 CAPTURE = "TRUEUP_CAPTURE"
 """options and import folders, as JSON; the start-up file does nothing without it"""
 LAUNCH_ID = "TRUEUP_LAUNCH_ID"
-"""the same in all processes of a launch, so that a rank knows the folder another rank has made as its own"""
+"""the same in all processes of a run, on all nodes, so that a rank knows a folder that another rank has made;
+drawn from the folder's path, because a launcher has already made sure that no other run is in it"""
 _STARTUP = Path(__file__).parent / "startup"
 _NEEDED = ("trueup", "numpy", "polars", "pyarrow", "safetensors")
 
@@ -30,7 +31,7 @@ def environment_from_options(options: CaptureOptions, *, base: Mapping[str, str]
     environment["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), *path]) if path != [""] else str(_STARTUP)
     plan = {"options": options.to_json(), "folders": _import_folders()}
     environment[CAPTURE] = json.dumps(plan, separators=(",", ":"))
-    environment[LAUNCH_ID] = uuid.uuid4().hex
+    environment[LAUNCH_ID] = hashlib.sha256(str(options.output).encode()).hexdigest()[:32]
     if options.seed is not None:
         environment["PYTHONHASHSEED"] = str(options.seed)
     if options.deterministic:

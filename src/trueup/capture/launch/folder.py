@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from trueup.errors import ConfigError
@@ -18,24 +20,38 @@ def prepare(output: Path, *, overwrite: bool) -> None:
     Raises:
         ConfigError: it holds a trace already, is not a folder, or cannot be written.
     """
-    try:
+    with _explaining(output):
         if (output / _MANIFEST).exists():
             if not overwrite:
                 raise ConfigError(
                     f"{output} already holds a trace. Choose another folder with -o, or add --overwrite."
                 )
             _remove_trace(output)
+    make_writable(output)
+
+
+def make_writable(output: Path) -> None:
+    """Make ``output`` a folder that can be written to; what is in it stays.
+
+    Raises:
+        ConfigError: it is not a folder, or cannot be made or written.
+    """
+    with _explaining(output):
         output.mkdir(parents=True, exist_ok=True)
         probe = output / ".trueup-can-write"
         probe.touch()
         probe.unlink()
+
+
+@contextlib.contextmanager
+def _explaining(output: Path) -> Iterator[None]:
+    try:
+        yield
     except FileExistsError as error:
-        raise ConfigError(
-            f"{output} is a file; give the folder the trace is to be written to with -o"
-        ) from error
+        raise ConfigError(f"{output} is a file; give a folder") from error
     except OSError as error:
         raise ConfigError(
-            f"{output} cannot be written: {error.strerror or error}. Give another folder with -o."
+            f"{output} cannot be written: {error.strerror or error}. Give another folder."
         ) from error
 
 

@@ -1,0 +1,108 @@
+"""``trueup compare`` and ``trueup export``: options, files and exit statuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trueup.cli import app
+from trueup.cli.compare_file import sides_from_compare_file
+from trueup.errors import ConfigError
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize(("target", "status"), [("reference", 0), ("target", 1)])
+def test_the_exit_status_is_the_verdict(
+    runs: Path, target: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(["compare", str(runs / target), str(runs / "reference"), "-q"]) == status
+    assert capsys.readouterr() == ("", "")
+
+
+def test_reports(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sides = [str(runs / "target"), str(runs / "reference")]
+    assert app.run(["compare", *sides, "-o", str(tmp_path / "usual")]) == 1
+    assert "gelu" in capsys.readouterr().out
+    usual = {path.name for path in (tmp_path / "usual").iterdir()}
+    assert usual == {"report.html", "result.json", "result.parquet", "precision.parquet"}
+    assert (
+        app.run(["compare", *sides, "-o", str(tmp_path / "all"), "--no-html", "--xlsx", "--advisor", "-q"])
+        == 1
+    )
+    suffixes = sorted(path.suffix for path in (tmp_path / "all").iterdir())
+    assert suffixes == [".json", ".parquet", ".parquet", ".txt", ".xlsx"]
+
+
+def test_json_is_one_document_verdict_first(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["compare", str(runs / "target"), str(runs / "reference"), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert next(iter(document)) == "verdict"
+    assert list(document["verdict"])[:2] == ["outcome", "where"]
+    assert "gelu" in document["verdict"]["where"]
+
+
+def test_one_step_of_each(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sides = [str(runs / "reference")] * 2
+    assert app.run(["compare", *sides, "--target-step", "0", "--reference-step", "1", "-q"]) == 1
+    assert app.run(["compare", *sides, "--target-step", "1", "--reference-step", "1", "-q"]) == 0
+    assert app.run(["compare", *sides, "--steps", "7"]) == 2
+    assert "no step and rank in common" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("keys", [("target_path", "golden_path"), ("npu_path", "bench_path")])
+def test_msprobe_s_compare_file(runs: Path, tmp_path: Path, keys: tuple[str, str]) -> None:
+    content = {
+        keys[0]: str(runs / "target"),
+        keys[1]: str(runs / "reference"),
+        "stack_path": "",
+        "is_print_compare_log": True,
+    }
+    (tmp_path / "compare.json").write_text(json.dumps(content))
+    words = ["-i", str(tmp_path / "compare.json"), "-o", str(tmp_path / "out"), "-f", "pytorch", "-s", "-q"]
+    assert app.run(["compare", *words]) == 1
+    suffixes = {path.suffix for path in (tmp_path / "out").iterdir()}
+    assert suffixes >= {".xlsx", ".txt", ".html"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"npu_pth": "a", "bench_path": "b"}, "unknown key 'npu_pth'; did you mean 'npu_path'"),
+        ({"npu_path": "a"}, "golden_path and bench_path are both missing"),
+        ({"npu_path": "a", "target_path": "a", "bench_path": "b"}, "target_path and npu_path are both there"),
+        ({"npu_path": 3, "bench_path": "b"}, "npu_path is 3"),
+        ({"npu_path": "", "bench_path": "b"}, "npu_path is ''"),
+        ([], "holds a list"),
+    ],
+)
+def test_a_wrong_compare_file(tmp_path: Path, content: object, message: str) -> None:
+    (tmp_path / "compare.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=message):
+        sides_from_compare_file(tmp_path / "compare.json")
+
+
+def test_a_folder_that_cannot_be_written(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    for output in ("file", "file/out"):
+        words = [str(runs / "target"), str(runs / "reference"), "-o", str(tmp_path / output)]
+        assert app.run(["compare", *words]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: {tmp_path / output} ")
+        assert "Traceback" not in said
+
+
+def test_export_writes_a_dump_that_compares_equal_to_its_source(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = tmp_path / "dump"
+    assert app.run(["export", str(runs / "reference"), str(dump), "--format", "msprobe"]) == 0
+    assert f"wrote {dump}" in capsys.readouterr().err
+    assert sorted(path.name for path in dump.iterdir()) == ["step0", "step1"]
+    assert app.run(["inspect", str(dump)]) == 0
+    assert app.run(["export", str(runs / "reference"), str(dump)]) == 2
+    assert "is not empty" in capsys.readouterr().err
