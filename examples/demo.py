@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT = ROOT / "out" / "demo"
+OUT = Path("out") / "demo"
 
 
 def trueup(*arguments: str, allowed: tuple[int, ...] = (0,)) -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--fault", default="rope-bf16", help="any of those examples/train_gpt.py knows")
     fault = parser.parse_args().fault
     began = time.perf_counter()
-    shutil.rmtree(OUT, ignore_errors=True)
+    shutil.rmtree(ROOT / OUT, ignore_errors=True)
     script = [sys.executable, "examples/train_gpt.py", "--steps", "2"]
     for name, extra in (("reference", []), ("target", ["--fault", fault])):
         shown = " ".join(["python", *script[1:], *extra])
@@ -34,7 +34,7 @@ def main() -> None:
         trueup("capture", "--level", "mix", "-o", str(OUT / name), "--", *script, *extra)
     print("\n$ trueup compare out/demo/target out/demo/reference -o out/demo/report", flush=True)
     trueup("compare", str(OUT / "target"), str(OUT / "reference"), "-o", str(OUT / "report"), allowed=(0, 1))
-    print(f"\nThe planted mistake was: {fault}. The report: {(OUT / 'report' / 'report.html').relative_to(ROOT)}")
+    print(f"\nThe planted mistake was: {fault}. The report: {OUT / 'report' / 'report.html'}")
     print(f"The whole demo took {time.perf_counter() - began:.0f} s.")
 
 

@@ -11,7 +11,7 @@ from trueup.numerics.summary import SUMMARY_DTYPE
 from trueup.store import RunWriter, StepColumns
 from trueup.store.schema import CALLS, RECORDS
 
-_BLOCK_ROWS = 4096
+_BLOCK_ROWS = 1024
 _ROW_BYTES = SUMMARY_DTYPE.itemsize
 _CALL_COLUMNS = [f.name for f in CALLS if f.name != "call"]
 _RECORD_COLUMNS = [f.name for f in RECORDS]
