@@ -91,7 +91,7 @@ def remember(rows: Rows, metrics: Metrics, history: History, step: int) -> None:
     relative = metrics.rel_l2
     history.step = step
     history.parameter, history.state, history.update = {}, {}, {}
-    lengths = _update_lengths(rows)
+    lengths = metrics.update_lengths
     for row in np.flatnonzero(updated).tolist():
         name, slot = names[row], slots[rows.slot[row]]
         if metrics.difference[row] == 0:
@@ -123,7 +123,7 @@ def _widen_updates(rows: Rows, metrics: Metrics, history: History, names: list[s
     before = np.zeros(num)
     values = rows.phase_is("param") & rows.paired
     before[rows.target.call[values]] = np.nan_to_num(metrics.difference[values], posinf=0.0)
-    lengths = _update_lengths(rows)
+    lengths = metrics.update_lengths
     state_error: dict[str, float] = {}
     for (name, _), (_, relative) in history.state.items():
         state_error[name] = max(state_error.get(name, 0.0), relative if np.isfinite(relative) else 1.0)
@@ -156,25 +156,3 @@ def _gradient_noise(rows: Rows, metrics: Metrics, num: int) -> tuple[Floats, Flo
         absolute[rows.target.call[at]] = metrics.difference[at]
         relative[rows.target.call[at]] = np.minimum(metrics.rel_l2[at], 1.0)
     return absolute, relative
-
-
-def _update_lengths(rows: Rows) -> Floats:
-    """Per target call, ||p after - p before|| of the reference by its sketches; NaN where it has none."""
-    from trueup.comparing.metrics import sketches_of
-
-    lengths = np.full(rows.match.target.num_calls, np.nan)
-    values = np.flatnonzero(rows.phase_is("param") & rows.paired & (rows.reference.summary >= 0))
-    slots = rows.match.words.slot
-    after = rows.phase_is("optimizer") & rows.paired & (rows.reference.summary >= 0)
-    after &= rows.slot == (slots.index("param") if "param" in slots else -2)
-    summary_before: Codes = np.full(len(lengths), -1, np.int64)
-    summary_before[rows.target.call[values]] = rows.reference.summary[values]
-    at = np.flatnonzero(after)
-    at = at[summary_before[rows.target.call[at]] >= 0]
-    if len(at):
-        table = rows.reference.tables.summaries
-        a, has_a = sketches_of(table, rows.reference.summary[at])
-        b, has_b = sketches_of(table, summary_before[rows.target.call[at]])
-        known = np.linalg.norm(a - b, axis=1)
-        lengths[rows.target.call[at]] = np.where(has_a & has_b, known, np.nan)
-    return lengths

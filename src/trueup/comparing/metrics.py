@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +14,9 @@ from trueup.comparing.rows import Bools, Floats, Half, Rows
 from trueup.matching.codes import Codes
 from trueup.numerics import sketch
 from trueup.numerics.summary import SKETCH_SIZE
+
+_BLOCK = 8192
+"""Sketches are widened to float64 so many at a time."""
 
 EVIDENCE = ("digest", "values", "sketch", "statistics", "none")
 DIGEST, VALUES, SKETCH, STATISTICS, NONE = range(5)
@@ -41,6 +46,8 @@ class Metrics:
     """||r|| over finite values"""
     mismatched: Codes
     """places that hold NaN or an infinity on one side and something else on the other; -1 where values were not read"""
+    update_lengths: Floats
+    """per target call: ||p after - p before|| of the reference, NaN where it has no such sketches"""
     details: dict[str, Floats] = field(default_factory=dict)
 
     @property
@@ -64,6 +71,7 @@ def measure(rows: Rows) -> Metrics:
         difference=np.full(len(rows), np.nan),
         norm=r.statistics["l2_norm"].copy(),
         mismatched=np.full(len(rows), -1, np.int64),
+        update_lengths=_update_lengths(rows),
         details={name: np.full(len(rows), np.nan) for name in DETAILS},
     )
     metrics.evidence[equal] = DIGEST
@@ -135,22 +143,34 @@ def _from_sketches(rows: Rows, metrics: Metrics, open_: Bools) -> None:
     if not open_.any():
         return
     index = np.flatnonzero(open_)
-    pairs = np.stack([rows.target.summary[index], rows.reference.summary[index]], 1)
-    unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
-    a, has_a = sketches_of(rows.target.tables.summaries, unique[:, 0])
-    b, has_b = sketches_of(rows.reference.tables.summaries, unique[:, 1])
-    usable = has_a & has_b & np.isfinite(a).all(axis=1) & np.isfinite(b).all(axis=1)
+    width = int(rows.reference.summary.max(initial=0)) + 1
+    key, inverse = np.unique(
+        rows.target.summary[index] * width + rows.reference.summary[index], return_inverse=True
+    )
+    tables = rows.target.tables.summaries, rows.reference.tables.summaries
+    blocks = [key[start : start + _BLOCK] for start in range(0, len(key), _BLOCK)]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        done = list(pool.map(lambda block: _sketch_block(tables, block // width, block % width), blocks))
+    found = np.concatenate(done, axis=1)[:, inverse.reshape(-1)]
+    good = ~np.isnan(found[0])
+    at = index[good]
+    metrics.difference[at] = np.fmax(found[0, good], metrics.difference[at])
+    metrics.evidence[at] = SKETCH
+    for name, values in zip(("scale", "residual", "cosine_similarity"), found[1:], strict=True):
+        metrics.details[name][at] = values[good]
+
+
+def _sketch_block(tables: tuple[pl.DataFrame, pl.DataFrame], target: Codes, reference: Codes) -> Floats:
+    """Rows ||t-r||, scale, residual and cosine of some pairs; NaN where a sketch is missing or not finite."""
+    a, has_a = sketches_of(tables[0], target)
+    b, has_b = sketches_of(tables[1], reference)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         difference = sketch.relative_error(a, b, np.ones(len(a)))
         scale, residual = sketch.scale_residual(a, b)
         cosine = scale * np.linalg.norm(b, axis=1) / np.linalg.norm(a, axis=1)
-    inverse = inverse.reshape(-1)
-    good = usable[inverse]
-    at, of = index[good], inverse[good]
-    metrics.difference[at] = np.fmax(difference[of], metrics.difference[at])
-    metrics.evidence[at] = SKETCH
-    for name, values in (("scale", scale), ("residual", residual), ("cosine_similarity", cosine)):
-        metrics.details[name][at] = values[of]
+    out: Floats = np.stack([difference, scale, residual, cosine])
+    out[:, ~(has_a & has_b & np.isfinite(difference))] = np.nan
+    return out
 
 
 def sketches_of(summaries: pl.DataFrame, rows: Codes) -> tuple[Floats, Bools]:
@@ -159,6 +179,28 @@ def sketches_of(summaries: pl.DataFrame, rows: Codes) -> tuple[Floats, Bools]:
     present = column.is_not_null().to_numpy()
     out = np.zeros((len(rows), SKETCH_SIZE))
     if present.any():
-        joined = b"".join(column.drop_nulls().to_list())
-        out[present] = np.frombuffer(joined, "<f4").reshape(-1, SKETCH_SIZE)
+        stored = column.drop_nulls().bin.reinterpret(
+            dtype=pl.Array(pl.Float32, SKETCH_SIZE), endianness="little"
+        )
+        out[present] = stored.to_numpy()
     return out, present
+
+
+def _update_lengths(rows: Rows) -> Floats:
+    """Per target call, ||p after - p before|| of the reference by its sketches; NaN where it has none."""
+    lengths = np.full(rows.match.target.num_calls, np.nan)
+    values = np.flatnonzero(rows.phase_is("param") & rows.paired & (rows.reference.summary >= 0))
+    slots = rows.match.words.slot
+    after = rows.phase_is("optimizer") & rows.paired & (rows.reference.summary >= 0)
+    after &= rows.slot == (slots.index("param") if "param" in slots else -2)
+    summary_before: Codes = np.full(len(lengths), -1, np.int64)
+    summary_before[rows.target.call[values]] = rows.reference.summary[values]
+    at = np.flatnonzero(after)
+    at = at[summary_before[rows.target.call[at]] >= 0]
+    if len(at):
+        table = rows.reference.tables.summaries
+        a, has_a = sketches_of(table, rows.reference.summary[at])
+        b, has_b = sketches_of(table, summary_before[rows.target.call[at]])
+        known = np.linalg.norm(a - b, axis=1)
+        lengths[rows.target.call[at]] = np.where(has_a & has_b, known, np.nan)
+    return lengths

@@ -8,6 +8,7 @@ import polars as pl
 from trueup.comparing.roles import role_of
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.sites import owner_codes
+from trueup.matching.codes import Codes
 
 _WEIGHT_SLOTS = {"linear": ("input.1", "input.weight"), "embedding": ("input.1", "input.weight")}
 _WEIGHT_SLOTS |= {"norm": ("input.2", "input.weight"), "head": ("input.1", "input.weight")}
@@ -74,28 +75,26 @@ def _dtypes(rows: Rows, half: Half, name: str) -> pl.DataFrame:
     words = rows.match.words
     to_target = np.arange(half.side.num_calls) if half is rows.target else rows.match.calls.target_of
     forward = rows.phase_is("forward", "loss") & (half.call >= 0) & (half.dtype >= 0)
-    records = pl.DataFrame(
-        {
-            "call": to_target[half.call[forward]],
-            "part": np.where(rows.slot_starts("output")[forward] | rows.phase_is("loss")[forward], 2, 0),
-            "dtype": half.dtype[forward],
-        }
+    part = np.where(rows.slot_starts("output") | rows.phase_is("loss"), 2, 0)[forward]
+    calls, dtypes = _weights(rows, half, to_target)
+    call = np.concatenate([to_target[half.call[forward]], calls])
+    part = np.concatenate([part, np.ones(len(calls), np.int64)])
+    dtype = np.concatenate([half.dtype[forward], dtypes])
+    known = call >= 0
+    seen = np.zeros((rows.match.target.num_calls, len(_PARTS)), np.uint64)
+    np.bitwise_or.at(
+        seen, (call[known], part[known]), np.uint64(1) << np.minimum(dtype[known], 63).astype(np.uint64)
     )
-    weights = _weights(rows, half, to_target)
-    every = pl.concat([records, weights]).filter(pl.col("call") >= 0).unique(maintain_order=True)
-    every = every.with_columns(pl.Series([*words.dtype, ""]).gather(every["dtype"]).alias("word"))
-    grouped = every.group_by("call", "part", maintain_order=True).agg(pl.col("word").str.join(","))
-    out = pl.DataFrame({"call": np.unique(to_target[to_target >= 0])})
-    for part, label in enumerate(_PARTS):
-        of_part = grouped.filter(pl.col("part") == part).select(
-            "call", pl.col("word").alias(f"{name}_{label}_dtypes")
-        )
-        out = out.join(of_part, on="call", how="left")
-    return out
+    masks, inverse = np.unique(seen, return_inverse=True)
+    said = [",".join(w for bit, w in enumerate(words.dtype) if int(mask) >> bit & 1) for mask in masks]
+    labels = pl.Series(said, dtype=pl.String)
+    at = inverse.reshape(seen.shape)
+    columns = {f"{name}_{label}_dtypes": labels.gather(pl.Series(at[:, i])) for i, label in enumerate(_PARTS)}
+    return pl.DataFrame({"call": np.arange(len(seen)), **columns})
 
 
-def _weights(rows: Rows, half: Half, to_target: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pl.DataFrame:
-    """Parameters of each module, by name, and the weight argument of functions that take one."""
+def _weights(rows: Rows, half: Half, to_target: Codes) -> tuple[Codes, Codes]:
+    """Call and dtype: parameters of each module, by name, and the weight argument of functions that take one."""
     side, words = half.side, rows.match.words
     values = np.flatnonzero(rows.phase_is("param") & (half.call >= 0) & (half.dtype >= 0))
     by_module: dict[str, list[int]] = {}
@@ -121,10 +120,7 @@ def _weights(rows: Rows, half: Half, to_target: np.ndarray[tuple[int], np.dtype[
         weight |= (roles == role) & np.isin(slot, wanted)
     calls += to_target[half.call[api[weight]]].tolist()
     dtypes += half.dtype[api[weight]].tolist()
-    return pl.DataFrame(
-        {"call": calls, "part": [1] * len(calls), "dtype": dtypes},
-        schema={"call": pl.Int64, "part": pl.Int64, "dtype": pl.Int64},
-    )
+    return np.array(calls, np.int64), np.array(dtypes, np.int64)
 
 
 def _note(row: dict[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,16 @@ class Rows:
     def kind_is(self, *names: str) -> Bools:
         """Rows whose call is of these kinds."""
         return _among(self.of_call("kind"), self.match.words.kind, names)
+
+
+def without_sketches(rows: Rows) -> Rows:
+    """The same rows, the largest column of their summaries let go."""
+
+    def lighter(half: Half) -> Half:
+        tables = replace(half.tables, summaries=half.tables.summaries.drop("sketch"))
+        return replace(half, tables=tables)
+
+    return replace(rows, target=lighter(rows.target), reference=lighter(rows.reference))
 
 
 def rows_from_match(target: StepTables, reference: StepTables, match: StepMatch) -> Rows:

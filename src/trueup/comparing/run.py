@@ -20,8 +20,8 @@ from trueup.comparing.metrics import measure
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.precision import precision_rows
-from trueup.comparing.result import SCHEMA_VERSION, Comparison, plain
-from trueup.comparing.rows import Rows, rows_from_match
+from trueup.comparing.result import SCHEMA_VERSION, Comparison, plain, write_summary
+from trueup.comparing.rows import Rows, rows_from_match, without_sketches
 from trueup.comparing.scalars import compare_scalars
 from trueup.comparing.stacks import StackBook
 from trueup.comparing.table import ResultWriter, table_from_rows
@@ -32,7 +32,6 @@ from trueup.comparing.worth import refuse_different_models, traces_noted
 from trueup.errors import NothingCompared
 from trueup.matching import match_step
 from trueup.store import TraceSource
-from trueup.store.writer import write_json
 
 
 def compare(
@@ -86,7 +85,7 @@ def compare_sources(
     precision = work.precision_table()
     if output is not None:
         pq.write_table(precision, output / "precision.parquet", compression="zstd")
-        write_json(output / "result.json", summary)
+        write_summary(summary, output)
     return Comparison(summary=summary, output=output, tables=tuple(writer.tables), precision_table=precision)
 
 
@@ -109,6 +108,8 @@ class _Work:
         rows = rows_from_match(mine, theirs, match)
         refuse_different_models(rows, self.target.path, self.reference.path)
         metrics = measure(rows)
+        rows = without_sketches(rows)
+        del mine, theirs
         history = self.histories.setdefault(pair.rank, History())
         before = rounding_bound(rows, metrics, self.options.tolerance_factor)
         if read_values(rows, metrics, before.relative, self.target, self.reference, pair, self.options):

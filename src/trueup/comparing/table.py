@@ -20,6 +20,8 @@ from trueup.comparing.sites import module_column, site_column
 from trueup.matching.calls import PASSES
 from trueup.matching.codes import Codes
 
+ROW_GROUP = 1 << 15
+
 _CATEGORY = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -145,7 +147,7 @@ class ResultWriter:
             self._file = pq.ParquetWriter(
                 self._path, SCHEMA, compression="zstd", compression_level=1, write_statistics=False
             )
-        self._file.write_table(table, row_group_size=max(len(table), 1))
+        self._file.write_table(table, row_group_size=ROW_GROUP)
 
     def close(self) -> None:
         """Finish the file."""
