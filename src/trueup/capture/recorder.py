@@ -73,7 +73,8 @@ class Recorder:
         """Number of a (dtype, shape, device, placement): few are distinct, and rows hold numbers, not objects."""
         number = self._kinds.get(facts)
         if number is None:
-            number = self._kinds[(facts[0], tuple(facts[1]), *facts[2:])] = len(self._kinds)
+            plain = (facts[0], tuple(facts[1]), facts[2], facts[3])
+            number = self._kinds[plain] = len(self._kinds)
         return number
 
     def view(self, row: int) -> Any:
@@ -85,7 +86,8 @@ class Recorder:
         self._blocks.append(block)
         self._capacity += _BLOCK_ROWS
         self._address = block.ctypes.data
-        self._digest = memoryview(block["digest"])
+        digests: Any = block["digest"]
+        self._digest = memoryview(digests)
 
     def store_values(self, row: int, name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> None:
         """Append contiguous values to the step's chunk files."""
