@@ -625,7 +625,7 @@ def write_result(
             "constants": {"c": 4.0, "eps(float32)": 1.19e-7},
         },
         "scalars": scalars,
-        "modules": _modules(frame, layers),
+        "modules": _modules(frame, layers) + ([{"fqn": EVIL, "type": "<b>", "order": 3}] if hostile else []),
         "depth": _json_safe(
             outputs.select(
                 "step",

@@ -84,7 +84,7 @@ def test_a_table_survives_the_journey() -> None:
             "n": [1, 2, 3, 4, 2**40],
         }
     )
-    raw = gzip.decompress(base64.b64decode(encode_table(table)))
+    raw = gzip.decompress(base64.b64decode(encode_table(table.lazy())))
     (length,) = struct.unpack_from("<I", raw)
     head = json.loads(raw[4 : 4 + length])
     assert head["rows"] == 5

@@ -245,7 +245,10 @@ async function start() {
   $("tree-phase").addEventListener("change", (event) => { tree.phase = event.target.value; tree.render(); });
   setUpCharts((point) => { filters.only({ phase: point.phase, module: point.module, step: point.step, rank: point.rank }); $("records").scrollIntoView(); });
   const tables = [table, setUpNorms(), await setUpPrecision()].filter(Boolean);
-  addEventListener("beforeprint", () => tables.forEach((one) => one.print(true)));
+  addEventListener("beforeprint", () => {
+    const telling = table.view.filter((i) => BEYOND.has(status.get(i)));
+    tables.forEach((one) => (one === table && telling.length ? one.print(true, telling) : one.print(true)));
+  });
   addEventListener("afterprint", () => tables.forEach((one) => one.print(false)));
   addEventListener("hashchange", follow);
   addEventListener("keydown", (event) => {

@@ -60,7 +60,7 @@ def write_html(report: Report, path: Path, *, max_rows: int = MAX_ROWS) -> None:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(_asset("page.html.j2"))
-    path.write_text(template.render(_context(report, max_rows)), encoding="utf-8")
+    template.stream(_context(report, max_rows)).dump(str(path), encoding="utf-8")
 
 
 def _asset(name: str) -> str:
@@ -75,18 +75,19 @@ def _context(report: Report, max_rows: int) -> dict[str, Any]:
     script = '(() => {\n"use strict";\n' + "\n".join(_asset(name) for name in SCRIPTS) + "})();\n"
     style = _asset("page.css")
     total = report.num_records()
-    records = _telling(report.records, total, max_rows)
+    records = _telling(report, total, max_rows)
+    schema = records.collect_schema().names()
     precision = report.precision.sort("differs", descending=True, maintain_order=True).head(
         MAX_PRECISION_ROWS
     )
     precision_table = precision.sort("order").collect()
-    details = records.drop([name for name in records.columns if name in LISTED])
-    names = ("records", "details", "stacks", "precision")
-    listed = records.select(name for name in LISTED if name in records.columns)
-    encoded = encode_tables([listed, details, _stacks(report, records), precision_table])
-    tables = [
-        item for item in zip(names, encoded, strict=True) if item[0] != "precision" or precision_table.height
-    ]
+    tables = {
+        "records": records.select(name for name in LISTED if name in schema),
+        "details": records.select(name for name in schema if name not in LISTED),
+        "stacks": _stacks(report, records),
+    }
+    if precision_table.height:
+        tables["precision"] = precision_table.lazy()
     outcome = GLYPHS.get(report.verdict.outcome, GLYPHS["undecided"])
     depth = report.summary.get("depth") or []
     phases = {point.get("phase") for point in depth}
@@ -96,7 +97,7 @@ def _context(report: Report, max_rows: int) -> dict[str, Any]:
         "style": Markup(style),
         "style_hash": _hash(style),
         "data": _embedded(report),
-        "tables": tables,
+        "tables": list(zip(tables, encode_tables(tables.values()), strict=True)),
         "version": trueup.__version__,
         "verdict": report.verdict,
         "glyph": outcome[0],
@@ -118,8 +119,8 @@ def _context(report: Report, max_rows: int) -> dict[str, Any]:
             for key, value in report.status_counts().items()
         ],
         "phases": _phases(report),
-        "held": records.height,
-        "left_out": total - records.height,
+        "held": min(total, max_rows),
+        "left_out": max(0, total - max_rows),
         **_precision(precision_table),
         **_scalars(report.summary.get("scalars") or []),
         "unmatched": report.unmatched(),
@@ -131,39 +132,30 @@ def _context(report: Report, max_rows: int) -> dict[str, Any]:
     }
 
 
-def _telling(records: pl.LazyFrame, total: int, limit: int) -> pl.DataFrame:
+def _telling(report: Report, total: int, limit: int) -> pl.LazyFrame:
     """All records in execution order or, beyond ``limit``, the worst of them in that order."""
-    ordered = ["step", "rank", "order"]
+    records = report.in_order()
     if total <= limit:
-        return records.sort(ordered).collect(engine="streaming")
+        return records
     status = pl.col("status").cast(pl.String)
-    weight = (
-        pl.when(status.is_in(BEYOND))
-        .then(0)
-        .when(status.is_in(["undecided", "unmatched"]))
-        .then(1)
-        .otherwise(2)
-    )
-    kept = records.with_row_index("_row").select("_row", *ordered, weight.alias("_weight"))
-    rows = kept.bottom_k(limit, by=["_weight", *ordered]).select("_row").collect(engine="streaming")
-    return (
-        records.with_row_index("_row")
-        .join(rows.lazy(), on="_row", how="semi")
-        .drop("_row")
-        .sort(ordered)
-        .collect(engine="streaming")
-    )
+    weight = pl.when(status.is_in(BEYOND)).then(0).when(status.is_in(["undecided", "unmatched"])).then(1)
+    kept = records.with_row_index("_row").select("_row", weight.otherwise(2).alias("_weight"))
+    rows = kept.bottom_k(limit, by=["_weight", "_row"]).select("_row").collect(engine="streaming")
+    numbered = records.with_row_index("_row").join(rows.lazy(), on="_row", how="semi", maintain_order="left")
+    return numbered.drop("_row").collect(engine="streaming").lazy()
 
 
-def _stacks(report: Report, records: pl.DataFrame) -> pl.DataFrame:
+def _stacks(report: Report, records: pl.LazyFrame) -> pl.LazyFrame:
     rows: list[tuple[str, int, str]] = []
+    schema = records.collect_schema()
     for side in ("target", "reference"):
         name = f"{side}_stack"
-        used = records[name].drop_nulls().unique().to_list() if name in records.columns else []
+        if name not in schema:
+            continue
+        used = records.select(pl.col(name).drop_nulls().unique()).collect()[name]
         rows += [(side, number, "\x1f".join(report.frames({name: number}, side))) for number in used]
-    return pl.DataFrame(
-        rows, orient="row", schema={"side": pl.String, "number": pl.Int64, "frames": pl.String}
-    )
+    kinds = {"side": pl.String, "number": pl.Int64, "frames": pl.String}
+    return pl.DataFrame(rows, orient="row", schema=kinds).lazy()
 
 
 def _embedded(report: Report) -> Markup:

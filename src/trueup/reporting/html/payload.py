@@ -12,9 +12,9 @@ then the bytes of each column one after another. A header entry has ``name``, ``
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import struct
+import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,23 +26,27 @@ _DROPPED_BITS = 20
 _WIDTHS = ((2**8, np.uint8), (2**16, np.uint16), (2**32, np.uint32))
 
 
-def encode_tables(tables: Iterable[pl.DataFrame]) -> list[str]:
-    """Each table as base64 text; several are compressed at the same time."""
+def encode_tables(tables: Iterable[pl.LazyFrame]) -> list[str]:
+    """Each table as base64 text; two are read and compressed at the same time."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         return list(pool.map(encode_table, tables))
 
 
-def encode_table(table: pl.DataFrame) -> str:
-    """One table as base64 text: numbers become ``float`` columns, everything else ``code`` columns."""
+def encode_table(table: pl.LazyFrame) -> str:
+    """One table as base64 text, read a column at a time: numbers become ``float``, the rest ``code`` columns."""
     header: list[dict[str, Any]] = []
     parts: list[bytes] = []
-    for series in table.get_columns():
+    rows = 0
+    for name in table.collect_schema().names():
+        series = table.select(name).collect().to_series()
+        rows = len(series)
         entry, data = _float(series) if series.dtype.is_numeric() else _code(series)
-        header.append({"name": series.name, **entry})
+        header.append({"name": name, **entry})
         parts += data
-    head = json.dumps({"rows": table.height, "columns": header}, separators=(",", ":")).encode()
-    raw = b"".join([struct.pack("<I", len(head)), head, *parts])
-    return base64.b64encode(gzip.compress(raw, compresslevel=3, mtime=0)).decode("ascii")
+    head = json.dumps({"rows": rows, "columns": header}, separators=(",", ":")).encode()
+    squeeze = zlib.compressobj(level=3, wbits=31)
+    zipped = [squeeze.compress(part) for part in (struct.pack("<I", len(head)), head, *parts)]
+    return base64.b64encode(b"".join([*zipped, squeeze.flush()])).decode("ascii")
 
 
 def _float(series: pl.Series) -> tuple[dict[str, Any], list[bytes]]:

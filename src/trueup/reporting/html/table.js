@@ -25,8 +25,8 @@ class VirtualTable {
     this.#layout();
   }
   // A narrow table leaves out the columns it has no room for; details have them all.
-  #fit() {
-    const columns = this.every.filter((column) => (column.from || 0) <= this.host.clientWidth);
+  #fit(width = this.host.clientWidth) {
+    const columns = this.every.filter((column) => (column.from || 0) <= width);
     if (columns.length === this.columns?.length) return;
     this.columns = columns;
     this.host.style.setProperty("--columns", columns.map((column) => column.width).join(" "));
@@ -145,17 +145,20 @@ class VirtualTable {
     this.activate(position, false);
     return true;
   }
-  // Paper has no scroll bar: lay out the first rows, then go back.
-  print(on) {
+  // Paper has no scroll bar and little room: lay out the first of the given rows, then go back.
+  print(on, rows = this.view) {
     if (on) {
-      this.kept = this.scroller.scrollTop;
+      this.kept = { top: this.scroller.scrollTop, view: this.view };
+      this.view = rows.slice(0, 60);
       this.scroller.scrollTop = 0;
-      const rows = Math.min(this.view.length, 60);
-      this.body.style.height = `${rows * this.rowHeight}px`;
-      this.#draw(rows);
+      this.#fit(680);
+      this.body.style.height = `${this.view.length * this.rowHeight}px`;
+      this.#draw(this.view.length);
     } else {
+      this.view = this.kept.view;
+      this.#fit();
       this.#layout();
-      this.scroller.scrollTop = this.kept;
+      this.scroller.scrollTop = this.kept.top;
     }
   }
 }
