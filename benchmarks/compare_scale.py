@@ -1,7 +1,9 @@
-"""How long comparing two large traces takes, from process start, and how much memory: ``python benchmarks/compare_scale.py``.
+"""How long comparing two large traces takes, from process start, and how much memory: ``python
+benchmarks/compare_scale.py``.
 
-Writes two synthetic traces (a deep transformer at level mix, forward and backward, optimizer) through the store's own
-writer, the second with rounding-sized differences and some calls spelled otherwise, then runs the comparison in a new process.
+Writes two synthetic traces (a deep transformer at level mix, forward and backward, optimizer) through the
+store's own writer, the second with rounding-sized differences and some calls spelled otherwise, then runs the
+comparison in a new process.
 """
 
 from __future__ import annotations
@@ -144,8 +146,10 @@ def main() -> None:
         num_records = write_trace(root / "reference", arguments.calls)
         write_trace(root / "target", arguments.calls, perturb=1e-7, respelled=True)
         program = (
-            "from pathlib import Path; from trueup.comparing.run import compare; from trueup.comparing.options import "
-            f"CompareOptions as O; c = compare(Path({str(root / 'target')!r}), Path({str(root / 'reference')!r}), "
+            "from pathlib import Path; from trueup.comparing.run import compare; from "
+            "trueup.comparing.options import "
+            f"CompareOptions as O; c = compare(Path({str(root / 'target')!r}), "
+            f"Path({str(root / 'reference')!r}), "
             f"output=Path({str(root / 'out')!r}), options=O()); print(c.summary['verdict']['headline'])"
         )
         start = time.perf_counter()

@@ -1,1 +1,2 @@
-"""Compares two traces: metrics per record, tolerance with its origin, and a verdict that names the first difference."""
+"""Compares two traces: metrics per record, tolerance with its origin, and a verdict that names the first
+difference."""

@@ -1,11 +1,12 @@
-"""Bounds raised where the difference is explained by what went in: the same contents, or an API call's own inputs.
+"""Bounds raised where the difference is explained by what went in: the same contents, or an API call's own
+inputs.
 
-- The same pair of contents seen again (one call's output, the next one's input; a weight handed to a function) is
-  judged as where it was first seen.
-- Inside a module, an API call's output may differ relatively by twice what its inputs differ by, a gradient by twice
-  what gradients before it in the same module call differ by, if those were accepted and of one dtype: raw attention
-  scores cancel, softmax then forgets it. Never across a module's boundary, so that a module's own outputs are always
-  held against the rounding bound.
+- The same pair of contents seen again (one call's output, the next one's input; a weight handed to a
+  function) is judged as where it was first seen.
+- Inside a module, an API call's output may differ relatively by twice what its inputs differ by, a gradient
+  by twice what gradients before it in the same module call differ by, if those were accepted and of one
+  dtype: raw attention scores cancel, softmax then forgets it. Never across a module's boundary, so that a
+  module's own outputs are always held against the rounding bound.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def _largest_by_call(rows: Rows, chosen: Bools, values: Floats) -> Floats:
 
 
 def _largest_before(rows: Rows, chosen: Bools, values: Floats) -> Floats:
-    """For each chosen row the largest value among chosen rows before it inside the same module call; else 0."""
+    """For each chosen row the largest value among chosen rows before it inside the same module call; else
+    0."""
     at = np.flatnonzero(chosen)
     frame = pl.DataFrame({"parent": rows.of_call("parent")[at], "value": values[at]})
     before = frame.select(pl.col("value").cum_max().shift(1).over("parent").fill_null(0.0))["value"]

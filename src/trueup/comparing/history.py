@@ -1,18 +1,22 @@
-"""What one step leaves to the next: rounding noise in gradients becomes noise in parameters, and is inherited.
+"""What one step leaves to the next: rounding noise in gradients becomes noise in parameters, and is
+inherited.
 
-An optimizer that divides by the gradient's own size (Adam) turns rounding noise into O(learning rate) changes: an
-element near 0 flips its sign. Hence for each parameter, with e_g the accepted relative difference of its gradient:
+An optimizer that divides by the gradient's own size (Adam) turns rounding noise into O(learning rate)
+changes: an element near 0 flips its sign. Hence for each parameter, with e_g the accepted relative difference
+of its gradient:
 
 - gradient, value and optimizer state bit-equal before the update: the update is judged strictly, k u ||p||;
-- otherwise ||t - r|| may grow by ||update|| * min(2, 4 sqrt(e) + 2 sqrt(flips / n)), e the larger of e_g and what the
-  optimizer state had. A relative noise e flips the sign of about a share e of the elements, each by twice its step, so
-  the norm changes by 2 sqrt(e) ||update||; in a small parameter it is a matter of a few flips, a Poisson number. It
-  cannot exceed 2 ||update||, which for Adam is 2 lr sqrt(numel). ||update|| comes from the reference's own sketches before and after.
+- otherwise ||t - r|| may grow by ||update|| * min(2, 4 sqrt(e) + 2 sqrt(flips / n)), e the larger of e_g and
+  what the optimizer state had. A relative noise e flips the sign of about a share e of the elements, each by
+  twice its step, so the norm changes by 2 sqrt(e) ||update||; in a small parameter it is a matter of a few
+  flips, a Poisson number. It cannot exceed 2 ||update||, which for Adam is 2 lr sqrt(numel). ||update|| comes
+  from the reference's own sketches before and after.
 - moments: 4 e_g ||r|| and what they had before; first moments also ||g_t - g_r||.
 
-The next step's ``param`` records inherit what was accepted there, and every activation and gradient of that step gets
-GAIN * eta * scale more, eta being the worst relative difference of a matrix accepted at its start. (Vectors are left
-out: a key bias is pure noise, of no effect.) A pair of runs that stays bit-equal inherits nothing.
+The next step's ``param`` records inherit what was accepted there, and every activation and gradient of that
+step gets GAIN * eta * scale more, eta being the worst relative difference of a matrix accepted at its start.
+(Vectors are left out: a key bias is pure noise, of no effect.) A pair of runs that stays bit-equal inherits
+nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +27,6 @@ import numpy as np
 
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Bools, Floats, Rows
-from trueup.matching.codes import Codes
 
 GAIN = 4.0
 SPREAD = 4.0
@@ -58,13 +61,15 @@ def inherited(
         extra[row] = MARGIN * history.parameter.get(name, 0.0) + 2.0 * missed * history.update.get(name, 0.0)
     if missed and history.update:
         history.notes.append(
-            f"steps {(history.step or 0) + 1} to {step - 1} were not captured: parameters of step {step} may differ "
+            f"steps {(history.step or 0) + 1} to {step - 1} were not captured: parameters of step "
+            f"{step} may differ "
             "by two further updates each."
         )
     eta = _worst_matrix(rows, metrics, values, rounding + extra)
     if eta > 0:
         history.notes.append(
-            f"step {step} starts from weights that differ by up to {eta:.1e} (relative, accepted as rounding noise of "
+            f"step {step} starts from weights that differ by up to {eta:.1e} (relative, accepted as "
+            "rounding noise of "
             f"earlier updates); its tolerances are wider by {GAIN:g} times that."
         )
         running = rows.phase_is("forward", "loss", "backward", "param_grad", "collective")
@@ -74,9 +79,11 @@ def inherited(
 
 
 def update_spread(noise: float, numel: float) -> float:
-    """Largest relative change of an adaptive update under gradient noise e: min(2, 4 sqrt(e) + 2 sqrt(flips / n)).
+    """Largest relative change of an adaptive update under gradient noise e: min(2, 4 sqrt(e) + 2 sqrt(flips /
+    n)).
 
-    About n e of n elements change sign, a Poisson number: flips = n e + 4 sqrt(n e) + 2, or 0 below a chance of 1e-6.
+    About n e of n elements change sign, a Poisson number: flips = n e + 4 sqrt(n e) + 2, or 0 below a chance
+    of 1e-6.
     """
     mean = noise * max(numel, 1.0)
     flips = mean + 4.0 * np.sqrt(mean) + 2.0 if mean > 1e-6 else 0.0
@@ -145,7 +152,8 @@ def _widen_updates(rows: Rows, metrics: Metrics, history: History, names: list[s
 
 
 def _gradient_noise(rows: Rows, metrics: Metrics, num: int) -> tuple[Floats, Floats]:
-    """Per call, absolute and relative difference of the gradient the optimizer received (clipped, else accumulated)."""
+    """Per call, absolute and relative difference of the gradient the optimizer received (clipped, else
+    accumulated)."""
     absolute, relative = np.zeros(num), np.zeros(num)
     slots = rows.match.words.slot
     for slot in ("local", "accumulated", "clipped"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,7 @@ def judge(rows: Rows, metrics: Metrics, bound: Floats) -> Judgement:
     return verdict
 
 
-def _kinds(rows: Rows) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def _kinds(rows: Rows) -> tuple[Any, Any]:
     words = rows.match.words.dtype
     letter = {"float": "f", "int": "i", "uint": "i", "bool": "b", "complex": "f"}
     table = np.array([letter[DTYPES[w].kind] if w in DTYPES else "?" for w in words] + ["-"])
@@ -85,7 +86,8 @@ def _unmatched(rows: Rows, verdict: Judgement) -> None:
 
 
 def _captured_on_one_side(rows: Rows) -> Bools:
-    """Rows of a phase that the other trace does not hold at all: a matter of what was captured, not of what ran."""
+    """Rows of a phase that the other trace does not hold at all: a matter of what was captured, not of what
+    ran."""
     out = np.zeros(len(rows), bool)
     for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):
         there = np.unique(other.side.record_phase)
@@ -135,7 +137,8 @@ def _floating(rows: Rows, metrics: Metrics, bound: Floats, verdict: Judgement, f
 
 
 def _follow_up(rows: Rows, metrics: Metrics, verdict: Judgement, discrete: Bools) -> None:
-    """Integers that follow from values already differing by rounding (an argmax) decide nothing by themselves."""
+    """Integers that follow from values already differing by rounding (an argmax) decide nothing by
+    themselves."""
     loose = rows.paired & ~metrics.bits_equal & (verdict.status == WITHIN)
     loose &= ~np.isnan(unit_roundoffs(rows.match.words.dtype)[rows.target.dtype])
     before = np.cumsum(loose) - loose

@@ -1,4 +1,5 @@
-"""Everything result.json needs, gathered one step of one rank at a time, so that memory never grows with the run."""
+"""Everything result.json needs, gathered one step of one rank at a time, so that memory never grows with the
+run."""
 
 from __future__ import annotations
 

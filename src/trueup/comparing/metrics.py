@@ -1,4 +1,5 @@
-"""Numbers per pair from the strongest evidence both sides hold: digest, then values, then sketch, then statistics."""
+"""Numbers per pair from the strongest evidence both sides hold: digest, then values, then sketch, then
+statistics."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ DETAILS = (
 class Metrics:
     """Columns beside Rows; NaN where a number is not known.
 
-    ``difference`` is ||t - r||: exact from values, an unbiased estimate of its square from sketches (64 numbers, standard
-    deviation 9 % of the norm), a lower bound from statistics.
+    ``difference`` is ||t - r||: exact from values, an unbiased estimate of its square from sketches (64
+    numbers, standard deviation 9 % of the norm), a lower bound from statistics.
     """
 
     known_bits: Bools
@@ -45,7 +46,8 @@ class Metrics:
     norm: Floats
     """||r|| over finite values"""
     mismatched: Codes
-    """places that hold NaN or an infinity on one side and something else on the other; -1 where values were not read"""
+    """places that hold NaN or an infinity on one side and something else on the other; -1 where values were
+    not read"""
     update_lengths: Floats
     """per target call: ||p after - p before|| of the reference, NaN where it has no such sketches"""
     details: dict[str, Floats] = field(default_factory=dict)
@@ -117,8 +119,8 @@ def _integers(half: Half, name: str) -> tuple[NDArray[np.uint64], Bools]:
 def _from_statistics(rows: Rows, metrics: Metrics, open_: Bools) -> None:
     """||t-r|| >= max( | ||t|| - ||r|| |, sqrt(n) |mean_t - mean_r|, |max_t - max_r|, |min_t - min_r| ).
 
-    The first is the triangle inequality, the second Cauchy-Schwarz, the last two hold because a norm is at least its
-    largest element. Means are never divided by means.
+    The first is the triangle inequality, the second Cauchy-Schwarz, the last two hold because a norm is at
+    least its largest element. Means are never divided by means.
     """
     at = np.flatnonzero(open_)
     t, r = ({k: v[at] for k, v in half.statistics.items()} for half in (rows.target, rows.reference))
@@ -138,8 +140,8 @@ def _from_statistics(rows: Rows, metrics: Metrics, open_: Bools) -> None:
 
 
 def _from_sketches(rows: Rows, metrics: Metrics, open_: Bools) -> None:
-    """||t-r||^2 ~ sum over k of (y_k - y'_k)^2, never less than what statistics prove; scale, residual and cosine
-    from the same inner products."""
+    """||t-r||^2 ~ sum over k of (y_k - y'_k)^2, never less than what statistics prove; scale, residual and
+    cosine from the same inner products."""
     if not open_.any():
         return
     index = np.flatnonzero(open_)

@@ -15,10 +15,10 @@ MAX_HINTS = 4
 def owner_of_row(rows: Rows, row: int) -> str | None:
     """Fqn of the module charged with the first difference at this row; None outside every module.
 
-    An output was made by the module that returns it (its children's outputs came before and agreed), an input by the
-    code around it: the enclosing module. Gradients mirror that: the gradient leaving through an input was made by the
-    module itself, the one arriving at an output by the enclosing module's code after it. What an API call or a
-    parameter shows is its module's.
+    An output was made by the module that returns it (its children's outputs came before and agreed), an input
+    by the code around it: the enclosing module. Gradients mirror that: the gradient leaving through an input
+    was made by the module itself, the one arriving at an output by the enclosing module's code after it. What
+    an API call or a parameter shows is its module's.
     """
     words, side = rows.match.words, rows.match.target
     call = int(rows.target.call[row])

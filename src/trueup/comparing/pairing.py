@@ -1,4 +1,5 @@
-"""Which step and rank of one trace is compared with which of the other, and what is left out, in sentences."""
+"""Which step and rank of one trace is compared with which of the other, and what is left out, in
+sentences."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def step_pairs(
     if not pairs:
         raise NothingCompared(
             f"no step and rank in common. Target {target.path} holds {_describe(have_t)}; reference "
-            f"{reference.path} holds {_describe(have_r)}. Capture the same steps on both sides, or name one of "
+            f"{reference.path} holds {_describe(have_r)}. Capture the same steps on both sides, or "
+            "name one of "
             "each with --target-step and --reference-step."
         )
     return pairs, list(dict.fromkeys(notes))

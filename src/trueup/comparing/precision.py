@@ -71,7 +71,8 @@ def _adds_vector(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def _dtypes(rows: Rows, half: Half, name: str) -> pl.DataFrame:
-    """Distinct dtypes of inputs, weights and outputs per call, comma-separated, keyed by the target's call."""
+    """Distinct dtypes of inputs, weights and outputs per call, comma-separated, keyed by the target's
+    call."""
     words = rows.match.words
     to_target = np.arange(half.side.num_calls) if half is rows.target else rows.match.calls.target_of
     forward = rows.phase_is("forward", "loss") & (half.call >= 0) & (half.dtype >= 0)
@@ -94,7 +95,8 @@ def _dtypes(rows: Rows, half: Half, name: str) -> pl.DataFrame:
 
 
 def _weights(rows: Rows, half: Half, to_target: Codes) -> tuple[Codes, Codes]:
-    """Call and dtype: parameters of each module, by name, and the weight argument of functions that take one."""
+    """Call and dtype: parameters of each module, by name, and the weight argument of functions that take
+    one."""
     side, words = half.side, rows.match.words
     values = np.flatnonzero(rows.phase_is("param") & (half.call >= 0) & (half.dtype >= 0))
     by_module: dict[str, list[int]] = {}
@@ -132,5 +134,8 @@ def _note(row: dict[str, str]) -> str:
             return f"the reference does not cast the weight before use; the target casts it to {target}"
         return f"the weight is used as {target}; by the reference as {reference}"
     if row["target_input_dtypes"] != row["reference_input_dtypes"]:
-        return f"the target computes from {row['target_input_dtypes']}; the reference from {row['reference_input_dtypes']}"
+        return (
+            f"the target computes from {row['target_input_dtypes']}; the reference from "
+            f"{row['reference_input_dtypes']}"
+        )
     return f"the target returns {row['target_output_dtypes']}; the reference {row['reference_output_dtypes']}"

@@ -31,7 +31,8 @@ _ADD = {"add", "iadd", "radd"}
 def role_of(kind: str, name: str, type_: str | None, *, bias: bool = False) -> str:
     """One of ``embedding head norm softmax rotary residual bias_add loss linear other``.
 
-    ``bias``: one of an addition's inputs is a vector. A module's last name component and its class are both looked at.
+    ``bias``: one of an addition's inputs is a vector. A module's last name component and its class are both
+    looked at.
 
     Example:
         >>> role_of("api", "torch.nn.functional.layer_norm", None)

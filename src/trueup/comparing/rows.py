@@ -1,4 +1,5 @@
-"""One row a compared or unmatched record of one step on one rank, in execution order, as arrays over both sides."""
+"""One row a compared or unmatched record of one step on one rank, in execution order, as arrays over both
+sides."""
 
 from __future__ import annotations
 

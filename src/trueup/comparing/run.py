@@ -37,7 +37,8 @@ from trueup.store import TraceSource
 def compare(
     target: Path, reference: Path, *, output: Path | None = None, options: CompareOptions | None = None
 ) -> Comparison:
-    """Compare two traces of whichever kind, and write the three files of docs/result-format.md below ``output``.
+    """Compare two traces of whichever kind, and write the three files of docs/result-format.md below
+    ``output``.
 
     Example:
         >>> compare(Path("runs/target"), Path("runs/reference")).exit_code      # doctest: +SKIP
@@ -201,6 +202,7 @@ def _counts(ledger: Ledger) -> dict[str, Any]:
 def _described(rows: Rows, pair: StepPair) -> str:
     t, r = int((rows.target.record >= 0).sum()), int((rows.reference.record >= 0).sum())
     return (
-        f"step {pair.step} rank {pair.rank} holds {t} records against {r}, of which {int(np.sum(rows.paired))} were "
+        f"step {pair.step} rank {pair.rank} holds {t} records against {r}, of which "
+        f"{int(np.sum(rows.paired))} were "
         "paired and none has a common digest, sketch, statistic or value"
     )

@@ -27,9 +27,10 @@ def compare_scalars(
 ) -> list[dict[str, Any]]:
     """One entry a step and name that both sides hold.
 
-    ``limits``: per compared step the tolerance (relative) of measured numbers: that of the loss record, and the largest of the
-    gradient records. What is set, not measured, must be equal to 1e-9 of itself. ``beyond`` is null where the step was not captured.
-    ``steps``: target step -> reference step, where the numbers differ.
+    ``limits``: per compared step the tolerance (relative) of measured numbers: that of the loss record, and
+    the largest of the gradient records. What is set, not measured, must be equal to 1e-9 of itself.
+    ``beyond`` is null where the step was not captured. ``steps``: target step -> reference step, where the
+    numbers differ.
     """
     there = {line.get("step"): line for line in reference}
     out = []
@@ -64,7 +65,7 @@ def _entry(step: int, name: str, mine: Any, theirs: Any, limits: dict[str, float
     if isinstance(mine, str) or isinstance(theirs, str) or isinstance(mine, list):
         return entry
     a, b = float(mine), float(theirs)
-    if math.isnan(a) and math.isnan(b) or a == b:
+    if (math.isnan(a) and math.isnan(b)) or a == b:
         return entry | {"abs_diff": 0.0, "rel_diff": 0.0, "beyond": False}
     difference = abs(a - b)
     relative = difference / abs(b) if b else math.inf

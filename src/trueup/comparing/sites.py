@@ -18,8 +18,8 @@ _PHASES_SHOWN = {
 
 
 def owner_codes(side: Side, words: Words) -> tuple[Codes, list[str]]:
-    """For each call the module that owns it, as codes of the returned list: a module itself, the enclosing module of
-    other calls, a parameter's module."""
+    """For each call the module that owns it, as codes of the returned list: a module itself, the enclosing
+    module of other calls, a parameter's module."""
     owners = list(words.name)
     index = {word: code for code, word in enumerate(owners)}
     kinds = {word: code for code, word in enumerate(words.kind)}

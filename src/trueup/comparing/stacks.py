@@ -19,7 +19,8 @@ class StackBook:
     _index: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def numbers(self, stacks: pl.DataFrame) -> NDArray[np.int64]:
-        """For each stack number of one step its number here; -1 for unknown ones, which is also the last entry."""
+        """For each stack number of one step its number here; -1 for unknown ones, which is also the last
+        entry."""
         size = int(stacks["stack"].max() or 0) + 2 if stacks.height else 1  # type: ignore[arg-type]
         out = np.full(size, -1, np.int64)
         for number, frames in stacks.select("stack", "frames").iter_rows():

@@ -15,8 +15,8 @@ from trueup.comparing.judge import STATUS, Judgement
 from trueup.comparing.metrics import DETAILS, EVIDENCE, NONE, Metrics
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import COUNTS, STATISTICS, Half, Rows
-from trueup.comparing.stacks import StackBook
 from trueup.comparing.sites import module_column, site_column
+from trueup.comparing.stacks import StackBook
 from trueup.matching.calls import PASSES
 from trueup.matching.codes import Codes
 

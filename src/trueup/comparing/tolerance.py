@@ -1,21 +1,24 @@
-"""How large a difference rounding alone explains at each site: from dtype, depth and operands, never one constant.
+"""How large a difference rounding alone explains at each site: from dtype, depth and operands, never one
+constant.
 
 A record may differ from its counterpart by
 
-    ||t - r|| <= factor * k_phase * sqrt((u^2 + v^2 length / 256) (1 + depth) + w^2 rows / 64) * scale  +  inherited
+    ||t - r|| <= factor * k_phase * sqrt((u^2 + v^2 length / 256) (1 + depth) + w^2 rows / 64) * scale  +
+    inherited
 
-- u: unit roundoff of the coarsest floating dtype both traces have used at or before the site (bfloat16 2^-8, float32 2^-24).
-- depth: leaf module calls before it, forward and backward counted on, whose tensors are not bit for bit equal: rounding
-  errors add up like a random walk, but only from where the runs begin to round differently.
-- length: longest dot product the call can hold: the larger of the last two dimensions of its tensors, summed in an
-  accumulator of roundoff v = min(u, 2^-24).
-- rows: for a parameter's gradient, the rows it is summed over (then without length); w = v for a matrix, u for a
-  vector, whose kernels often keep partial sums in the tensor's own dtype.
+- u: unit roundoff of the coarsest floating dtype both traces have used at or before the site (bfloat16 2^-8,
+  float32 2^-24).
+- depth: leaf module calls before it, forward and backward counted on, whose tensors are not bit for bit
+  equal: rounding errors add up like a random walk, but only from where the runs begin to round differently.
+- length: longest dot product the call can hold: the larger of the last two dimensions of its tensors, summed
+  in an accumulator of roundoff v = min(u, 2^-24).
+- rows: for a parameter's gradient, the rows it is summed over (then without length); w = v for a matrix, u
+  for a vector, whose kernels often keep partial sums in the tensor's own dtype.
 - scale: ||r||, or what the operands would give without cancellation where that is more (``operand_scale``).
 - inherited: what earlier optimizer steps left in the parameters (history.py).
 
-Every term carries u, or a difference measured and accepted before, so a wrong factor of 1 % in a small float32 output is
-never hidden by its large operands.
+Every term carries u, or a difference measured and accepted before, so a wrong factor of 1 % in a small
+float32 output is never hidden by its large operands.
 """
 
 from __future__ import annotations
@@ -50,19 +53,22 @@ ACCUMULATION_ROUNDOFF = 2.0**-24
 """Sums are kept in float32 or wider whatever the dtype."""
 
 ROWS_PER_ROUNDING = 64.0
-"""A parameter's gradient is a sum over rows; so many of them count as one rounding (measured: 0.36 u sqrt(rows))."""
+"""A parameter's gradient is a sum over rows; so many of them count as one rounding (measured: 0.36 u
+sqrt(rows))."""
 
 LENGTH_PER_ROUNDING = 256.0
 """So many terms of a dot product count as one rounding: kernels add in blocks."""
 
 FORMULA = (
-    "||t - r|| <= factor * k * sqrt((u^2 + v^2 length / 256) (1 + depth) + w^2 rows / 64) * max(||r||, operand scale) "
-    "+ inherited; "
-    "u: unit roundoff of the coarsest dtype both runs have used so far; depth: leaf module calls before the site whose "
-    "tensors are not bit-equal; length: largest of the last two dimensions of the call's tensors, v = min(u, 2^-24); "
-    "rows: what a parameter's gradient is summed over, w = v for a matrix, u for a vector; operand scale: the root mean square of the call's largest floating input times "
-    "sqrt(numel) (weight gradient: ||g|| ||x|| / sqrt(rows), bias gradient: ||g||); inherited: differences accepted in "
-    "earlier optimizer updates"
+    "||t - r|| <= factor * k * sqrt((u^2 + v^2 length / 256) (1 + depth) + w^2 rows / 64) "
+    "* max(||r||, operand scale) + inherited; "
+    "u: unit roundoff of the coarsest dtype both runs have used so far; v = min(u, 2^-24); "
+    "depth: leaf module calls before the site whose tensors are not bit-equal; "
+    "length: largest of the last two dimensions of the call's tensors; "
+    "rows: what a parameter's gradient is summed over, w = v for a matrix, u for a vector; "
+    "operand scale: the root mean square of the call's largest floating input times sqrt(numel) "
+    "(weight gradient: ||g|| ||x|| / sqrt(rows), bias gradient: ||g||); "
+    "inherited: differences accepted in earlier optimizer updates"
 )
 
 
@@ -78,7 +84,8 @@ class Bound:
 
 
 def unit_roundoffs(words: list[str]) -> Floats:
-    """Unit roundoff of each dtype of a vocabulary; NaN for what is not real floating point. One more entry for code -1."""
+    """Unit roundoff of each dtype of a vocabulary; NaN for what is not real floating point. One more entry
+    for code -1."""
     table = [
         DTYPES[w].eps if w in DTYPES and DTYPES[w].kind in ("float", "complex") else np.nan for w in words
     ]
@@ -104,10 +111,11 @@ def rounding_bound(rows: Rows, metrics: Metrics, factor: float) -> Bound:
 
 
 def _running_roundoff(rows: Rows) -> tuple[Floats, Floats]:
-    """Coarsest unit roundoff so far that both sides share, and each row's own; NaN where a row is not floating.
+    """Coarsest unit roundoff so far that both sides share, and each row's own; NaN where a row is not
+    floating.
 
-    Where many of the leaf tensors differ in dtype, the two runs were meant to compute in different precision, and the
-    coarser one counts; an isolated difference of dtype does not widen anything after it.
+    Where many of the leaf tensors differ in dtype, the two runs were meant to compute in different precision,
+    and the coarser one counts; an isolated difference of dtype does not widen anything after it.
     """
     table = unit_roundoffs(rows.match.words.dtype)
     mine, theirs = (np.nan_to_num(table[half.dtype]) for half in (rows.target, rows.reference))
@@ -123,7 +131,8 @@ def _running_roundoff(rows: Rows) -> tuple[Floats, Floats]:
 
 
 def _depth(rows: Rows, metrics: Metrics) -> Floats:
-    """Leaf calls before each row, per execution, whose outputs (forward) or input gradients (backward) are not bit-equal."""
+    """Leaf calls before each row, per execution, whose outputs (forward) or input gradients (backward) are
+    not bit-equal."""
     leaf, weight = _leaves(rows)
     forward = rows.phase_is("forward") & rows.slot_starts("output")
     backward = rows.phase_is("backward") & rows.slot_starts("input")
@@ -150,10 +159,11 @@ def _leaves(rows: Rows) -> tuple[Bools, float]:
 def operand_scale(rows: Rows, metrics: Metrics) -> Floats:
     """||r||, or more where a near-cancelling result says nothing of the size of what went into it.
 
-    A difference such as x - mean(x), a gradient that is exactly 0 in exact arithmetic (a key bias under softmax), carries
-    the rounding of its operands. Their size: forward outputs, rms of the largest floating input of the same call times
-    sqrt(numel), for a product of two activations rms_a rms_b length; input gradients, the same from the output gradients; a weight's gradient g^T x summed over rows,
-    ||g|| ||x|| / sqrt(rows); a bias's or norm weight's, ||g||.
+    A difference such as x - mean(x), a gradient that is exactly 0 in exact arithmetic (a key bias under
+    softmax), carries the rounding of its operands. Their size: forward outputs, rms of the largest floating
+    input of the same call times sqrt(numel), for a product of two activations rms_a rms_b length; input
+    gradients, the same from the output gradients; a weight's gradient g^T x summed over rows, ||g|| ||x|| /
+    sqrt(rows); a bias's or norm weight's, ||g||.
     """
     reference = rows.reference
     norm = np.nan_to_num(metrics.norm)
@@ -168,11 +178,12 @@ def operand_scale(rows: Rows, metrics: Metrics) -> Floats:
         operand = _largest_by_call(reference, into & floating, rms)
         scale = np.where(out, np.maximum(scale, operand[reference.call] * size), scale)
     scale = np.maximum(scale, _product_scale(rows, rms, floating) * size)
-    return np.maximum(scale, _gradient_scale(rows, norm, floating))
+    return np.asarray(np.maximum(scale, _gradient_scale(rows, norm, floating)))
 
 
 def _product_scale(rows: Rows, rms: Floats, floating: Bools) -> Floats:
-    """For a product of two activations (attention scores) the rms its rows' norms allow: rms_a rms_b length; else 0."""
+    """For a product of two activations (attention scores) the rms its rows' norms allow: rms_a rms_b length;
+    else 0."""
     half, words = rows.reference, rows.match.words
     product = (
         rows.kind_is("api")
@@ -225,7 +236,8 @@ def _gradient_scale(rows: Rows, norm: Floats, floating: Bools) -> Floats:
 
 
 def _after_backward(rows: Rows) -> Bools:
-    """Calls outside every module after a backward pass began: clipping and the like, which work on gradients."""
+    """Calls outside every module after a backward pass began: clipping and the like, which work on
+    gradients."""
     began = np.cumsum(rows.phase_is("backward", "param_grad")) > 0
     outside = rows.of_call("parent") < 0
     return np.asarray(rows.phase_is("forward") & began & outside & rows.kind_is("api"))
@@ -235,11 +247,12 @@ def _dot_lengths(rows: Rows) -> Floats:
     """For each row the larger of the last two dimensions among all tensors of its call."""
     ends = np.array([max(shape[-2:], default=1) for shape in rows.match.words.shape] + [1], float)
     longest = _largest_by_call(rows.reference, rows.reference.call >= 0, ends[rows.reference.shape])
-    return longest[rows.reference.call]
+    return np.asarray(longest[rows.reference.call])
 
 
 def _summed_rows(rows: Rows) -> tuple[Floats, Bools]:
-    """What a sum over rows made: for parameter gradients the rows of its module's output gradient, else the most seen.
+    """What a sum over rows made: for parameter gradients the rows of its module's output gradient, else the
+    most seen.
 
     Also whether it is a vector's. 0 for records that are no gradients.
     """
@@ -274,7 +287,7 @@ def _owners_of_parameters(rows: Rows, chosen: Bools) -> Codes:
 
 def _num_rows(rows: Rows) -> Floats:
     last = np.array([s[-1] if s else 1 for s in rows.match.words.shape] + [1], float)
-    return np.nan_to_num(rows.reference.numel / np.maximum(last[rows.reference.shape], 1.0))
+    return np.asarray(np.nan_to_num(rows.reference.numel / np.maximum(last[rows.reference.shape], 1.0)))
 
 
 def _largest_by_name(rows: Rows, chosen: Bools, values: Floats) -> Floats:

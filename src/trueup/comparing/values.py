@@ -1,4 +1,5 @@
-"""Stored tensors of two traces compared where their digests differ, on all cores, mapped and never copied whole."""
+"""Stored tensors of two traces compared where their digests differ, on all cores, mapped and never copied
+whole."""
 
 from __future__ import annotations
 
@@ -26,9 +27,11 @@ def read_values(
     pair: StepPair,
     options: CompareOptions,
 ) -> int:
-    """Replace estimates by exact numbers wherever both sides stored the tensor; returns the bytes that were read.
+    """Replace estimates by exact numbers wherever both sides stored the tensor; returns the bytes that were
+    read.
 
-    ``fraction_above`` counts elements whose difference exceeds the site's relative bound times the reference's rms.
+    ``fraction_above`` counts elements whose difference exceeds the site's relative bound times the
+    reference's rms.
     """
     if not options.read_values:
         return 0

@@ -1,4 +1,5 @@
-"""One conclusion over two runs: whether they agree, else where they part, how sure that is, and what to do next."""
+"""One conclusion over two runs: whether they agree, else where they part, how sure that is, and what to do
+next."""
 
 from __future__ import annotations
 
@@ -51,8 +52,9 @@ def verdict_from(
 def confidence(evidence: str, score: float, before: dict[str, Any], match: float) -> float:
     """How sure it is that this site is where the runs part.
 
-    trust(evidence) * match * (1 - doubt): a score s leaves a doubt of 1 / (1 + s^2) (1/2 at the bound, 1 % at ten times
-    it); it shrinks to a third where everything before was bit for bit equal, since rounding cannot then have come in.
+    trust(evidence) * match * (1 - doubt): a score s leaves a doubt of 1 / (1 + s^2) (1/2 at the bound, 1 % at
+    ten times it); it shrinks to a third where everything before was bit for bit equal, since rounding cannot
+    then have come in.
     """
     doubt = 0.0 if math.isinf(score) else 1.0 / (1.0 + score * score)
     if before["within_noise"] == 0 and before["equal"] > 0:
@@ -76,7 +78,10 @@ def _differ(
     return {
         "outcome": Outcome.DIFFER.value,
         "exit_code": Outcome.DIFFER.exit_code,
-        "headline": f"The runs first differ in {_PHASE_SAID.get(phase, phase)} of step {first.step}{in_owner}: {where}.",
+        "headline": (
+            f"The runs first differ in {_PHASE_SAID.get(phase, phase)} of step "
+            f"{first.step}{in_owner}: {where}."
+        ),
         "where": where,
         "owner": first.owner,
         "step": first.step,
@@ -94,16 +99,17 @@ def _numbers(row: dict[str, Any]) -> list[str]:
     if row["rel_l2"] is not None and row["tolerance"] is not None:
         kind = "at least " if row["evidence"] == "statistics" else ""
         said.append(
-            f"relative difference {kind}{row['rel_l2']:.3g} (from {row['evidence']}), tolerance {row['tolerance']:.3g}: "
+            f"relative difference {kind}{row['rel_l2']:.3g} (from {row['evidence']}), tolerance "
+            f"{row['tolerance']:.3g}: "
             f"{row['score']:.3g} times what rounding explains"
         )
     if row["target_l2_norm"] is not None and row["reference_l2_norm"] is not None:
         said.append(f"norm {row['target_l2_norm']:.6g} against {row['reference_l2_norm']:.6g}")
-    if row["scale"] is not None and row["residual"] is not None and row["rel_l2"]:
-        if abs(row["scale"] - 1) > 0.7 * row["rel_l2"] and row["residual"] < 0.5 * row["rel_l2"]:
-            said.append(
-                f"a common factor of {row['scale']:.6g} explains most of it (residual {row['residual']:.2g})"
-            )
+    known = row["scale"] is not None and row["residual"] is not None and row["rel_l2"]
+    if known and abs(row["scale"] - 1) > 0.7 * row["rel_l2"] and row["residual"] < 0.5 * row["rel_l2"]:
+        said.append(
+            f"a common factor of {row['scale']:.6g} explains most of it (residual {row['residual']:.2g})"
+        )
     if row["reason"]:
         said.append(row["reason"])
     return said
@@ -111,13 +117,11 @@ def _numbers(row: dict[str, Any]) -> list[str]:
 
 def _batch(scalars: list[dict[str, Any]], step: int) -> list[str]:
     names = ("batch_digest", "learning_rate", "loss_scale", "microbatches", "batch_size")
-    said = []
-    for entry in scalars:
-        if entry["step"] == step and entry["beyond"] and entry["name"].partition("[")[0] in names:
-            said.append(
-                f"{entry['name']} differs in step {step}: {entry['target']} against {entry['reference']}"
-            )
-    return said
+    return [
+        f"{entry['name']} differs in step {step}: {entry['target']} against {entry['reference']}"
+        for entry in scalars
+        if entry["step"] == step and entry["beyond"] and entry["name"].partition("[")[0] in names
+    ]
 
 
 def _later(first: First, ledger: Ledger) -> list[str]:
@@ -136,17 +140,25 @@ def _before_said(before: dict[str, Any]) -> str:
     if before["within_noise"] == 0:
         return f"All {total} records compared before it in this step are equal bit for bit."
     return (
-        f"Of {total} records before it in this step {before['equal']} are equal bit for bit and {before['within_noise']} "
-        f"within rounding; the nearest to its bound reaches {before['worst_score']:.2f} of it, at {before['worst_site']}."
+        f"Of {total} records before it in this step {before['equal']} are equal bit for bit and "
+        f"{before['within_noise']} "
+        f"within rounding; the nearest to its bound reaches {before['worst_score']:.2f} of it, at "
+        f"{before['worst_site']}."
     )
 
 
 def _next(first: First, level: str | None, command: str, target: str, reference: str) -> str:
     step = first.step
     if level == "L0" and first.row["phase"] in ("forward", "loss", "backward"):
-        return f"trueup capture --level mix --steps {step} -o RUN -- {command}, on both sides, to see the call inside"
+        return (
+            f"trueup capture --level mix --steps {step} -o RUN -- {command}, on both sides, to see "
+            "the call inside"
+        )
     if first.row["evidence"] not in ("values", "digest") and first.row["phase"] != "param":
-        return f"trueup capture --task tensor --steps {step} -o RUN -- {command}, on both sides, to see which elements"
+        return (
+            f"trueup capture --task tensor --steps {step} -o RUN -- {command}, on both sides, to "
+            "see which elements"
+        )
     return f"trueup compare {target} {reference} --steps {step} -o OUT, and read report.html at this site"
 
 
@@ -174,7 +186,8 @@ def _undecided(ledger: Ledger, target: str, reference: str) -> dict[str, Any]:
         "outcome": Outcome.UNDECIDED.value,
         "exit_code": Outcome.UNDECIDED.exit_code,
         "headline": (
-            f"No difference beyond tolerance, but {ledger.not_bracketed} records have no verdict and do not lie between "
+            f"No difference beyond tolerance, but {ledger.not_bracketed} records have no verdict and "
+            "do not lie between "
             "matched ones that agree."
         ),
         "where": None,
@@ -185,7 +198,10 @@ def _undecided(ledger: Ledger, target: str, reference: str) -> dict[str, Any]:
         "confidence": round(0.5 * ledger.compared / max(ledger.compared + ledger.not_bracketed, 1), 3),
         "evidence": list(ledger.not_bracketed_examples),
         "before": f"{ledger.compared} records were compared; all agree within rounding.",
-        "next": f"trueup compare {target} {reference} -o OUT, and read the unmatched and undecided rows in report.html",
+        "next": (
+            f"trueup compare {target} {reference} -o OUT, and read the unmatched and undecided "
+            "rows in report.html"
+        ),
     }
 
 
@@ -196,7 +212,8 @@ def _agree(ledger: Ledger) -> dict[str, Any]:
     evidence = [f"{equal} records equal bit for bit, {ledger.compared - equal} within what rounding explains"]
     if open_:
         evidence.append(
-            f"{open_} records without a counterpart or a summary, each between matched ones that agree: the same "
+            f"{open_} records without a counterpart or a summary, each between matched ones that "
+            "agree: the same "
             "mathematics by other calls"
         )
     weakest = max((e for e in ledger.evidence if e != "none"), key=list(_TRUST).index, default="none")

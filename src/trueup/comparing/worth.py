@@ -17,7 +17,8 @@ _FEWEST = 4
 
 
 def refuse_different_models(rows: Rows, target: Path, reference: Path) -> None:
-    """Stop where fewer than a fifth of the modules and parameters have a counterpart, or most weights another shape.
+    """Stop where fewer than a fifth of the modules and parameters have a counterpart, or most weights another
+    shape.
 
     Raises:
         NothingCompared: the traces are of different models; the message names both.
@@ -29,7 +30,8 @@ def refuse_different_models(rows: Rows, target: Path, reference: Path) -> None:
     if min(sizes) >= _FEWEST and paired < _SHARE * min(sizes):
         raise NothingCompared(
             f"the traces are of different models: of {sizes[0]} module and parameter calls in {target} "
-            f"({_root(rows, match.target)}) and {sizes[1]} in {reference} ({_root(rows, match.reference)}) only {paired} "
+            f"({_root(rows, match.target)}) and {sizes[1]} in {reference} "
+            f"({_root(rows, match.reference)}) only {paired} "
             "have a counterpart. Compare two runs of one model."
         )
     weights = rows.paired & rows.phase_is("param", "param_grad", "optimizer")
@@ -40,7 +42,8 @@ def refuse_different_models(rows: Rows, target: Path, reference: Path) -> None:
         name = words.name[match.target.name[rows.target.call[row]]]
         shapes = [list(words.shape[half.shape[row]]) for half in (rows.target, rows.reference)]
         raise NothingCompared(
-            f"the traces are of different models: {int(apart.sum())} of {int(known.sum())} weights have another shape, such as "
+            f"the traces are of different models: {int(apart.sum())} of {int(known.sum())} weights "
+            "have another shape, such as "
             f"{name}: {shapes[0]} in {target}, {shapes[1]} in {reference}. Compare two runs of one model."
         )
 

@@ -1,7 +1,8 @@
-"""Monotone alignment of two sequences of calls: equal runs first, dynamic programming in the gaps between them.
+"""Monotone alignment of two sequences of calls: equal runs first, dynamic programming in the gaps between
+them.
 
-Linear in the length where the sequences mostly agree: runs of equal tokens are skipped as arrays, after a difference the
-nearest common three-gram resynchronises, and only what lies between is aligned exactly.
+Linear in the length where the sequences mostly agree: runs of equal tokens are skipped as arrays, after a
+difference the nearest common three-gram resynchronises, and only what lies between is aligned exactly.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ EXACT_WITH_DETAILS, EXACT_WITH_SHAPES, EXACT, FAMILY, SAME_CLASS, ALONE, REORDER
     0.5,
     0.75,
 )
-"""Confidence of a pair by what agrees: everything, all but arguments, the name only, the family of functions with
-shapes, a module's class with shapes, the only calls left at this place, a unique name and shape elsewhere."""
+"""Confidence of a pair by what agrees: everything, all but arguments, the name only, the family of functions
+with shapes, a module's class with shapes, the only calls left at this place, a unique name and shape
+elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """Children of one call, in execution order, as hashes; ``type`` is a module's class, -1 for other calls."""
+    """Children of one call, in execution order, as hashes; ``type`` is a module's class, -1 for other
+    calls."""
 
     exact: Hashes
     family: Hashes
@@ -59,7 +62,8 @@ class Sequence:
 
 @dataclass(slots=True)
 class Alignment:
-    """Pairs of positions with the pass and confidence of each, and what each unpaired item faces on the other side."""
+    """Pairs of positions with the pass and confidence of each, and what each unpaired item faces on the other
+    side."""
 
     target: list[int] = field(default_factory=list)
     reference: list[int] = field(default_factory=list)
@@ -77,10 +81,11 @@ class Alignment:
 
 
 def align(target: Sequence, reference: Sequence) -> Alignment:
-    """Align two sequences of calls; equal items keep their order, what moved is found by a unique name and shape."""
+    """Align two sequences of calls; equal items keep their order, what moved is found by a unique name and
+    shape."""
     found = Alignment()
     left, right = _run_tokens(target, reference)
-    gaps = []
+    gaps: list[tuple[int, int, int, int, int, int]] = []
     for i, j, length in _runs(left, right):
         begin_i, begin_j = gaps[-1][4:] if gaps else (0, 0)
         gaps.append((begin_i, i, begin_j, j, i + length, j + length))
@@ -105,7 +110,8 @@ def _run_tokens(target: Sequence, reference: Sequence) -> tuple[Hashes, Hashes]:
 
 
 def _runs(left: Hashes, right: Hashes) -> list[tuple[int, int, int]]:
-    """Runs (i, j, length) of equal items, ascending in both: common start, resynchronised middle, common end."""
+    """Runs (i, j, length) of equal items, ascending in both: common start, resynchronised middle, common
+    end."""
     tail = _common(left[::-1], right[::-1])
     end_i, end_j = len(left), len(right)
     grams = _grams(left), _grams(right)
@@ -141,7 +147,7 @@ def _grams(tokens: Hashes) -> Hashes:
     if len(tokens) < _GRAM:
         return tokens[:0]
     with np.errstate(over="ignore"):
-        total = tokens[: len(tokens) - _GRAM + 1].copy()
+        total: Hashes = tokens[: len(tokens) - _GRAM + 1].copy()
         for k in range(1, _GRAM):
             total = total * np.uint64(0x9E3779B97F4A7C15) + tokens[k : len(tokens) - _GRAM + 1 + k]
     return total

@@ -18,7 +18,8 @@ _PASS_CODE = {name: code for code, name in enumerate(PASSES)}
 
 @dataclass(slots=True)
 class CallPairs:
-    """What has been paired so far. ``reference_of`` and ``target_of`` are inverse to each other, -1 where open."""
+    """What has been paired so far. ``reference_of`` and ``target_of`` are inverse to each other, -1 where
+    open."""
 
     reference_of: Codes
     target_of: Codes
@@ -74,7 +75,8 @@ def parameters_by_name(target: Side, reference: Side, words: Words, pairs: CallP
 
 
 def tree_descent(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
-    """From the top level down: children of a pair are paired one by one where both sequences agree, else aligned."""
+    """From the top level down: children of a pair are paired one by one where both sequences agree, else
+    aligned."""
     left, right = _Children(target, words), _Children(reference, words)
     memo: dict[tuple[bytes, bytes], Alignment] = {}
     parents_t, parents_r = np.array([-1]), np.array([-1])
@@ -100,7 +102,8 @@ def wrappers(target: Side, reference: Side, words: Words, pairs: CallPairs) -> N
 
 
 def parameters_by_module(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
-    """Parameters whose module was paired under another name, then the rest by last name component, shape and order."""
+    """Parameters whose module was paired under another name, then the rest by last name component, shape and
+    order."""
     renamed = _renamed_modules(target, reference, words, pairs)
     left = [c for c in _of_kind(target, words, "parameter") if pairs.reference_of[c] < 0]
     right = [c for c in _of_kind(reference, words, "parameter") if pairs.target_of[c] < 0]
@@ -181,7 +184,7 @@ class _Children:
         """Children of several calls, one after the other."""
         counts = self.count[parents + 1]
         offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return self.calls[np.repeat(self.start[parents + 1], counts) + offsets]
+        return np.asarray(self.calls[np.repeat(self.start[parents + 1], counts) + offsets])
 
     def same_as(self, other: _Children, mine: Codes, theirs: Codes) -> NDArray[np.bool_]:
         """Where both sequences of children are the same calls in the same order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,27 +18,35 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def shared_codes(target: pl.Series, reference: pl.Series) -> tuple[Codes, Codes, list[str]]:
-    """Codes of two string or categorical columns over one sorted list of words; null is -1."""
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """One column of both traces as codes over one sorted list of words; null is -1."""
+
+    codes: tuple[Codes, Codes]
+    words: list[str]
+
+
+def shared_codes(target: pl.Series, reference: pl.Series) -> Shared:
+    """Codes of a string or categorical column of both traces."""
     words = pl.concat([target.unique().cast(pl.String), reference.unique().cast(pl.String)])
     vocabulary = words.drop_nulls().unique().sort().to_list()
-    return _codes(target, vocabulary), _codes(reference, vocabulary), vocabulary
+    return Shared((_codes(target, vocabulary), _codes(reference, vocabulary)), vocabulary)
 
 
 def _codes(column: pl.Series, vocabulary: list[str]) -> Codes:
     if not vocabulary:
         return np.full(len(column), -1, np.int64)
-    physical = column.cast(pl.String).cast(pl.Enum(vocabulary)).to_physical()
-    return physical.cast(pl.Int64).fill_null(-1).to_numpy().astype(np.int64, copy=False)
+    return integers(column.cast(pl.String).cast(pl.Enum(vocabulary)).to_physical())
 
 
 def integers(column: pl.Series) -> Codes:
     """An integer column as int64, null is -1."""
-    return column.cast(pl.Int64).fill_null(-1).to_numpy().astype(np.int64, copy=False)
+    return np.asarray(column.cast(pl.Int64).fill_null(-1).to_numpy(), np.int64)
 
 
 def mix(*parts: Any) -> Hashes:
-    """A 64-bit hash of several integers per row (splitmix64 over a running sum); equal rows have equal hashes."""
+    """A 64-bit hash of several integers per row (splitmix64 over a running sum); equal rows have equal
+    hashes."""
     state: Any = np.uint64(0)
     with np.errstate(over="ignore"):
         for part in parts:

@@ -56,7 +56,8 @@ def family(function: str) -> str:
 
 
 def common_wrappers(names: list[str]) -> int:
-    """How many leading components of every name are a wrapper's (DDP's ``module``); the empty name does not count."""
+    """How many leading components of every name are a wrapper's (DDP's ``module``); the empty name does not
+    count."""
     roots = name_rules().wrapper_roots
     split = [name.split(".") for name in names if name]
     depth = 0

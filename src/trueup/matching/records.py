@@ -1,4 +1,5 @@
-"""Records within paired calls: by phase, slot and microbatch, then the one tensor of the same kind that is left."""
+"""Records within paired calls: by phase, slot and microbatch, then the one tensor of the same kind that is
+left."""
 
 from __future__ import annotations
 

@@ -31,8 +31,9 @@ class Words:
 class Side:
     """One trace's calls and records. Calls are numbered as in the table; ``parent`` is -1 at top level.
 
-    ``exact`` is what a call is within its parent (kind, relative name, mode, at top level also microbatch), ``family``
-    the same with functions reduced to their family, ``shapes`` and ``details`` hash its tensors and its arguments.
+    ``exact`` is what a call is within its parent (kind, relative name, mode, at top level also microbatch),
+    ``family`` the same with functions reduced to their family, ``shapes`` and ``details`` hash its tensors
+    and its arguments.
     """
 
     parent: Codes
@@ -79,56 +80,69 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
     slot = shared_codes(target.records["slot"], reference.records["slot"])
     dtype = shared_codes(target.summaries["dtype"], reference.summaries["dtype"])
     shape, shapes = shape_codes([target.summaries["shape"], reference.summaries["shape"]])
-    words_of_names = list(name[2])
+    words_of_names = list(name.words)
     index_of_name = {word: code for code, word in enumerate(words_of_names)}
     words = Words(
-        kind=kind[2],
+        kind=kind.words,
         name=words_of_names,
-        type=type_[2],
-        mode=mode[2],
-        phase=phase[2],
-        slot=slot[2],
-        dtype=dtype[2],
+        type=type_.words,
+        mode=mode.words,
+        phase=phase.words,
+        slot=slot.words,
+        dtype=dtype.words,
         shape=shapes,
     )
     sides = []
-    alone = _kinds_of_one_side(kind[0], kind[1])
+    alone = _kinds_of_one_side(*kind.codes)
     for which, tables in enumerate(both):
         records = _record_columns(tables)
         parent = integers(tables.calls["parent"])
-        parent = _without(parent, np.isin(kind[which], alone))
-        plain = _plain_names(kind[which], name[which], kind[2], words_of_names, index_of_name)
-        module = _code_of(kind[2], "module")
-        parent, wrapper, wrapped_by = _skip_wrappers(parent, kind[which], plain, module)
+        parent = _without(parent, np.isin(kind.codes[which], alone))
+        plain = _plain_names(kind.codes[which], name.codes[which], kind.words, words_of_names, index_of_name)
+        module = _code_of(kind.words, "module")
+        parent, wrapper, wrapped_by = _skip_wrappers(parent, kind.codes[which], plain, module)
         microbatch = integers(tables.calls["microbatch"])
         exact, family = _tokens(
-            parent, kind[which], plain, mode[which], microbatch, words_of_names, kind[2], module
+            parent,
+            kind.codes[which],
+            plain,
+            mode.codes[which],
+            microbatch,
+            words_of_names,
+            kind.words,
+            module,
         )
         shape_hash = _shape_hash(
-            records, phase[which], slot[which], dtype[which], shape[which], words, len(parent)
+            records,
+            phase.codes[which],
+            slot.codes[which],
+            dtype.codes[which],
+            shape[which],
+            words,
+            len(parent),
         )
         sides.append(
             Side(
                 parent=parent,
-                kind=kind[which],
-                name=name[which],
+                kind=kind.codes[which],
+                name=name.codes[which],
                 plain=plain,
-                type=type_[which],
-                mode=mode[which],
+                type=type_.codes[which],
+                mode=mode.codes[which],
                 microbatch=microbatch,
                 ordinal=integers(tables.calls["ordinal"]),
                 exact=exact,
                 family=family,
                 shapes=shape_hash,
-                details=mix(arguments[which], shape_hash),
+                details=mix(arguments.codes[which], shape_hash),
                 wrapper=wrapper,
                 wrapped_by=wrapped_by,
                 record_call=records[0],
-                record_phase=phase[which],
-                record_slot=slot[which],
+                record_phase=phase.codes[which],
+                record_slot=slot.codes[which],
                 record_microbatch=records[1],
                 record_summary=records[2],
-                summary_dtype=dtype[which],
+                summary_dtype=dtype.codes[which],
                 summary_shape=shape[which],
             )
         )
@@ -145,8 +159,9 @@ def _code_of(vocabulary: list[str], word: str) -> int:
 
 
 def _kinds_of_one_side(target: Codes, reference: Codes) -> Codes:
-    """Kinds of call that only one trace has, say modules where the other is at level L1: never taken for parents."""
-    return np.setxor1d(np.unique(target), np.unique(reference))
+    """Kinds of call that only one trace has, say modules where the other is at level L1: never taken for
+    parents."""
+    return np.asarray(np.setxor1d(np.unique(target), np.unique(reference)), np.int64)
 
 
 def _without(parent: Codes, left_out: NDArray[np.bool_]) -> Codes:
@@ -161,7 +176,7 @@ def _without(parent: Codes, left_out: NDArray[np.bool_]) -> Codes:
 def _plain_names(
     kind: Codes, name: Codes, kinds: list[str], words: list[str], index: dict[str, int]
 ) -> Codes:
-    plain = name.copy()
+    plain: Codes = name.copy()
     for which in ("module", "parameter"):
         rows = kind == _code_of(kinds, which)
         codes = np.unique(name[rows & (name >= 0)])
@@ -196,7 +211,8 @@ def _tokens(
     kinds: list[str],
     module: int,
 ) -> tuple[Hashes, Hashes]:
-    """Hashes of (kind, name, mode) within the parent: module names relative to it, functions also by family."""
+    """Hashes of (kind, name, mode) within the parent: module names relative to it, functions also by
+    family."""
     top = parent < 0
     parent_name = np.where(top, -1, plain[parent])
     is_module = kind == module
