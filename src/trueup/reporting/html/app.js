@@ -175,7 +175,7 @@ async function setUpPrecision() {
     rowClass: (i) => (c.differs.get(i) === "true" ? "r-different" : ""),
     columns: [word("role", "Role", "76px", { from: 560 }), word("module", "Module", "minmax(96px, .8fr)", { class: "site", cell: (i) => moduleName(c.module.get(i)) }),
       { ...word("name", "Call", "minmax(96px, 1fr)", { class: "site", from: 460 }), cell: (i) => shortSite(c.name.get(i) === c.module.get(i) ? c.type.get(i) || "module" : c.name.get(i) || "") },
-      ...both("input"), ...both("weight"), ...both("output"), word("note", "Note", "minmax(190px, 1.3fr)", { from: 1000 })],
+      ...both("input"), ...both("weight"), ...both("output"), word("note", "Note", "minmax(190px, 1.3fr)", { from: 1000, hide: c.note.words.length === 0 })],
   });
   const differing = table.all.filter((i) => c.differs.get(i) === "true"), box = $("only-differing");
   const apply = () => table.show(box?.checked ? differing : table.all);

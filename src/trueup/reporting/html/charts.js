@@ -56,7 +56,8 @@ class DepthChart {
     if (!edge.length) return svg("g");
     const from = this.left, to = this.width - this.right;
     const line = `M${from} ${edge[0][1]}` + edge.map(([a, b]) => `L${a.toFixed(1)} ${b.toFixed(1)}`).join("") + `L${to} ${edge.at(-1)[1]}`;
-    const label = svg("text", { class: "band-label", x: to - 4, y: Math.min(this.bottom - 4, edge.at(-1)[1] + 13), "text-anchor": "end" }, "within tolerance");
+    const lowest = edge.slice(Math.floor(edge.length * 0.8)).reduce((most, [, at]) => Math.max(most, at), 0);
+    const label = svg("text", { class: "band-label", x: to - 4, y: Math.min(this.bottom - 4, lowest + 14), "text-anchor": "end" }, "within tolerance");
     return svg("g", {}, svg("path", { class: "band", d: `${line}L${to} ${this.bottom}L${from} ${this.bottom}Z` }), svg("path", { class: "bound", d: line }), label);
   }
   #blocks() {

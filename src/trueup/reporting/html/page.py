@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 import trueup
-from trueup.reporting.formatting import count, number, plain, short_frame
+from trueup.reporting.formatting import count, number, plain, short_frame, short_site
 from trueup.reporting.html.payload import encode_tables
 from trueup.reporting.model import BEYOND, STATUS_ORDER, Report, run_facts
 
@@ -281,7 +282,12 @@ def _unmatched_words(report: Report) -> str:
         if report.summary.get("bracketed")
         else "Not all of them lie between matched sites that agree."
     )
-    return words + (f" The first {len(groups)} of {total:,} groups." if total > len(groups) else "")
+    names = Counter((short_site(str(group["name"])), str(group["side"])) for group in groups)
+    often = [
+        f"{name} in {count(times, 'module')} of the {side}" for (name, side), times in names.most_common(3)
+    ]
+    kept = f" The first {len(groups)} of {total:,} groups." if total > len(groups) else ""
+    return f"{words} Most often {', '.join(often)}.{kept}" if len(groups) > 3 else words + kept
 
 
 def _facts(report: Report) -> dict[str, Any]:

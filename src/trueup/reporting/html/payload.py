@@ -33,7 +33,7 @@ def encode_tables(tables: Iterable[pl.LazyFrame]) -> list[str]:
 
 
 def encode_table(table: pl.LazyFrame) -> str:
-    """One table as base64 text, read a column at a time: numbers become ``float``, the rest ``code`` columns."""
+    """One table as base64, read a column at a time: numbers become ``float``, the rest ``code`` columns."""
     header: list[dict[str, Any]] = []
     parts: list[bytes] = []
     rows = 0
