@@ -82,7 +82,13 @@ class TraceMaker:
 
 
 def small_model(
-    root: Path, *, scale: float = 1.0, crc32: bool = True, values: bool = False, **options: Any
+    root: Path,
+    *,
+    scale: float = 1.0,
+    crc32: bool = True,
+    values: bool = False,
+    infinities: bool = True,
+    **options: Any,
 ) -> Path:
     """Root, embedding, one block with an API call, a tied head; forward, backward, loss, optimizer."""
     random = np.random.default_rng(0)
@@ -110,7 +116,8 @@ def small_model(
     head = made.call("module", "head", root_call, type="Linear")
     made.tensor(head, "forward", "input.0", draw(2, 3, 4))
     logits = draw(2, 3, 10)
-    logits[0, 0, 0] = -np.inf
+    if infinities:
+        logits[0, 0, 0] = -np.inf
     made.tensor(head, "forward", "output.0", logits)
     made.tensor(root_call, "forward", "output.logits", logits)
     loss = made.call("loss", "loss")

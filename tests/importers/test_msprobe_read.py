@@ -16,15 +16,16 @@ from trueup.store import StepTables
 
 WHOLE = [
     # dump, entries, calls, records: counted in the JSON by hand
-    ("base/L0_statistics_statistics", 105, 91, 259),
-    ("base/mix_statistics_statistics", 956, 789, 2408),
-    ("base/mix_statistics_md5", 956, 789, 2408),
-    ("rope_bf16/mix_statistics_statistics", 968, 797, 2432),
+    # (calls: forward entries, parameters, and the root in each microbatch where msprobe leaves it out)
+    ("base/L0_statistics_statistics", 105, 92, 259),
+    ("base/mix_statistics_statistics", 956, 790, 2408),
+    ("base/mix_statistics_md5", 956, 790, 2408),
+    ("rope_bf16/mix_statistics_statistics", 968, 798, 2432),
     ("ddp_base", 958, 790, 2411),
-    ("mindspore_cpu/L0_statistics", 58, 36, 128),
-    ("mindspore_cpu/mix_statistics", 297, 156, 704),
-    ("mindspore_cpu/mix_tensor", 297, 156, 704),
-    ("accumulation/statistics", 71, 41, 160),
+    ("mindspore_cpu/L0_statistics", 58, 37, 128),
+    ("mindspore_cpu/mix_statistics", 297, 157, 704),
+    ("mindspore_cpu/mix_tensor", 297, 157, 704),
+    ("accumulation/statistics", 71, 43, 160),
 ]
 
 
@@ -54,7 +55,9 @@ def test_every_tensor_of_every_entry_becomes_one_record(
 def test_a_linear_layer_spot_checked_against_the_file(dumps: Path) -> None:
     tables = read(dumps / "base/mix_statistics_statistics")
     head = call(tables, "head")
-    assert (head["kind"], head["type"], head["parent"], head["mode"]) == ("module", "Linear", None, "train")
+    root = call(tables, "")
+    assert (root["kind"], root["parent"], root["type"]) == ("module", None, None)
+    assert (head["kind"], head["type"], head["parent"]) == ("module", "Linear", root["call"])
     inside = [c for c in tables.calls.to_dicts() if c["parent"] == head["call"]]
     assert [(c["kind"], c["name"], c["ordinal"], c["global_ordinal"]) for c in inside] == [
         ("api", "torch.nn.functional.linear", 0, 16)
@@ -82,9 +85,10 @@ def test_numbers_are_the_file_s_own(dumps: Path) -> None:
     assert weight["mean"] == 0.004457912407815456
     assert weight["l2_norm"] == 506.6817626953125
     assert weight["crc32"] == 0x0FF18961
-    assert all(
-        weight[name] is None for name in ("num_nan", "num_zero", "smallest_nonzero", "digest", "sketch")
+    assert (weight["num_nan"], weight["num_posinf"], weight["num_neginf"]) == (0, 0, 0), (
+        "a finite norm proves it"
     )
+    assert all(weight[name] is None for name in ("num_zero", "smallest_nonzero", "digest", "sketch"))
 
 
 def test_infinities_stay_infinities(dumps: Path) -> None:
@@ -94,6 +98,7 @@ def test_infinities_stay_infinities(dumps: Path) -> None:
     output = masked[-1]
     assert (output["minimum"], output["mean"], output["l2_norm"]) == (-math.inf, -math.inf, math.inf)
     assert output["maximum"] == 1.4671106338500977
+    assert (output["num_nan"], output["num_posinf"], output["num_neginf"]) == (0, 0, None)
     arguments = call(
         read(dumps / "base/mix_statistics_statistics"), "torch.Tensor.masked_fill", global_ordinal=0
     )
@@ -127,6 +132,24 @@ def test_ordinals_are_local_to_the_enclosing_module(dumps: Path) -> None:
     inside = [c for c in tables.calls.to_dicts() if c["parent"] == attention["call"]]
     matmuls = [(c["ordinal"], c["global_ordinal"]) for c in inside if c["name"] == "torch.matmul"]
     assert matmuls == [(0, 4), (1, 5)]
+
+
+def test_the_root_is_put_back_around_what_it_called(dumps: Path) -> None:
+    tables = read(dumps / "base/mix_statistics_statistics")
+    root = call(tables, "")["call"]
+    inside = [c["name"] for c in tables.calls.to_dicts() if c["parent"] == root]
+    assert inside == ["emb", "layers.0", "layers.1", "layers.2", "layers.3", "lnf", "head"]
+    assert call(tables, "torch.nn.functional.cross_entropy")["parent"] is None, "the script's own call"
+    mindspore = read(dumps / "mindspore_cpu/mix_statistics")
+    root = call(mindspore, "")["call"]
+    inside = [c["name"] for c in mindspore.calls.to_dicts() if c["parent"] == root]
+    assert inside[0] == "mindspore.ops.gather", (
+        "before the first module, and still below the same source lines"
+    )
+    assert inside[-1] == "mindspore.ops.cross_entropy", "there the loss is part of the model"
+    assert "" not in read(dumps / "ddp_base").calls["name"].cast(str).to_list(), (
+        "the model is called module there"
+    )
 
 
 def test_optimizer_calls_are_top_level(dumps: Path) -> None:

@@ -120,6 +120,21 @@ def test_megatron_parents_carry_the_microbatch(tmp_path: Path) -> None:
     assert calls["ordinal"].to_list() == [0, 0]
 
 
+def test_without_source_lines_only_modules_are_put_into_the_root(tmp_path: Path) -> None:
+    data = {
+        "Torch.arange.0.forward": {"input_args": [], "input_kwargs": {}, "output": [tensor()]},
+        "Module.a.A.forward.0": module_entry(),
+        "Module.b.B.forward.0": module_entry(),
+    }
+    construct = dict.fromkeys(data)
+    calls = read(write_dump(tmp_path / "d", data, construct=construct)).calls
+    parents = dict(zip(calls["name"].cast(str), calls["parent"], strict=True))
+    root = calls["name"].cast(str).to_list().index("")
+    assert parents == {"torch.arange": None, "": None, "a": root, "b": root}
+    one = write_dump(tmp_path / "e", {"Module.a.A.forward.0": module_entry()}, construct=construct)
+    assert read(one).calls["name"].cast(str).to_list() == ["a"], "one outermost module is the root itself"
+
+
 def test_a_parent_outside_the_dumped_scope_is_still_a_call(tmp_path: Path) -> None:
     data = {"Module.a.fc.Linear.forward.0": module_entry()}
     construct = {"Module.a.fc.Linear.forward.0": "Module.a.Block.forward.0", "Module.a.Block.forward.0": None}

@@ -27,6 +27,7 @@ _USUAL_KEYS = frozenset(
         "tensor_stat_index",
     }
 )
+_NEVER_KNOWN = ("device", "placement", "num_zero", "smallest_nonzero", "digest", "sketch")
 _USUAL_TYPES = ("torch.Tensor", "mindspore.Tensor")
 
 MISSING_VALUES = "values named by the dump are not in dump_tensor_data"
@@ -74,13 +75,13 @@ class Columns:
         if file is not None and file not in self._stored:
             trouble = UNSAFE_NAME if "/" in file or "\\" in file else f"{MISSING_VALUES}: {file}"
             file = None
+        minimum, maximum, mean = _number(leaf.get("Min")), _number(leaf.get("Max")), _number(leaf.get("Mean"))
+        counts = _counts(dtype, minimum, maximum, norm)
         crc32 = self._crc32(row, leaf.get("md5"), dtype)
+        chunk = None if file is None else 0
         self._summaries.append(
-            (
-                dtype, shape, math.prod(shape), _number(leaf.get("Min")), _number(leaf.get("Max")),
-                _number(leaf.get("Mean")), norm, crc32, None if file is None else 0, file,
-            )
-        )  # fmt: skip
+            (dtype, shape, math.prod(shape), *counts, minimum, maximum, mean, norm, crc32, chunk, file)
+        )
         if len(leaf) > 8 or trouble or leaf["type"] not in _USUAL_TYPES:
             extra = {k: v for k, v in leaf.items() if k not in _USUAL_KEYS}
             if trouble:
@@ -128,23 +129,27 @@ class Columns:
         )
 
     def _summaries_frame(self) -> pl.DataFrame:
-        names = (
-            "dtype",
-            "shape",
-            "numel",
-            "minimum",
-            "maximum",
-            "mean",
-            "l2_norm",
-            "crc32",
-            "chunk",
-            "tensor",
-        )
+        names = [f.name for f in schema.SUMMARIES if f.name not in _NEVER_KNOWN]
         columns = _transposed(self._summaries, names)
         frame = _frame(columns, len(self._summaries), schema.SUMMARIES)
         frame = frame.with_row_index("summary").cast({"summary": pl.Int32})
         frame = _with_text(frame, "source_digest", self._digests)
         return _with_text(frame, "source_extra", self._extra)
+
+
+def _counts(
+    dtype: str, minimum: float | None, maximum: float | None, norm: float | None
+) -> tuple[int | None, int | None, int | None]:
+    """Number of NaN, +Inf and -Inf where the others prove that there is none; a NaN shows in every sum."""
+    if maximum is None or minimum is None:
+        return None, None, None
+    if norm is None:
+        return (0, 0, 0) if dtype.startswith(("int", "uint", "bool")) else (None, None, None)
+    if math.isfinite(norm):
+        return 0, 0, 0
+    if math.isnan(norm):
+        return None, None, None
+    return 0, None if maximum == math.inf else 0, None if minimum == -math.inf else 0
 
 
 def _number(value: Any) -> float | None:

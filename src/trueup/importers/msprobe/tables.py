@@ -9,12 +9,16 @@
 | `.parameters_grad.<n>` | phase `param_grad`, slot `accumulated` (msprobe reads `.grad`), microbatch n |
 | construct.json | parents; a call whose parent is a backward entry is a recomputation |
 | `Max Min Mean Norm` | `maximum minimum mean l2_norm`, over *all* values: infinities and NaN show |
+| | `num_nan num_posinf num_neginf`: 0 where those four prove it, else null |
 | `md5` | `crc32`, which it is; other hashes become `source_digest` |
 | what has no column | `source_extra`, `absent` |
 
 Columns beyond the format, there only when they hold something: `summaries.source_digest`, text that two dumps
 share where bits are equal (msprobe's xor mode; MindSpore's bf16, hashed as fp32); `summaries.source_extra`, a
 JSON object; `calls.absent`, a JSON list of slots that held None.
+
+msprobe leaves out the root module; where several modules are outermost, one call of it (name `""`, no records
+of its own) is put around what it called, in each microbatch (`roots`).
 
 The file lists a call when it ends; here calls are in the order they began, inputs before what the call does.
 A microbatch begins with the step's first call seen again after a backward entry, or where Megatron says so.
@@ -29,6 +33,7 @@ from trueup.errors import TraceError
 from trueup.importers.msprobe.columns import Columns
 from trueup.importers.msprobe.leaves import Leaves, backward_slots, input_leaves, output_leaves
 from trueup.importers.msprobe.names import BACKWARD, FORWARD, EntryName, entry_name
+from trueup.importers.msprobe.roots import calls_of_root
 from trueup.store import StepTables
 
 NODE_GRADIENT = "gradient leaving the call's last autograd node, in that node's order"
@@ -62,6 +67,8 @@ class TableBuilder:
         self._in_backward = False
         self._first: tuple[str, str] | None = None
         self._stack_of = self._stacks(stack)
+        self._of_root: frozenset[str] = frozenset()
+        self._root_calls: dict[int, int] = {}
 
     def build(self, step: int, rank: int) -> StepTables:
         """The tables.
@@ -74,6 +81,8 @@ class TableBuilder:
             names.append(self._name(key))
             if isinstance(entry, dict) and entry.get("parameters"):
                 self._parameter_values(names[-1], entry["parameters"], key)
+        frames = {key: self._columns.stacks[number] for key, number in self._stack_of.items()}
+        self._of_root = calls_of_root(self._names, self._construct, frames)
         for name, (key, entry) in zip(names, self._data.items(), strict=True):
             try:
                 self._entry(name, entry)
@@ -200,11 +209,17 @@ class TableBuilder:
                 row = self._open(parent, around)
                 return row, self._columns.calls[row][5], self._columns.calls[row][6]
             mode = "recompute"
-        if declared is not None:
-            return None, max(declared, 0), mode
-        if mode == "train" and parent not in _GROUPS:
+        if declared is None and mode == "train" and parent not in _GROUPS:
             self._turn(name)
-        return None, self._microbatch, mode
+        microbatch = self._microbatch if declared is None else max(declared, 0)
+        return (self._root(microbatch) if key in self._of_root else None), microbatch, mode
+
+    def _root(self, microbatch: int) -> int:
+        """The root's call in a microbatch."""
+        if microbatch not in self._root_calls:
+            row = self._add(None, "module", "", None, microbatch, "train", None, len(self._root_calls))
+            self._root_calls[microbatch] = row
+        return self._root_calls[microbatch]
 
     def _turn(self, name: EntryName) -> None:
         site = (name.kind, name.name)
