@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import gzip
+import io
 import json
 import re
+import shutil
 import struct
 from html.parser import HTMLParser
 from pathlib import Path
 
 import polars as pl
 import pytest
+from rich.console import Console
 
 from tests.reporting.synthetic import EVIL
 from trueup.errors import ConfigError
@@ -19,6 +22,7 @@ from trueup.reporting import render
 from trueup.reporting.html.page import write_html
 from trueup.reporting.html.payload import encode_table
 from trueup.reporting.model import report_from
+from trueup.reporting.terminal import to_json
 
 
 def page(folder: Path, tmp_path: Path) -> str:
@@ -115,6 +119,25 @@ def test_an_empty_result_still_makes_a_page(small: Path, tmp_path: Path) -> None
     empty = type(report)(summary={}, records=report.records.clear(), precision=report.precision.clear())
     write_html(empty, tmp_path / "empty.html")
     assert "Undecided" in (tmp_path / "empty.html").read_text(encoding="utf-8")
+
+
+def test_names_that_are_no_text_do_not_stop_any_report(small: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(small, tmp_path / "broken"))
+    text = (folder / "result.json").read_text().replace("layers.3", "layers.\\udc80")
+    summary = json.loads(text)
+    summary["verdict"] |= {
+        "owner": "\udcff",
+        "headline": "in \udcff\x00",
+        "next": "go \udcff",
+        "evidence": ["\udcff"],
+    }
+    (folder / "result.json").write_text(json.dumps(summary))
+    stream = io.StringIO()
+    written = render(
+        folder, output=tmp_path, formats={"html", "xlsx", "advisor"}, console=Console(file=stream, width=100)
+    )
+    for text in (stream.getvalue(), to_json(summary), written["html"].read_text("utf-8")):
+        text.encode("utf-8")
 
 
 def test_an_unknown_format_is_refused(small: Path, tmp_path: Path) -> None:

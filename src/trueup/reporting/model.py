@@ -206,15 +206,26 @@ def report_from(source: Report | ComparisonLike | Path) -> Report:
         return report_from_folder(source)
     if source.output is not None:
         return _from_files(source.output, source.summary)
+    summary = _readable(source.summary)
     return Report(
-        summary=source.summary,
-        verdict=Verdict.from_summary(source.summary),
+        summary=summary,
+        verdict=Verdict.from_summary(summary),
         records=source.frame().lazy(),
         precision=source.precision().lazy(),
     )
 
 
-def _from_files(folder: Path, summary: Mapping[str, Any]) -> Report:
+def _readable(value: Any) -> Any:
+    """The same, names that are no text (a path in another encoding) made text: no report fails on a name."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {_readable(key): _readable(item) for key, item in value.items()}
+    return [_readable(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _from_files(folder: Path, given: Mapping[str, Any]) -> Report:
+    summary = _readable(given)
     return Report(
         summary=summary,
         verdict=Verdict.from_summary(summary),

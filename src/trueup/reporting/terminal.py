@@ -50,7 +50,8 @@ def to_json(summary: Mapping[str, Any]) -> str:
         "verdict": ordered | {key: value for key, value in verdict.items() if key not in ordered},
         **rest,
     }
-    return json.dumps(_finite(document), ensure_ascii=False, allow_nan=False, indent=2, default=str)
+    text = json.dumps(_finite(document), ensure_ascii=False, allow_nan=False, indent=2, default=str)
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _finite(value: Any) -> Any:

@@ -61,7 +61,7 @@ def write_html(report: Report, path: Path, *, max_rows: int = MAX_ROWS) -> None:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(_asset("page.html.j2"))
-    template.stream(_context(report, max_rows)).dump(str(path), encoding="utf-8")
+    template.stream(_context(report, max_rows)).dump(str(path), encoding="utf-8", errors="replace")
 
 
 def _asset(name: str) -> str:
