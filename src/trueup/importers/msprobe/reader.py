@@ -69,12 +69,16 @@ class MsprobeDump:
             TraceError: not there, empty, cut off, malformed, or of a kind that holds no tensors.
         """
         folder = self._folder(step, rank)
+        with files.no_garbage_collection():
+            return self._read(folder, step, rank)
+
+    def _read(self, folder: Path, step: int, rank: int) -> StepTables:
         dump = files.read_json(folder / files.DUMP)
         data = dump.get("data")
         if not isinstance(data, dict):
             found = ", ".join(list(dump)[:8]) or "nothing"
             raise TraceError(
-                f"{folder / files.DUMP} has no object 'data' (it has: {found}); it is not a dump of msprobe"
+                f"{folder / files.DUMP} has no object 'data' (it has: {found}); it is no dump of msprobe"
             )
         builder = TableBuilder(
             data=data,
@@ -84,8 +88,7 @@ class MsprobeDump:
             stored=_stored(folder / files.TENSORS),
         )
         try:
-            with files.no_garbage_collection():
-                return builder.build(step, rank)
+            return builder.build(step, rank)
         except TraceError as error:
             raise TraceError(f"{folder / files.DUMP}: {error}") from error
 
