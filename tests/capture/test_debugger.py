@@ -263,6 +263,16 @@ one(debugger, model); one(debugger, model)
     assert not (tmp_path / "theirs").exists()
 
 
+@pytest.mark.parametrize("first", ["PrecisionDebugger(dump_path='theirs')", "seed_all(1)"])
+def test_under_trueup_capture_trueup_may_be_used_before_torch_is_imported(tmp_path: Path, first: str) -> None:
+    write(tmp_path / "script.py", f"from trueup import *\n{first}\n{START}\ntrain(); train()\n")
+    words = ("-m", "trueup", "capture", "-o", "ours", "--", sys.executable, "script.py")
+    result = python(*words, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "not captured" not in result.stderr
+    assert not (tmp_path / "theirs").exists()
+
+
 def test_a_compiled_model_is_never_asked_for_its_truth(tmp_path: Path) -> None:
     body = """
 class Compiled(nn.Module):

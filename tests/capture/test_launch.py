@@ -478,10 +478,10 @@ def test_the_closing_sentences() -> None:
 
     assert "captured step 0 of rank 0" in said()
     assert "step 1: not every rank" in said(steps={0: [0, 1], 1: [0]})
-    assert "3 failures inside capture" in said(num_failures=3)
+    assert "capture met 3 errors of its own" in said(num_failures=3)
     assert "before its first step was whole" in said(steps={}, num_steps_run=0)
     assert "no process of 'python t.py'" in said(steps={}, num_steps_run=0, seen=False)
-    assert "after 1 steps, before step 1" in said(num_steps_run=1)
+    assert "after 1 step, before step 1" in said(num_steps_run=1)
 
 
 def test_an_empty_or_missing_folder_is_an_outcome_too(tmp_path: Path) -> None:

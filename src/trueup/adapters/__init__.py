@@ -18,4 +18,5 @@ def load(framework: str) -> ModuleType:
     """
     if framework not in FRAMEWORKS:
         raise ConfigError(f"no adapter for {framework!r}; there is {', '.join(FRAMEWORKS)}")
+    importlib.import_module(framework)  # whole first: a capture from outside begins right after it
     return importlib.import_module(f"trueup.adapters.{framework}")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from trueup import adapters
 from trueup.capture import session
 from trueup.capture.config import CaptureConfig, read_config
 from trueup.capture.options import CaptureOptions
@@ -81,6 +82,10 @@ class PrecisionDebugger:
         self._warned: set[str] = set()
         self._models: list[object] = []
         self._running = False
+        if _FROM_OUTSIDE in os.environ:
+            adapters.load(
+                "torch"
+            )  # the session from outside begins when torch is imported: let it be there first
         self._outside = _FROM_OUTSIDE in os.environ and session.current() is not None
         self._options = self._placed(config.options)
         self.service = Service(self)

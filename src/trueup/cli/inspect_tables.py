@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trueup.capture.launch.outcome import describe, shown_path, size
+from trueup.capture.launch.outcome import count, describe, shown_path, size
 from trueup.store import StepTables, TraceSource, layout
 
 _MOST_STEPS = 40
@@ -53,7 +53,7 @@ def print_records(
     for row in frame.head(limit).iter_rows(named=True):
         table.add_row(*(Text(cell) for cell in _record_cells(row)))
     if frame.height:
-        console.print(f"step {step}, rank {rank}: {_count(frame.height, 'record')}")
+        console.print(f"step {step}, rank {rank}: {count(frame.height, 'record')}")
         console.print(table)
     if frame.height > limit:
         console.print(f"and {frame.height - limit} more; --limit N or --find TEXT", style="dim")
@@ -169,7 +169,3 @@ def _record_cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

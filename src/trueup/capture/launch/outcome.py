@@ -56,7 +56,7 @@ def sentences(outcome: CaptureOutcome, options: CaptureOptions, *, command: str)
         lines.append(missing)
     if outcome.num_failures:
         lines.append(
-            f"{outcome.num_failures} failures inside capture were recorded (training was not affected); "
+            f"capture met {count(outcome.num_failures, 'error')} of its own (training was not affected); "
             f"see trueup inspect {where}"
         )
     lines.append(
@@ -67,9 +67,9 @@ def sentences(outcome: CaptureOutcome, options: CaptureOptions, *, command: str)
 
 def _why_nothing(outcome: CaptureOutcome, options: CaptureOptions, *, command: str) -> list[str]:
     if outcome.seen and outcome.num_steps_run:
-        last = outcome.num_steps_run - 1
+        last, made = outcome.num_steps_run - 1, count(outcome.num_steps_run, "training step")
         return [
-            f"nothing captured: the program made {outcome.num_steps_run} training steps (0 to {last}), "
+            f"nothing captured: the program made {made} (0 to {last}), "
             "but none of those asked for with --steps and --ranks was finished and written",
             f"scalars of every step are in {shown_path(outcome.output)}",
         ]
@@ -88,7 +88,7 @@ def _missing(outcome: CaptureOutcome, wanted: StepSet) -> str | None:
     if wanted.last is None or wanted.last in outcome.steps or wanted.last < outcome.num_steps_run:
         return None
     ran = max(outcome.num_steps_run, max(outcome.steps) + 1)
-    return f"the run ended after {ran} steps, before step {wanted.last} that was asked for"
+    return f"the run ended after {count(ran, 'step')}, before step {wanted.last} that was asked for"
 
 
 def _steps_run(output: Path) -> int:
@@ -127,6 +127,11 @@ def describe(numbers: list[int], noun: str) -> str:
             runs.append([number, number])
     text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
     return f"{noun}{'s' if len(numbers) > 1 else ''} {text}"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def size(num_bytes: float) -> str:
