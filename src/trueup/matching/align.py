@@ -103,8 +103,9 @@ def align(target: Sequence, reference: Sequence) -> Alignment:
 def _run_tokens(target: Sequence, reference: Sequence) -> tuple[Hashes, Hashes]:
     """Tokens with shapes, unless most shapes differ (another batch size): then names alone."""
     left, right = target.exact ^ target.shapes, reference.exact ^ reference.shapes
-    shared = np.isin(left, right).sum()
-    if 2 * shared < np.isin(target.exact, reference.exact).sum():
+    shared = min(np.isin(left, right).sum(), np.isin(right, left).sum())
+    names = target.exact, reference.exact
+    if 2 * shared < min(np.isin(*names).sum(), np.isin(*names[::-1]).sum()):
         return target.exact, reference.exact
     return left, right
 
