@@ -1,0 +1,181 @@
+"""What capture costs a training step, in time and in bytes, next to msprobe.
+
+A ratio is the seconds of so many captured steps, until everything is on disk, over those of the same
+steps with capture off; on and off run in turn, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from processes import msprobe_bin, work
+from results import Results, Row, heading, parser
+
+SMALL, LARGE = {"hidden": 256, "seq": 128}, {"hidden": 512, "seq": 256}
+STATISTICS = {"digest": False, "sketch": False}
+METHOD = (
+    "4-layer GPT, vocabulary 1000, batch 4, AdamW, one thread. Ratio of seconds with capture on to "
+    "off, wall and CPU (the process and its children), over the captured steps until the trace is on "
+    "disk; warm-up steps and imports are not counted. On and off alternate, each run in its own "
+    "process; the median over the repeats is given. A bar is met when the wall and the CPU ratio both "
+    "are."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One way to capture, with its counterpart in msprobe."""
+
+    what: str
+    size: dict[str, int]
+    options: dict[str, Any]
+    msprobe: dict[str, Any] | None = None
+    max_ratio: float | None = None
+    max_bytes: float | None = None
+
+
+CASES = [
+    Case(
+        what="L0 statistics",
+        size=SMALL,
+        options={"level": "L0", **STATISTICS},
+        msprobe={"level": "L0"},
+        max_ratio=1.15,
+    ),
+    Case(
+        what="L0 + digest + sketch (the default)",
+        size=SMALL,
+        options={"level": "L0"},
+        msprobe={"level": "L0", "summary_mode": "md5"},
+    ),
+    Case(
+        what="mix statistics",
+        size=SMALL,
+        options={"level": "mix", **STATISTICS},
+        msprobe={"level": "mix"},
+        max_ratio=1.5,
+        max_bytes=250e3,
+    ),
+    Case(
+        what="mix + digest + sketch",
+        size=SMALL,
+        options={"level": "mix"},
+        msprobe={"level": "mix", "summary_mode": "md5"},
+        max_ratio=2.0,
+        max_bytes=850e3,
+    ),
+    Case(
+        what="mix tensor",
+        size=SMALL,
+        options={"level": "mix", "task": "tensor"},
+        msprobe={"level": "mix", "task": "tensor"},
+        max_ratio=5.0,
+        max_bytes=400e6,
+    ),
+    Case(
+        what="L0 statistics",
+        size=LARGE,
+        options={"level": "L0", **STATISTICS},
+        msprobe={"level": "L0"},
+        max_ratio=1.05,
+    ),
+    Case(
+        what="mix statistics",
+        size=LARGE,
+        options={"level": "mix", **STATISTICS},
+        msprobe={"level": "mix"},
+        max_ratio=1.2,
+    ),
+]
+
+
+def pairs(
+    python: Path, tool: str, case: Case, options: dict[str, Any], *, steps: int, repeats: int
+) -> dict[str, Any]:
+    """Measure off and on in turn; returns ratios, seconds a step and bytes a step."""
+    found: list[dict[str, dict[str, float]]] = []
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            common = {**case.size, "steps": steps, "warmup": 3, "output": f"{folder}/run", "options": options}
+            off = work(python, "train_steps.py", tool=None, **common)
+            on = work(python, "train_steps.py", tool=tool, **common)
+        if off["loss"] != on["loss"]:
+            print(
+                f"warning: {tool} {case.what} changed the loss: {on['loss']!r} for {off['loss']!r}",
+                file=sys.stderr,
+            )
+        found.append({"off": off, "on": on})
+    ratios = {
+        clock: median(pair["on"][f"{clock}_seconds"] / pair["off"][f"{clock}_seconds"] for pair in found)
+        for clock in ("wall", "cpu")
+    }
+    return {
+        "ratio": ratios,
+        "bytes_a_step": median(pair["on"]["bytes_a_step"] for pair in found),
+        "runs": found,
+    }
+
+
+def said(measured: dict[str, Any] | None) -> str:
+    """``wall / cpu`` of a measurement."""
+    return "" if measured is None else f"{measured['ratio']['wall']:.2f} / {measured['ratio']['cpu']:.2f}"
+
+
+def bytes_said(number: float | None) -> str:
+    """A size in the unit that suits it."""
+    if number is None:
+        return ""
+    return f"{number / 1e6:.1f} MB" if number >= 1e6 else f"{number / 1e3:.0f} KB"
+
+
+def main() -> None:
+    """Measure every case and write ``results/step_time.json``."""
+    options = parser(__doc__)
+    options.add_argument("--only", help="only cases with this in their name")
+    given = options.parse_args()
+    steps, repeats = (3, 1) if given.quick else (20, 3)
+    settings = {"steps": steps, "warm_up_steps": 3, "repeats": repeats, "threads": 1}
+    results = Results(name="step_time", title="Cost of a captured step", method=METHOD, settings=settings)
+    print(heading())
+    sizes: list[Row] = []
+    for case in CASES:
+        name = f"h{case.size['hidden']} seq{case.size['seq']}: {case.what}"
+        if given.only and given.only not in name:
+            continue
+        ours = pairs(Path(sys.executable), "trueup", case, case.options, steps=steps, repeats=repeats)
+        theirs, home = None, msprobe_bin()
+        if home is not None and case.msprobe is not None:
+            theirs = pairs(home / "python", "msprobe", case, case.msprobe, steps=steps, repeats=repeats)
+        results.raw[name] = {"trueup": ours, "msprobe": theirs}
+        met = None if case.max_ratio is None else max(ours["ratio"].values()) <= case.max_ratio
+        bar = "" if case.max_ratio is None else f"<= {case.max_ratio:g}"
+        results.add(
+            Row(
+                what=f"step time on / off (wall / CPU), {name}",
+                bar=bar,
+                trueup=said(ours),
+                msprobe=said(theirs),
+                met=met,
+            )
+        )
+        if case.max_bytes is not None:
+            row = Row(
+                what=f"bytes a step, {name}",
+                bar=f"<= {bytes_said(case.max_bytes)}",
+                trueup=bytes_said(ours["bytes_a_step"]),
+                msprobe=bytes_said(theirs and theirs["bytes_a_step"]),
+                met=ours["bytes_a_step"] <= case.max_bytes,
+            )
+            sizes.append(row)
+    for row in sizes:
+        results.add(row)
+    results.save(quick=given.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What one captured tiny API call adds to a step, next to msprobe.
+
+The smallest call there is, ``torch.add`` of two tensors of four elements, shows the price of the
+bookkeeping alone, and many of them in one step whether that price stays the same.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from processes import msprobe_bin, work
+from results import Results, Row, heading, parser
+
+BARS = {False: 30.0, True: 60.0}
+SIZES = {500: 20, 2000: 10, 8000: 5, 50_000: 3}
+"""calls a step -> counted steps"""
+FLAT = 1.5
+OURS = {
+    "": {"level": "L1", "digest": False, "sketch": False},
+    ", with digest and sketch": {"level": "L1"},
+}
+METHOD = (
+    "Seconds of a step with capture on less those with capture off, over the number of calls; stack "
+    "key on, writing the step included. Wall and CPU are measured, the larger is given. On and off "
+    "alternate, each in its own process; median of the repeats. Flat: from 500 calls up no size costs "
+    f"more than {FLAT:g} times another."
+)
+
+
+def added(
+    python: Path, tool: str, options: dict[str, Any], *, calls: int, backward: bool, steps: int, repeats: int
+) -> dict[str, Any]:
+    """Microseconds a captured call adds."""
+    found = []
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            common = {"calls": calls, "backward": backward, "steps": steps, "warmup": 2}
+            common |= {"output": f"{folder}/run", "options": options}
+            off = work(python, "tiny_calls.py", tool=None, **common)
+            on = work(python, "tiny_calls.py", tool=tool, **common)
+        found.append({clock: (on[clock] - off[clock]) / steps / calls * 1e6 for clock in on})
+    return {"microseconds": max(median(run[clock] for run in found) for clock in found[0]), "runs": found}
+
+
+def main() -> None:
+    """Measure every size and write ``results/tiny_calls.json``."""
+    given = parser(__doc__).parse_args()
+    sizes = {500: 3, 2000: 2} if given.quick else SIZES
+    repeats = 1 if given.quick else 3
+    settings = {"counted_steps": sizes, "warm_up_steps": 2, "repeats": repeats, "threads": 1}
+    results = Results(name="tiny_calls", title="Cost of a captured call", method=METHOD, settings=settings)
+    print(heading())
+    for backward, bar in BARS.items():
+        direction = "forward and backward" if backward else "forward"
+        for addition, options in OURS.items():
+            costs: dict[int, float] = {}
+            for calls, steps in sizes.items():
+                name = f"added a tiny call, {direction}, {calls} calls a step{addition}"
+                how = {"calls": calls, "backward": backward, "steps": steps, "repeats": repeats}
+                ours = added(Path(sys.executable), "trueup", options, **how)
+                theirs, home = None, msprobe_bin()
+                if home is not None and calls <= 8000 and not addition:
+                    theirs = added(
+                        home / "python", "msprobe", {"level": "L1"}, **{**how, "repeats": 1, "steps": 2}
+                    )
+                costs[calls] = ours["microseconds"]
+                results.raw[name] = {"trueup": ours, "msprobe": theirs}
+                row = Row(
+                    what=name,
+                    bar=f"<= {bar:g} us",
+                    trueup=f"{costs[calls]:.1f} us",
+                    msprobe="" if theirs is None else f"{theirs['microseconds']:.0f} us",
+                    met=costs[calls] <= bar,
+                )
+                results.add(row)
+            spread = max(costs.values()) / max(min(costs.values()), 1e-9)
+            what = f"largest over smallest, {direction}{addition}"
+            results.add(Row(what=what, bar=f"<= {FLAT:g}", trueup=f"{spread:.2f}", met=spread <= FLAT))
+    results.save(quick=given.quick)
+
+
+if __name__ == "__main__":
+    main()

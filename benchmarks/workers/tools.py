@@ -1,0 +1,135 @@
+"""The tools a worker can run under: none, trueup, msprobe. Runs in either tool's environment."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any, Protocol
+
+
+class Tool(Protocol):
+    """Captures the steps of a training loop."""
+
+    def begin_step(self, model: Any) -> None:
+        """A step begins."""
+
+    def end_step(self) -> None:
+        """The step is over."""
+
+    def close(self) -> None:
+        """Everything is on disk afterwards."""
+
+
+class Nothing:
+    """Capture off."""
+
+    def begin_step(self, model: Any) -> None:
+        """Nothing."""
+
+    def end_step(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Trueup:
+    """trueup's ``Tracer``, which sees steps by itself."""
+
+    def __init__(self, output: Path, options: dict[str, Any]) -> None:
+        import trueup
+
+        self._tracer = trueup.Tracer(output, **{"steps": "all", **options})
+        self._tracer.start()
+
+    def begin_step(self, model: Any) -> None:
+        """Nothing to say."""
+
+    def end_step(self) -> None:
+        """Nothing to say."""
+
+    def close(self) -> None:
+        """Write the last step."""
+        self._tracer.close()
+
+
+class Msprobe:
+    """msprobe's ``PrecisionDebugger`` over a config.json of its own."""
+
+    def __init__(self, output: Path, options: dict[str, Any]) -> None:
+        from msprobe.pytorch import PrecisionDebugger
+
+        task = options.get("task", "statistics")
+        of_task = {
+            "scope": [],
+            "list": [],
+            "data_mode": ["all"],
+            "summary_mode": options.get("summary_mode", "statistics"),
+        }
+        config = {
+            "task": task,
+            "dump_path": str(output),
+            "rank": [],
+            "step": [],
+            "level": options["level"],
+            task: of_task,
+        }
+        output.mkdir(parents=True, exist_ok=True)
+        path = output.parent / f"{output.name}.config.json"
+        path.write_text(json.dumps(config))
+        self._debugger = PrecisionDebugger(config_path=str(path))
+
+    def begin_step(self, model: Any) -> None:
+        """Capture on."""
+        self._debugger.start(model=model)
+
+    def end_step(self) -> None:
+        """Capture off, step written."""
+        self._debugger.stop()
+        self._debugger.step()
+
+    def close(self) -> None:
+        """Nothing is left to write."""
+
+
+def tool_from(spec: dict[str, Any]) -> Tool:
+    """The tool a specification names, set up to write to its ``output``."""
+    if spec["tool"] is None:
+        return Nothing()
+    kind = {"trueup": Trueup, "msprobe": Msprobe}[spec["tool"]]
+    return kind(Path(spec["output"]), spec["options"])
+
+
+class Stopwatch:
+    """Wall and CPU seconds, of this process and its children that ended, without what happens while "
+    "paused."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin at zero."""
+        self._began, self._paused = _now(), (0.0, 0.0)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens inside does not count."""
+        before = _now()
+        yield
+        after = _now()
+        self._paused = (self._paused[0] + after[0] - before[0], self._paused[1] + after[1] - before[1])
+
+    def read(self) -> dict[str, float]:
+        """Seconds since the start."""
+        now = _now()
+        wall, cpu = (now[i] - self._began[i] - self._paused[i] for i in range(2))
+        return {"wall_seconds": wall, "cpu_seconds": cpu}
+
+
+def _now() -> tuple[float, float]:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return perf_counter(), process_time() + children.ru_utime + children.ru_stime
