@@ -27,7 +27,9 @@ class Recorder:
         self._summaries: list[Any] = []
         self.values: dict[int, NDArray[Any]] = {}
 
-    def call(self, kind: str, name: str, parent: int | None = None, type_: str | None = None, **more: Any) -> int:
+    def call(
+        self, kind: str, name: str, parent: int | None = None, type_: str | None = None, **more: Any
+    ) -> int:
         """Add a call and return its number."""
         calls = self.step.calls
         key = (parent, kind, name, more.get("microbatch", 0))
@@ -98,13 +100,16 @@ def scaled(name: str, factor: float) -> Change:
     return change
 
 
-def network(change: Change = unchanged, *, layers: int = 3, want: int = EVERYTHING, prefix: str = "") -> Recorder:
+def network(
+    change: Change = unchanged, *, layers: int = 3, want: int = EVERYTHING, prefix: str = ""
+) -> Recorder:
     """A step of a small network: weights, forward, loss, backward, gradients, update. Nothing is propagated."""
     out = Recorder(want=want)
     generator = np.random.default_rng(0)
 
     def draw(site: str, *shape: int) -> NDArray[Any]:
-        return change(site, generator.standard_normal(shape).astype(np.float32))
+        drawn = np.asarray(generator.standard_normal(shape), np.float32)
+        return np.asarray(change(site, drawn))
 
     parameters = {}
     for layer in range(layers):

@@ -17,7 +17,9 @@ from trueup.matching.step import PASSES
 
 def matched(tmp_path: Path, target: Recorder, reference: Recorder) -> StepMatch:
     """Both written, read back and paired."""
-    sides = [r.write(tmp_path / name).read(0, 0) for name, r in (("target", target), ("reference", reference))]
+    sides = [
+        r.write(tmp_path / name).read(0, 0) for name, r in (("target", target), ("reference", reference))
+    ]
     return match_step(*sides)
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trueup.comparing.rows import Rows
 from trueup.errors import NothingCompared
-from trueup.matching.tree import Side
+from trueup.matching.tree import Side, Words
 from trueup.store import TraceSource
 
 _SHARE = 0.2
@@ -24,9 +25,10 @@ def refuse_different_models(rows: Rows, target: Path, reference: Path) -> None:
         NothingCompared: the traces are of different models; the message names both.
     """
     match, words = rows.match, rows.match.words
-    named = [code for code, word in enumerate(words.kind) if word in ("module", "parameter")]
-    sizes = [int(np.isin(side.kind, named).sum()) for side in (match.target, match.reference)]
-    paired = int((np.isin(match.target.kind, named) & (match.calls.reference_of >= 0)).sum())
+    sides = match.target, match.reference
+    counted = [_named(side, words) for side in sides]
+    sizes = [int(which.sum()) for which in counted]
+    paired = int((counted[0] & (match.calls.reference_of >= 0)).sum())
     if min(sizes) >= _FEWEST and paired < _SHARE * min(sizes):
         raise NothingCompared(
             f"the traces are of different models: of {sizes[0]} module and parameter calls in {target} "
@@ -46,6 +48,13 @@ def refuse_different_models(rows: Rows, target: Path, reference: Path) -> None:
             "have another shape, such as "
             f"{name}: {shapes[0]} in {target}, {shapes[1]} in {reference}. Compare two runs of one model."
         )
+
+
+def _named(side: Side, words: Words) -> NDArray[np.bool_]:
+    """Modules and parameters that have a name; the root, which any two models share, has none."""
+    kinds = np.array([word in ("module", "parameter") for word in words.kind] + [False])
+    names = np.array([word != "" for word in words.name] + [False])
+    return np.asarray(kinds[side.kind] & names[side.plain])
 
 
 def _root(rows: Rows, side: Side) -> str:

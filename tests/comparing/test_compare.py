@@ -1,0 +1,303 @@
+"""Two runs compared: what agrees is never flagged, what differs is named, what cannot be told is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from tests.comparing.traces import Change, Recorder, network, scaled, unchanged
+from trueup.comparing.options import CompareOptions
+from trueup.comparing.result import Comparison, open_comparison
+from trueup.comparing.run import compare
+from trueup.errors import ConfigError, NothingCompared
+from trueup.numerics.summary import HAS_STATISTICS
+
+
+def compared(folder: Path, target: Recorder, reference: Recorder, **options: Any) -> Comparison:
+    """Both written and compared in memory."""
+    target.write(folder / "target")
+    reference.write(folder / "reference")
+    return compare(folder / "target", folder / "reference", options=CompareOptions(**options))
+
+
+def row(comparison: Comparison, site: str) -> dict[str, Any]:
+    """The one row of a site."""
+    return comparison.frame().filter(pl.col("site") == site).row(0, named=True)
+
+
+def one(array: np.ndarray[Any, Any]) -> Recorder:
+    """A single module with a single output."""
+    out = Recorder()
+    root = out.call("module", "", type_="Net")
+    out.record(root, "forward", "output.0", array)
+    return out
+
+
+anything = st.one_of(
+    arrays.arrays(np.float32, arrays.array_shapes(min_dims=0, min_side=0, max_side=9)),
+    arrays.arrays(np.float16, arrays.array_shapes(min_dims=0, min_side=0, max_side=9)),
+    arrays.arrays(np.int64, arrays.array_shapes(min_dims=0, max_side=9)),
+    arrays.arrays(np.bool_, arrays.array_shapes(min_dims=0, max_side=9)),
+    arrays.arrays(np.complex64, arrays.array_shapes(max_side=5)),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(array=anything)
+def test_a_trace_agrees_with_itself(
+    array: np.ndarray[Any, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    result = compared(tmp_path_factory.mktemp("c"), one(array), one(array))
+    assert result.exit_code == 0
+    assert result.summary["counts"]["equal"] == 1
+    assert result.summary["counts"]["different"] == 0
+
+
+@pytest.mark.parametrize(
+    ("site", "phase", "owner", "shown"),
+    [
+        ("param.1", "param", "layers.1", "layers.1.weight · value"),
+        ("in.1", "forward", "", "layers.1 · input.0"),
+        ("linear.1", "forward", "layers.1", "layers.1 · torch.nn.functional.linear · output.0"),
+        ("out.1", "forward", "layers.1", "layers.1 · output.0"),
+        ("loss", "loss", None, "loss · value"),
+        ("gout.1", "backward", "", "layers.1 · gradient of output.0"),
+        ("gin.1", "backward", "layers.1", "layers.1 · gradient of input.0"),
+        ("grad.1", "param_grad", "layers.1", "layers.1.weight · gradient accumulated"),
+        ("new.1", "optimizer", "layers.1", "layers.1.weight · after update param"),
+    ],
+)
+def test_one_percent_is_named_at_its_site(
+    tmp_path: Path, site: str, phase: str, owner: str | None, shown: str
+) -> None:
+    result = compared(tmp_path, network(scaled(site, 1.01)), network())
+    verdict = result.summary["verdict"]
+    assert (result.exit_code, verdict["phase"], verdict["owner"], verdict["where"]) == (
+        1,
+        phase,
+        owner,
+        shown,
+    )
+    assert result.summary["counts"]["different"] == 1
+    assert verdict["confidence"] > 0.9
+    found = row(result, shown)
+    assert found["rel_l2"] == pytest.approx(0.01, rel=0.3)
+    assert found["score"] > 1
+
+
+def test_rounding_is_within_noise(tmp_path: Path) -> None:
+    def rounding(site: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.nextafter(array, np.float32(9)) if site.startswith(("out", "gin", "linear")) else array
+
+    result = compared(tmp_path, network(rounding), network())
+    assert result.exit_code == 0
+    assert result.summary["counts"]["within_noise"] > 0
+    assert compared(tmp_path / "strict", network(rounding), network(), tolerance_factor=1e-3).exit_code == 1
+
+
+def test_differences_are_symmetric(tmp_path: Path) -> None:
+    there = compared(tmp_path / "a", network(scaled("out.0", 1.5)), network())
+    back = compared(tmp_path / "b", network(), network(scaled("out.0", 1.5)))
+    a, b = row(there, "layers.0 · output.0"), row(back, "layers.0 · output.0")
+    assert a["rel_l2"] * a["reference_l2_norm"] == pytest.approx(b["rel_l2"] * b["reference_l2_norm"])
+
+
+def test_statistics_alone_bound_from_below(tmp_path: Path) -> None:
+    result = compared(
+        tmp_path, network(scaled("out.1", 1.01), want=HAS_STATISTICS), network(want=HAS_STATISTICS)
+    )
+    found = row(result, "layers.1 · output.0")
+    assert (result.exit_code, found["evidence"], found["bits_equal"]) == (1, "statistics", None)
+    assert 0 < found["rel_l2"] <= 0.0101
+    same = compared(tmp_path / "same", network(want=HAS_STATISTICS), network(want=HAS_STATISTICS))
+    assert same.exit_code == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_non_finite_numbers_count(tmp_path: Path, value: float) -> None:
+    def everywhere(site: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.full_like(array, value) if site == "out.1" else array
+
+    def once(site: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        changed = array.copy()
+        if site == "out.1":
+            changed[0, 0] = value
+        return changed
+
+    assert compared(tmp_path / "same", network(everywhere), network(everywhere)).exit_code == 0
+    assert compared(tmp_path / "mask", network(once), network(once)).exit_code == 0
+    result = compared(tmp_path / "apart", network(once), network())
+    assert result.exit_code == 1
+    assert "1 against 0" in row(result, "layers.1 · output.0")["reason"]
+
+
+def test_another_dtype_is_judged_by_the_coarser_and_said(tmp_path: Path) -> None:
+    def half(site: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array.astype(np.float16) if site == "out.1" else array
+
+    result = compared(tmp_path, network(half), network())
+    found = row(result, "layers.1 · output.0")
+    assert found["status"] == "within_noise"
+    assert "float16 against float32" in found["reason"]
+    assert result.summary["verdict"]["outcome"] == "agree"
+    precision = result.precision.collect()
+    assert precision.filter("differs")["module"].to_list() == ["layers.1"]
+
+
+def test_another_shape_is_undecided(tmp_path: Path) -> None:
+    def turned(site: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array.T.copy() if site == "out.1" else array
+
+    result = compared(tmp_path, network(turned), network())
+    assert result.exit_code == 2
+    assert row(result, "layers.1 · output.0")["reason"] == "shape [8, 4] against [4, 8]"
+
+
+def test_other_calls_between_agreeing_ones_are_the_same_mathematics(tmp_path: Path) -> None:
+    target, reference = network(), network()
+    end = np.ones(2, np.float32)
+    for recorder in (target, reference):
+        module = recorder.call("module", "tail", 3, "Tail")
+        recorder.record(module, "forward", "input.0", end)
+        if recorder is target:
+            recorder.api(module, "torch.Tensor.contiguous", end)
+        recorder.record(module, "forward", "output.0", end)
+    result = compared(tmp_path, target, reference)
+    assert result.exit_code == 0
+    assert result.summary["bracketed"]
+    assert result.summary["counts"]["num_unmatched"] == 1
+    assert "same mathematics" in " ".join(result.summary["verdict"]["evidence"])
+
+
+def test_a_missing_gradient_is_never_agreement(tmp_path: Path) -> None:
+    target, reference = network(), network()
+    records = target.step.records
+    at = records["phase"].index("param_grad")
+    for column in records.values():
+        del column[at]
+    result = compared(tmp_path, target, reference)
+    assert result.exit_code == 2
+    assert not result.summary["bracketed"]
+
+
+def test_stored_values_are_read(tmp_path: Path) -> None:
+    network(scaled("out.1", 1.01)).write(tmp_path / "target", values=True)
+    network().write(tmp_path / "reference", values=True)
+    result = compare(tmp_path / "target", tmp_path / "reference")
+    found = row(result, "layers.1 · output.0")
+    assert found["evidence"] == "values"
+    assert found["rel_l2"] == pytest.approx(0.01, rel=1e-4)
+    assert found["scale"] == pytest.approx(1.01)
+    assert found["max_abs_diff"] > 0
+    unread = compare(tmp_path / "target", tmp_path / "reference", options=CompareOptions(read_values=False))
+    assert row(unread, "layers.1 · output.0")["evidence"] == "sketch"
+    forced = compare(
+        tmp_path / "target", tmp_path / "reference", options=CompareOptions(read_equal_values=True)
+    )
+    assert row(forced, "layers.0 · output.0")["status"] == "equal"
+
+
+def test_several_steps_are_written_and_read_back(tmp_path: Path) -> None:
+    for name, change in (("target", scaled("out.2", 1.01)), ("reference", unchanged)):
+        network().write(tmp_path / name, step=0)
+        network(change).write(tmp_path / name, step=1)
+    network().write(tmp_path / "target", step=2)
+    written = compare(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
+    text = (tmp_path / "out" / "result.json").read_text()
+    summary = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert summary == written.summary
+    assert summary["verdict"]["step"] == 1
+    assert any("step 2 only in the target" in note for note in summary["notes"])
+    again = open_comparison(tmp_path / "out")
+    assert again.frame()["step"].unique().sort().to_list() == [0, 1]
+    assert again.records.collect().height == again.frame().height
+    one_step = compare(
+        tmp_path / "target",
+        tmp_path / "reference",
+        options=CompareOptions(target_step=2, reference_step=0),
+    )
+    assert one_step.exit_code == 0
+
+
+def test_nothing_in_common_is_never_green(tmp_path: Path) -> None:
+    network().write(tmp_path / "target", step=0)
+    network().write(tmp_path / "reference", step=5)
+    with pytest.raises(NothingCompared, match=r"steps 0 .* steps 5"):
+        compare(tmp_path / "target", tmp_path / "reference")
+    with pytest.raises(NothingCompared, match="not one record"):
+        compared(tmp_path / "empty", Recorder(), Recorder())
+
+
+def test_different_models_are_refused(tmp_path: Path) -> None:
+    other = Recorder()
+    root = other.call("module", "", type_="Other")
+    for name in ("alpha", "beta", "gamma", "delta"):
+        module = other.call("module", name, root, "Thing")
+        other.record(module, "forward", "output.0", np.ones(77, np.float32))
+    with pytest.raises(NothingCompared, match="different models"):
+        compared(tmp_path / "names", other, network(layers=8))
+
+    def wider(site: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.concatenate([array, array]) if site.startswith(("param", "grad", "new")) else array
+
+    with pytest.raises(NothingCompared, match="another shape"):
+        compared(tmp_path / "shapes", network(wider), network())
+
+
+def test_a_setting_that_differs_is_a_difference(tmp_path: Path) -> None:
+    for name, rate in (("target", 1e-3), ("reference", 1e-4)):
+        trace = network().write(tmp_path / name)
+        folder = trace.path / "scalars"
+        folder.mkdir()
+        line = {"step": 0, "rank": 0, "learning_rate": [rate], "loss": 1.0, "batch_digest": "ab"}
+        (folder / "rank_00000.jsonl").write_text(json.dumps(line) + "\n")
+    result = compare(tmp_path / "target", tmp_path / "reference")
+    assert result.exit_code == 1
+    assert "learning_rate" in result.summary["verdict"]["headline"]
+    beyond = {entry["name"]: entry["beyond"] for entry in result.summary["scalars"]}
+    assert beyond == {"batch_digest": False, "loss": False, "learning_rate": True}
+
+
+def test_noise_in_gradients_explains_the_update_and_the_next_step(tmp_path: Path) -> None:
+    def noisy(step: int) -> Change:
+        noise = np.random.default_rng(7)
+
+        def change(site: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            grown = (array * (1 + 1e-7 * noise.standard_normal(array.shape))).astype(np.float32)
+            if site.startswith("grad"):
+                return grown
+            if site.startswith("new" if step == 0 else "param"):
+                return (array + np.float32(2e-6)).astype(np.float32)
+            return array
+
+        return change
+
+    for step in (0, 1):
+        network(noisy(step)).write(tmp_path / "target", step=step)
+        network().write(tmp_path / "reference", step=step)
+    result = compare(tmp_path / "target", tmp_path / "reference")
+    assert result.exit_code == 0, result.summary["verdict"]
+    assert any("starts from weights that differ" in note for note in result.summary["notes"])
+
+    strict = compared(tmp_path / "strict", network(scaled("new.1", 1 + 2e-6)), network())
+    assert strict.summary["verdict"]["phase"] == "optimizer"
+
+
+def test_whole_numbers_must_be_equal(tmp_path: Path) -> None:
+    result = compared(tmp_path, one(np.array([1, 2, 3])), one(np.array([1, 2, 4])))
+    assert result.exit_code == 1
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ConfigError, match="both"):
+        CompareOptions(target_step=1)
+    with pytest.raises(ConfigError, match="above 0"):
+        CompareOptions(tolerance_factor=0.0)

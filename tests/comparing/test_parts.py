@@ -1,0 +1,63 @@
+"""The small rules by themselves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trueup.comparing.history import update_spread
+from trueup.comparing.result import plain
+from trueup.comparing.roles import role_of
+from trueup.comparing.verdict import confidence
+
+
+@given(noise=st.floats(0, 10), numel=st.floats(1, 1e9))
+def test_no_gradient_noise_explains_more_than_two_updates(noise: float, numel: float) -> None:
+    assert 0 <= update_spread(noise, numel) <= 2
+    assert update_spread(0.0, numel) == 0
+
+
+def test_a_flip_or_two_is_allowed_only_where_one_is_likely() -> None:
+    assert update_spread(1e-7, 512) > 2 * math.sqrt(2 / 512)
+    assert update_spread(1e-12, 512) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("call", "role"),
+    [
+        (("module", "layers.0.ln1", "LayerNorm"), "norm"),
+        (("module", "emb", "Embedding"), "embedding"),
+        (("module", "lm_head", "Linear"), "head"),
+        (("module", "layers.0.attn.rotary", "Rotary"), "rotary"),
+        (("module", "layers.0.mlp.up", "Linear"), "linear"),
+        (("api", "torch.nn.functional.softmax", None), "softmax"),
+        (("api", "torch.Tensor.__add__", None), "residual"),
+        (("api", "torch.nn.functional.cross_entropy", None), "loss"),
+        (("api", "torch.Tensor.normal_", None), "other"),
+        (("loss", "loss", None), "loss"),
+    ],
+)
+def test_roles(call: tuple[str, str, str | None], role: str) -> None:
+    assert role_of(*call) == role
+
+
+def test_a_vector_added_is_a_bias() -> None:
+    assert role_of("api", "torch.add", None, bias=True) == "bias_add"
+
+
+def test_summary_is_valid_json() -> None:
+    assert plain({"a": math.inf, "b": (-math.inf, math.nan), "c": 1}) == {
+        "a": "inf",
+        "b": ["-inf", None],
+        "c": 1,
+    }
+
+
+def test_confidence_follows_evidence_score_and_what_came_before() -> None:
+    equal, noisy = {"equal": 9, "within_noise": 0}, {"equal": 5, "within_noise": 4}
+    assert confidence("values", 10, equal, 1.0) > confidence("sketch", 10, equal, 1.0)
+    assert confidence("sketch", 10, equal, 1.0) > confidence("sketch", 1.1, equal, 1.0)
+    assert confidence("sketch", 2, equal, 1.0) > confidence("sketch", 2, noisy, 1.0)
