@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 from bugzoo.models.gpt import GPTConfig  # noqa: E402
 from bugzoo.train import CHANGES, build, train_step  # noqa: E402
+
 from trueup import Tracer  # noqa: E402
 
 STEPS = 3

@@ -103,7 +103,7 @@ def scaled(name: str, factor: float) -> Change:
 def network(
     change: Change = unchanged, *, layers: int = 3, want: int = EVERYTHING, prefix: str = ""
 ) -> Recorder:
-    """A step of a small network: weights, forward, loss, backward, gradients, update. Nothing is propagated."""
+    """A step of a small network, from weights to update. Nothing is propagated."""
     out = Recorder(want=want)
     generator = np.random.default_rng(0)
 
