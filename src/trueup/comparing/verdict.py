@@ -108,7 +108,7 @@ def _numbers(row: dict[str, Any]) -> list[str]:
     known = row["scale"] is not None and row["residual"] is not None and row["rel_l2"]
     if known and abs(row["scale"] - 1) > 0.7 * row["rel_l2"] and row["residual"] < 0.5 * row["rel_l2"]:
         said.append(
-            f"a common factor of 1 {row['scale'] - 1:+.2g} explains most of it (residual {row['residual']:.2g})"
+            f"a common factor of 1 {row['scale'] - 1:+.2g} explains most (residual {row['residual']:.2g})"
         )
     if row["reason"]:
         said.append(row["reason"])

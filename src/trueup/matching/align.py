@@ -17,6 +17,8 @@ from trueup.matching.codes import Codes, Hashes
 _GRAM = 3
 _FIRST_WINDOW = 256
 _MAX_CELLS = 4_000_000
+_NAME_ALONE = 1e-3
+"""Weight of a pair of other shapes: never worth giving up one whose shapes agree."""
 
 EXACT_WITH_DETAILS, EXACT_WITH_SHAPES, EXACT, FAMILY, SAME_CLASS, ALONE, REORDERED = (
     0.98,
@@ -206,7 +208,7 @@ def _align_gap(found: Alignment, target: Sequence, reference: Sequence, i0: int,
             found.add(i0 + i, j0 + j, "aligned", EXACT)
         return
     sure = _similarity(target, reference)
-    pairs = _best_path(sure)
+    pairs = _best_path(np.where(sure == np.float32(EXACT), np.float32(_NAME_ALONE), sure))
     for i, j in pairs:
         exact = target.exact[i] == reference.exact[j]
         found.add(i0 + i, j0 + j, "aligned" if exact else "renamed", float(sure[i, j]))

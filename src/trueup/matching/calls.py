@@ -78,10 +78,12 @@ def tree_descent(target: Side, reference: Side, words: Words, pairs: CallPairs) 
     """From the top level down: children of a pair are paired one by one where both sequences agree, else
     aligned."""
     left, right = _Children(target, words), _Children(reference, words)
-    memo: dict[tuple[bytes, bytes], Alignment] = {}
+    memo: Memo = {}
     parents_t, parents_r = np.array([-1]), np.array([-1])
     while len(parents_t):
         same = left.same_as(right, parents_t, parents_r)
+        for at in np.flatnonzero(same & ~left.same_shapes_as(right, parents_t, parents_r)).tolist():
+            same[at] = not _aligned_fits_better(left, right, int(parents_t[at]), int(parents_r[at]), memo)
         _pair_in_order(left, right, parents_t[same], parents_r[same], pairs)
         for p, q in zip(parents_t[~same].tolist(), parents_r[~same].tolist(), strict=True):
             _pair_aligned(left, right, p, q, pairs, memo)
@@ -174,6 +176,7 @@ class _Children:
         self.has_children = self.count[1:] > 0
         position = np.arange(len(self.calls)) - self.start[parent]
         self.sequence = sum_by(parent, mix(side.exact[self.calls], position), side.num_calls + 1)
+        self.shapes = sum_by(parent, mix(side.shapes[self.calls], position), side.num_calls + 1)
 
     def of(self, parent: int) -> Codes:
         """Children of one call."""
@@ -190,6 +193,10 @@ class _Children:
         """Where both sequences of children are the same calls in the same order."""
         count = self.count[mine + 1] == other.count[theirs + 1]
         return np.asarray(count & (self.sequence[mine + 1] == other.sequence[theirs + 1]))
+
+    def same_shapes_as(self, other: _Children, mine: Codes, theirs: Codes) -> NDArray[np.bool_]:
+        """Where the children's tensors have the same shapes, one by one."""
+        return np.asarray(self.shapes[mine + 1] == other.shapes[theirs + 1])
 
     def as_sequence(self, parent: int) -> Sequence:
         """Children of one call, ready to be aligned."""
@@ -212,22 +219,39 @@ def _pair_in_order(left: _Children, right: _Children, mine: Codes, theirs: Codes
     pairs.add(t, r, pass_code, from_parent.astype(np.float32))
 
 
+Memo = dict[tuple[bytes, bytes], Alignment]
+
+
+def _aligned_fits_better(left: _Children, right: _Children, mine: int, theirs: int, memo: Memo) -> bool:
+    """Whether alignment pairs more calls of equal shapes than one-by-one pairing does: one op went, one like
+    it came."""
+    found = _alignment(left, right, mine, theirs, memo)
+    a, b = left.as_sequence(mine).shapes, right.as_sequence(theirs).shapes
+    aligned = int((a[np.array(found.target, np.int64)] == b[np.array(found.reference, np.int64)]).sum())
+    return aligned > int((a == b).sum())
+
+
+def _alignment(left: _Children, right: _Children, mine: int, theirs: int, memo: Memo) -> Alignment:
+    """The alignment of the children of two calls; repeated layers are aligned once."""
+    a, b = left.as_sequence(mine), right.as_sequence(theirs)
+    key = (a.exact.tobytes() + a.details.tobytes(), b.exact.tobytes() + b.details.tobytes())
+    if key not in memo:
+        memo[key] = align(a, b)
+    return memo[key]
+
+
 def _pair_aligned(
     left: _Children,
     right: _Children,
     mine: int,
     theirs: int,
     pairs: CallPairs,
-    memo: dict[tuple[bytes, bytes], Alignment],
+    memo: Memo,
 ) -> None:
     t, r = left.of(mine), right.of(theirs)
     if not len(t) or not len(r):
         return
-    a, b = left.as_sequence(mine), right.as_sequence(theirs)
-    key = (a.exact.tobytes() + a.details.tobytes(), b.exact.tobytes() + b.details.tobytes())
-    if key not in memo:
-        memo[key] = align(a, b)
-    found = memo[key]
+    found = _alignment(left, right, mine, theirs, memo)
     calls_t, calls_r = t[np.array(found.target, np.int64)], r[np.array(found.reference, np.int64)]
     codes = np.array([_PASS_CODE[name] for name in found.passes], np.int64)
     sure = np.array(found.confidence, np.float32) * (pairs.confidence[mine] if mine >= 0 else np.float32(1))
