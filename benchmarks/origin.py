@@ -25,13 +25,18 @@ from results import Results, Row, heading, parser
 
 STEPS = {"two-threads": 3}
 """captured steps, where they are not two"""
+LEVELS = {True: "L0", False: "mix"}
+"""level of faults, and of changes that are none: more sites, more to be wrong about"""
+SUMMARY = {"repeat": "md5"}
+"""msprobe's summary mode where it is not statistics: whether a run is the same again is asked of the bits"""
 METHOD = (
     "The collection's GPT (hidden 256, sequence 128, 4 layers), same seed, two captured steps (three "
-    "for one against two threads), level L0 with gradients and optimizer. Named first: the first site "
-    "of the verdict belongs to the owning module, or to something inside it, in the right phase. For "
-    "a change that is no fault nothing may be flagged. msprobe: L0 statistics, its own compare of "
-    "step 0 (of every step for changes that are no fault); its answer is taken to be the first row it "
-    "marks as error, else the first warning, read kindly: any row of the owner will do."
+    "for one against two threads), level L0 with gradients and optimizer for faults, mix for changes "
+    "that are none. Named first: the first site of the verdict belongs to the owning module, or to "
+    "something inside it, in the right phase. For a change that is no fault nothing may be flagged. "
+    "msprobe: the same levels, statistics (md5 for the repeat), its own compare of step 0 (of every "
+    "step where there is no fault); its answer is taken to be the first row it marks as error, else the "
+    "first warning, read kindly: any row of the owner will do, in whatever phase."
 )
 
 
@@ -56,12 +61,12 @@ class Trueup:
 
     def __init__(self, folder: Path, *, steps: int) -> None:
         self._folder = folder
-        self._reference = self._capture(None, steps=steps)
+        self._references = {level: self._capture(None, level, steps=steps) for level in LEVELS.values()}
 
     def judge(self, change: Change, *, steps: int) -> Answer:
         """Right: the first site belongs to the owner, in the right phase; without a fault, the runs agree."""
-        target, out = self._capture(change, steps=steps), self._folder / f"{change.name}.out"
-        sides = [str(target), str(self._reference)]
+        level, out = LEVELS[change.phase is not None], self._folder / f"{change.name}.out"
+        sides = [str(self._capture(change, level, steps=steps)), str(self._references[level])]
         measure([*TRUEUP, "compare", *sides, "-o", str(out), "--no-html", "--quiet"], allowed=(0, 1, 2))
         result = json.loads((out / "result.json").read_text())
         verdict = result["verdict"]
@@ -70,14 +75,15 @@ class Trueup:
         else:
             right = change.is_named_by(phase=verdict["phase"], owner=verdict["owner"], where=verdict["where"])
         said = verdict["where"] or verdict["outcome"]
-        return Answer(right=right, said=said, raw={"verdict": verdict, "counts": result["counts"]})
+        kept = {name: value for name, value in verdict.items() if name != "next"}
+        return Answer(right=right, said=said, raw={"verdict": kept, "counts": result["counts"]})
 
-    def _capture(self, change: Change | None, *, steps: int) -> Path:
-        out = self._folder / (change.name if change else "reference")
+    def _capture(self, change: Change | None, level: str, *, steps: int) -> Path:
+        out = self._folder / (change.name if change else f"reference-{level}")
         program = [sys.executable, str(ROOT / "bugzoo" / "train.py"), "--steps", str(steps)]
         if change is not None:
             program += ["--benign" if change.phase is None else "--fault", change.name]
-        options = ["--steps", f"0-{steps - 1}", "--quiet", "-o", str(out)]
+        options = ["--level", level, "--steps", f"0-{steps - 1}", "--quiet", "-o", str(out)]
         measure([*TRUEUP, "capture", *options, "--", *program])
         return out
 
@@ -86,33 +92,44 @@ class Msprobe:
     """msprobe in its own environment; the answer is the first row its compare marks."""
 
     def __init__(self, folder: Path, home: Path, *, steps: int) -> None:
-        self._folder, self._home = folder, home
-        self._reference = self._capture(None, steps=steps)
+        self._folder, self._home, self._steps = folder, home, steps
+        self._references: dict[str, Path] = {}
 
     def judge(self, change: Change, *, steps: int) -> Answer:
         """Right: the row a person would look at first is the owner's; without a fault, no row is marked."""
-        target = self._capture(change, steps=steps)
-        marked = [row for step in range(1 if change.phase else steps) for row in self._marked(target, step)]
-        first = next((name for name, result in marked if result == "error"), marked[0][0] if marked else None)
+        options = {
+            "level": LEVELS[change.phase is not None],
+            "summary_mode": SUMMARY.get(change.name, "statistics"),
+        }
+        kind = "-".join(options.values())
+        if kind not in self._references:
+            self._references[kind] = self._capture(None, f"reference-{kind}", options, steps=self._steps)
+        target = self._capture(change, change.name, options, steps=steps)
+        looked_at = range(1 if change.phase else steps)
+        marked = [row for step in looked_at for row in self._marked(target, self._references[kind], step)]
+        first = next(
+            (name for name, result in marked if result != "warning"), marked[0][0] if marked else None
+        )
         right = not marked if change.phase is None else first is not None and _owns(change, first)
-        raw = {"num_marked": len(marked), "first_marked": marked[:10]}
-        return Answer(right=right, said=first or "nothing", raw=raw)
+        raw = {"options": options, "num_marked": len(marked), "first_marked": marked[:10]}
+        said = first or "nothing"
+        return Answer(right=right, said=said if change.phase else f"{len(marked)} rows marked", raw=raw)
 
-    def _capture(self, change: Change | None, *, steps: int) -> Path:
-        out = self._folder / (change.name if change else "reference")
-        how: dict[str, Any] = {"options": {"level": "L0"}, "output": str(out), "keep": True}
+    def _capture(self, change: Change | None, name: str, options: dict[str, str], *, steps: int) -> Path:
+        out = self._folder / name
+        how: dict[str, Any] = {"options": options, "output": str(out), "keep": True}
         how |= {"change": change and change.name, "hidden": 256, "seq": 128}
         work(self._home / "python", "train_steps.py", tool="msprobe", **how, steps=steps, warmup=0)
         return out
 
-    def _marked(self, target: Path, step: int) -> list[tuple[str, str]]:
+    def _marked(self, target: Path, reference: Path, step: int) -> list[tuple[str, str]]:
         """Rows it does not pass, in its order: name and result."""
         out = self._folder / f"{target.name}.{step}.out"
-        sides = ["-tp", str(target / f"step{step}"), "-gp", str(self._reference / f"step{step}")]
+        sides = ["-tp", str(target / f"step{step}"), "-gp", str(reference / f"step{step}")]
         measure([str(self._home / "msprobe"), "compare", *sides, "-o", str(out)])
         with next(out.glob("*.csv")).open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        return [(row["NPU Name"], row["Result"]) for row in rows if row["Result"] in ("error", "warning")]
+            rows = [(row["NPU Name"], row["Result"].lower()) for row in csv.DictReader(file)]
+        return [row for row in rows if row[1] in ("error", "warning", "different")]
 
 
 def _owns(change: Change, name: str) -> bool:
@@ -127,7 +144,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--only", help="only this entry of the collection")
     given = options.parse_args()
-    settings = {"steps": 2, "seed": 0, "threads": 1, "level": "L0"}
+    settings = {"steps": 2, "seed": 0, "threads": 1}
     results = Results(name="origin", title="Naming the origin", method=METHOD, settings=settings)
     changes = [c for c in (*FAULTS.values(), *BENIGN.values()) if given.only in (None, c.name)]
     if given.quick and not given.only:

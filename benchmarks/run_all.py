@@ -76,6 +76,8 @@ def main() -> int:
     options = parser(__doc__)
     options.add_argument("--report", action="store_true", help="run nothing, write the page again")
     given = options.parse_args()
+    if not given.report:
+        msprobe_bin()
     failed = [] if given.report else [name for name in NAMES if not _runs(name, quick=given.quick)]
     folder = QUICK_FOLDER if given.quick else FOLDER
     paths = [folder / f"{name}.json" for name in NAMES]
@@ -97,5 +99,4 @@ def _runs(name: str, *, quick: bool) -> bool:
 
 
 if __name__ == "__main__":
-    msprobe_bin()
     sys.exit(main())

@@ -1,0 +1,122 @@
+"""The README does what it says: its commands run, its Python runs, what it points to exists."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.capture.programs import TRAIN, environment, write
+from tests.importers.conftest import dumps
+
+__all__ = ["dumps"]
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ELSEWHERE = ("make ", "pip ")
+"""what sets up or takes minutes: run by CI itself"""
+
+PRELUDE = """
+import json, torch
+from torch import nn
+from pathlib import Path
+config = {"task": "statistics", "dump_path": "runs/debugger", "level": "L0", "rank": [], "step": []}
+Path("config.json").write_text(json.dumps(config))
+model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters())
+batches = [torch.ones(5, 4), torch.zeros(5, 4)]
+def train_step(batch):
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+def train():
+    for batch in batches:
+        train_step(batch)
+"""
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """Every shell command, comments left out."""
+    lines = (line for block in blocks("bash") for line in block.splitlines())
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def environment_with_trueup() -> dict[str, str]:
+    """Where ``trueup`` and ``python`` are the ones under test."""
+    return environment(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_commands_run(tmp_path: Path, dumps: Path) -> None:
+    write(tmp_path / "train.py", TRAIN)
+    write(tmp_path / "train_ported.py", TRAIN.replace("nn.GELU()", 'nn.GELU(approximate="tanh")'))
+    (tmp_path / "dumps").mkdir()
+    kind = "L0_statistics_statistics"
+    for name, dump in (("reference", dumps / "base" / kind), ("target", dumps / "rope_bf16" / kind)):
+        (tmp_path / "dumps" / name).symlink_to(dump, target_is_directory=True)
+    run = [words for words in commands() if not " ".join(words).startswith(ELSEWHERE)]
+    assert len(run) >= 6
+    for words in run:
+        allowed = (1,) if words[:2] == ["trueup", "compare"] else (0,)
+        done = subprocess.run(
+            words, cwd=tmp_path, env=environment_with_trueup(), capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode in allowed, (
+            f"{shlex.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        )
+    verdict = json.loads((tmp_path / "runs" / "report" / "result.json").read_text())["verdict"]
+    assert verdict["owner"] == "1"
+    assert (tmp_path / "runs" / "report" / "report.html").is_file()
+    assert list((tmp_path / "dumps" / "exported").glob("step*/*/dump.json"))
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_python_runs(tmp_path: Path, number: int) -> None:
+    script = write(tmp_path / "script.py", PRELUDE + blocks("python")[number])
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=environment_with_trueup(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    steps = list((tmp_path / "runs").glob("*/step_*"))
+    assert len(steps) == 2
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"`?\bmake (\w+)", README))
+    assert {"demo", "test"} <= targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#]+)", text) + re.findall(r"(?:src|srcset)=\"([^\"]+)\"", text)
+    lost = [t for t in targets if "://" not in t and not (page.parent / t).exists()]
+    assert not lost
+
+
+def test_plain_paths_in_the_text_exist() -> None:
+    named = re.findall(r"`((?:benchmarks|bugzoo|docs|examples|scripts)/[\w./-]+)`", README)
+    assert [path for path in named if not (ROOT / path).exists()] == []
