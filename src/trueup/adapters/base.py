@@ -1,8 +1,8 @@
 """What capture and a framework adapter ask of each other.
 
-The adapter sees the program (calls, tensors, gradients, optimizers) and tells a ``Sink``; the sink decides what
-a step is and where things go. Neither imports the other: ``adapters.load(name)`` brings the adapter, and the
-session hands itself in as the sink.
+The adapter sees the program (calls, tensors, gradients, optimizers) and tells a ``Sink``; the sink decides
+what a step is and where things go. Neither imports the other: ``adapters.load(name)`` brings the adapter,
+and the session hands itself in as the sink.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ class Sink(Protocol):
 
     def root_begins(self, *, training: bool, has_parameters: bool) -> None:
         """A module call with no enclosing module call begins; may end the step before."""
+
+    def forward_failed(self) -> None:
+        """A training forward of a root was left by an exception."""
 
     def backward_ended(self, *, gradients_present: bool) -> None:
         """``backward()`` returned."""

@@ -1,8 +1,8 @@
 """When a training step begins and ends, told from what the program does.
 
 A step ends when a training forward of a root begins after an optimizer step, a gradient scaler's update or
-cleared gradients, or when the program ends. Forwards before that are microbatches: a new one begins with the first
-training forward after a backward.
+cleared gradients, or when the program ends. Forwards before that are microbatches: a new one begins with the
+first training forward after a backward.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class StepClock:
         return False
 
     def backward(self) -> None:
-        """A backward ended."""
+        """A backward ended, or a forward or backward was left by an exception: the next forward is another
+        one."""
         self._backward_since_forward = True
 
     def may_end(self) -> None:

@@ -1,13 +1,14 @@
 """The session: one process's capture from its first training forward to its end.
 
-It is the ``Sink`` an adapter reports to. It decides which step it is and whether tensors are wanted, and hands
-finished steps to the store. No error of its own ever reaches the program: it is noted once, recorded in the trace,
-and capture goes on or stands aside.
+It is the ``Sink`` an adapter reports to. It decides which step it is and whether tensors are wanted, and
+hands finished steps to the store. No error of its own ever reaches the program: it is noted once, recorded
+in the trace, and capture goes on or stands aside.
 """
 
 from __future__ import annotations
 
 import atexit
+import errno
 import json
 import os
 import platform
@@ -26,10 +27,24 @@ from trueup.capture.options import CaptureOptions
 from trueup.capture.recorder import Recorder
 from trueup.capture.scope import Scope
 from trueup.store import RunWriter
-from trueup.store.layout import MANIFEST
+from trueup.store.layout import MANIFEST, rank_file
 
 _MAX_FAILURES = 50
-_ENVIRONMENT = ("OMP_", "MKL_", "CUDA_", "CUBLAS_", "NCCL_", "HCCL_", "ASCEND_", "TORCH_", "PYTHONHASHSEED", "NVIDIA_TF32")
+_ENVIRONMENT = (
+    "OMP_",
+    "MKL_",
+    "CUDA_",
+    "CUBLAS_",
+    "NCCL_",
+    "HCCL_",
+    "ASCEND_",
+    "TORCH_",
+    "PYTHONHASHSEED",
+    "NVIDIA_TF32",
+)
+
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE, errno.ENODEV}
+"""errors after which no more can be written"""
 
 _current: Session | None = None
 
@@ -42,17 +57,28 @@ def current() -> Session | None:
 def begin(options: CaptureOptions, *, framework: str) -> Session:
     """Start the session of this process and put the framework's hooks in place.
 
-    Tensors are captured from the first training forward on. A second call returns the session already under way,
-    switched to the new options.
+    Tensors are captured from the first training forward on. A second call returns the session already under
+    way, switched to the new options.
     """
     global _current
     if _current is not None:
         _current.reconfigure(options)
         return _current
     session = Session(options, framework=framework)
+    if _current is None and not _fork_noted:
+        os.register_at_fork(after_in_child=_after_fork)
+        _fork_noted.append(True)
     _current = session
     atexit.register(session.close)
     return session
+
+
+_fork_noted: list[bool] = []
+
+
+def _after_fork() -> None:
+    if _current is not None:
+        _current.forked()
 
 
 class Session:
@@ -73,13 +99,14 @@ class Session:
         self._scalars: dict[str, Any] = {}
         self._writer: RunWriter | None = None
         self._pid = os.getpid()
+        self._child = False
         self.rank = 0
         self.recorder = Recorder(RunWriter(options.output, rank=0), self.clock.step)
         self.scope = Scope.from_options(options)
         self.adapter: Adapter = adapters.load(framework).Adapter(self)
         self.adapter.install()
 
-    # -- what a program says ------------------------------------------------------------------------------------
+    # -- what a program says ------------------------------------------
 
     def start(self, model: object | None = None) -> None:
         """Capture on; with ``model`` (or a list of them) only inside it."""
@@ -134,13 +161,15 @@ class Session:
         with self._guard("close"):
             died = getattr(sys, "last_type", None)
             if died is not None and self.clock.seen_forward:
-                self.limit(f"the program ended by {died.__name__} in step {self.clock.step}; that step is partial")
+                self.limit(
+                    f"the program ended by {died.__name__} in step {self.clock.step}; that step is partial"
+                )
             self._end_step()
             self._finish()
         self._started = self.active = False
         self._aside = "closed"
 
-    # -- what the adapter says ----------------------------------------------------------------------------------
+    # -- what the adapter says ------------------------------------------
 
     @property
     def over(self) -> bool:
@@ -149,8 +178,6 @@ class Session:
 
     def root_begins(self, *, training: bool, has_parameters: bool) -> None:
         """A module call with no enclosing module call begins; may end the step before."""
-        if os.getpid() != self._pid:
-            self._forked()
         if not (training and has_parameters):
             if self._explicit and has_parameters and not self.active:
                 self._open_step()
@@ -162,8 +189,16 @@ class Session:
         if not self.active:
             self._open_step()
 
+    def forward_failed(self) -> None:
+        """A training forward of a root was left by an exception."""
+        self.limit(
+            f"an exception left the forward of step {self.clock.step}, microbatch {self.clock.microbatch}, "
+            "half done"
+        )
+        self.clock.backward()
+
     def backward_ended(self, *, gradients_present: bool) -> None:
-        """``backward()`` returned."""
+        """``backward()`` returned, or was left by an exception."""
         self.clock.backward()
 
     def optimizer_stepped(self) -> None:
@@ -194,19 +229,28 @@ class Session:
         self._scalars.setdefault("_digests", []).append(digest)
 
     def failed(self, site: str, error: BaseException) -> None:
-        """Note an error of capture's own; the first of a session is also said on standard error."""
+        """Note an error of capture's own; the first of a session is also said on standard error.
+
+        A disk that cannot be written ends the capture.
+        """
+        if isinstance(error, OSError) and error.errno in _DISK and not self._aside:
+            self._stand_aside(f"step {self.clock.step} could not be written: {error}")
+            return
         self._num_failures += 1
         if len(self._failures) < _MAX_FAILURES:
             where = {"step": self.clock.step, "site": site, "error": f"{type(error).__name__}: {error}"}
             self._failures.append(where)
         if self._num_failures == 1:
-            print(f"trueup: capture failed at {site} in step {self.clock.step}: {error}. Training goes on.", file=sys.stderr)
+            print(
+                f"trueup: capture failed at {site} in step {self.clock.step}: {error}. Training goes on.",
+                file=sys.stderr,
+            )
 
     def limit(self, sentence: str) -> None:
         """Something this capture cannot see; listed in the trace."""
         self._limits[sentence] = None
 
-    # -- steps --------------------------------------------------------------------------------------------------
+    # -- steps ------------------------------------------
 
     def _open_step(self) -> None:
         if not self._started or self._aside:
@@ -228,14 +272,23 @@ class Session:
 
     def _open_run(self) -> bool:
         """First training forward: only now is the rank known and the process known to train."""
+        if self._child and "multiprocessing.util" in sys.modules:  # children made by fork skip atexit
+            sys.modules["multiprocessing.util"].Finalize(None, self.close, exitpriority=100)
         self.rank, world_size, _ = self.adapter.rank()
         output = self.options.output
         self._writer = RunWriter(output, rank=self.rank)
         try:
-            taken = (output / MANIFEST).exists() and not (self.options.overwrite or self.options.append)
-            if taken and not _same_launch(output):
-                raise FileExistsError(f"{output} already holds a run; choose another folder or say --overwrite")
-            manifest = None if self.rank != 0 or (self.options.append and taken) else self._manifest(world_size)
+            there = (output / MANIFEST).exists()
+            ours = not rank_file(output, self.rank).exists() and _same_launch(output)
+            if there and not (ours or self.options.overwrite or self.options.append):
+                raise FileExistsError(
+                    f"{output} already holds a run; choose another folder or say --overwrite"
+                )
+            if self.options.overwrite and not self.options.append:
+                self._writer.clear(world_size)
+            manifest = (
+                None if self.rank != 0 or (self.options.append and there) else self._manifest(world_size)
+            )
             self._writer.begin_run(manifest)
             self._writer.write_rank(self._rank_facts())
         except OSError as error:
@@ -248,10 +301,16 @@ class Session:
         had_forward = self.clock.seen_forward or bool(self.recorder.records)
         try:
             if self._writer is not None and not self._aside and had_forward:
-                recorded = self.recorder if self.recorder.records and self._recorded_step == self.clock.step else None
+                recorded = (
+                    self.recorder
+                    if self.recorder.records and self._recorded_step == self.clock.step
+                    else None
+                )
                 self._write_step(self._writer, recorded)
         except OSError as error:
             self._stand_aside(f"step {self.clock.step} could not be written: {error}")
+        except Exception as error:
+            self.failed("the end of the step", error)
         finally:
             self.active = False
             self._scalars = {}
@@ -263,11 +322,7 @@ class Session:
     def _write_step(self, writer: RunWriter, recorder: Recorder | None) -> None:
         if recorder is not None:
             self.adapter.to_host()
-            slots = ("local", "accumulated") if self.clock.microbatch == 0 else ("accumulated",)
-            norms = (recorder.local_norm(slot) for slot in slots)
-            norm = next((n for n in norms if n is not None), None)
-            if norm is not None:
-                self._scalars["local_norm"] = norm
+            self._note_local_norm(recorder)
             writer.finish_step(self.clock.step, recorder.columns())
             facts = self._rank_facts()
             if facts != self._facts_written:
@@ -275,6 +330,15 @@ class Session:
                 self._facts_written = facts
         if self.clock.seen_forward or "saved" in self._scalars:
             writer.append_scalars(self._scalar_line())
+
+    def _note_local_norm(self, recorder: Recorder) -> None:
+        """Before reduction where the step has one microbatch; never scaled."""
+        slots = ("local", "accumulated") if self.clock.microbatch == 0 else ("accumulated",)
+        norms = (recorder.local_norm(slot) for slot in slots)
+        norm = next((n for n in norms if n is not None), None)
+        if norm is not None:
+            scale = self.adapter.item(self._scalars.get("loss_scale"))
+            self._scalars["local_norm"] = norm / scale if scale else norm
 
     def _scalar_line(self) -> dict[str, Any]:
         noted = self._scalars
@@ -288,7 +352,11 @@ class Session:
         line["batch_digest"] = _combined(digests)
         for name, value in noted.items():
             if not name.startswith("_") and name != "losses":
-                line[name] = self.adapter.item(value) if not isinstance(value, (dict, list, bool, str)) else value
+                line[name] = (
+                    self.adapter.item(value) if not isinstance(value, (dict, list, bool, str)) else value
+                )
+        replicas = line.pop("data_parallel_size", None)
+        line["global_batch_size"] = None if replicas is None else int(replicas) * line.get("batch_size", 0)
         return line
 
     def _finish(self) -> None:
@@ -298,7 +366,7 @@ class Session:
             except OSError as error:
                 self._stand_aside(str(error))
 
-    # -- facts --------------------------------------------------------------------------------------------------
+    # -- facts ------------------------------------------
 
     def _manifest(self, world_size: int) -> dict[str, Any]:
         return {
@@ -330,7 +398,7 @@ class Session:
             "num_failures": self._num_failures,
         }
 
-    # -- trouble ------------------------------------------------------------------------------------------------
+    # -- trouble ------------------------------------------
 
     def _stand_aside(self, why: str) -> None:
         """Stop capturing for good; what is on disk stays."""
@@ -341,11 +409,18 @@ class Session:
         if self._writer is not None:
             self._writer.abandon_step()
 
-    def _forked(self) -> None:
-        """A child made by fork carries the parent's session: it must not write into the parent's step."""
-        self._pid = os.getpid()
-        self._aside = "a forked child of a capturing process"
+    def forked(self) -> None:
+        """This is a child made by fork: it must not write into the parent's run.
+
+        If the parent had not begun to train, the child is a process like any other and captures what it
+        trains.
+        """
         self.active = False
+        self._child = True
+        if self._writer is None:
+            self._pid = os.getpid()
+        else:
+            self._aside = "a forked child of a capturing process"
 
     def _guard(self, site: str) -> _Guard:
         return _Guard(self, site)
@@ -381,7 +456,9 @@ def _combined(digests: list[Any]) -> str | None:
 
 def _launch_id() -> str:
     """The same for all ranks of one launch; differs from launch to launch."""
-    return os.environ.get("TRUEUP_LAUNCH_ID") or os.environ.get("TORCHELASTIC_RUN_ID", "") + f"-{os.getppid()}"
+    return (
+        os.environ.get("TRUEUP_LAUNCH_ID") or os.environ.get("TORCHELASTIC_RUN_ID", "") + f"-{os.getppid()}"
+    )
 
 
 def _same_launch(output: Path) -> bool:
@@ -390,4 +467,3 @@ def _same_launch(output: Path) -> bool:
         return bool(json.loads((output / MANIFEST).read_text(encoding="utf-8")).get("launch") == _launch_id())
     except (OSError, ValueError):
         return False
-

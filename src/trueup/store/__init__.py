@@ -1,4 +1,5 @@
-"""A trace on disk: written step by step, read back as tables. The format is specified in docs/trace-format.md.
+"""A trace on disk: written step by step, read back as tables. The format is specified in
+docs/trace-format.md.
 
 Names load when first used: capture writes without ever importing the reader's table library.
 """

@@ -35,6 +35,20 @@ def chunk_name(chunk: int) -> str:
     return f"chunk_{chunk:05d}.safetensors"
 
 
+def ranks(root: Path) -> set[int]:
+    """Ranks that have left anything."""
+    found = {p.stem for p in (*root.glob("ranks/rank_*.json"), *root.glob("scalars/rank_*.jsonl"))}
+    found |= {p.name.partition(".")[0] for p in root.glob("step_*/rank_*")}
+    return {int(m.group(1)) for m in map(_RANK.match, found) if m}
+
+
+def rank_paths(root: Path, rank: int) -> list[Path]:
+    """Everything one rank has left, steps it never finished included."""
+    name = f"rank_{rank:05d}"
+    steps = [*root.glob(f"step_*/{name}"), *root.glob(f"step_*/{name}.writing-*")]
+    return [*steps, rank_file(root, rank), scalars_file(root, rank)]
+
+
 def whole_steps(root: Path) -> dict[int, list[int]]:
     """Ranks that have finished each step; a torn step (still under its temporary name) is not among them."""
     found: dict[int, list[int]] = {}

@@ -95,8 +95,10 @@ class Trace:
         """
         folder = layout.rank_dir(self.path, step, rank)
         if not folder.is_dir():
-            there = {s: r for s, r in self.steps().items()}
-            raise TraceError(f"{self.path} has no step {step} of rank {rank}; it has {_describe_steps(there)}")
+            there = dict(self.steps())
+            raise TraceError(
+                f"{self.path} has no step {step} of rank {rank}; it has {_describe_steps(there)}"
+            )
         frames = {name: _read_table(folder / f"{name}.parquet", name) for name in schema.TABLES}
         frames["summaries"] = frames["summaries"].with_row_index("summary").cast({"summary": pl.Int32})
         return StepTables(step=step, rank=rank, **frames)
@@ -156,7 +158,9 @@ def _read_table(path: Path, name: str) -> pl.DataFrame:
     try:
         frame = pl.read_parquet(path, memory_map=True, glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise TraceError(f"{path} cannot be read ({error}); the step is damaged, leave it out with --steps") from error
+        raise TraceError(
+            f"{path} cannot be read ({error}); the step is damaged, leave it out with --steps"
+        ) from error
     missing = [f.name for f in schema.TABLES[name] if f.name not in frame.columns]
     if missing:
         raise TraceError(f"{path} lacks the columns {missing}: it is no {name} table of a version-1 trace")

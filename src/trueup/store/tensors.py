@@ -1,7 +1,8 @@
-"""Stored tensor values: safetensors files, each written in one sweep while the step runs and mapped when read.
+"""Stored tensor values: safetensors files, each written in one sweep while the step runs and mapped when
+read.
 
-The header room is reserved in front and padded with spaces, as the safetensors format allows, so that values go
-from the training program's memory to the page cache in one copy and no chunk is ever held in memory.
+The header room is reserved in front and padded with spaces, as the safetensors format allows, so that values
+go from the training program's memory to the page cache in one copy and no chunk is ever held in memory.
 """
 
 from __future__ import annotations
@@ -42,14 +43,15 @@ SAFETENSORS_DTYPES = {
     "bool": "BOOL",
     "complex64": "C64",
 }
-"""Other dtypes are stored as their raw bytes (``U8``, last dimension in bytes); the summary keeps the true dtype."""
+"""Other dtypes are stored as their raw bytes (``U8``, last dimension in bytes); the summary keeps the true
+dtype."""
 
 
 class ChunkWriter:
     """Appends tensors to ``tensors/chunk_NNNNN.safetensors`` in one step's temporary folder.
 
-    Values are copied when handed in and written by a thread of its own, so that the disk works while the program
-    computes; ``close`` waits for it.
+    Values are copied when handed in and written by a thread of its own, so that the disk works while the
+    program computes; ``close`` waits for it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -115,7 +117,8 @@ class _Drain:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._room = threading.Condition()
         self._waiting_bytes = 0
-        self._error: OSError | None = None
+        self._error: Exception | None = None
+        """the first error; nothing is whole after it"""
         self._file: IO[bytes] | None = None
         self._thread: threading.Thread | None = None
 
@@ -183,13 +186,12 @@ class _Drain:
         while (work := self._queue.get()) is not None:
             try:
                 work()
-            except OSError as error:
+            except Exception as error:
                 self._error = self._error or error
 
     def _raise(self) -> None:
         if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+            raise self._error
 
 
 def _write_all(file: IO[bytes], data: bytes) -> None:

@@ -24,11 +24,13 @@ from trueup.store.tensors import ChunkWriter
 class StepColumns:
     """One step of one rank, in columns as capture collects them; row number is execution order.
 
-    ``summaries`` is a structured array of SUMMARY_DTYPE, one row a distinct tensor content; the lists that start
-    with ``summary_`` run beside it. Names are plain strings, interned into dictionaries on writing.
+    ``summaries`` is a structured array of SUMMARY_DTYPE, one row a distinct tensor content; the lists that
+    start with ``summary_`` run beside it. Names are plain strings, interned into dictionaries on writing.
     """
 
-    calls: dict[str, Sequence[Any]] = field(default_factory=lambda: {f.name: [] for f in schema.CALLS if f.name != "call"})
+    calls: dict[str, Sequence[Any]] = field(
+        default_factory=lambda: {f.name: [] for f in schema.CALLS if f.name != "call"}
+    )
     records: dict[str, Sequence[Any]] = field(default_factory=lambda: {f.name: [] for f in schema.RECORDS})
     summaries: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, SUMMARY_DTYPE))
     summary_dtype: list[str] = field(default_factory=list)
@@ -58,6 +60,22 @@ class RunWriter:
         self.root.mkdir(parents=True, exist_ok=True)
         if manifest is not None:
             write_json(self.root / layout.MANIFEST, {"schema_version": schema.SCHEMA_VERSION, **manifest})
+
+    def clear(self, world_size: int) -> None:
+        """Remove what an earlier run left under this rank; rank 0 also removes ranks this run has not.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        gone = layout.ranks(self.root) if self.rank == 0 else set()
+        for rank in {self.rank, *(r for r in gone if r >= world_size)}:
+            for path in layout.rank_paths(self.root, rank):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                    with contextlib.suppress(OSError):
+                        path.parent.rmdir()
+                else:
+                    path.unlink(missing_ok=True)
 
     def write_rank(self, facts: dict[str, Any]) -> None:
         """Replace what this rank says of itself (coordinate, parameter table, limits, failures)."""
@@ -168,7 +186,7 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
         clean = pa.array([_storable(w) for w in words], pa.string())
         return pa.DictionaryArray.from_arrays(pa.array(np.asarray(codes, np.int32), mask=mask), clean)
     if pa.types.is_list(kind):
-        return pa.array(values, kind)
+        return pa.array([[_storable(word) for word in words] for words in values], kind)
     return pa.array(values, kind)
 
 

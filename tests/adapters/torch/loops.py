@@ -1,4 +1,5 @@
-"""Training loops that the capture tests run with and without capture: one per feature that capture must survive."""
+"""Training loops that the capture tests run with and without capture: one per feature that capture must
+survive."""
 
 from __future__ import annotations
 
@@ -70,7 +71,15 @@ def transformer_layers(steps: int = 3) -> Result:
 
 LOOPS: dict[str, Callable[..., Result]] = {
     f.__name__: f
-    for f in (plain, accumulation, autocast, checkpointed, checkpointed_reentrant, two_optimizers, transformer_layers)
+    for f in (
+        plain,
+        accumulation,
+        autocast,
+        checkpointed,
+        checkpointed_reentrant,
+        two_optimizers,
+        transformer_layers,
+    )
 }
 
 

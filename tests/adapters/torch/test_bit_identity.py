@@ -1,4 +1,5 @@
-"""Capture never changes a run: losses, gradients, weights and random state are the same bits with it on and off."""
+"""Capture never changes a run: losses, gradients, weights and random state are the same bits with it on and
+off."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from trueup.adapters.base import Sink
 from trueup.adapters.torch import api, collectives, modules, training
-from trueup.adapters.torch.engine import Engine
+from trueup.adapters.torch.engine import Engine, class_name
 
 __all__ = ["Adapter"]
 
@@ -32,14 +32,12 @@ class Adapter:
         modules.install(engine)
         training.install(engine.training)
         collectives.install(engine)
-        if engine.api_on:
-            self._mode = api.install(engine)
+        self._mode = api.install(engine)
 
     def adopt(self) -> None:
         """The session has other options now."""
         self._engine.adopt(self._sink)
-        if self._engine.api_on:
-            self._mode = api.install(self._engine)
+        self._mode = api.install(self._engine)
 
     def set_models(self, models: list[Any]) -> None:
         """Restrict capture to these models; an empty list means whatever trains."""
@@ -50,12 +48,13 @@ class Adapter:
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"save({name!r}) takes a tensor or a number, not {type(value).__name__}")
         with torch._C.DisableTorchFunction():
-            frame = self._engine.local.frames[-1] if self._engine.local.frames else None
+            frame = self._engine.enclosing()
             call = self._engine.add_call("api", f"save.{name}", None, "train", frame)
             self._engine.tensor(call, "forward", "output.0", value)
 
     def to_host(self) -> None:
         """Bring everything still on a device into the recorder's rows."""
+        self._engine.flush_gradients()
         self._engine.summariser.to_host()
 
     def item(self, value: Any) -> float | None:
@@ -94,7 +93,9 @@ class Adapter:
             "local_rank": self.rank()[2],
             "coordinate": {},
             "parameters": list(engine.parameter_table.values()),
-            "roots": [{"name": name, "type": type(module).__name__} for module, name in roots if module is not None],
+            "roots": [
+                {"name": name, "type": class_name(module)} for module, name in roots if module is not None
+            ],
             "wrapped_by": list(engine.wrapped_by),
             "optimizers": list(engine.training.optimizers.values()),
             "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],

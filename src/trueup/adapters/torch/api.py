@@ -1,11 +1,13 @@
 """API calls: one permanent function mode that looks at one flag while idle.
 
-It is entered once per thread and never left (leaving and entering makes compiled code recompile), except around
-modules whose inference fast path would notice it.
+Without API calls among the sites it only watches for memory that escapes. It is entered once per thread and
+never left (leaving and entering makes compiled code recompile), except around modules whose inference fast
+path would notice it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import torch
 import yaml
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._device import DeviceContext
 
 from trueup.adapters.torch import gradients
 from trueup.adapters.torch.engine import Engine
@@ -41,32 +44,37 @@ class ApiMode(TorchFunctionMode):
         super().__init__()
         self.engine = engine
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
         if _is_compiling():
             return func(*args, **(kwargs or {}))
         engine = self.engine
         local = engine.local
-        if not engine.sink.active or not engine.api_on or local.opaque or engine.in_optimizer:
+        if not engine.sink.active or local.opaque or engine.in_optimizer:
             return func(*args, **(kwargs or {}))
         try:
             name = _names[func]
         except (KeyError, TypeError):
             name = _name(func)
-        if name is None:
+        if name is None or not (engine.api_on or name[0] == "!"):
             return func(*args, **(kwargs or {}))
         return _captured(engine, name, func, args, kwargs)
 
 
-def _captured(engine: Engine, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+def _captured(
+    engine: Engine, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+) -> Any:
     if name[0] == "!":
         engine.summariser.distrust(args)
         return func(*args, **(kwargs or {}))
-    local = engine.local
-    frame = local.frames[-1] if local.frames else None
+    frame = engine.enclosing()
+    recorder = engine.sink.recorder
     if frame is None and engine.sink.over:
         return func(*args, **(kwargs or {}))
     call = -1
     tracked: gradients.Edges = []
+    began = 0
     kept = True
     try:
         with _no_torch_function():
@@ -84,11 +92,18 @@ def _captured(engine: Engine, name: str, func: Any, args: tuple[Any, ...], kwarg
                             engine.tensor(call, "forward", where, tensor)
                 if engine.backward_on and engine.shallow and _grad_enabled():
                     tracked = gradients.edges(tensors)
+                    began = gradients.now()
     except Exception as error:
         engine.failed(name, error)
         call = -1
     result = func(*args, **(kwargs or {}))
-    if call >= 0 and kept and result is not NotImplemented:
+    if (
+        call >= 0
+        and kept
+        and result is not NotImplemented
+        and recorder is engine.sink.recorder
+        and engine.sink.active
+    ):
         try:
             with _no_torch_function():
                 results = split_result(result)
@@ -96,7 +111,7 @@ def _captured(engine: Engine, name: str, func: Any, args: tuple[Any, ...], kwarg
                     for where, tensor in results:
                         engine.tensor(call, "forward", where, tensor)
                 if engine.backward_on and engine.shallow and _grad_enabled():
-                    gradients.at_api(engine, call, tracked, results)
+                    gradients.at_api(engine, call, tracked, results, began)
         except Exception as error:
             engine.failed(name, error)
     if engine.scope is not None:
@@ -111,30 +126,46 @@ def _mode() -> str:
 
 
 def _name(func: Any) -> str | None:
-    """Documented name of a torch function; None when it is no site, with a leading ``!`` when it lets memory escape."""
+    """Documented name of a torch function; None when it is no site, with a leading ``!`` when it lets memory
+    escape."""
     try:
         name = resolve_name(func) or f"{func.__module__}.{func.__qualname__}"
     except AttributeError:
         name = str(func)
+    if name.startswith("torch.functional."):  # einsum, split, norm: documented as torch.einsum
+        name = "torch." + name.removeprefix("torch.functional.")
     found: str | None = name
     if name in _ESCAPES:
         found = f"!{name}"
-    elif name in _IGNORED or name.startswith("torch._C.") or (name.endswith((".__get__", ".__set__", ".__delete__")) and name not in _PROPERTIES):
+    elif (
+        name in _IGNORED
+        or name.startswith("torch._C.")
+        or (name.endswith((".__get__", ".__set__", ".__delete__")) and name not in _PROPERTIES)
+    ):
         found = None
     elif name in _PROPERTIES:
         found = name.removesuffix(".__get__")
-    try:
+    with contextlib.suppress(TypeError):
         _names[func] = found
-    except TypeError:
-        pass
     return found
 
 
-def enter_thread(engine: Engine, mode: ApiMode) -> None:
-    """Put the mode on this thread's stack, once."""
-    if not engine.local.has_mode:
-        engine.local.has_mode = True
-        mode.__enter__()
+def _enter_thread(mode: ApiMode) -> None:
+    """Put the mode under whatever modes this thread has (a device context stays lowest, as torch wants it).
+
+    Not on top: a program that leaves its own mode takes the top one off, whichever that is.
+    """
+    local = mode.engine.local
+    if local.has_mode:
+        return
+    local.has_mode = True
+    above = []
+    while torch._C._len_torch_function_stack():
+        above.append(torch._C._pop_torch_function_stack())
+    above = [one for one in above if one is not mode]
+    lowest = [above.pop()] if above and isinstance(above[-1], DeviceContext) else []
+    for one in (*lowest, mode, *reversed(above)):
+        torch._C._push_on_torch_function_stack(one)
 
 
 _modes: list[ApiMode] = []
@@ -145,8 +176,11 @@ def install(engine: Engine) -> ApiMode:
     if not _modes:
         _modes.append(ApiMode(engine))
         _leave_for_fast_paths(_modes[0])
-    _modes[0].engine = engine
-    enter_thread(engine, _modes[0])
+    if _modes[0].engine is not engine:
+        engine.local.has_mode = _modes[0].engine.local.has_mode
+        _modes[0].engine = engine
+    engine.enter_thread = functools.partial(_enter_thread, _modes[0])
+    engine.enter_thread()
     return _modes[0]
 
 
@@ -161,7 +195,7 @@ def _leave_for_fast_paths(mode: ApiMode) -> None:
             with _Left(mode):
                 return _original(self, *args, **kwargs)
 
-        kind.forward = functools.wraps(original)(forward)
+        setattr(kind, "forward", functools.wraps(original)(forward))  # noqa: B010
 
 
 class _Left:

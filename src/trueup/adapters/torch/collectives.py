@@ -1,12 +1,15 @@
-"""Collectives: the Python functions of ``torch.distributed``, and those the framework itself issues inside backward.
+"""Collectives: the Python functions of ``torch.distributed``, and those the framework itself issues inside
+backward.
 
-Inside backward a dispatch mode sees the operators (DDP's own all-reduce buckets never pass through Python functions).
-What a collective writes is read when it returns; an asynchronous one is marked, its result is seen where it is used.
+Inside backward a dispatch mode sees the operators (DDP's own all-reduce buckets never pass through Python
+functions). What a collective writes is read when it returns; an asynchronous one is marked, its result is
+seen where it is used.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -40,7 +43,14 @@ FUNCTIONS = (
 )
 
 _engine: Engine | None = None
-_inside = False
+
+
+class _Thread(threading.local):
+    inside = False
+    """in a collective that calls others"""
+
+
+_thread = _Thread()
 
 
 def install(engine: Engine) -> None:
@@ -71,14 +81,13 @@ def _wrap(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
-        global _inside
         engine = _engine
-        if engine is None or _inside or _is_compiling():
+        if engine is None or _thread.inside or _is_compiling():
             return original(*args, **kwargs)
         if not (engine.sink.active and engine.collectives_on):
             engine.summariser.forget()
             return original(*args, **kwargs)
-        _inside = True
+        _thread.inside = True
         try:
             call = _record(engine, qualified, "input", args, kwargs, None)
             result = original(*args, **kwargs)
@@ -86,7 +95,7 @@ def _wrap(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             if result is None:
                 _record(engine, qualified, "output", args, kwargs, call)
         finally:
-            _inside = False
+            _thread.inside = False
         return result
 
     return collective
@@ -98,7 +107,7 @@ class _BackwardCollectives(TorchDispatchMode):
         self._engine = engine
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace not in ("c10d", "_c10d_functional") or _inside:
+        if func.namespace not in ("c10d", "_c10d_functional") or _thread.inside:
             return func(*args, **(kwargs or {}))
         name = func._schema.name.replace("::", ".")
         _record(self._engine, name, "input", args, kwargs or {}, None)
@@ -114,11 +123,12 @@ def _record(
         with _no_torch_function():
             tensors, arguments = split_call(args, kwargs)
             if call is None:
-                frames = engine.local.frames
-                frame = frames[-1] if frames else None
-                stack = engine.stack_number(3, frame) if engine.stacks_on else None
+                frame = engine.enclosing()
+                stack = engine.stack_number(2, frame) if engine.stacks_on else None
                 mode = frame.mode if frame is not None else "train"
-                call = engine.add_call("collective", name, None, mode, frame, stack=stack, arguments=arguments)
+                call = engine.add_call(
+                    "collective", name, None, mode, frame, stack=stack, arguments=arguments
+                )
             for where, tensor in tensors:
                 engine.tensor(call, "collective", where.replace("input", side, 1), tensor)
     except Exception as error:

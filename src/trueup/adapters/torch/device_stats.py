@@ -24,7 +24,15 @@ class Queue:
         self._waiting: dict[torch.device, list[tuple[int, Tensor, Tensor, Tensor | None]]] = {}
         self._want = 0
 
-    def add(self, recorder: Any, tensor: Tensor, dtype: str, shape: tuple[int, ...], placement: str | None, want: int) -> int:
+    def add(
+        self,
+        recorder: Any,
+        tensor: Tensor,
+        dtype: str,
+        shape: tuple[int, ...],
+        placement: str | None,
+        want: int,
+    ) -> int:
         """Reserve a row and queue its computation."""
         row: int = recorder.new_summary(dtype, shape, str(tensor.device), placement)
         self._want = want
@@ -41,7 +49,9 @@ class Queue:
             statistics = torch.stack([w[1] for w in waiting]).cpu().numpy()
             counts = torch.stack([w[2] for w in waiting]).cpu().numpy()
             has_sketch = waiting[0][3] is not None
-            sketch = torch.stack([w[3] for w in waiting if w[3] is not None]).cpu().numpy() if has_sketch else None
+            sketch = (
+                torch.stack([w[3] for w in waiting if w[3] is not None]).cpu().numpy() if has_sketch else None
+            )
             for i, (row, *_) in enumerate(waiting):
                 view = recorder.view(row)
                 for j, name in enumerate(_FIELDS):
@@ -58,7 +68,8 @@ class Queue:
 def summarise(tensor: Tensor, *, digest: bool) -> tuple[Tensor, Tensor]:
     """Statistics (float64, 5) and counts with the digest (int64, 6), both on the tensor's device.
 
-    No synchronisation: empty and all-nonfinite tensors give NaN through arithmetic, not through branches on values.
+    No synchronisation: empty and all-nonfinite tensors give NaN through arithmetic, not through branches on
+    values.
     """
     values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     wide = values.reshape(-1).to(torch.float64)

@@ -11,15 +11,16 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from trueup.adapters.base import Sink
+from trueup.adapters.base import Recorder, Sink
+from trueup.adapters.torch.reentrant import Reentrant
 from trueup.adapters.torch.stacks import Stacks
 from trueup.adapters.torch.stats import Summariser
 from trueup.adapters.torch.training import Training
 
-Tensor = torch.Tensor
-TRANSPARENT = ("DistributedDataParallel", "DataParallel")
+TRANSPARENT = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "CheckpointWrapper")
 """wrappers that only forward: not sites themselves, so that a wrapped run has the sites of a bare one"""
 
 
@@ -30,10 +31,37 @@ MODULE_CALL = nn.Module._call_impl.__code__
 class Frame:
     """One module call under way in one thread."""
 
-    __slots__ = ("call", "counts", "kept", "mode", "name", "path", "stack")
+    __slots__ = (
+        "began",
+        "call",
+        "counts",
+        "kept",
+        "mode",
+        "name",
+        "path",
+        "recorder",
+        "sender",
+        "stack",
+        "without_gradients",
+    )
 
-    def __init__(self, call: int, name: str, mode: str, stack: int | None, path: tuple[str, ...], kept: bool) -> None:
+    def __init__(
+        self,
+        call: int,
+        name: str,
+        mode: str,
+        stack: int | None,
+        path: tuple[str, ...],
+        kept: bool,
+        recorder: Recorder,
+    ) -> None:
         self.call = call
+        self.sender = call
+        """the call that gradients of this one are recorded under"""
+        self.without_gradients = False
+        self.recorder = recorder
+        self.began = 0
+        """number of the first autograd node made in it"""
         self.name = name
         self.mode = mode
         self.stack = stack
@@ -57,8 +85,11 @@ class Engine:
 
     MAX_EVALUATION_ROOTS = 8
     """evaluation forwards captured in one step; the rest only run"""
+    MAX_REFRESHES = 8
+    """times a step that all names are looked up anew for a module nobody has registered"""
     MAX_DEPTH = 20_000
-    """autograd nodes in a row that may be touched from Python; torch overflows the C stack when it frees some 45,000"""
+    """autograd nodes in a row that may be touched from Python; torch overflows the C stack when it frees
+    some 45,000"""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
@@ -66,7 +97,12 @@ class Engine:
         self.stacks = Stacks()
         self.boundary: CodeType = (lambda: None).__code__
         self.models: list[weakref.ref[nn.Module]] = []
-        self.names: dict[int, str] = {}
+        self.names: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
+        self.lock = threading.RLock()
+        """one call or record at a time: models run in threads, and the kernel lets other threads go on"""
+        self.reentrant = Reentrant()
+        self.enter_thread: Callable[[], None] = lambda: None
+        """puts the function mode on this thread's stack where it is wanted; set by ``api``"""
         self.parameter_names: dict[int, str] = {}
         self.roots: list[tuple[weakref.ref[nn.Module], str]] = []
         self.opaque_modules: dict[str, str] = {}
@@ -78,6 +114,7 @@ class Engine:
         self._global_counts: dict[str, int] = {}
         self._parameter_calls: dict[int, int] = {}
         self._named_in_step: set[int] = set()
+        self._refreshes = 0
         self.evaluation_roots = 0
         self.unfinished: dict[int, Any] = {}
         self.depths: dict[int, int] = {}
@@ -104,7 +141,14 @@ class Engine:
         self.stacks_on = options.stacks
         self.summariser = Summariser(sink)
 
-    # -- calls --------------------------------------------------------------------------------------------------
+    # -- calls ------------------------------------------
+
+    def enclosing(self) -> Frame | None:
+        """The module call under way in this thread, if it belongs to the step under way."""
+        frames = self.local.frames
+        if frames and frames[-1].recorder is self.sink.recorder:
+            return frames[-1]
+        return None
 
     def ordinal(self, name: str, mode: str, frame: Frame | None) -> int:
         """How many calls of this name came before in the same parent call; counts this one."""
@@ -131,35 +175,49 @@ class Engine:
         arguments: str | None = None,
     ) -> int:
         """Append one row of calls and return its number."""
-        number = self._global_counts.get(name, 0)
-        self._global_counts[name] = number + 1
-        calls = self.sink.recorder.calls
-        calls.append(
-            (
-                None if frame is None else frame.call,
-                kind,
-                name,
-                type_name,
-                self.ordinal(name, mode, frame),
-                self.sink.microbatch,
-                mode,
-                opaque,
-                stack,
-                arguments,
-                number,
+        with self.lock:
+            number = self._global_counts.get(name, 0)
+            self._global_counts[name] = number + 1
+            calls = self.sink.recorder.calls
+            calls.append(
+                (
+                    None if frame is None else frame.call,
+                    kind,
+                    name,
+                    type_name,
+                    self.ordinal(name, mode, frame),
+                    self.sink.microbatch,
+                    mode,
+                    opaque,
+                    stack,
+                    arguments,
+                    number,
+                )
             )
-        )
-        return len(calls) - 1
+            return len(calls) - 1
 
     def tensor(self, call: int, phase: str, slot: str, tensor: Tensor, microbatch: int | None = None) -> None:
         """Append one row of records. Call it with torch functions disabled."""
         sink = self.sink
         if microbatch is None:
             microbatch = sink.microbatch
-        row, reason = self.summariser.row(tensor, phase, slot), None
-        if row.__class__ is tuple:
-            row, reason = row
+        row: int | None
+        reason: str | None = None
+        try:
+            with self.lock:
+                of_module = sink.recorder.calls[call][1] in ("module", "loss")
+                found = self.summariser.row(tensor, phase, slot, of_module=of_module)
+            row, reason = found if isinstance(found, tuple) else (found, None)
+        except Exception as error:
+            row, reason = None, self._why_not(tensor, slot, error)
         sink.recorder.records.append((call, phase, slot, microbatch, row, tensor.requires_grad, reason))
+
+    def _why_not(self, tensor: Tensor, slot: str, error: Exception) -> str:
+        """Why a tensor could not be summarised; what is not to be expected is noted as a failure too."""
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return "inside a function transform (vmap, grad): no values of its own"
+        self.failed(slot, error)
+        return f"the summary failed: {type(error).__name__}: {error}"
 
     def parameter_call(self, parameter: Tensor, name: str) -> int:
         """The call row that stands for a parameter in this step."""
@@ -169,15 +227,23 @@ class Engine:
             self._parameter_calls[id(parameter)] = call
         return call
 
+    def flush_gradients(self) -> None:
+        """What has not come of gradients under way will not come."""
+        for sums in list(self.unfinished.values()):
+            sums.flush()
+        self.unfinished.clear()
+
     def too_deep(self) -> None:
         """The graph is so deep that touching more of its nodes would crash torch when it frees them."""
         self.shallow = False
         self.sink.limit(
-            f"a graph deeper than {self.MAX_DEPTH} nodes: gradients of API calls are left out from there to the step's end"
+            f"a graph deeper than {self.MAX_DEPTH} nodes: "
+            "gradients of API calls are left out from there to the step's end"
         )
 
     def stack_number(self, depth: int, frame: Frame | None) -> int:
-        """Number of the call stack ``depth`` frames above the caller, on top of the enclosing module call's."""
+        """Number of the call stack ``depth`` frames above the caller, on top of the enclosing module
+        call's."""
         caller = sys._getframe(depth + 1)
         if frame is None:
             return self.stacks.number(caller, self.boundary, None, self.sink.recorder.stacks)
@@ -193,38 +259,49 @@ class Engine:
         self._global_counts = {}
         self._parameter_calls = {}
         self._named_in_step = set()
+        self._refreshes = 0
+        self.reentrant = Reentrant()
         self.evaluation_roots = 0
         self.stacks.end_step()
         self.summariser.end_step()
 
-    # -- names --------------------------------------------------------------------------------------------------
+    # -- names ------------------------------------------
 
     def name_of(self, module: nn.Module, frame: Frame | None, *, recompute: bool) -> str:
         """Fully qualified name; a module nobody registered is named after its caller and class."""
         if frame is None and not recompute:
             return self.root_name(module)
-        name = self.names.get(id(module))
-        if name is None:
+        name = self._known_name(module)
+        if name is None and self._refreshes < self.MAX_REFRESHES:
+            self._refreshes += 1
             self._refresh_names()
-            name = self.names.get(id(module))
+            name = self._known_name(module)
         if name is None:
             above = frame.name if frame is not None else ""
-            name = f"{above}.<{type(module).__name__}>".lstrip(".")
-            self.names[id(module)] = name
+            name = f"{above}.<{class_name(module)}>".lstrip(".")
+            self.names[id(module)] = weakref.ref(module), name
         return name
 
+    def _known_name(self, module: nn.Module) -> str | None:
+        """The name it was given, unless what was named has gone and this one took its place in memory."""
+        entry = self.names.get(id(module))
+        return entry[1] if entry is not None and entry[0]() is module else None
+
     def root_name(self, module: nn.Module) -> str:
-        """Name of a root; its modules and parameters are named anew once a step, because programs replace them."""
+        """Name of a root; its modules and parameters are named anew once a step, because programs replace
+        them."""
         for reference, name in self.roots:
             if reference() is module:
                 if id(module) not in self._named_in_step:
                     self._named_in_step.add(id(module))
                     self._name_tree(module, name)
                 return name
-        return self._add_root(module)
+        return self._known_name(module) or self._add_root(module)
 
     def _add_root(self, module: nn.Module) -> str:
-        kind = type(module).__name__
+        kind = class_name(module)
+        inside = {id(m) for m in module.modules()}
+        self.roots = [(r, n) for r, n in self.roots if id(r()) not in inside]
         main = "" not in (n for _, n in self.roots) and has_parameters(module)
         same = sum(n == kind or n.startswith(f"{kind}#") for _, n in self.roots)
         name = "" if main else f"{kind}#{same}" if same else kind
@@ -235,10 +312,10 @@ class Engine:
 
     def _name_tree(self, module: nn.Module, name: str) -> None:
         for inner, child in module.named_modules():
-            self.names[id(child)] = _joined(name, inner)
+            self.names[id(child)] = weakref.ref(child), _joined(name, _plain(inner))
         tied: dict[int, str] = {}
         for inner, parameter in module.named_parameters(remove_duplicate=False):
-            fqn = _joined(name, inner)
+            fqn = _joined(name, _plain(inner))
             first = tied.setdefault(id(parameter), fqn)
             self.parameter_names[id(parameter)] = first
             self._tabulate(parameter, fqn, first)
@@ -251,7 +328,7 @@ class Engine:
                 self._name_tree(module, name)
 
     def _tabulate(self, parameter: Tensor, fqn: str, first: str) -> None:
-        if fqn not in self.parameter_table:
+        if fqn not in self.parameter_table and not is_lazy(parameter):
             self.parameter_table[fqn] = {
                 "fqn": fqn,
                 "shape": list(parameter.shape),
@@ -265,7 +342,7 @@ class Engine:
         """A context for one backward that records the collectives in it; set by ``collectives``."""
         return self.collective_watch(self)
 
-    # -- trouble ------------------------------------------------------------------------------------------------
+    # -- trouble ------------------------------------------
 
     def failed(self, site: str, error: BaseException) -> None:
         """An error of ours: noted, never raised into the program."""
@@ -275,6 +352,32 @@ class Engine:
 def has_parameters(module: nn.Module) -> bool:
     """Whether the module owns anything trainable or at least a parameter."""
     return next(module.parameters(), None) is not None
+
+
+def class_name(module: nn.Module) -> str:
+    """Name of the class the program wrote, not of the one a wrapper made of it."""
+    kind = type(module)
+    if kind.__name__ == "OptimizedModule":
+        return class_name(module.get_submodule("_orig_mod"))
+    if isinstance(module, torch.jit.ScriptModule):
+        return str(getattr(module, "original_name", kind.__name__))
+    if (
+        kind.__name__.startswith("FSDP")
+        and len(kind.__mro__) > 2
+        and kind.__mro__[1].__name__ == "FSDPModule"
+    ):
+        return kind.__mro__[2].__name__
+    return kind.__name__
+
+
+_WRAPPED = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+"""parts of names that wrappers put in"""
+
+
+def _plain(name: str) -> str:
+    if "_mod" not in name:
+        return name
+    return ".".join(part for part in name.split(".") if part not in _WRAPPED)
 
 
 def _joined(prefix: str, name: str) -> str:

@@ -1,15 +1,19 @@
-"""Gradients, observed without touching the graph: tensor hooks on outputs, node hooks on the consumers of inputs.
+"""Gradients, observed without touching the graph: tensor hooks on outputs, node hooks on the consumers of
+inputs.
 
-At an output: the total gradient. At an input: what *this* call sends back, summed over the uses it makes of it.
+At an output: the total gradient. At an input: what *this* call sends back, summed over the uses it makes of
+it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from trueup.adapters.torch.engine import Engine, Tensor
+from trueup.adapters.torch.engine import Engine
 
 Edges = list[tuple[str, Any, int, Tensor | None]]
 """(slot, node that made the input, its output number, the input itself when it is a leaf)"""
@@ -18,6 +22,8 @@ Slots = tuple[tuple[int, str], ...]
 """(number of the gradient, slot)"""
 
 _no_torch_function = torch._C.DisableTorchFunction
+now = torch._C._autograd._get_sequence_nr
+"""number that the next autograd node of this thread will get"""
 
 
 def edges(tensors: list[tuple[str, Tensor]]) -> Edges:
@@ -37,9 +43,11 @@ def at_outputs(engine: Engine, call: int, results: list[tuple[str, Tensor]]) -> 
             tensor.register_hook(_Arrival(engine, call, where))
 
 
-def at_inputs(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, Tensor]]) -> None:
-    """Record, at each input, the gradient this call sends to it."""
-    consumers = _consumers(tracked, [t.grad_fn for _, t in results if t.requires_grad])
+def at_inputs(
+    engine: Engine, call: int, tracked: Edges, results: list[tuple[str, Tensor]], began: int
+) -> None:
+    """Record, at each input, the gradient this call sends to it; ``began`` is ``now()`` before the call."""
+    consumers = _consumers(tracked, [t.grad_fn for _, t in results if t.requires_grad], began)
     if not consumers:
         return
     uses: dict[str, int] = {}
@@ -51,7 +59,7 @@ def at_inputs(engine: Engine, call: int, tracked: Edges, results: list[tuple[str
         node.register_hook(_Use(sums, _interned(slots)))
 
 
-def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, Tensor]]) -> None:
+def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, Tensor]], began: int) -> None:
     """Both sides of an API call; when it made a single node, one hook serves both."""
     nodes: dict[Any, list[tuple[int, str]]] = {}
     for where, tensor in results:
@@ -74,17 +82,20 @@ def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, T
         if arriving or inputs:
             node.register_hook(_Node(engine, call, arriving, inputs or ()))
     if inputs is None:
-        at_inputs(engine, call, tracked, results)
+        at_inputs(engine, call, tracked, results, began)
 
 
 def _direct(node: Any, tracked: Edges) -> Slots | None:
-    """(gradient number, slot) of each input when the node leads to inputs alone and to each once, else None."""
+    """(gradient number, slot) of each input when the node leads to inputs alone and to each once, else None.
+
+    A tensor given twice has two slots: its uses are dealt out in order.
+    """
     found: list[tuple[int, str]] = []
     for number, (after, output) in enumerate(node.next_functions):
         if after is None:
             continue
-        where = _slot_of(after, output, tracked)
-        if where is None or any(where == other for _, other in found):
+        where = _slot_of(after, output, tracked, found)
+        if where is None:
             return None
         found.append((number, where))
     return _interned(found)
@@ -149,25 +160,25 @@ class _Use:
         self._sums.add(gradients, self._slots)
 
 
-def _slot_of(node: Any, output: int, tracked: Edges) -> str | None:
+def _slot_of(node: Any, output: int, tracked: Edges, taken: Sequence[tuple[int, str]] = ()) -> str | None:
     for where, made, number, leaf in tracked:
         if leaf is None:
-            if made is node and number == output:
-                return where
-        elif getattr(node, "variable", None) is leaf:
+            found = made is node and number == output
+        else:
+            found = getattr(node, "variable", None) is leaf
+        if found and not any(where == other for _, other in taken):
             return where
     return None
 
 
-def _consumers(tracked: Edges, roots: list[Any]) -> list[tuple[Any, list[tuple[int, str]]]]:
+def _consumers(tracked: Edges, roots: list[Any], began: int) -> list[tuple[Any, list[tuple[int, str]]]]:
     """Nodes between the outputs and the inputs that send gradients straight to an input, with their slots.
 
-    Stops at the inputs' own nodes, and at nodes older than the oldest of them: those belong to what the call read
-    from outside its arguments.
+    Stops at the inputs' own nodes, and at nodes older than the call: those belong to what it read from
+    outside its arguments. A tensor given twice counts under the first of its slots: the graph does not tell
+    its uses apart.
     """
     made = {node for _, node, _, _ in tracked if node is not None}
-    leaves = [leaf for _, _, _, leaf in tracked if leaf is not None]
-    oldest = min((n._sequence_nr() for n in made), default=0) if not leaves else 0
     seen: set[Any] = set(made)
     todo = [r for r in roots if r is not None and r not in seen]
     found = []
@@ -183,7 +194,7 @@ def _consumers(tracked: Edges, roots: list[Any]) -> list[tuple[Any, list[tuple[i
             where = _slot_of(after, output, tracked)
             if where is not None:
                 slots.append((number, where))
-            elif after not in seen and (not oldest or after._sequence_nr() > oldest):
+            elif after not in seen and after._sequence_nr() >= began:
                 todo.append(after)
         if slots:
             found.append((node, slots))
@@ -191,7 +202,8 @@ def _consumers(tracked: Edges, roots: list[Any]) -> list[tuple[Any, list[tuple[i
 
 
 class _Sums:
-    """Gradient sent to an input over several uses: recorded when the last one has come, or when backward ends."""
+    """Gradient sent to an input over several uses: recorded when the last one has come, or when backward
+    ends."""
 
     __slots__ = ("_call", "_engine", "_left", "_recorder", "_sums", "_uses")
 

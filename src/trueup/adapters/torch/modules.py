@@ -1,6 +1,7 @@
 """Module calls: ``nn.Module.__call__`` is replaced once by a wrapper that looks at one flag while idle.
 
-Not a global forward hook: those do not see keyword arguments, and re-registering them makes compiled code recompile.
+Not a global forward hook: those do not see keyword arguments, and re-registering them makes compiled code
+recompile.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import nn
 from torch.nn.modules.module import Module
 
 from trueup.adapters.torch import gradients
-from trueup.adapters.torch.engine import TRANSPARENT, Engine, Frame, has_parameters
+from trueup.adapters.torch.engine import TRANSPARENT, Engine, Frame, class_name, has_parameters
 from trueup.adapters.torch.trees import split_call, split_result
 
 _is_compiling = torch.compiler.is_compiling
@@ -58,6 +59,8 @@ def _top_level(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: di
     if kind in TRANSPARENT:
         engine.wrapped_by[kind] = None
         return _original(module, *args, **kwargs)
+    if engine.models and not recompute and _holds_parameters_of_others(engine, module):
+        return _original(module, *args, **kwargs)
     try:
         with _no_torch_function():
             wanted = recompute or _announce(engine, module, args, kwargs)
@@ -65,20 +68,31 @@ def _top_level(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: di
         engine.failed(kind, error)
         wanted = False
     local.depth += 1
+    local.opaque += not wanted
     try:
         if wanted and engine.sink.active and not local.opaque:
             return _captured(engine, module, args, kwargs)
         return _original(module, *args, **kwargs)
+    except BaseException:
+        if not recompute and _grad_enabled() and engine.sink.active:
+            engine.sink.forward_failed()
+        raise
     finally:
+        local.opaque -= not wanted
         local.depth -= 1
+
+
+def _holds_parameters_of_others(engine: Engine, module: Module) -> bool:
+    """Whether the program restricted capture to models this one is no part of; such a model may be inside."""
+    models = [m for m in (r() for r in engine.models) if m is not None]
+    outside = bool(models) and not any(module is inner for m in models for inner in m.modules())
+    return outside and has_parameters(module)
 
 
 def _announce(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Tell the session of a root call; returns whether its tensors are wanted."""
     sink = engine.sink
-    models = [m for m in (r() for r in engine.models) if m is not None]
-    if models and not any(module is m or module in m.modules() for m in models):
-        return not has_parameters(module)
+    engine.enter_thread()
     training = _grad_enabled() and any(p.requires_grad for p in module.parameters())
     engine.training.before_root(training=training)
     sink.root_begins(training=training, has_parameters=training or has_parameters(module))
@@ -92,6 +106,8 @@ def _announce(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
 
 
 def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if type(module).__name__ in TRANSPARENT:
+        return _original(module, *args, **kwargs)
     local = engine.local
     frames = local.frames
     opaque = False
@@ -99,7 +115,7 @@ def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
     frame: Frame | None = None
     try:
         with _no_torch_function():
-            parent = frames[-1] if frames else None
+            parent = engine.enclosing()
             opaque = _is_opaque(module)
             frame, tracked = _enter(engine, module, parent, args, kwargs, opaque)
             frames.append(frame)
@@ -115,7 +131,7 @@ def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
             frames.pop()
             if engine.scope is not None:
                 engine.scope.leave(frame.name)
-    if frame is not None and frame.kept:
+    if frame is not None and frame.kept and frame.recorder is engine.sink.recorder and engine.sink.active:
         try:
             with _no_torch_function():
                 _leave(engine, frame, tracked, result)
@@ -125,25 +141,37 @@ def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
 
 
 def _enter(
-    engine: Engine, module: Module, parent: Frame | None, args: tuple[Any, ...], kwargs: dict[str, Any], opaque: bool
+    engine: Engine,
+    module: Module,
+    parent: Frame | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    opaque: bool,
 ) -> tuple[Frame, gradients.Edges | None]:
     mode = parent.mode if parent is not None else _mode()
     name = engine.name_of(module, parent, recompute=mode == "recompute")
-    kind = type(module).__name__
+    kind = class_name(module)
     if opaque:
         engine.opaque_modules[name] = kind
     path = (*parent.path, name) if parent is not None else (name,)
     kept = engine.modules_on and (engine.scope is None or engine.scope.wants(name, path[:-1]))
     stack = engine.stack_number(3, parent) if engine.stacks_on else None
     tensors, arguments = split_call(args, kwargs) if kept else ([], None)
-    call = engine.add_call("module", name, kind, mode, parent, opaque=opaque, stack=stack, arguments=arguments)
-    frame = Frame(call, name, mode, stack, path, kept)
+    call = engine.add_call(
+        "module", name, kind, mode, parent, opaque=opaque, stack=stack, arguments=arguments
+    )
+    frame = Frame(call, name, mode, stack, path, kept, engine.sink.recorder)
     if not kept:
         return frame, None
+    ordinal = engine.sink.recorder.calls[call][4]
+    frame.sender = engine.reentrant.sender(frame, parent, ordinal, grad_enabled=_grad_enabled())
     if engine.inputs_on and engine.forward_on:
         for where, tensor in tensors:
             engine.tensor(call, "forward", where, tensor)
-    tracked = gradients.edges(tensors) if engine.backward_on and engine.inputs_on and _grad_enabled() else None
+    tracked = (
+        gradients.edges(tensors) if engine.backward_on and engine.inputs_on and _grad_enabled() else None
+    )
+    frame.began = gradients.now()
     return frame, tracked
 
 
@@ -154,9 +182,9 @@ def _leave(engine: Engine, frame: Frame, tracked: gradients.Edges | None, result
             engine.tensor(frame.call, "forward", where, tensor)
     if engine.backward_on:
         if engine.outputs_on:
-            gradients.at_outputs(engine, frame.call, results)
+            gradients.at_outputs(engine, frame.sender, results)
         if tracked:
-            gradients.at_inputs(engine, frame.call, tracked, results)
+            gradients.at_inputs(engine, frame.sender, tracked, results, frame.began)
 
 
 def _mode() -> str:
@@ -171,4 +199,3 @@ def _is_opaque(module: Module) -> bool:
         or isinstance(module, torch.jit.ScriptModule)
         or type(module).__name__ == "OptimizedModule"
     )
-

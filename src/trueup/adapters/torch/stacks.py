@@ -1,16 +1,26 @@
 """Call stacks, each distinct one kept once.
 
-A stack's key is its parent module call's stack plus the frames between: three or four frames instead of forty.
-Frames are identified by their code object and instruction; text is made when a stack is first seen.
+A stack's key is its parent module call's stack plus the frames between: three or four frames instead of
+forty. Frames are identified by their code object and instruction; text is made when a stack is first seen.
 """
 
 from __future__ import annotations
 
 import linecache
+import os
 from types import CodeType, FrameType
 from typing import Any
 
-_HIDDEN = ("/torch/", "/trueup/adapters/", "/trueup/capture/", "<frozen runpy>", "<frozen importlib")
+import torch
+
+import trueup
+
+_HIDDEN = (
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(trueup.__file__) + os.sep,
+    "<frozen runpy>",
+    "<frozen importlib",
+)
 
 
 class Stacks:
@@ -22,8 +32,11 @@ class Stacks:
         self._codes: list[CodeType] = []
         self._used: set[int] = set()
 
-    def number(self, frame: FrameType | None, boundary: CodeType, parent: int | None, stacks: dict[int, list[str]]) -> int:
-        """Number of the stack from ``frame`` outwards to the next frame of ``boundary``, on top of ``parent``.
+    def number(
+        self, frame: FrameType | None, boundary: CodeType, parent: int | None, stacks: dict[int, list[str]]
+    ) -> int:
+        """Number of the stack from ``frame`` outwards to the next frame of ``boundary``, on top of
+        ``parent``.
 
         Puts its text into ``stacks`` when this step has not used it yet.
         """
@@ -44,11 +57,13 @@ class Stacks:
         """The next step lists its stacks anew, so that each step can be read alone."""
         self._used = set()
 
-    def _add(self, key: tuple[Any, ...], frame: FrameType | None, boundary: CodeType, parent: int | None) -> int:
+    def _add(
+        self, key: tuple[Any, ...], frame: FrameType | None, boundary: CodeType, parent: int | None
+    ) -> int:
         lines = []
         while frame is not None and frame.f_code is not boundary:
             self._codes.append(frame.f_code)
-            if not any(part in frame.f_code.co_filename for part in _HIDDEN):
+            if not frame.f_code.co_filename.startswith(_HIDDEN):
                 lines.append(_line(frame))
             frame = frame.f_back
         if parent is not None:

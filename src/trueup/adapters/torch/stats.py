@@ -1,8 +1,8 @@
 """From a tensor to its row of summaries.
 
-On the CPU one C pass writes the row at once; on other devices, or without the kernel, torch operations are queued
-and brought to the host when the step ends. A tensor seen again is summarised again only if something may have
-written to it since.
+On the CPU one C pass writes the row at once; on other devices, or without the kernel, torch operations are
+queued and brought to the host when the step ends. A tensor seen again is summarised again only if something
+may have written to it since.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _MEMO_NUMEL = 4096
 """below this a summary costs less than finding out whether it is still right"""
 
 CODES: dict[torch.dtype, tuple[int, str, int]] = {
-    getattr(torch, name): (spec.code, name, spec.itemsize) for name, spec in DTYPES.items() if hasattr(torch, name)
+    getattr(torch, name): (spec.code, name, spec.itemsize)
+    for name, spec in DTYPES.items()
+    if hasattr(torch, name)
 }
 
 Row = int | tuple[int | None, str]
@@ -47,16 +49,22 @@ class Summariser:
         )
         self._dedupe = options.digest
         self._store_all = options.task.value == "tensor"
-        self._store_modules = "module" in options.store_values_of
+        self._stores = self._store_all or "module" in options.store_values_of
         self._memo: dict[tuple[Any, ...], tuple[int, Any, int]] = {}
-        self._distrusted: set[int] = set()
+        self._distrusted: dict[int, _StorageReference] = {}
         self._queue = device_stats.Queue()
         self._scratch = np.zeros(1, SUMMARY_DTYPE)
         if not AVAILABLE:
-            sink.limit("the C kernel is not built: summaries are computed by torch operations, several times slower")
+            sink.limit(
+                "the C kernel is not built: summaries are computed by torch operations, several times slower"
+            )
 
-    def row(self, tensor: Tensor, phase: str, slot: str) -> Row:
-        """Row number of the tensor's summary; with a reason where there is none, or it is special."""
+    def row(self, tensor: Tensor, phase: str, slot: str, *, of_module: bool = True) -> Row:
+        """Row number of the tensor's summary; with a reason where there is none, or it is special.
+
+        ``of_module``: whether it belongs to a module call, whose values may be wanted where others are not.
+        """
+        self._of_module = of_module
         if tensor.__class__ not in _PLAIN_TYPES:
             return self._unusual(tensor, phase, slot)
         return self._plain(tensor, None, phase, slot)
@@ -75,10 +83,12 @@ class Summariser:
         pointer = tensor.data_ptr()
         large = (numel := tensor.numel()) >= _MEMO_NUMEL
         if large:
-            key = (pointer, tensor._version, shape, strides, code)
+            key = (pointer, tensor._version, shape, strides, code, placement)
             probe = kernels.probe(pointer, numel * itemsize) if strides is None else 0
             known = self._memo.get(key)
             if known is not None and known[2] == probe and not known[1].expired():
+                if self._stores and not self._sink.recorder.has_values(known[0]):
+                    self._store(known[0], tensor, dtype, shape, phase, slot)
                 return known[0]
         recorder = self._sink.recorder
         if self._dedupe:
@@ -87,27 +97,29 @@ class Summariser:
         else:
             kernels.summarise(pointer, shape, strides, code, self._want, recorder.next_address())
             row = recorder.new_summary(dtype, shape, "cpu", placement)
-        if self._store_all or self._store_modules:
+        if self._stores:
             self._store(row, tensor, dtype, shape, phase, slot)
-        if large and pointer not in self._distrusted:
+        if large and not (self._distrusted and tensor.untyped_storage().data_ptr() in self._distrusted):
             self._memo[key] = (row, _StorageReference(tensor), probe)
         return row
 
-    # -- what is not a plain strided tensor on the CPU ----------------------------------------------------------
+    # -- what is not a plain strided tensor on the CPU ------------------------------------------
 
     def _queued(self, tensor: Tensor, dtype: str, placement: str | None, phase: str, slot: str) -> Row:
         """Not on the CPU, or no kernel: torch operations, brought to the host when the step ends."""
         if tensor.device.type == "meta":
             return None, "a meta tensor holds no values"
         shape = tuple(tensor.shape)
-        key = (tensor.data_ptr(), tensor._version, shape, tensor.stride(), dtype)
+        key = (tensor.data_ptr(), tensor._version, shape, tensor.stride(), dtype, placement)
         known = self._memo.get(key)
         if known is not None and not tensor.is_cpu and not known[1].expired():
+            if self._stores and not self._sink.recorder.has_values(known[0]):
+                self._store(known[0], tensor, dtype, shape, phase, slot)
             return known[0]
         row = self._queue.add(self._sink.recorder, tensor, dtype, shape, placement, self._want)
-        if self._store_all or self._store_modules:
+        if self._stores:
             self._store(row, tensor, dtype, shape, phase, slot)
-        if tensor.data_ptr() not in self._distrusted:
+        if not (self._distrusted and tensor.untyped_storage().data_ptr() in self._distrusted):
             self._memo[key] = (row, _StorageReference(tensor), 0)
         return row
 
@@ -136,42 +148,55 @@ class Summariser:
             return self._instead(tensor.int_repr(), "quantised: its integers", placement, phase, slot)
         if tensor.layout is not torch.strided:
             return None, f"layout {layout} is not supported"
-        if tensor.is_contiguous():
-            name = str(tensor.dtype).removeprefix("torch.")
-            return self._instead(tensor.view(torch.uint8), f"{name}: its bytes", placement, phase, slot)
-        return None, f"dtype {tensor.dtype} is not supported"
+        name = str(tensor.dtype).removeprefix("torch.")
+        if tensor.is_contiguous() or tensor.element_size() == 1:
+            flat = tensor.detach().reshape(-1) if tensor.is_contiguous() else tensor.detach()
+            return self._instead(flat.view(torch.uint8), f"{name}: its bytes", placement, phase, slot)
+        return None, f"dtype {name} is supported only where it is contiguous"
 
     def _instead(self, tensor: Tensor, reason: str, placement: str | None, phase: str, slot: str) -> Row:
         row = self._plain(tensor.detach(), placement, phase, slot)
         return (row, reason) if isinstance(row, int) else (row[0], f"{reason}; {row[1]}")
 
-    # -- values -------------------------------------------------------------------------------------------------
+    # -- values ------------------------------------------
 
-    def _store(self, row: int, tensor: Tensor, dtype: str, shape: tuple[int, ...], phase: str, slot: str) -> None:
+    def _store(
+        self, row: int, tensor: Tensor, dtype: str, shape: tuple[int, ...], phase: str, slot: str
+    ) -> None:
         recorder = self._sink.recorder
-        if recorder.has_values(row) or not (self._store_all or phase in ("forward", "backward", "loss")):
+        wanted = self._store_all or (self._of_module and phase in ("forward", "backward", "loss"))
+        if not wanted or recorder.has_values(row):
             return
         flat = tensor.detach().cpu().contiguous().reshape(-1)
+        if (
+            flat.numel() == 1
+        ):  # one element with any stride counts as contiguous, but not for a change of type
+            flat = torch.empty(1, dtype=flat.dtype).copy_(flat)
         data = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
         recorder.store_values(row, f"{phase}.{slot}", dtype, shape, data)
 
-    # -- what is known no longer holds --------------------------------------------------------------------------
+    # -- what is known no longer holds ------------------------------------------
 
     def forget(self) -> None:
-        """Memory may have been written behind the version counter: optimizers, collectives, custom operations."""
+        """Memory may have been written behind the version counter: optimizers, collectives, custom
+        operations."""
         self._memo.clear()
 
     def distrust(self, args: tuple[Any, ...]) -> None:
         """The program has taken hold of a tensor's memory: from now on it is summarised every time."""
         for tensor in args:
-            if isinstance(tensor, Tensor) and tensor.layout is torch.strided and tensor.__class__ in _PLAIN_TYPES:
-                self._distrusted.add(tensor.data_ptr())
+            if (
+                isinstance(tensor, Tensor)
+                and tensor.layout is torch.strided
+                and tensor.__class__ in _PLAIN_TYPES
+            ):
+                self._distrusted[tensor.untyped_storage().data_ptr()] = _StorageReference(tensor)
         self._memo.clear()
 
     def end_step(self) -> None:
         """Rows belong to a step: forget them all."""
         self._memo.clear()
-        self._distrusted.clear()
+        self._distrusted = {p: r for p, r in self._distrusted.items() if not r.expired()}
         self._queue = device_stats.Queue()
 
     def to_host(self) -> None:
@@ -183,7 +208,12 @@ class Summariser:
         total = 0
         for tensor in tensors:
             spec = CODES.get(tensor.dtype)
-            if spec is None or tensor.device.type != "cpu" or tensor.__class__ not in _PLAIN_TYPES or not AVAILABLE:
+            if (
+                spec is None
+                or tensor.device.type != "cpu"
+                or tensor.__class__ not in _PLAIN_TYPES
+                or not AVAILABLE
+            ):
                 return None
             strides = None if tensor.is_contiguous() else tensor.stride()
             address = self._scratch.ctypes.data

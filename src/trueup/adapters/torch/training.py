@@ -9,7 +9,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -18,7 +20,6 @@ from trueup.adapters.torch.trees import split_call
 if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
 
-Tensor = torch.Tensor
 _is_compiling = torch.compiler.is_compiling
 _graph_task = torch._C._current_graph_task_id
 _no_torch_function = torch._C.DisableTorchFunction
@@ -37,14 +38,16 @@ class Training:
         self._recorded: set[int] = set()
         self._watched: weakref.ref[Tensor] | None = None
         self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
+        self.in_closure = False
+        """an optimizer is calling back to evaluate the loss anew: steps neither begin nor end"""
 
-    # -- forward ------------------------------------------------------------------------------------------------
+    # -- forward ------------------------------------------
 
     def before_root(self, *, training: bool) -> None:
         """A root call begins: were gradients thrown away since the last one?"""
-        if not training:
-            return
         self.engine.in_optimizer = False
+        if not training or self.in_closure:
+            return
         watched = self._watched() if self._watched is not None else None
         if watched is not None and watched.grad is None:
             self._watched = None
@@ -54,20 +57,25 @@ class Training:
         """A training forward of a root begins, the session knows already."""
         engine = self.engine
         engine.root_name(module)
-        self._note_batch(args, kwargs)
-        if not engine.sink.active:
-            return
+        try:
+            self._note_batch(module, args, kwargs)
+        except Exception as error:
+            engine.failed("batch", error)
         for name, parameter in module.named_parameters():
-            if id(parameter) in self._recorded:
+            if id(parameter) in self._recorded or is_lazy(parameter):
                 continue
             self._recorded.add(id(parameter))
             fqn = engine.parameter_names.get(id(parameter), name)
             self._parameters[id(parameter)] = weakref.ref(parameter), fqn
+            if not engine.sink.active:
+                continue
             engine.tensor(engine.parameter_call(parameter, fqn), "param", "value", parameter)
             if engine.gradients_on and parameter.requires_grad and parameter not in self._hooked:
-                self._hooked[parameter] = parameter.register_hook(functools.partial(self._arrived, fqn, id(parameter)))
+                self._hooked[parameter] = parameter.register_hook(
+                    functools.partial(self._arrived, fqn, id(parameter))
+                )
 
-    def _note_batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note_batch(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors = [t for _, t in split_call(args, kwargs)[0] if t.layout is torch.strided and not t.is_nested]
         if not tensors:
             return
@@ -75,8 +83,19 @@ class Training:
         samples = tensors[0].shape[0] if tensors[0].ndim else 1
         digest = self.engine.summariser.digest(tensors)
         self.engine.sink.batch(tokens=first.numel(), samples=int(samples), digest=digest)
+        replicas = self._replicas(module)
+        if replicas is not None:
+            self.engine.sink.scalar("data_parallel_size", replicas)
 
-    # -- backward -----------------------------------------------------------------------------------------------
+    def _replicas(self, module: nn.Module) -> int | None:
+        """How many ranks read other samples, where that can be told: DDP, FSDP, or one process alone."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return 1
+        if self.engine.wrapped_by or any(base.__name__ == "FSDPModule" for base in type(module).__mro__):
+            return dist.get_world_size()
+        return 1 if dist.get_world_size() == 1 else None
+
+    # -- backward ------------------------------------------
 
     def _arrived(self, fqn: str, identity: int, gradient: Tensor) -> None:
         """A parameter's own gradient of this backward, before reduction and accumulation."""
@@ -112,9 +131,7 @@ class Training:
     def after_backward(self) -> None:
         """Backward is over: what was accumulated, and reduced, is in ``.grad``."""
         engine = self.engine
-        for sums in list(engine.unfinished.values()):
-            sums.flush()
-        engine.unfinished.clear()
+        engine.flush_gradients()
         present = False
         for parameter, fqn in self._living():
             if parameter.grad is None:
@@ -127,30 +144,52 @@ class Training:
             engine.tensor(engine.parameter_call(parameter, fqn), "param_grad", "accumulated", parameter.grad)
         engine.sink.backward_ended(gradients_present=present)
 
+    def backward_failed(self) -> None:
+        """Backward left by an exception: what came until then stays, and the next forward is a new one."""
+        self.engine.flush_gradients()
+        self.engine.sink.backward_ended(gradients_present=False)
+
     def _living(self) -> Iterator[tuple[Tensor, str]]:
         for reference, fqn in list(self._parameters.values()):
             parameter = reference()
             if parameter is not None:
                 yield parameter, fqn
 
-    # -- optimizer ----------------------------------------------------------------------------------------------
+    # -- optimizer ------------------------------------------
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step: note its settings and the gradients it receives."""
+        engine = self.engine
+        self._note_settings(optimizer)
+        if not engine.sink.active:
+            return
+        if engine.gradients_on:
+            for parameter, fqn in self._updated(optimizer):
+                if parameter.grad is not None:
+                    engine.tensor(
+                        engine.parameter_call(parameter, fqn), "param_grad", "clipped", parameter.grad
+                    )
+
+    def _note_settings(self, optimizer: torch.optim.Optimizer) -> None:
         engine = self.engine
         groups = optimizer.param_groups
         engine.sink.scalar("learning_rate", [float(g["lr"]) for g in groups if "lr" in g])
         if not engine.sink.active:
             return
-        self.optimizers[id(optimizer)] = {"class": type(optimizer).__name__, "groups": [_settings(g) for g in groups]}
-        if engine.gradients_on:
-            for parameter, fqn in self._updated(optimizer):
-                if parameter.grad is not None:
-                    engine.tensor(engine.parameter_call(parameter, fqn), "param_grad", "clipped", parameter.grad)
+        if id(optimizer) not in self.optimizers:
+            for g, group in enumerate(groups):
+                for parameter in group["params"]:
+                    name = engine.parameter_names.get(id(parameter), "")
+                    engine.parameter_table.get(name, {})["optimizer_group"] = [len(self.optimizers), g]
+        if id(optimizer) not in self.optimizers:
+            settings = [_settings(group) for group in groups]
+            self.optimizers[id(optimizer)] = {"class": type(optimizer).__name__, "groups": settings}
 
-    def after_update(self, optimizer: torch.optim.Optimizer) -> None:
+    def after_update(self, optimizer: torch.optim.Optimizer, *, had_closure: bool = False) -> None:
         """An optimizer has stepped: parameters and state are new."""
         engine = self.engine
+        if had_closure:
+            self._note_settings(optimizer)
         engine.summariser.forget()
         if engine.sink.active and engine.optimizer_on:
             for parameter, fqn in self._updated(optimizer):
@@ -173,7 +212,11 @@ class Training:
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    plain = {k: v for k, v in group.items() if k != "params" and isinstance(v, (bool, int, float, str, tuple, list))}
+    plain = {
+        k: v
+        for k, v in group.items()
+        if k != "params" and isinstance(v, (bool, int, float, str, tuple, list))
+    }
     return {**plain, "num_params": len(group["params"])}
 
 
@@ -208,13 +251,20 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
                 watch = engine.watch_collectives()
         except Exception as error:
             engine.failed("loss", error)
-        with watch:
-            original(*args, **kwargs)
+        done = False
         try:
-            with _no_torch_function():
-                training.after_backward()
-        except Exception as error:
-            engine.failed("backward", error)
+            with watch:
+                original(*args, **kwargs)
+            done = True
+        finally:
+            try:
+                with _no_torch_function():
+                    if done:
+                        training.after_backward()
+                    else:
+                        training.backward_failed()
+            except Exception as error:
+                engine.failed("backward", error)
         return None
 
     return backward
@@ -228,7 +278,9 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
     try:
         with _no_torch_function():
             training.engine.in_optimizer = closure is None
-            training.before_update(optimizer)
+            training.in_closure = closure is not None
+            if closure is None:
+                training.before_update(optimizer)
     except Exception as error:
         training.engine.failed("optimizer", error)
 
@@ -238,9 +290,10 @@ def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs:
     if training is None or _is_compiling():
         return
     training.engine.in_optimizer = False
+    had_closure, training.in_closure = training.in_closure, False
     try:
         with _no_torch_function():
-            training.after_update(optimizer)
+            training.after_update(optimizer, had_closure=had_closure)
     except Exception as error:
         training.engine.failed("optimizer", error)
 
@@ -264,7 +317,7 @@ def _wrap_clipping() -> None:
         return norm
 
     for home in (clip_grad, torch.nn.utils):
-        home.clip_grad_norm_ = clip_grad_norm_
+        setattr(home, "clip_grad_norm_", clip_grad_norm_)  # noqa: B010  (mypy: no such attribute to assign)
 
 
 def _wrap_scaler() -> None:
@@ -275,7 +328,12 @@ def _wrap_scaler() -> None:
     def scaling(self: Any, outputs: Any) -> Any:
         result = scale(self, outputs)
         training = _training
-        if training is not None and self.is_enabled() and isinstance(result, Tensor) and isinstance(outputs, Tensor):
+        if (
+            training is not None
+            and self.is_enabled()
+            and isinstance(result, Tensor)
+            and isinstance(outputs, Tensor)
+        ):
             try:
                 with _no_torch_function():
                     training.scaled(outputs, result, getattr(self, "_scale", None))
@@ -290,5 +348,5 @@ def _wrap_scaler() -> None:
         if training is not None and self.is_enabled():
             training.engine.sink.scaler_updated()
 
-    scaler.scale = scaling
-    scaler.update = updating
+    scaler.scale = scaling  # type: ignore[method-assign]
+    scaler.update = updating  # type: ignore[method-assign]

@@ -1,4 +1,5 @@
-"""Arguments and results of a call, taken apart into named slots: tensors on one side, everything else on the other."""
+"""Arguments and results of a call, taken apart into named slots: tensors on one side, everything else on the
+other."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ import torch
 
 Tensor = torch.Tensor
 _PLAIN = (bool, int, float, str)
+_LONG = 64
+"""lists of more non-tensors are named by their length"""
 _slots: dict[tuple[str, int], str] = {}
 _arguments: dict[Any, str] = {}
 
@@ -25,14 +28,18 @@ def slot(prefix: str, index: int) -> str:
 
 
 def leaves(prefix: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Slots and leaves of one argument or result: tuples, lists, mappings, dataclasses and ``None`` included."""
+    """Slots and leaves of one argument or result: tuples, lists, mappings, dataclasses and ``None``
+    included."""
     if isinstance(value, Tensor) or value is None or isinstance(value, _PLAIN) or depth > 8:
         yield prefix, value
     elif isinstance(value, (tuple, list)):
+        if len(value) > _LONG and not isinstance(value[0], Tensor):
+            yield prefix, _Long(value)
+            return
         names = getattr(value, "_fields", None)
         for i, item in enumerate(value):
             yield from leaves(f"{prefix}.{names[i]}" if names else slot(prefix, i), item, depth + 1)
-    elif isinstance(value, dict) or hasattr(value, "keys"):
+    elif isinstance(value, dict) or (hasattr(value, "keys") and not isinstance(value, type)):
         for key in value.keys():  # noqa: SIM118  (mappings that iterate over something else exist)
             yield from leaves(f"{prefix}.{key}", value[key], depth + 1)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -42,7 +49,9 @@ def leaves(prefix: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]
         yield prefix, value
 
 
-def split_call(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> tuple[list[tuple[str, Tensor]], str | None]:
+def split_call(
+    args: tuple[Any, ...], kwargs: dict[str, Any] | None
+) -> tuple[list[tuple[str, Tensor]], str | None]:
     """Tensors of a call by slot, and its other arguments as one JSON object (None when there are none)."""
     tensors: list[tuple[str, Tensor]] = []
     rest: list[tuple[str, Any]] = []
@@ -80,8 +89,17 @@ def _split(name: str, value: Any, tensors: list[tuple[str, Tensor]], rest: list[
             rest.append((inner, leaf if isinstance(leaf, _PLAIN) else _text(leaf)))
 
 
+class _Long:
+    """A list too long to list."""
+
+    def __init__(self, value: Any) -> None:
+        self.text = f"<{type(value).__name__} of {len(value)}>"
+
+
 def _text(value: Any) -> str:
     """A short text without memory addresses, so that two runs write the same."""
+    if isinstance(value, _Long):
+        return value.text
     if isinstance(value, (torch.dtype, torch.device, slice, torch.Size)) or value is Ellipsis:
         return str(value)
     return f"<{type(value).__name__}>"

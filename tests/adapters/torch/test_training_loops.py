@@ -1,0 +1,509 @@
+"""Steps, microbatches and sites of the loops people write."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import trueup
+from tests.adapters.torch.reading import Captured, capture, total
+from tests.models.gpt import GPT, GPTConfig, batch, loss_of
+from trueup.store import Trace
+
+pytestmark = pytest.mark.torch
+
+TINY = GPTConfig(vocab_size=32, num_layers=2, hidden_size=16, num_heads=2, seq_length=8)
+
+
+def scalars(path: Path) -> list[dict[str, Any]]:
+    return Trace(path).scalars(0)
+
+
+def test_tied_parameters_have_one_call_and_two_names(tmp_path: Path) -> None:
+    model = GPT(TINY)
+    model.head.weight = model.emb.weight
+    ids, labels = batch(TINY, step=0)
+    run = capture(tmp_path / "run", lambda: loss_of(model, ids, labels).backward(), level="L0")
+    names = [c["name"] for c in run.calls if c["kind"] == "parameter"]
+    assert names.count("emb.weight") == 1
+    assert "head.weight" not in names
+    table = {p["fqn"]: p for p in run.facts["parameters"]}
+    assert table["head.weight"]["tied_to"] == "emb.weight"
+    assert table["emb.weight"]["tied_to"] is None
+    assert run.one("emb.weight", "param_grad", "local")
+
+
+def test_two_optimizers_share_a_step(tmp_path: Path) -> None:
+    model = GPT(TINY)
+    rest = [p for n, p in model.named_parameters() if not n.startswith("emb")]
+    optimizers = [torch.optim.SGD(model.emb.parameters(), 0.5), torch.optim.AdamW(rest, 1e-3)]
+
+    def program() -> None:
+        for step in range(3):
+            loss_of(model, *batch(TINY, step=step)).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    run = capture(tmp_path / "run", program, level="L0", step=1)
+    assert list(run.trace.steps()) == [0, 1, 2]
+    assert run.slots("emb.weight", "optimizer") == ["param"]
+    assert set(run.slots("head.weight", "optimizer")) == {
+        "param",
+        "state.step",
+        "state.exp_avg",
+        "state.exp_avg_sq",
+    }
+    assert [o["class"] for o in run.facts["optimizers"]] == ["SGD", "AdamW"]
+    groups = {p["fqn"]: p["optimizer_group"] for p in run.facts["parameters"]}
+    assert groups["emb.weight"] == [0, 0]
+    assert groups["head.weight"] == [1, 0]
+
+
+def test_two_models_that_train_in_turn(tmp_path: Path) -> None:
+    class Generator(nn.Linear):
+        pass
+
+    class Critic(nn.Linear):
+        pass
+
+    generator, critic = Generator(3, 4), Critic(4, 1)
+    optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in (generator, critic)]
+
+    def program() -> None:
+        for _ in range(2):
+            noise = torch.randn(5, 3)
+            optimizers[1].zero_grad()
+            (critic(torch.randn(5, 4)) - critic(generator(noise).detach())).mean().backward()
+            optimizers[1].step()
+            optimizers[0].zero_grad()
+            critic(generator(noise)).mean().backward()
+            optimizers[0].step()
+
+    first = capture(tmp_path / "run", program, level="L0")
+    assert list(first.trace.steps()) == [0, 1, 2, 3]
+    assert Counter(c["name"] for c in first.calls if c["kind"] == "module") == {"": 2, "Generator": 1}
+    second = Captured(tmp_path / "run", 1)
+    assert Counter(c["name"] for c in second.calls if c["kind"] == "module") == {"": 1, "Generator": 1}
+    assert second.slots("Generator.weight", "optimizer") == ["param"]
+    assert second.slots("weight", "optimizer") == []
+    assert [r["name"] for r in first.facts["roots"]] == ["", "Generator"]
+
+
+def test_a_scaler_that_skips_a_step(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=1000, backoff_factor=2.0**-100)
+    losses: list[float] = []
+
+    def program() -> None:
+        for _ in range(3):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(torch.ones(2, 8)).float().square().mean() * 100
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+
+    capture(tmp_path / "run", program, level="L0")
+    lines = scalars(tmp_path / "run")
+    assert [line["skipped"] for line in lines] == [True, False, False]
+    assert [line["loss_scale"] for line in lines] == [2.0**127, 2.0**27, 2.0**27]
+    assert [line["loss"] for line in lines] == losses
+    first, second = (Captured(tmp_path / "run", step) for step in (0, 1))
+    assert first.slots("weight", "optimizer") == []
+    assert second.slots("weight", "optimizer") == ["param"]
+    clipped = [second.value(n, "param_grad", "clipped").flatten() for n in ("weight", "bias")]
+    assert lines[1]["local_norm"] == pytest.approx(torch.cat(clipped).norm().item(), rel=1e-4)
+
+
+def _lbfgs(steps: int, calls: list[int]) -> list[Tensor]:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4)
+    x, y = torch.randn(16, 4), torch.randn(16, 1)
+    for _ in range(steps):
+        calls.append(0)
+
+        def closure() -> Tensor:
+            calls[-1] += 1
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    return [p.detach().clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_a_closure_evaluated_many_times_is_one_step(level: str, tmp_path: Path) -> None:
+    calls: list[int] = []
+    weights: list[Tensor] = []
+    expected = _lbfgs(3, [])
+    run = capture(tmp_path / "run", lambda: weights.extend(_lbfgs(3, calls)), level=level)
+    assert all(torch.equal(a, e) for a, e in zip(weights, expected, strict=True))
+    assert list(run.trace.steps()) == [0, 1, 2]
+    assert [line["microbatches"] for line in scalars(tmp_path / "run")] == calls
+    assert min(calls) > 1
+    assert all(line["learning_rate"] == [0.5] for line in scalars(tmp_path / "run"))
+    assert run.slots("weight", "optimizer")[0] == "param"
+
+
+def test_adam_with_a_closure(tmp_path: Path) -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(3, 4)).square().mean()
+        loss.backward()
+        return loss
+
+    capture(tmp_path / "run", lambda: [optimizer.step(closure) for _ in range(3)], level="L0")
+    assert [line["microbatches"] for line in scalars(tmp_path / "run")] == [1, 1, 1]
+
+
+def test_an_optimizer_torch_does_not_know(tmp_path: Path) -> None:
+    model = nn.Linear(4, 1)
+
+    def program() -> None:
+        for step in range(4):
+            for _ in range(1 + step % 2):
+                model(torch.ones(3, 4)).square().mean().backward()
+            for p in model.parameters():
+                assert p.grad is not None
+                p.data -= 0.1 * p.grad
+                p.grad = None
+
+    capture(tmp_path / "run", program, level="L0", steps="2", step=2)
+    assert [line["microbatches"] for line in scalars(tmp_path / "run")] == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_evaluation_is_kept_apart(level: str, tmp_path: Path) -> None:
+    model = GPT(TINY)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def program() -> None:
+        for step in range(2):
+            loss_of(model, *batch(TINY, step=step)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            model.eval()
+            with torch.no_grad():
+                for i in range(20):
+                    loss_of(model, *batch(TINY, step=50 + i))
+            model.train()
+
+    run = capture(tmp_path / "run", program, level=level, step=0)
+    roots = [c for c in run.calls if c["kind"] == "module" and c["parent"] is None]
+    assert [c["mode"] for c in roots] == ["train"] + ["eval"] * 8
+    assert [c["ordinal"] for c in roots] == [0, *range(8)]
+    children = Counter(c["mode"] for c in run.calls if c["name"] == "layers.0.attn.qkv")
+    assert children == {"train": 1, "eval": 8}
+    assert [line["microbatches"] for line in scalars(tmp_path / "run")] == [1, 1]
+    assert list(run.trace.steps()) == [0, 1]
+
+
+def test_evaluation_left_out(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+
+    def program() -> None:
+        model(torch.ones(2, 4)).sum().backward()
+        with torch.no_grad():
+            model(torch.ones(2, 4))
+
+    run = capture(tmp_path / "run", program, evaluation=False)
+    assert {c["mode"] for c in run.calls if c["kind"] == "module"} == {"train"}
+
+
+def test_only_the_models_asked_for(tmp_path: Path) -> None:
+    class Teacher(nn.Sequential):
+        pass
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.student = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.student(x)
+
+    outer, teacher = Outer(), Teacher(nn.Linear(4, 1))
+    tracer = trueup.Tracer(tmp_path / "run", level="mix", steps="all")
+    tracer.start(outer.student)
+    (outer(torch.ones(2, 4)) - teacher(torch.ones(2, 4))).sum().backward()
+    tracer.close()
+    run = Captured(tmp_path / "run")
+    assert [c["name"] for c in run.calls if c["kind"] == "module"] == ["", "0", "1"]
+
+
+# -- exceptions ---------------------------------------
+
+
+class Fragile(nn.Module):
+    """Fails where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 1)
+        self.fail: str | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if self.fail == "forward":
+            raise ValueError("told to")
+        if self.fail == "backward":
+
+            def hook(_: Tensor) -> None:
+                raise ValueError("told to")
+
+            hidden.register_hook(hook)
+        return self.second(hidden)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_an_exception_in_the_middle_of_a_step(where: str, tmp_path: Path) -> None:
+    def train(failing: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = Fragile()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(3):
+            x = torch.full((2, 4), float(step))
+            if failing and step == 1:
+                model.fail = where
+                with pytest.raises(ValueError, match="told to"):
+                    model(x).sum().backward()
+                model.fail = None
+                optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [p.detach().clone() for p in model.parameters()]
+
+    expected = train(failing=True)
+    actual: list[Tensor] = []
+    capture(tmp_path / "failing", lambda: actual.extend(train(failing=True)))
+    assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
+    capture(tmp_path / "whole", lambda: train(failing=False))
+    for step in (0, 2):
+        runs = [Captured(tmp_path / name, step).digests() for name in ("failing", "whole")]
+        assert runs[0] == runs[1] != []
+    half = Captured(tmp_path / "failing", 1)
+    assert [line["microbatches"] for line in scalars(tmp_path / "failing")] == [1, 2, 1]
+    assert half.one("", "forward", "input.0", microbatch=1)
+    assert len(half.find("", "forward", "output.0")) == (1 if where == "forward" else 2)
+    limits = [s for s in half.facts["limits"] if "exception" in s]
+    assert len(limits) == (1 if where == "forward" else 0)
+
+
+def test_a_program_that_dies(tmp_path: Path) -> None:
+    program = f"""
+import torch, trueup
+from torch import nn
+trueup.Tracer({str(tmp_path / "run")!r}, level="mix", steps="all").start()
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    loss = model(torch.ones(2, 4)).sum()
+    if step == 2:
+        raise RuntimeError("out of luck")
+    loss.backward(); optimizer.step(); optimizer.zero_grad()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "out of luck" in done.stderr
+    assert "trueup" not in done.stderr.replace("trueup.Tracer", "")
+    trace = Trace(tmp_path / "run")
+    assert list(trace.steps()) == [0, 1, 2]
+    assert any("RuntimeError in step 2" in limit for limit in trace.rank_facts(0)["limits"])
+
+
+# -- threads and processes ---------------------------------------
+
+
+def test_a_model_trained_in_a_thread_of_the_program(tmp_path: Path) -> None:
+    def train() -> None:
+        torch.manual_seed(0)
+        model = GPT(TINY)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(2):
+            loss_of(model, *batch(TINY, step=step)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def in_thread() -> None:
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+
+    runs = [capture(tmp_path / f.__name__, f, step=1) for f in (train, in_thread)]
+    assert runs[0].digests() == runs[1].digests() != []
+    assert any(c["kind"] == "api" for c in runs[1].calls)
+
+
+def test_several_threads_at_once(tmp_path: Path) -> None:
+    models = [nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)) for _ in range(4)]
+    inputs = [torch.full((64, 64), float(i + 1)) for i in range(4)]
+
+    def program() -> None:
+        threads = [
+            threading.Thread(target=lambda m=m, x=x: [m(x) for _ in range(10)])
+            for m, x in zip(models, inputs, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    run = capture(tmp_path / "run", program)
+    names = ["", "Sequential", "Sequential#1", "Sequential#2"]
+    found = sorted(
+        {(r["summary"]["maximum"], name) for name in names for r in run.find(name, "forward", "input.0")}
+    )
+    assert [maximum for maximum, _ in found] == [1.0, 2.0, 3.0, 4.0]
+    for name in names:
+        (value,) = {r["summary"]["maximum"] for r in run.find(name, "forward", "input.0")}
+        model = next(m for m, x in zip(models, inputs, strict=True) if x[0, 0] == value)
+        x = inputs[int(value) - 1]
+        for record in run.find(name, "forward", "output.0"):
+            torch.testing.assert_close(run.values(record), model(x))
+        assert len(run.find(name, "forward", "output.0")) == 10
+
+
+class Numbers(torch.utils.data.Dataset[Tensor]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Tensor:
+        return (torch.arange(4.0) * index).softmax(-1)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_a_data_loader_are_silent(method: str, tmp_path: Path, capfd: Any) -> None:
+    model = nn.Linear(4, 1)
+    loader = torch.utils.data.DataLoader(
+        Numbers(), batch_size=4, num_workers=2, multiprocessing_context=method, persistent_workers=False
+    )
+
+    def program() -> None:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            for x in loader:
+                model(x).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    run = capture(tmp_path / "run", program)
+    assert run.trace.steps() == {0: [0], 1: [0], 2: [0], 3: [0]}
+    assert "trueup" not in capfd.readouterr().err
+    assert sorted(p.name for p in (tmp_path / "run" / "ranks").iterdir()) == ["rank_00000.json"]
+    assert not list((tmp_path / "run").glob("**/*.writing-*"))
+    for step in range(4):
+        Captured(tmp_path / "run", step).value("", "forward", "input.0")
+
+
+CHILD = """
+import multiprocessing, os, sys, torch, trueup
+from torch import nn
+
+def train(steps):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(steps):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+def main(output, parent_trains):
+    torch.set_num_threads(1)
+    trueup.Tracer(output, level="mix", task="tensor", steps="all").start()
+    if parent_trains:
+        train(1)
+    child = multiprocessing.get_context("fork").Process(target=train, args=(3,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    if parent_trains:
+        train(1)
+
+main(sys.argv[1], sys.argv[2] == "parent")
+"""
+
+
+@pytest.mark.parametrize("who", ["parent", "child"])
+def test_a_child_made_by_fork(who: str, tmp_path: Path) -> None:
+    """It captures what it trains if its parent has not trained; else it keeps out of its parent's run."""
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "run"), who]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(Trace(tmp_path / "run").steps()) == ([0, 1] if who == "parent" else [0, 1, 2])
+
+
+# -- activation checkpointing ---------------------------------------
+
+
+def _checkpointed(use_reentrant: bool | None, seen: list[Tensor] | None = None) -> None:
+    torch.manual_seed(0)
+    model = GPT(TINY)
+    if use_reentrant is not None:
+        for block in model.layers:
+            inner = block.forward
+            block.forward = lambda x, inner=inner: checkpoint(inner, x, use_reentrant=use_reentrant)
+    for step in range(2):
+        loss_of(model, *batch(TINY, step=step)).backward()
+    if seen is not None:
+        seen += [p.grad for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_recomputed_calls_are_marked_and_all_else_is_as_without(
+    use_reentrant: bool, level: str, tmp_path: Path
+) -> None:
+    plain = capture(tmp_path / "plain", lambda: _checkpointed(None), level=level)
+    again = capture(tmp_path / "again", lambda: _checkpointed(use_reentrant), level=level)
+    modules = {c["name"] for c in again.calls if c["mode"] == "recompute" and c["kind"] == "module"}
+    assert {"layers.0.attn.qkv", "layers.1.mlp.up"} <= modules
+    assert not {"", "emb", "head"} & modules
+    assert not [c for c in plain.calls if c["mode"] == "recompute"]
+
+    def kept(run: Captured, phases: tuple[str, ...]) -> dict[Any, Any]:
+        records = [r for r in run.records if r["site"]["mode"] != "recompute"]
+        return {
+            site: digest
+            for (site, digest, _), r in zip(run.digests(), records, strict=True)
+            if r["phase"] in phases and r["site"]["kind"] in ("module", "parameter", "loss")
+        }
+
+    for phases in (("param", "forward", "loss"), ("backward", "param_grad")):
+        assert kept(again, phases) == kept(plain, phases) != {}
+
+
+def test_a_module_called_twice_in_one_checkpointed_region(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shared, self.once = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(lambda y: self.once(self.shared(self.shared(y))), x, use_reentrant=True)
+
+    x = torch.randn(2, 4, requires_grad=True)
+    run = capture(tmp_path / "run", lambda: total(Twice()(x)).backward(), level="L0")
+    assert [r["site"]["mode"] for r in run.find("once", "backward", "output.0")] == ["train"]
+    assert [r["site"]["mode"] for r in run.find("shared", "backward", "output.0")] == ["recompute"] * 2
+    assert [c["ordinal"] for c in run.calls if c["name"] == "shared"] == [0, 1, 0, 1]
