@@ -1,7 +1,7 @@
-"""Train a small byte-level GPT on real English: Python's own documentation, as shipped with the interpreter.
+"""Train a small byte-level GPT on real English: Python's own documentation, shipped with the interpreter.
 
-A plain training script: it knows nothing of trueup. ``--fault`` turns it into a port of itself with one mistake,
-the kind a person makes when moving a model.
+A plain training script: it knows nothing of trueup. ``--fault`` turns it into a port of itself with one
+mistake, the kind a person makes when moving a model.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Rotary(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.register_buffer("frequency", 10000.0 ** -(torch.arange(0, size, 2).float() / size), persistent=False)
+        self.register_buffer(
+            "frequency", 10000.0 ** -(torch.arange(0, size, 2).float() / size), persistent=False
+        )
         self.dtype = torch.float32
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,7 +66,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, _ = x.shape
-        q, k, v = (t.view(batch, length, HEADS, -1).transpose(1, 2) for t in self.qkv(x).split(HIDDEN, dim=-1))
+        q, k, v = (
+            t.view(batch, length, HEADS, -1).transpose(1, 2) for t in self.qkv(x).split(HIDDEN, dim=-1)
+        )
         q, k = self.rotary(q), self.rotary(k)
         scores = q @ k.transpose(-2, -1) / (HIDDEN // HEADS) ** 0.5
         visible = torch.ones(length, length, dtype=torch.bool).tril(self.diagonal)
@@ -132,7 +136,9 @@ def main() -> None:
     """Train and print the loss of every step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--fault", choices=FAULTS, default="none", help="; ".join(f"{k}: {v}" for k, v in FAULTS.items()))
+    parser.add_argument(
+        "--fault", choices=FAULTS, default="none", help="; ".join(f"{k}: {v}" for k, v in FAULTS.items())
+    )
     args = parser.parse_args()
     text = torch.frombuffer(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8).long()
     torch.manual_seed(1234)

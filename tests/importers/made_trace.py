@@ -87,7 +87,6 @@ def small_model(
     scale: float = 1.0,
     crc32: bool = True,
     values: bool = False,
-    infinities: bool = True,
     **options: Any,
 ) -> Path:
     """Root, embedding, one block with an API call, a tied head; forward, backward, loss, optimizer."""
@@ -116,8 +115,7 @@ def small_model(
     head = made.call("module", "head", root_call, type="Linear")
     made.tensor(head, "forward", "input.0", draw(2, 3, 4))
     logits = draw(2, 3, 10)
-    if infinities:
-        logits[0, 0, 0] = -np.inf
+    logits[0, 0, 0] = -np.inf
     made.tensor(head, "forward", "output.0", logits)
     made.tensor(root_call, "forward", "output.logits", logits)
     loss = made.call("loss", "loss")

@@ -44,7 +44,7 @@ class Tags(HTMLParser):
 def test_verdict_and_evidence_are_text_of_the_document(small: Path, tmp_path: Path) -> None:
     text = page(small, tmp_path)
     verdict = report_from(small).verdict
-    assert f"<h1>{verdict.title}</h1>" in text
+    assert f"<h1>{verdict.headline}</h1>" in text
     for sentence in verdict.evidence:
         assert sentence in text
 

@@ -37,10 +37,12 @@ def test_an_empty_summary_is_undecided() -> None:
     assert Verdict.from_summary({"verdict": {"outcome": "agree", "added_later": 1}}).outcome == "agree"
 
 
-def test_the_title_does_not_repeat_the_site() -> None:
-    verdict = Verdict(headline="The runs differ in a: a · output.0.", where="a · output.0")
-    assert verdict.title == "The runs differ in a."
-    assert Verdict(headline="The runs agree.").title == "The runs agree."
+def test_advice_joins_the_command_and_what_it_is_for() -> None:
+    assert (
+        Verdict(next="trueup compare a b", next_note="and read it").advice
+        == "trueup compare a b, and read it"
+    )
+    assert Verdict(next_note="nothing to do").advice == "nothing to do"
 
 
 def test_rows_beyond_come_in_execution_order_of_the_named_step(small: Path) -> None:

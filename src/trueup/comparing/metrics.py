@@ -102,8 +102,26 @@ def _bits(rows: Rows, both: Bools, alike: Bools) -> tuple[Bools, Bools]:
         here = both & has_a & has_b
         equal = np.where(here, alike & (a == b), equal)
         known |= here
+    (texts, there), (others, also) = _texts(rows.target), _texts(rows.reference)
+    here = both & there & also & ~known
+    here[here] = [
+        a.partition(":")[0] == b.partition(":")[0] for a, b in zip(texts[here], others[here], strict=True)
+    ]
+    equal = np.where(here, alike & (texts == others), equal)
+    known |= here
     empty = alike & (rows.target.numel == 0) & ~known
     return known | empty, equal | empty
+
+
+def _texts(half: Half) -> tuple[NDArray[np.object_], Bools]:
+    """Digests another tool wrote, ``kind:digits``; only equal kinds can be compared."""
+    num = len(half.summary)
+    if "source_digest" not in half.tables.summaries.columns or not half.tables.summaries.height:
+        return np.full(num, "", object), np.zeros(num, bool)
+    column = half.tables.summaries["source_digest"].cast(pl.String)
+    at = np.maximum(half.summary, 0)
+    present = (half.summary >= 0) & column.is_not_null().to_numpy()[at]
+    return np.asarray(column.fill_null("").to_list(), object)[at], present
 
 
 def _integers(half: Half, name: str) -> tuple[NDArray[np.uint64], Bools]:
@@ -120,10 +138,14 @@ def _from_statistics(rows: Rows, metrics: Metrics, open_: Bools) -> None:
     """||t-r|| >= max( | ||t|| - ||r|| |, sqrt(n) |mean_t - mean_r|, |max_t - max_r|, |min_t - min_r| ).
 
     The first is the triangle inequality, the second Cauchy-Schwarz, the last two hold because a norm is at
-    least its largest element. Means are never divided by means.
+    least its largest element. Means are never divided by means. An infinity says nothing of the finite
+    values: some tools count infinities in, others leave them out.
     """
     at = np.flatnonzero(open_)
-    t, r = ({k: v[at] for k, v in half.statistics.items()} for half in (rows.target, rows.reference))
+    t, r = (
+        {k: np.where(np.isinf(v[at]), np.nan, v[at]) for k, v in half.statistics.items()}
+        for half in (rows.target, rows.reference)
+    )
     size = np.sqrt(rows.reference.numel[at])
     with np.errstate(invalid="ignore"):
         parts = [

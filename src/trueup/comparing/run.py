@@ -138,7 +138,7 @@ class _Work:
         for history in self.histories.values():
             ledger.notes += history.notes
         manifest = self.target.manifest
-        command = " ".join(shlex.quote(str(a)) for a in manifest.get("command") or ["python", "train.py"])
+        command = _typed(manifest.get("command") or ["python", "train.py"])
         return {
             "schema_version": SCHEMA_VERSION,
             "target": {"path": str(self.target.path), "manifest": manifest},
@@ -206,3 +206,9 @@ def _described(rows: Rows, pair: StepPair) -> str:
         f"{int(np.sum(rows.paired))} were "
         "paired and none has a common digest, sketch, statistic or value"
     )
+
+
+def _typed(command: list[str]) -> str:
+    """A command as a person would type it: the interpreter by name, not by where it lies."""
+    program = Path(command[0]).name if Path(command[0]).name.startswith("python") else command[0]
+    return " ".join(shlex.quote(str(part)) for part in (program, *command[1:]))

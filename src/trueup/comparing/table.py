@@ -51,7 +51,8 @@ def _schema() -> pa.Schema:
         kind = pa.int64() if column in COUNTS else pa.float64()
         fields += [(f"{side}_{column}", kind) for side in ("target", "reference")]
     fields += [(f"{side}_requires_grad", pa.bool_()) for side in ("target", "reference")]
-    fields += [(f"{side}_stack", pa.int32()) for side in ("target", "reference")]
+    for column in ("stack", "global_ordinal"):
+        fields += [(f"{side}_{column}", pa.int32()) for side in ("target", "reference")]
     return pa.schema(fields)
 
 
@@ -127,6 +128,9 @@ def _of_half(name: str, half: Half, book: StackBook) -> dict[str, pa.Array]:
     stacks = numbers[np.where(stacks < len(numbers), stacks, -1)]
     columns[f"{name}_requires_grad"] = pa.array(codes == 1, mask=codes < 0)
     columns[f"{name}_stack"] = _integers(stacks, pa.int32())
+    ordinal = half.tables.calls["global_ordinal"].cast(pl.Int64).fill_null(-1).to_numpy()
+    ordinals = np.where(half.call >= 0, ordinal[half.call], -1) if len(ordinal) else stacks
+    columns[f"{name}_global_ordinal"] = _integers(ordinals, pa.int32())
     return columns
 
 

@@ -14,7 +14,7 @@ _TRUST = {"digest": 0.99, "values": 0.99, "sketch": 0.95, "statistics": 0.8, "no
 """How far evidence of each kind can be trusted to show a difference where there is one."""
 
 _PHASE_SAID = {
-    "param": "the weights at the start of the step",
+    "param": "the weights at the start",
     "forward": "the forward pass",
     "loss": "the loss",
     "backward": "the backward pass",
@@ -73,16 +73,14 @@ def _differ(
 ) -> dict[str, Any]:
     row, phase = first.row, first.row["phase"]
     score = row["score"] if row["score"] is not None else math.inf
-    where = row["site"]
     in_owner = "" if first.owner is None else f", in {first.owner or 'the root module'}"
     return {
         "outcome": Outcome.DIFFER.value,
         "exit_code": Outcome.DIFFER.exit_code,
         "headline": (
-            f"The runs first differ in {_PHASE_SAID.get(phase, phase)} of step "
-            f"{first.step}{in_owner}: {where}."
+            f"The runs first differ in {_PHASE_SAID.get(phase, phase)} of step {first.step}{in_owner}."
         ),
-        "where": where,
+        "where": row["site"],
         "owner": first.owner,
         "step": first.step,
         "rank": first.rank,
@@ -90,7 +88,7 @@ def _differ(
         "confidence": confidence(row["evidence"], score, first.before, row["confidence"] or 0.0),
         "evidence": [*_numbers(row), *_batch(scalars, first.step), *first.hints, *_later(first, ledger)],
         "before": _before_said(first.before),
-        "next": _next(first, level, command, target, reference),
+        **_next(first, level, command, target, reference),
     }
 
 
@@ -147,19 +145,16 @@ def _before_said(before: dict[str, Any]) -> str:
     )
 
 
-def _next(first: First, level: str | None, command: str, target: str, reference: str) -> str:
+def _next(first: First, level: str | None, command: str, target: str, reference: str) -> dict[str, str]:
     step = first.step
     if level == "L0" and first.row["phase"] in ("forward", "loss", "backward"):
-        return (
-            f"trueup capture --level mix --steps {step} -o RUN -- {command}, on both sides, to see "
-            "the call inside"
-        )
-    if first.row["evidence"] not in ("values", "digest") and first.row["phase"] != "param":
-        return (
-            f"trueup capture --task tensor --steps {step} -o RUN -- {command}, on both sides, to "
-            "see which elements"
-        )
-    return f"trueup compare {target} {reference} --steps {step} -o OUT, and read report.html at this site"
+        closer, note = "--level mix", "on both sides, to see the call inside"
+    elif first.row["evidence"] not in ("values", "digest") and first.row["phase"] != "param":
+        closer, note = "--task tensor", "on both sides, to see which elements"
+    else:
+        again = f"trueup compare {target} {reference} --steps {step} -o OUT"
+        return {"next": again, "next_note": "and read report.html at this site"}
+    return {"next": f"trueup capture {closer} --steps {step} -o RUN -- {command}", "next_note": note}
 
 
 def _scalars_differ(apart: list[dict[str, Any]], ledger: Ledger) -> dict[str, Any]:
@@ -177,7 +172,8 @@ def _scalars_differ(apart: list[dict[str, Any]], ledger: Ledger) -> dict[str, An
         "confidence": 0.99,
         "evidence": said,
         "before": f"All {ledger.compared} compared records agree within rounding.",
-        "next": "bring the settings named above to the same values and capture again",
+        "next": None,
+        "next_note": "bring the settings named above to the same values and capture again",
     }
 
 
@@ -198,10 +194,8 @@ def _undecided(ledger: Ledger, target: str, reference: str) -> dict[str, Any]:
         "confidence": round(0.5 * ledger.compared / max(ledger.compared + ledger.not_bracketed, 1), 3),
         "evidence": list(ledger.not_bracketed_examples),
         "before": f"{ledger.compared} records were compared; all agree within rounding.",
-        "next": (
-            f"trueup compare {target} {reference} -o OUT, and read the unmatched and undecided "
-            "rows in report.html"
-        ),
+        "next": f"trueup compare {target} {reference} -o OUT",
+        "next_note": "and read the unmatched and undecided rows in report.html",
     }
 
 
@@ -230,5 +224,6 @@ def _agree(ledger: Ledger) -> dict[str, Any]:
         "confidence": 0.99 if equal == ledger.compared else _TRUST[weakest],
         "evidence": evidence,
         "before": "",
-        "next": "nothing to do for these steps; longer runs: compare more steps, or the loss curves",
+        "next": None,
+        "next_note": "nothing to do for these steps; for longer runs compare more of them",
     }

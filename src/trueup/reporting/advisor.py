@@ -42,7 +42,7 @@ def advice(report: Report) -> Iterator[str]:
     verdict = report.verdict
     yield f"trueup: advice on {report.path('target')} against {report.path('reference')}"
     yield ""
-    yield f"VERDICT  {verdict.outcome}: {verdict.title}"
+    yield f"VERDICT  {verdict.outcome}: {verdict.headline}"
     if verdict.where:
         place = f"step {verdict.step}, rank {verdict.rank}, {verdict.phase}"
         yield f"Where    {verdict.where} ({place})"
@@ -58,7 +58,7 @@ def advice(report: Report) -> Iterator[str]:
     yield from _precision(report)
     yield from _unmatched(report)
     yield "NEXT"
-    yield f"  {verdict.next or 'trueup compare TARGET REFERENCE -o OUT, and open OUT/report.html'}"
+    yield f"  {verdict.advice or 'trueup compare TARGET REFERENCE -o OUT, and open OUT/report.html'}"
 
 
 def _wrapped(text: str, indent: str = "  ") -> str:

@@ -68,20 +68,20 @@ class Verdict:
     confidence: float | None = None
     evidence: tuple[str, ...] = ()
     before: str = ""
-    next: str = ""
+    next: str | None = None
+    next_note: str = ""
 
     @property
-    def title(self) -> str:
-        """The headline without the site at its end: every report shows the site under it."""
-        short = self.headline.removesuffix(f": {self.where}.")
-        return short if short == self.headline else short + "."
+    def advice(self) -> str:
+        """What to do next, command and note in one line."""
+        return ", ".join(part for part in (self.next, self.next_note) if part)
 
     @classmethod
     def from_summary(cls, summary: Mapping[str, Any]) -> Verdict:
         """Read the ``verdict`` object, ignoring keys of later versions."""
         given = {key: value for key, value in summary.get("verdict", {}).items() if key in cls.__slots__}
         given["evidence"] = tuple(dict.fromkeys(given.get("evidence") or ()))
-        kept_null = {"where", "owner", "step", "rank", "phase", "confidence"}
+        kept_null = {"where", "owner", "step", "rank", "phase", "confidence", "next"}
         return cls(**{key: value for key, value in given.items() if value is not None or key in kept_null})
 
 

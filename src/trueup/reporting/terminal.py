@@ -69,7 +69,7 @@ def screen(report: Report, *, width: int, reports: Mapping[str, Path]) -> Render
     glyph, colour = GLYPHS.get(verdict.outcome, GLYPHS["undecided"])
     parts: list[RenderableType] = [
         Text(""),
-        Text.assemble((f" {glyph} ", f"bold {colour}"), (plain(verdict.title), "bold")),
+        Text.assemble((f" {glyph} ", f"bold {colour}"), (plain(verdict.headline), "bold")),
         Text(""),
         _facts(_verdict_facts(report, width)),
     ]
@@ -163,8 +163,15 @@ def _closing_facts(
         folder = report.folder or next(iter(reports.values())).parent
         names = ", ".join(path.name if path.parent == folder else str(path) for path in reports.values())
         facts.append(("reports", Text(plain(f"{folder}/  {names}"))))
-    if report.verdict.next:
-        facts.append(("next", Text(plain(report.verdict.next), style="bold cyan")))
+    if report.verdict.advice:
+        command = Text(plain(report.verdict.next or ""), style="bold cyan")
+        note = plain(report.verdict.next_note)
+        facts.append(
+            (
+                "next",
+                command.append(f"  {note}" if command.plain and note else note, style="not bold default"),
+            )
+        )
     return facts
 
 
