@@ -206,7 +206,7 @@ class ChunkReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._chunks: dict[int, tuple[np.memmap[Any, Any], dict[str, Any]]] = {}
+        self._chunks: dict[int, tuple[np.ndarray[Any, Any], dict[str, Any]]] = {}
 
     def raw(self, chunk: int, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """The bytes of one tensor, uint8 of shape (nbytes,), mapped.
@@ -223,7 +223,7 @@ class ChunkReader:
         return data[begin:end]
 
     @staticmethod
-    def _open(path: Path) -> tuple[np.memmap[Any, Any], dict[str, Any]]:
+    def _open(path: Path) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
         try:
             mapped = np.memmap(path, dtype=np.uint8, mode="r")
             (length,) = struct.unpack("<Q", mapped[:8].tobytes())
