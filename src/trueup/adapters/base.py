@@ -51,6 +51,9 @@ class Sink(Protocol):
     def root_begins(self, *, training: bool, has_parameters: bool) -> None:
         """A module call with no enclosing module call begins; may end the step before."""
 
+    def backward_begins(self) -> None:
+        """``backward()`` was called; perhaps nothing was seen of the forward, because all of it is compiled."""
+
     def forward_failed(self) -> None:
         """A training forward of a root was left by an exception."""
 

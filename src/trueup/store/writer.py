@@ -20,6 +20,10 @@ from trueup.store import layout, schema
 from trueup.store.tensors import ChunkWriter
 
 
+_SMALL_BYTES = 1 << 16
+"""below this, compressing costs more time than the bytes are worth"""
+
+
 @dataclass(slots=True)
 class StepColumns:
     """One step of one rank, in columns as capture collects them; row number is execution order.
@@ -135,12 +139,13 @@ class RunWriter:
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write one table, zstd-compressed, with dictionaries for every column that repeats."""
+    """Write one table with dictionaries for every column that repeats; a large one zstd-compressed."""
+    large = table.nbytes > _SMALL_BYTES
     pq.write_table(
         table,
         path,
-        compression="zstd",
-        compression_level=1,
+        compression="zstd" if large else "none",
+        compression_level=1 if large else None,
         use_dictionary=[f.name for f in table.schema if pa.types.is_dictionary(f.type)],
         write_statistics=False,
         store_schema=True,

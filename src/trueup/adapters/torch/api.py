@@ -139,7 +139,7 @@ def _name(func: Any) -> str | None:
         found = f"!{name}"
     elif (
         name in _IGNORED
-        or name.startswith("torch._C.")
+        or name.startswith(("torch._C.", "profiler."))
         or (name.endswith((".__get__", ".__set__", ".__delete__")) and name not in _PROPERTIES)
     ):
         found = None
@@ -168,6 +168,22 @@ def _enter_thread(mode: ApiMode) -> None:
         torch._C._push_on_torch_function_stack(one)
 
 
+def _leave_thread(mode: ApiMode) -> None:
+    """Take the mode off this thread's stack until ``_enter_thread``: code that makes thousands of calls, none a site."""
+    if mode.engine.local.has_mode:
+        for other in reversed(_off(mode)):
+            torch._C._push_on_torch_function_stack(other)
+
+
+def _off(mode: ApiMode) -> list[Any]:
+    """Take the mode off the stack; returns what was above it, innermost first, and puts none of that back."""
+    above = []
+    while (top := torch._C._pop_torch_function_stack()) is not mode:
+        above.append(top)
+    mode.engine.local.has_mode = False
+    return above
+
+
 _modes: list[ApiMode] = []
 
 
@@ -180,6 +196,7 @@ def install(engine: Engine) -> ApiMode:
         engine.local.has_mode = _modes[0].engine.local.has_mode
         _modes[0].engine = engine
     engine.enter_thread = functools.partial(_enter_thread, _modes[0])
+    engine.leave_thread = functools.partial(_leave_thread, _modes[0])
     engine.enter_thread()
     return _modes[0]
 
@@ -206,13 +223,8 @@ class _Left:
         self._above: list[Any] = []
 
     def __enter__(self) -> None:
-        while True:
-            top = torch._C._pop_torch_function_stack()
-            if top is self._mode:
-                break
-            self._above.append(top)
+        self._above = _off(self._mode)
         self._mode.engine.local.opaque += 1
-        self._mode.engine.local.has_mode = False
 
     def __exit__(self, *_: object) -> None:
         torch._C._push_on_torch_function_stack(self._mode)

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -102,6 +102,7 @@ class Engine:
         """one call or record at a time: models run in threads, and the kernel lets other threads go on"""
         self.reentrant = Reentrant()
         self.enter_thread: Callable[[], None] = lambda: None
+        self.leave_thread: Callable[[], None] = lambda: None
         """puts the function mode on this thread's stack where it is wanted; set by ``api``"""
         self.parameter_names: dict[int, str] = {}
         self.roots: list[tuple[weakref.ref[nn.Module], str]] = []
@@ -199,6 +200,8 @@ class Engine:
     def tensor(self, call: int, phase: str, slot: str, tensor: Tensor, microbatch: int | None = None) -> None:
         """Append one row of records. Call it with torch functions disabled."""
         sink = self.sink
+        if not sink.active:  # capture has stood aside in the middle of a call
+            return
         if microbatch is None:
             microbatch = sink.microbatch
         row: int | None
@@ -244,7 +247,9 @@ class Engine:
     def stack_number(self, depth: int, frame: Frame | None) -> int:
         """Number of the call stack ``depth`` frames above the caller, on top of the enclosing module
         call's."""
-        caller = sys._getframe(depth + 1)
+        caller: FrameType | None = sys._getframe(depth + 1)
+        if caller is not None and caller.f_code is self.boundary:  # a root is one frame further down
+            caller = caller.f_back
         if frame is None:
             return self.stacks.number(caller, self.boundary, None, self.sink.recorder.stacks)
         return self.stacks.number(caller, MODULE_CALL, frame.stack, self.sink.recorder.stacks)

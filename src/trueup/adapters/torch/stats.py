@@ -128,6 +128,8 @@ class Summariser:
         local = getattr(tensor, "_local_tensor", None)
         if local is not None:
             return self._plain(local, _placement(tensor), phase, slot)
+        if tensor.is_nested:
+            return self._odd_dtype_or_layout(tensor, None, phase, slot)
         name = type(tensor).__name__
         if name in ("FakeTensor", "FunctionalTensor") or hasattr(tensor, "fake_mode"):
             return None, f"{name}: no values"

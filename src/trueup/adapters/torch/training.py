@@ -246,6 +246,7 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
             with _no_torch_function():
                 tensors = args[0] if args else kwargs.get("tensors")
                 first = tensors if isinstance(tensors, Tensor) else next(iter(tensors or ()), None)
+                engine.sink.backward_begins()
                 if first is not None:
                     training.loss(first)
                 watch = engine.watch_collectives()
@@ -281,6 +282,7 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
             training.in_closure = closure is not None
             if closure is None:
                 training.before_update(optimizer)
+                training.engine.leave_thread()
     except Exception as error:
         training.engine.failed("optimizer", error)
 
@@ -290,6 +292,7 @@ def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs:
     if training is None or _is_compiling():
         return
     training.engine.in_optimizer = False
+    training.engine.enter_thread()
     had_closure, training.in_closure = training.in_closure, False
     try:
         with _no_torch_function():
