@@ -22,4 +22,5 @@ def require(module: str, *, purpose: str) -> ModuleType:
         package = module.partition(".")[0]
         extra = _EXTRA_OF.get(package)
         install = f"pip install 'trueup[{extra}]'" if extra else f"pip install {package}"
-        raise ConfigError(f"{purpose} needs the package '{package}', which is not installed. Try: {install}") from error
+        message = f"{purpose} needs the package '{package}', which is not installed. Try: {install}"
+        raise ConfigError(message) from error

@@ -5,7 +5,7 @@
     |- TraceError       a trace that cannot be read, or not as a whole
     |- NothingCompared  two traces with no pair in common: never a green result
 
-A *difference* is a result row, a *failure to decide* is a row with a reason; only inability to proceed raises.
+A *difference* is a result row, a *failure to decide* a row with a reason; only inability to proceed raises.
 A message says where, what was found against what was expected, and what to do next.
 """
 

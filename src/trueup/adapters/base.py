@@ -52,7 +52,7 @@ class Sink(Protocol):
         """A module call with no enclosing module call begins; may end the step before."""
 
     def backward_begins(self) -> None:
-        """``backward()`` was called; perhaps nothing was seen of the forward, because all of it is compiled."""
+        """``backward()`` was called; of a forward that is all compiled nothing may have been seen."""
 
     def forward_failed(self) -> None:
         """A training forward of a root was left by an exception."""

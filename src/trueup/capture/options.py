@@ -60,7 +60,8 @@ class StepSet:
         for part in text.replace("|", ",").split(","):
             first, dash, last = part.strip().partition("-")
             if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
-                raise ConfigError(f"{what}: {part.strip()!r} is neither a number nor an ascending range; write 0,1,5-8")
+                wrong = f"{what}: {part.strip()!r} is neither a number nor an ascending range"
+                raise ConfigError(f"{wrong}; write 0,1,5-8")
             ranges.append((int(first), int(last) if dash else int(first)))
         return cls(tuple(ranges))
 
@@ -136,7 +137,8 @@ class CaptureOptions:
         if values.get("scope"):
             values["scope"] = tuple(values["scope"])
         values["names"] = tuple(values.get("names", ()))
-        values["level"], values["task"] = Level(values.get("level", "L0")), Task(values.get("task", "statistics"))
+        values["level"] = Level(values.get("level", "L0"))
+        values["task"] = Task(values.get("task", "statistics"))
         return cls(**values)
 
     def dumps(self) -> str:

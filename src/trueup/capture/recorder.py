@@ -20,9 +20,9 @@ _RECORD_COLUMNS = [f.name for f in RECORDS]
 class Recorder:
     """Collects one step of one rank.
 
-    Calls and records are lists of tuples in schema order, because appending a tuple is the cheapest thing Python
-    can do; they turn into columns when the step ends. Summaries live in blocks that never move, so that a kernel
-    can write into a row while others are added.
+    Calls and records are lists of tuples in schema order, because appending a tuple is the cheapest thing
+    Python can do; they turn into columns when the step ends. Summaries live in blocks that never move, so that
+    a kernel can write into a row while others are added.
     """
 
     def __init__(self, writer: RunWriter, step: int) -> None:
@@ -51,7 +51,7 @@ class Recorder:
     def commit(self, dtype: str, shape: tuple[int, ...], placement: str | None) -> int:
         """Number of the row just written at ``next_address`` (a CPU tensor, with its digest).
 
-        When an earlier row has the same dtype, shape and digest, that one is returned and the new one dropped.
+        An earlier row with the same dtype, shape and digest is returned in its place, the new one dropped.
         """
         row = self._rows
         kind = self._kind((dtype, shape, "cpu", placement))
@@ -70,7 +70,7 @@ class Recorder:
         return row
 
     def _kind(self, facts: tuple[str, tuple[int, ...], str, str | None]) -> int:
-        """Number of a (dtype, shape, device, placement): few are distinct, and rows hold numbers, not objects."""
+        """Number of a (dtype, shape, device, placement): few are distinct, so rows hold numbers, no objects."""
         number = self._kinds.get(facts)
         if number is None:
             plain = (facts[0], tuple(facts[1]), facts[2], facts[3])
@@ -116,8 +116,9 @@ class Recorder:
         )
 
     def local_norm(self, slot: str) -> float | None:
-        """L2 norm over this rank's parameter gradients last recorded under ``slot``, None if there is none."""
-        last = {r[0]: r[4] for r in self.records if r[1] == "param_grad" and r[2] == slot and r[4] is not None}
+        """L2 norm over this rank's parameter gradients last recorded under ``slot``, None without any."""
+        found = (r for r in self.records if r[1] == "param_grad" and r[2] == slot and r[4] is not None)
+        last = {record[0]: record[4] for record in found}
         if not last:
             return None
         squares = [float(self.view(row)["l2_norm"]) ** 2 for row in last.values()]
@@ -126,5 +127,3 @@ class Recorder:
 
 def _columns(rows: list[tuple[Any, ...]], names: list[str]) -> dict[str, Sequence[Any]]:
     return dict(zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True))
-
-

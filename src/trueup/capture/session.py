@@ -100,6 +100,7 @@ class Session:
         self._writer: RunWriter | None = None
         self._pid = os.getpid()
         self._child = False
+        self._hidden = False
         self.rank = 0
         self.recorder = Recorder(RunWriter(options.output, rank=0), self.clock.step)
         self.scope = Scope.from_options(options)
@@ -182,12 +183,24 @@ class Session:
             if self._explicit and has_parameters and not self.active:
                 self._open_step()
             return
+        self._hidden = False
+        self._training_forward()
+
+    def _training_forward(self) -> None:
         if self.clock.training_forward():
             self._end_step()
             self.clock.training_forward()
         self.microbatch = self.clock.microbatch
         if not self.active:
             self._open_step()
+
+    def backward_begins(self) -> None:
+        """``backward()`` was called; of a forward that is all compiled nothing may have been seen."""
+        if not self._hidden and self.clock.seen_forward:
+            return
+        self._hidden = True
+        self.limit("no module was called outside compiled code: nothing is known of the forward but its loss")
+        self._training_forward()
 
     def forward_failed(self) -> None:
         """A training forward of a root was left by an exception."""

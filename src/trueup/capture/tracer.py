@@ -13,7 +13,7 @@ from trueup.capture.options import CaptureOptions, StepSet
 class Tracer:
     """Captures a run from inside the program.
 
-    Every option of ``CaptureOptions`` may be given by name; ``steps`` and ``ranks`` also as text (``"0,5-8"``).
+    Every option of ``CaptureOptions`` may be given by name, ``steps`` and ``ranks`` also as text (``"0,5-8"``).
 
     Example:
         >>> with trueup.Tracer("runs/target", level="mix", steps="0-2") as tracer:   # doctest: +SKIP
@@ -31,7 +31,8 @@ class Tracer:
                 ranges = options[name].ranges
                 options[name] = None if ranges is None else [list(r) for r in ranges]
         defaults = CaptureOptions(output=Path(output)).to_json()
-        self.options = CaptureOptions.from_json({**defaults, **options, "output": str(Path(output).absolute())})
+        options["output"] = str(Path(output).absolute())
+        self.options = CaptureOptions.from_json({**defaults, **options})
         self._framework = framework
         self._session: session.Session | None = None
 

@@ -19,7 +19,6 @@ from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATI
 from trueup.store import layout, schema
 from trueup.store.tensors import ChunkWriter
 
-
 _SMALL_BYTES = 1 << 16
 """below this, compressing costs more time than the bytes are worth"""
 
