@@ -21,8 +21,8 @@ class Recorder:
     """Collects one step of one rank.
 
     Calls and records are lists of tuples in schema order, because appending a tuple is the cheapest thing
-    Python can do; they turn into columns when the step ends. Summaries live in blocks that never move, so that
-    a kernel can write into a row while others are added.
+    Python can do; they turn into columns when the step ends. Summaries live in blocks that never move, so
+    that a kernel can write into a row while others are added.
     """
 
     def __init__(self, writer: RunWriter, step: int) -> None:
@@ -70,7 +70,7 @@ class Recorder:
         return row
 
     def _kind(self, facts: tuple[str, tuple[int, ...], str, str | None]) -> int:
-        """Number of a (dtype, shape, device, placement): few are distinct, so rows hold numbers, no objects."""
+        """Number of a (dtype, shape, device, placement): few are distinct, so rows hold numbers."""
         number = self._kinds.get(facts)
         if number is None:
             plain = (facts[0], tuple(facts[1]), facts[2], facts[3])

@@ -12,7 +12,8 @@ class Scope:
     """Says, call by call and in execution order, whether a call is wanted.
 
     ``names`` keeps calls whose name contains one of them, and everything inside a module that matches.
-    ``bounds`` keeps what runs from the first call matching its start up to and including the last one inside its end.
+    ``bounds`` keeps what runs from the first call matching its start up to and including the last one inside
+    its end.
     """
 
     names: tuple[str, ...] = ()

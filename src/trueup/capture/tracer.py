@@ -13,7 +13,8 @@ from trueup.capture.options import CaptureOptions, StepSet
 class Tracer:
     """Captures a run from inside the program.
 
-    Every option of ``CaptureOptions`` may be given by name, ``steps`` and ``ranks`` also as text (``"0,5-8"``).
+    Every option of ``CaptureOptions`` may be given by name, ``steps`` and ``ranks`` also as text such as
+    ``"0,5-8"``.
 
     Example:
         >>> with trueup.Tracer("runs/target", level="mix", steps="0-2") as tracer:   # doctest: +SKIP

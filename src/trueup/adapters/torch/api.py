@@ -169,7 +169,7 @@ def _enter_thread(mode: ApiMode) -> None:
 
 
 def _leave_thread(mode: ApiMode) -> None:
-    """Take the mode off this thread's stack until ``_enter_thread``: thousands of calls are coming, none a site."""
+    """Take the mode off this thread's stack until ``_enter_thread``: thousands of calls follow, none a site."""
     if mode.engine.local.has_mode:
         for other in reversed(_off(mode)):
             torch._C._push_on_torch_function_stack(other)

@@ -13,11 +13,9 @@ from typing import Any
 
 import torch
 
-import trueup
-
 _HIDDEN = (
     os.path.dirname(torch.__file__) + os.sep,
-    os.path.dirname(trueup.__file__) + os.sep,
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep,
     "<frozen runpy>",
     "<frozen importlib",
 )
