@@ -22,8 +22,6 @@ from trueup.capture.watch import FileWatch
 from trueup.errors import ConfigError
 from trueup.store.layout import whole_steps
 
-_FROM_OUTSIDE = "TRUEUP_CAPTURE"
-
 
 class _Either:
     """A method of the class as well: ``PrecisionDebugger.start()`` means the newest debugger."""
@@ -82,11 +80,11 @@ class PrecisionDebugger:
         self._warned: set[str] = set()
         self._models: list[object] = []
         self._running = False
-        if _FROM_OUTSIDE in os.environ:
+        if session.FROM_OUTSIDE in os.environ:
             adapters.load(
                 "torch"
             )  # the session from outside begins when torch is imported: let it be there first
-        self._outside = _FROM_OUTSIDE in os.environ and session.current() is not None
+        self._outside = session.FROM_OUTSIDE in os.environ and session.current() is not None
         self._options = self._placed(config.options)
         self.service = Service(self)
         PrecisionDebugger._instance = self
@@ -176,7 +174,7 @@ class PrecisionDebugger:
         """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ConfigError(f"set_init_step: {step!r}; a whole number from 0 is wanted")
-        self._session.clock.step = step
+        self._session.go_to_step(step)
 
     @_Either
     def register_custom_api(self, module: Any, api: str, api_prefix: str | None = None) -> None:

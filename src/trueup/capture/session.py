@@ -46,6 +46,9 @@ _ENVIRONMENT = (
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE, errno.ENODEV}
 """errors after which no more can be written"""
 
+FROM_OUTSIDE = "TRUEUP_CAPTURE"
+"""environment variable that holds the options where ``trueup capture`` runs the program"""
+
 _current: Session | None = None
 
 
@@ -131,6 +134,10 @@ class Session:
             self.active = False
             if self._started and self.options.manual_steps:
                 self._open_step()
+
+    def go_to_step(self, number: int) -> None:
+        """The next step is number ``number``."""
+        self.clock.step = number
 
     def save(self, name: str, value: object) -> None:
         """Record a number or a tensor under ``name``."""
@@ -468,10 +475,13 @@ def _combined(digests: list[Any]) -> str | None:
 
 
 def _launch_id() -> str:
-    """The same for all ranks of one launch; differs from launch to launch."""
-    return (
-        os.environ.get("TRUEUP_LAUNCH_ID") or os.environ.get("TORCHELASTIC_RUN_ID", "") + f"-{os.getppid()}"
-    )
+    """The same for all ranks of one launch, on every node; differs from launch to launch."""
+    environment = os.environ
+    given = environment.get("TRUEUP_LAUNCH_ID")
+    if given:
+        return given
+    meeting = environment.get("MASTER_ADDR", "") + ":" + environment.get("MASTER_PORT", "")
+    return meeting if meeting != ":" else f"{environment.get('TORCHELASTIC_RUN_ID', '')}-{os.getppid()}"
 
 
 def _same_launch(output: Path) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,7 +41,14 @@ class Tracer:
 
     def start(self, model: object | None = None) -> None:
         """Begin to capture; with ``model``, only what happens inside it."""
-        if self._session is None:
+        running = session.current()
+        if self._session is None and running is not None and session.FROM_OUTSIDE in os.environ:
+            warnings.warn(
+                f"the program runs under 'trueup capture': its Tracer writes to {running.options.output} too",
+                stacklevel=2,
+            )
+            self._session = running
+        elif self._session is None:
             self._session = session.begin(self.options, framework=self._framework)
         self._session.start(model)
 
@@ -59,9 +68,10 @@ class Tracer:
             self._session.save(name, value)
 
     def close(self) -> None:
-        """Write what is left and end the capture."""
+        """Write what is left and end the capture, unless it was begun from outside."""
         if self._session is not None:
-            self._session.close()
+            if session.FROM_OUTSIDE not in os.environ:
+                self._session.close()
             self._session = None
 
     def __enter__(self) -> Tracer:

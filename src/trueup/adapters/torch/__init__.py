@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from typing import Any
 
 import torch
@@ -41,7 +40,7 @@ class Adapter:
 
     def set_models(self, models: list[Any]) -> None:
         """Restrict capture to these models; an empty list means whatever trains."""
-        self._engine.models = [weakref.ref(m) for m in models if isinstance(m, torch.nn.Module)]
+        self._engine.restrict([m for m in models if isinstance(m, torch.nn.Module)])
 
     def save(self, name: str, value: Any) -> None:
         """Record a tensor the program hands over by name."""

@@ -21,6 +21,7 @@ from trueup.adapters.torch import gradients
 from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.modules import FAST_PATHS
 from trueup.adapters.torch.trees import split_call, split_result
+from trueup.adapters.torch.uninitialised import REASON
 
 _is_compiling = torch.compiler.is_compiling
 _no_torch_function = torch._C.DisableTorchFunction
@@ -33,6 +34,9 @@ _PROPERTIES = frozenset(_RULES["properties"])
 _ESCAPES = frozenset(_RULES["escapes"])
 _UNINITIALISED = frozenset(_RULES["uninitialised"])
 _OVERWRITING = frozenset(_RULES["overwriting"])
+
+_SETITEM = "torch.Tensor.__setitem__"
+"""returns nothing: what it wrote is its output all the same"""
 
 _names: dict[Any, str | None] = {}
 
@@ -89,7 +93,7 @@ def _captured(
                     read = tensors[1:] if name in _OVERWRITING else tensors
                     for where, tensor in read:
                         if where != "input.out":
-                            engine.tensor(call, "forward", where, tensor)
+                            _input(engine, call, name, where, tensor)
                 if engine.backward_on and engine.shallow and _grad_enabled():
                     tracked = gradients.edges(tensors)
                     began = gradients.now()
@@ -107,6 +111,12 @@ def _captured(
         try:
             with _no_torch_function():
                 results = split_result(result)
+                if name in _UNINITIALISED:
+                    engine.uninitialised.made(results)
+                elif engine.uninitialised:
+                    engine.uninitialised.written(name, args, kwargs.get("out") if kwargs else None)
+                if name == _SETITEM:
+                    results = [("output.0", args[0])]
                 if engine.outputs_on and engine.forward_on and name not in _UNINITIALISED:
                     for where, tensor in results:
                         engine.tensor(call, "forward", where, tensor)
@@ -117,6 +127,13 @@ def _captured(
     if engine.scope is not None:
         engine.scope.leave(name)
     return result
+
+
+def _input(engine: Engine, call: int, name: str, where: str, tensor: torch.Tensor) -> None:
+    if engine.uninitialised and engine.uninitialised.holds(tensor, name, first=where == "input.0"):
+        engine.without_values(call, "forward", where, tensor, REASON)
+    else:
+        engine.tensor(call, "forward", where, tensor)
 
 
 def _mode() -> str:
@@ -169,7 +186,7 @@ def _enter_thread(mode: ApiMode) -> None:
 
 
 def _leave_thread(mode: ApiMode) -> None:
-    """Take the mode off this thread's stack until ``_enter_thread``: thousands of calls follow, none a site."""
+    """Take the mode off this thread's stack until ``_enter_thread``: thousands of calls follow, no sites."""
     if mode.engine.local.has_mode:
         for other in reversed(_off(mode)):
             torch._C._push_on_torch_function_stack(other)

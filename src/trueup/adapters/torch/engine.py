@@ -19,6 +19,7 @@ from trueup.adapters.torch.reentrant import Reentrant
 from trueup.adapters.torch.stacks import Stacks
 from trueup.adapters.torch.stats import Summariser
 from trueup.adapters.torch.training import Training
+from trueup.adapters.torch.uninitialised import Uninitialised
 
 TRANSPARENT = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "CheckpointWrapper")
 """wrappers that only forward: not sites themselves, so that a wrapped run has the sites of a bare one"""
@@ -101,6 +102,7 @@ class Engine:
         self.lock = threading.RLock()
         """one call or record at a time: models run in threads, and the kernel lets other threads go on"""
         self.reentrant = Reentrant()
+        self.uninitialised = Uninitialised()
         self.enter_thread: Callable[[], None] = lambda: None
         self.leave_thread: Callable[[], None] = lambda: None
         """puts the function mode on this thread's stack where it is wanted; set by ``api``"""
@@ -215,6 +217,11 @@ class Engine:
             row, reason = None, self._why_not(tensor, slot, error)
         sink.recorder.records.append((call, phase, slot, microbatch, row, tensor.requires_grad, reason))
 
+    def without_values(self, call: int, phase: str, slot: str, tensor: Tensor, reason: str) -> None:
+        """Append one row of records for a tensor whose values mean nothing."""
+        row = (call, phase, slot, self.sink.microbatch, None, tensor.requires_grad, reason)
+        self.sink.recorder.records.append(row)
+
     def _why_not(self, tensor: Tensor, slot: str, error: Exception) -> str:
         """Why a tensor could not be summarised; what is not to be expected is noted as a failure too."""
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -266,6 +273,7 @@ class Engine:
         self._named_in_step = set()
         self._refreshes = 0
         self.reentrant = Reentrant()
+        self.uninitialised.forget()
         self.evaluation_roots = 0
         self.stacks.end_step()
         self.summariser.end_step()
@@ -302,6 +310,17 @@ class Engine:
                     self._name_tree(module, name)
                 return name
         return self._known_name(module) or self._add_root(module)
+
+    def restrict(self, models: list[nn.Module]) -> None:
+        """Capture only inside these models; the first is the main root, whatever trained before."""
+        bare: list[Any] = [m.module if class_name(m) in TRANSPARENT else m for m in models]
+        self.models = [weakref.ref(m) for m in models]
+        main = next((reference() for reference, name in self.roots if name == ""), None)
+        if bare and main is not bare[0]:
+            self.roots, self.names, self.parameter_names = [], {}, {}
+            self._named_in_step.clear()
+            for model in bare:
+                self.root_name(model)
 
     def _add_root(self, module: nn.Module) -> str:
         kind = class_name(module)
