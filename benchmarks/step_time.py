@@ -174,7 +174,7 @@ def main() -> None:
             sizes.append(row)
     for row in sizes:
         results.add(row)
-    results.save(quick=given.quick)
+    results.save(quick=given.quick or given.only is not None)
 
 
 if __name__ == "__main__":
