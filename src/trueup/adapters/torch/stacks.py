@@ -20,6 +20,9 @@ _HIDDEN = (
     "<frozen importlib",
 )
 
+_HERE = os.getcwd() + os.sep
+"""a program's own files are named from where it was started, as a person would name them"""
+
 
 class Stacks:
     """Numbers distinct stacks within a process, and remembers which the step under way has used."""
@@ -74,4 +77,5 @@ class Stacks:
 def _line(frame: FrameType) -> str:
     code = frame.f_code
     source = linecache.getline(code.co_filename, frame.f_lineno).strip()
-    return f"{code.co_filename}:{frame.f_lineno} {code.co_name} | {source}"
+    shown = code.co_filename.removeprefix(_HERE)
+    return f"{shown}:{frame.f_lineno} {code.co_name} | {source}"
