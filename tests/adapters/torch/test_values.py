@@ -289,6 +289,25 @@ def test_uninitialised_memory_is_not_summarised(tmp_path: Path) -> None:
     assert run.slots("torch.Tensor.fill_", "forward") == ["output.0"]
 
 
+def test_memory_of_which_a_part_is_written(tmp_path: Path) -> None:
+    def work(hidden: Tensor) -> Tensor:
+        room = torch.empty(6)
+        room[:2] = torch.ones(2)
+        room[2:4].copy_(torch.ones(2))
+        room[torch.tensor([4, 5])] = torch.ones(2)
+        room[0] = 5.0
+        return hidden * room
+
+    run = watched(tmp_path, work, torch.randn(2, 6))
+    writes = run.find("torch.Tensor.__setitem__", "forward", "input.0")
+    assert [r["reason"] for r in writes] == ["uninitialised memory"] * 2 + [None]
+    assert torch.equal(run.values(writes[2]), torch.ones(6))
+    written = run.find("torch.Tensor.__setitem__", "forward", "output.0")
+    assert run.values(written[2]).tolist() == [5, 1, 1, 1, 1, 1]
+    assert run.one("torch.Tensor.__getitem__", "forward", "input.0")["reason"] == "uninitialised memory"
+    assert run.find("torch.Tensor.mul", "forward", "input.1")[0]["reason"] is None
+
+
 def test_shared_content_is_stored_once_and_read_everywhere(tmp_path: Path) -> None:
     run = watched(tmp_path, lambda h: h, BIG)
     rows = {id(r["summary"]): r["summary"] for r in run.records if r["summary"]}.values()

@@ -51,7 +51,7 @@ class Summariser:
         self._store_all = options.task.value == "tensor"
         self._stores = self._store_all or "module" in options.store_values_of
         self._memo: dict[tuple[Any, ...], tuple[int, Any, int]] = {}
-        self._distrusted: dict[int, _StorageReference] = {}
+        self._distrusted: dict[int, StorageReference] = {}
         self._queue = device_stats.Queue()
         self._scratch = np.zeros(1, SUMMARY_DTYPE)
         if not AVAILABLE:
@@ -100,7 +100,7 @@ class Summariser:
         if self._stores:
             self._store(row, tensor, dtype, shape, phase, slot)
         if large and not (self._distrusted and tensor.untyped_storage().data_ptr() in self._distrusted):
-            self._memo[key] = (row, _StorageReference(tensor), probe)
+            self._memo[key] = (row, StorageReference(tensor), probe)
         return row
 
     # -- what is not a plain strided tensor on the CPU ------------------------------------------
@@ -120,7 +120,7 @@ class Summariser:
         if self._stores:
             self._store(row, tensor, dtype, shape, phase, slot)
         if not (self._distrusted and tensor.untyped_storage().data_ptr() in self._distrusted):
-            self._memo[key] = (row, _StorageReference(tensor), 0)
+            self._memo[key] = (row, StorageReference(tensor), 0)
         return row
 
     def _unusual(self, tensor: Tensor, phase: str, slot: str) -> Row:
@@ -192,7 +192,7 @@ class Summariser:
                 and tensor.layout is torch.strided
                 and tensor.__class__ in _PLAIN_TYPES
             ):
-                self._distrusted[tensor.untyped_storage().data_ptr()] = _StorageReference(tensor)
+                self._distrusted[tensor.untyped_storage().data_ptr()] = StorageReference(tensor)
         self._memo.clear()
 
     def end_step(self) -> None:
@@ -224,7 +224,7 @@ class Summariser:
         return total
 
 
-class _StorageReference:
+class StorageReference:
     """Tells whether the memory a tensor lived in has been freed, without keeping it alive."""
 
     __slots__ = ("_pointer",)

@@ -1,0 +1,189 @@
+"""Compiled and scripted code: the same bits, not one graph more, captured at its boundary."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import trueup
+from tests.adapters.torch.reading import Captured, capture
+from tests.models.gpt import GPT, GPTConfig, batch
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+]
+
+TINY = GPTConfig(vocab_size=32, num_layers=1, hidden_size=16, num_heads=2, seq_length=8)
+STEPS = 24
+EVEN = ",".join(str(s) for s in range(0, STEPS, 2))
+HAS_COMPILER = shutil.which("g++") is not None
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+Compiled = Callable[[nn.Module, Callable[..., Any]], Callable[[Tensor], Tensor]]
+
+
+def _whole(model: nn.Module, backend: Any) -> Callable[[Tensor], Tensor]:
+    return torch.compile(model, backend=backend, fullgraph=True)
+
+
+def _in_place(model: nn.Module, backend: Any) -> Callable[[Tensor], Tensor]:
+    model.compile(backend=backend, fullgraph=True)
+    return model
+
+
+def _part(model: nn.Module, backend: Any) -> Callable[[Tensor], Tensor]:
+    model.layers[0].compile(backend=backend, fullgraph=True)
+    return model
+
+
+def _function(model: nn.Module, backend: Any) -> Callable[[Tensor], Tensor]:
+    return torch.compile(lambda ids: model(ids), backend=backend, fullgraph=True)
+
+
+def _broken(model: nn.Module, backend: Any) -> Callable[[Tensor], Tensor]:
+    inner = model.norm.forward
+
+    def forward(x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return inner(x)
+
+    model.norm.forward = forward
+    return torch.compile(model, backend=backend)
+
+
+WAYS = {
+    "model": _whole,
+    "module.compile": _in_place,
+    "a block": _part,
+    "function": _function,
+    "graph break": _broken,
+}
+
+
+def _train(way: str, backend: str, steps: int = STEPS) -> tuple[list[float], list[Tensor], int]:
+    torch.manual_seed(0)
+    graphs = [0]
+    lookup = torch._dynamo.lookup_backend(backend)
+
+    def counting(graph: Any, inputs: Any, **options: Any) -> Any:
+        graphs[0] += 1
+        return lookup(graph, inputs, **options)
+
+    model = GPT(TINY)
+    compiled = WAYS[way](model, counting)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    losses = []
+    for step in range(steps):
+        ids, labels = batch(TINY, step=step, size=2)
+        loss = F.cross_entropy(compiled(ids).flatten(0, 1), labels.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, [p.detach().clone() for p in model.parameters()], graphs[0]
+
+
+@pytest.mark.parametrize(
+    ("way", "backend", "level"),
+    [*((way, "eager", "mix") for way in WAYS), ("model", "eager", "L0"), ("a block", "aot_eager", "mix")],
+)
+def test_same_bits_and_graphs_with_capture_on_every_other_step(
+    way: str, backend: str, level: str, tmp_path: Path
+) -> None:
+    expected = _train(way, backend)
+    torch._dynamo.reset()
+    with trueup.Tracer(tmp_path / "run", level=level, steps=EVEN):
+        actual = _train(way, backend)
+    assert_same(actual, expected)
+    run = Captured(tmp_path / "run", STEPS - 2)
+    assert list(run.trace.steps()) == list(range(0, STEPS, 2))
+    assert run.facts["num_failures"] == 0, run.facts["failures"]
+    opaque = {c["name"]: c["type"] for c in run.calls if c["opaque"]}
+    called = [c["name"] for c in run.calls if c["kind"] == "module"]
+    boundary = {"a block": {"layers.0": "Block"}, "function": {}}.get(way, {"": "GPT"})
+    assert opaque == boundary
+    assert "layers.0.attn" not in called
+    for name in boundary:
+        assert run.one(name, "forward", "output.0")
+        assert run.one(name, "backward", "output.0")
+    assert {o["name"] for o in run.facts["opaque"]} == set(boundary)
+    if way == "function":
+        assert any("compiled" in limit for limit in run.facts["limits"])
+        assert run.one("loss", "loss", "value")
+        assert "param" in run.slots("AdamW.group0.0", "optimizer")
+    else:
+        assert run.one("layers.0.mlp.up.weight", "param_grad", "local")
+    assert [line["loss"] for line in run.trace.scalars(0)] == expected[0]
+    assert all("_orig_mod" not in p["fqn"] for p in run.facts["parameters"])
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="inductor needs a C++ compiler")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_inductor(tmp_path: Path) -> None:
+    expected = _train("model", "inductor", steps=6)
+    torch._dynamo.reset()
+    with trueup.Tracer(tmp_path / "run", level="mix", steps="0,2,4"):
+        actual = _train("model", "inductor", steps=6)
+    assert_same(actual, expected)
+    assert Captured(tmp_path / "run", 4).one("", "backward", "output.0")
+
+
+def test_the_check_can_fail() -> None:
+    expected = _train("model", "eager", steps=2)
+    torch._dynamo.reset()
+    losses, weights, graphs = _train("model", "eager", steps=2)
+    with pytest.raises(AssertionError):
+        assert_same((losses, weights, graphs + 1), expected)
+
+
+def assert_same(
+    actual: tuple[list[float], list[Tensor], int], expected: tuple[list[float], list[Tensor], int]
+) -> None:
+    assert actual[0] == expected[0]
+    assert all(torch.equal(a, e) for a, e in zip(actual[1], expected[1], strict=True))
+    assert actual[2] == expected[2] > 0, "graphs compiled"
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_module_inside_an_eager_one(level: str, tmp_path: Path) -> None:
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x).relu() + 1
+
+    def train() -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(Inner()), nn.Linear(4, 1))
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    expected = train()
+    actual: list[Tensor] = []
+    run = capture(tmp_path / "run", lambda: actual.extend(train()), level=level, task="statistics")
+    assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
+    assert {c["name"]: c["type"] for c in run.calls if c["opaque"]} == {"1": "Inner"}
+    assert not [
+        c for c in run.calls if "linear" in c["name"] and c["parent"] is not None and "1" in c["name"]
+    ]
+    assert len(run.find("1", "backward", "input.0")) == 3
