@@ -36,6 +36,11 @@ def test_reports(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert suffixes == [".json", ".parquet", ".parquet", ".txt", ".xlsx"]
 
 
+def test_without_a_folder_the_screen_is_all(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["compare", str(runs / "target"), str(runs / "reference")]) == 1
+    assert "gelu" in capsys.readouterr().out
+
+
 def test_json_is_one_document_verdict_first(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["compare", str(runs / "target"), str(runs / "reference"), "--json"]) == 1
     document = json.loads(capsys.readouterr().out)

@@ -49,7 +49,8 @@ class ComparisonLike(Protocol):
     def frame(self) -> pl.DataFrame:
         """The table of result.parquet."""
 
-    def precision(self) -> pl.DataFrame:
+    @property
+    def precision(self) -> pl.LazyFrame:
         """The table of precision.parquet."""
 
 
@@ -211,7 +212,7 @@ def report_from(source: Report | ComparisonLike | Path) -> Report:
         summary=summary,
         verdict=Verdict.from_summary(summary),
         records=source.frame().lazy(),
-        precision=source.precision().lazy(),
+        precision=source.precision,
     )
 
 
