@@ -25,7 +25,10 @@ def main() -> int:
     for name, command in CHECKS:
         began = time.perf_counter()
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        print(f"{name:8} {'ok' if done.returncode == 0 else 'FAILED'}  {time.perf_counter() - began:.1f} s", flush=True)
+        print(
+            f"{name:8} {'ok' if done.returncode == 0 else 'FAILED'}  {time.perf_counter() - began:.1f} s",
+            flush=True,
+        )
         if done.returncode:
             print(done.stdout + done.stderr)
             return done.returncode

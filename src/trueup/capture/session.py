@@ -288,7 +288,7 @@ class Session:
         self.active = True
 
     _recorded_step = -1
-    _facts_written: dict[str, Any] | None = None
+    _facts_written: list[int] | None = None
 
     def _open_run(self) -> bool:
         """First training forward: only now is the rank known and the process known to train."""
@@ -344,12 +344,17 @@ class Session:
             self.adapter.to_host()
             self._note_local_norm(recorder)
             writer.finish_step(self.clock.step, recorder.columns())
-            facts = self._rank_facts()
-            if facts != self._facts_written:
-                writer.write_rank(facts)
-                self._facts_written = facts
+            self._write_facts(writer)
         if self.clock.seen_forward or "saved" in self._scalars:
             writer.append_scalars(self._scalar_line())
+
+    def _write_facts(self, writer: RunWriter) -> None:
+        """Facts only grow: they are written again when one of their lists has."""
+        facts = self._rank_facts()
+        sizes = [len(value) for value in facts.values() if isinstance(value, list)]
+        if sizes != self._facts_written:
+            writer.write_rank(facts)
+            self._facts_written = sizes
 
     def _note_local_norm(self, recorder: Recorder) -> None:
         """Before reduction where the step has one microbatch; never scaled."""

@@ -155,7 +155,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     """Replace ``path`` by one rename, so that a reader sees the old or the new file, never half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.writing-{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=1, default=str), encoding="utf-8")
+    temporary.write_text(json.dumps(content, default=str), encoding="utf-8")
     temporary.replace(path)
 
 

@@ -54,14 +54,13 @@ class ApiMode(TorchFunctionMode):
         if _is_compiling():
             return func(*args, **(kwargs or {}))
         engine = self.engine
-        local = engine.local
-        if not engine.sink.active or local.opaque or engine.in_optimizer:
+        if not engine.sink.active or engine.in_optimizer:
             return func(*args, **(kwargs or {}))
         try:
             name = _names[func]
         except (KeyError, TypeError):
             name = _name(func)
-        if name is None or not (engine.api_on or name[0] == "!"):
+        if name is None or not (engine.api_on or name[0] == "!") or engine.local.opaque:
             return func(*args, **(kwargs or {}))
         return _captured(engine, name, func, args, kwargs)
 
