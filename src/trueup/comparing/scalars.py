@@ -16,8 +16,8 @@ _EXACT = (
 )
 _MEASURED = ("loss", "grad_norm", "local_norm")
 DECISIVE = ("learning_rate", "loss_scale", "skipped")
-"""A difference here is one even where every record agrees. Not the batch digest: it sees the dtype of the inputs, and
-a batch that really differs differs in the root's own inputs."""
+"""A difference here is one even where every record agrees. Not the batch digest: it sees the dtype of the
+inputs, and a batch that really differs differs in the root's own inputs."""
 
 
 def compare_scalars(
