@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import trueup
 from tests.adapters.torch.reading import Captured, capture, total, train_once
 from trueup.numerics._native import EVERYTHING, summarise_by_definition
 
@@ -328,3 +329,28 @@ def test_total_weighs_every_element() -> None:
     total({"a": x, "b": (x * 2,)}).backward()
     assert x.grad is not None
     assert x.grad.unique().numel() == 3
+
+
+def test_weights_written_between_the_update_and_the_next_step_are_summarised_anew(tmp_path: Path) -> None:
+    def largest(*, meddle: bool) -> tuple[float, float]:
+        """Of the weight, after the update of step 0 and at the start of step 1."""
+        torch.manual_seed(0)
+        model = nn.Linear(128, 128)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        path = tmp_path / f"run-{meddle}"
+        with trueup.Tracer(path, steps="0-1"):
+            for _ in range(2):
+                model(torch.ones(4, 128)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if meddle:
+                    model.weight.data[5, 7] = 40.0
+        after = Captured(path, 0).one("weight", "optimizer", "param")["summary"]
+        start = Captured(path, 1).one("weight", "param", "value")["summary"]
+        return after["maximum"], start["maximum"]
+
+    after, start = largest(meddle=False)
+    assert after == start < 1.0, "what the update left is what the next step begins with"
+    after, start = largest(meddle=True)
+    assert after < 1.0
+    assert start == 40.0

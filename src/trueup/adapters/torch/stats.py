@@ -7,6 +7,7 @@ may have written to it since.
 
 from __future__ import annotations
 
+import ctypes
 import json
 from typing import Any
 
@@ -52,6 +53,8 @@ class Summariser:
         self._stores = self._store_all or "module" in options.store_values_of
         self._memo: dict[tuple[Any, ...], tuple[int, Any, int]] = {}
         self._distrusted: dict[int, StorageReference] = {}
+        self._carried: dict[tuple[Any, ...], tuple[bytes, Any, int]] = {}
+        """parameters after an update, for the start of the next step: its bytes are the same"""
         self._queue = device_stats.Queue()
         self._scratch = np.zeros(1, SUMMARY_DTYPE)
         if not AVAILABLE:
@@ -91,12 +94,18 @@ class Summariser:
                     self._store(known[0], tensor, dtype, shape, phase, slot)
                 return known[0]
         recorder = self._sink.recorder
+        address = recorder.next_address()
+        carried = self._carried.pop(key, None) if phase == "param" and large else None
+        if carried is not None and carried[2] == probe and not carried[1].expired():
+            ctypes.memmove(address, carried[0], SUMMARY_DTYPE.itemsize)
+        else:
+            kernels.summarise(pointer, shape, strides, code, self._want, address)
         if self._dedupe:
-            kernels.summarise(pointer, shape, strides, code, self._want, recorder.next_address())
             row = recorder.commit(dtype, shape, placement)
         else:
-            kernels.summarise(pointer, shape, strides, code, self._want, recorder.next_address())
             row = recorder.new_summary(dtype, shape, "cpu", placement)
+        if large and phase == "optimizer" and slot == "param" and not self._sink.options.manual_steps:
+            self._carried[key] = recorder.view(row).tobytes(), StorageReference(tensor), probe
         if self._stores:
             self._store(row, tensor, dtype, shape, phase, slot)
         if large and not (self._distrusted and tensor.untyped_storage().data_ptr() in self._distrusted):
@@ -183,6 +192,7 @@ class Summariser:
         """Memory may have been written behind the version counter: optimizers, collectives, custom
         operations."""
         self._memo.clear()
+        self._carried.clear()
 
     def distrust(self, args: tuple[Any, ...]) -> None:
         """The program has taken hold of a tensor's memory: from now on it is summarised every time."""
@@ -194,6 +204,7 @@ class Summariser:
             ):
                 self._distrusted[tensor.untyped_storage().data_ptr()] = StorageReference(tensor)
         self._memo.clear()
+        self._carried.clear()
 
     def end_step(self) -> None:
         """Rows belong to a step: forget them all."""
