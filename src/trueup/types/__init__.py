@@ -1,6 +1,20 @@
 """Frozen values every other package speaks in: no behaviour, no framework, no I/O."""
 
+from trueup.types.finding import Basis, Finding, Kind, KindClass, Origin, Stage
 from trueup.types.site import CallKind, Mode, Phase
 from trueup.types.status import Evidence, Outcome, Status
 
-__all__ = ["CallKind", "Evidence", "Mode", "Outcome", "Phase", "Status"]
+__all__ = [
+    "Basis",
+    "CallKind",
+    "Evidence",
+    "Finding",
+    "Kind",
+    "KindClass",
+    "Mode",
+    "Origin",
+    "Outcome",
+    "Phase",
+    "Stage",
+    "Status",
+]

@@ -1,0 +1,133 @@
+"""Where an error was made, what kind of error it is, and the conclusion a person can act on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+
+class Stage(str, Enum):
+    """Parts of a training run in the order a diagnosis walks them."""
+
+    CONFIG = "config"
+    DATA = "data"
+    WEIGHTS = "weights"
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    REDUCTION = "reduction"
+    """accumulation, all-reduce, clipping: from the gradient a rank computed to the one the optimizer got"""
+    OPTIMIZER = "optimizer"
+    RESUME = "resume"
+    LONG_RUN = "long_run"
+
+
+class Basis(str, Enum):
+    """What a statement about an origin rests on, strongest first."""
+
+    REPLAY = "replay"
+    """the reference's own values went in"""
+    NOISE = "noise"
+    """traces alone, against measured noise and gain"""
+    BOUND = "bound"
+    """traces alone, against a dtype-and-depth bound"""
+
+
+class KindClass(str, Enum):
+    """The two families of causes."""
+
+    MODEL = "model"
+    """data, hyperparameters, structure, use of the framework"""
+    NUMERICAL = "numerical"
+    """finite word length, order of operations, dtype"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A named kind of fault, with how sure."""
+
+    name: str
+    """such as ``wrong_scale``"""
+    family: KindClass
+    confidence: float
+    """0 to 1"""
+    sentence: str
+    """what it says of this case, with its numbers: "the gradient is 2.000 times the reference's (world size 2)"
+    """
+    causes: tuple[str, ...] = ()
+    """likely ones, most likely first"""
+    next: str | None = None
+    """what to do about it"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """One place whose own code made an error, as attribution sees it."""
+
+    stage: Stage
+    module: str
+    """fqn of the module whose own code made it; "" is the root; for optimizer and reduction the parameter's"""
+    site: str
+    """what a person reads: ``layers.0.attn · torch.matmul[1] · output.0``"""
+    phase: str
+    slot: str
+    step: int
+    rank: int
+    microbatch: int | None
+    order: int
+    """execution order in the target"""
+    score: float
+    """error over what was allowed; infinite where nothing was"""
+    rel_l2: float | None
+    tolerance: float | None
+    bias_z: float | None = None
+    """how many standard errors the scale ``a = <t,r>/<r,r>`` is from 1"""
+    basis: Basis
+    target_record: int | None
+    """row of the target's ``records`` in that step and rank"""
+    reference_record: int | None
+    source: str | None = None
+    """``file:line`` in the target"""
+    reference_source: str | None = None
+    evidence: tuple[str, ...] = ()
+    counter_evidence: tuple[str, ...] = ()
+    """what speaks for everything else being right: "everything before it is bit-identical" """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A conclusion: stage, place, kind, how sure, why, and what to do next."""
+
+    stage: Stage
+    headline: str
+    module: str | None
+    site: str | None
+    phase: str | None = None
+    step: int | None = None
+    rank: int | None = None
+    source: str | None = None
+    kinds: tuple[Kind, ...] = ()
+    """most likely first"""
+    confidence: float
+    evidence: tuple[str, ...] = ()
+    counter_evidence: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    next: str | None = None
+    """command to try"""
+    next_note: str | None = None
+    origin: Origin | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return _plain(asdict(self))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value
