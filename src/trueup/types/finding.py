@@ -69,7 +69,7 @@ class Origin:
     module: str
     """fqn of the module whose own code made it; "" is the root; for optimizer and reduction the parameter's"""
     site: str
-    """what a person reads: ``layers.0.attn · torch.matmul[1] · output.0``"""
+    """what a person reads: ``layers.0.attn, torch.matmul[1], output.0``"""
     phase: str
     slot: str
     step: int
@@ -120,7 +120,8 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return _plain(asdict(self))
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
 
 
 def _plain(value: Any) -> Any:
