@@ -53,7 +53,7 @@ class Kind:
     confidence: float
     """0 to 1"""
     sentence: str
-    """what it says of this case, with its numbers: "the gradient is 2.000 times the reference's (world size 2)"
+    """what it says of this case, with its numbers: "the gradient is 2.000 times the reference's (2 ranks)"
     """
     causes: tuple[str, ...] = ()
     """likely ones, most likely first"""
