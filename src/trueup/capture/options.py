@@ -90,12 +90,16 @@ class CaptureOptions:
     optimizer: bool = True
     collectives: bool = True
     store_values_of: frozenset[str] = frozenset()
-    """with task statistics: kinds (``module``) whose values are stored all the same; ``--preset diagnose``"""
+    """with task statistics: kinds whose values are kept all the same: ``module`` (inputs, outputs, their
+    gradients), ``parameter`` (weights, gradients but for each microbatch's own, optimizer state), ``labels``
+    (of the loss call), ``configuration`` (how modules are set); ``--preset diagnose`` keeps all four"""
     evaluation: bool = True
     """also capture forwards without gradients, kept apart from training"""
     stacks: bool = True
     seed: int | None = None
     deterministic: bool | None = None
+    perturb: int | None = None
+    """seed of rounding-sized changes of weights and inputs (adapters/torch/perturb.py); None: none"""
     overwrite: bool = False
     append: bool = False
     """go on in a folder that already holds this run (a second PrecisionDebugger)"""

@@ -17,7 +17,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "diagnose": {
         "level": Level.L0,
         "steps": StepSet(((0, 1),)),
-        "store_values_of": frozenset({"module"}),
+        "store_values_of": frozenset({"module", "parameter", "labels", "configuration"}),
     }
 }
 _Choice = TypeVar("_Choice", Level, Task)
@@ -71,7 +71,9 @@ def command(
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="diagnose: level L0, steps 0-1, module values stored.", rich_help_panel=_WHAT),
+        typer.Option(
+            help="diagnose: level L0, steps 0-1, and the values a diagnosis needs.", rich_help_panel=_WHAT
+        ),
     ] = None,
     config: Annotated[
         Path | None,

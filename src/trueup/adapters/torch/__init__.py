@@ -11,6 +11,7 @@ import torch.distributed as dist
 from trueup.adapters.base import Sink
 from trueup.adapters.torch import api, collectives, modules, training
 from trueup.adapters.torch.engine import Engine, class_name
+from trueup.adapters.torch.settings import configuration_of, settings_of
 
 __all__ = ["Adapter"]
 
@@ -24,6 +25,8 @@ class Adapter:
         self._sink = sink
         self._engine = Engine(sink)
         self._mode: api.ApiMode | None = None
+        self._modules_set: dict[str, dict[str, Any]] = {}
+        self._models_set: dict[str, dict[str, Any]] = {}
 
     def install(self) -> None:
         """Put the hooks in place; they stay, and look at one flag while nothing is captured."""
@@ -98,7 +101,17 @@ class Adapter:
             "wrapped_by": list(engine.wrapped_by),
             "optimizers": list(engine.training.optimizers.values()),
             "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
+            **self._settings([(module, name) for module, name in roots if module is not None]),
         }
+
+    def _settings(self, roots: list[tuple[torch.nn.Module, str]]) -> dict[str, Any]:
+        """How the modules are set, where that is wanted; what was seen stays when a module has gone."""
+        if "configuration" not in self._sink.options.store_values_of:
+            return {}
+        for module, name in roots:
+            self._modules_set |= settings_of(module, name)
+            self._models_set |= {name: found} if (found := configuration_of(module)) else {}
+        return {"settings": self._modules_set, "configuration": self._models_set}
 
     def rank(self) -> tuple[int, int, int]:
         """rank, world size, local rank."""

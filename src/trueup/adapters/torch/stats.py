@@ -50,7 +50,8 @@ class Summariser:
         )
         self._dedupe = options.digest
         self._store_all = options.task.value == "tensor"
-        self._stores = self._store_all or "module" in options.store_values_of
+        self._kinds_stored = options.store_values_of
+        self._stores = self._store_all or bool(self._kinds_stored)
         self._memo: dict[tuple[Any, ...], tuple[int, Any, int]] = {}
         self._distrusted: dict[int, StorageReference] = {}
         self._carried: dict[tuple[Any, ...], tuple[bytes, Any, int]] = {}
@@ -175,8 +176,7 @@ class Summariser:
         self, row: int, tensor: Tensor, dtype: str, shape: tuple[int, ...], phase: str, slot: str
     ) -> None:
         recorder = self._sink.recorder
-        wanted = self._store_all or (self._of_module and phase in ("forward", "backward", "loss"))
-        if not wanted or recorder.has_values(row):
+        if not (self._store_all or self._wanted(phase, slot)) or recorder.has_values(row):
             return
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         if (
@@ -185,6 +185,15 @@ class Summariser:
             flat = torch.empty(1, dtype=flat.dtype).copy_(flat)
         data = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
         recorder.store_values(row, f"{phase}.{slot}", dtype, shape, data)
+
+    def _wanted(self, phase: str, slot: str) -> bool:
+        """Whether the values of this kind are kept where others are not."""
+        kinds = self._kinds_stored
+        if phase in ("param", "optimizer"):
+            return "parameter" in kinds
+        if phase == "param_grad":
+            return "parameter" in kinds and slot != "local"
+        return self._of_module and "module" in kinds and phase in ("forward", "backward", "loss")
 
     # -- what is known no longer holds ------------------------------------------
 

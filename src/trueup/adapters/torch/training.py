@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from trueup.adapters.torch.labels import labels_of
 from trueup.adapters.torch.trees import split_call
 
 if TYPE_CHECKING:
@@ -119,7 +121,11 @@ class Training:
         sink = self.engine.sink
         sink.scalar("losses", loss.detach().clone(), per_microbatch=True)
         if sink.active:
-            call = self.engine.add_call("loss", "loss", None, "train", None)
+            labels, told = labels_of(loss) if "labels" in sink.options.store_values_of else ([], {})
+            arguments = json.dumps(told) if told else None
+            call = self.engine.add_call("loss", "loss", None, "train", None, arguments=arguments)
+            for slot, tensor in labels:
+                self.engine.tensor(call, "loss", slot, tensor)
             self.engine.tensor(call, "loss", "value", loss)
 
     def scaled(self, loss: Tensor, scaled: Tensor, scale: Tensor | None) -> None:

@@ -1,0 +1,63 @@
+"""The labels a loss was made with, read from the autograd graph right behind it: nothing is wrapped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+MAX_NODES = 256
+"""nodes behind the loss that are looked at; a loss without labels is given up on after that"""
+
+_LABELS = {"NllLossBackward0": "target", "NllLoss2DBackward0": "target", "GatherBackward0": "index"}
+"""node -> what it keeps of its labels"""
+_NUMBERS = ("ignore_index", "reduction")
+
+
+def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, Any]]:
+    """Slots and tensors of the labels and loss masks behind ``loss``, and what the loss was told besides.
+
+    Labels that the program keeps packed (offloaded, checkpointed) are left alone: unpacking them would run
+    its code.
+    """
+    labels: list[Tensor] = []
+    factors: list[Tensor] = []
+    told: dict[str, Any] = {}
+    seen: set[Any] = set()
+    todo = [loss.grad_fn]
+    while todo and len(seen) < MAX_NODES:
+        node = todo.pop(0)
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        kept = _LABELS.get(node.name())
+        if kept is not None:
+            found = _kept(node, kept)
+            if found is not None and not found.is_floating_point():
+                labels.append(found)
+                told |= {name: _signed(node, name) for name in _NUMBERS if hasattr(node, f"_saved_{name}")}
+                continue
+        if node.name() == "MulBackward0":
+            factors += [t for t in (_kept(node, "self"), _kept(node, "other")) if t is not None]
+        todo += [after for after, _ in node.next_functions]
+    sizes = {label.numel() for label in labels}
+    masks = [t for t in factors if not t.requires_grad and t.numel() in sizes and t.numel() > 1]
+    return [*_slots("labels", labels), *_slots("mask", masks)], told
+
+
+def _kept(node: Any, name: str) -> Tensor | None:
+    """What the node keeps under a name, if it is kept as it is."""
+    raw = getattr(node, f"_raw_saved_{name}", None)
+    if raw is None or getattr(raw, "unpack_hook", raw) is not None:
+        return None
+    return raw.data if isinstance(raw.data, Tensor) else None
+
+
+def _signed(node: Any, name: str) -> int:
+    """A whole number a node keeps; it gives negative ones as if they had no sign."""
+    number = int(getattr(node, f"_saved_{name}"))
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def _slots(word: str, tensors: list[Tensor]) -> list[tuple[str, Tensor]]:
+    return [(word if number == 0 else f"{word}.{number}", tensor) for number, tensor in enumerate(tensors)]
