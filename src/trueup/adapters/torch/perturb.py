@@ -1,0 +1,137 @@
+"""Changes a run by as much as rounding does, so that reruns of one program show how far rounding carries.
+
+With ``CaptureOptions.perturb`` a seed, every floating parameter of a root is changed once, at its first
+training forward, and every floating input of a root at every forward:
+
+    x (1 + u s),   s = +1 or -1 at random, u the unit roundoff of the dtype the run computes in
+
+which is autocast's where autocast is on, else the tensor's own, and never finer than the tensor's own. The
+signs come from generators of their own, one a tensor, seeded from the seed and the tensor's name: the run's
+random state is untouched, and ranks that hold copies of a parameter change them alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
+
+if TYPE_CHECKING:
+    from trueup.adapters.base import Sink
+    from trueup.adapters.torch.engine import Engine
+
+BLOCK = 1 << 22
+"""elements changed at a time, in float64"""
+
+
+class Perturbation:
+    """What has been changed so far in one session of this process."""
+
+    def __init__(self, seed: int, sink: Sink) -> None:
+        self.seed = seed
+        self.sink = sink
+        self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._parameters: Any = WeakIdKeyDictionary()
+        self._num_forwards = 0
+
+    def enter(
+        self, engine: Engine, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A top-level call begins: the arguments it is to get. Never raises."""
+        try:
+            with torch._C.DisableTorchFunction():
+                return self._enter(engine, module, args, kwargs)
+        except Exception as error:
+            engine.failed("perturbation", error)
+            return args, kwargs
+
+    def _enter(
+        self, engine: Engine, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        parameters = dict(module.named_parameters())
+        if not parameters:
+            return args, kwargs
+        training = torch.is_grad_enabled() and any(p.requires_grad for p in parameters.values())
+        if training and module not in self._roots:
+            self._roots.add(module)
+            for name, parameter in parameters.items():
+                self._change_parameter(name, parameter)
+            engine.summariser.forget()
+        self._num_forwards += 1
+        position = iter(range(1 << 30))
+
+        def changed(tensor: Tensor) -> Tensor:
+            return self._changed_input(tensor, f"input {self._num_forwards} {next(position)}")
+
+        mapped: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(Tensor, changed, (args, kwargs))
+        return mapped
+
+    def _change_parameter(self, name: str, parameter: Tensor) -> None:
+        if parameter in self._parameters or torch.nn.parameter.is_lazy(parameter):
+            return
+        self._parameters[parameter] = True
+        local = getattr(parameter, "_local_tensor", parameter)
+        if not _can_be_changed(local):
+            return
+        change_in_place(local.data, self._generator(name, local), roundoff(local))
+
+    def _changed_input(self, tensor: Tensor, name: str) -> Tensor:
+        if isinstance(tensor, nn.Parameter) or not _can_be_changed(tensor):
+            return tensor
+        copy = tensor.detach().clone()
+        change_in_place(copy, self._generator(name, copy), roundoff(copy))
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            return copy
+        return tensor + (copy - tensor.detach())
+
+    def _generator(self, name: str, tensor: Tensor) -> torch.Generator:
+        drawn = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
+        return torch.Generator(tensor.device).manual_seed(int.from_bytes(drawn[:7], "little"))
+
+
+_under_way: Perturbation | None = None
+
+
+def arguments(
+    engine: Engine, seed: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a top-level call is to get in a run perturbed with ``seed``."""
+    global _under_way
+    if _under_way is None or _under_way.seed != seed or _under_way.sink is not engine.sink:
+        _under_way = Perturbation(seed, engine.sink)
+    return _under_way.enter(engine, module, args, kwargs)
+
+
+def roundoff(tensor: Tensor) -> float:
+    """Unit roundoff of the dtype computations with this tensor round to."""
+    own = torch.finfo(tensor.dtype).eps / 2
+    kind = tensor.device.type
+    if not torch.is_autocast_enabled(kind):
+        return own
+    return max(own, torch.finfo(torch.get_autocast_dtype(kind)).eps / 2)
+
+
+def change_in_place(tensor: Tensor, generator: torch.Generator, size: float) -> None:
+    """``x (1 + size s)`` rounded to the tensor's dtype, element by element."""
+    flat = tensor.view(-1) if tensor.is_contiguous() else None
+    blocks = [tensor] if flat is None else list(flat.split(BLOCK))
+    for block in blocks:
+        sign = torch.randint(0, 2, block.shape, generator=generator, device=block.device, dtype=torch.int8)
+        factor = 1.0 + size * (2.0 * sign.double() - 1.0)
+        block.copy_(block.double() * factor)
+
+
+def _can_be_changed(tensor: Tensor) -> bool:
+    return (
+        tensor.is_floating_point()
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and tensor.numel() > 0
+        and not tensor.is_nested
+        and tensor.dtype.itemsize > 1
+    )
