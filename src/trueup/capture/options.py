@@ -96,6 +96,9 @@ class CaptureOptions:
     evaluation: bool = True
     """also capture forwards without gradients, kept apart from training"""
     stacks: bool = True
+    gradients_from: Path | None = None
+    """folder of gradients to put in place of the program's own in the first captured step, before clipping
+    (``trueup replay --gradients``); None: it keeps its own"""
     seed: int | None = None
     deterministic: bool | None = None
     perturb: int | None = None
@@ -112,6 +115,7 @@ class CaptureOptions:
         """Plain values, for the manifest and for child processes."""
         plain = asdict(self)
         plain["output"] = str(self.output)
+        plain["gradients_from"] = None if self.gradients_from is None else str(self.gradients_from)
         plain["steps"] = None if self.steps.ranges is None else [list(r) for r in self.steps.ranges]
         plain["ranks"] = None if self.ranks.ranges is None else [list(r) for r in self.ranks.ranges]
         plain["data_mode"] = sorted(self.data_mode)
@@ -138,6 +142,8 @@ class CaptureOptions:
         for key in ("data_mode", "store_values_of"):
             if key in values:
                 values[key] = frozenset(values[key])
+        if values.get("gradients_from"):
+            values["gradients_from"] = Path(values["gradients_from"])
         if values.get("scope"):
             values["scope"] = tuple(values["scope"])
         values["names"] = tuple(values.get("names", ()))

@@ -101,6 +101,7 @@ class Adapter:
             "wrapped_by": list(engine.wrapped_by),
             "optimizers": list(engine.training.optimizers.values()),
             "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
+            **({"given_gradients": given.facts()} if (given := engine.training.given) else {}),
             **self._settings([(module, name) for module, name in roots if module is not None]),
         }
 

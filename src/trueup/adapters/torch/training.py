@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from trueup.adapters.torch.given_gradients import GivenGradients, put_given
 from trueup.adapters.torch.labels import labels_of
 from trueup.adapters.torch.trees import split_call
 
@@ -40,6 +41,10 @@ class Training:
         self._recorded: set[int] = set()
         self._watched: weakref.ref[Tensor] | None = None
         self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
+        self.loss_scale: Tensor | None = None
+        """what the loss was last multiplied with before backward"""
+        self.given: GivenGradients | None = None
+        """another run's gradients, to be put in place of the program's own"""
         self.in_closure = False
         """an optimizer is calling back to evaluate the loss anew: steps neither begin nor end"""
 
@@ -131,6 +136,7 @@ class Training:
     def scaled(self, loss: Tensor, scaled: Tensor, scale: Tensor | None) -> None:
         """A gradient scaler made ``scaled`` from ``loss``."""
         self._scaled = weakref.ref(scaled), loss.detach()
+        self.loss_scale = scale
         if scale is not None:
             self.engine.sink.scalar("loss_scale", scale.detach().clone())
 
@@ -148,6 +154,8 @@ class Training:
             if not (engine.sink.active and engine.gradients_on):
                 break
             engine.tensor(engine.parameter_call(parameter, fqn), "param_grad", "accumulated", parameter.grad)
+        if engine.sink.options.gradients_from is not None and engine.sink.active:
+            put_given(self, self._living())
         engine.sink.backward_ended(gradients_present=present)
 
     def backward_failed(self) -> None:
