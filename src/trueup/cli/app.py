@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from trueup import __version__
-from trueup.cli import capture, compare, export, inspect
+from trueup.cli import capture, compare, export, inspect, noise
 from trueup.cli.printing import error_line, hint_line
 from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError
 
 _DEBUG = "TRUEUP_DEBUG"
 _BAD_USE = 2
-_VERBS = ("capture", "compare", "inspect", "export")
+_VERBS = ("capture", "compare", "inspect", "export", "noise")
 _HINTS: dict[type[TrueupError], str] = {
     ConfigError: "trueup {verb} --help lists every option",
     TraceError: "trueup inspect FOLDER shows what a trace holds",
@@ -36,6 +36,7 @@ app.command(name="capture", context_settings={"allow_interspersed_args": False})
 app.command(name="compare")(compare.command)
 app.command(name="inspect")(inspect.command)
 app.command(name="export")(export.command)
+app.command(name="noise", context_settings={"allow_interspersed_args": False})(noise.command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,202 @@
+"""How far the reference is from itself: its noise profile, read, written, and looked up record by record.
+
+``RUN/noise/profile.parquet`` holds one row a (step, rank, place, phase, slot, microbatch) of the reference,
+``RUN/noise/profile.json`` says how it was measured (docs/trace-format.md, "Noise profile").
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from trueup.comparing.rows import Floats, Rows
+from trueup.errors import TraceError
+from trueup.matching.places import places
+from trueup.store import StepTables
+
+SCHEMA_VERSION = 1
+FOLDER = "noise"
+TABLE, FACTS = "profile.parquet", "profile.json"
+KEY = ("place", "phase", "slot", "microbatch")
+MEASURES = ("repeat", "perturbed", "gain")
+SCHEMA: dict[str, Any] = {
+    "step": pl.Int32,
+    "rank": pl.Int32,
+    "place": pl.String,
+    "phase": pl.String,
+    "slot": pl.String,
+    "microbatch": pl.Int32,
+    "repeat": pl.Float64,
+    "perturbed": pl.Float64,
+    "gain": pl.Float64,
+    "num_runs": pl.Int32,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepNoise:
+    """Columns beside Rows; NaN where nothing was measured."""
+
+    repeat: Floats
+    """largest relative difference over plain repeats"""
+    perturbed: Floats
+    """largest over reruns changed by rounding"""
+    gain: Floats
+    """output noise over input noise of the call, largest over reruns"""
+
+    @property
+    def size(self) -> Floats:
+        """The larger of both; NaN where neither was measured."""
+        return np.fmax(self.repeat, self.perturbed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseProfile:
+    """A measured profile.
+
+    Example:
+        >>> NoiseProfile.read(Path("runs/reference")).num_runs      # doctest: +SKIP
+        4
+    """
+
+    table: pl.DataFrame
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    path: Path | None = None
+
+    @property
+    def num_runs(self) -> int:
+        """Reruns it was measured on, plain and perturbed."""
+        return int(self.facts.get("num_repeats", 0)) + int(self.facts.get("num_perturbed", 0))
+
+    def sentences(self) -> list[str]:
+        """What was measured, for a person."""
+        noisy = self.table.select("repeat", "perturbed").fill_nan(None)
+        repeat, perturbed = noisy["repeat"].drop_nulls(), noisy["perturbed"].drop_nulls()
+        said = []
+        if len(repeat):
+            moved = int((repeat > 0).sum())
+            said.append(
+                f"plain repeats: {len(repeat) - moved} of {len(repeat)} records came out bit for bit"
+                + (f"; the others differ by {_spread(repeat.filter(repeat > 0))}" if moved else "")
+            )
+        if (perturbed > 0).any():
+            said.append(f"changed by rounding: records move by {_spread(perturbed.filter(perturbed > 0))}")
+        return [
+            *said,
+            f"noise of {self.table.height} records in {self.path}; compare uses it from now on",
+        ]
+
+    @classmethod
+    def read(cls, path: Path, *, of_run: Mapping[str, Any] | None = None) -> NoiseProfile:
+        """Read a profile from its folder, or from the run it lies in.
+
+        ``of_run`` is the manifest of the run it must have been measured on.
+
+        Raises:
+            TraceError: there is none, it is damaged, of another version, or of an earlier run of the folder.
+        """
+        folder = _folder(path)
+        facts = _read_facts(folder)
+        if of_run is not None and facts.get("run_id") != of_run.get("run_id"):
+            raise TraceError(
+                f"{folder} was measured on another run (id {facts.get('run_id')}) than the one now in "
+                f"{folder.parent} (id {of_run.get('run_id')}). Measure it again: trueup noise --reference "
+                f"{folder.parent} -- COMMAND; or compare with --no-noise."
+            )
+        return cls(table=_read_table(folder / TABLE), facts=facts, path=folder)
+
+    def write(self, run: Path) -> Path:
+        """Write it beside a run, each file by one rename, and return the folder."""
+        folder = run / FOLDER
+        folder.mkdir(exist_ok=True)
+        temporary = folder / f"{TABLE}.writing-{os.getpid()}"
+        self.table.write_parquet(temporary, compression="zstd")
+        temporary.replace(folder / TABLE)
+        temporary = folder / f"{FACTS}.writing-{os.getpid()}"
+        temporary.write_text(json.dumps(dict(self.facts), indent=1), encoding="utf-8")
+        temporary.replace(folder / FACTS)
+        return folder
+
+    def of_rows(self, rows: Rows, step: int, rank: int) -> StepNoise | None:
+        """The noise of every row of a comparison, by the reference's place; None where the profile has
+        nothing of this step and rank."""
+        here = self.table.filter((pl.col("step") == step) & (pl.col("rank") == rank))
+        if here.is_empty():
+            return None
+        keys = keys_of_records(rows.reference.tables).with_row_index("record")
+        found = keys.join(here, on=list(KEY), how="left", maintain_order="left").unique(
+            "record", keep="first", maintain_order=True
+        )
+        at = rows.reference.record
+        columns = {name: _column(found[name], at) for name in MEASURES}
+        return StepNoise(**columns)
+
+
+def keys_of_records(tables: StepTables) -> pl.DataFrame:
+    """KEY for every record of one step on one rank."""
+    names = pl.Series(places(tables.calls), dtype=pl.String)
+    records = tables.records
+    return pl.DataFrame(
+        {
+            "place": names.gather(records["call"]) if records.height else pl.Series([], dtype=pl.String),
+            "phase": records["phase"].cast(pl.String),
+            "slot": records["slot"].cast(pl.String),
+            "microbatch": records["microbatch"].cast(pl.Int32),
+        }
+    )
+
+
+def _column(values: pl.Series, at: np.ndarray[Any, Any]) -> Floats:
+    known = values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    if not len(known):
+        return np.full(len(at), np.nan)
+    return np.where(at >= 0, known[np.maximum(at, 0)], np.nan)
+
+
+def _spread(values: pl.Series) -> str:
+    found = values.to_numpy()
+    return f"{np.median(found):.1e} (median, relative), at most {found.max():.1e}"
+
+
+def _folder(path: Path) -> Path:
+    for folder in (path, path / FOLDER):
+        if (folder / FACTS).exists() or (folder / TABLE).exists():
+            return folder
+    raise TraceError(
+        f"no noise profile in {path}. Measure one with: trueup noise --reference {path} -- python train.py"
+    )
+
+
+def _read_facts(folder: Path) -> dict[str, Any]:
+    again = "measure it again with trueup noise, or compare with --no-noise"
+    try:
+        facts: dict[str, Any] = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TraceError(f"{folder} has no {FACTS}: measuring it was broken off; {again}") from None
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{folder / FACTS} cannot be read ({error}); {again}") from error
+    version = facts.get("schema_version") if isinstance(facts, dict) else None
+    if version != SCHEMA_VERSION:
+        raise TraceError(
+            f"{folder / FACTS} is of version {version!r}, this trueup reads {SCHEMA_VERSION}; {again}"
+        )
+    return facts
+
+
+def _read_table(path: Path) -> pl.DataFrame:
+    again = "measure it again with trueup noise, or compare with --no-noise"
+    try:
+        frame = pl.read_parquet(path, glob=False)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise TraceError(f"{path} cannot be read ({error}); {again}") from error
+    missing = [name for name in SCHEMA if name not in frame.columns]
+    if missing:
+        raise TraceError(f"{path} lacks the columns {missing}: it is no noise profile of version 1; {again}")
+    return frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())

@@ -1,0 +1,244 @@
+"""Measures how far a reference run is from itself: runs its program again, as it was and changed by rounding.
+
+Each rerun is captured as the reference was, compared with it record by record, folded into the profile and
+removed; no more than one of them is on disk at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from trueup import __version__
+from trueup.capture.launch import launch
+from trueup.capture.options import CaptureOptions, StepSet, Task
+from trueup.comparing.metrics import NONE, measure
+from trueup.comparing.noise import MEASURES, SCHEMA, SCHEMA_VERSION, NoiseProfile, keys_of_records
+from trueup.comparing.options import CompareOptions
+from trueup.comparing.pairing import StepPair
+from trueup.comparing.rows import Bools, Floats, Rows, rows_from_match
+from trueup.comparing.values import read_values
+from trueup.errors import ConfigError, NothingCompared
+from trueup.matching import match_step
+from trueup.numerics.dtypes import DTYPES
+from trueup.store import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseOptions:
+    """How often the program is run again.
+
+    Raises:
+        ConfigError: a number below 0, or no rerun at all.
+    """
+
+    num_perturbed: int = 3
+    """reruns with weights and inputs changed by rounding"""
+    num_repeats: int = 1
+    """plain reruns, determinism not asked for from outside"""
+    steps: StepSet | None = None
+    """measure only these steps; None: those the reference holds"""
+    first_seed: int = 0
+    """the perturbed reruns take this seed and those after it"""
+    keep: Path | None = None
+    """leave the reruns' traces below this folder"""
+
+    def __post_init__(self) -> None:
+        if min(self.num_perturbed, self.num_repeats) < 0 or not self.num_perturbed + self.num_repeats:
+            raise ConfigError(
+                f"{self.num_perturbed} perturbed reruns and {self.num_repeats} repeats: "
+                "at least one is wanted"
+            )
+
+
+def measure_noise(
+    reference: Path, command: Sequence[str], options: NoiseOptions, *, say: Callable[[str], None]
+) -> NoiseProfile:
+    """Rerun ``command``, the program of the trace at ``reference``, and leave the profile beside the trace.
+
+    Raises:
+        TraceError: the reference is no trace of trueup's own.
+        ConfigError: a rerun ended with an error, or left no trace.
+        NothingCompared: the reruns have no step or record in common with the reference.
+    """
+    trace = Trace(reference)
+    fold = NoiseFold(trace, options.steps)
+    reruns: list[tuple[str, int | None]] = [("repeat", None)] * options.num_repeats
+    reruns += [("perturbed", options.first_seed + i) for i in range(options.num_perturbed)]
+    with _folder(options.keep) as folder:
+        for number, (kind, seed) in enumerate(reruns):
+            said = "plain" if seed is None else f"changed by rounding, seed {seed}"
+            say(f"rerun {number + 1} of {len(reruns)}: {said}")
+            path = folder / f"{kind}-{number}"
+            rerun_program(trace, command, path, steps=options.steps, seed=seed)
+            fold.add(Trace(path), perturbed=seed is not None)
+            if options.keep is None:
+                shutil.rmtree(path)
+    profile = fold.profile(command=list(command))
+    profile.write(reference)
+    return profile
+
+
+def rerun_program(
+    trace: Trace, command: Sequence[str], output: Path, *, steps: StepSet | None, seed: int | None
+) -> None:
+    """Capture the program as ``trace`` was captured, statistics and sketches enough.
+
+    Raises:
+        ConfigError: it ended with an error, or nothing of it was captured.
+    """
+    was = CaptureOptions.from_json({**trace.manifest.get("options", {}), "output": str(output)})
+    plain = replace(was, perturb=seed, overwrite=True, append=False, stacks=False, first_step=0)
+    if was.sketch:
+        plain = replace(plain, task=Task.STATISTICS, store_values_of=frozenset())
+    if seed is None:
+        plain = replace(plain, deterministic=None)
+    if steps is not None:
+        plain = replace(plain, steps=steps)
+    last: list[str] = []
+    status = launch(plain, command, say=last.append)
+    if status:
+        why = last[-1] if last else f"exit status {status}"
+        raise ConfigError(
+            f"a rerun of the reference's program failed: {why}. Does the command run by itself?"
+        )
+
+
+@dataclass(slots=True)
+class NoiseFold:
+    """Sums over reruns, per step and rank one number a record of the reference."""
+
+    reference: Trace
+    steps: StepSet | None = None
+    num_repeats: int = 0
+    seeds: int = 0
+    _found: dict[tuple[int, int], dict[str, Floats]] = field(default_factory=dict)
+    _keys: dict[tuple[int, int], pl.DataFrame] = field(default_factory=dict)
+
+    def add(self, rerun: Trace, *, perturbed: bool) -> None:
+        """Take one rerun in.
+
+        Raises:
+            NothingCompared: no step and rank in common.
+        """
+        held, common = rerun.steps(), 0
+        for step, ranks in self.reference.steps().items():
+            if self.steps is not None and step not in self.steps:
+                continue
+            for rank in sorted(set(ranks) & set(held.get(step, []))):
+                self._add_step(rerun, step, rank, perturbed)
+                common += 1
+        if not common:
+            raise NothingCompared(
+                f"a rerun of the program of {self.reference.path} has no step in common with it: it holds "
+                f"steps {sorted(held)}, the reference {sorted(self.reference.steps())}. Is it the same command?"
+            )
+        self.seeds += perturbed
+        self.num_repeats += not perturbed
+
+    def _add_step(self, rerun: Trace, step: int, rank: int, perturbed: bool) -> None:
+        mine, theirs = rerun.read(step, rank), self.reference.read(step, rank)
+        rows = rows_from_match(mine, theirs, match_step(mine, theirs))
+        metrics = measure(rows)
+        pair = StepPair(step=step, rank=rank, reference_step=step, reference_rank=rank)
+        read_values(rows, metrics, np.zeros(len(rows)), rerun, self.reference, pair, CompareOptions())
+        known = rows.paired & (metrics.evidence != NONE) & ~np.isnan(metrics.difference)
+        noise = np.where(known, metrics.rel_l2, np.nan)
+        num = theirs.records.height
+        found = self._found.setdefault((step, rank), _nothing(num))
+        self._keys.setdefault((step, rank), keys_of_records(theirs))
+        at = rows.reference.record[known]
+        name = "perturbed" if perturbed else "repeat"
+        found[name][at] = np.fmax(found[name][at], noise[known])
+        found["num_runs"][at] += 1
+        if perturbed:
+            gain = call_gain(rows, noise)[known]
+            found["gain"][at] = np.fmax(found["gain"][at], gain)
+
+    def profile(self, *, command: list[str]) -> NoiseProfile:
+        """What was found so far.
+
+        Raises:
+            NothingCompared: not one record could be compared.
+        """
+        frames = [self._frame(step, rank) for step, rank in sorted(self._found)]
+        table = pl.concat(frames).filter(pl.col("num_runs") > 0)
+        if table.is_empty():
+            raise NothingCompared(
+                f"not one record of {self.reference.path} has a digest, sketch or value to compare its "
+                "reruns with: capture it again with sketches"
+            )
+        manifest = self.reference.manifest
+        facts = {
+            "schema_version": SCHEMA_VERSION,
+            "run_id": manifest.get("run_id"),
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "trueup_version": __version__,
+            "command": command,
+            "level": manifest.get("level"),
+            "num_repeats": self.num_repeats,
+            "num_perturbed": self.seeds,
+            "steps": sorted({step for step, _ in self._found}),
+            "ranks": sorted({rank for _, rank in self._found}),
+        }
+        return NoiseProfile(table=table, facts=facts, path=self.reference.path / "noise")
+
+    def _frame(self, step: int, rank: int) -> pl.DataFrame:
+        found = {
+            name: pl.Series(values, dtype=pl.Float64).fill_nan(None)
+            for name, values in self._found[step, rank].items()
+        }
+        columns = [pl.lit(step, pl.Int32).alias("step"), pl.lit(rank, pl.Int32).alias("rank")]
+        frame = self._keys[step, rank].with_columns(*columns, **found)
+        return frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+
+
+def call_gain(rows: Rows, noise: Floats) -> Floats:
+    """Noise of what a call gives over the largest noise of what it was given; NaN where that is not defined.
+
+    Forward: an output over the call's floating inputs. Backward, the mirror: a gradient leaving over the
+    gradients arriving. Not defined for roots, and where nothing noisy went in.
+    """
+    forward, backward = rows.phase_is("forward"), rows.phase_is("backward")
+    inputs, outputs = rows.slot_starts("input"), rows.slot_starts("output")
+    inner = rows.kind_is("module", "api") & ((rows.of_call("parent") >= 0) | rows.kind_is("api"))
+    floating = _floating(rows) & ~np.isnan(noise)
+    gain = np.full(len(rows), np.nan)
+    for into, out in ((forward & inputs, forward & outputs), (backward & outputs, backward & inputs)):
+        entered = np.zeros(rows.match.reference.num_calls + 1)
+        chosen = into & floating & (rows.reference.call >= 0)
+        np.maximum.at(entered, rows.reference.call[chosen], noise[chosen])
+        entered[-1] = 0.0
+        size = entered[rows.reference.call]
+        defined = out & inner & floating & (size > 0)
+        gain[defined] = noise[defined] / size[defined]
+    return gain
+
+
+def _floating(rows: Rows) -> Bools:
+    words = rows.match.words.dtype
+    table = np.array([w in DTYPES and DTYPES[w].kind in ("float", "complex") for w in words] + [False])
+    return np.asarray(table[rows.reference.dtype])
+
+
+def _nothing(num: int) -> dict[str, Floats]:
+    found = {name: np.full(num, np.nan) for name in MEASURES}
+    return {**found, "num_runs": np.zeros(num)}
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="trueup-noise-") as folder:
+        yield Path(folder)
