@@ -103,6 +103,8 @@ class CaptureOptions:
     deterministic: bool | None = None
     perturb: int | None = None
     """seed of rounding-sized changes of weights and inputs (adapters/torch/perturb.py); None: none"""
+    replay: Path | None = None
+    """folder of a plan whose reference values overwrite the program's own (``trueup replay``); None: none"""
     overwrite: bool = False
     append: bool = False
     """go on in a folder that already holds this run (a second PrecisionDebugger)"""
@@ -115,6 +117,7 @@ class CaptureOptions:
         """Plain values, for the manifest and for child processes."""
         plain = asdict(self)
         plain["output"] = str(self.output)
+        plain["replay"] = None if self.replay is None else str(self.replay)
         plain["gradients_from"] = None if self.gradients_from is None else str(self.gradients_from)
         plain["steps"] = None if self.steps.ranges is None else [list(r) for r in self.steps.ranges]
         plain["ranks"] = None if self.ranks.ranges is None else [list(r) for r in self.ranks.ranges]
@@ -142,6 +145,8 @@ class CaptureOptions:
         for key in ("data_mode", "store_values_of"):
             if key in values:
                 values[key] = frozenset(values[key])
+        if values.get("replay"):
+            values["replay"] = Path(values["replay"])
         if values.get("gradients_from"):
             values["gradients_from"] = Path(values["gradients_from"])
         if values.get("scope"):

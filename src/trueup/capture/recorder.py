@@ -9,12 +9,13 @@ import numpy as np
 
 from trueup.numerics.summary import SUMMARY_DTYPE
 from trueup.store import RunWriter, StepColumns
-from trueup.store.schema import CALLS, RECORDS
+from trueup.store.schema import CALLS, FORCED, RECORDS
 
 _BLOCK_ROWS = 1024
 _ROW_BYTES = SUMMARY_DTYPE.itemsize
 _CALL_COLUMNS = [f.name for f in CALLS if f.name != "call"]
 _RECORD_COLUMNS = [f.name for f in RECORDS]
+_FORCED_COLUMNS = [f.name for f in FORCED]
 
 
 class Recorder:
@@ -29,8 +30,10 @@ class Recorder:
         self.calls: list[tuple[Any, ...]] = []
         self.records: list[tuple[Any, ...]] = []
         self.stacks: dict[int, list[str]] = {}
+        self.forced: list[tuple[Any, ...]] | None = None
+        """what a replay put in place of the program's values; None where nothing is replayed"""
+        self.step = step
         self._writer = writer
-        self._step = step
         self._blocks: list[np.ndarray[Any, Any]] = []
         self._digest = memoryview(b"")
         self._address = 0
@@ -92,7 +95,7 @@ class Recorder:
     def store_values(self, row: int, name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> None:
         """Append contiguous values to the step's chunk files."""
         key = f"{row}:{name}"
-        self._tensors[row] = (self._writer.chunks(self._step).write(key, dtype, shape, data), key)
+        self._tensors[row] = (self._writer.chunks(self.step).write(key, dtype, shape, data), key)
 
     def has_values(self, row: int) -> bool:
         """Whether the values of a row are on disk already."""
@@ -113,6 +116,7 @@ class Recorder:
             summary_placement=list(facts[3]),
             summary_tensor=self._tensors,
             stacks=self.stacks,
+            forced=None if self.forced is None else _columns(self.forced, _FORCED_COLUMNS),
         )
 
     def local_norm(self, slot: str) -> float | None:

@@ -103,6 +103,20 @@ class Trace:
         frames["summaries"] = frames["summaries"].with_row_index("summary").cast({"summary": pl.Int32})
         return StepTables(step=step, rank=rank, **frames)
 
+    def forced(self, step: int, rank: int) -> pl.DataFrame:
+        """What a replay put in place of the program's values.
+
+        Raises:
+            TraceError: it is no replay, or the step or rank is not there.
+        """
+        path = layout.rank_dir(self.path, step, rank) / "forced.parquet"
+        if not path.exists():
+            raise TraceError(
+                f"{self.path} holds no replay of step {step} of rank {rank}; "
+                "give the folder that trueup replay -o FOLDER wrote"
+            )
+        return _checked(_frame(path), path, "forced", schema.FORCED)
+
     def tensor(self, step: int, rank: int, summary: dict[str, Any]) -> StoredTensor | None:
         """The stored values of one row of ``summaries``, mapped, or None where only its summary was kept."""
         if summary.get("tensor") is None:
@@ -155,13 +169,20 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _read_table(path: Path, name: str) -> pl.DataFrame:
+    return _checked(_frame(path), path, name, schema.TABLES[name])
+
+
+def _frame(path: Path) -> pl.DataFrame:
     try:
-        frame = pl.read_parquet(path, memory_map=True, glob=False)
+        return pl.read_parquet(path, memory_map=True, glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise TraceError(
             f"{path} cannot be read ({error}); the step is damaged, leave it out with --steps"
         ) from error
-    missing = [f.name for f in schema.TABLES[name] if f.name not in frame.columns]
+
+
+def _checked(frame: pl.DataFrame, path: Path, name: str, wanted: Any) -> pl.DataFrame:
+    missing = [f.name for f in wanted if f.name not in frame.columns]
     if missing:
         raise TraceError(f"{path} lacks the columns {missing}: it is no {name} table of a version-1 trace")
     return frame

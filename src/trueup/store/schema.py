@@ -63,6 +63,26 @@ SUMMARIES = pa.schema(
     ]
 )
 
+FORCED = pa.schema(
+    [
+        ("record", pa.int32()),
+        ("call", pa.int32()),
+        ("phase", _name),
+        ("slot", _name),
+        ("state", _name),
+        ("reason", _name),
+        ("difference", pa.float64()),
+        ("norm", pa.float64()),
+        ("scale", pa.float64()),
+        ("residual", pa.float64()),
+        ("max_abs_diff", pa.float64()),
+        ("max_ulp_diff", pa.int64()),
+        ("bias_z", pa.float64()),
+        ("reference_record", pa.int32()),
+    ]
+)
+"""Only in a replay: what was looked up of the reference, and what came of it."""
+
 STACKS = pa.schema([("stack", pa.int32()), ("frames", pa.list_(pa.string()))])
 
 TABLES = {"calls": CALLS, "records": RECORDS, "summaries": SUMMARIES, "stacks": STACKS}

@@ -43,6 +43,8 @@ class StepColumns:
     summary_tensor: dict[int, tuple[int, str]] = field(default_factory=dict)
     """row -> (chunk, name) of the stored values"""
     stacks: dict[int, list[str]] = field(default_factory=dict)
+    forced: dict[str, Sequence[Any]] | None = None
+    """of a replay alone"""
 
 
 class RunWriter:
@@ -160,9 +162,9 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def tables_from_columns(columns: StepColumns) -> dict[str, pa.Table]:
-    """The four tables of a step."""
+    """The four tables of a step, and that of a replay where there is one."""
     calls = {"call": np.arange(len(columns.calls["name"]), dtype=np.int32), **columns.calls}
-    return {
+    tables = {
         "calls": _table(calls, schema.CALLS),
         "records": _table(columns.records, schema.RECORDS),
         "summaries": _summaries_table(columns),
@@ -170,6 +172,9 @@ def tables_from_columns(columns: StepColumns) -> dict[str, pa.Table]:
             {"stack": list(columns.stacks), "frames": list(columns.stacks.values())}, schema.STACKS
         ),
     }
+    if columns.forced is not None:
+        tables["forced"] = _table(columns.forced, schema.FORCED)
+    return tables
 
 
 def _table(columns: dict[str, Any], wanted: pa.Schema) -> pa.Table:
