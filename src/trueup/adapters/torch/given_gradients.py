@@ -89,13 +89,17 @@ class GivenGradients:
 
 def put_given(training: Any, parameters: Iterable[tuple[Tensor, str]]) -> None:
     """Put the gradients in place if this backward is the one they are for; loads them at the first."""
-    sink = training.engine.sink
-    if training.given is None:
-        training.given = GivenGradients(sink.options.gradients_from, _rank())
-    if training.given.due(sink.recorder, sink.microbatch):
-        scale = training.loss_scale
-        training.given.put(parameters, scale=1.0 if scale is None else float(scale))
-        training.engine.summariser.forget()
+    engine = training.engine
+    sink = engine.sink
+    try:
+        if training.given is None:
+            training.given = GivenGradients(sink.options.gradients_from, _rank())
+        if training.given.due(sink.recorder, sink.microbatch):
+            scale = training.loss_scale
+            training.given.put(parameters, scale=1.0 if scale is None else float(scale))
+            engine.summariser.forget()
+    except Exception as error:
+        engine.failed("the gradients to be given", error)
 
 
 def _rank() -> int:
