@@ -26,6 +26,9 @@ class Recorder(Protocol):
     def commit(self, dtype: str, shape: tuple[int, ...], placement: str | None) -> int:
         """Number of the row just written, or of an earlier one with the same content."""
 
+    def keep(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
+        """Number of the row just written, whatever it holds."""
+
     def view(self, row: int) -> Any:
         """The row as a numpy void, to read and write its fields."""
 

@@ -67,8 +67,14 @@ class Recorder:
     def new_summary(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
         """Reserve one row whatever it will hold, and return its number."""
         self.next_address()
+        return self.keep(dtype, shape, device, placement)
+
+    def keep(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
+        """Number of the row just written at ``next_address``."""
+        facts = (dtype, shape, device, placement)
+        kind = self._kinds.get(facts)
+        self._kind_of.append(self._kind(facts) if kind is None else kind)
         row = self._rows
-        self._kind_of.append(self._kind((dtype, shape, device, placement)))
         self._rows = row + 1
         return row
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from trueup.adapters.base import Sink
-from trueup.adapters.torch import api, collectives, modules, training
+from trueup.adapters.torch import api, collectives, escapes, modules, training
 from trueup.adapters.torch.engine import Engine, class_name
 from trueup.adapters.torch.settings import configuration_of, settings_of
 
@@ -34,6 +34,7 @@ class Adapter:
         modules.install(engine)
         training.install(engine.training)
         collectives.install(engine)
+        escapes.install(engine)
         self._mode = api.install(engine)
 
     def adopt(self) -> None:

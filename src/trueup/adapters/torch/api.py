@@ -1,7 +1,6 @@
 """API calls: one permanent function mode that looks at one flag while idle.
 
-Without API calls among the sites it only watches for memory that escapes. It is entered once per thread and
-never left (leaving and entering makes compiled code recompile), except around modules whose inference fast
+It is there only when API calls are among the sites, entered once per thread and never left (leaving and entering makes compiled code recompile), except around modules whose inference fast
 path would notice it.
 """
 
@@ -31,7 +30,6 @@ _graph_task = torch._C._current_graph_task_id
 _RULES = yaml.safe_load((Path(__file__).parent / "api_rules.yaml").read_text(encoding="utf-8"))
 _IGNORED = frozenset(_RULES["ignored"])
 _PROPERTIES = frozenset(_RULES["properties"])
-_ESCAPES = frozenset(_RULES["escapes"])
 _UNINITIALISED = frozenset(_RULES["uninitialised"])
 _OVERWRITING = frozenset(_RULES["overwriting"])
 
@@ -60,7 +58,7 @@ class ApiMode(TorchFunctionMode):
             name = _names[func]
         except (KeyError, TypeError):
             name = _name(func)
-        if name is None or not (engine.api_on or name[0] == "!") or engine.local.opaque:
+        if name is None or not engine.api_on or engine.local.opaque:
             return func(*args, **(kwargs or {}))
         return _captured(engine, name, func, args, kwargs)
 
@@ -68,9 +66,6 @@ class ApiMode(TorchFunctionMode):
 def _captured(
     engine: Engine, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
 ) -> Any:
-    if name[0] == "!":
-        engine.summariser.distrust(args)
-        return func(*args, **(kwargs or {}))
     frame = engine.enclosing()
     recorder = engine.sink.recorder
     if frame is None and engine.sink.over:
@@ -142,8 +137,7 @@ def _mode() -> str:
 
 
 def _name(func: Any) -> str | None:
-    """Documented name of a torch function; None when it is no site, with a leading ``!`` when it lets memory
-    escape."""
+    """Documented name of a torch function; None when it is no site."""
     try:
         name = resolve_name(func) or f"{func.__module__}.{func.__qualname__}"
     except AttributeError:
@@ -151,9 +145,7 @@ def _name(func: Any) -> str | None:
     if name.startswith("torch.functional."):  # einsum, split, norm: documented as torch.einsum
         name = "torch." + name.removeprefix("torch.functional.")
     found: str | None = name
-    if name in _ESCAPES:
-        found = f"!{name}"
-    elif (
+    if (
         name in _IGNORED
         or name.startswith(("torch._C.", "profiler."))
         or (name.endswith((".__get__", ".__set__", ".__delete__")) and name not in _PROPERTIES)
@@ -172,7 +164,7 @@ def _enter_thread(mode: ApiMode) -> None:
     Not on top: a program that leaves its own mode takes the top one off, whichever that is.
     """
     local = mode.engine.local
-    if local.has_mode:
+    if local.has_mode or not mode.engine.api_on:
         return
     local.has_mode = True
     above = []
@@ -186,7 +178,7 @@ def _enter_thread(mode: ApiMode) -> None:
 
 def _leave_thread(mode: ApiMode) -> None:
     """Take the mode off this thread's stack until ``_enter_thread``: thousands of calls follow, no sites."""
-    if mode.engine.local.has_mode:
+    if mode.engine.local.has_mode and mode.engine.api_on:
         for other in reversed(_off(mode)):
             torch._C._push_on_torch_function_stack(other)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from trueup.adapters.torch.memory import numpy_of
 from trueup.numerics import digest as digests
 from trueup.numerics import sketch as sketches
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SKETCH_SIZE
@@ -46,11 +47,13 @@ class Queue:
     def flush(self, recorder: Any) -> None:
         """Fill the rows: one transfer a device and kind."""
         for waiting in self._waiting.values():
-            statistics = torch.stack([w[1] for w in waiting]).cpu().numpy()
-            counts = torch.stack([w[2] for w in waiting]).cpu().numpy()
+            statistics = numpy_of(torch.stack([w[1] for w in waiting]).cpu())
+            counts = numpy_of(torch.stack([w[2] for w in waiting]).cpu())
             has_sketch = waiting[0][3] is not None
             sketch = (
-                torch.stack([w[3] for w in waiting if w[3] is not None]).cpu().numpy() if has_sketch else None
+                numpy_of(torch.stack([w[3] for w in waiting if w[3] is not None]).cpu())
+                if has_sketch
+                else None
             )
             for i, (row, *_) in enumerate(waiting):
                 view = recorder.view(row)

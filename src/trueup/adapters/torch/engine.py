@@ -210,9 +210,11 @@ class Engine:
         reason: str | None = None
         try:
             with self.lock:
-                of_module = sink.recorder.calls[call][1] in ("module", "loss")
-                found = self.summariser.row(tensor, phase, slot, of_module=of_module)
-            row, reason = found if isinstance(found, tuple) else (found, None)
+                found = self.summariser.row(tensor, phase, slot, sink.recorder.calls[call][1])
+            if found.__class__ is int:
+                row = found
+            else:
+                row, reason = found
         except Exception as error:
             row, reason = None, self._why_not(tensor, slot, error)
         sink.recorder.records.append((call, phase, slot, microbatch, row, tensor.requires_grad, reason))

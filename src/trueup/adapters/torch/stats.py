@@ -17,6 +17,15 @@ from torch import nn
 
 from trueup.adapters.base import Sink
 from trueup.adapters.torch import device_stats
+from trueup.adapters.torch.memory import (
+    data_ptr,
+    expired,
+    forget_reference,
+    numpy_of,
+    storage_of,
+    storage_ptr,
+    weak_reference,
+)
 from trueup.numerics._native import AVAILABLE, kernels
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
@@ -63,12 +72,12 @@ class Summariser:
                 "the C kernel is not built: summaries are computed by torch operations, several times slower"
             )
 
-    def row(self, tensor: Tensor, phase: str, slot: str, *, of_module: bool = True) -> Row:
+    def row(self, tensor: Tensor, phase: str, slot: str, kind: str = "module") -> Row:
         """Row number of the tensor's summary; with a reason where there is none, or it is special.
 
-        ``of_module``: whether it belongs to a module call, whose values may be wanted where others are not.
+        ``kind`` is the call's: values of module calls may be wanted where others are not.
         """
-        self._of_module = of_module
+        self._kind = kind
         if tensor.__class__ not in _PLAIN_TYPES:
             return self._unusual(tensor, phase, slot)
         return self._plain(tensor, None, phase, slot)
@@ -84,7 +93,7 @@ class Summariser:
             tensor = tensor.resolve_conj().resolve_neg()
         shape = tensor.shape
         strides = None if tensor.is_contiguous() else tensor.stride()
-        pointer = tensor.data_ptr()
+        pointer = data_ptr(tensor)
         large = (numel := tensor.numel()) >= _MEMO_NUMEL
         if large:
             key = (pointer, tensor._version, shape, strides, code, placement)
@@ -104,13 +113,13 @@ class Summariser:
         if self._dedupe:
             row = recorder.commit(dtype, shape, placement)
         else:
-            row = recorder.new_summary(dtype, shape, "cpu", placement)
+            row = recorder.keep(dtype, shape, "cpu", placement)
         if large and phase == "optimizer" and slot == "param" and not self._sink.options.manual_steps:
-            self._carried[key] = recorder.view(row).tobytes(), StorageReference(tensor), probe
+            self._carried[key] = recorder.view(row).tobytes(), StorageReference(storage_of(tensor)), probe
         if self._stores:
             self._store(row, tensor, dtype, shape, phase, slot)
-        if large and not (self._distrusted and tensor.untyped_storage().data_ptr() in self._distrusted):
-            self._memo[key] = (row, StorageReference(tensor), probe)
+        if large and not (self._distrusted and _storage_of(tensor) in self._distrusted):
+            self._memo[key] = (row, StorageReference(storage_of(tensor)), probe)
         return row
 
     # -- what is not a plain strided tensor on the CPU ------------------------------------------
@@ -120,7 +129,7 @@ class Summariser:
         if tensor.device.type == "meta":
             return None, "a meta tensor holds no values"
         shape = tuple(tensor.shape)
-        key = (tensor.data_ptr(), tensor._version, shape, tensor.stride(), dtype, placement)
+        key = (data_ptr(tensor), tensor._version, shape, tensor.stride(), dtype, placement)
         known = self._memo.get(key)
         if known is not None and not tensor.is_cpu and not known[1].expired():
             if self._stores and not self._sink.recorder.has_values(known[0]):
@@ -129,8 +138,8 @@ class Summariser:
         row = self._queue.add(self._sink.recorder, tensor, dtype, shape, placement, self._want)
         if self._stores:
             self._store(row, tensor, dtype, shape, phase, slot)
-        if not (self._distrusted and tensor.untyped_storage().data_ptr() in self._distrusted):
-            self._memo[key] = (row, StorageReference(tensor), 0)
+        if not (self._distrusted and _storage_of(tensor) in self._distrusted):
+            self._memo[key] = (row, StorageReference(storage_of(tensor)), 0)
         return row
 
     def _unusual(self, tensor: Tensor, phase: str, slot: str) -> Row:
@@ -183,7 +192,7 @@ class Summariser:
             flat.numel() == 1
         ):  # one element with any stride counts as contiguous, but not for a change of type
             flat = torch.empty(1, dtype=flat.dtype).copy_(flat)
-        data = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+        data = numpy_of(flat.view(torch.uint8)).data if flat.numel() else memoryview(b"")
         recorder.store_values(row, f"{phase}.{slot}", dtype, shape, data)
 
     def _wanted(self, phase: str, slot: str) -> bool:
@@ -193,7 +202,8 @@ class Summariser:
             return "parameter" in kinds
         if phase == "param_grad":
             return "parameter" in kinds and slot != "local"
-        return self._of_module and "module" in kinds and phase in ("forward", "backward", "loss")
+        of_module = phase in ("forward", "backward", "loss") and self._kind in ("module", "loss")
+        return of_module and "module" in kinds
 
     # -- what is known no longer holds ------------------------------------------
 
@@ -203,15 +213,13 @@ class Summariser:
         self._memo.clear()
         self._carried.clear()
 
-    def distrust(self, args: tuple[Any, ...]) -> None:
-        """The program has taken hold of a tensor's memory: from now on it is summarised every time."""
-        for tensor in args:
-            if (
-                isinstance(tensor, Tensor)
-                and tensor.layout is torch.strided
-                and tensor.__class__ in _PLAIN_TYPES
-            ):
-                self._distrusted[tensor.untyped_storage().data_ptr()] = StorageReference(tensor)
+    def distrust(self, holder: Tensor | torch.UntypedStorage) -> None:
+        """The program has taken hold of this memory: from now on it is summarised every time."""
+        if isinstance(holder, Tensor):
+            if holder.layout is not _STRIDED or holder.__class__ not in _PLAIN_TYPES or holder.is_nested:
+                return
+            holder = storage_of(holder)
+        self._distrusted[storage_ptr(holder)] = StorageReference(holder)
         self._memo.clear()
         self._carried.clear()
 
@@ -239,7 +247,7 @@ class Summariser:
                 return None
             strides = None if tensor.is_contiguous() else tensor.stride()
             address = self._scratch.ctypes.data
-            kernels.summarise(tensor.data_ptr(), tuple(tensor.shape), strides, spec[0], HAS_DIGEST, address)
+            kernels.summarise(data_ptr(tensor), tuple(tensor.shape), strides, spec[0], HAS_DIGEST, address)
             total = (total * 0x9E3779B97F4A7C15 + int(self._scratch["digest"][0])) % (1 << 64)
         return total
 
@@ -249,14 +257,18 @@ class StorageReference:
 
     __slots__ = ("_pointer",)
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._pointer = tensor.untyped_storage()._weak_ref()
+    def __init__(self, storage: Any) -> None:
+        self._pointer = weak_reference(storage)
 
     def expired(self) -> bool:
-        return bool(torch.UntypedStorage._expired(self._pointer))
+        return bool(expired(self._pointer))
 
     def __del__(self) -> None:
-        torch.UntypedStorage._free_weak_ref(self._pointer)
+        forget_reference(self._pointer)
+
+
+def _storage_of(tensor: Tensor) -> int:
+    return int(storage_ptr(storage_of(tensor)))
 
 
 def _placement(tensor: Any) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trueup.adapters.torch.memory import storage_of, storage_ptr
 from trueup.adapters.torch.stats import StorageReference
 
 REASON = "uninitialised memory"
@@ -47,14 +48,14 @@ class Uninitialised:
         """These came from a call that only reserves memory."""
         for _, tensor in tensors:
             if _has_storage(tensor) and tensor.numel():
-                pointer = tensor.untyped_storage().data_ptr()
-                self._left[pointer] = tensor.numel(), StorageReference(tensor)
+                pointer = storage_ptr(storage_of(tensor))
+                self._left[pointer] = tensor.numel(), StorageReference(storage_of(tensor))
 
     def holds(self, tensor: Tensor, name: str, *, first: bool) -> bool:
         """Whether a call of this name finds nothing in this argument; a call that reads it ends that."""
         if not _has_storage(tensor):
             return False
-        pointer = tensor.untyped_storage().data_ptr()
+        pointer = storage_ptr(storage_of(tensor))
         if not self._known(pointer):
             return False
         if (first and _writes(name)) or name in _VIEWS:
@@ -67,7 +68,7 @@ class Uninitialised:
         target = out if isinstance(out, Tensor) else args[0] if args and _writes(name) else None
         if not isinstance(target, Tensor) or not _has_storage(target):
             return
-        pointer = target.untyped_storage().data_ptr()
+        pointer = storage_ptr(storage_of(target))
         if not self._known(pointer):
             return
         numel = target.numel()

@@ -1,0 +1,71 @@
+"""Memory that escapes: a tensor written through ``.data``, ``numpy()``, a pointer or its storage keeps its
+version.
+
+A summary remembered for that version would be stale, so these few attributes of ``torch.Tensor`` and of
+storages tell the summariser whose memory the program has taken hold of. They are looked at when they are
+used and cost nothing else. Capture's own code reads through the plain functions below.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trueup.adapters.torch.engine import Engine
+from trueup.adapters.torch.memory import data_of
+
+_is_compiling = torch.compiler.is_compiling
+
+OF_TENSORS = ("numpy", "__array__", "__dlpack__", "data_ptr", "set_", "apply_", "map_")
+OF_STORAGES = ("__setitem__", "copy_", "fill_", "data_ptr", "resize_", "_swap_data_ptr_")
+"""``Tensor.untyped_storage`` itself stays as it is: compiled code may call it, and only what is done with the
+storage matters"""
+
+_engine: Engine | None = None
+
+
+def install(engine: Engine) -> None:
+    """Put the watched attributes in place, or hand those in place another engine."""
+    global _engine
+    first = _engine is None
+    _engine = engine
+    if not first:
+        return
+    for name in OF_TENSORS:
+        setattr(torch.Tensor, name, _watched(getattr(torch.Tensor, name)))
+    for name in OF_STORAGES:
+        setattr(torch.UntypedStorage, name, _watched(getattr(torch.UntypedStorage, name)))
+    torch.Tensor.data = property(_get_data, _set_data, doc=data_of.__doc__)  # type: ignore[assignment]
+
+
+def _escaped(holder: Any) -> None:
+    engine = _engine
+    if engine is None or not engine.sink.active or engine.in_optimizer or engine.local.opaque:
+        return
+    with engine.lock:
+        engine.summariser.distrust(holder)
+
+
+def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def escaping(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_compiling():
+            _escaped(self)
+        return original(self, *args, **kwargs)
+
+    return escaping
+
+
+def _get_data(self: torch.Tensor) -> torch.Tensor:
+    if not _is_compiling():
+        _escaped(self)
+    return data_of.__get__(self)
+
+
+def _set_data(self: torch.Tensor, value: torch.Tensor) -> None:
+    if not _is_compiling():
+        _escaped(self)
+    data_of.__set__(self, value)
