@@ -27,6 +27,8 @@ class Task(str, Enum):
 
     STATISTICS = "statistics"
     TENSOR = "tensor"
+    OVERFLOW_CHECK = "overflow_check"
+    """nothing until a value that is not finite is made; then its step, and the values that made it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,10 @@ class CaptureOptions:
     store_values_of: frozenset[str] = frozenset()
     """with task statistics: kinds whose values are kept all the same: ``module`` (inputs, outputs, their
     gradients), ``parameter`` (weights, gradients but for each microbatch's own, optimizer state), ``labels``
-    (of the loss call), ``configuration`` (how modules are set); ``--preset diagnose`` keeps all four"""
+    (of the loss call), ``configuration`` (how modules are set); ``--preset diagnose`` keeps all four. Besides:
+    ``integers`` (token ids, labels, masks wherever they go), ``dropout`` (a sample of what it dropped)"""
+    overflow_nums: int | None = 1
+    """with task overflow_check: how many values that are not finite are kept before capture ends; None: all"""
     evaluation: bool = True
     """also capture forwards without gradients, kept apart from training"""
     stacks: bool = True
@@ -105,6 +110,12 @@ class CaptureOptions:
     """seed of rounding-sized changes of weights and inputs (adapters/torch/perturb.py); None: none"""
     replay: Path | None = None
     """folder of a plan whose reference values overwrite the program's own (``trueup replay``); None: none"""
+    learning_rate: float | None = None
+    """every optimizer steps with this one, whatever the program's schedule says; None: with its own"""
+    only_batch: int | None = None
+    """the batch of this number, counted from 0 as the program's DataLoader gives them, is given every time"""
+    skip_batch: int | None = None
+    """the batch of this number is left out, the next one given in its place"""
     overwrite: bool = False
     append: bool = False
     """go on in a folder that already holds this run (a second PrecisionDebugger)"""

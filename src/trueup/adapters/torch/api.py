@@ -16,7 +16,7 @@ import yaml
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._device import DeviceContext
 
-from trueup.adapters.torch import gradients
+from trueup.adapters.torch import dropout, gradients
 from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.modules import FAST_PATHS
 from trueup.adapters.torch.trees import split_call, split_result
@@ -35,6 +35,11 @@ _OVERWRITING = frozenset(_RULES["overwriting"])
 
 _SETITEM = "torch.Tensor.__setitem__"
 """returns nothing: what it wrote is its output all the same"""
+
+_PLACES = ("torch.functional.", "torch._VariableFunctionsClass.")
+"""where functions are defined that are documented as torch's own: torch.einsum, torch._foreach_norm"""
+_UNSEEN = ("torch._C.", "profiler.", "torch._ops.profiler.", "torch.ops.profiler.")
+"""torch's own machinery, and the marks of profilers"""
 
 _names: dict[Any, str | None] = {}
 
@@ -114,6 +119,8 @@ def _captured(
                 if engine.outputs_on and engine.forward_on and name not in _UNINITIALISED:
                     for where, tensor in results:
                         engine.tensor(call, "forward", where, tensor)
+                if name in dropout.NAMES and "dropout" in engine.sink.options.store_values_of:
+                    dropout.note(engine, call, args, kwargs or {}, result)
                 if engine.backward_on and engine.shallow and _grad_enabled():
                     gradients.at_api(engine, call, tracked, results, began)
         except Exception as error:
@@ -142,12 +149,13 @@ def _name(func: Any) -> str | None:
         name = resolve_name(func) or f"{func.__module__}.{func.__qualname__}"
     except AttributeError:
         name = str(func)
-    if name.startswith("torch.functional."):  # einsum, split, norm: documented as torch.einsum
-        name = "torch." + name.removeprefix("torch.functional.")
+    for inner in _PLACES:
+        if name.startswith(inner):
+            name = "torch." + name.removeprefix(inner)
     found: str | None = name
     if (
         name in _IGNORED
-        or name.startswith(("torch._C.", "profiler."))
+        or name.startswith(_UNSEEN)
         or (name.endswith((".__get__", ".__set__", ".__delete__")) and name not in _PROPERTIES)
     ):
         found = None

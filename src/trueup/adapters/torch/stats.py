@@ -185,7 +185,7 @@ class Summariser:
         self, row: int, tensor: Tensor, dtype: str, shape: tuple[int, ...], phase: str, slot: str
     ) -> None:
         recorder = self._sink.recorder
-        if not (self._store_all or self._wanted(phase, slot)) or recorder.has_values(row):
+        if not (self._store_all or self._wanted(phase, slot, dtype)) or recorder.has_values(row):
             return
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         if (
@@ -195,9 +195,15 @@ class Summariser:
         data = numpy_of(flat.view(torch.uint8)).data if flat.numel() else memoryview(b"")
         recorder.store_values(row, f"{phase}.{slot}", dtype, shape, data)
 
-    def _wanted(self, phase: str, slot: str) -> bool:
+    def _wanted(self, phase: str, slot: str, dtype: str) -> bool:
         """Whether the values of this kind are kept where others are not."""
         kinds = self._kinds_stored
+        if (
+            phase in ("forward", "loss")
+            and "integers" in kinds
+            and DTYPES[dtype].kind in ("int", "uint", "bool")
+        ):
+            return True
         if phase in ("param", "optimizer"):
             return "parameter" in kinds
         if phase == "param_grad":
