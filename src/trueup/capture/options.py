@@ -94,10 +94,11 @@ class CaptureOptions:
     store_values_of: frozenset[str] = frozenset()
     """with task statistics: kinds whose values are kept all the same: ``module`` (inputs, outputs, their
     gradients), ``parameter`` (weights, gradients but for each microbatch's own, optimizer state), ``labels``
-    (of the loss call), ``configuration`` (how modules are set); ``--preset diagnose`` keeps all four. Besides:
-    ``integers`` (token ids, labels, masks wherever they go), ``dropout`` (a sample of what it dropped)"""
+    (of the loss call), ``configuration`` (how modules are set); ``--preset diagnose`` keeps all four.
+    Besides: ``integers`` (token ids, labels, masks wherever they go), ``dropout`` (a sample of what it
+    dropped)"""
     overflow_nums: int | None = 1
-    """with task overflow_check: how many values that are not finite are kept before capture ends; None: all"""
+    """with task overflow_check: how many origins are kept before capture ends; None: all"""
     evaluation: bool = True
     """also capture forwards without gradients, kept apart from training"""
     stacks: bool = True

@@ -1,8 +1,9 @@
 """Where a value that is not finite was *made*, told from statistics in execution order.
 
-The same rule while a program runs (task ``overflow_check``) and afterwards, from a trace. A NaN was made by a
-call whose output holds one while no input does; an infinity where no input holds an infinity or a NaN. What a
-mask needs is no alarm: negative infinities that an argument, a buffer or a cast of the smallest number brings.
+The same rule while a program runs (task ``overflow_check``) and afterwards, from a trace. A NaN was made by
+a call whose output holds one while no input does; an infinity where no input holds an infinity or a NaN. What
+a mask needs is no alarm: negative infinities that an argument, a buffer or a cast of the smallest number
+brings.
 """
 
 from __future__ import annotations

@@ -1,0 +1,72 @@
+"""Checks of one run that need no reference: what must be true of any training, whatever it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trueup.diagnosing.checks import (
+    finite,
+    grad_norm,
+    gradients,
+    labels,
+    master_weights,
+    own_batches,
+    range,
+    repeatable,
+    replicas,
+    streams,
+    updates,
+)
+from trueup.diagnosing.checks.outcome import Check, CheckOutcome, Place, Verdict
+from trueup.diagnosing.checks.run import CheckedRun
+from trueup.errors import ConfigError
+from trueup.store import TraceSource
+
+__all__ = ["CHECKS", "Check", "CheckOutcome", "Place", "Verdict", "check_run", "exit_code"]
+
+CHECKS: tuple[Check, ...] = tuple(
+    module.CHECK
+    for module in (
+        labels,
+        finite,
+        range,
+        gradients,
+        grad_norm,
+        updates,
+        master_weights,
+        repeatable,
+        streams,
+        own_batches,
+        replicas,
+    )
+)
+"""in the order a step runs"""
+
+
+def check_run(
+    source: TraceSource, *, again: TraceSource | None = None, only: Sequence[str] = ()
+) -> list[CheckOutcome]:
+    """Every check's outcome for a trace; ``again`` is a trace of the same program run once more.
+
+    Raises:
+        ConfigError: ``only`` names a check that there is not.
+        TraceError: a step cannot be read.
+
+    Example:
+        >>> check_run(open_trace(Path("run")))[0].verdict        # doctest: +SKIP
+        <Verdict.PASSED: 'passed'>
+    """
+    known = {check.name for check in CHECKS}
+    for name in only:
+        if name not in known:
+            raise ConfigError(f"--only {name!r}: there is {', '.join(check.name for check in CHECKS)}")
+    run = CheckedRun(source, again)
+    return [check.check(run) for check in CHECKS if not only or check.name in only]
+
+
+def exit_code(outcomes: Sequence[CheckOutcome]) -> int:
+    """1 where a check failed, else 2 where one is undecided or none had anything to check, else 0."""
+    verdicts = {outcome.verdict for outcome in outcomes}
+    if Verdict.FAILED in verdicts:
+        return 1
+    return 2 if Verdict.UNDECIDED in verdicts or Verdict.PASSED not in verdicts else 0

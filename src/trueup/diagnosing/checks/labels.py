@@ -1,0 +1,272 @@
+"""Token ids, labels and the first loss: in range, shifted exactly once, not all ignored, about ln(vocabulary)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.run import CheckedRun, StepView
+
+_SHIFTS = (1, 0, 2, -1, 3)
+_SURE = 0.99
+"""share of labels that must be the input so many places on"""
+_FEW = 8
+"""positions below which nothing is said of a shift"""
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "bool")
+_SUM = 2
+"""torch's number for reduction="sum" """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """One microbatch: what went into the model and what the loss was made with."""
+
+    view: StepView
+    microbatch: int
+    ids: dict[str, Any] | None
+    labels: dict[str, Any]
+    mask: dict[str, Any] | None
+    loss: float | None
+    vocabulary: int | None
+    ignore_index: int
+    reduction: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What one batch shows: problems first, then facts."""
+
+    problem: str | None = None
+    shift: int | None = None
+    ignored: float = 0.0
+    loss: float | None = None
+
+
+def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
+    batches = [b for step, ranks in run.steps.items() for rank in ranks for b in _batches(run, step, rank)]
+    if not batches:
+        return _without(run, judge)
+    said = [(batch, _look(run, batch)) for batch in batches]
+    numbers: dict[str, Any] = {
+        "batches": len(batches),
+        "vocabulary": batches[0].vocabulary,
+        "shift": said[0][1].shift,
+        "ignored": max(one.ignored for _, one in said),
+        "first_loss": said[0][1].loss,
+    }
+    wrong = [(batch, one.problem) for batch, one in said if one.problem is not None]
+    if wrong:
+        batch, problem = wrong[0]
+        place = batch.view.place(batch.labels, problem)
+        return judge.failed(problem, places=(place, *_input_place(batch)), numbers=numbers)
+    if said[0][1].shift is None:
+        return judge.nothing(
+            "the labels are not the inputs moved along: no next-token model, nothing to hold them against",
+            numbers=numbers, notes=_notes(said),
+        )  # fmt: skip
+    ignored = f"{numbers['ignored']:.0%} of labels ignored"
+    expected = f"first loss {_number(numbers['first_loss'])}" + (
+        f", ln({batches[0].vocabulary}) = {math.log(batches[0].vocabulary):.3g}"
+        if batches[0].vocabulary
+        else ""
+    )
+    sentence = f"labels are the inputs shifted once, ids are in range, {ignored}, {expected}"
+    return judge.passed(sentence, numbers=numbers, notes=_notes(said))
+
+
+def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
+    view = run.view(step, rank)
+    labels = view.of("loss", "labels")
+    losses = {row["call"]: row for row in view.of("loss", "value").iter_rows(named=True)}
+    integers = view.of("forward").filter(pl.col("dtype").is_in(_INTEGERS))
+    roots = integers.filter(
+        (pl.col("kind") == "module") & pl.col("parent").is_null() & pl.col("slot").str.starts_with("input")
+        & (pl.col("mode") == "train") & (pl.col("shape").list.len() == 2)
+    )  # fmt: skip
+    embedded = _embedded(run, view, integers)
+    for row in labels.iter_rows(named=True):
+        before = roots.filter(
+            (pl.col("record") < row["record"]) & (pl.col("microbatch") == row["microbatch"])
+        )
+        candidates = before.to_dicts()
+        ids = next((r for r in candidates if r["digest"] in embedded), None)
+        ids = ids or next((r for r in candidates if "mask" not in r["slot"] and r["dtype"] != "bool"), None)
+        told = json.loads(row["arguments"] or "{}")
+        loss = losses.get(row["call"])
+        yield _Batch(
+            view=view,
+            microbatch=row["microbatch"],
+            ids=ids,
+            labels=row,
+            mask=next((r for r in candidates if "attention_mask" in r["slot"]), None),
+            loss=None if loss is None else loss["maximum"],
+            vocabulary=embedded.get(ids["digest"]) if ids is not None else None,
+            ignore_index=int(told.get("ignore_index", -100)),
+            reduction=int(told.get("reduction", 1)),
+        )
+
+
+def _embedded(run: CheckedRun, view: StepView, integers: pl.DataFrame) -> dict[int, int]:
+    """Digest of ids looked up in a table -> the table's number of rows."""
+    tables = {p["fqn"]: p["shape"] for p in run.facts(view.tables.rank).get("parameters") or []}
+    found: dict[int, int] = {}
+    for row in integers.filter(pl.col("slot") == "input.0").iter_rows(named=True):
+        if row["kind"] == "module" and f"{row['name']}.weight" in tables:
+            found.setdefault(row["digest"], int(tables[f"{row['name']}.weight"][0]))
+    weights = view.of("forward", "input.1").filter(pl.col("name") == "torch.nn.functional.embedding")
+    rows = dict(zip(weights["call"], weights["shape"].to_list(), strict=True))
+    calls = integers.filter(
+        (pl.col("name") == "torch.nn.functional.embedding") & (pl.col("slot") == "input.0")
+    )
+    for row in calls.iter_rows(named=True):
+        if row["call"] in rows:
+            found.setdefault(row["digest"], int(rows[row["call"]][0]))
+    return found
+
+
+def _look(run: CheckedRun, batch: _Batch) -> _Said:
+    rank, step = batch.view.tables.rank, batch.view.tables.step
+    labels = run.values(step, rank, batch.labels)
+    if labels is None:
+        return _Said(problem=None)
+    used = labels.ravel() != batch.ignore_index
+    ignored = 1.0 - float(used.mean()) if used.size else 1.0
+    loss = _mean_loss(batch, int(used.sum()))
+    where = f"step {step}, rank {rank}, microbatch {batch.microbatch}"
+    if not used.any():
+        return _Said(problem=f"{where}: every label is ignored ({batch.ignore_index}), the loss has no term")
+    problem = _out_of_range(batch, labels[labels != batch.ignore_index])
+    shift = None
+    ids = run.values(step, rank, batch.ids) if batch.ids is not None else None
+    if ids is not None:
+        shift, wrong = _shift(ids, labels, batch.ignore_index)
+        problem = problem or wrong or _on_padding(run, batch, ids, labels, shift)
+    if batch is not None and step == 0 and batch.microbatch == 0:
+        problem = problem or _first_loss(batch, loss)
+    return _Said(
+        problem=None if problem is None else f"{where}: {problem}", shift=shift, ignored=ignored, loss=loss
+    )
+
+
+def _out_of_range(batch: _Batch, labels: NDArray[Any]) -> str | None:
+    ids, size = batch.ids, batch.vocabulary
+    if size is None:
+        return None
+    if ids is not None and (ids["minimum"] < 0 or ids["maximum"] >= size):
+        return f"token ids run from {ids['minimum']:.0f} to {ids['maximum']:.0f}, the table has {size} rows"
+    if labels.min() < 0 or labels.max() >= size:
+        return f"labels run from {labels.min()} to {labels.max()}, the vocabulary has {size}"
+    return None
+
+
+def _shift(ids: NDArray[Any], labels: NDArray[Any], ignore_index: int) -> tuple[int | None, str | None]:
+    """By how many places the labels are ahead of the inputs, and what is wrong with that."""
+    samples, length = ids.shape
+    width, rest = divmod(labels.size, samples)
+    if rest or width not in (length, length - 1):
+        return None, None
+    laid = labels.reshape(samples, width)
+    for shift in _SHIFTS:
+        share, num = _agreement(ids, laid, ignore_index, shift)
+        if num < _FEW or share < _SURE:
+            continue
+        if shift == 1:
+            return 1, None
+        wrong = {
+            0: "not shifted: the model predicts the token it is given",
+            -1: "shifted the wrong way: the model predicts the token before",
+        }.get(shift, f"shifted {shift} times: the model predicts the token {shift} places on")
+        return shift, f"labels are {wrong} ({share:.1%} of {num:,} positions)"
+    return None, None
+
+
+def _agreement(ids: NDArray[Any], labels: NDArray[Any], ignore_index: int, shift: int) -> tuple[float, int]:
+    """Share of used labels that equal the input ``shift`` places on, and over how many."""
+    width = labels.shape[1]
+    first, last = max(0, -shift), min(width, ids.shape[1] - shift)
+    if last <= first:
+        return 0.0, 0
+    mine, theirs = labels[:, first:last], ids[:, first + shift : last + shift]
+    used = mine != ignore_index
+    num = int(used.sum())
+    return (float((mine[used] == theirs[used]).mean()) if num else 0.0), num
+
+
+def _on_padding(
+    run: CheckedRun, batch: _Batch, ids: NDArray[Any], labels: NDArray[Any], shift: int | None
+) -> str | None:
+    """Labels that are padding by the attention mask and yet count; one a row, an end of text, is common."""
+    if batch.mask is None or shift != 1:
+        return None
+    mask = run.values(batch.view.tables.step, batch.view.tables.rank, batch.mask)
+    if mask is None or mask.shape != ids.shape or mask.all():
+        return None
+    laid = labels.reshape(ids.shape[0], -1)
+    width = min(laid.shape[1], ids.shape[1] - 1)
+    used = laid[:, :width] != batch.ignore_index
+    padding = mask[:, 1 : width + 1] == 0
+    num = int((used & padding).sum())
+    if num <= ids.shape[0]:
+        return None
+    return f"{num:,} labels are padding by the attention mask and are not ignored"
+
+
+def _mean_loss(batch: _Batch, num_used: int) -> float | None:
+    if batch.loss is None or batch.reduction != _SUM:
+        return batch.loss
+    return batch.loss / max(num_used, 1)
+
+
+def _first_loss(batch: _Batch, loss: float | None) -> str | None:
+    """Beyond one and a half times ln(vocabulary) and 1 the model is surer of wrong tokens than chance."""
+    if loss is None or batch.vocabulary is None or batch.vocabulary < 2:
+        return None
+    expected = math.log(batch.vocabulary)
+    if loss <= 1.5 * expected + 1:
+        return None
+    return (
+        f"the first loss is {loss:.4g}, a model that knows nothing has ln({batch.vocabulary}) = {expected:.4g}: "
+        "look at the initial weights, the labels' alignment, or how the loss is reduced"
+    )
+
+
+def _notes(said: list[tuple[_Batch, _Said]]) -> tuple[str, ...]:
+    batch, first = said[0]
+    if first.loss is None or batch.vocabulary is None or batch.view.tables.step != 0:
+        return ()
+    expected = math.log(batch.vocabulary)
+    if first.loss >= 0.5 * expected:
+        return ()
+    return (
+        f"the first loss, {first.loss:.4g}, is far below ln({batch.vocabulary}) = {expected:.3g}: trained weights, "
+        "or labels that the model can see",
+    )
+
+
+def _input_place(batch: _Batch) -> tuple[Place, ...]:
+    return () if batch.ids is None else (batch.view.place(batch.ids, "the inputs"),)
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4g}"
+
+
+def _without(run: CheckedRun, judge: Judge) -> CheckOutcome:
+    losses = sum(run.view(s, r).of("loss", "value").height for s, ranks in run.steps.items() for r in ranks)
+    if not losses:
+        return judge.undecided("no loss is in the trace: backward() was not seen")
+    options = run.source.manifest.get("options") or {}
+    if "labels" not in (options.get("store_values_of") or []):
+        return judge.undecided("the trace holds no labels; trueup check-run -- COMMAND keeps them")
+    return judge.nothing("the loss is made with no integer labels")
+
+
+CHECK = FunctionCheck("labels", "Ids, labels and the first loss make sense", _judge)

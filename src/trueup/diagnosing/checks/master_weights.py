@@ -1,0 +1,159 @@
+"""Mixed precision: the weights the model computes with are the master weights, rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.run import CheckedRun, StepView
+from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.sketch import relative_error
+
+_HALVES = ("bfloat16", "float16")
+_WIDE = ("float32", "float64")
+_MARGIN = 1.3
+"""over the largest relative rounding error: the sketch's own uncertainty"""
+_MAX_PLACES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    step: int
+    view: StepView
+    copy: dict[str, Any]
+    master: dict[str, Any]
+
+
+def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
+    rank = next(iter(run.ranks), None)
+    if rank is None:
+        return judge.undecided("no whole step was captured")
+    low = [p["fqn"] for p in run.parameters(rank) if p["dtype"] in _HALVES and p["requires_grad"]]
+    if not low:
+        return judge.nothing("no weight is kept in half precision")
+    pairs = list(_pairs(run, rank))
+    if not pairs:
+        return _without_masters(run, judge, rank, low)
+    wrong = [(pair, why) for pair in pairs if (why := _difference(run, rank, pair)) is not None]
+    exact = sum(pair.copy["tensor"] is not None and pair.master["tensor"] is not None for pair in pairs)
+    numbers = {"pairs": len(pairs), "wrong": len(wrong), "bit_for_bit": exact}
+    if wrong:
+        places = tuple(_place(pair, why) for pair, why in wrong[:_MAX_PLACES])
+        sentence = (
+            f"{len(wrong):,} of {len(pairs):,} working copies are not the rounded master weights: first "
+            f"{places[0].site}, {places[0].detail}"
+        )
+        advice = "copy the master weights to the model after every optimizer.step()"
+        return judge.failed(sentence, places=places, numbers=numbers, next=advice)
+    how = "bit for bit" if exact == len(pairs) else "by largest, smallest and sketch"
+    return judge.passed(
+        f"{len(pairs):,} working copies equal their master weights, rounded ({how})", numbers=numbers
+    )
+
+
+def _pairs(run: CheckedRun, rank: int) -> Iterator[_Pair]:
+    """Working copies at the start of a step with the master weights after the update before it."""
+    steps = [step for step, ranks in run.steps.items() if rank in ranks]
+    for step in steps:
+        if step + 1 not in steps:
+            continue
+        view = run.view(step + 1, rank)
+        copies = [r for r in view.of("param", "value").to_dicts() if r["dtype"] in _HALVES]
+        known = {row["name"] for row in copies}
+        updated = run.view(step, rank).of("optimizer").to_dicts()
+        inside = _in_state(updated, known)
+        apart = [
+            r for r in updated if r["slot"] == "param" and r["name"] not in known and r["dtype"] in _WIDE
+        ]
+        taken: set[str] = set()
+        for copy in copies:
+            master = inside.get(copy["name"]) or _nearest(copy, apart, taken)
+            if master is not None:
+                taken.add(master["name"])
+                yield _Pair(step=step, view=view, copy=copy, master=master)
+
+
+def _in_state(updated: list[dict[str, Any]], known: set[str]) -> dict[str, dict[str, Any]]:
+    """Master weights that the optimizer keeps in its state: ``state.master``, ``state.fp32_param`` and the like."""
+    words = ("master", "fp32", "float32")
+    found = {}
+    for row in updated:
+        named = any(word in row["slot"].lower() for word in words)
+        if row["name"] in known and row["slot"].startswith("state.") and named and row["dtype"] in _WIDE:
+            found[row["name"]] = row
+    return found
+
+
+def _nearest(copy: dict[str, Any], masters: list[dict[str, Any]], taken: set[str]) -> dict[str, Any] | None:
+    """The master weight of the same shape that is nearest to the copy: groups may be in any order."""
+    same = [m for m in masters if m["shape"] == copy["shape"] and m["name"] not in taken]
+    distances = [_relative(copy, m) for m in same]
+    known = [(d, at) for at, d in enumerate(distances) if d is not None]
+    return same[min(known)[1]] if known else None
+
+
+def _relative(copy: dict[str, Any], master: dict[str, Any]) -> float | None:
+    if copy["sketch"] is None or master["sketch"] is None or not master["l2_norm"]:
+        return 0.0 if copy["l2_norm"] == master["l2_norm"] else None
+    sides = [np.frombuffer(row["sketch"], "<f4")[None] for row in (copy, master)]
+    return float(relative_error(sides[0], sides[1], np.array([master["l2_norm"]]))[0])
+
+
+def _difference(run: CheckedRun, rank: int, pair: _Pair) -> str | None:
+    """Why the copy is not the master rounded; None where it is, as far as the trace tells."""
+    copy, master = pair.copy, pair.master
+    mine, theirs = run.values(pair.step + 1, rank, copy), run.values(pair.step, rank, master)
+    if mine is not None and theirs is not None:
+        num = int((mine.view(np.uint16) != _bits(theirs, copy["dtype"])).sum())
+        return f"{num:,} of {mine.size:,} values are not the rounded master's" if num else None
+    for name, word in (("maximum", "largest"), ("minimum", "smallest")):
+        if copy[name] is None or master[name] is None:
+            continue
+        rounded = _value(_bits(np.array([master[name]], np.float32), copy["dtype"]), copy["dtype"])
+        if rounded != copy[name]:
+            return f"its {word} value is {copy[name]:.6g}, the master's is {master[name]:.6g}, rounded {rounded:.6g}"
+    distance = _relative(copy, master)
+    allowed = _MARGIN * DTYPES[copy["dtype"]].eps
+    if distance is not None and distance > allowed:
+        return f"it is {distance:.2g} away from the master (relative), rounding explains {allowed:.2g}"
+    return None
+
+
+def _bits(values: NDArray[Any], dtype: str) -> NDArray[np.uint16]:
+    """Rounded to nearest even, as the bits of a half-precision dtype; NaN stays NaN."""
+    with np.errstate(over="ignore"):
+        if dtype == "float16":
+            return values.astype(np.float16).view(np.uint16)
+        wide = values.astype(np.float32).view(np.uint32)
+    rounded = (wide + 0x7FFF + ((wide >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
+
+
+def _value(bits: NDArray[np.uint16], dtype: str) -> float:
+    if dtype == "float16":
+        return float(bits.view(np.float16)[0])
+    return float((bits.astype(np.uint32) << 16).view(np.float32)[0])
+
+
+def _place(pair: _Pair, why: str) -> Place:
+    return pair.view.place(pair.copy, f"{why}; master {pair.master['name']} {pair.master['slot']}")
+
+
+def _without_masters(run: CheckedRun, judge: Judge, rank: int, low: list[str]) -> CheckOutcome:
+    steps = [step for step, ranks in run.steps.items() if rank in ranks]
+    if not any(step + 1 in steps for step in steps):
+        return judge.undecided("two steps in a row are needed: the update of one, the weights of the next")
+    dtype = next(p["dtype"] for p in run.parameters(rank) if p["fqn"] == low[0])
+    eps = 2 * DTYPES[dtype].eps
+    return judge.nothing(
+        f"{len(low):,} weights are {dtype} and no master weights were seen: an update below {eps / 2:.2g} of a "
+        "weight is lost"
+    )
+
+
+CHECK = FunctionCheck("master_weights", "The working copy is the rounded master weight", _judge)

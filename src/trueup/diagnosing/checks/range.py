@@ -1,0 +1,133 @@
+"""Numbers near the ends of their dtype: values about to overflow, gradients flushed to zero."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import polars as pl
+
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.run import CheckedRun, StepView
+from trueup.numerics.dtypes import DTYPES
+
+NEAR_MAXIMUM = 0.5
+"""share of the largest number of a dtype from which on a value counts as about to overflow"""
+_FEW = 0.1
+"""share of gradients that may lie below the smallest normal number before the check fails"""
+_HALVES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+_MAX_PLACES = 5
+
+
+def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
+    large: list[Place] = []
+    small: list[Place] = []
+    num_gradients = num_small = num_small_parameters = num_floating = 0
+    for step, ranks in run.steps.items():
+        for rank in ranks:
+            view = run.view(step, rank)
+            num_floating += view.records.filter(pl.col("dtype").is_in(_FLOATS)).height
+            scaled = bool(run.scalars(rank).get(step, {}).get("loss_scale"))
+            large += _near_maximum(view, scaled=scaled)
+            gradients = _half_gradients(view)
+            num_gradients += gradients.height
+            below = gradients.filter(pl.col("rms") < pl.col("normal"))
+            num_small += below.height
+            num_small_parameters += below.filter(pl.col("phase") == "param_grad").height
+            small += [view.place(row, _small_detail(row)) for row in below.head(_MAX_PLACES).to_dicts()]
+    numbers = {"floating": num_floating, "half_gradients": num_gradients, "below_normal": num_small}
+    if not num_floating:
+        return judge.undecided("the trace holds no statistics of floating-point tensors")
+    if large:
+        where = f"{large[0].site} in step {large[0].step}"
+        sentence = f"values are about to overflow: {where}; {large[0].detail}"
+        return judge.failed(sentence, places=tuple(large[:_MAX_PLACES]), numbers=numbers)
+    if num_small_parameters or num_small > _FEW * max(num_gradients, 1):
+        sentence = (
+            f"{num_small:,} of {num_gradients:,} gradients in half precision lie below the smallest normal "
+            f"number: first {small[0].site}"
+        )
+        advice = "scale the loss (torch.amp.GradScaler), or compute in bfloat16"
+        return judge.failed(sentence, places=tuple(small[:_MAX_PLACES]), numbers=numbers, next=advice)
+    half = (
+        f"; {num_gradients:,} gradients in half precision lie above the smallest normal"
+        if num_gradients
+        else ""
+    )
+    return judge.passed(f"no value is within half of its dtype's largest{half}", numbers=numbers)
+
+
+_FLOATS = [name for name, dtype in DTYPES.items() if dtype.kind == "float"]
+
+
+def _near_maximum(view: StepView, *, scaled: bool) -> list[Place]:
+    """Outputs near the largest number of their dtype whose inputs are not; a mask's smallest number is meant."""
+    limits = pl.col("dtype").replace_strict(
+        {name: DTYPES[name].max for name in _FLOATS}, default=math.inf, return_dtype=pl.Float64
+    )
+    rows = view.records.with_columns(limit=limits).filter(
+        (pl.max_horizontal(pl.col("maximum").abs(), pl.col("minimum").abs()) > NEAR_MAXIMUM * pl.col("limit"))
+    )
+    fed: set[int] = set()
+    found = []
+    for row in rows.iter_rows(named=True):
+        if row["phase"] == "forward" and row["slot"].startswith("input"):
+            fed.add(row["call"])
+        elif row["phase"] == "forward" and row["kind"] == "api" and row["call"] not in fed:
+            if not _is_mask(row) and not _large_argument(row["arguments"]):
+                found.append(view.place(row, _large_detail(row)))
+        elif row["phase"] in ("param_grad", "param", "optimizer") and not scaled and not _is_state(row):
+            found.append(view.place(row, _large_detail(row)))
+    return found
+
+
+def _is_mask(row: dict[str, Any]) -> bool:
+    """Nothing large but the smallest number there is, or what is left of it after a sum."""
+    return bool(row["maximum"] < NEAR_MAXIMUM * row["limit"] and row["minimum"] <= -0.98 * row["limit"])
+
+
+def _is_state(row: dict[str, Any]) -> bool:
+    return row["phase"] == "optimizer" and row["slot"] != "param"
+
+
+def _large_argument(arguments: str | None) -> bool:
+    """Whether the program itself asked for a number this large."""
+    if not arguments:
+        return False
+    values = json.loads(arguments).values()
+    return any(isinstance(v, (int, float)) and abs(v) > 2.0**14 for v in values)
+
+
+def _large_detail(row: dict[str, Any]) -> str:
+    largest = max(abs(row["maximum"]), abs(row["minimum"]))
+    return f"{largest:.4g} of at most {row['limit']:.4g} in {row['dtype']}"
+
+
+def _half_gradients(view: StepView) -> pl.DataFrame:
+    """Gradients in half precision with ``rms``, over those that are not zero, and the smallest normal number.
+
+    Statistics are of this rank's tensor as it is: under a loss scale, of the scaled gradient.
+    """
+    normal = pl.col("dtype").replace_strict(
+        {name: DTYPES[name].smallest_normal for name in _HALVES}, default=0.0, return_dtype=pl.Float64
+    )
+    phases = pl.col("phase").is_in(["backward", "param_grad"]) & pl.col("dtype").is_in(_HALVES)
+    nonzero = pl.col("numel") - pl.col("num_zero") - pl.col("num_nan")
+    return (
+        view.records.filter(phases & (pl.col("slot") != "clipped"))
+        .with_columns(normal=normal, nonzero=nonzero)
+        .filter(pl.col("nonzero") > 0)
+        .with_columns(rms=pl.col("l2_norm") / pl.col("nonzero").sqrt())
+    )
+
+
+def _small_detail(row: dict[str, Any]) -> str:
+    share = row["num_zero"] / row["numel"]
+    return (
+        f"root mean square {row['rms']:.2g} of what is not zero, smallest normal {row['normal']:.2g} "
+        f"({row['dtype']}); {share:.0%} are zero"
+    )
+
+
+CHECK = FunctionCheck("range", "Values stay clear of overflow and underflow", _judge)

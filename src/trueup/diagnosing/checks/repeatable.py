@@ -1,0 +1,129 @@
+"""Two runs of the same steps, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.run import CheckedRun
+
+_KEY = ["place", "phase", "slot", "microbatch", "nth"]
+_MAX_PLACES = 5
+_KNOWN: list[dict[str, str]] = yaml.safe_load(
+    (Path(__file__).parent / "nondeterministic.yaml").read_text(encoding="utf-8")
+)
+
+
+def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
+    if run.again is None:
+        return judge.nothing("there is one run only; trueup check-run -- COMMAND runs the program twice")
+    again = run.again.steps()
+    shared = [(s, r) for s, ranks in run.steps.items() for r in ranks if r in again.get(s, [])]
+    if not shared:
+        return judge.undecided("the two runs have no step in common")
+    compared = 0
+    for step, rank in shared:
+        joined = _joined(run, step, rank)
+        compared += joined.filter(
+            pl.col("digest").is_not_null() & pl.col("digest_again").is_not_null()
+        ).height
+        apart = joined.filter(pl.col("digest") != pl.col("digest_again"))
+        if apart.height:
+            return _differing(run, judge, step, rank, joined, apart)
+        if _is_other(run, step, rank, joined):
+            return judge.failed(
+                f"the second run makes other calls in step {step} (rank {rank})",
+                places=_only_once(run, step, rank, joined),
+            )
+    if not compared:
+        return judge.undecided("the traces hold no digests; capture without --no-digest")
+    numbers = {"records": compared, "steps": len({s for s, _ in shared})}
+    return judge.passed(f"{compared:,} records are bit-identical in two runs", numbers=numbers)
+
+
+def _joined(run: CheckedRun, step: int, rank: int) -> pl.DataFrame:
+    """Records of the first run in execution order, with the digest and summary of the second."""
+    sides = []
+    for again in (False, True):
+        records = run.view(step, rank, again=again).records
+        nth = pl.int_range(pl.len()).over("place", "phase", "slot", "microbatch")
+        sides.append(records.with_columns(nth=nth))
+    second = sides[1].select(
+        *_KEY, digest_again="digest", shape_again="shape", dtype_again="dtype", found=pl.lit(True)
+    )
+    return sides[0].join(second, on=_KEY, how="left", maintain_order="left")
+
+
+def _differing(
+    run: CheckedRun, judge: Judge, step: int, rank: int, joined: pl.DataFrame, apart: pl.DataFrame
+) -> CheckOutcome:
+    view = run.view(step, rank)
+    first = apart.row(0, named=True)
+    total = joined.filter(pl.col("digest_again").is_not_null()).height
+    numbers = {"step": step, "rank": rank, "differing": apart.height, "records": total}
+    before = joined.filter((pl.col("record") < first["record"]) & pl.col("digest_again").is_not_null()).height
+    cause = _cause(first)
+    places = (view.place(first, cause or ""), *_more_places(run, step, rank, apart, first))
+    if first["phase"] == "param" and step == min(run.steps):
+        return judge.undecided(
+            f"the two runs start from other weights ({first['name']}): the program sets no seed",
+            places=places,
+            numbers=numbers,
+            next="trueup check-run --seed 1 -- COMMAND seeds it from outside",
+        )
+    if first["phase"] == "forward" and first["parent"] is None and first["slot"].startswith("input"):
+        return judge.undecided(
+            f"the two runs read other batches in step {step}: the data's order is not fixed, or the program "
+            "went on from a checkpoint of the first run",
+            places=places,
+            numbers=numbers,
+            next="trueup check-run --seed 1 -- COMMAND seeds it from outside",
+        )
+    sentence = (
+        f"step {step} does not repeat: first {view.site(first)}, after {before:,} records of equal bits"
+    )
+    return judge.failed(
+        sentence,
+        places=places[:_MAX_PLACES],
+        numbers=numbers,
+        next="trueup capture --deterministic, or torch.use_deterministic_algorithms(True) in the program",
+    )
+
+
+def _more_places(
+    run: CheckedRun, step: int, rank: int, apart: pl.DataFrame, first: dict[str, Any]
+) -> list[Place]:
+    """Later calls whose outputs differ though their inputs do not: often there is more than one source."""
+    view = run.view(step, rank)
+    forward = apart.filter((pl.col("phase") == "forward") & (pl.col("kind") == "api"))
+    fed = forward.filter(pl.col("slot").str.starts_with("input"))["call"]
+    later = forward.filter((pl.col("call") != first["call"]) & ~pl.col("call").is_in(fed.implode()))
+    later = later.unique(subset=["call"], keep="first", maintain_order=True)
+    return [view.place(row, _cause(row) or "equal inputs") for row in later.head(_MAX_PLACES).to_dicts()]
+
+
+def _cause(row: dict[str, Any]) -> str | None:
+    """What is known of a call's determinism."""
+    for known in _KNOWN:
+        if str(row["name"]).rpartition(".")[2].rstrip("_") in known["names"].split():
+            where = known.get("phase")
+            if where is None or where == row["phase"]:
+                return known["why"]
+    return None
+
+
+def _is_other(run: CheckedRun, step: int, rank: int, joined: pl.DataFrame) -> bool:
+    missing = joined.filter(pl.col("found").is_null()).height
+    return bool(missing) or run.view(step, rank, again=True).records.height != joined.height
+
+
+def _only_once(run: CheckedRun, step: int, rank: int, joined: pl.DataFrame) -> tuple[Place, ...]:
+    rows = joined.filter(pl.col("found").is_null()).head(_MAX_PLACES).to_dicts()
+    return tuple(run.view(step, rank).place(row, "in the first run only") for row in rows)
+
+
+CHECK = FunctionCheck("repeatable", "A step run twice is bit-identical", _judge)

@@ -1,0 +1,154 @@
+"""Data-parallel ranks hold the same weights and receive the same reduced gradients."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.run import CheckedRun
+
+_MAX_PLACES = 6
+_EXPERT = re.compile(r"(^|\.)experts?(\.|_|$)", re.IGNORECASE)
+_WORDS = {
+    "value": "weights at the start of the step",
+    "accumulated": "gradients after backward",
+    "clipped": "gradients given to the optimizer",
+    "param": "weights after the update",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Difference:
+    step: int
+    name: str
+    slot: str
+    rank: int
+    shapes_differ: bool
+    sharded: bool
+    ratio: float | None
+    """largest L2 norm over smallest"""
+
+
+def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
+    if run.world_size < 2:
+        return judge.nothing("the run has one rank")
+    steps = {step: ranks for step, ranks in run.steps.items() if len(ranks) > 1}
+    if not steps:
+        return judge.undecided("the trace holds one rank only")
+    compared, apart = 0, []
+    for step, ranks in steps.items():
+        count, found = _differences(run, step, ranks)
+        compared += count
+        apart += found
+    numbers = {"ranks": len(run.ranks), "compared": compared, "differing": len(apart)}
+    if not compared:
+        return judge.undecided("no weights with digests are in the trace", numbers=numbers)
+    if not apart:
+        return judge.passed(
+            f"{compared:,} weights and gradients have equal bits on {len(run.ranks)} ranks", numbers=numbers
+        )
+    first = apart[0]
+    places = tuple(_place(one) for one in apart[:_MAX_PLACES])
+    why = _why_not_replicas(run, apart)
+    if why is not None:
+        return judge.undecided(f"{first.name} differs across ranks: {why}", places=places, numbers=numbers)
+    sentence = (
+        f"{_WORDS[first.slot]} differ across ranks in step {first.step}: first {first.name} "
+        f"({len({one.name for one in apart}):,} in all)"
+    )
+    return judge.failed(sentence, places=places, numbers=numbers, next=_advice(first))
+
+
+def _differences(run: CheckedRun, step: int, ranks: list[int]) -> tuple[int, list[_Difference]]:
+    """How many were compared, and what differs, in the order of a step: weights, gradients, updated weights."""
+    frames = []
+    for rank in ranks:
+        view = run.view(step, rank)
+        wanted = pl.col("phase").is_in(["param", "param_grad", "optimizer"]) & pl.col("slot").is_in([*_WORDS])
+        rows = view.records.filter(wanted & pl.col("digest").is_not_null())
+        rows = rows.group_by("name", "slot", maintain_order=True).last()
+        frames.append(rows.with_columns(rank=pl.lit(rank)))
+    together = (
+        pl.concat(frames, how="vertical")
+        .group_by("name", "slot", maintain_order=True)
+        .agg(
+            pl.len(),
+            pl.col("digest").n_unique().alias("digests"),
+            pl.col("shape").n_unique().alias("shapes"),
+            pl.col("placement").is_not_null().any().alias("sharded"),
+            pl.col("l2_norm").max().alias("largest"),
+            pl.col("l2_norm").min().alias("smallest"),
+            pl.col("rank").filter(pl.col("digest") != pl.col("digest").first()).first().alias("rank"),
+        )
+    )
+    together = together.filter(pl.col("len") == len(ranks))
+    together = _reduced_only(together)
+    apart = together.filter(pl.col("digests") > 1).to_dicts()
+    order = list(_WORDS)
+    apart.sort(key=lambda row: order.index(row["slot"]))
+    return together.height, [_difference(step, row) for row in apart]
+
+
+def _reduced_only(frame: pl.DataFrame) -> pl.DataFrame:
+    """Where the optimizer's own gradients are there, those before (a microbatch without reduction) do not count."""
+    clipped = frame.filter(pl.col("slot") == "clipped")["name"]
+    before = (pl.col("slot") == "accumulated") & pl.col("name").is_in(clipped.implode())
+    return frame.filter(~before)
+
+
+def _difference(step: int, row: dict[str, Any]) -> _Difference:
+    return _Difference(
+        step=step,
+        name=row["name"],
+        slot=row["slot"],
+        rank=row["rank"],
+        shapes_differ=row["shapes"] > 1,
+        sharded=row["sharded"],
+        ratio=row["largest"] / row["smallest"] if row["smallest"] else None,
+    )
+
+
+def _why_not_replicas(run: CheckedRun, apart: list[_Difference]) -> str | None:
+    """Why these need not be equal; None where they must."""
+    if all(one.sharded for one in apart):
+        return "the ranks hold shards of it (distributed tensors), which are not replicas"
+    if any(one.shapes_differ for one in apart):
+        return "its shape differs too, so the ranks hold shards"
+    if run.replicated:
+        return None
+    if all(_EXPERT.search(one.name) for one in apart):
+        return "the ranks may hold other experts"
+    first = min(run.steps)
+    if any(one.slot == "value" and one.step == first for one in apart):
+        return (
+            "the ranks start from other weights and are wrapped by nothing that says they are replicas: other "
+            "shards of a model-parallel layout, or a missing broadcast"
+        )
+    return None
+
+
+def _place(one: _Difference) -> Place:
+    norms = "" if one.ratio is None else f"; largest norm over smallest {one.ratio:.4g}"
+    return Place(
+        site=f"{one.name} · {_WORDS[one.slot]}",
+        step=one.step,
+        rank=one.rank,
+        detail=f"differs from rank 0{norms}",
+    )
+
+
+def _advice(first: _Difference) -> str:
+    if first.slot in ("accumulated", "clipped"):
+        return "reduce this gradient over the data-parallel ranks: is it outside the wrapper, or reached by no_sync?"
+    if first.slot == "value":
+        return "broadcast the weights from rank 0 before the first step, and look for code that writes them later"
+    return (
+        "the gradients agree and the update does not: look at the optimizer's settings and state on each rank"
+    )
+
+
+CHECK = FunctionCheck("replicas", "Replicas are equal across ranks", _judge)

@@ -1,0 +1,167 @@
+"""Every parameter with a gradient is changed by the update, and stays changed until the next forward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.run import CheckedRun
+from trueup.numerics.dtypes import DTYPES
+
+_MAX_PLACES = 8
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What became of parameters over the judged steps of one rank."""
+
+    judged: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+    given: set[str] = field(default_factory=set)
+    """parameters some optimizer updated"""
+    strangers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """tensors an optimizer updated that are no parameters of the model, with their shapes"""
+    too_small: dict[str, str] = field(default_factory=dict)
+    """unchanged parameters whose dtype cannot hold so small an update -> why"""
+    steps: list[int] = field(default_factory=list)
+    still: list[str] = field(default_factory=list)
+    """steps that were not judged, and why"""
+
+
+def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
+    rank = next(iter(run.ranks), None)
+    if rank is None:
+        return judge.undecided("no whole step was captured")
+    seen = _look(run, rank)
+    if not seen.judged:
+        why = "; ".join(seen.still) or "no update is among the captured steps"
+        return judge.undecided(f"no update can be judged: {why}", next="capture more steps: --steps 0-4")
+    kept = sorted(seen.judged - seen.changed)
+    numbers = {
+        "parameters": len(seen.judged),
+        "unchanged": len(kept),
+        "steps": seen.steps,
+        "not_given": len([n for n in kept if n not in seen.given]),
+    }
+    notes = tuple(seen.still)
+    if not kept:
+        sentence = f"all {len(seen.judged):,} parameters with a gradient changed in {_steps(seen.steps)}"
+        return judge.passed(sentence, numbers=numbers, notes=notes)
+    shapes = {p["fqn"]: tuple(p["shape"]) for p in run.parameters(rank)}
+    places = tuple(
+        Place(site=name, step=seen.steps[0], rank=rank, detail=_why(name, seen, shapes))
+        for name in kept[:_MAX_PLACES]
+    )
+    sentence = (
+        f"{len(kept):,} of {len(seen.judged):,} parameters with a gradient did not change in "
+        f"{_steps(seen.steps)}: {kept[0]}, {places[0].detail}"
+    )
+    return judge.failed(sentence, places=places, numbers=numbers, notes=notes, next=_advice(kept, seen))
+
+
+def _look(run: CheckedRun, rank: int) -> _Seen:
+    seen = _Seen()
+    known = {p["fqn"] for p in run.facts(rank).get("parameters") or []}
+    steps = [step for step, ranks in run.steps.items() if rank in ranks]
+    for step in steps:
+        view = run.view(step, rank)
+        scalars = run.scalars(rank).get(step, {})
+        rates = scalars.get("learning_rate")
+        if scalars.get("skipped"):
+            seen.still.append(f"step {step} was skipped by the gradient scaler")
+            continue
+        if rates and not any(rates):
+            seen.still.append(f"the learning rate is 0 in step {step}")
+            continue
+        after = _digests(view.of("optimizer", "param"))
+        for name in after:
+            if name in known:
+                seen.given.add(name)
+            else:
+                seen.strangers[name] = tuple(after[name]["shape"])
+        later = _digests(run.view(step + 1, rank).of("param", "value")) if step + 1 in steps else {}
+        if not (after or later):
+            continue
+        seen.steps.append(step)
+        _compare(seen, view.of("param", "value"), after, later, _with_gradient(view.of("param_grad")), rates)
+    return seen
+
+
+def _compare(
+    seen: _Seen,
+    before: pl.DataFrame,
+    after: dict[str, dict[str, Any]],
+    later: dict[str, dict[str, Any]],
+    with_gradient: set[str],
+    rates: list[float] | None,
+) -> None:
+    for name, row in _digests(before).items():
+        then = later.get(name) or after.get(name)
+        if name not in with_gradient or then is None or row["digest"] is None:
+            continue
+        seen.judged.add(name)
+        if then["digest"] != row["digest"]:
+            seen.changed.add(name)
+            continue
+        why = _below_resolution(row, max(rates) if rates else None)
+        if why is None:
+            continue
+        if row["dtype"] in ("float32", "float64"):
+            seen.judged.discard(name)  # a rate this small warms up: no update is due
+        else:
+            seen.too_small[name] = why
+
+
+def _digests(frame: pl.DataFrame) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in frame.iter_rows(named=True)}
+
+
+def _with_gradient(frame: pl.DataFrame) -> set[str]:
+    return set(frame.filter(pl.col("num_zero") < pl.col("numel"))["name"])
+
+
+def _below_resolution(row: dict[str, Any], rate: float | None) -> str | None:
+    """Whether an update of about the learning rate is less than half a step of the dtype at this size."""
+    if rate is None or row["dtype"] not in DTYPES or row["smallest_nonzero"] is None:
+        return None
+    step = 2 * DTYPES[row["dtype"]].eps * row["smallest_nonzero"]
+    if rate >= step / 2:
+        return None
+    return (
+        f"an update of about {rate:.2g} is less than half a step of {row['dtype']} at {row['smallest_nonzero']:.2g} "
+        f"({step:.2g})"
+    )
+
+
+def _why(name: str, seen: _Seen, shapes: dict[str, tuple[int, ...]]) -> str:
+    if name in seen.too_small:
+        return f"the update is lost in rounding: {seen.too_small[name]}"
+    if name in seen.given:
+        return "the optimizer stepped, and the value is the same bits: the update was dropped or undone"
+    if shapes.get(name) in seen.strangers.values():
+        other = next(n for n, shape in seen.strangers.items() if shape == shapes[name])
+        return (
+            f"no optimizer holds it, but one updates {other}, of the same shape and no part of the model: "
+            "stale parameters"
+        )
+    return "no optimizer holds it"
+
+
+def _advice(kept: list[str], seen: _Seen) -> str:
+    if any(name in seen.too_small for name in kept):
+        return "keep master weights in float32"
+    if seen.strangers:
+        return "make the optimizer after the model is moved, wrapped or converted"
+    if any(name not in seen.given for name in kept):
+        return "give the optimizer all of model.parameters()"
+    return "look for code that restores weights after optimizer.step(), or an update scaled to nothing"
+
+
+def _steps(steps: list[int]) -> str:
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+
+
+CHECK = FunctionCheck("updates", "The update changes every parameter", _judge)
