@@ -11,6 +11,7 @@ import torch.distributed as dist
 from trueup.adapters.base import Sink
 from trueup.adapters.torch import api, collectives, escapes, modules, training
 from trueup.adapters.torch.engine import Engine, class_name
+from trueup.adapters.torch.forcing import forcing_from_options
 from trueup.adapters.torch.settings import configuration_of, settings_of
 
 __all__ = ["Adapter"]
@@ -35,11 +36,13 @@ class Adapter:
         training.install(engine.training)
         collectives.install(engine)
         escapes.install(engine)
+        engine.forcing = forcing_from_options(engine)
         self._mode = api.install(engine)
 
     def adopt(self) -> None:
         """The session has other options now."""
         self._engine.adopt(self._sink)
+        self._engine.forcing = forcing_from_options(self._engine)
         self._mode = api.install(self._engine)
 
     def set_models(self, models: list[Any]) -> None:
@@ -102,6 +105,7 @@ class Adapter:
             "wrapped_by": list(engine.wrapped_by),
             "optimizers": list(engine.training.optimizers.values()),
             "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
+            **({} if engine.forcing is None else {"replay": engine.forcing.facts()}),
             **({"given_gradients": given.facts()} if (given := engine.training.given) else {}),
             **self._settings([(module, name) for module, name in roots if module is not None]),
         }

@@ -123,6 +123,8 @@ class Engine:
         self.depths: dict[int, int] = {}
         self.shallow = True
         self.collective_watch: Callable[[Engine], AbstractContextManager[Any]] = lambda _: nullcontext()
+        self.forcing: Any = None
+        """in a replay, what puts the reference's values in place of the program's (``forcing.Forcing``)"""
         self.training = Training(self)
         self.adopt(sink)
 
@@ -199,11 +201,16 @@ class Engine:
             )
             return len(calls) - 1
 
-    def tensor(self, call: int, phase: str, slot: str, tensor: Tensor, microbatch: int | None = None) -> None:
-        """Append one row of records. Call it with torch functions disabled."""
+    def tensor(
+        self, call: int, phase: str, slot: str, tensor: Tensor, microbatch: int | None = None
+    ) -> Tensor | None:
+        """Append one row of records. Call it with torch functions disabled.
+
+        Returns None, but for a gradient in a replay what the program is to go on with in its place.
+        """
         sink = self.sink
         if not sink.active:  # capture has stood aside in the middle of a call
-            return
+            return None
         if microbatch is None:
             microbatch = sink.microbatch
         row: int | None
@@ -218,6 +225,10 @@ class Engine:
         except Exception as error:
             row, reason = None, self._why_not(tensor, slot, error)
         sink.recorder.records.append((call, phase, slot, microbatch, row, tensor.requires_grad, reason))
+        if self.forcing is None:
+            return None
+        replaced: Tensor | None = self.forcing.seen(call, phase, slot, tensor, row)
+        return replaced
 
     def without_values(self, call: int, phase: str, slot: str, tensor: Tensor, reason: str) -> None:
         """Append one row of records for a tensor whose values mean nothing."""
@@ -269,6 +280,8 @@ class Engine:
         self.depths = {}
         self.shallow = True
         self.training.end_step()
+        if self.forcing is not None:
+            self.forcing.end_step()
         self._top_counts, self._top_microbatch = {}, -1
         self._global_counts = {}
         self._parameter_calls = {}

@@ -38,6 +38,9 @@ def edges(tensors: list[tuple[str, Tensor]]) -> Edges:
 
 def at_outputs(engine: Engine, call: int, results: list[tuple[str, Tensor]]) -> None:
     """Record the total gradient arriving at each output of a module call."""
+    if engine.forcing is not None:
+        engine.forcing.at_outputs(call, results)
+        return
     for where, tensor in results:
         if tensor.requires_grad and tensor.grad_fn is not None:
             tensor.register_hook(_Arrival(engine, call, where))
@@ -54,6 +57,9 @@ def at_inputs(
     for _, slots in consumers:
         for _, where in slots:
             uses[where] = uses.get(where, 0) + 1
+    if engine.forcing is not None:
+        engine.forcing.at_inputs(call, uses, consumers)
+        return
     sums = _Sums(engine, call, uses)
     for node, slots in consumers:
         node.register_hook(_Use(sums, _interned(slots)))
@@ -79,7 +85,9 @@ def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, T
     for node, outputs in nodes.items():
         depths[id(node)] = depth
         arriving = _interned(outputs) if engine.outputs_on else ()
-        if arriving or inputs:
+        if engine.forcing is not None:
+            engine.forcing.at_node(call, node, arriving, inputs or ())
+        elif arriving or inputs:
             node.register_hook(_Node(engine, call, arriving, inputs or ()))
     if inputs is None:
         at_inputs(engine, call, tracked, results, began)

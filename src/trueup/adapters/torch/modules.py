@@ -121,6 +121,8 @@ def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
             opaque = _is_opaque(module)
             frame, tracked = _enter(engine, module, parent, args, kwargs, opaque)
             frames.append(frame)
+            if engine.forcing is not None:
+                args, kwargs = engine.forcing.arguments(args, kwargs)
     except Exception as error:
         engine.failed(type(module).__name__, error)
         frame = None
