@@ -23,7 +23,7 @@ _MOST_ROUNDS = 200
 
 def raise_bound(rows: Rows, metrics: Metrics, bound: Floats, scale: Floats) -> Floats:
     """The bound of every row, never lower than given."""
-    first = _first_seen(rows)
+    first = first_seen(rows)
     bound = np.fmax(bound, bound[first])
     inner = rows.kind_is("api") & rows.paired & (rows.of_call("parent") >= 0)
     forward, backward = inner & rows.phase_is("forward"), inner & rows.phase_is("backward")
@@ -49,7 +49,7 @@ def raise_bound(rows: Rows, metrics: Metrics, bound: Floats, scale: Floats) -> F
     return bound
 
 
-def _first_seen(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def first_seen(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """For each row the first row of the same two contents; itself where a side has none."""
     width = int(rows.reference.summary.max(initial=0)) + 2
     both = (rows.target.summary >= 0) & (rows.reference.summary >= 0)

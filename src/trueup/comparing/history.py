@@ -45,6 +45,8 @@ class History:
     """(parameter, slot) -> absolute and relative difference of its optimizer state"""
     update: dict[str, float] = field(default_factory=dict)
     """parameter -> norm of its last update where gradients were not bit-equal"""
+    tainted: bool = False
+    """an earlier step left more than noise in the weights"""
     notes: list[str] = field(default_factory=list)
 
 

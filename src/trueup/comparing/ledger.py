@@ -11,10 +11,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from trueup.comparing.arbiter import Arbitration, arbiter_said, tally
+from trueup.comparing.attribution import ORIGIN, STATUS, Attribution
 from trueup.comparing.judge import (
     DIFFERENT,
     EQUAL,
-    STATUS,
     UNDECIDED,
     UNMATCHED,
     WITHIN,
@@ -22,6 +23,7 @@ from trueup.comparing.judge import (
     bracketed,
 )
 from trueup.comparing.metrics import NONE, Metrics
+from trueup.comparing.origins import likelihood, said_of_row, score_of_row
 from trueup.comparing.owner import owner_of_row
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows
@@ -42,6 +44,9 @@ class First:
     owner: str | None
     before: dict[str, Any]
     hints: list[str]
+    said: list[str] = field(default_factory=list)
+    """why it is called an origin"""
+    likelihood: tuple[bool, int, int] = (True, 0, 0)
 
 
 @dataclass(slots=True)
@@ -51,6 +56,13 @@ class Ledger:
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(phase, status) -> rows"""
     compared: int = 0
+    beyond: int = 0
+    """rows beyond their tolerance"""
+    origin: First | None = None
+    """the likeliest origin"""
+    num_origins: int = 0
+    arbitration: Counter[str] = field(default_factory=Counter)
+    arbitration_first: dict[str, str] = field(default_factory=dict)
     evidence: Counter[str] = field(default_factory=Counter)
     groups: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     """(side, module, name, reason) -> unmatched records"""
@@ -65,14 +77,23 @@ class Ledger:
     pairs: int = 0
 
     def add(
-        self, pair: StepPair, rows: Rows, metrics: Metrics, bound: Bound, verdict: Judgement, table: pa.Table
+        self,
+        pair: StepPair,
+        rows: Rows,
+        metrics: Metrics,
+        bound: Bound,
+        verdict: Judgement,
+        attribution: Attribution,
+        table: pa.Table,
     ) -> None:
         """Take in one step of one rank."""
         status = verdict.status
         phases = rows.match.words.phase
-        tally = np.bincount(rows.phase * len(STATUS) + status, minlength=len(phases) * len(STATUS))
-        for code in np.flatnonzero(tally).tolist():
-            self.counts[phases[code // len(STATUS)], STATUS[code % len(STATUS)]] += int(tally[code])
+        of_both = rows.phase * len(STATUS) + attribution.status
+        counted = np.bincount(of_both, minlength=len(phases) * len(STATUS))
+        for code in np.flatnonzero(counted).tolist():
+            self.counts[phases[code // len(STATUS)], STATUS[code % len(STATUS)]] += int(counted[code])
+        self.beyond += int((status == DIFFERENT).sum())
         self.compared += int(np.isin(status, (EQUAL, WITHIN, DIFFERENT)).sum())
         from trueup.comparing.metrics import EVIDENCE
 
@@ -81,7 +102,8 @@ class Ledger:
                 self.evidence[EVIDENCE[code]] += count
         self._add_open(rows, verdict, table)
         self._add_firsts(pair, rows, verdict, table)
-        self._add_modules(rows, verdict, table)
+        self._add_origin(pair, rows, verdict, attribution, table)
+        self._add_modules(rows, verdict, attribution)
         self._add_limits(pair, rows, verdict)
         if self.pairs == 0:
             self._add_depth(pair, rows, metrics, verdict, table)
@@ -115,18 +137,38 @@ class Ledger:
             known = self.firsts.get(name)
             if known is not None and (known.step, known.order) <= (pair.step, row):
                 continue
-            plain = {column: table[column][row].as_py() for column in table.column_names}
-            self.firsts[name] = First(
-                step=pair.step,
-                rank=pair.rank,
-                order=row,
-                row=plain,
-                owner=owner_of_row(rows, row),
-                before=_before(rows, verdict, table, row),
-                hints=_hints(rows, row),
-            )
+            self.firsts[name] = _first(pair, rows, verdict, table, row)
 
-    def _add_modules(self, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
+    def _add_origin(
+        self, pair: StepPair, rows: Rows, verdict: Judgement, attribution: Attribution, table: pa.Table
+    ) -> None:
+        """Keep the likeliest origin so far."""
+        at = np.flatnonzero(attribution.status == ORIGIN)
+        self.num_origins += len(at)
+        best: tuple[tuple[bool, int, int], int] | None = None
+        for row in at.tolist():
+            plain = {name: table[name][row].as_py() for name in _SCORED}
+            found = likelihood(score_of_row(plain), pair.step, row), row
+            best = found if best is None else min(best, found)
+            if not best[0][0]:
+                break
+        if best is not None and (self.origin is None or best[0] < self.origin.likelihood):
+            self.origin = _first(pair, rows, verdict, table, best[1])
+            self.origin.said, self.origin.likelihood = said_of_row(self.origin.row), best[0]
+
+    def add_arbitration(self, arbitration: Arbitration, table: pa.Table) -> None:
+        """Take in what the arbiter says of one step of one rank."""
+        counts, first = tally(arbitration, table["site"])
+        self.arbitration.update(counts)
+        self.arbitration_first = {**first, **self.arbitration_first}
+
+    def arbitrated(self, path: str) -> dict[str, Any]:
+        """The ``arbiter`` object of result.json."""
+        counts = {name: self.arbitration[name] for name in ("neither", "target", "reference")}
+        said = arbiter_said(path, counts, self.arbitration_first)
+        return {"path": path, "less_accurate": counts, "first": self.arbitration_first, "sentence": said}
+
+    def _add_modules(self, rows: Rows, verdict: Judgement, attribution: Attribution) -> None:
         scores = np.where(np.isnan(verdict.score), -1.0, verdict.score)
         owner = _module_of_rows(rows)
         frame = pl.DataFrame(
@@ -134,18 +176,14 @@ class Ledger:
                 "module": owner,
                 "phase": rows.phase,
                 "score": scores,
-                "status": verdict.status,
+                "status": attribution.status,
                 "order": np.arange(len(rows)),
             }
         ).filter(pl.col("module") >= 0)
         grouped = frame.group_by("module", "phase").agg(
             pl.col("score").max(),
             pl.col("order").min(),
-            (pl.col("status") == DIFFERENT).any().alias("different"),
-            (pl.col("status") == UNDECIDED).any().alias("undecided"),
-            (pl.col("status") == UNMATCHED).any().alias("unmatched"),
-            (pl.col("status") == WITHIN).any().alias("within"),
-            (pl.col("status") == EQUAL).any().alias("equal"),
+            *((pl.col("status") == code).any().alias(name) for code, name in enumerate(STATUS)),
         )
         types = _types_of_modules(rows)
         words = rows.match.words
@@ -158,9 +196,7 @@ class Ledger:
             worst = _WORST.get(words.phase[row["phase"]])
             if worst is not None and row["score"] >= 0:
                 entry[worst] = max(entry[worst] if entry[worst] is not None else 0.0, row["score"])
-            for status in ("different", "undecided", "unmatched", "within", "equal"):
-                if row[status]:
-                    entry["seen"].add("within_noise" if status == "within" else status)
+            entry["seen"].update(name for name in STATUS if row[name])
 
     def _add_limits(self, pair: StepPair, rows: Rows, verdict: Judgement) -> None:
         limits = self.limits.setdefault(pair.step, {"loss": 0.0, "gradient": 0.0})
@@ -223,7 +259,7 @@ class Ledger:
     def module_tree(self) -> list[dict[str, Any]]:
         """Modules in execution order with their worst scores and status."""
         tree = sorted(self.modules.values(), key=lambda m: (m["order"], m["depth"]))
-        rank = ("different", "undecided", "unmatched", "within_noise", "equal")
+        rank = ("origin", "amplified", "propagated", "undecided", "unmatched", "within_noise", "equal")
         out = []
         for entry in tree:
             seen = entry["seen"]
@@ -236,6 +272,21 @@ class Ledger:
         columns = ("side", "module", "name", "reason")
         top = self.groups.most_common(MAX_GROUPS)
         return [{**dict(zip(columns, key, strict=True)), "count": count} for key, count in top]
+
+
+_SCORED = ("rel_l2", "tolerance", "score", "gain", "error_in")
+
+
+def _first(pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table, row: int) -> First:
+    return First(
+        step=pair.step,
+        rank=pair.rank,
+        order=row,
+        row={column: table[column][row].as_py() for column in table.column_names},
+        owner=owner_of_row(rows, row),
+        before=_before(rows, verdict, table, row),
+        hints=_hints(rows, row),
+    )
 
 
 _WORST = {

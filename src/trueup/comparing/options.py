@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from trueup.errors import ConfigError
@@ -32,6 +33,10 @@ class CompareOptions:
     """read stored tensors where digests differ; False judges by summaries alone"""
     read_equal_values: bool = False
     """also read tensors whose digests are equal; no effect without stored values"""
+    noise: Path | bool = True
+    """the reference's noise profile: its folder, or True: REFERENCE/noise where there is one, False: none"""
+    arbiter: Path | None = None
+    """a more exact run of the same program, to tell which of the two is the less accurate"""
     num_threads: int | None = None
     """threads that compare stored values; None: as many as there are cores"""
 
@@ -48,4 +53,6 @@ class CompareOptions:
         plain = asdict(self)
         for key in ("steps", "ranks"):
             plain[key] = None if plain[key] is None else sorted(plain[key])
+        plain["noise"] = self.noise if isinstance(self.noise, bool) else str(self.noise)
+        plain["arbiter"] = None if self.arbiter is None else str(self.arbiter)
         return plain

@@ -12,16 +12,21 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from trueup.comparing import arbiter as arbiters
+from trueup.comparing import noise_bound as measured
+from trueup.comparing.attribution import STATUS, attribute
 from trueup.comparing.explained import raise_bound
 from trueup.comparing.history import History, inherited, remember
-from trueup.comparing.judge import STATUS, judge
+from trueup.comparing.inflow import Inflow
+from trueup.comparing.judge import DIFFERENT, WITHIN, Judgement, judge
 from trueup.comparing.ledger import Ledger
-from trueup.comparing.metrics import measure
+from trueup.comparing.metrics import Metrics, measure
+from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.precision import precision_rows
 from trueup.comparing.result import SCHEMA_VERSION, Comparison, plain, write_summary
-from trueup.comparing.rows import Rows, rows_from_match, without_sketches
+from trueup.comparing.rows import Bools, Floats, Rows, rows_from_match, without_sketches
 from trueup.comparing.scalars import compare_scalars
 from trueup.comparing.stacks import StackBook
 from trueup.comparing.table import ResultWriter, table_from_rows
@@ -69,7 +74,13 @@ def compare_sources(
     pairs, notes = step_pairs(target, reference, options)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-    work = _Work(target=target, reference=reference, options=options)
+    work = _Work(
+        target=target,
+        reference=reference,
+        options=options,
+        profile=_profile(reference, options.noise),
+        arbiter=_arbiter(options.arbiter),
+    )
     work.ledger.notes += [*notes, *traces_noted(target, reference)]
     writer = ResultWriter(None if output is None else output / "result.parquet")
     try:
@@ -95,6 +106,9 @@ class _Work:
     target: TraceSource
     reference: TraceSource
     options: CompareOptions
+    profile: NoiseProfile | None = None
+    arbiter: TraceSource | None = None
+    tied: dict[str, str] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     histories: dict[int, History] = field(default_factory=dict)
     stacks: tuple[StackBook, StackBook] = field(default_factory=lambda: (StackBook(), StackBook()))
@@ -111,20 +125,54 @@ class _Work:
         metrics = measure(rows)
         rows = without_sketches(rows)
         del mine, theirs
+        if not self.seen:
+            self.tied = _tied(self.target, pair.rank)
         history = self.histories.setdefault(pair.rank, History())
-        before = rounding_bound(rows, metrics, self.options.tolerance_factor)
+        factor = self.options.tolerance_factor
+        before = rounding_bound(rows, metrics, factor)
         if read_values(rows, metrics, before.relative, self.target, self.reference, pair, self.options):
-            before = rounding_bound(rows, metrics, self.options.tolerance_factor)
-        bound = before.absolute + inherited(rows, metrics, before.absolute, before.scale, history, pair.step)
+            before = rounding_bound(rows, metrics, factor)
+        noise = self._noise(rows, pair)
+        alone = before.absolute
+        if noise is not None:
+            alone = measured.noise_bound(rows, metrics, before, noise, factor)
+        extra = inherited(rows, metrics, alone, before.scale, history, pair.step)
+        bound = alone + extra
+        if noise is not None:
+            bound = measured.widen_updates(rows, metrics, bound, extra, noise, factor)
         bound = raise_bound(rows, metrics, bound, before.scale)
         verdict = judge(rows, metrics, bound)
+        followed = _followed(rows, metrics, alone, extra, verdict, history)
+        inflow = Inflow(rows, tied=self.tied)
+        attribution = attribute(rows, metrics, verdict, before, noise, inflow, followed=followed)
         remember(rows, metrics, history, pair.step)
-        table = table_from_rows(pair, rows, metrics, verdict, self.stacks)
-        self.ledger.add(pair, rows, metrics, before, verdict, table)
+        arbitration = self._arbitration(rows, verdict, pair)
+        table = table_from_rows(pair, rows, metrics, verdict, attribution, arbitration, self.stacks)
+        self.ledger.add(pair, rows, metrics, before, verdict, attribution, table)
+        if arbitration is not None:
+            self.ledger.add_arbitration(arbitration, table)
         if first:
             self.precision.append(precision_rows(rows, pair.rank))
         self.seen.append(_described(rows, pair))
         return table
+
+    def _noise(self, rows: Rows, pair: StepPair) -> StepNoise | None:
+        """The profile's columns for this step; a sentence where it has none."""
+        if self.profile is None:
+            return None
+        noise = self.profile.of_rows(rows, pair.reference_step, pair.reference_rank)
+        if noise is None:
+            self.ledger.notes.append(
+                f"step {pair.reference_step}, rank {pair.reference_rank}: not in the noise profile; "
+                "judged by the dtype bound."
+            )
+        return noise
+
+    def _arbitration(self, rows: Rows, verdict: Judgement, pair: StepPair) -> arbiters.Arbitration | None:
+        if self.arbiter is None:
+            return None
+        sides = self.target, self.reference
+        return arbiters.arbitrate(rows, verdict.tolerance, sides, self.arbiter, pair, self.options)
 
     def summary(self, pairs: list[StepPair]) -> dict[str, Any]:
         """The content of result.json."""
@@ -151,24 +199,31 @@ class _Work:
                 reference=str(self.reference.path),
                 level=manifest.get("level"),
                 command=command,
+                measured=self.profile is not None,
             ),
             "firsts": {name: first.row for name, first in ledger.firsts.items()},
             "counts": _counts(ledger),
             "bracketed": ledger.not_bracketed == 0,
-            "tolerance": {
-                "formula": FORMULA,
-                "origin": "dtype bound",
-                "constants": {
-                    **{f"k_{k}": v for k, v in FACTORS.items()},
-                    "factor": self.options.tolerance_factor,
-                },
-            },
+            "tolerance": self._tolerance(),
+            "arbiter": None if self.arbiter is None else ledger.arbitrated(str(self.arbiter.path)),
             "scalars": scalars,
             "modules": ledger.module_tree(),
             "depth": ledger.depth,
             "local_norms": ledger.local_norms,
             "stacks": {"target": self.stacks[0].frames, "reference": self.stacks[1].frames},
             "notes": list(dict.fromkeys(ledger.notes)),
+        }
+
+    def _tolerance(self) -> dict[str, Any]:
+        """Where tolerances come from, in words and numbers."""
+        constants = {f"k_{k}": v for k, v in FACTORS.items()} | {"factor": self.options.tolerance_factor}
+        if self.profile is None:
+            better = f"trueup noise --reference {self.reference.path} -- COMMAND gives a better one"
+            return {"formula": FORMULA, "origin": f"dtype bound; {better}", "constants": constants}
+        return {
+            "formula": measured.FORMULA + FORMULA,
+            "origin": f"measured noise, {self.profile.num_runs} reruns",
+            "constants": {"K": measured.K, **constants},
         }
 
     def precision_table(self) -> pa.Table:
@@ -182,6 +237,45 @@ class _Work:
         return table
 
 
+def _profile(reference: TraceSource, wanted: Path | bool) -> NoiseProfile | None:
+    """The noise profile to judge by: the one given, or the reference's own where it has one."""
+    if isinstance(wanted, Path):
+        return NoiseProfile.read(wanted)
+    beside = reference.path / FOLDER
+    if not wanted or not (beside / FACTS).exists():
+        return None
+    return NoiseProfile.read(beside, of_run=reference.manifest)
+
+
+def _arbiter(path: Path | None) -> TraceSource | None:
+    from trueup.importers import open_trace
+
+    return None if path is None else open_trace(path)
+
+
+def _tied(trace: TraceSource, rank: int) -> dict[str, str]:
+    """Parameters that share a tensor: name -> the name it is recorded under."""
+    table = trace.rank_facts(rank).get("parameters") or []
+    return {entry["fqn"]: entry["tied_to"] for entry in table if entry.get("tied_to")}
+
+
+def _followed(
+    rows: Rows, metrics: Metrics, alone: Floats, extra: Floats, verdict: Judgement, history: History
+) -> Bools:
+    """Rows held only by a tolerance that was widened for a difference itself beyond tolerance: of a gradient
+    or weight in this step, or of an earlier step. Notes in ``history`` what the next step inherits."""
+    beyond = verdict.status == DIFFERENT
+    widened = (extra > 0) & (metrics.difference > alone) & (verdict.status == WITHIN)
+    of_call = np.zeros(rows.match.target.num_calls + 1, bool)
+    source = beyond & rows.phase_is("param", "param_grad")
+    of_call[rows.target.call[source]] = True
+    of_call[-1] = False
+    followed = widened & (history.tainted | (rows.phase_is("optimizer") & of_call[rows.target.call]))
+    left = rows.phase_is("param", "param_grad", "optimizer")
+    history.tainted |= bool((left & (beyond | followed)).any())
+    return np.asarray(followed)
+
+
 def _counts(ledger: Ledger) -> dict[str, Any]:
     by_phase: dict[str, dict[str, int]] = {}
     totals = dict.fromkeys(STATUS, 0)
@@ -192,6 +286,7 @@ def _counts(ledger: Ledger) -> dict[str, Any]:
     return {
         "compared": ledger.compared,
         **totals,
+        "different": ledger.beyond,
         "num_unmatched": num_unmatched,
         "by_phase": by_phase,
         "unmatched": ledger.unmatched(),

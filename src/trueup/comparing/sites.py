@@ -49,6 +49,27 @@ def module_column(rows: Rows) -> tuple[Codes, list[str]]:
     return codes, list(index)
 
 
+def charged_column(rows: Rows) -> tuple[Codes, list[str]]:
+    """The module charged with a difference at every row (``owner.owner_of_row``), -1 outside every module.
+
+    Inputs of a module call, and gradients arriving at its outputs, are charged to the module around it.
+    """
+    codes, vocabulary = module_column(rows)
+    module = rows.kind_is("module")
+    inputs, outputs = rows.slot_starts("input"), rows.slot_starts("output")
+    outside = module & ((rows.phase_is("forward") & inputs) | (rows.phase_is("backward") & outputs))
+    index = {word: code for code, word in enumerate(vocabulary)}
+    words = rows.match.words
+    table = np.array([index[word] for word in words.name] + [-1], np.int64)
+    parent = rows.of_call("parent")
+    here = rows.target.call >= 0
+    name = np.full(len(rows), -1, np.int64)
+    for half, chosen in ((rows.target, outside & here), (rows.reference, outside & ~here)):
+        at = chosen & (parent >= 0)
+        name[at] = half.side.name[parent[at]]
+    return np.where(outside, table[name], codes), vocabulary
+
+
 def site_column(rows: Rows, half: Half) -> pl.Series:
     """``layers.0.attn · torch.matmul[1] · output.0`` for every row of one side; null where it has nothing."""
     words, side = rows.match.words, half.side

@@ -11,16 +11,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from trueup.comparing.judge import STATUS, Judgement
+from trueup.comparing.arbiter import JUDGED, Arbitration
+from trueup.comparing.attribution import STATUS, Attribution
+from trueup.comparing.judge import Judgement
 from trueup.comparing.metrics import DETAILS, EVIDENCE, NONE, Metrics
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import COUNTS, STATISTICS, Half, Rows
-from trueup.comparing.sites import module_column, site_column
+from trueup.comparing.sites import charged_column, module_column, site_column
 from trueup.comparing.stacks import StackBook
 from trueup.matching.calls import PASSES
 from trueup.matching.codes import Codes
 
 ROW_GROUP = 1 << 15
+
+ATTRIBUTED = ("gain", "error_in", "floor", "arbiter_target", "arbiter_reference")
 
 _CATEGORY = pa.dictionary(pa.int32(), pa.string())
 
@@ -33,7 +37,7 @@ def _schema() -> pa.Schema:
     ]
     fields += [
         (n, _CATEGORY)
-        for n in ("status", "evidence", "reason", "phase", "slot", "kind", "module", "name", "type")
+        for n in ("status", "evidence", "reason", "phase", "slot", "kind", "module", "name", "type", "owner")
     ]
     fields += [
         ("site", pa.string()),
@@ -46,13 +50,15 @@ def _schema() -> pa.Schema:
     for column in ("dtype", "shape"):
         fields += [(f"{side}_{column}", _CATEGORY) for side in ("target", "reference")]
     fields += [("bits_equal", pa.bool_()), ("rel_l2", pa.float64())]
-    fields += [(name, pa.float64()) for name in (*DETAILS, "tolerance", "score")]
+    fields += [(name, pa.float64()) for name in (*DETAILS, "tolerance", "score", *ATTRIBUTED)]
     for column in (*COUNTS, *STATISTICS):
         kind = pa.int64() if column in COUNTS else pa.float64()
         fields += [(f"{side}_{column}", kind) for side in ("target", "reference")]
     fields += [(f"{side}_requires_grad", pa.bool_()) for side in ("target", "reference")]
     for column in ("stack", "global_ordinal"):
         fields += [(f"{side}_{column}", pa.int32()) for side in ("target", "reference")]
+    fields += [(f"{side}_record", pa.int32()) for side in ("target", "reference")]
+    fields += [("less_accurate", _CATEGORY)]
     return pa.schema(fields)
 
 
@@ -60,7 +66,13 @@ SCHEMA = _schema()
 
 
 def table_from_rows(
-    pair: StepPair, rows: Rows, metrics: Metrics, verdict: Judgement, books: tuple[StackBook, StackBook]
+    pair: StepPair,
+    rows: Rows,
+    metrics: Metrics,
+    verdict: Judgement,
+    attribution: Attribution,
+    arbitration: Arbitration | None,
+    books: tuple[StackBook, StackBook],
 ) -> pa.Table:
     """All columns of one step on one rank."""
     words = rows.match.words
@@ -71,7 +83,7 @@ def table_from_rows(
         "step": _same(pair.step, num, pa.int32()),
         "rank": _same(pair.rank, num, pa.int32()),
         "order": pa.array(np.arange(num)),
-        "status": _category(verdict.status, STATUS),
+        "status": _category(attribution.status, STATUS),
         "evidence": _category(metrics.evidence, EVIDENCE),
         "reason": _reasons(verdict.reasons, num),
         "phase": _category(rows.phase, words.phase),
@@ -80,6 +92,7 @@ def table_from_rows(
         "module": _category(*module_column(rows)),
         "name": _category(rows.of_call("name"), words.name),
         "type": _category(rows.of_call("type"), words.type),
+        "owner": _category(*charged_column(rows)),
         "microbatch": _integers(rows.microbatch, pa.int32()),
         "ordinal": _integers(rows.of_call("ordinal"), pa.int32()),
         "mode": _category(rows.of_call("mode"), words.mode),
@@ -89,7 +102,11 @@ def table_from_rows(
         "rel_l2": _numbers(np.where(compared, metrics.rel_l2, np.nan)),
         "tolerance": _numbers(verdict.tolerance),
         "score": _numbers(verdict.score),
+        "gain": _numbers(attribution.gain),
+        "error_in": _numbers(attribution.error_in),
+        "floor": _numbers(attribution.floor),
     }
+    columns |= _of_arbitration(arbitration, num)
     site, reference_site = site_column(rows, rows.target), site_column(rows, rows.reference)
     here = site.is_not_null()
     columns["site"] = _strings(site.zip_with(here, reference_site))
@@ -113,8 +130,21 @@ def table_from_rows(
     return pa.Table.from_arrays([columns[f.name] for f in SCHEMA], schema=SCHEMA)
 
 
+def _of_arbitration(arbitration: Arbitration | None, num: int) -> dict[str, pa.Array]:
+    if arbitration is None:
+        numbers = pa.nulls(num, pa.float64())
+        columns = {"arbiter_target": numbers, "arbiter_reference": numbers}
+        return columns | {"less_accurate": _category(np.full(num, -1), JUDGED)}
+    return {
+        "arbiter_target": _numbers(arbitration.target),
+        "arbiter_reference": _numbers(arbitration.reference),
+        "less_accurate": _category(arbitration.less_accurate, JUDGED),
+    }
+
+
 def _of_half(name: str, half: Half, book: StackBook) -> dict[str, pa.Array]:
     columns = {f"{name}_{k}": _counts(half.statistics[k]) for k in COUNTS}
+    columns[f"{name}_record"] = _integers(half.record, pa.int32())
     columns |= {f"{name}_{k}": _numbers(half.statistics[k]) for k in STATISTICS}
     requires = half.tables.records["requires_grad"].cast(pl.Int8).fill_null(-1).to_numpy()
     stack = half.tables.calls["stack"].cast(pl.Int64).fill_null(-1).to_numpy()

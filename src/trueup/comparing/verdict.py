@@ -32,11 +32,14 @@ def verdict_from(
     reference: str,
     level: str | None,
     command: str,
+    measured: bool = False,
 ) -> dict[str, Any]:
-    """The ``verdict`` object of result.json."""
+    """The ``verdict`` object of result.json; ``measured``: tolerances come from a noise profile."""
     first = min(ledger.firsts.values(), key=lambda f: (f.step, f.order), default=None)
+    if ledger.origin is not None:
+        return _differ(ledger.origin, ledger, scalars, target, reference, level, command)
     if first is not None:
-        return _differ(first, ledger, scalars, target, reference, level, command)
+        return _grown(first, ledger, scalars, target, reference, level, command, measured=measured)
     apart = [
         s
         for s in scalars
@@ -86,9 +89,47 @@ def _differ(
         "rank": first.rank,
         "phase": phase,
         "confidence": confidence(row["evidence"], score, first.before, row["confidence"] or 0.0),
-        "evidence": [*_numbers(row), *_batch(scalars, first.step), *first.hints, *_later(first, ledger)],
+        "evidence": [
+            *_numbers(row),
+            *first.said,
+            *_batch(scalars, first.step),
+            *first.hints,
+            *_later(first, ledger),
+        ],
         "before": _before_said(first.before),
         **_next(first, level, command, target, reference),
+    }
+
+
+def _grown(
+    first: First,
+    ledger: Ledger,
+    scalars: list[dict[str, Any]],
+    target: str,
+    reference: str,
+    level: str | None,
+    command: str,
+    *,
+    measured: bool,
+) -> dict[str, Any]:
+    """Records beyond tolerance, each explained by what it was made from: no place made the error."""
+    verdict = _differ(first, ledger, scalars, target, reference, level, command)
+    entered = first.row["error_in"]
+    came = "" if entered is None else f" ({entered:.2g} at most)"
+    verdict["evidence"].insert(1, f"what it was made from differs already{came}, within what is accepted")
+    if not measured:
+        return verdict
+    phase, where = first.row["phase"], first.row["site"]
+    return verdict | {
+        "outcome": Outcome.UNDECIDED.value,
+        "exit_code": Outcome.UNDECIDED.exit_code,
+        "headline": (
+            "No record was made wrong by more than noise explains, but noise grew beyond its measure, first "
+            f"in {_PHASE_SAID.get(phase, phase)} of step {first.step}, at {where}."
+        ),
+        "confidence": round(0.5 * verdict["confidence"], 3),
+        "next": f"trueup noise -k 8 --reference {reference} -- COMMAND",
+        "next_note": "to know the noise better; or trueup replay, which lets none in",
     }
 
 
@@ -123,11 +164,13 @@ def _batch(scalars: list[dict[str, Any]], step: int) -> list[str]:
 
 
 def _later(first: First, ledger: Ledger) -> list[str]:
-    total = sum(count for (_, status), count in ledger.counts.items() if status == "different")
+    total = ledger.beyond
     others = [name for name in ledger.firsts if name != first.row["phase"]]
     if total <= 1:
         return ["no other record differs beyond its tolerance"]
     where = f", also in {', '.join(sorted(others))}" if others else ""
+    if ledger.num_origins > 1:
+        where += f"; {ledger.num_origins} of them are not explained by what they were made from"
     return [f"{total} of {ledger.compared} compared records differ beyond tolerance in all{where}"]
 
 

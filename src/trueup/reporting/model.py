@@ -106,7 +106,10 @@ class Report:
         """Records per status, most worrying first, without the statuses that did not occur."""
         by_phase = self.by_phase()
         found = {}
+        attributed = any(status in self.counts for status in ("origin", "amplified", "propagated"))
         for status in STATUS_ORDER:
+            if status == "different" and attributed:  # the sum of the three
+                continue
             stated = self.counts.get(status)
             if not isinstance(stated, int):
                 stated = sum(int(counts.get(status) or 0) for counts in by_phase.values())

@@ -1,0 +1,197 @@
+"""What every record was made from, as far as a trace tells, and the largest error among it.
+
+=====================  ==========================================================================
+record                 made from
+=====================  ==========================================================================
+same contents before   the record that had them first: a tensor handed on is no tensor made
+input of a call        what entered the enclosing call, what its earlier calls returned, its own
+                       parameters (the enclosing module's own code made it)
+output of a call       the call's inputs and parameters; of a module, also what its calls returned
+gradient at an output  gradients at the enclosing call's outputs, gradients its later calls sent
+                       back, the activations of all of them
+gradient at an input   gradients at the call's outputs, its activations and parameters, and what
+                       the calls inside sent back
+parameter's gradient   gradients and activations of the modules that use it; accumulated: those of
+                       the microbatches; clipped: the accumulated one
+loss                   what the roots returned
+=====================  ==========================================================================
+
+At top level the "enclosing call" is the microbatch. Where no module's tensors were captured (level L1) it is
+everything before in the microbatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from trueup.comparing.explained import first_seen
+from trueup.comparing.rows import Bools, Floats, Rows
+from trueup.matching.codes import Codes
+
+
+@dataclass(slots=True)
+class Inflow:
+    """The structure of one step's rows, worked out once; ``largest`` then takes any column."""
+
+    rows: Rows
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """parameter -> the name its tensor is recorded under, for parameters that share one"""
+    first: Codes = field(init=False)
+    """row that had the same contents first"""
+    _call: Codes = field(init=False)
+    _parent: Codes = field(init=False)
+    _group: Codes = field(init=False)
+    """rows whose calls have one enclosing call"""
+    _composite: Bools = field(init=False)
+    """per call: calls inside it were captured"""
+
+    def __post_init__(self) -> None:
+        rows = self.rows
+        side = rows.match.target
+        self.first = first_seen(rows)
+        num = side.num_calls
+        self._call = np.where(rows.target.call >= 0, rows.target.call, num)
+        parent = np.append(side.parent, -1)
+        modules = rows.kind_is("module") & rows.phase_is("forward")
+        known = np.zeros(num + 1, bool)
+        known[self._call[modules]] = True
+        if not modules.any():
+            parent = np.full(num + 1, -1)
+        self._parent = np.where(parent >= 0, parent, num)
+        self._group = np.where(self._parent[self._call] < num, self._parent[self._call], -2 - rows.microbatch)
+        self._composite = np.zeros(num + 1, bool)
+        returned = rows.phase_is("forward") & rows.slot_starts("output")
+        self._composite[np.append(side.parent, -1)[self._call[returned]]] = True
+        self._composite[num] = False
+
+    def largest(self, values: Floats) -> Floats:
+        """The largest of ``values`` among what each row was made from; 0 where nothing is known of it."""
+        rows = self.rows
+        given = np.where(np.isnan(values), 0.0, values)
+        forward, backward = rows.phase_is("forward", "collective"), rows.phase_is("backward")
+        inputs, outputs = rows.slot_starts("input"), rows.slot_starts("output")
+        entered = self._by_call(forward & inputs, given)
+        returned = self._by_call(forward & outputs, given)
+        arriving = self._by_call(backward & outputs, given)
+        leaving = self._by_call(backward & inputs, given)
+        own, below = self._parameters(given)
+        inside = np.maximum(self._of_children(entered), self._of_children(returned))
+        inside_back = self._of_children(leaving)
+        call, parent = self._call, self._parent[self._call]
+        top = parent == len(entered) - 1
+        activations = np.maximum(entered, inside)
+        made = np.zeros(len(rows))
+
+        at = forward & inputs
+        before = self._running(forward & outputs, given)
+        around = np.where(top, 0.0, np.maximum(entered, own)[parent])
+        made[at] = np.maximum(before, around)[at]
+
+        at = forward & outputs
+        from_parts = np.maximum(np.maximum(entered, own), inside)
+        made[at] = np.where(self._composite, from_parts, np.maximum(entered, below))[call[at]]
+
+        at = rows.phase_is("loss")
+        made[at] = before[at]
+
+        at = backward & outputs
+        sent = self._running(backward & inputs, given)
+        outside = np.maximum(self._running(rows.phase_is("loss") | (forward & outputs), given), sent)
+        around = np.maximum(np.maximum(arriving, activations), own)[parent]
+        made[at] = np.where(top, outside, np.maximum(sent, around))[at]
+
+        at = backward & inputs
+        within = np.where(self._composite, np.maximum(inside, inside_back), 0.0)
+        parts = [arriving, entered, returned, within, below]
+        made[at] = np.maximum.reduce(parts)[call[at]]
+
+        used = np.maximum.reduce([arriving, entered, within])
+        self._of_gradients(made, given, used)
+        again = self.first < np.arange(len(rows))
+        made[again] = given[self.first[again]]
+        return made
+
+    def _by_call(self, chosen: Bools, values: Floats) -> Floats:
+        """Per call, and 0 for none at the end."""
+        largest = np.zeros(len(self._parent))
+        np.maximum.at(largest, self._call[chosen], values[chosen])
+        largest[-1] = 0.0
+        return largest
+
+    def _of_children(self, by_call: Floats) -> Floats:
+        largest = np.zeros(len(by_call))
+        parents = np.append(self.rows.match.target.parent, -1)
+        np.maximum.at(largest, parents, by_call)
+        largest[-1] = 0.0
+        return largest
+
+    def _running(self, chosen: Bools, values: Floats) -> Floats:
+        """For every row the largest of the chosen ones before it in its group."""
+        frame = pl.DataFrame({"group": self._group, "value": np.where(chosen, values, 0.0)})
+        before = pl.col("value").cum_max().shift(1).over("group").fill_null(0.0)
+        return np.asarray(frame.select(before)["value"].to_numpy())
+
+    def _parameters(self, values: Floats) -> tuple[Floats, Floats]:
+        """Per call the largest over the parameters its module owns, and over all below it."""
+        rows, words = self.rows, self.rows.match.words.name
+        own: dict[str, float] = {}
+        below: dict[str, float] = {}
+        chosen = rows.phase_is("param") & (values > 0) & (rows.target.call >= 0)
+        names = rows.match.target.plain
+        for row in np.flatnonzero(chosen).tolist():
+            for name in self._names(words[names[rows.target.call[row]]]):
+                owner, value = name.rpartition(".")[0], float(values[row])
+                own[owner] = max(own.get(owner, 0.0), value)
+                while True:
+                    below[owner] = max(below.get(owner, 0.0), value)
+                    if not owner:
+                        break
+                    owner = owner.rpartition(".")[0]
+        tables = [np.array([known.get(word, 0.0) for word in words] + [0.0]) for known in (own, below)]
+        at = np.append(np.where(self._is_module(), names, -1), -1)
+        return tables[0][at], tables[1][at]
+
+    def _is_module(self) -> Bools:
+        words = np.array([word == "module" for word in self.rows.match.words.kind] + [False])
+        return np.asarray(words[self.rows.match.target.kind])
+
+    def _names(self, recorded: str) -> list[str]:
+        return [recorded, *(name for name, first in self.tied.items() if first == recorded)]
+
+    def _of_gradients(self, made: Floats, given: Floats, used: Floats) -> None:
+        """Parameter gradients: by the modules that own the parameter, then from slot to slot."""
+        rows, words = self.rows, self.rows.match.words
+        gradients = rows.phase_is("param_grad") & (rows.target.call >= 0)
+        if not gradients.any():
+            return
+        by_name: dict[str, float] = {}
+        names = rows.match.target.plain
+        for at in np.flatnonzero(self._is_module()).tolist():
+            name = words.name[names[at]]
+            by_name[name] = max(by_name.get(name, 0.0), float(used[at]))
+        earlier: dict[tuple[int, str], float] = {}
+        parts = ("local", "accumulated", "clipped")
+        for row in np.flatnonzero(gradients).tolist():
+            call, slot = int(rows.target.call[row]), words.slot[rows.slot[row]]
+            known = parts[: parts.index(slot)][::-1] if slot in parts else ()
+            from_slot = next((earlier[call, part] for part in known if (call, part) in earlier), None)
+            if from_slot is None:
+                from_slot = max(
+                    self._of_owner(name, by_name) for name in self._names(words.name[names[call]])
+                )
+            made[row] = from_slot
+            earlier[call, slot] = max(earlier.get((call, slot), 0.0), float(given[row]))
+
+    @staticmethod
+    def _of_owner(parameter: str, by_name: dict[str, float]) -> float:
+        """What the module that owns a parameter worked on; of one that is never called, the one around it."""
+        owner = parameter.rpartition(".")[0]
+        while owner not in by_name:
+            if not owner:
+                return 0.0
+            owner = owner.rpartition(".")[0]
+        return by_name[owner]

@@ -1,0 +1,72 @@
+"""How large a difference the reference's own measured noise explains at each site.
+
+    ||t - r|| <= factor * K * max(noise * ||r|| * (1 + 4 / sqrt(numel)), u * scale)
+
+- noise: the largest relative difference that reruns of the reference showed at this very site, with the
+  allowance for small tensors because the largest of a few draws of a few numbers says little.
+- u * scale: one rounding of the coarser dtype of both sides, of the record or of its operands where they are
+  larger (tolerance.py): noise below the dtype's own rounding is luck.
+- Where everything before is bit-equal, the rounding bound holds if it is tighter: noise that has not come in
+  cannot go out.
+- Where the reference differs from itself by more than LOTTERY (a gradient that is 0 but for rounding, a
+  routing decision near a tie) the measured size is one draw: the rounding bound holds if it is wider.
+- Updates follow from the gradients that came in and are judged so (history.py); the profile can only widen
+  that, and never where gradient, weight and state were bit-equal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trueup.comparing.metrics import Metrics
+from trueup.comparing.noise import StepNoise
+from trueup.comparing.rows import Floats, Rows
+from trueup.comparing.tolerance import Bound, unit_roundoffs
+
+K = 4.0
+SMALL = 4.0
+LOTTERY = 0.3
+PHASES = ("forward", "loss", "backward", "param_grad", "collective")
+
+FORMULA = (
+    "||t - r|| <= factor * K * max(noise * ||r|| * (1 + 4 / sqrt(numel)), u * max(||r||, operand scale)) + "
+    "inherited; noise: largest relative difference of this site between reruns of the reference, plain and "
+    "changed by rounding; where all before is bit-equal no more than the dtype bound; where noise exceeds "
+    "0.3 and where nothing was measured the dtype bound: "
+)
+
+
+def noise_bound(rows: Rows, metrics: Metrics, rounding: Bound, noise: StepNoise, factor: float) -> Floats:
+    """The bound of every row: measured where there is a measurement, else that of rounding."""
+    measured = measured_size(rows, metrics, noise)
+    floor = _own_roundoff(rows) * rounding.scale
+    bound = factor * K * np.fmax(measured, floor)
+    bound = np.where(rounding.depth == 0, np.minimum(bound, rounding.absolute), bound)
+    bound = np.where(noise.size > LOTTERY, np.fmax(bound, rounding.absolute), bound)
+    known = ~np.isnan(measured) & ~np.isnan(bound) & rows.phase_is(*PHASES)
+    return np.where(known, bound, rounding.absolute)
+
+
+def widen_updates(
+    rows: Rows, metrics: Metrics, bound: Floats, inherited: Floats, noise: StepNoise, factor: float
+) -> Floats:
+    """Bounds of updates, and of the weights they left, where not everything before was bit-equal."""
+    open_ = rows.phase_is("optimizer", "param") & (inherited > 0)
+    return np.where(open_, np.fmax(bound, factor * K * measured_size(rows, metrics, noise)), bound)
+
+
+def measured_size(rows: Rows, metrics: Metrics, noise: StepNoise) -> Floats:
+    """Noise as a norm, with the allowance for small tensors; NaN where none was measured."""
+    numel = np.maximum(np.nan_to_num(rows.reference.numel, nan=1.0), 1.0)
+    return np.asarray(noise.size * metrics.norm * (1.0 + SMALL / np.sqrt(numel)))
+
+
+def floor_of_rows(rows: Rows, noise: StepNoise | None) -> Floats:
+    """Relative difference below which nothing is said: measured noise, never less than one rounding."""
+    own = _own_roundoff(rows)
+    return own if noise is None else np.fmax(own, noise.size)
+
+
+def _own_roundoff(rows: Rows) -> Floats:
+    table = unit_roundoffs(rows.match.words.dtype)
+    return np.fmax(table[rows.target.dtype], table[rows.reference.dtype])

@@ -1,0 +1,131 @@
+"""The origins a comparison found, read from its result, most likely first."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from trueup.comparing.result import open_comparison
+from trueup.types import Basis, Origin, Stage
+
+SURE = 2.0
+"""an origin this many times over what explains it stands before all that are less"""
+_FRAME = re.compile(r"^(?P<place>.+?:\d+)\b")
+
+
+def origins(result: Path) -> list[Origin]:
+    """Origins in the result that ``trueup compare -o RESULT`` left: clear ones first, each in order of time.
+
+    Raises:
+        TraceError: no readable result there.
+
+    Example:
+        >>> [origin.module for origin in origins(Path("out"))]      # doctest: +SKIP
+        ['layers.2.ln1']
+    """
+    comparison = open_comparison(result)
+    found = comparison.records.filter(pl.col("status").cast(pl.String) == "origin").collect()
+    measured = str(comparison.summary.get("tolerance", {}).get("origin", "")).startswith("measured")
+    stacks = comparison.summary.get("stacks") or {}
+    basis = Basis.NOISE if measured else Basis.BOUND
+    slots = comparison.records.select(pl.col("slot").cast(pl.String).unique()).collect()["slot"]
+    has_local = "local" in slots.to_list()
+    made = [_origin(row, basis, stacks, has_local=has_local) for row in found.iter_rows(named=True)]
+    return sorted(made, key=lambda origin: likelihood(origin.score, origin.step, origin.order))
+
+
+def likelihood(score: float, step: int, order: int) -> tuple[bool, int, int]:
+    """Sorts origins: what is clearly beyond every explanation first, then by time."""
+    return score < SURE, step, order
+
+
+def score_of_row(row: dict[str, Any]) -> float:
+    """Error over the larger of the tolerance and what came in explains."""
+    error, tolerance = row["rel_l2"], row["tolerance"]
+    if error is None:
+        return math.inf
+    explained = (row["gain"] or 0.0) * (row["error_in"] or 0.0)
+    allowed = max(tolerance or 0.0, explained)
+    if math.isinf(allowed):
+        return float(row["score"] or 0.0)
+    return math.inf if allowed == 0 else float(error) / allowed
+
+
+def stage_of_row(row: dict[str, Any], *, has_local: bool = True) -> Stage:
+    """The stage of a diagnosis a record belongs to; ``has_local``: gradients were seen before reduction."""
+    phase, slot = str(row["phase"]), str(row["slot"])
+    if phase == "forward":
+        from_outside = slot.startswith("input") and row["owner"] is None
+        return Stage.DATA if from_outside else Stage.FORWARD
+    if phase == "param_grad":
+        before = slot == "local" or (slot == "accumulated" and not has_local)
+        return Stage.BACKWARD if before else Stage.REDUCTION
+    stages = {"param": Stage.WEIGHTS, "loss": Stage.LOSS, "backward": Stage.BACKWARD}
+    stages |= {"collective": Stage.REDUCTION, "optimizer": Stage.OPTIMIZER}
+    return stages.get(phase, Stage.FORWARD)
+
+
+def _origin(row: dict[str, Any], basis: Basis, stacks: dict[str, Any], *, has_local: bool) -> Origin:
+    stage = stage_of_row(row, has_local=has_local)
+    named = str(row["name"]) if stage in (Stage.REDUCTION, Stage.OPTIMIZER) else row["owner"]
+    return Origin(
+        stage=stage,
+        module=named or "",
+        site=str(row["site"]),
+        phase=str(row["phase"]),
+        slot=str(row["slot"]),
+        step=int(row["step"]),
+        rank=int(row["rank"]),
+        microbatch=row["microbatch"],
+        order=int(row["order"]),
+        score=score_of_row(row),
+        rel_l2=row["rel_l2"],
+        tolerance=row["tolerance"],
+        bias_z=_bias(row),
+        basis=basis,
+        target_record=row["target_record"],
+        reference_record=row["reference_record"],
+        source=_source(row, stacks, "target"),
+        reference_source=_source(row, stacks, "reference"),
+        evidence=tuple(said_of_row(row)),
+    )
+
+
+def said_of_row(row: dict[str, Any]) -> list[str]:
+    """Why this record is called an origin."""
+    said = []
+    error, entered, gain = row["rel_l2"], row["error_in"], row["gain"]
+    if error is not None and not entered:
+        said.append(f"what it was made from is equal bit for bit, yet it differs by {error:.3g}")
+    elif error is not None and gain is not None:
+        said.append(
+            f"what it was made from differs by {entered:.3g} at most; passed on {gain:.3g}-fold, that "
+            f"explains {gain * entered:.3g} of {error:.3g}"
+        )
+    if row["reason"]:
+        said.append(str(row["reason"]))
+    return said
+
+
+def _bias(row: dict[str, Any]) -> float | None:
+    """How many standard errors the common factor is from 1; None without stored values."""
+    if str(row["evidence"]) != "values" or row["scale"] is None or row["residual"] is None:
+        return None
+    numel = math.prod(json.loads(str(row["reference_shape"]) or "[]"))
+    spread = float(row["residual"]) * abs(float(row["scale"])) / math.sqrt(max(numel, 1))
+    apart = abs(float(row["scale"]) - 1.0)
+    return apart / spread if spread > 0 else (math.inf if apart > 0 else 0.0)
+
+
+def _source(row: dict[str, Any], stacks: dict[str, Any], side: str) -> str | None:
+    number = row[f"{side}_stack"]
+    frames = (stacks.get(side) or []) if number is not None else []
+    if number is None or not 0 <= number < len(frames) or not frames[number]:
+        return None
+    found = _FRAME.match(frames[number][0])
+    return found["place"] if found else None
