@@ -33,6 +33,19 @@ def command(
         int | None, typer.Option(min=0, help="One rank of each, with --reference-rank.")
     ] = None,
     reference_rank: Annotated[int | None, typer.Option(min=0, help="See --target-rank.")] = None,
+    noise: Annotated[
+        Path | None,
+        typer.Option(
+            "--noise", help="Noise profile of the reference. Default: REFERENCE/noise if it is there."
+        ),
+    ] = None,
+    no_noise: Annotated[
+        bool, typer.Option("--no-noise", help="Judge by the dtype bound though there is a profile.")
+    ] = False,
+    arbiter: Annotated[
+        Path | None,
+        typer.Option(help="A float64 or float32 run of the program, to say which side is less accurate."),
+    ] = None,
     html: Annotated[bool | None, typer.Option(help="Write report.html. Default: with -o.")] = None,
     xlsx: Annotated[bool | None, typer.Option("--xlsx/--no-xlsx", help="Write a workbook.")] = None,
     advisor: Annotated[
@@ -60,7 +73,11 @@ def command(
     target, reference = _sides(target, reference, input_file)
     _check_framework(framework)
     formats = _formats(output, html=html, xlsx=xlsx, advisor=advisor, as_msprobe=input_file is not None)
+    if noise is not None and no_noise:
+        raise ConfigError(f"--noise {noise} and --no-noise: one of them, or neither")
     options = _options(
+        noise=False if no_noise else True if noise is None else noise,
+        arbiter=arbiter,
         steps=steps,
         ranks=ranks,
         target_step=target_step,
@@ -122,14 +139,27 @@ def _formats(
     return {name for name, on in asked.items() if (usual[name] if on is None else on)}
 
 
-def _options(*, steps: str | None, ranks: str | None, **one_of_each: int | None) -> CompareOptions:
+def _options(
+    *,
+    noise: Path | bool,
+    arbiter: Path | None,
+    steps: str | None,
+    ranks: str | None,
+    **one_of_each: int | None,
+) -> CompareOptions:
     from trueup.comparing.options import CompareOptions
 
     for what in ("step", "rank"):
         if (one_of_each[f"target_{what}"] is None) != (one_of_each[f"reference_{what}"] is None):
             raise ConfigError(f"--target-{what} and --reference-{what} go together: one {what} of each run")
     pairs: dict[str, Any] = one_of_each
-    return CompareOptions(steps=_numbers(steps, "--steps"), ranks=_numbers(ranks, "--ranks"), **pairs)
+    return CompareOptions(
+        noise=noise,
+        arbiter=arbiter,
+        steps=_numbers(steps, "--steps"),
+        ranks=_numbers(ranks, "--ranks"),
+        **pairs,
+    )
 
 
 def _numbers(text: str | None, what: str) -> frozenset[int] | None:

@@ -11,8 +11,8 @@ larger the record's operands are than the record itself. The root's inputs and s
 bit-equal have no gain to be scored by: beyond tolerance, they are origins.
 
 What is explained is ``propagated``; ``amplified`` where the gain itself is extreme, or where nothing that
-came in was beyond tolerance, so that noise grew. What follows from an update that was itself beyond tolerance is
-``propagated`` although its tolerance, widened for it, holds.
+came in was beyond tolerance, so that noise grew. What follows from an update that was itself beyond
+tolerance is ``propagated`` although its tolerance, widened for it, holds.
 """
 
 from __future__ import annotations

@@ -80,9 +80,21 @@ def _unmatched(rows: Rows, verdict: Judgement) -> None:
     call_paired = np.zeros(len(rows), bool)
     call_paired[only_t] = match.calls.reference_of[rows.target.call[only_t]] >= 0
     call_paired[only_r] = match.calls.target_of[rows.reference.call[only_r]] >= 0
-    essential = rows.phase_is(*_NEVER_BRACKETED) | (rows.phase_is("backward") & call_paired)
+    of_matched = rows.phase_is("backward") & call_paired & ~_of_unmatched_tensor(rows)
+    essential = rows.phase_is(*_NEVER_BRACKETED) | of_matched
     one_sided = _captured_on_one_side(rows)
     verdict.bracketable |= ~rows.paired & (~essential | one_sided)
+
+
+def _of_unmatched_tensor(rows: Rows) -> Bools:
+    """Gradients of a tensor that only this run has at this call (attention weights returned by one kernel)."""
+    out = np.zeros(len(rows), bool)
+    forward, backward, num = rows.phase_is("forward"), rows.phase_is("backward"), len(rows.match.words.slot)
+    for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):
+        alone = (half.record >= 0) & (other.record < 0)
+        at = half.call * num + rows.slot
+        out |= alone & backward & np.isin(at, at[alone & forward])
+    return out
 
 
 def _captured_on_one_side(rows: Rows) -> Bools:
