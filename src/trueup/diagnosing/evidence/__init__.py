@@ -1,0 +1,226 @@
+"""Everything a rule may ask about one origin: read when first asked for, then kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+
+from trueup.diagnosing.evidence.elsewhere import elsewhere_of, parameter_of
+from trueup.diagnosing.evidence.facts import (
+    MAX_VALUES,
+    Elsewhere,
+    Floats,
+    Known,
+    NeighbourCall,
+    Pair,
+    ParameterFacts,
+    RunFacts,
+    Surroundings,
+    Window,
+)
+from trueup.diagnosing.evidence.places import locate, repeat_noise
+from trueup.diagnosing.evidence.run import run_facts
+from trueup.diagnosing.evidence.surroundings import surroundings_of
+from trueup.diagnosing.evidence.vectors import Vectors, vectors_of
+from trueup.numerics.ulp import unit_roundoff
+from trueup.store import TraceSource
+from trueup.types.finding import Origin
+
+__all__ = [
+    "Elsewhere",
+    "Evidence",
+    "Known",
+    "NeighbourCall",
+    "Pair",
+    "ParameterFacts",
+    "RunFacts",
+    "Surroundings",
+    "Vectors",
+]
+
+
+class Evidence:
+    """One origin, the tensor on both sides, and what stands around it.
+
+    Built from two traces by ``from_origin``, or from parts at hand. Each part is worked out once, when it is
+    first asked for; what is not known is None or empty.
+
+    Example:
+        >>> evidence = Evidence.from_origin(origin, Trace(a), Trace(b))          # doctest: +SKIP
+        >>> evidence.target_values.shape, evidence.surroundings.inputs_agree     # doctest: +SKIP
+        ((4, 128, 256), True)
+    """
+
+    def __init__(
+        self,
+        origin: Origin,
+        pair: Pair,
+        *,
+        surroundings: Callable[[], Surroundings] = Surroundings,
+        elsewhere: Callable[[], Elsewhere] = Elsewhere,
+        parameter: Callable[[], ParameterFacts | None] = lambda: None,
+        target_run: Callable[[], RunFacts] = RunFacts,
+        reference_run: Callable[[], RunFacts] = RunFacts,
+        repeat: Callable[[], float | None] = lambda: None,
+        requires_grad: tuple[bool | None, bool | None] = (None, None),
+        reasons: tuple[str | None, str | None] = (None, None),
+    ) -> None:
+        self.origin = origin
+        self.pair = pair
+        self.requires_grad = requires_grad
+        """of target and reference"""
+        self.reasons = reasons
+        """why a side has no summary, or what is special about it"""
+        self._surroundings, self._elsewhere, self._parameter = surroundings, elsewhere, parameter
+        self._target_run, self._reference_run, self._repeat = target_run, reference_run, repeat
+        self._remembered: dict[str, object] = {}
+
+    @classmethod
+    def from_origin(cls, origin: Origin, target: TraceSource, reference: TraceSource) -> Evidence:
+        """What two traces hold about an origin; the target's may be a free run or a replay.
+
+        Raises:
+            TraceError: the origin's step is not in a trace.
+        """
+        place = locate(origin, target, reference)
+        return cls(
+            origin,
+            place.pair(),
+            surroundings=lambda: surroundings_of(place),
+            elsewhere=lambda: elsewhere_of(place),
+            parameter=lambda: parameter_of(place),
+            target_run=lambda: run_facts(target, place.step, place.rank, place.target),
+            reference_run=lambda: run_facts(
+                reference, place.reference_step, place.reference_rank, place.reference
+            ),
+            repeat=lambda: repeat_noise(place),
+            requires_grad=place.requires_grad(),
+            reasons=place.reasons(),
+        )
+
+    # -- the tensor ------------------------------------------
+
+    @property
+    def target(self) -> Known | None:
+        """The target's tensor."""
+        return self.pair.target
+
+    @property
+    def reference(self) -> Known | None:
+        """The reference's."""
+        return self.pair.reference
+
+    @cached_property
+    def window(self) -> Window | None:
+        """Rows that are widened to float64, around the first difference; None where all are."""
+        t, r = self.target, self.reference
+        either = t if t is not None else r
+        if either is None or either.numel <= MAX_VALUES:
+            return None
+        dim = next(d for d, n in enumerate(either.shape) if n > 1)
+        rows = max(MAX_VALUES * either.shape[dim] // either.numel, 1)
+        first = _first_different_row(t, r, dim)
+        start = min(max(first - rows // 4, 0), either.shape[dim] - rows)
+        return dim, start, start + rows
+
+    @property
+    def sampled(self) -> str:
+        """What to add to a sentence where only a part of the values was looked at; empty otherwise."""
+        if self.window is None or self.target is None or self.target.raw is None:
+            return ""
+        dim, start, stop = self.window
+        return f" (seen in indices {start} to {stop - 1} of dimension {dim})"
+
+    def values_of(self, known: Known | None) -> Floats | None:
+        """float64 values of a tensor of the origin's size, cut as the origin is; smaller ones whole."""
+        if known is None:
+            return None
+        either = self.target or self.reference
+        same = either is not None and known.shape == either.shape
+        if not same and known.numel > MAX_VALUES:
+            return None
+        return known.values(self.window if same else None)
+
+    @property
+    def target_values(self) -> Floats | None:
+        """float64, None where only summaries are kept."""
+        return self.values_of(self.target)
+
+    @property
+    def reference_values(self) -> Floats | None:
+        """float64, None where only summaries are kept."""
+        return self.values_of(self.reference)
+
+    @property
+    def same_shape(self) -> bool:
+        """Both sides are there and of one shape."""
+        t, r = self.target, self.reference
+        return t is not None and r is not None and t.shape == r.shape
+
+    @cached_property
+    def roundoff(self) -> float:
+        """Unit roundoff of the coarser of the two dtypes."""
+        found = [
+            unit_roundoff(k.dtype) for k in (self.target, self.reference) if k is not None and k.is_floating
+        ]
+        return max(found, default=0.0)
+
+    @cached_property
+    def vectors(self) -> Vectors | None:
+        """Both tensors as flat vectors of values or of sketches; None where neither is there."""
+        return vectors_of(self.target, self.reference, self.values_of, self.roundoff)
+
+    # -- what stands around it ------------------------------------------
+
+    @cached_property
+    def surroundings(self) -> Surroundings:
+        """The call and the module it belongs to."""
+        return self._surroundings()
+
+    @cached_property
+    def elsewhere(self) -> Elsewhere:
+        """The same site at other steps, microbatches and ranks."""
+        return self._elsewhere()
+
+    @cached_property
+    def parameter(self) -> ParameterFacts | None:
+        """The parameter the origin is about, where it is about one."""
+        return self._parameter()
+
+    @cached_property
+    def target_run(self) -> RunFacts:
+        """Numbers of the target's run at this step."""
+        return self._target_run()
+
+    @cached_property
+    def reference_run(self) -> RunFacts:
+        """Numbers of the reference's run at this step."""
+        return self._reference_run()
+
+    @cached_property
+    def repeat(self) -> float | None:
+        """Relative difference of the reference from its own repeat here, from the noise profile."""
+        return self._repeat()
+
+    def remembered(self, name: str, work_out: Callable[[], object]) -> object:
+        """What several rules ask for: worked out once."""
+        if name not in self._remembered:
+            self._remembered[name] = work_out()
+        return self._remembered[name]
+
+
+def _first_different_row(target: Known | None, reference: Known | None, dim: int) -> int:
+    if target is None or reference is None or target.raw is None or reference.raw is None:
+        return 0
+    a, b = target.raw, reference.raw
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return 0
+    size = a.dtype.itemsize
+    bits = np.dtype(f"u{size}") if size in (1, 2, 4, 8) else a.dtype
+    for row in range(a.shape[dim]):
+        at = (slice(None),) * dim + (row,)
+        if not np.array_equal(a[at].view(bits), b[at].view(bits)):
+            return row
+    return 0

@@ -1,0 +1,217 @@
+"""The same site at other steps, microbatches and ranks, and one parameter through its step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trueup.diagnosing.evidence.facts import Elsewhere, Known, Pair, ParameterFacts
+from trueup.diagnosing.evidence.index import StepIndex, index_if_there
+from trueup.diagnosing.evidence.places import Place
+
+MAX_EARLIER = 3
+MAX_RANKS = 64
+
+Dated = tuple[tuple[int, Known], ...]
+
+
+def elsewhere_of(place: Place) -> Elsewhere:
+    """The same site at other times and ranks, on both sides."""
+    t, r = place.target, place.reference
+    mine, theirs = (t, place.target_record), (r, place.reference_record)
+    return Elsewhere(
+        target_earlier=_at_steps(*mine, earlier=True),
+        reference_earlier=_at_steps(*theirs, earlier=True),
+        reference_later=_at_steps(*theirs, earlier=False),
+        target_microbatches=_at_microbatches(*mine),
+        reference_microbatches=_at_microbatches(*theirs),
+        target_ranks=_at_ranks(*mine),
+        reference_ranks=_at_ranks(*theirs),
+        recomputed=_recomputed(place),
+    )
+
+
+def _there(index: StepIndex, home: StepIndex, record: int) -> Known | None:
+    """The tensor at the site of a record of another index."""
+    found = index.same_place(home, home.record_call[record])
+    if not found:
+        return None
+    there = index.record(found[0], home.phase[record], home.slot[record], home.record_microbatch[record])
+    return None if there is None else index.known(there)
+
+
+def _at_steps(index: StepIndex | None, record: int | None, *, earlier: bool) -> Dated:
+    if index is None or record is None:
+        return ()
+    steps = sorted(index.source.steps())
+    near = [s for s in reversed(steps) if s < index.step] if earlier else [s for s in steps if s > index.step]
+    found = []
+    for step in near[: MAX_EARLIER if earlier else 1]:
+        other = index_if_there(index.source, step, index.rank)
+        known = None if other is None else _there(other, index, record)
+        if known is not None:
+            found.append((step, known))
+    return tuple(found)
+
+
+def _at_microbatches(index: StepIndex | None, record: int | None) -> Dated:
+    if index is None or record is None:
+        return ()
+    own = index.record_microbatch[record]
+    found = []
+    for call in index.same_place(index, index.record_call[record], microbatch=False):
+        for other in index.records(call, index.phase[record]):
+            if index.slot[other] == index.slot[record] and index.record_microbatch[other] != own:
+                known = index.known(other)
+                if known is not None:
+                    found.append((index.record_microbatch[other], known))
+    return tuple(found)
+
+
+def _at_ranks(index: StepIndex | None, record: int | None) -> Dated:
+    if index is None or record is None:
+        return ()
+    found = []
+    for rank in index.source.steps().get(index.step, [])[:MAX_RANKS]:
+        other = index if rank == index.rank else index_if_there(index.source, index.step, rank)
+        known = None if other is None else _there(other, index, record)
+        if known is not None:
+            found.append((rank, known))
+    return tuple(found)
+
+
+def _recomputed(place: Place) -> tuple[Pair, ...]:
+    """Outputs of calls of the target that were run again in backward, below the origin's module."""
+    index, module = place.target, place.origin.module
+    again = [c for c, m in enumerate(index.mode) if m == "recompute" and _below(index.name[c], module)]
+    found = []
+    for call in again[:200]:
+        first = [c for c in _originals(index, call) if c != call]
+        if not first:
+            continue
+        for record in index.records(call, "forward"):
+            slot = index.slot[record]
+            before = index.record(first[0], "forward", slot)
+            if slot.startswith("output") and before is not None:
+                found.append(Pair(slot=slot, target=index.known(record), reference=index.known(before)))
+    return tuple(found)
+
+
+def _below(name: str, module: str) -> bool:
+    return not module or name == module or name.startswith(module + ".")
+
+
+def _originals(index: StepIndex, call: int) -> Iterator[int]:
+    return (
+        c
+        for c in index.named(index.kind[call], index.name[call])
+        if index.mode[c] == "train"
+        and index.ordinal[c] == index.ordinal[call]
+        and index.microbatch[c] == index.microbatch[call]
+    )
+
+
+def parameter_of(place: Place) -> ParameterFacts | None:
+    """The parameter an origin is about, through its step; None for an origin at a call of another kind."""
+    t, r = place.target, place.reference
+    if place.target_call >= 0 and t.kind[place.target_call] == "parameter":
+        fqn = t.name[place.target_call]
+    elif r is not None and place.reference_call >= 0 and r.kind[place.reference_call] == "parameter":
+        fqn = r.name[place.reference_call]
+    else:
+        return None
+    call_t = t.parameter_call(fqn)
+    call_r = None if r is None else r.parameter_call(fqn)
+    if call_t is None and place.target_call >= 0:
+        call_t = place.target_call
+    if call_r is None and place.reference_call >= 0:
+        call_r = place.reference_call
+    before_t = index_if_there(t.source, t.step - 1, t.rank)
+    before_r = None if r is None else index_if_there(r.source, r.step - 1, r.rank)
+    mine, theirs = _Side(t, call_t), _Side(r, call_r)
+    start = (mine.one("param", "value"), theirs.one("param", "value"))
+    return ParameterFacts(
+        fqn=fqn,
+        before=Pair(slot="value", target=start[0], reference=start[1]),
+        gradients=_gradients(mine, theirs),
+        updated=_states(mine, theirs, with_parameter=True),
+        state_before=_states(_Side(before_t, _call(before_t, fqn)), _Side(before_r, _call(before_r, fqn))),
+        target_settings=_settings(t, fqn),
+        reference_settings={} if r is None else _settings(r, fqn),
+        target_trainable=_entry(t, fqn).get("requires_grad"),
+        reference_trainable=None if r is None else _entry(r, fqn).get("requires_grad"),
+        target_grouped=_grouped(t, fqn),
+        reference_grouped=None if r is None else _grouped(r, fqn),
+    )
+
+
+class _Side:
+    """Records of one parameter's call on one side."""
+
+    def __init__(self, index: StepIndex | None, call: int | None) -> None:
+        self._index, self._call = index, call
+
+    def records(self, phase: str) -> list[tuple[str, int, Known]]:
+        """Slot, microbatch and tensor of a phase, in order."""
+        if self._index is None or self._call is None:
+            return []
+        found = []
+        for record in self._index.records(self._call, phase):
+            known = self._index.known(record)
+            if known is not None:
+                found.append((self._index.slot[record], self._index.record_microbatch[record], known))
+        return found
+
+    def one(self, phase: str, slot: str) -> Known | None:
+        """The tensor of a slot."""
+        return next((k for s, _, k in self.records(phase) if s == slot), None)
+
+
+def _gradients(mine: _Side, theirs: _Side) -> tuple[tuple[int, Pair], ...]:
+    a = {(s, m): k for s, m, k in mine.records("param_grad")}
+    b = {(s, m): k for s, m, k in theirs.records("param_grad")}
+    return tuple(
+        (m, Pair(slot=s, target=a.get((s, m)), reference=b.get((s, m)))) for s, m in dict.fromkeys([*a, *b])
+    )
+
+
+def _states(mine: _Side, theirs: _Side, *, with_parameter: bool = False) -> tuple[Pair, ...]:
+    a = {s: k for s, _, k in mine.records("optimizer")}
+    b = {s: k for s, _, k in theirs.records("optimizer")}
+    return tuple(
+        Pair(slot=s, target=a.get(s), reference=b.get(s))
+        for s in dict.fromkeys([*a, *b])
+        if with_parameter or s != "param"
+    )
+
+
+def _call(index: StepIndex | None, fqn: str) -> int | None:
+    return None if index is None else index.parameter_call(fqn)
+
+
+def _entry(index: StepIndex, fqn: str) -> dict[str, Any]:
+    table = index.facts.get("parameters") or []
+    return next((p for p in table if isinstance(p, dict) and p.get("fqn") == fqn), {})
+
+
+def _grouped(index: StepIndex, fqn: str) -> bool | None:
+    """Whether an optimizer holds the parameter; None where the trace lists no optimizer."""
+    if not index.facts.get("optimizers"):
+        return None
+    entry = _entry(index, fqn)
+    if entry.get("tied_to"):
+        entry = _entry(index, str(entry["tied_to"]))
+    return entry.get("optimizer_group") is not None
+
+
+def _settings(index: StepIndex, fqn: str) -> dict[str, Any]:
+    """Settings of the optimizer group that holds the parameter."""
+    entry = _entry(index, fqn)
+    if entry.get("tied_to"):
+        entry = _entry(index, str(entry["tied_to"]))
+    group = entry.get("optimizer_group")
+    try:
+        optimizer = index.facts["optimizers"][group[0]]  # type: ignore[index]
+        return {"class": optimizer.get("class"), **optimizer["groups"][group[1]]}  # type: ignore[index]
+    except (KeyError, IndexError, TypeError):
+        return {}

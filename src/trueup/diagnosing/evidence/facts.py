@@ -1,0 +1,289 @@
+"""What can be known about one tensor and what stands around it, values read when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trueup.numerics.dtypes import DTYPES, dtype_of, float64_from_array, real_view
+from trueup.numerics.sketch import sketch
+from trueup.numerics.statistics import statistics
+
+Floats = NDArray[np.float64]
+Window = tuple[int, int, int]
+"""dimension, start, stop"""
+
+MAX_VALUES = 1 << 22
+"""Of a larger tensor only some rows of its first dimension longer than 1 are widened to float64."""
+NUMBERS = (
+    "numel",
+    "num_nan",
+    "num_posinf",
+    "num_neginf",
+    "num_zero",
+    "minimum",
+    "maximum",
+    "mean",
+    "l2_norm",
+    "smallest_nonzero",
+)
+
+
+class Known:
+    """One tensor as far as a run kept it: summary always, values where they were stored."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        dtype: str,
+        shape: tuple[int, ...],
+        statistics: Mapping[str, float | None],
+        digest: int | None = None,
+        sketch: Floats | None = None,
+        raw: Callable[[], NDArray[Any] | None] = lambda: None,
+    ) -> None:
+        self.name = name
+        """as a person reads it"""
+        self.dtype = dtype
+        self.shape = shape
+        self.statistics = statistics
+        self.digest = digest
+        self.sketch = sketch
+        self._raw = raw
+        self._windows: dict[Window | None, Floats] = {}
+
+    @classmethod
+    def from_array(cls, array: NDArray[Any], *, name: str = "output.0", dtype: str | None = None) -> Known:
+        """A tensor at hand, summarised by the definitions of ``numerics``; bfloat16 as uint16 with its name.
+
+        Raises:
+            ValueError: an unsupported dtype.
+        """
+        array = np.asarray(array)
+        entry = dtype_of(array, dtype)
+        summary = statistics(array, entry.name)
+        return cls(
+            name,
+            dtype=entry.name,
+            shape=tuple(array.shape),
+            statistics={n: float(summary[n]) for n in NUMBERS},
+            sketch=np.asarray(sketch(array, dtype=entry.name), np.float64),
+            raw=lambda: array,
+        )
+
+    def summary_only(self, *, sketches: bool = True) -> Known:
+        """The same tensor as a run without stored values would have left it."""
+        return Known(
+            self.name,
+            dtype=self.dtype,
+            shape=self.shape,
+            statistics=self.statistics,
+            digest=self.digest,
+            sketch=self.sketch if sketches else None,
+        )
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def is_floating(self) -> bool:
+        """Real or complex floating point."""
+        return self.dtype in DTYPES and DTYPES[self.dtype].kind in ("float", "complex")
+
+    @cached_property
+    def raw(self) -> NDArray[Any] | None:
+        """Values as they are stored, shaped; None where they are not."""
+        if self.dtype not in DTYPES:
+            return None
+        return self._raw()
+
+    def values(self, window: Window | None = None) -> Floats | None:
+        """Values as float64, complex ones with a last dimension of 2; ``window`` restricts them to some
+        rows."""
+        if window not in self._windows:
+            array = self.raw
+            if array is None:
+                return None
+            if window is not None and window[0] < array.ndim:
+                array = array[(slice(None),) * window[0] + (slice(*window[1:]),)]
+            parts, entry = real_view(array, DTYPES[self.dtype])
+            self._windows[window] = float64_from_array(parts, entry.name)
+        return self._windows[window]
+
+    def statistic(self, name: str) -> float:
+        """One statistic, NaN where there is none."""
+        value = self.statistics.get(name)
+        return float("nan") if value is None else float(value)
+
+    def same_bits(self, other: Known) -> bool | None:
+        """Whether two tensors are equal bit for bit; None where neither digests nor values can tell."""
+        if (self.dtype, self.shape) != (other.dtype, other.shape):
+            return False
+        if self.digest is not None and other.digest is not None:
+            return self.digest == other.digest
+        if self.raw is not None and other.raw is not None:
+            return self.raw.tobytes() == other.raw.tobytes()
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One slot on both sides."""
+
+    slot: str
+    target: Known | None = None
+    reference: Known | None = None
+    forced: bool = False
+    """a replay put the reference's value in, whatever the target had"""
+
+    @property
+    def agree(self) -> bool | None:
+        """Whether the code that follows saw the same bits on both sides; None where that is not known."""
+        if self.forced:
+            return True
+        if self.target is None or self.reference is None:
+            return None
+        return self.target.same_bits(self.reference)
+
+    @property
+    def given(self) -> Known | None:
+        """What the target's code worked on: the reference's value where a replay put it in."""
+        return self.reference if self.forced or self.target is None else self.target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeighbourCall:
+    """A call of the same module as the origin, on one side or both."""
+
+    name: str
+    kind: str
+    ordinal: int
+    target: Mapping[str, Any] | None
+    """arguments; None where the target has no such call"""
+    reference: Mapping[str, Any] | None
+    target_dtypes: tuple[str, ...] = ()
+    """of its forward records"""
+    reference_dtypes: tuple[str, ...] = ()
+    before: bool = True
+    """stands before the origin, or is the origin's own call"""
+    own: bool = False
+    """is the origin's own call"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The call that made the tensor, and the module whose own code it belongs to."""
+
+    kind: str = "module"
+    """of the call: module api collective parameter loss"""
+    name: str = ""
+    """of the call"""
+    type: str | None = None
+    """class of the module whose code it is"""
+    module: str = ""
+    microbatch: int = 0
+    inputs: tuple[Pair, ...] = ()
+    """forward inputs of the call"""
+    outputs: tuple[Pair, ...] = ()
+    """forward outputs of the call"""
+    nearby: tuple[Pair, ...] = ()
+    """records of the same phase of the module and its children"""
+    parameters: tuple[Pair, ...] = ()
+    """of the module itself, before the step"""
+    neighbours: tuple[NeighbourCall, ...] = ()
+
+    @property
+    def inputs_agree(self) -> bool | None:
+        """Whether every input is the same on both sides; None where one is not known."""
+        said = [pair.agree for pair in self.inputs]
+        if any(s is False for s in said):
+            return False
+        return True if said and all(said) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """The same site at other times and ranks."""
+
+    target_earlier: tuple[tuple[int, Known], ...] = ()
+    """(step, tensor), nearest first"""
+    reference_earlier: tuple[tuple[int, Known], ...] = ()
+    reference_later: tuple[tuple[int, Known], ...] = ()
+    target_microbatches: tuple[tuple[int, Known], ...] = ()
+    """(microbatch, tensor) of the same step, the origin's own left out"""
+    reference_microbatches: tuple[tuple[int, Known], ...] = ()
+    target_ranks: tuple[tuple[int, Known], ...] = ()
+    """(rank, tensor), the origin's own included"""
+    reference_ranks: tuple[tuple[int, Known], ...] = ()
+    recomputed: tuple[Pair, ...] = ()
+    """target: as first computed (``reference``) and as recomputed in backward (``target``)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterFacts:
+    """One parameter through one step: slot -> tensor, on either side."""
+
+    fqn: str
+    before: Pair = field(default_factory=lambda: Pair(slot="value"))
+    """values at the start of the step"""
+    gradients: tuple[tuple[int, Pair], ...] = ()
+    """(microbatch, pair) of ``local``, ``accumulated`` and ``clipped``"""
+    updated: tuple[Pair, ...] = ()
+    """``param`` and ``state.*`` after the update"""
+    state_before: tuple[Pair, ...] = ()
+    """``state.*`` after the step before"""
+    target_settings: Mapping[str, Any] = field(default_factory=dict)
+    """of its optimizer group, with ``class``"""
+    reference_settings: Mapping[str, Any] = field(default_factory=dict)
+    target_trainable: bool | None = None
+    reference_trainable: bool | None = None
+    target_grouped: bool | None = None
+    """whether an optimizer holds it"""
+    reference_grouped: bool | None = None
+
+    def after(self, slot: str) -> Pair | None:
+        """What the update left in a slot."""
+        return next((p for p in self.updated if p.slot == slot), None)
+
+    def gradient(self) -> Pair | None:
+        """The gradient as the optimizer received it, else as it was accumulated last."""
+        for slot in ("clipped", "accumulated", "local"):
+            found = [p for _, p in self.gradients if p.slot == slot]
+            if found:
+                return found[-1]
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """Numbers of one run at the origin's step."""
+
+    world_size: int | None = None
+    data_parallel_size: int | None = None
+    microbatches: int | None = None
+    loss_scale: float | None = None
+    tokens: float | None = None
+    rank_tokens: tuple[float, ...] = ()
+    """tokens of every rank in this step"""
+    grad_norm: float | None = None
+    learning_rate: tuple[float, ...] = ()
+    learning_rates: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    """of every step known"""
+    loss: float | None = None
+    skipped: bool | None = None
+    batch_digest: str | None = None
+    batch_digests: Mapping[int, str] = field(default_factory=dict)
+    """of every step known"""
+    rank_batch_digests: Mapping[int, str] = field(default_factory=dict)
+    """of every rank in this step"""
+    collectives: Mapping[str, int] = field(default_factory=dict)
+    """name -> calls in this step"""
+    deterministic: bool | None = None

@@ -1,0 +1,157 @@
+"""Where an origin stands in both traces: the indices of its step, the calls, the records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from trueup.diagnosing.evidence.facts import Pair
+from trueup.diagnosing.evidence.index import StepIndex, index_if_there, step_index
+from trueup.store import TraceSource
+from trueup.types.finding import Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One origin in two traces; -1 and None where a side has nothing there."""
+
+    origin: Origin
+    target: StepIndex
+    reference: StepIndex | None
+    target_record: int | None
+    reference_record: int | None
+    target_call: int
+    reference_call: int
+
+    @property
+    def step(self) -> int:
+        """The target's step."""
+        return self.origin.step
+
+    @property
+    def rank(self) -> int:
+        """The target's rank."""
+        return self.origin.rank
+
+    @property
+    def reference_step(self) -> int:
+        """The reference's step."""
+        return self.reference.step if self.reference is not None else self.step
+
+    @property
+    def reference_rank(self) -> int:
+        """The reference's rank."""
+        return self.reference.rank if self.reference is not None else self.rank
+
+    def pair(self) -> Pair:
+        """The origin's tensor on both sides."""
+        t, r = self.target_record, self.reference_record
+        return Pair(
+            slot=self.origin.slot,
+            target=None if t is None else self.target.known(t, "the target's tensor"),
+            reference=None
+            if r is None or self.reference is None
+            else self.reference.known(r, "the reference's tensor"),
+        )
+
+    def requires_grad(self) -> tuple[bool | None, bool | None]:
+        """Of the target's and the reference's tensor."""
+        t, r = self.target_record, self.reference_record
+        return (
+            None if t is None else self.target.requires_grad[t],
+            None if r is None or self.reference is None else self.reference.requires_grad[r],
+        )
+
+    def reasons(self) -> tuple[str | None, str | None]:
+        """What is special about either record."""
+        t, r = self.target_record, self.reference_record
+        return (
+            None if t is None else self.target.reason[t],
+            None if r is None or self.reference is None else self.reference.reason[r],
+        )
+
+
+def locate(origin: Origin, target: TraceSource, reference: TraceSource) -> Place:
+    """The place of an origin in both traces, its records those it names or, failing that, those at the same
+    site.
+
+    Raises:
+        TraceError: the target has no such step and rank.
+    """
+    mine = step_index(target, origin.step, origin.rank)
+    theirs = _counterpart(origin, reference)
+    t = _checked(mine, origin.target_record, origin)
+    r = None if theirs is None else _checked(theirs, origin.reference_record, origin)
+    call_t = mine.record_call[t] if t is not None else -1
+    call_r = theirs.record_call[r] if r is not None and theirs is not None else -1
+    if theirs is not None and call_t < 0 and call_r >= 0:
+        call_t, t = _same_site(mine, theirs, call_r, r)
+    elif theirs is not None and call_r < 0 and call_t >= 0:
+        call_r, r = _same_site(theirs, mine, call_t, t)
+    return Place(
+        origin=origin,
+        target=mine,
+        reference=theirs,
+        target_record=t,
+        reference_record=r,
+        target_call=call_t,
+        reference_call=call_r,
+    )
+
+
+def _counterpart(origin: Origin, reference: TraceSource) -> StepIndex | None:
+    """The reference's step and rank of the same numbers, else its rank 0 of that step."""
+    found = index_if_there(reference, origin.step, origin.rank)
+    return found if found is not None else index_if_there(reference, origin.step, 0)
+
+
+def _checked(index: StepIndex, record: int | None, origin: Origin) -> int | None:
+    """The record an origin names, if it is of the origin's phase."""
+    if record is None or not 0 <= record < len(index.phase):
+        return None
+    return record if index.phase[record] == origin.phase else None
+
+
+def _same_site(here: StepIndex, there: StepIndex, call: int, record: int | None) -> tuple[int, int | None]:
+    found = here.same_place(there, call)
+    if not found or record is None:
+        return (found[0] if found else -1), None
+    phase, slot = there.phase[record], there.slot[record]
+    return found[0], here.record(found[0], phase, slot, there.record_microbatch[record])
+
+
+def repeat_noise(place: Place) -> float | None:
+    """How far the reference was from its own plain repeat at this site, from ``noise/profile.parquet``."""
+    index, record = place.reference, place.reference_record
+    if index is None or record is None:
+        return None
+    file = index.source.path / "noise" / "profile.parquet"
+    if not Path(file).is_file():
+        return None
+    wanted = ["step", "rank", "place", "phase", "slot", "repeat"]
+    try:
+        frame = pl.scan_parquet(file, glob=False).select(
+            pl.col(c).cast(pl.String) if c in ("place", "phase", "slot") else pl.col(c) for c in wanted
+        )
+        rows = frame.filter(
+            (pl.col("step") == index.step)
+            & (pl.col("rank") == index.rank)
+            & (pl.col("phase") == index.phase[record])
+            & (pl.col("slot") == index.slot[record])
+            & (pl.col("place") == _place_text(index, index.record_call[record]))
+        ).collect()
+    except (OSError, pl.exceptions.PolarsError):
+        return None
+    found = [v for v in rows["repeat"].to_list() if v is not None]
+    return max(found, default=None)
+
+
+def _place_text(index: StepIndex, call: int) -> str:
+    """As ``matching.places`` writes it."""
+    own = f"{index.name[call]}#{index.ordinal[call]}"
+    parent = index.parent[call]
+    if parent >= 0:
+        return f"{_place_text(index, parent)}/{own}"
+    return f"{index.microbatch[call]}|{index.mode[call]}|{index.kind[call]}|{own}"

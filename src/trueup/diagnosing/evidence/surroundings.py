@@ -1,0 +1,188 @@
+"""The call that made a tensor, and the module whose own code it belongs to."""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+
+from trueup.diagnosing.evidence.facts import NeighbourCall, Pair, Surroundings
+from trueup.diagnosing.evidence.index import StepIndex
+from trueup.diagnosing.evidence.places import Place
+from trueup.matching.names import family, relative
+
+MAX_NEARBY = 400
+"""records of a module's own calls that are looked at"""
+MAX_NEIGHBOURS = 400
+
+
+def surroundings_of(place: Place) -> Surroundings:
+    """What stands around an origin in both traces."""
+    t, r = place.target, place.reference
+    side, call = (t, place.target_call) if place.target_call >= 0 else (r, place.reference_call)
+    if side is None or call < 0:
+        return Surroundings(module=place.origin.module)
+    body_t = _body(t, place.target_call, place)
+    body_r = -2 if r is None else _body(r, place.reference_call, place)
+    body = body_t if side is t else body_r
+    module = side.name[body] if body >= 0 else (place.origin.module or "")
+    phase = "backward" if place.origin.phase == "backward" else "forward"
+    return Surroundings(
+        kind=side.kind[call],
+        name=side.name[call],
+        type=side.type[body] if body >= 0 else None,
+        module=module,
+        microbatch=side.microbatch[call] or 0,
+        inputs=_slots(place, "forward", "input"),
+        outputs=_slots(place, "forward", "output"),
+        nearby=_nearby(place, body_t, body_r, phase),
+        parameters=_parameters(place, module),
+        neighbours=_neighbours(place, body_t, body_r),
+    )
+
+
+def _body(index: StepIndex, call: int, place: Place) -> int:
+    """The module call whose own code made the tensor; -1 is the top level, -2 nowhere."""
+    if call < 0:
+        return -2
+    if index.kind[call] == "parameter":
+        owners = index.named("module", index.name[call].rpartition(".")[0])
+        return next((c for c in owners if index.mode[c] == "train"), -2)
+    made_inside = index.kind[call] == "module" and (
+        place.origin.phase,
+        place.origin.slot.partition(".")[0],
+    ) in (("forward", "output"), ("backward", "input"))
+    return call if made_inside else index.parent[call]
+
+
+def _slots(place: Place, phase: str, head: str) -> tuple[Pair, ...]:
+    mine = _by_slot(place.target, place.target_call, phase, head)
+    theirs = {} if place.reference is None else _by_slot(place.reference, place.reference_call, phase, head)
+    return tuple(
+        _pair(place, slot, mine.get(slot), theirs.get(slot)) for slot in dict.fromkeys([*mine, *theirs])
+    )
+
+
+def _by_slot(index: StepIndex, call: int, phase: str, head: str) -> dict[str, int]:
+    if call < 0:
+        return {}
+    found = index.records(call, phase)
+    return {index.slot[r]: r for r in found if index.slot[r].partition(".")[0] == head}
+
+
+def _pair(place: Place, slot: str, target: int | None, reference: int | None) -> Pair:
+    return Pair(
+        slot=slot,
+        target=None if target is None else place.target.known(target),
+        reference=None if reference is None or place.reference is None else place.reference.known(reference),
+        forced=target is not None and place.target.is_forced(target),
+    )
+
+
+def _paired_calls(place: Place, body_t: int, body_r: int) -> list[tuple[int, int]]:
+    """Calls directly inside the module, aligned; -1 where one side has none."""
+    mine = _own_calls(place.target, body_t, place.target_call)
+    theirs = [] if place.reference is None else _own_calls(place.reference, body_r, place.reference_call)
+    if place.reference is None or not theirs:
+        return [(c, -1) for c in mine]
+    a = [_token(place.target, c, body_t) for c in mine]
+    b = [_token(place.reference, c, body_r) for c in theirs]
+    pairs: list[tuple[int, int]] = []
+    for tag, i, j, k, m in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if tag == "equal":
+            pairs += zip(mine[i:j], theirs[k:m], strict=True)
+        else:
+            pairs += [(c, -1) for c in mine[i:j]] + [(-1, c) for c in theirs[k:m]]
+    return pairs
+
+
+def _own_calls(index: StepIndex, body: int, call: int) -> list[int]:
+    """Children of the module call; at top level those of the same microbatch and mode, around the call."""
+    if body == -2:
+        return []
+    found = [c for c in index.children(body) if index.kind[c] != "parameter"]
+    if body == -1 and call >= 0:
+        found = [
+            c
+            for c in found
+            if index.microbatch[c] == index.microbatch[call] and index.mode[c] == index.mode[call]
+        ]
+    if len(found) > MAX_NEIGHBOURS:
+        at = found.index(call) if call in found else 0
+        found = found[max(at - MAX_NEIGHBOURS // 2, 0) :][:MAX_NEIGHBOURS]
+    return found
+
+
+def _token(index: StepIndex, call: int, body: int) -> tuple[str, str]:
+    name = index.name[call]
+    if index.kind[call] == "module":
+        return "module", relative(name, index.name[body]) if body >= 0 else name
+    return index.kind[call], family(name)
+
+
+def _nearby(place: Place, body_t: int, body_r: int, phase: str) -> tuple[Pair, ...]:
+    found: list[Pair] = []
+    calls = [(body_t, body_r), *_paired_calls(place, body_t, body_r)]
+    for call_t, call_r in calls:
+        mine = _all_slots(place.target, call_t, phase)
+        theirs = {} if place.reference is None else _all_slots(place.reference, call_r, phase)
+        for slot in dict.fromkeys([*mine, *theirs]):
+            t, r = mine.get(slot), theirs.get(slot)
+            if t == place.target_record and t is not None:
+                continue
+            found.append(_pair(place, slot, t, r))
+        if len(found) > MAX_NEARBY:
+            break
+    return tuple(found)
+
+
+def _all_slots(index: StepIndex, call: int, phase: str) -> dict[str, int]:
+    return {} if call < 0 else {index.slot[r]: r for r in index.records(call, phase)}
+
+
+def _parameters(place: Place, module: str) -> tuple[Pair, ...]:
+    head = module + "." if module else ""
+    found = []
+    for call in place.target.calls_of_kind("parameter"):
+        name = place.target.name[call]
+        if not name.startswith(head) or "." in name[len(head) :]:
+            continue
+        t = place.target.record(call, "param", "value")
+        other = None if place.reference is None else place.reference.parameter_call(name)
+        r = None
+        if other is not None and place.reference is not None:
+            r = place.reference.record(other, "param", "value")
+        found.append(_pair(place, name[len(head) :], t, r))
+    return tuple(found)
+
+
+def _neighbours(place: Place, body_t: int, body_r: int) -> tuple[NeighbourCall, ...]:
+    found = []
+    before = True
+    own = (place.target_call, place.reference_call)
+    for call_t, call_r in _paired_calls(place, body_t, body_r):
+        side, call = (place.target, call_t) if call_t >= 0 else (place.reference, call_r)
+        if side is None:
+            continue
+        is_own = (call_t >= 0 and call_t == own[0]) or (call_r >= 0 and call_r == own[1])
+        found.append(
+            NeighbourCall(
+                name=side.name[call],
+                kind=side.kind[call],
+                ordinal=side.ordinal[call],
+                target=None if call_t < 0 else place.target.arguments_of(call_t),
+                reference=None
+                if call_r < 0 or place.reference is None
+                else place.reference.arguments_of(call_r),
+                target_dtypes=_dtypes(place.target, call_t),
+                reference_dtypes=() if place.reference is None else _dtypes(place.reference, call_r),
+                before=before,
+                own=is_own,
+            )
+        )
+        before = before and not is_own
+    return tuple(found)
+
+
+def _dtypes(index: StepIndex, call: int) -> tuple[str, ...]:
+    if call < 0:
+        return ()
+    return tuple(index.dtype(r) or "" for r in index.records(call, "forward"))

@@ -1,0 +1,60 @@
+"""A constant of the computation is another one: eps, scale, theta, p, approximate."""
+
+from __future__ import annotations
+
+from trueup.diagnosing.evidence import Evidence
+from trueup.diagnosing.kinds import rotary
+from trueup.diagnosing.kinds.arguments import (
+    ArgumentDifference,
+    argument_differences,
+    is_cast,
+    is_layout,
+    is_mask,
+)
+from trueup.diagnosing.kinds.constants import fitted_constants
+from trueup.diagnosing.kinds.naming import named
+from trueup.matching.names import family
+from trueup.types.finding import Kind, Stage
+
+_FACTORS = ("mul", "div")
+
+
+def rule(evidence: Evidence) -> Kind | None:
+    """The strongest of: an argument that differs in the call or its module, a constant solved for from the
+    values."""
+    if evidence.origin.phase not in ("forward", "loss", "backward", "param_grad"):
+        return None
+    found = (_arguments(evidence), _fitted(evidence))
+    return max((k for k in found if k is not None), key=lambda k: k.confidence, default=None)
+
+
+def _arguments(evidence: Evidence) -> Kind | None:
+    differences = [d for d in argument_differences(evidence) if _counts(d)]
+    if not differences:
+        return None
+    own = [d for d in differences if d.call.own]
+    chosen = own or differences
+    confidence = 0.96 if own and evidence.surroundings.kind != "module" else 0.93
+    if evidence.origin.phase in ("backward", "param_grad"):
+        confidence -= 0.03
+    if evidence.origin.stage is Stage.LOSS and all(family(d.call.name) in _FACTORS for d in chosen):
+        confidence = 0.85  # how a loss is divided is a matter of scale
+    said = "; ".join(dict.fromkeys(d.sentence for d in chosen[:3]))
+    return named("constant_argument", confidence, f"another argument: {said}", evidence)
+
+
+def _counts(difference: ArgumentDifference) -> bool:
+    """Layouts, masks and dtypes have kinds of their own."""
+    if is_mask(difference) or is_layout(difference.call) or is_cast(difference.call):
+        return False
+    return not any(
+        isinstance(v, str) and v.startswith("torch.") for v in (difference.target, difference.reference)
+    )
+
+
+def _fitted(evidence: Evidence) -> Kind | None:
+    turned = rotary.of_kind(evidence, "constant_argument")
+    if turned is not None:
+        return named("constant_argument", turned.confidence, turned.sentence, evidence)
+    best = max(fitted_constants(evidence), key=lambda c: c.confidence, default=None)
+    return None if best is None else named("constant_argument", best.confidence, best.sentence, evidence)

@@ -1,0 +1,60 @@
+"""On which dtype's grid numbers lie, and which dtype's rounding is as large as an error."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trueup.diagnosing.evidence.facts import Floats
+from trueup.numerics.dtypes import DTYPES, float64_from_array
+
+COARSE = ("float8_e5m2", "float8_e4m3fn", "bfloat16", "float16", "tf32", "float32")
+"""From the coarsest on."""
+ROUNDOFF = {name: (2.0**-11 if name == "tf32" else DTYPES[name].eps) for name in COARSE}
+_SAMPLE = 1 << 16
+_MANTISSA_LEFT_OUT = {"bfloat16": 16, "tf32": 13}
+
+
+def sample(values: Floats) -> Floats:
+    """Up to 65,536 nonzero finite values, evenly spaced."""
+    flat = values.ravel()
+    flat = flat[:: max(flat.size // _SAMPLE, 1)]
+    seen: Floats = flat[np.isfinite(flat) & (flat != 0)]
+    return seen
+
+
+def grid_of(values: Floats) -> str | None:
+    """The coarsest dtype that holds every one of the sampled values; None beyond float32 or without
+    values."""
+    seen = sample(values)
+    if not seen.size:
+        return None
+    return next((name for name in COARSE if bool(on_grid(seen, name).all())), None)
+
+
+def on_grid(values: Floats, dtype: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Which values a dtype represents exactly."""
+    if dtype.startswith("float8"):
+        every = float64_from_array(np.arange(256, dtype=np.uint8), dtype)
+        table = np.unique(every[np.isfinite(every)])
+        at = np.clip(np.searchsorted(table, values), 0, len(table) - 1)
+        return np.asarray(table[at] == values)
+    with np.errstate(over="ignore", under="ignore"):
+        if dtype == "float16":
+            return np.asarray(values.astype(np.float16).astype(np.float64) == values)
+        narrow = values.astype(np.float32)
+        exact = narrow.astype(np.float64) == values
+    if dtype == "float32":
+        return np.asarray(exact)
+    mask = np.uint32((1 << _MANTISSA_LEFT_OUT[dtype]) - 1)
+    return np.asarray(exact & ((narrow.view(np.uint32) & mask) == 0))
+
+
+def dtype_of_error(relative: float) -> str | None:
+    """The dtype whose rounding leaves a relative l2 error of this size (a twentieth to four times its unit
+    roundoff), the finest that does; None where none does.
+    """
+    for name in reversed(COARSE):
+        spread = 64.0 if name == "float32" else 4.0
+        if ROUNDOFF[name] / 20 <= relative <= spread * ROUNDOFF[name]:
+            return name
+    return None
