@@ -89,7 +89,8 @@ def _unmatched(rows: Rows, verdict: Judgement) -> None:
 def _of_unmatched_tensor(rows: Rows) -> Bools:
     """Gradients of a tensor that only this run has at this call (attention weights returned by one kernel)."""
     out = np.zeros(len(rows), bool)
-    forward, backward, num = rows.phase_is("forward"), rows.phase_is("backward"), len(rows.match.words.slot)
+    forward, backward = rows.phase_is("forward"), rows.phase_is("backward")
+    num = len(rows.match.words.slot)
     for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):
         alone = (half.record >= 0) & (other.record < 0)
         at = half.call * num + rows.slot

@@ -185,6 +185,9 @@ class _Work:
             scalars = compare_scalars(*lines, ledger.limits, steps)
         for history in self.histories.values():
             ledger.notes += history.notes
+        arbitrated = None if self.arbiter is None else ledger.arbitrated(str(self.arbiter.path))
+        if arbitrated is not None:
+            ledger.notes.append(arbitrated["sentence"])
         manifest = self.target.manifest
         command = _typed(manifest.get("command") or ["python", "train.py"])
         return {
@@ -205,7 +208,7 @@ class _Work:
             "counts": _counts(ledger),
             "bracketed": ledger.not_bracketed == 0,
             "tolerance": self._tolerance(),
-            "arbiter": None if self.arbiter is None else ledger.arbitrated(str(self.arbiter.path)),
+            "arbiter": arbitrated,
             "scalars": scalars,
             "modules": ledger.module_tree(),
             "depth": ledger.depth,

@@ -159,6 +159,7 @@ def _closing_facts(
     facts: list[tuple[str, RenderableType]] = [("records", _tally(report))]
     for index, line in enumerate(_unmatched(report, width - MARGIN - LABEL_WIDTH - 1)):
         facts.append(("unmatched" if index == 0 else "", line))
+    facts += [("judged by", Text(plain(line), style="dim")) for line in _tolerance(report)]
     if reports:
         folder = report.folder or next(iter(reports.values())).parent
         names = ", ".join(path.name if path.parent == folder else str(path) for path in reports.values())
@@ -173,6 +174,12 @@ def _closing_facts(
             )
         )
     return facts
+
+
+def _tolerance(report: Report) -> list[str]:
+    """Where tolerances come from, and the way to better ones."""
+    origin = str((report.summary.get("tolerance") or {}).get("origin") or "")
+    return [origin] if origin else []
 
 
 def _tally(report: Report) -> Text:

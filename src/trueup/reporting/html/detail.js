@@ -45,7 +45,8 @@ class Detail {
       el("b", {}, error(bound)), " allowed", score === null ? "" : `: ${ratio(score)} the tolerance.`);
     const rows = [["max |difference|", error(get("max_abs_diff"))], ["cosine", get("cosine_similarity") === null ? "–" : Number(get("cosine_similarity")).toFixed(9)],
       ["scale", number(get("scale"), 7)], ["residual", error(get("residual"))], ["elements above", get("fraction_above") === null ? "–" : `${number(get("fraction_above") * 100)} %`],
-      ["max ulp", number(get("max_ulp_diff"))]].filter(([, value]) => value !== "–");
+      ["max ulp", number(get("max_ulp_diff"))], ["made from, differs by", error(get("error_in"))], ["passed on at most", number(get("gain"))], ["noise floor", error(get("floor"))],
+      ["target from arbiter", error(get("arbiter_target"))], ["reference from arbiter", error(get("arbiter_reference"))]].filter(([, value]) => value !== "–");
     return el("section", {}, verdict, get("reason") && rel !== null ? el("p", {}, get("reason")) : null,
       rows.length ? el("dl", { class: "metrics" }, rows.map(([key, value]) => el("div", {}, el("dt", {}, key), el("dd", {}, value)))) : null,
       bound === null ? null : el("p", { class: "muted small" }, `Rule: ${(rule.formula || "–").split("; ")[0]}${rule.origin ? ` (${rule.origin})` : ""}. Judged from ${EVIDENCE[get("evidence")] || get("evidence")}.`));
