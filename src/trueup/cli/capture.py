@@ -114,8 +114,8 @@ def command(
     from trueup.capture.launch import launch
 
     given: dict[str, Any] = {
-        "level": None if level is None else _one_of(Level, level, what="--level"),
-        "task": None if task is None else _one_of(Task, task, what="--task"),
+        "level": None if level is None else one_of(Level, level, what="--level"),
+        "task": None if task is None else one_of(Task, task, what="--task"),
         "steps": None if steps is None else StepSet.parse(steps, what="--steps"),
         "ranks": None if ranks is None else StepSet.parse(ranks, what="--ranks"),
         "scope": None if scope is None else _scope(scope),
@@ -191,7 +191,12 @@ def _options_from_config(path: Path, output: Path | None, *, quiet: bool) -> Cap
     return read.options
 
 
-def _one_of(kind: type[_Choice], word: str, *, what: str) -> _Choice:
+def one_of(kind: type[_Choice], word: str, *, what: str) -> _Choice:
+    """The member of ``kind`` that ``word`` names, in upper or lower case.
+
+    Raises:
+        ConfigError: none does.
+    """
     for choice in kind:
         if choice.value.lower() == word.lower():
             return choice

@@ -7,11 +7,12 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from trueup.capture.launch import folder
 from trueup.capture.launch.command import check_command
 from trueup.capture.launch.environment import environment_from_options
-from trueup.capture.launch.outcome import outcome_from_folder, sentences
+from trueup.capture.launch.outcome import has_all_steps, outcome_from_folder, sentences
 from trueup.capture.launch.place import is_first
 from trueup.capture.launch.process import run_command
 from trueup.capture.options import CaptureOptions
@@ -19,8 +20,16 @@ from trueup.capture.options import CaptureOptions
 NOTHING_CAPTURED = 2
 
 
-def launch(options: CaptureOptions, command: Sequence[str], *, say: Callable[[str], None]) -> int:
+def launch(
+    options: CaptureOptions,
+    command: Sequence[str],
+    *,
+    say: Callable[[str], None],
+    stop_when_captured: bool = False,
+) -> int:
     """Run ``command`` captured and return its exit status; ``say`` gets a few closing sentences.
+
+    ``stop_when_captured`` ends the command as soon as every rank has written the last step asked for.
 
     A command that succeeds but leaves no captured step returns 2, because a person who asked for a trace has
     none.
@@ -41,7 +50,8 @@ def launch(options: CaptureOptions, command: Sequence[str], *, say: Callable[[st
         folder.make_writable(output)
     options = replace(options, output=output)
     environment = environment_from_options(options, base=os.environ)
-    status = run_command(command, program=program, environment=environment)
+    enough = partial(has_all_steps, options) if first and stop_when_captured else None
+    status = run_command(command, program=program, environment=environment, enough=enough)
     if not first:
         return status
     return _conclude(options, command, status=status, existed=existed, say=say)

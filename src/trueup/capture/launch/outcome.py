@@ -38,6 +38,19 @@ def outcome_from_folder(output: Path) -> CaptureOutcome:
     )
 
 
+def has_all_steps(options: CaptureOptions) -> bool:
+    """Whether every rank that is wanted has written the last step that is wanted."""
+    output, last = options.output, options.steps.last
+    if last is None:
+        return False
+    try:
+        world_size = int(json.loads((output / MANIFEST).read_text(encoding="utf-8"))["world_size"])
+        there = whole_steps(output).get(last, [])
+    except (OSError, ValueError, KeyError):
+        return False
+    return all(rank in there for rank in range(world_size) if rank in options.ranks)
+
+
 def sentences(outcome: CaptureOutcome, options: CaptureOptions, *, command: str) -> list[str]:
     """What to tell the person, most important first."""
     where = shown_path(outcome.output)

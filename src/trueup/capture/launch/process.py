@@ -5,20 +5,30 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trueup.errors import ConfigError
 
 _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 _PATIENCE_SECONDS = 1.0
+_GRACE_SECONDS = 30.0
+"""between asking a command to end and ending it"""
 
 
-def run_command(command: Sequence[str], *, program: Path, environment: Mapping[str, str]) -> int:
+def run_command(
+    command: Sequence[str],
+    *,
+    program: Path,
+    environment: Mapping[str, str],
+    enough: Callable[[], bool] | None = None,
+) -> int:
     """Run ``command`` to its end and return its exit status, 128 + n when signal n ended it.
 
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, except where the terminal has already
-    sent them to the whole foreground group.
+    sent them to the whole foreground group. ``enough`` is asked about every second: once it says so, the
+    command is ended by SIGTERM, and its status is 0.
 
     Raises:
         ConfigError: the system refuses to run it.
@@ -29,9 +39,23 @@ def run_command(command: Sequence[str], *, program: Path, environment: Mapping[s
         child = _spawn(command, program, environment, mask=before)
         while child.poll() is None:
             _wait_and_forward(child, waited)
+            if enough is not None and child.poll() is None and enough():
+                _end(child)
+                return 0
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Ask it to end; launchers pass that on to their workers."""
+    child.send_signal(signal.SIGTERM)
+    until = time.monotonic() + _GRACE_SECONDS
+    while child.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    if child.poll() is None:
+        child.kill()
+        child.wait()
 
 
 def _spawn(

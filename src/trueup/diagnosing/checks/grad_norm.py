@@ -35,8 +35,10 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     step, rank, reported, own, slack = worst
     numbers = {"step": step, "rank": rank, "reported": reported, "recomputed": own, "allowed": slack}
     if abs(reported - own) <= slack * max(own, 1e-30):
-        sentence = f"{reported:.6g} reported, {own:.6g} recomputed from {len(compared)} step{'s' * (len(compared) > 1)}"
-        return judge.passed(f"{sentence} (largest difference)", numbers=numbers)
+        sentence = (
+            f"{reported:.6g} reported, {own:.6g} recomputed, at the largest of {len(compared)} differences"
+        )
+        return judge.passed(sentence, numbers=numbers)
     several = _several(run)
     factor = reported / own if own else math.inf
     sentence = (

@@ -83,7 +83,8 @@ def _gradients(run: CheckedRun, rank: int) -> dict[str, bool]:
 def frozen_by_mistake(parameters: list[tuple[str, bool]]) -> list[str]:
     """Frozen parameters of a layer among layers where the same one is trained.
 
-    Freezing whole groups, or the first or last layers, is a choice; a hole in the middle or one odd layer is not.
+    Freezing whole groups, or the first or last layers, is a choice; a hole in the middle or one odd layer is
+    not.
 
     Example:
         >>> frozen_by_mistake([("h.0.w", True), ("h.1.w", False), ("h.2.w", True)])

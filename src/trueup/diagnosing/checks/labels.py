@@ -1,4 +1,4 @@
-"""Token ids, labels and the first loss: in range, shifted exactly once, not all ignored, about ln(vocabulary)."""
+"""Token ids, labels and the first loss: in range, shifted once, not all ignored, about ln(vocabulary)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from trueup.diagnosing.checks.alignment import first_loss_problem, labelled_padding, shift_of_labels
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
 from trueup.diagnosing.checks.run import CheckedRun, StepView
 
-_SHIFTS = (1, 0, 2, -1, 3)
-_SURE = 0.99
-"""share of labels that must be the input so many places on"""
-_FEW = 8
-"""positions below which nothing is said of a shift"""
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "bool")
 _SUM = 2
 """torch's number for reduction="sum" """
@@ -147,10 +142,10 @@ def _look(run: CheckedRun, batch: _Batch) -> _Said:
     shift = None
     ids = run.values(step, rank, batch.ids) if batch.ids is not None else None
     if ids is not None:
-        shift, wrong = _shift(ids, labels, batch.ignore_index)
+        shift, wrong = shift_of_labels(ids, labels, batch.ignore_index)
         problem = problem or wrong or _on_padding(run, batch, ids, labels, shift)
     if batch is not None and step == 0 and batch.microbatch == 0:
-        problem = problem or _first_loss(batch, loss)
+        problem = problem or first_loss_problem(loss, batch.vocabulary)
     return _Said(
         problem=None if problem is None else f"{where}: {problem}", shift=shift, ignored=ignored, loss=loss
     )
@@ -167,39 +162,6 @@ def _out_of_range(batch: _Batch, labels: NDArray[Any]) -> str | None:
     return None
 
 
-def _shift(ids: NDArray[Any], labels: NDArray[Any], ignore_index: int) -> tuple[int | None, str | None]:
-    """By how many places the labels are ahead of the inputs, and what is wrong with that."""
-    samples, length = ids.shape
-    width, rest = divmod(labels.size, samples)
-    if rest or width not in (length, length - 1):
-        return None, None
-    laid = labels.reshape(samples, width)
-    for shift in _SHIFTS:
-        share, num = _agreement(ids, laid, ignore_index, shift)
-        if num < _FEW or share < _SURE:
-            continue
-        if shift == 1:
-            return 1, None
-        wrong = {
-            0: "not shifted: the model predicts the token it is given",
-            -1: "shifted the wrong way: the model predicts the token before",
-        }.get(shift, f"shifted {shift} times: the model predicts the token {shift} places on")
-        return shift, f"labels are {wrong} ({share:.1%} of {num:,} positions)"
-    return None, None
-
-
-def _agreement(ids: NDArray[Any], labels: NDArray[Any], ignore_index: int, shift: int) -> tuple[float, int]:
-    """Share of used labels that equal the input ``shift`` places on, and over how many."""
-    width = labels.shape[1]
-    first, last = max(0, -shift), min(width, ids.shape[1] - shift)
-    if last <= first:
-        return 0.0, 0
-    mine, theirs = labels[:, first:last], ids[:, first + shift : last + shift]
-    used = mine != ignore_index
-    num = int(used.sum())
-    return (float((mine[used] == theirs[used]).mean()) if num else 0.0), num
-
-
 def _on_padding(
     run: CheckedRun, batch: _Batch, ids: NDArray[Any], labels: NDArray[Any], shift: int | None
 ) -> str | None:
@@ -209,33 +171,13 @@ def _on_padding(
     mask = run.values(batch.view.tables.step, batch.view.tables.rank, batch.mask)
     if mask is None or mask.shape != ids.shape or mask.all():
         return None
-    laid = labels.reshape(ids.shape[0], -1)
-    width = min(laid.shape[1], ids.shape[1] - 1)
-    used = laid[:, :width] != batch.ignore_index
-    padding = mask[:, 1 : width + 1] == 0
-    num = int((used & padding).sum())
-    if num <= ids.shape[0]:
-        return None
-    return f"{num:,} labels are padding by the attention mask and are not ignored"
+    return labelled_padding(mask, labels, batch.ignore_index)
 
 
 def _mean_loss(batch: _Batch, num_used: int) -> float | None:
     if batch.loss is None or batch.reduction != _SUM:
         return batch.loss
     return batch.loss / max(num_used, 1)
-
-
-def _first_loss(batch: _Batch, loss: float | None) -> str | None:
-    """Beyond one and a half times ln(vocabulary) and 1 the model is surer of wrong tokens than chance."""
-    if loss is None or batch.vocabulary is None or batch.vocabulary < 2:
-        return None
-    expected = math.log(batch.vocabulary)
-    if loss <= 1.5 * expected + 1:
-        return None
-    return (
-        f"the first loss is {loss:.4g}, a model that knows nothing has ln({batch.vocabulary}) = {expected:.4g}: "
-        "look at the initial weights, the labels' alignment, or how the loss is reduced"
-    )
 
 
 def _notes(said: list[tuple[_Batch, _Said]]) -> tuple[str, ...]:
@@ -246,8 +188,8 @@ def _notes(said: list[tuple[_Batch, _Said]]) -> tuple[str, ...]:
     if first.loss >= 0.5 * expected:
         return ()
     return (
-        f"the first loss, {first.loss:.4g}, is far below ln({batch.vocabulary}) = {expected:.3g}: trained weights, "
-        "or labels that the model can see",
+        f"the first loss, {first.loss:.4g}, is far below ln({batch.vocabulary}) = {expected:.3g}: "
+        "trained weights, or labels that the model can see",
     )
 
 

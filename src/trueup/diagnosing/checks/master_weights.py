@@ -79,7 +79,7 @@ def _pairs(run: CheckedRun, rank: int) -> Iterator[_Pair]:
 
 
 def _in_state(updated: list[dict[str, Any]], known: set[str]) -> dict[str, dict[str, Any]]:
-    """Master weights that the optimizer keeps in its state: ``state.master``, ``state.fp32_param`` and the like."""
+    """Master weights that the optimizer keeps in its state: ``state.master``, ``state.fp32_param``, ..."""
     words = ("master", "fp32", "float32")
     found = {}
     for row in updated:
@@ -116,7 +116,8 @@ def _difference(run: CheckedRun, rank: int, pair: _Pair) -> str | None:
             continue
         rounded = _value(_bits(np.array([master[name]], np.float32), copy["dtype"]), copy["dtype"])
         if rounded != copy[name]:
-            return f"its {word} value is {copy[name]:.6g}, the master's is {master[name]:.6g}, rounded {rounded:.6g}"
+            own, given = copy[name], master[name]
+            return f"its {word} value is {own:.6g}, the master's is {given:.6g}, rounded {rounded:.6g}"
     distance = _relative(copy, master)
     allowed = _MARGIN * DTYPES[copy["dtype"]].eps
     if distance is not None and distance > allowed:
@@ -151,8 +152,8 @@ def _without_masters(run: CheckedRun, judge: Judge, rank: int, low: list[str]) -
     dtype = next(p["dtype"] for p in run.parameters(rank) if p["fqn"] == low[0])
     eps = 2 * DTYPES[dtype].eps
     return judge.nothing(
-        f"{len(low):,} weights are {dtype} and no master weights were seen: an update below {eps / 2:.2g} of a "
-        "weight is lost"
+        f"{len(low):,} weights are {dtype} and no master weights were seen: an update below {eps / 2:.2g} of "
+        "a weight is lost"
     )
 
 

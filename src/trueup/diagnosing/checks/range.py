@@ -62,19 +62,20 @@ _FLOATS = [name for name, dtype in DTYPES.items() if dtype.kind == "float"]
 
 
 def _near_maximum(view: StepView, *, scaled: bool) -> list[Place]:
-    """Outputs near the largest number of their dtype whose inputs are not; a mask's smallest number is meant."""
+    """Outputs near the largest number of their dtype whose inputs are not; a mask's number is meant."""
     limits = pl.col("dtype").replace_strict(
         {name: DTYPES[name].max for name in _FLOATS}, default=math.inf, return_dtype=pl.Float64
     )
     rows = view.records.with_columns(limit=limits).filter(
-        (pl.max_horizontal(pl.col("maximum").abs(), pl.col("minimum").abs()) > NEAR_MAXIMUM * pl.col("limit"))
+        pl.max_horizontal(pl.col("maximum").abs(), pl.col("minimum").abs()) > NEAR_MAXIMUM * pl.col("limit")
     )
     fed: set[int] = set()
     found = []
+    leaf = "api" if (view.tables.calls["kind"].cast(pl.String) == "api").any() else "module"
     for row in rows.iter_rows(named=True):
         if row["phase"] == "forward" and row["slot"].startswith("input"):
             fed.add(row["call"])
-        elif row["phase"] == "forward" and row["kind"] == "api" and row["call"] not in fed:
+        elif row["phase"] == "forward" and row["kind"] == leaf and row["call"] not in fed:
             if not _is_mask(row) and not _large_argument(row["arguments"]):
                 found.append(view.place(row, _large_detail(row)))
         elif row["phase"] in ("param_grad", "param", "optimizer") and not scaled and not _is_state(row):
@@ -88,7 +89,7 @@ def _is_mask(row: dict[str, Any]) -> bool:
 
 
 def _is_state(row: dict[str, Any]) -> bool:
-    return row["phase"] == "optimizer" and row["slot"] != "param"
+    return bool(row["phase"] == "optimizer" and row["slot"] != "param")
 
 
 def _large_argument(arguments: str | None) -> bool:

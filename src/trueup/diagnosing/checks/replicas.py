@@ -64,7 +64,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
 
 
 def _differences(run: CheckedRun, step: int, ranks: list[int]) -> tuple[int, list[_Difference]]:
-    """How many were compared, and what differs, in the order of a step: weights, gradients, updated weights."""
+    """How many were compared, and what differs: weights first, then gradients, then updated weights."""
     frames = []
     for rank in ranks:
         view = run.view(step, rank)
@@ -94,7 +94,7 @@ def _differences(run: CheckedRun, step: int, ranks: list[int]) -> tuple[int, lis
 
 
 def _reduced_only(frame: pl.DataFrame) -> pl.DataFrame:
-    """Where the optimizer's own gradients are there, those before (a microbatch without reduction) do not count."""
+    """Gradients before the optimizer's own count only where those are missing: some await their reduction."""
     clipped = frame.filter(pl.col("slot") == "clipped")["name"]
     before = (pl.col("slot") == "accumulated") & pl.col("name").is_in(clipped.implode())
     return frame.filter(~before)
@@ -125,8 +125,8 @@ def _why_not_replicas(run: CheckedRun, apart: list[_Difference]) -> str | None:
     first = min(run.steps)
     if any(one.slot == "value" and one.step == first for one in apart):
         return (
-            "the ranks start from other weights and are wrapped by nothing that says they are replicas: other "
-            "shards of a model-parallel layout, or a missing broadcast"
+            "the ranks start from other weights, and no wrapper says that they are replicas: shards of a "
+            "model-parallel layout, or a missing broadcast"
         )
     return None
 
@@ -143,9 +143,11 @@ def _place(one: _Difference) -> Place:
 
 def _advice(first: _Difference) -> str:
     if first.slot in ("accumulated", "clipped"):
-        return "reduce this gradient over the data-parallel ranks: is it outside the wrapper, or reached by no_sync?"
+        return (
+            "reduce it over the data-parallel ranks: is the parameter outside the wrapper, or under no_sync?"
+        )
     if first.slot == "value":
-        return "broadcast the weights from rank 0 before the first step, and look for code that writes them later"
+        return "broadcast the weights from rank 0 before the first step; look for code that writes them later"
     return (
         "the gradients agree and the update does not: look at the optimizer's settings and state on each rank"
     )

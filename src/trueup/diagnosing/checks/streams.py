@@ -22,6 +22,8 @@ _MAX_PLACES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mask:
+    """What one dropout call did."""
+
     view: StepView
     row: dict[str, Any]
     sample: NDArray[np.uint8]

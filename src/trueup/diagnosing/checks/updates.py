@@ -131,8 +131,8 @@ def _below_resolution(row: dict[str, Any], rate: float | None) -> str | None:
     if rate >= step / 2:
         return None
     return (
-        f"an update of about {rate:.2g} is less than half a step of {row['dtype']} at {row['smallest_nonzero']:.2g} "
-        f"({step:.2g})"
+        f"an update of about {rate:.2g} is less than half a step of {row['dtype']} "
+        f"({step:.2g} at {row['smallest_nonzero']:.2g})"
     )
 
 
