@@ -110,6 +110,8 @@ class Engine:
         self.roots: list[tuple[weakref.ref[nn.Module], str]] = []
         self.opaque_modules: dict[str, str] = {}
         self.parameter_table: dict[str, dict[str, Any]] = {}
+        self._trees: dict[int, tuple[tuple[Any, ...], list[tuple[weakref.ref[nn.Parameter], str]]]] = {}
+        """root -> what it was made of when it was last named, and its parameters"""
         self.wrapped_by: dict[str, None] = {}
         self.in_optimizer = False
         self._top_counts: dict[Any, int] = {}
@@ -218,10 +220,7 @@ class Engine:
         try:
             with self.lock:
                 found = self.summariser.row(tensor, phase, slot, sink.recorder.calls[call][1])
-            if found.__class__ is int:
-                row = found
-            else:
-                row, reason = found
+            row, reason = found if isinstance(found, tuple) else (found, None)
         except Exception as error:
             row, reason = None, self._why_not(tensor, slot, error)
         sink.recorder.records.append((call, phase, slot, microbatch, row, tensor.requires_grad, reason))
@@ -332,7 +331,7 @@ class Engine:
         self.models = [weakref.ref(m) for m in models]
         main = next((reference() for reference, name in self.roots if name == ""), None)
         if bare and main is not bare[0]:
-            self.roots, self.names, self.parameter_names = [], {}, {}
+            self.roots, self.names, self.parameter_names, self._trees = [], {}, {}, {}
             self._named_in_step.clear()
             for model in bare:
                 self.root_name(model)
@@ -349,7 +348,22 @@ class Engine:
         self._name_tree(module, name)
         return name
 
+    def parameters_of(self, root: nn.Module) -> list[tuple[nn.Parameter, str]]:
+        """Parameters of a root with their names, tied ones once."""
+        if id(root) not in self._trees:  # a part of a known root, called by itself
+            names = self.parameter_names
+            return [
+                (parameter, names.get(id(parameter), name)) for name, parameter in root.named_parameters()
+            ]
+        living = ((reference(), name) for reference, name in self._trees[id(root)][1])
+        return [(parameter, name) for parameter, name in living if parameter is not None]
+
     def _name_tree(self, module: nn.Module, name: str) -> None:
+        """Note the names of everything below, if anything there has changed since the last time."""
+        print_ = _fingerprint(module)
+        known = self._trees.get(id(module))
+        if known is not None and known[0] == (name, *print_):
+            return
         for inner, child in module.named_modules():
             self.names[id(child)] = weakref.ref(child), _joined(name, _plain(inner))
         tied: dict[int, str] = {}
@@ -358,6 +372,9 @@ class Engine:
             first = tied.setdefault(id(parameter), fqn)
             self.parameter_names[id(parameter)] = first
             self._tabulate(parameter, fqn, first)
+        own = {id(p): p for p in module.parameters()}
+        references = [(weakref.ref(own[identity]), fqn) for identity, fqn in tied.items()]
+        self._trees[id(module)] = (name, *print_), references
 
     def _refresh_names(self) -> None:
         self.roots = [(r, n) for r, n in self.roots if r() is not None]
@@ -417,6 +434,23 @@ def _plain(name: str) -> str:
     if "_mod" not in name:
         return name
     return ".".join(part for part in name.split(".") if part not in _WRAPPED)
+
+
+def _fingerprint(root: nn.Module) -> list[int]:
+    """Identities of all modules and parameters below, in a fixed order."""
+    found: list[int] = []
+    seen: set[int] = set()
+    todo = [root]
+    while todo:
+        module = todo.pop()
+        if id(module) in seen:
+            found.append(-1)
+            continue
+        seen.add(id(module))
+        found.append(id(module))
+        found.extend(map(id, module._parameters.values()))
+        todo.extend(child for child in module._modules.values() if child is not None)
+    return found
 
 
 def _joined(prefix: str, name: str) -> str:

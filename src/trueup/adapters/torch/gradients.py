@@ -186,9 +186,11 @@ def _consumers(tracked: Edges, roots: list[Any], began: int) -> list[tuple[Any, 
     outside its arguments. A tensor given twice counts under the first of its slots: the graph does not tell
     its uses apart.
     """
-    made = {node for _, node, _, _ in tracked if node is not None}
-    seen: set[Any] = set(made)
-    todo = [r for r in roots if r is not None and r not in seen]
+    wanted = {(node, number): where for where, node, number, _ in reversed(tracked) if node is not None}
+    leaves = [one for one in tracked if one[3] is not None]
+    seen = {node for _, node, _, _ in tracked}
+    seen.add(None)
+    todo = [root for root in roots if root not in seen]
     found = []
     while todo:
         node = todo.pop()
@@ -196,14 +198,16 @@ def _consumers(tracked: Edges, roots: list[Any], began: int) -> list[tuple[Any, 
             continue
         seen.add(node)
         slots = []
-        for number, (after, output) in enumerate(node.next_functions):
-            if after is None:
-                continue
-            where = _slot_of(after, output, tracked)
+        number = 0
+        for edge in node.next_functions:
+            where = wanted.get(edge)
+            if where is None and leaves and edge[0] is not None:
+                where = _slot_of(edge[0], edge[1], leaves)
             if where is not None:
                 slots.append((number, where))
-            elif after not in seen and after._sequence_nr() >= began:
+            elif (after := edge[0]) not in seen and after._sequence_nr() >= began:
                 todo.append(after)
+            number += 1
         if slots:
             found.append((node, slots))
     return found

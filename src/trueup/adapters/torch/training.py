@@ -68,11 +68,10 @@ class Training:
             self._note_batch(module, args, kwargs)
         except Exception as error:
             engine.failed("batch", error)
-        for name, parameter in module.named_parameters():
+        for parameter, fqn in engine.parameters_of(module):
             if id(parameter) in self._recorded or is_lazy(parameter):
                 continue
             self._recorded.add(id(parameter))
-            fqn = engine.parameter_names.get(id(parameter), name)
             self._parameters[id(parameter)] = weakref.ref(parameter), fqn
             if not engine.sink.active:
                 continue
