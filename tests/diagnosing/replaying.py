@@ -60,6 +60,4 @@ def sites(trace: Trace, step: int = 0, rank: int = 0) -> pl.DataFrame:
 def states(trace: Trace, step: int = 0, rank: int = 0) -> dict[str, int]:
     """How many rows are in which state; free ones under their reason."""
     rows = trace.forced(step, rank)
-    return dict(
-        Counter(reason or state for state, reason in rows.select("state", "reason").iter_rows())
-    )
+    return dict(Counter(reason or state for state, reason in rows.select("state", "reason").iter_rows()))

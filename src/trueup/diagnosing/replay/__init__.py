@@ -1,2 +1,10 @@
 """Replay: the target run again with the reference's values put in at every matched call, so that each error
 shows where it is made."""
+
+from __future__ import annotations
+
+from trueup.diagnosing.replay.charge import origins
+from trueup.diagnosing.replay.noise import ReplayNoise
+from trueup.diagnosing.replay.plan import Plan, build_plan
+
+__all__ = ["Plan", "ReplayNoise", "build_plan", "origins"]

@@ -49,6 +49,7 @@ KINDS_OF_LEVEL = {"L0": ("module",), "L1": ("api",), "mix": ("module", "api")}
 
 NO_VALUES = "the reference kept no values of it"
 COUNTS_DIFFER = "called another number of times there than in the reference"
+CROSSED = "called in another order: it stands where the reference calls another module"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +283,10 @@ class _StepBuilder:
             "digest", "l2_norm", "dtype", "shape", "chunk", "tensor"
         ).to_dicts()
         of_record = self._theirs.records["summary"].to_list()
-        unsure = self._calls_of_unequal_count()
+        unsure = {
+            **dict.fromkeys(self._below(self._crossed()), CROSSED),
+            **dict.fromkeys(self._below(self._calls_of_unequal_count()), COUNTS_DIFFER),
+        }
         twice = {place for place, count in Counter(self._places).items() if count > 1}
         partner = dict(
             zip(self._match.records.target.tolist(), self._match.records.reference.tolist(), strict=True)
@@ -324,7 +328,7 @@ class _StepBuilder:
         return "force"
 
     def _why_not(
-        self, call: int, unsure: set[int], twice: set[str], summary: dict[str, Any] | None, use: str
+        self, call: int, unsure: dict[int, str], twice: set[str], summary: dict[str, Any] | None, use: str
     ) -> str | None:
         if summary is None:
             return NO_VALUES
@@ -333,7 +337,7 @@ class _StepBuilder:
         if summary["tensor"] is None:
             return NO_VALUES
         if call in unsure:
-            return COUNTS_DIFFER
+            return unsure[call]
         return "its place is not unique in the step" if self._places[call] in twice else None
 
     def _leave(self, row: int, reason: str) -> None:
@@ -344,21 +348,46 @@ class _StepBuilder:
             examples.append(f"{self._calls[call][2] or '(root)'} {phase} {slot}")
 
     def _calls_of_unequal_count(self) -> set[int]:
-        """Calls of a name that is called more or less often under the paired parent, and all below them."""
+        """Calls of a name that is called more or less often under the paired parent."""
         target, reference = self._match.target, self._match.reference
         counted = []
         for side, partner in ((target, None), (reference, self._match.calls.target_of)):
             parent = side.parent if partner is None else _through(side.parent, partner)
-            keys = zip(parent.tolist(), side.kind.tolist(), side.plain.tolist(), side.mode.tolist(), strict=True)
+            keys = zip(
+                parent.tolist(), side.kind.tolist(), side.plain.tolist(), side.mode.tolist(), strict=True
+            )
             counted.append(list(keys))
         mine, theirs = Counter(counted[0]), Counter(counted[1])
         paired = set(np.flatnonzero(self._match.calls.reference_of >= 0).tolist()) | {-1}
-        wrong = set()
-        for call, key in enumerate(counted[0]):
-            parent = int(target.parent[call])
-            if parent in wrong or (key[0] in paired and key in theirs and mine[key] != theirs[key]):
-                wrong.add(call)
-        return wrong
+        return {
+            call
+            for call, key in enumerate(counted[0])
+            if key[0] in paired and key in theirs and mine[key] != theirs[key]
+        }
+
+    def _crossed(self) -> set[int]:
+        """Modules paired by position with one of another name, although the reference calls theirs too."""
+        target, reference, pairs = self._match.target, self._match.reference, self._match.calls
+        names = {
+            (int(parent), int(name))
+            for parent, name in zip(_through(reference.parent, pairs.target_of), reference.plain, strict=True)
+        }
+        return {
+            call
+            for call, (_, kind, _, _) in enumerate(self._calls)
+            if kind == "module"
+            and pairs.reference_of[call] >= 0
+            and target.plain[call] != reference.plain[pairs.reference_of[call]]
+            and (int(target.parent[call]), int(target.plain[call])) in names
+        }
+
+    def _below(self, calls: set[int]) -> set[int]:
+        """These calls and all inside them."""
+        found = set()
+        for call, (parent, *_) in enumerate(self._calls):
+            if call in calls or parent in found:
+                found.add(call)
+        return found
 
     def table(self) -> pa.Table:
         """The rows as a table."""

@@ -58,6 +58,4 @@ def _forward_records(tables: StepTables) -> list[dict[str, tuple[int, Any]]]:
 
 
 def _inputs(slots: dict[str, tuple[int, Any]]) -> Key:
-    return tuple(
-        (slot, digest) for slot, (_, digest) in sorted(slots.items()) if slot.startswith("input")
-    )
+    return tuple((slot, digest) for slot, (_, digest) in sorted(slots.items()) if slot.startswith("input"))

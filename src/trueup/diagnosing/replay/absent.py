@@ -1,0 +1,202 @@
+"""Gradients that one run has and the other has not, charged to the code that cut or joined the graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
+
+Slot = tuple[int, str]
+"""call of the replay, slot"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """A gradient on one side only."""
+
+    owner: str
+    call: int
+    slot: str
+    lacking: str
+    """``target`` or ``reference``"""
+    record: int | None
+    """the replay's record of the tensor in forward, or of the gradient"""
+    reference_record: int | None
+    why: str
+    charged: bool
+    """False: it follows from another one"""
+
+
+def absent_gradients(step: ReplayedStep) -> list[Absent]:
+    """All of them, those that follow from others marked, in the target's order of calls."""
+    return [*_Side(step, "target").find(), *_Side(step, "reference").find()]
+
+
+class _Side:
+    """One direction: what ``lacking`` has not and the other run has."""
+
+    def __init__(self, step: ReplayedStep, lacking: str) -> None:
+        self._step, self._lacking = step, lacking
+        pairs, calls = step.match.records, step.match.calls
+        self._partner = dict(zip(pairs.target.tolist(), pairs.reference.tolist(), strict=True))
+        theirs = step.theirs.records.select("call", "phase", "slot", "requires_grad").rows()
+        self._theirs = theirs
+        self._to_target = calls.target_of.tolist()
+        self._gradients: set[Slot] = {(c, s) for c, p, s, _, _ in step.records if p == "backward"}
+        self._gradients_there: set[Slot] = set()
+        for call, phase, slot, _ in theirs:
+            if phase == "backward" and self._to_target[call] >= 0:
+                self._gradients_there.add((self._to_target[call], slot))
+
+    @cached_property
+    def _missing(self) -> dict[Slot, int | None]:
+        """Slots without a gradient here that have one there -> the other side's record."""
+        step = self._step
+        if self._lacking == "target":
+            only = step.match.records.only_reference.tolist()
+            rows = [(self._to_target[self._theirs[r][0]], *self._theirs[r][1:3], r) for r in only]
+        else:
+            only = step.match.records.only_target.tolist()
+            rows = [(*step.records[r][:3], r) for r in only]
+        planned = step.planned_calls
+        elsewhere = self._names_of_second_runs
+        return {
+            (call, slot): row
+            for call, phase, slot, row in rows
+            if phase == "backward"
+            and call in planned
+            and step.calls[call].mode == "train"
+            and step.calls[call].name not in elsewhere
+        }
+
+    @cached_property
+    def _names_of_second_runs(self) -> set[str]:
+        """Modules whose gradients stand, on either side, under a second run whose original is not known."""
+        step = self._step
+        mine = {step.calls[c].name for c, p, _, _, _ in step.records if p == "backward" and self._again(c)}
+        modes, names = (step.theirs.calls[n].cast(str).to_list() for n in ("mode", "name"))
+        theirs = {names[c] for c, p, _, _ in self._theirs if p == "backward" and modes[c] == "recompute"}
+        return mine | theirs
+
+    def _again(self, call: int) -> bool:
+        return self._step.calls[call].mode == "recompute"
+
+    def find(self) -> list[Absent]:
+        """Judge each in the order of calls; outermost first."""
+        return [self._judge(call, slot) for call, slot in sorted(self._missing)]
+
+    def _judge(self, call: int, slot: str) -> Absent:
+        step = self._step
+        cut = self._requires_grad.get((call, slot)) is False
+        inward = slot.startswith("input")
+        if cut:
+            follows = self._cut_before(call, slot, inward=inward)
+            owner = step.module_around(call) if inward else self._own(call)
+            why = "the tensor takes no part in the graph"
+        elif inward:
+            follows = self._same_tensor_inside(call, slot) or not self._received(call)
+            owner, why = self._own(call), "the call sent nothing back to it"
+        else:
+            follows = self._not_sent_further_on(call, slot)
+            owner, why = step.module_around(call), "nothing that uses it sent anything back"
+        other = self._missing[call, slot]
+        here = self._forward_record.get((call, slot))
+        return Absent(
+            owner=owner,
+            call=call,
+            slot=slot,
+            lacking=self._lacking,
+            record=here if self._lacking == "target" else other,
+            reference_record=other if self._lacking == "target" else None,
+            why=why,
+            charged=not follows,
+        )
+
+    def _own(self, call: int) -> str:
+        step = self._step
+        return step.calls[call].name if step.calls[call].kind == "module" else step.module_around(call)
+
+    # -- what is known of the side that lacks it ------------------------------------------
+
+    @cached_property
+    def _forward_record(self) -> dict[Slot, int]:
+        return {(c, s): row for row, (c, p, s, _, _) in enumerate(self._step.records) if p == "forward"}
+
+    @cached_property
+    def _requires_grad(self) -> dict[Slot, bool | None]:
+        """Whether a forward tensor takes part in the graph, on the side that lacks its gradient."""
+        step = self._step
+        if self._lacking == "target":
+            return {slot: step.records[row][4] for slot, row in self._forward_record.items()}
+        found = {}
+        for slot, row in self._forward_record.items():
+            other = self._partner.get(row)
+            found[slot] = None if other is None else self._theirs[other][3]
+        return found
+
+    @cached_property
+    def _calls_by_content(self) -> dict[int, list[Slot]]:
+        """Slots that hold the same tensor in forward."""
+        found: dict[int, list[Slot]] = {}
+        for slot, row in self._forward_record.items():
+            summary = self._step.same_tensors(row)
+            if summary is not None:
+                found.setdefault(summary, []).append(slot)
+        return found
+
+    def _others_with(self, call: int, slot: str) -> list[Slot]:
+        row = self._forward_record.get((call, slot))
+        summary = None if row is None else self._step.same_tensors(row)
+        return [] if summary is None else [s for s in self._calls_by_content[summary] if s != (call, slot)]
+
+    def _received(self, call: int) -> bool:
+        """Whether any gradient arrived at the call's outputs."""
+        mine = self._gradients if self._lacking == "target" else self._gradients_there
+        return any(s.startswith("output") for c, s in mine if c == call)
+
+    # -- what follows from another ------------------------------------------
+
+    def _cut_before(self, call: int, slot: str, *, inward: bool) -> bool:
+        """Cut already where it came from: an input of a module around, an output just before, or inside."""
+        step = self._step
+        if not inward:
+            inputs = any(c == call and s.startswith("input") and self._is_cut(c, s) for c, s in self._missing)
+            return inputs or any(
+                call in step.around(c) and self._is_cut(c, s) for c, s in self._missing if c != call
+            )
+        around = step.around(call)
+        parent = step.calls[call].parent
+        for other, where in self._missing:
+            if not self._is_cut(other, where) or other == call:
+                continue
+            if where.startswith("input") and other in around:
+                return True
+            beside = step.calls[other].parent == parent and other < call
+            if where.startswith("output") and beside:
+                return True
+        return any(c < call and self._is_cut(c, s) for c, s in self._others_with(call, slot))
+
+    def _is_cut(self, call: int, slot: str) -> bool:
+        return (call, slot) in self._missing and self._requires_grad.get((call, slot)) is False
+
+    def _same_tensor_inside(self, call: int, slot: str) -> bool:
+        """The innermost call that was given the tensor is the one that sent nothing."""
+        return any(
+            s.startswith("input") and (c, s) in self._missing and call in self._step.around(c)
+            for c, s in self._others_with(call, slot)
+        )
+
+    def _not_sent_further_on(self, call: int, slot: str) -> bool:
+        """Calls that used the tensor are charged themselves, or those around it got nothing either."""
+        step = self._step
+        used = any(
+            s.startswith("input") and (c, s) in self._missing for c, s in self._others_with(call, slot)
+        )
+        returned = any(
+            s.startswith("output") and (c, s) in self._missing and c in step.around(call)
+            for c, s in self._others_with(call, slot)
+        )
+        parent = step.calls[call].parent
+        starved = parent is not None and not self._received(parent) and step.module_around(call) != OUTSIDE
+        return used or returned or starved

@@ -1,0 +1,283 @@
+"""Who made the differences a replay shows: one origin an owner, forward, backward and weights together.
+
+Everything that went into a call was the reference's, so what comes out and differs was made by its own code
+outside its children; what goes in and differs, by the code around it. Gradients mirror that. A weight's
+gradient belongs to the module that owns the weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trueup.diagnosing.replay.absent import Absent, absent_gradients
+from trueup.diagnosing.replay.judge import Difference, differences
+from trueup.diagnosing.replay.noise import ReplayNoise
+from trueup.diagnosing.replay.plan import PLAN, read_plan
+from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
+from trueup.diagnosing.replay.words import evidence_of, place_of, site_of, sources_of
+from trueup.errors import TraceError
+from trueup.store import Trace
+from trueup.types import Basis, Origin, Stage
+
+REFINED = "refined"
+"""folder inside a replay: the same again at API level, inside the owners it found"""
+
+_NOT_CHARGED = ("one tensor with", "expanded:")
+_REDUCED = ("accumulated", "clipped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """One record charged to an owner."""
+
+    owner: str
+    stage: Stage
+    step: ReplayedStep
+    found: Difference | Absent
+
+    @property
+    def score(self) -> float:
+        """How far beyond what is allowed."""
+        return self.found.score if isinstance(self.found, Difference) else math.inf
+
+    @property
+    def order(self) -> int:
+        """Execution order in the target."""
+        record = self.found.record
+        return len(self.step.records) if record is None else record
+
+
+@dataclass(slots=True)
+class _Owner:
+    name: str
+    charges: list[Charge] = field(default_factory=list)
+
+
+def origins(replay: Path, reference: Path, *, noise: ReplayNoise | None = None) -> list[Origin]:
+    """The places whose own code made an error, surest first.
+
+    Args:
+        replay: the folder ``run_replay`` wrote.
+        reference: the trace it was replayed against.
+        noise: what a benign variant's replay shows; without it the dtype bound of one module call counts.
+
+    ``target_record`` of an origin is a row of the *replay's* records, whose values are there wherever they
+    differed. What was found again at API level inside an owner names the call.
+
+    Raises:
+        TraceError: one of them cannot be read, or ``replay`` is no replay.
+    """
+    found = _origins_of(replay, reference, noise)
+    if not (replay / REFINED / "plan" / PLAN).exists():
+        return found
+    finer = {o.module: o for o in _origins_of(replay / REFINED, reference, noise, calls=True)}
+    return [_joined(one, finer.get(one.module)) for one in found]
+
+
+def _origins_of(
+    replay: Path, reference: Path, noise: ReplayNoise | None, *, calls: bool = False
+) -> list[Origin]:
+    steps = replayed_steps(replay, reference)
+    charges = [charge for step in steps for charge in _charges(step, noise)]
+    charges = _without_consequences(charges)
+    if calls:
+        charges = [c for c in charges if c.step.calls[c.found.call].kind != "module"]
+    owners: dict[str, _Owner] = {}
+    for charge in charges:
+        owners.setdefault(charge.owner, _Owner(charge.owner)).charges.append(charge)
+    counter = _what_agrees(steps)
+    found = [_origin(owner, counter) for owner in owners.values()]
+    return sorted(found, key=lambda o: (-min(o.score, 1e300), o.step, o.order))
+
+
+def replayed_steps(replay: Path, reference: Path) -> list[ReplayedStep]:
+    """All steps of all ranks of a replay.
+
+    Raises:
+        TraceError: it holds no replay, or not the steps its plan was made for.
+    """
+    trace, plan = Trace(replay), read_plan(replay / "plan")
+    have = trace.steps()
+    there = [p for p in plan.steps if p.rank in have.get(p.step, [])]
+    if not there:
+        raise TraceError(
+            f"{replay} holds a plan for step {plan.steps[0].step}, but the replayed run never finished it"
+        )
+    return [ReplayedStep(trace, Trace(reference), p, plan.folder) for p in there]
+
+
+# -- charging ------------------------------------------
+
+
+def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
+    absent = absent_gradients(step)
+    found = [
+        Charge(owner=one.owner, stage=_outside_stage(one.owner, Stage.LOSS), step=step, found=one)
+        for one in absent
+        if one.charged
+    ]
+    missing = [one for one in absent if one.lacking == "target"]
+    for one in differences(step, noise):
+        if one.score <= 1 or (one.reason or "").startswith(_NOT_CHARGED):
+            continue
+        if one.phase == "param_grad" and _ran_free(step, step.calls[one.call].name):
+            continue
+        if one.phase == "backward" and _follows_from_absence(step, one, missing):
+            continue
+        owner, stage = _owner_of(step, one)
+        found.append(Charge(owner=owner, stage=stage, step=step, found=one))
+    return found
+
+
+def _outside_stage(owner: str, stage: Stage) -> Stage:
+    return stage if owner == OUTSIDE else Stage.BACKWARD
+
+
+def _owner_of(step: ReplayedStep, one: Difference) -> tuple[str, Stage]:
+    call = step.calls[one.call]
+    if call.kind == "loss":
+        return OUTSIDE, Stage.DATA if one.slot != "value" else Stage.LOSS
+    if call.kind == "parameter":
+        stage = Stage.WEIGHTS if one.phase == "param" else Stage.BACKWARD
+        return _parameter_owner(step, call.name), Stage.REDUCTION if one.slot in _REDUCED else stage
+    inward = one.slot.startswith("input")
+    forward = one.phase == "forward"
+    if call.kind == "module" and inward != forward:
+        return call.name, Stage.FORWARD if forward else Stage.BACKWARD
+    owner = step.module_around(one.call)
+    if owner == OUTSIDE:
+        return owner, Stage.DATA if forward and call.kind == "module" else Stage.LOSS
+    return owner, Stage.FORWARD if forward else Stage.BACKWARD
+
+
+def _parameter_owner(step: ReplayedStep, fqn: str) -> str:
+    return fqn.rpartition(".")[0]
+
+
+def _ran_free(step: ReplayedStep, fqn: str) -> bool:
+    """Whether a call of the module that owns a parameter was not forced: nothing tells who made its
+    gradient."""
+    return _parameter_owner(step, fqn) in step.free_modules
+
+
+def _follows_from_absence(step: ReplayedStep, one: Difference, missing: list[Absent]) -> bool:
+    """Whether a gradient that never came is one of the terms of this one."""
+    if step.calls[one.call].kind == "parameter":
+        return False
+    content = _forward_content(step, one.call, one.slot)
+    for gone in missing:
+        if not gone.slot.startswith("input"):
+            continue
+        if one.slot.startswith("input") and one.call in step.around(gone.call):
+            return True
+        same = gone.record is not None and step.same_tensors(gone.record) == content
+        if one.slot.startswith("output") and content is not None and same:
+            return True
+    return False
+
+
+def _forward_content(step: ReplayedStep, call: int, slot: str) -> int | None:
+    return next(
+        (s for c, p, w, s, _ in step.records if c == call and w == slot and p == "forward"),
+        None,
+    )
+
+
+def _without_consequences(charges: list[Charge]) -> list[Charge]:
+    """Leave out what another charge explains, here or on another rank: accumulated gradients by local ones,
+    clipped ones by accumulated ones, everything after a module's weights differ by those weights."""
+    kept = []
+    local = {c.step.calls[c.found.call].name for c in charges if _is(c, "param_grad", "local")}
+    summed = {c.step.calls[c.found.call].name for c in charges if _is(c, "param_grad", "accumulated")}
+    first = min((c.step.step for c in charges), default=0)
+    for charge in charges:
+        name = charge.step.calls[charge.found.call].name
+        if _is(charge, "param_grad", "accumulated") and name in local:
+            continue
+        if _is(charge, "param_grad", "clipped") and (local or summed):
+            continue
+        if charge.stage is Stage.WEIGHTS and charge.step.step > first:
+            continue
+        kept.append(charge)
+    return kept
+
+
+def _is(charge: Charge, phase: str, slot: str) -> bool:
+    found = charge.found
+    return isinstance(found, Difference) and found.phase == phase and found.slot == slot
+
+
+# -- one origin an owner ------------------------------------------
+
+
+_STAGE_ORDER = (
+    Stage.DATA,
+    Stage.WEIGHTS,
+    Stage.FORWARD,
+    Stage.LOSS,
+    Stage.BACKWARD,
+    Stage.REDUCTION,
+)
+
+
+def _origin(owner: _Owner, agrees: str) -> Origin:
+    charges = sorted(
+        owner.charges, key=lambda c: (_STAGE_ORDER.index(c.stage), c.step.step, c.step.rank, c.order)
+    )
+    first = charges[0]
+    same = [c for c in charges if c.stage is first.stage]
+    found, step = first.found, first.step
+    call = step.calls[found.call]
+    source, reference_source = sources_of(step, found)
+    difference = found if isinstance(found, Difference) else None
+    where = place_of(step, found)
+    return Origin(
+        stage=first.stage,
+        module="" if owner.name == OUTSIDE else owner.name,
+        site=site_of(owner.name, where),
+        phase=difference.phase if difference else "backward",
+        slot=found.slot,
+        step=step.step,
+        rank=step.rank,
+        microbatch=call.microbatch,
+        order=first.order,
+        score=max(c.score for c in same),
+        rel_l2=None if difference is None else difference.rel_l2,
+        tolerance=None if difference is None else difference.tolerance,
+        bias_z=None if difference is None else difference.bias_z,
+        basis=Basis.REPLAY,
+        target_record=found.record,
+        reference_record=found.reference_record,
+        source=source,
+        reference_source=reference_source,
+        evidence=tuple(evidence_of((c.step, c.found) for c in charges)),
+        counter_evidence=(agrees,),
+    )
+
+
+def _what_agrees(steps: Iterable[ReplayedStep]) -> str:
+    equal = total = 0
+    for step in steps:
+        states = step.forced["state"].cast(str)
+        equal, total = equal + int((states == "equal").sum()), total + len(states)
+    return (
+        f"with the reference's values going in, {equal:,} of {total:,} tensors come out bit for bit the same"
+    )
+
+
+def _joined(coarse: Origin, fine: Origin | None) -> Origin:
+    """The owner as found among modules, the call as found inside it."""
+    if fine is None:
+        return coarse
+    from dataclasses import replace
+
+    return replace(
+        coarse,
+        site=fine.site,
+        source=fine.source or coarse.source,
+        reference_source=fine.reference_source or coarse.reference_source,
+        evidence=(*fine.evidence[:1], *coarse.evidence),
+    )

@@ -1,0 +1,111 @@
+"""Faults in real models, alone and several at once: each charged to the module whose own code made it, and
+nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.diagnosing.replay_faults import GPT, LLAMA, Plant
+from tests.diagnosing.replaying import replay, states
+from tests.models import gpt
+from trueup.diagnosing.replay import origins
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+SMALL = gpt.GPTConfig(vocab_size=64, num_layers=2, hidden_size=32, num_heads=4, seq_length=16)
+
+
+def small_gpt() -> nn.Module:
+    torch.manual_seed(0)
+    return gpt.GPT(SMALL)
+
+
+def llama(num_layers: int = 3) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=num_layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attn_implementation="eager",
+        use_cache=False,
+    )
+    model: nn.Module = transformers.LlamaForCausalLM(config)
+    return model.train()
+
+
+def gpt_loss(model: Any, step: int) -> Any:
+    return gpt.loss_of(model, *gpt.batch(SMALL, step=step, size=2))
+
+
+def llama_loss(model: Any, step: int) -> Any:
+    ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(step))
+    return model(input_ids=ids, labels=ids).loss
+
+
+def loop(
+    make: Callable[[], Any], loss: Callable[[Any, int], Any], plants: Iterable[Plant] = (), steps: int = 2
+) -> Callable[[], None]:
+    def train() -> None:
+        model = make()
+        for plant in plants:
+            plant(model)
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        for step in range(steps):
+            loss(model, step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return train
+
+
+MODELS = {"llama": (llama, llama_loss, LLAMA), "gpt": (small_gpt, gpt_loss, GPT)}
+EACH = [(model, fault) for model, (_, _, faults) in MODELS.items() for fault in faults]
+
+
+def charged(folder: Path, model: str, faults: Iterable[str]) -> list[str]:
+    make, loss, known = MODELS[model]
+    plants = [known[name][0] for name in faults]
+    replay(folder, loop(make, loss), loop(make, loss, plants))
+    return [origin.module for origin in origins(folder / "replay", folder / "reference")]
+
+
+@pytest.mark.parametrize(("model", "fault"), EACH)
+def test_a_fault_alone_is_charged_to_its_owner(model: str, fault: str, tmp_path: Path) -> None:
+    assert charged(tmp_path, model, [fault]) == [MODELS[model][2][fault][1]]
+
+
+FIVE = {
+    "llama": [
+        ["norm-eps", "attention-scale", "residual", "rope-frequency", "weight-gradient"],
+        ["gate-and-up-swapped", "activation", "backward-of-activation", "detached", "norm-weight-gradient"],
+    ],
+    "gpt": [
+        ["norm-eps", "attention-scale", "gelu-tanh", "weight-gradient", "head"],
+        ["mask-off-by-one", "rope-bfloat16", "residual", "hook-in-the-middle", "embedding-scale"],
+    ],
+}
+
+
+@pytest.mark.parametrize(("model", "half"), [(m, h) for m in FIVE for h in (0, 1)])
+def test_five_at_once(model: str, half: int, tmp_path: Path) -> None:
+    names = FIVE[model][half]
+    assert set(charged(tmp_path, model, names)) == {MODELS[model][2][name][1] for name in names}
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_no_fault_no_origin(model: str, tmp_path: Path) -> None:
+    assert charged(tmp_path, model, []) == []
