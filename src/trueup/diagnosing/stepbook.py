@@ -88,6 +88,11 @@ class StepBook:
             if self._kind[call] == "loss" and self.slot[record].partition(".")[0] == slot
         ]
 
+    def loss_arguments(self) -> str | None:
+        """What the first loss call was told besides tensors, as JSON."""
+        told = self.tables.calls["arguments"].cast(str).to_list()
+        return next((a for kind, a in zip(self._kind, told, strict=True) if kind == "loss" and a), None)
+
     # -- what a record holds ------------------------------------------
 
     def summary(self, record: int | None) -> dict[str, Any] | None:

@@ -1,0 +1,233 @@
+"""Two batches of token ids against each other, and labels against inputs. Pure: arrays in, words out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+MAX_SHIFT = 4
+_MOST = 0.98
+"""share that must agree for a relation to hold: packed sequences break it at their seams"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """How one batch came to differ from another."""
+
+    name: str
+    """``same order shape shift padding packing other_rows mapped_ids other``"""
+    said: str
+
+
+def relation(target: Ints, reference: Ints) -> Relation:
+    """How the target's ids (B, T) came from the reference's.
+
+    Example:
+        >>> relation(np.array([[3, 4], [1, 2]]), np.array([[1, 2], [3, 4]])).name
+        'order'
+    """
+    if target.shape == reference.shape and np.array_equal(target, reference):
+        return Relation(name="same", said="the same ids")
+    for look in (_order, _shift, _padding, _packing, _shape, _mapped, _some_rows):
+        found = look(target, reference)
+        if found is not None:
+            return found
+    apart = float(np.mean(target != reference))
+    return Relation(
+        name="other", said=f"other ids at {apart:.0%} of the positions, in no order of the reference's rows"
+    )
+
+
+def _order(target: Ints, reference: Ints) -> Relation | None:
+    if target.shape != reference.shape or Counter(_rows(target)) != Counter(_rows(reference)):
+        return None
+    at = {row: number for number, row in enumerate(_rows(reference))}
+    order = [at[row] for row in _rows(target)]
+    return Relation(name="order", said=f"the same rows in another order: {_listed(order)} of the reference")
+
+
+def _shift(target: Ints, reference: Ints) -> Relation | None:
+    if target.shape[0] != reference.shape[0] or min(target.shape[1], reference.shape[1]) <= 2 * MAX_SHIFT:
+        return None
+    for shift in [s for n in range(1, MAX_SHIFT + 1) for s in (n, -n)]:
+        if shift_holds(target, reference, shift):
+            ahead = "ahead of" if shift > 0 else "behind"
+            places = f"{abs(shift)} position{'' if abs(shift) == 1 else 's'}"
+            return Relation(name="shift", said=f"every row is {places} {ahead} the reference's")
+    return None
+
+
+def shift_holds(target: Ints, reference: Ints, shift: int) -> bool:
+    """Whether ``target[:, i] == reference[:, i + shift]`` nearly everywhere both exist."""
+    width = min(target.shape[1], reference.shape[1] - max(shift, 0))
+    if shift < 0:
+        width = min(target.shape[1] + shift, reference.shape[1])
+    if width <= 0:
+        return False
+    mine = target[:, max(-shift, 0) : max(-shift, 0) + width]
+    theirs = reference[:, max(shift, 0) : max(shift, 0) + width]
+    return bool(np.mean(mine == theirs) >= _MOST)
+
+
+def _padding(target: Ints, reference: Ints) -> Relation | None:
+    if target.shape[0] != reference.shape[0]:
+        return None
+    for mine in _candidates(target):
+        for theirs in _candidates(reference):
+            pairs = zip(target, reference, strict=True)
+            if all(np.array_equal(_stripped(a, mine), _stripped(b, theirs)) for a, b in pairs):
+                sides = _pad_side(target, mine), _pad_side(reference, theirs)
+                said = (
+                    f"the same tokens, padded otherwise: id {mine} {sides[0]} against id {theirs} {sides[1]}"
+                )
+                return Relation(
+                    name="padding", said=f"{said}, {target.shape[1]} against {reference.shape[1]} long"
+                )
+    return None
+
+
+def _candidates(ids: Ints) -> list[int]:
+    """Ids that may be padding: those that fill the ends of rows."""
+    ends = np.concatenate([ids[:, 0], ids[:, -1]])
+    return [int(value) for value, _ in Counter(ends.tolist()).most_common(3)]
+
+
+def _stripped(row: Ints, pad: int) -> Ints:
+    kept = np.flatnonzero(row != pad)
+    return row[kept[0] : kept[-1] + 1] if len(kept) else row[:0]
+
+
+def _pad_side(ids: Ints, pad: int) -> str:
+    left, right = float(np.mean(ids[:, 0] == pad)), float(np.mean(ids[:, -1] == pad))
+    return "on the left" if left > right else "on the right" if right > 0 else "nowhere"
+
+
+def _packing(target: Ints, reference: Ints) -> Relation | None:
+    """The same stream of tokens cut into rows elsewhere."""
+    mine, theirs = target.ravel(), reference.ravel()
+    size = min(len(mine), len(theirs))
+    if size < 16:
+        return None
+    if target.shape != reference.shape and np.array_equal(mine[:size], theirs[:size]):
+        (rows, width), (others, length) = target.shape, reference.shape
+        cut = f"{rows} rows of {width} against {others} of {length}"
+        return Relation(name="packing", said=f"the same tokens cut into {cut}")
+    for shift in range(1, min(size // 2, 512)):
+        for a, b, side in ((mine, theirs, "later"), (theirs, mine, "earlier")):
+            if np.array_equal(a[: size - shift], b[shift:size]):
+                return Relation(
+                    name="packing", said=f"the same stream of tokens, begun {shift} tokens {side}"
+                )
+    return None
+
+
+def _shape(target: Ints, reference: Ints) -> Relation | None:
+    if target.shape == reference.shape:
+        return None
+    shared = len(set(_rows(target)) & set(_rows(reference)))
+    also = f"; {shared} rows are the same" if shared else ""
+    return Relation(name="shape", said=f"shape {list(target.shape)} against {list(reference.shape)}{also}")
+
+
+def _mapped(target: Ints, reference: Ints) -> Relation | None:
+    """A few ids stand for others everywhere, as special tokens of another tokenizer do."""
+    apart = target != reference
+    pairs = Counter(zip(target[apart].tolist(), reference[apart].tolist(), strict=True))
+    if not pairs or len(pairs) > 4 or apart.mean() > 0.5:
+        return None
+    if any(np.any((reference == theirs) & ~apart) for _, theirs in pairs):
+        return None
+    said = ", ".join(f"{mine} for {theirs} ({count} times)" for (mine, theirs), count in pairs.most_common())
+    return Relation(name="mapped_ids", said=f"single ids differ wherever they occur: {said}")
+
+
+def _some_rows(target: Ints, reference: Ints) -> Relation | None:
+    apart = np.flatnonzero((target != reference).any(axis=1))
+    if len(apart) == len(target):
+        return None
+    where = np.flatnonzero((target != reference).any(axis=0))
+    columns = f"at positions {_listed(where.tolist())}"
+    return Relation(
+        name="some_rows",
+        said=f"{len(apart)} of {len(target)} rows differ ({_listed(apart.tolist())}), {columns}",
+    )
+
+
+def _rows(ids: Ints) -> list[bytes]:
+    return [row.tobytes() for row in np.ascontiguousarray(ids)]
+
+
+def rows_found(target: Ints, others: dict[str, Ints]) -> dict[str, int]:
+    """Batch name -> how many of the target's rows it holds, batches without any left out."""
+    mine = Counter(_rows(target))
+    found = {name: sum((mine & Counter(_rows(ids))).values()) for name, ids in others.items() if ids.size}
+    return {name: number for name, number in found.items() if number}
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:6]))
+    return shown if len(numbers) <= 6 else f"{shown}, … {numbers[-1]}"
+
+
+# -- labels ------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelFacts:
+    """What a batch's labels are to its inputs."""
+
+    shift: int | None
+    """labels[i] == ids[i + shift]; None where no shift up to MAX_SHIFT holds"""
+    counted: float
+    """share of positions that count in the loss"""
+    num_counted: int
+    outside: int
+    """labels that are neither ignored nor an id of the vocabulary"""
+
+
+def label_facts(
+    labels: Ints,
+    ids: Ints,
+    *,
+    ignore_index: int,
+    vocab_size: int | None,
+    mask: NDArray[np.float64] | None = None,
+) -> LabelFacts:
+    """Facts of labels in any shape of B*T or B*(T-n) elements; ``mask`` weighs them where it is given."""
+    rows = len(ids)
+    flat = labels.ravel()
+    live = flat != ignore_index
+    if mask is not None and mask.size == flat.size:
+        live &= mask.ravel() != 0
+    bad = live & ((flat < 0) | (flat >= vocab_size if vocab_size else False))
+    shift = None
+    if rows and flat.size % rows == 0 and flat.size >= rows:
+        shift = _label_shift(flat.reshape(rows, -1), live.reshape(rows, -1), ids)
+    return LabelFacts(
+        shift=shift,
+        counted=float(live.mean()) if live.size else 0.0,
+        num_counted=int(live.sum()),
+        outside=int(bad.sum()),
+    )
+
+
+def _label_shift(labels: Ints, live: NDArray[np.bool_], ids: Ints) -> int | None:
+    best: tuple[float, int] | None = None
+    for shift in range(-MAX_SHIFT, MAX_SHIFT + 1):
+        first, last = max(0, -shift), min(labels.shape[1], ids.shape[1] - shift)
+        if last - first < 1:
+            continue
+        counts = live[:, first:last]
+        if not counts.any():
+            continue
+        agree = labels[:, first:last] == ids[:, first + shift : last + shift]
+        share = float(agree[counts].mean())
+        if share >= 0.9 and (best is None or share > best[0]):
+            best = share, shift
+    return None if best is None else best[1]

@@ -1,0 +1,103 @@
+"""What a diagnosis ends in: one verdict, what else was found, and what every stage saw."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trueup.comparing.result import plain
+from trueup.diagnosing.stages.protocol import StageOutcome
+from trueup.errors import TraceError
+from trueup.types import Outcome
+from trueup.types.finding import Finding
+
+SCHEMA_VERSION = 1
+FILE = "diagnosis.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Two runs diagnosed; ``to_json`` is diagnosis.json (docs/diagnosis-format.md).
+
+    Example:
+        >>> diagnosis.verdict.headline                             # doctest: +SKIP
+        'layers.1.attn computes something else in the forward pass: wrong scale.'
+    """
+
+    target: str
+    reference: str
+    outcome: Outcome
+    headline: str
+    confidence: float
+    stages: tuple[StageOutcome, ...]
+    findings: tuple[Finding, ...] = ()
+    """the verdict first, then further faults, surest first in the order of the stages"""
+    path: tuple[dict[str, Any], ...] = ()
+    """module outputs as they ran, forward and backward: ``phase module type rel_l2 tolerance``"""
+    losses: tuple[dict[str, Any], ...] = ()
+    """``step target reference`` of the compared steps"""
+    notes: tuple[str, ...] = ()
+    """how it was come by, and what limits it"""
+    runs: dict[str, str] = field(default_factory=dict)
+    """folders that were made on the way: ``compare replay gradients``"""
+    command: str | None = None
+    """the target's, as it was replayed or captured"""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Finding | None:
+        """The finding the diagnosis ends in, None where the runs agree or nothing was found."""
+        return self.findings[0] if self.findings else None
+
+    @property
+    def exit_code(self) -> int:
+        """0 agree, 1 differ, 2 undecided."""
+        return self.outcome.exit_code
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, infinities as the strings ``"inf"`` and ``"-inf"``."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "target": self.target,
+            "reference": self.reference,
+            "outcome": self.outcome.value,
+            "exit_code": self.exit_code,
+            "headline": self.headline,
+            "confidence": self.confidence,
+            "findings": [plain(finding.to_json()) for finding in self.findings],
+            "stages": [plain(stage.to_json()) for stage in self.stages],
+            "path": [plain(point) for point in self.path],
+            "losses": [plain(entry) for entry in self.losses],
+            "notes": list(self.notes),
+            "runs": self.runs,
+            "command": self.command,
+            "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
+        }
+
+    def write(self, folder: Path) -> Path:
+        """Write diagnosis.json by one rename and return its path."""
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{FILE}.writing-{os.getpid()}"
+        text = json.dumps(self.to_json(), allow_nan=False, indent=1, ensure_ascii=False)
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+        return temporary.replace(folder / FILE)
+
+
+def read_diagnosis(folder: Path) -> dict[str, Any]:
+    """The document of a diagnosis made before.
+
+    Raises:
+        TraceError: there is none, or it is not of this version.
+    """
+    try:
+        document: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{folder} holds no readable {FILE}: {error}") from error
+    if document.get("schema_version") != SCHEMA_VERSION:
+        raise TraceError(
+            f"{folder / FILE} is of version {document.get('schema_version')}, not {SCHEMA_VERSION}"
+        )
+    return document

@@ -1,0 +1,165 @@
+"""What became of each gradient between backward and the optimizer, told from one run's own numbers: summed
+over microbatches and ranks, carried over from the step before, clipped.
+
+Two runs are then compared by what each does, so that gradients which differ for another reason neither hide
+nor fake a fault here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, LOCAL, Floats, StepBook
+
+HOLDS = 1e-3
+"""residual below which one way of summing explains a gradient: sketches are float32, gradients often less"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summing:
+    """How the accumulated gradient of one parameter came from the local ones."""
+
+    fqn: str
+    way: str
+    """``own`` (this rank's, summed over microbatches), ``ranks`` (over all ranks too), ``last`` (the last
+    microbatch alone), ``carried`` (the step before's was still in it), ``none`` (not there), ``unknown``"""
+    factor: float
+    """accumulated = factor * that sum; 1/ranks is an average"""
+    residual: float
+    """what that leaves unexplained, over the norm"""
+
+
+def summings(books: Sequence[StepBook], at: int, before: StepBook | None) -> dict[str, Summing]:
+    """One entry a parameter of rank ``books[at]``; ``before`` is that rank's step before."""
+    own = books[at]
+    return {
+        fqn: _summing(fqn, books, at, before)
+        for fqn in own.parameters
+        if own.parameter(fqn, *LOCAL) is not None
+    }
+
+
+def _summing(fqn: str, books: Sequence[StepBook], at: int, before: StepBook | None) -> Summing:
+    own = books[at]
+    total = own.sketch(own.parameter(fqn, *ACCUMULATED))
+    if total is None:
+        return Summing(fqn=fqn, way="none", factor=0.0, residual=0.0)
+    local = [_local(book, fqn) for book in books]
+    mine = local[at]
+    if mine is None:
+        return Summing(fqn=fqn, way="unknown", factor=1.0, residual=0.0)
+    ways: list[tuple[str, Floats]] = [("own", mine)]
+    known = [part for part in local if part is not None]
+    if len(known) == len(books) > 1:
+        ways.append(("ranks", np.sum(known, axis=0)))
+    last = own.sketch(own.parameter(fqn, *LOCAL))
+    if last is not None and len(own.parameter_records(fqn, *LOCAL)) > 1:
+        ways.append(("last", last))
+    best = min((_fit(fqn, way, total, part) for way, part in ways), key=lambda s: s.residual)
+    if best.residual > HOLDS and before is not None:
+        carried = _carried(fqn, total, [part for _, part in ways], before)
+        if carried is not None:
+            return carried
+    return best
+
+
+def _local(book: StepBook, fqn: str) -> Floats | None:
+    parts = [book.sketch(record) for record in book.parameter_records(fqn, *LOCAL)]
+    known = [part for part in parts if part is not None]
+    return np.sum(known, axis=0) if known and len(known) == len(parts) else None
+
+
+def _fit(fqn: str, way: str, total: Floats, part: Floats) -> Summing:
+    square, norm = float(part @ part), float(np.linalg.norm(total))
+    if not square or not norm:
+        same = square == norm == 0
+        return Summing(fqn=fqn, way=way, factor=1.0 if same else 0.0, residual=0.0 if same else 1.0)
+    factor = float(total @ part) / square
+    return Summing(
+        fqn=fqn, way=way, factor=factor, residual=float(np.linalg.norm(total - factor * part)) / norm
+    )
+
+
+def _carried(fqn: str, total: Floats, parts: list[Floats], before: StepBook) -> Summing | None:
+    """Whether what the step before left in the gradient explains it."""
+    norm = float(np.linalg.norm(total))
+    for slot in (CLIPPED, ACCUMULATED):
+        old = before.sketch(before.parameter(fqn, *slot))
+        for part in parts:
+            if old is None or not norm:
+                continue
+            residual = float(np.linalg.norm(total - part - old)) / norm
+            if residual < HOLDS:
+                return Summing(fqn=fqn, way="carried", factor=1.0, residual=residual)
+    return None
+
+
+# -- clipping ------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clipping:
+    """What one run did to all its gradients between accumulating them and the optimizer."""
+
+    way: str
+    """``none norm value each other unknown``"""
+    norm: float
+    """L2 norm over all gradients before, loss scale taken out"""
+    clipped_norm: float
+    """and as the optimizer got them"""
+    factor: float
+    """their common factor, loss scale taken out"""
+    limit: float | None
+    """the largest magnitude of any element, where values were cut one by one"""
+    reported: float | None
+    """the norm as the program's own clipping returned it"""
+    uneven: tuple[tuple[str, float], ...]
+    """parameters whose factor is not the common one"""
+
+
+def clipping(book: StepBook, *, loss_scale: float | None, reported: float | None) -> Clipping | None:
+    """None where the run recorded no gradient both before and after."""
+    scale = loss_scale or 1.0
+    pairs = [
+        (fqn, book.parameter(fqn, *ACCUMULATED), book.parameter(fqn, *CLIPPED))
+        for fqn in book.in_order_of(*CLIPPED)
+    ]
+    norms = [(f, book.norm(a) or 0.0, book.norm(c) or 0.0, a, c) for f, a, c in pairs if a is not None]
+    before = float(np.sqrt(sum(n[1] ** 2 for n in norms))) / scale
+    after = float(np.sqrt(sum(n[2] ** 2 for n in norms)))
+    if not norms or not before:
+        return None
+    factors = {f: _factor(book, a, c) / (1 / scale) for f, n, _, a, c in norms if n > 0}
+    common = float(np.median(list(factors.values()))) if factors else 1.0
+    uneven = tuple((f, v) for f, v in factors.items() if abs(v - common) > 1e-3 * max(abs(common), 1e-12))
+    way = "none" if abs(common - 1) < 1e-5 and not uneven else "norm" if not uneven else "each"
+    limit = None
+    if uneven:
+        limit = _value_limit(book, [c for *_, c in norms])
+        way = "value" if limit is not None else "each"
+    return Clipping(
+        way=way, norm=before, clipped_norm=after, factor=common, limit=limit, reported=reported, uneven=uneven
+    )
+
+
+def _factor(book: StepBook, accumulated: int | None, clipped: int | None) -> float:
+    a, c = book.sketch(accumulated), book.sketch(clipped)
+    if a is not None and c is not None and a @ a > 0:
+        return float(a @ c) / float(a @ a)
+    before, after = book.norm(accumulated), book.norm(clipped)
+    return (after or 0.0) / before if before else 1.0
+
+
+def _value_limit(book: StepBook, records: list[int | None]) -> float | None:
+    """The magnitude that many elements share exactly, as when each is cut at one value."""
+    most = [
+        max(abs(row["minimum"] or 0.0), abs(row["maximum"] or 0.0))
+        for r in records
+        if (row := book.summary(r))
+    ]
+    top = max(most, default=0.0)
+    at_top = sum(abs(m - top) <= 1e-6 * top for m in most)
+    return top if top and at_top >= max(2, len(most) // 4) else None

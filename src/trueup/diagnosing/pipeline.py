@@ -1,0 +1,332 @@
+"""From two traces to one verdict: compare, replay, put the reference's gradients in, walk the stages."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from trueup.comparing.options import CompareOptions
+from trueup.comparing.origins import origins as passive_origins
+from trueup.comparing.result import Comparison
+from trueup.comparing.run import compare
+from trueup.diagnosing.diagnosis import Diagnosis
+from trueup.diagnosing.evidence import Evidence
+from trueup.diagnosing.gradients import run_gradient_replay
+from trueup.diagnosing.kinds import name_kinds
+from trueup.diagnosing.replay import ReplayNoise
+from trueup.diagnosing.replay import origins as replay_origins
+from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
+from trueup.errors import TraceError
+from trueup.importers import open_trace
+from trueup.store import TraceSource
+from trueup.types import Outcome
+from trueup.types.finding import Finding, Kind, Origin
+
+MAX_POINTS = 600
+"""module outputs a report draws; of a larger model the outer ones, and what is around the origin"""
+
+
+def diagnose(
+    target: Path,
+    reference: Path,
+    *,
+    output: Path,
+    command: Sequence[str] | None = None,
+    replay: Path | None = None,
+    gradients: Path | None = None,
+    noise: Path | bool = True,
+    replay_noise: Sequence[Path] = (),
+    tokenizer: Path | None = None,
+    stages: Sequence[StageCheck] = STAGES,
+    say: Callable[[str], None] = lambda _: None,
+) -> Diagnosis:
+    """Walk the stages of a training step and end in one verdict; writes diagnosis.json below ``output``.
+
+    Args:
+        target: trace of the run under question.
+        reference: trace of the run that is trusted.
+        output: folder for the result, and for the runs made on the way.
+        command: the target's program; with it the reference's values, then its gradients, are put in.
+        replay: a replay made before, in place of making one.
+        gradients: a gradient replay made before, likewise.
+        noise: the reference's noise profile, as ``CompareOptions.noise``.
+        replay_noise: replays of benign variants of the reference, to judge the replay against.
+        tokenizer: folder of a tokenizer, to show rows of the batch as text.
+        stages: what to look at, in this order.
+        say: gets a sentence before each part that takes time.
+
+    Raises:
+        TraceError: a trace cannot be read.
+        NothingCompared: the traces have nothing in common.
+        ConfigError: the command cannot be run.
+    """
+    clock = _Clock()
+    sources = open_trace(target), open_trace(reference)
+    say("comparing the two runs")
+    with clock.part("compare"):
+        comparison = compare(
+            target, reference, output=output / "compare", options=CompareOptions(noise=noise)
+        )
+    work = _Work(target=target, reference=reference, sources=sources, output=output, clock=clock, say=say)
+    if command and replay is None and not _equal(comparison):
+        replay = work.replayed(command)
+    if command and gradients is None and not _equal(comparison):
+        gradients = work.given(command)
+    with clock.part("stages"):
+        passive = tuple(passive_origins(output / "compare"))
+        context = work.context(comparison, passive, replay, gradients, replay_noise, tokenizer)
+        outcomes = _walk(context, stages)
+    diagnosis = _concluded(context, outcomes, work, command)
+    diagnosis.write(output)
+    return diagnosis
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Seconds each part took."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def part(self, name: str) -> Any:
+        """Time what is inside."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """The runs a diagnosis makes on its way."""
+
+    target: Path
+    reference: Path
+    sources: tuple[TraceSource, TraceSource]
+    output: Path
+    clock: _Clock
+    say: Callable[[str], None]
+    notes: list[str] = field(default_factory=list)
+
+    def replayed(self, command: Sequence[str]) -> Path | None:
+        """A replay with the reference's values put in at every matched module."""
+        from trueup.diagnosing.replay import run_replay
+
+        self.say("replaying the target with the reference's values put in")
+        folder = self.output / "replay"
+        with self.clock.part("replay"):
+            status = run_replay(
+                command,
+                target=self.target,
+                reference=self.reference,
+                output=folder,
+                overwrite=True,
+                say=lambda _: None,
+            )
+        return self._made(folder, status, "replay")
+
+    def given(self, command: Sequence[str]) -> Path | None:
+        """A run that clips and steps with the reference's gradients."""
+        folder = self.output / "gradients"
+        self.say("running the target with the reference's gradients put in before clipping")
+        with self.clock.part("gradients"):
+            try:
+                status = run_gradient_replay(
+                    command,
+                    reference=self.sources[1],
+                    target=self.sources[0],
+                    output=folder,
+                    overwrite=True,
+                )
+            except TraceError as error:
+                self.notes.append(f"The optimizer was not judged alone: {error}")
+                return None
+        return self._made(folder, status, "gradient replay")
+
+    def _made(self, folder: Path, status: int, what: str) -> Path | None:
+        if (folder / "manifest.json").exists() and open_trace(folder).steps():
+            if status:
+                self.notes.append(f"The program ended with exit status {status} in its {what}.")
+            return folder
+        self.notes.append(
+            f"The {what} left no step (exit status {status}); its stages rest on the traces alone."
+        )
+        return None
+
+    def context(
+        self,
+        comparison: Comparison,
+        passive: tuple[Origin, ...],
+        replay: Path | None,
+        gradients: Path | None,
+        replay_noise: Sequence[Path],
+        tokenizer: Path | None,
+    ) -> Context:
+        """Everything the stages look at."""
+        target, reference = self.sources
+        replayed = None if replay is None else open_trace(replay)
+        found = passive
+        if replay is not None:
+            measured = ReplayNoise.measured(replay_noise, reference) if replay_noise else None  # type: ignore[arg-type]
+            found = _merged(tuple(replay_origins(replay, self.reference, noise=measured)), passive)
+        shown = replayed if replayed is not None else target
+
+        def kinds_of(origin: Origin) -> tuple[Kind, ...]:
+            source = target if origin in passive else shown
+            return name_kinds(Evidence.from_origin(origin, source, reference))
+
+        return Context(
+            target=target,
+            reference=reference,
+            comparison=comparison,
+            replayed=replayed,
+            given=None if gradients is None else open_trace(gradients),
+            origins=found,
+            passive=passive,
+            kinds_of=kinds_of,
+            tokenizer=tokenizer,
+        )
+
+
+def _merged(replayed: tuple[Origin, ...], passive: tuple[Origin, ...]) -> tuple[Origin, ...]:
+    """Replay decides. What the traces alone say of the same module is added as corroboration; where only
+    they say something it is left to the stages that replay does not reach."""
+    modules = {origin.module for origin in passive}
+    return tuple(
+        replace(o, evidence=(*o.evidence, "the traces alone, without replay, name the same module"))
+        if o.module in modules
+        else o
+        for o in replayed
+    )
+
+
+def _walk(context: Context, stages: Sequence[StageCheck]) -> tuple[StageOutcome, ...]:
+    for stage in stages:
+        context.earlier.append(stage.check(context))
+    return tuple(context.earlier)
+
+
+def _equal(comparison: Comparison) -> bool:
+    """Whether every record is equal bit for bit: nothing is left to replay."""
+    counts = comparison.summary["counts"]
+    others = sum(counts.get(s, 0) for s in ("different", "origin", "amplified", "propagated", "within_noise"))
+    return others == 0 and comparison.exit_code == 0
+
+
+# -- the verdict ------------------------------------------
+
+
+def _concluded(
+    context: Context, outcomes: tuple[StageOutcome, ...], work: _Work, command: Sequence[str] | None
+) -> Diagnosis:
+    findings = _ordered(outcomes)
+    if findings:
+        findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
+    outcome, headline, confidence = _verdict(findings, context.comparison)
+    summary = context.comparison.summary
+    typed = list(command) if command else (context.target.manifest.get("command") or [])
+    return Diagnosis(
+        target=str(work.target),
+        reference=str(work.reference),
+        outcome=outcome,
+        headline=headline,
+        confidence=confidence,
+        stages=outcomes,
+        findings=findings,
+        path=_path(summary.get("depth") or [], findings),
+        losses=_losses(context),
+        notes=(*_basis_said(context), *work.notes, *summary.get("notes", [])),
+        runs={
+            name: str(work.output / name)
+            for name in ("compare", "replay", "gradients")
+            if (work.output / name).is_dir()
+        },
+        command=shlex.join(str(part) for part in typed) or None,
+        seconds=work.clock.seconds,
+    )
+
+
+def _ordered(outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
+    """The first failed stage with confirmation first; then the others as they stand in the step."""
+    failed = [o for o in outcomes if o.status is StageStatus.FAILED]
+    first = next((o for o in failed if o.confirmed), failed[0] if failed else None)
+    if first is None:
+        return ()
+    rest = [o for o in failed if o is not first]
+    return tuple(f for o in (first, *rest) for f in o.findings)
+
+
+def _with_before(finding: Finding, outcomes: Sequence[StageOutcome]) -> Finding:
+    """What came before it and agrees, as counter-evidence."""
+    before = []
+    for outcome in outcomes:
+        if finding in outcome.findings:
+            break
+        if outcome.status is StageStatus.PASSED:
+            before.append(f"{outcome.title.partition(':')[0]}: {outcome.said[0].lower()}{outcome.said[1:]}")
+    return replace(finding, counter_evidence=tuple(dict.fromkeys([*finding.counter_evidence, *before])))
+
+
+def _with_next(finding: Finding, context: Context, work: _Work) -> Finding:
+    if finding.next is not None or context.by_replay or context.given is not None or finding.confidence > 0.9:
+        return finding
+    command = shlex.join(str(p) for p in context.target.manifest.get("command") or ["python", "train.py"])
+    typed = f"trueup diagnose {work.target} {work.reference} --replay {shlex.quote(command)} -o {work.output}"
+    note = "to be certain: the reference's values are put in, and every place is judged alone"
+    return replace(finding, next=typed, next_note=note)
+
+
+def _verdict(findings: tuple[Finding, ...], comparison: Comparison) -> tuple[Outcome, str, float]:
+    if findings:
+        more = len(findings) - 1
+        also = f" {more} more finding{'s' if more > 1 else ''}." if more else ""
+        return Outcome.DIFFER, findings[0].headline + also, findings[0].confidence
+    said = comparison.summary["verdict"]
+    outcome = Outcome(said["outcome"])
+    if outcome is Outcome.DIFFER:
+        return outcome, f"{said['headline']} No stage could say what made the difference.", 0.4
+    return outcome, said["headline"], float(said["confidence"] or 0.0)
+
+
+def _basis_said(context: Context) -> tuple[str, ...]:
+    if context.by_replay:
+        return ("Places were found by replay: the reference's values were put in at every matched call.",)
+    return (
+        "Places were found from the two traces alone, which is never certain; "
+        "give the target's command with --replay to be sure.",
+    )
+
+
+def _losses(context: Context) -> tuple[dict[str, Any], ...]:
+    entries = context.comparison.summary.get("scalars") or []
+    return tuple(
+        {"step": e["step"], "target": e["target"], "reference": e["reference"]}
+        for e in entries
+        if e["name"] == "loss"
+    )
+
+
+def _path(depth: list[dict[str, Any]], findings: tuple[Finding, ...]) -> tuple[dict[str, Any], ...]:
+    """Module outputs in execution order; of many the outer ones and those around the origins."""
+    kept = depth
+    level = 6
+    near = {f.module for f in findings if f.module}
+    while len(kept) > MAX_POINTS and level > 0:
+        level -= 1
+        kept = [
+            p for p in depth if p["module"].count(".") <= level or any(_around(p["module"], m) for m in near)
+        ]
+    keys = ("phase", "module", "type", "rel_l2", "tolerance", "order")
+    return tuple({key: point.get(key) for key in keys} for point in kept[: 4 * MAX_POINTS])
+
+
+def _around(module: str, origin: str) -> bool:
+    """Inside the origin's parent."""
+    parent = origin.rpartition(".")[0]
+    return bool(parent) and module.startswith(parent + ".")

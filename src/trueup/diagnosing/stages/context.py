@@ -1,0 +1,148 @@
+"""What every stage may look at: the runs, what comparing and replaying them gave, the stages before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import polars as pl
+
+from trueup.comparing.result import Comparison
+from trueup.diagnosing.gradients import matched_parameters
+from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.diagnosing.stepbook import StepBook
+from trueup.diagnosing.update_rule import Update, declared, updates
+from trueup.store import TraceSource
+from trueup.types.finding import Basis, Kind, Origin, Stage
+
+BEYOND = ("different", "origin", "amplified", "propagated")
+"""statuses that mean: further apart than allowed"""
+
+
+@dataclass(kw_only=True)
+class Context:
+    """Two runs under diagnosis. ``target`` is the free run; ``replayed`` and ``given`` are runs of the same
+    program with the reference's values, and the reference's gradients, put in."""
+
+    target: TraceSource
+    reference: TraceSource
+    comparison: Comparison
+    replayed: TraceSource | None = None
+    given: TraceSource | None = None
+    origins: tuple[Origin, ...] = ()
+    """what attribution says; of replay where there was one, else passive"""
+    passive: tuple[Origin, ...] = ()
+    kinds_of: Callable[[Origin], tuple[Kind, ...]] = lambda _: ()
+    tokenizer: Path | None = None
+    earlier: list[StageOutcome] = field(default_factory=list)
+    _books: dict[tuple[int, int, int], StepBook] = field(default_factory=dict)
+    _updates: dict[tuple[int, int, int], dict[str, Update]] = field(default_factory=dict)
+
+    # -- which steps and ranks ------------------------------------------
+
+    @cached_property
+    def steps(self) -> list[tuple[int, int]]:
+        """(target step, reference step) of the compared steps, in order; both sides counted from their
+        first."""
+        mine, theirs = sorted(self.target.steps()), sorted(self.reference.steps())
+        common = [(step, step) for step in mine if step in theirs]
+        return common or list(zip(mine, theirs, strict=False))
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        """Ranks both runs have in the first step."""
+        step, other = self.steps[0]
+        return [r for r in self.target.steps()[step] if r in self.reference.steps()[other]] or [0]
+
+    def pair(self, at: int = 0, rank: int | None = None) -> tuple[StepBook, StepBook]:
+        """Target's and reference's records of the ``at``-th compared step."""
+        rank = self.ranks[0] if rank is None else rank
+        step, other = self.steps[at]
+        return self.book(self.target, step, rank), self.book(self.reference, other, rank)
+
+    def book(self, source: TraceSource, step: int, rank: int) -> StepBook:
+        """Records of one step and rank, read once."""
+        key = id(source), step, rank
+        if key not in self._books:
+            self._books[key] = StepBook(source, step, rank)
+        return self._books[key]
+
+    def updates(self, source: TraceSource, step: int, rank: int) -> dict[str, Update]:
+        """What the optimizer of one run did in a step, measured once."""
+        key = id(source), step, rank
+        if key not in self._updates:
+            earlier = max((s for s in source.steps() if s < step), default=None)
+            before = None if earlier is None else self.book(source, earlier, rank)
+            settings = declared(source.rank_facts(rank))
+            self._updates[key] = updates(self.book(source, step, rank), before, settings)
+        return self._updates[key]
+
+    @cached_property
+    def given_step(self) -> int | None:
+        """First step of the gradient replay."""
+        return None if self.given is None else min(self.given.steps(), default=None)
+
+    @cached_property
+    def matched(self) -> dict[str, str]:
+        """Target's name -> reference's name of every parameter."""
+        return matched_parameters(*self.pair())
+
+    # -- what the comparison said ------------------------------------------
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        """The compared records, statuses and phases as text."""
+        frame = self.comparison.frame()
+        words = [c for c in ("status", "phase", "slot", "kind", "module", "name") if c in frame.columns]
+        return frame.with_columns(pl.col(words).cast(pl.String))
+
+    def of_phases(self, *phases: str, at: int = 0) -> pl.DataFrame:
+        """Rows of some phases in the ``at``-th compared step."""
+        step = self.steps[at][0]
+        return self.rows.filter((pl.col("step") == step) & pl.col("phase").is_in(phases))
+
+    def origins_of(self, *stages: Stage) -> list[Origin]:
+        """Origins of some stages, surest first."""
+        return [origin for origin in self.origins if origin.stage in stages]
+
+    @property
+    def by_replay(self) -> bool:
+        """Whether the origins were found with the reference's own values put in."""
+        return self.replayed is not None
+
+    # -- what stages before found ------------------------------------------
+
+    def failed_before(self) -> StageOutcome | None:
+        """The first stage before this one that failed by itself."""
+        return next((o for o in self.earlier if o.status is StageStatus.FAILED), None)
+
+    def outcome_of(self, stage: Stage) -> StageOutcome | None:
+        """What a stage before this one found."""
+        return next((o for o in self.earlier if o.stage is stage), None)
+
+
+def counted(rows: pl.DataFrame) -> str:
+    """How compared rows agree, in words: "96 bit for bit, 3 within rounding, 2 beyond"."""
+    counts = dict(rows["status"].value_counts().iter_rows())
+    beyond = sum(counts.get(status, 0) for status in BEYOND)
+    parts = [
+        (counts.get("equal", 0), "equal bit for bit"),
+        (counts.get("within_noise", 0), "within rounding"),
+        (beyond, "beyond it"),
+        (counts.get("unmatched", 0), "without a counterpart"),
+        (counts.get("undecided", 0), "without a verdict"),
+    ]
+    said = [f"{number:,} {words}" for number, words in parts if number]
+    return ", ".join(said) if said else "none was recorded"
+
+
+def is_beyond() -> pl.Expr:
+    """Rows further apart than allowed."""
+    return pl.col("status").is_in(BEYOND)
+
+
+def sure_by(basis: Basis, confidence: float) -> float:
+    """A confidence, capped by what it rests on: differences alone never make anything certain."""
+    return round(min(confidence, {Basis.REPLAY: 0.99, Basis.NOISE: 0.75, Basis.BOUND: 0.6}[basis]), 3)

@@ -1,0 +1,141 @@
+"""Stages: the first step's forward and loss, and its backward; where attribution says an error was made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from trueup.diagnosing.stages.context import Context, counted, is_beyond
+from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.types.finding import Finding, Origin, Stage
+
+
+class ForwardStage:
+    """Module outputs and the loss of the first step."""
+
+    stage = Stage.FORWARD
+    title = "Step 1 forward and loss: module by module"
+
+    def check(self, context: Context) -> StageOutcome:
+        """Origins in the forward and the loss, those that other weights or other data explain left out."""
+        rows = context.of_phases("forward", "loss")
+        return _judged(self, context, rows, [Stage.FORWARD, Stage.LOSS], loss_said(context, 0))
+
+
+class BackwardStage:
+    """Gradients of the first step: local norm of each weight, then layer by layer."""
+
+    stage = Stage.BACKWARD
+    title = "Step 1 backward: local norms, then layer by layer"
+
+    def check(self, context: Context) -> StageOutcome:
+        """Origins in the backward; the local norms that differ most as evidence."""
+        local = (pl.col("phase") == "param_grad") & (pl.col("slot") == "local")
+        rows = context.of_phases("backward", "param_grad").filter((pl.col("phase") == "backward") | local)
+        return _judged(self, context, rows, [Stage.BACKWARD], norms_said(context))
+
+
+def _judged(
+    stage: ForwardStage | BackwardStage,
+    context: Context,
+    rows: pl.DataFrame,
+    stages: list[Stage],
+    extra: tuple[str, ...],
+) -> StageOutcome:
+    common: dict[str, Any] = {"stage": stage.stage, "title": stage.title}
+    beyond = rows.filter(is_beyond())
+    origins: list[Origin] = []
+    explained: list[Origin] = []
+    for origin in context.origins_of(*stages):
+        why = explained_by(origin, context)
+        (explained if why else origins).append(origin)
+    if origins and (context.by_replay or context.failed_before() is None):
+        findings = tuple(finding_from_origin(origin, context) for origin in origins)
+        return StageOutcome(
+            **common,
+            status=StageStatus.FAILED,
+            said=findings[0].headline,
+            evidence=(f"records: {counted(rows)}", *extra),
+            findings=_ordered(findings),
+            confirmed=context.by_replay,
+        )
+    if rows.is_empty():
+        return StageOutcome(
+            **common, status=StageStatus.UNDECIDED, said="no record of it was made on both sides"
+        )
+    evidence = (f"records: {counted(rows)}", *extra)
+    if beyond.is_empty():
+        exact = rows.filter(pl.col("status") == "equal").height == rows.height
+        said = "Equal bit for bit." if exact else "Agrees within rounding."
+        return StageOutcome(**common, status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
+    before = context.failed_before()
+    if before is not None or explained:
+        said = "Differs, " + (
+            f"which follows from: {before.said}" if before else "which other weights explain."
+        )
+        return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
+    row = beyond.row(0, named=True)
+    said = f"{beyond.height} records differ, the first at {row['site']}, but no place was found that made the difference."
+    return StageOutcome(**common, status=StageStatus.UNDECIDED, said=said, evidence=evidence)
+
+
+def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Surest first; among equally sure ones as they ran."""
+    order = {id(f): f.origin.order if f.origin is not None else 0 for f in findings}
+    return tuple(sorted(findings, key=lambda f: (-round(f.confidence, 2), order[id(f)])))
+
+
+def explained_by(origin: Origin, context: Context) -> str | None:
+    """What an earlier stage found that made this origin, if anything did: a module whose own weights differ
+    computes something else, and a root that is fed other data too."""
+    weights = context.outcome_of(Stage.WEIGHTS)
+    if weights is not None and weights.status is StageStatus.FAILED:
+        for fqn in weights.details.get("apart", []):
+            if fqn.rpartition(".")[0] == origin.module or _uses_elsewhere(fqn, origin):
+                return f"{fqn} differs at the start"
+    data = context.outcome_of(Stage.DATA)
+    if data is not None and data.status is StageStatus.FAILED:
+        fed = origin.module == "" and (origin.slot.startswith("input") or origin.phase == "loss")
+        if fed or origin.stage in (Stage.LOSS, Stage.DATA):
+            return "the batch differs"
+    return None
+
+
+def _uses_elsewhere(fqn: str, origin: Origin) -> bool:
+    """A parameter held directly by a parent of the origin's module."""
+    holder = fqn.rpartition(".")[0]
+    return (
+        holder != "" and origin.module.startswith(holder + ".") and fqn.count(".") < origin.module.count(".")
+    )
+
+
+def loss_said(context: Context, at: int) -> tuple[str, ...]:
+    """The loss of a step on both sides."""
+    step = context.steps[at][0]
+    for entry in context.comparison.summary.get("scalars", []):
+        if entry["step"] == step and entry["name"] == "loss":
+            same = entry["target"] == entry["reference"]
+            gap = (
+                "" if same or entry["rel_diff"] is None else f", relative difference {entry['rel_diff']:.2g}"
+            )
+            return (f"loss {entry['target']:.8g} against {entry['reference']:.8g}{gap}",)
+    return ()
+
+
+def norms_said(context: Context) -> tuple[str, ...]:
+    """Local norms: how many weights' agree, and which is furthest away."""
+    norms = [
+        n for n in context.comparison.summary.get("local_norms", []) if isinstance(n.get("rel_diff"), float)
+    ]
+    if not norms:
+        return ()
+    worst = max(norms, key=lambda n: n["rel_diff"])
+    same = sum(n["rel_diff"] == 0 for n in norms)
+    if same == len(norms):
+        return (f"the local norms of all {same} weights are equal",)
+    return (
+        f"local norms: {same} of {len(norms)} equal; furthest apart is {worst['fqn']}, {worst['target']:.6g} "
+        f"against {worst['reference']:.6g} ({worst['rel_diff']:.2g})",
+    )

@@ -1,0 +1,71 @@
+"""A place where an error was made, put into a finding: which kind, how sure, both sides' lines."""
+
+from __future__ import annotations
+
+from trueup.diagnosing.stages.context import Context, sure_by
+from trueup.types.finding import Basis, Finding, Kind, Origin, Stage
+
+_SAID = {
+    Stage.FORWARD: "computes something else in the forward pass",
+    Stage.LOSS: "is computed in another way",
+    Stage.BACKWARD: "sends back other gradients",
+    Stage.REDUCTION: "is accumulated, reduced or clipped in another way",
+    Stage.OPTIMIZER: "is updated in another way",
+    Stage.WEIGHTS: "starts from other weights",
+    Stage.DATA: "is fed other data",
+}
+
+
+def finding_from_origin(origin: Origin, context: Context) -> Finding:
+    """The finding, with the kinds the rules name for it."""
+    kinds = context.kinds_of(origin)
+    best = kinds[0] if kinds else None
+    settings = settings_that_differ(origin.module, context)
+    causes = tuple(dict.fromkeys([*settings, *(best.causes if best else ())]))
+    return Finding(
+        stage=Stage.FORWARD if origin.stage is Stage.LOSS else origin.stage,
+        headline=_headline(origin, best),
+        module=origin.module,
+        site=origin.site,
+        phase=origin.phase,
+        step=origin.step,
+        rank=origin.rank,
+        source=origin.source,
+        kinds=kinds,
+        confidence=sure_by(origin.basis, _sureness(origin)),
+        evidence=(*((best.sentence,) if best else ()), *settings, *origin.evidence),
+        counter_evidence=origin.counter_evidence,
+        causes=causes,
+        next_note=best.next if best else "compare the code of both sides at this place",
+        origin=origin,
+    )
+
+
+def _headline(origin: Origin, kind: Kind | None) -> str:
+    who = "The loss" if origin.stage is Stage.LOSS else (origin.module or "The root module's own code")
+    what = _SAID.get(origin.stage, "differs")
+    named = f": {kind.name.replace('_', ' ')}" if kind is not None and kind.confidence >= 0.5 else ""
+    return f"{who} {what}{named}."
+
+
+def _sureness(origin: Origin) -> float:
+    """1 - 1/(1 + s^2) of the stronger of score and bias: half at the bound, 0.99 at ten times it."""
+    score = max(origin.score, abs(origin.bias_z or 0.0) / 6)
+    if score == float("inf"):
+        return 0.99
+    return 1.0 - 1.0 / (1.0 + score * score) if origin.basis is Basis.REPLAY else 1.0 - 1.0 / (1.0 + score)
+
+
+def settings_that_differ(module: str, context: Context) -> tuple[str, ...]:
+    """Plain attributes of a module that are set otherwise in the reference, as far as both captures kept
+    them."""
+    rank = context.ranks[0]
+    mine, theirs = (
+        (source.rank_facts(rank).get("settings") or {}).get(module, {})
+        for source in (context.target, context.reference)
+    )
+    return tuple(
+        f"{module or 'the root'}.{name} is {mine[name]} in the target, {theirs[name]} in the reference"
+        for name in mine
+        if name in theirs and mine[name] != theirs[name]
+    )

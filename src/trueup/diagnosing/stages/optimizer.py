@@ -1,0 +1,449 @@
+"""Stage: the optimizer's update, judged by what each run's optimizer did with the gradients it got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from trueup.diagnosing.stages.context import Context, counted, is_beyond
+from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.naming import described, kind_named, one_module_of
+from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.diagnosing.stages.schedule import schedule_findings
+from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
+from trueup.diagnosing.update_rule import Measured, Update, declared
+from trueup.types.finding import Finding, Stage
+
+_WORDS = {
+    "lr": "learning rate",
+    "weight_decay": "weight decay",
+    "beta1": "beta1",
+    "beta2": "beta2",
+    "eps": "eps",
+    "momentum": "momentum",
+    "bias_correction": "bias correction",
+    "decoupled": "decoupled weight decay",
+    "class": "optimizer",
+    "dtype": "dtype of the weights",
+    "state": "dtype of the optimizer's state",
+    "moved": "update",
+    "count": "step count",
+}
+_NO_EFFECT = ("foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay")
+_ORDER = ("moved", "count", "dtype", "state", "class", "lr", "weight_decay", "beta1", "beta2", "eps")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """One constant that differs for one parameter."""
+
+    key: str
+    target: str
+    reference: str
+    declared: bool
+    """the program itself says so, beside what was measured"""
+
+
+class OptimizerStage:
+    """Updated weights and moments of the first step; with the reference's gradients put in where that was
+    done."""
+
+    stage = Stage.OPTIMIZER
+    title = "Optimizer: settings, which parameters they apply to, the update itself"
+
+    def check(self, context: Context) -> StageOutcome:
+        """Compare constants measured from each run's own update, and what each optimizer says of itself."""
+        given = context.given is not None and context.given_step is not None
+        gaps, names = _gaps(context)
+        findings = [
+            *_findings(gaps, names, context, given=given),
+            *schedule_findings(context, known={key for found in gaps.values() for key in found}),
+        ]
+        said = list(_measured_said(context))
+        agreement = _given_agreement(context) if given else None
+        if agreement is not None:
+            said.insert(0, agreement[1])
+        if not findings:
+            findings = [
+                finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)
+            ]
+        if not findings and agreement is not None and not agreement[0]:
+            findings = [_unnamed(context, agreement[1])]
+        return _outcome(context, findings, said, agreement)
+
+
+def _outcome(
+    context: Context, findings: list[Finding], said: list[str], agreement: tuple[bool, str] | None
+) -> StageOutcome:
+    common: dict[str, Any] = {"stage": Stage.OPTIMIZER, "title": OptimizerStage.title}
+    rows = context.of_phases("optimizer")
+    evidence = tuple([*said, f"records: {counted(rows)}"] if rows.height else said)
+    if findings:
+        return StageOutcome(
+            **common,
+            status=StageStatus.FAILED,
+            said=findings[0].headline,
+            evidence=evidence,
+            findings=tuple(findings),
+            confirmed=True,
+        )
+    if rows.is_empty():
+        why = "no update was recorded on both sides: an optimizer that is none of the framework's own?"
+        return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
+    if rows.filter(is_beyond()).is_empty():
+        exact = (rows["status"] == "equal").all()
+        head = "Equal bit for bit." if exact else "Agrees within rounding."
+    elif agreement is not None and agreement[0]:
+        head = "Given the reference's gradients, the update is the reference's: the difference comes from before."
+        return StageOutcome(
+            **common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence, confirmed=True
+        )
+    elif not any("measured" in sentence for sentence in said):
+        why = "the updates differ; without values of weights and moments it cannot be told from the gradients"
+        return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why, evidence=evidence)
+    else:
+        head = (
+            "The updates differ, but both optimizers do the same with their gradients: it comes from before."
+        )
+        return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
+    return StageOutcome(**common, status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
+
+
+# -- differences, parameter by parameter ------------------------------------------
+
+
+def _sides(context: Context, at: int) -> tuple[dict[str, Update], dict[str, Update]]:
+    rank = context.ranks[0]
+    out = []
+    for source in (context.target, context.reference):
+        own, step = source, context.steps[at][source is context.reference]
+        if (
+            source is context.target
+            and context.given is not None
+            and context.given_step is not None
+            and at == 0
+        ):
+            own, step = context.given, context.given_step
+        out.append(context.updates(own, step, rank))
+    return out[0], out[1]
+
+
+def _gaps(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
+    """Parameter -> key -> difference; and all parameters compared."""
+    mine, theirs = _sides(context, 0)
+    says = [declared(s.rank_facts(context.ranks[0])) for s in (context.target, context.reference)]
+    found: dict[str, dict[str, Gap]] = {}
+    compared = []
+    for fqn, other in context.matched.items():
+        if other not in theirs and fqn not in mine:
+            continue
+        compared.append(fqn)
+        gaps: dict[str, Gap] = {}
+        if (fqn in mine) != (other in theirs):
+            held = ["stepped on" if there else "in no optimizer" for there in (fqn in mine, other in theirs)]
+            gaps["moved"] = Gap(key="moved", target=held[0], reference=held[1], declared=True)
+        else:
+            for gap in _declared_gaps(says[0].get(fqn, {}), says[1].get(other, {})):
+                gaps[gap.key] = gap
+            for gap in _measured_gaps(mine[fqn], theirs[other]):
+                gaps.setdefault(gap.key, gap)
+            _drop_contradicted(gaps, mine[fqn], theirs[other])
+        if gaps:
+            found[fqn] = gaps
+    return found, compared
+
+
+def _declared_gaps(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[Gap]:
+    flat = [_flat(settings) for settings in (mine, theirs)]
+    for key in flat[0]:
+        if key in flat[1] and key not in _NO_EFFECT and flat[0][key] != flat[1][key]:
+            yield Gap(key=key, target=str(flat[0][key]), reference=str(flat[1][key]), declared=True)
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key == "betas" and isinstance(value, (list, tuple)) and len(value) == 2:
+            flat |= {"beta1": value[0], "beta2": value[1]}
+        else:
+            flat[key] = tuple(value) if isinstance(value, list) else value
+    return flat
+
+
+def _measured_gaps(mine: Update, theirs: Update) -> Iterator[Gap]:
+    if mine.moved != theirs.moved and max(mine.length, theirs.length) > 0:
+        words = ["changed" if moved else "did not change" for moved in (mine.moved, theirs.moved)]
+        yield Gap(key="moved", target=words[0], reference=words[1], declared=False)
+        return
+    if mine.count is not None and theirs.count is not None and mine.count != theirs.count:
+        yield Gap(key="count", target=f"{mine.count:g}", reference=f"{theirs.count:g}", declared=False)
+    if mine.dtype != theirs.dtype:
+        yield Gap(key="dtype", target=str(mine.dtype), reference=str(theirs.dtype), declared=False)
+    for name in sorted(set(mine.state_dtypes) & set(theirs.state_dtypes) - {"step"}):
+        if mine.state_dtypes[name] != theirs.state_dtypes[name]:
+            yield Gap(
+                key="state",
+                target=mine.state_dtypes[name],
+                reference=theirs.state_dtypes[name],
+                declared=False,
+            )
+            break
+    if (
+        None not in (mine.bias_corrected, theirs.bias_corrected)
+        and mine.bias_corrected != theirs.bias_corrected
+    ):
+        words = ["on" if on else "off" for on in (mine.bias_corrected, theirs.bias_corrected)]
+        yield Gap(key="bias_correction", target=words[0], reference=words[1], declared=False)
+    if mine.coupled is not None and theirs.coupled is not None and mine.coupled != theirs.coupled:
+        words = ["in the gradient (L2)" if on else "decoupled" for on in (mine.coupled, theirs.coupled)]
+        yield Gap(key="decoupled", target=words[0], reference=words[1], declared=False)
+    for key in mine.constants:
+        a, b = mine.constants[key], theirs.constants.get(key)
+        if b is not None and _constant_differs(key, a, b):
+            yield Gap(key=key, target=f"{a.value:.4g}", reference=f"{b.value:.4g}", declared=False)
+
+
+def _constant_differs(key: str, a: Measured, b: Measured) -> bool:
+    if key == "eps":
+        largest = max(abs(a.value), abs(b.value))
+        return abs(a.value - b.value) > 0.3 * largest and abs(a.value - b.value) > 10 * (a.error + b.error)
+    if key == "weight_decay":
+        return (
+            abs(a.value - b.value) > 10 * (a.error + b.error) + 5e-3 * max(abs(a.value), abs(b.value)) + 1e-4
+        )
+    return a.apart(b) > 1
+
+
+def _drop_contradicted(gaps: dict[str, Gap], mine: Update, theirs: Update) -> None:
+    """What was measured for a side beside its declared settings only speaks where it is precise; other
+    dtypes make all of it imprecise, and coupled decay leaves no trace in the update's own."""
+    if "dtype" in gaps or "state" in gaps or "count" in gaps:
+        for key in [
+            k for k, gap in gaps.items() if not gap.declared and k not in ("dtype", "state", "count", "moved")
+        ]:
+            del gaps[key]
+    if "decoupled" in gaps:
+        for key in ("weight_decay", "beta1", "beta2", "eps", "lr"):
+            if key in gaps and not gaps[key].declared:
+                del gaps[key]
+    if "bias_correction" in gaps and "eps" in gaps and not gaps["eps"].declared:
+        del gaps["eps"]
+    residuals = mine.residual or 0.0, theirs.residual or 0.0
+    if max(residuals) > 0.05:
+        for key in [k for k in ("lr", "weight_decay", "eps") if k in gaps and not gaps[k].declared]:
+            del gaps[key]
+
+
+# -- findings ------------------------------------------
+
+
+def _findings(
+    gaps: dict[str, dict[str, Gap]], names: list[str], context: Context, *, given: bool
+) -> list[Finding]:
+    book = context.pair()[0]
+    shapes = {f: (book.summary(book.parameter(f, *WEIGHT)) or {"shape": []})["shape"] for f in names}
+    groups: dict[str, dict[tuple[str, str], list[str]]] = {}
+    for fqn, found in gaps.items():
+        for gap in found.values():
+            groups.setdefault(gap.key, {}).setdefault((gap.target, gap.reference), []).append(fqn)
+    order = {key: place for place, key in enumerate(_ORDER)}
+    out = []
+    for key, values in sorted(groups.items(), key=lambda item: (order.get(item[0], 99), item[0])):
+        members = sorted(values.items(), key=lambda item: -len(item[1]))
+        declared_too = any(gaps[fqn][key].declared for _, found in members for fqn in found)
+        out.append(_finding(key, members, shapes, book, context, given=given, stated=declared_too))
+    return _without_doubles(out)
+
+
+def _without_doubles(findings: list[Finding]) -> list[Finding]:
+    """Another class of optimizer is told by what it does, where that was seen."""
+    told = [f for f in findings if f.site != "optimizer"]
+    return told or findings
+
+
+def _finding(
+    key: str,
+    members: list[tuple[tuple[str, str], list[str]]],
+    shapes: dict[str, Any],
+    book: StepBook,
+    context: Context,
+    *,
+    given: bool,
+    stated: bool,
+) -> Finding:
+    names = [fqn for _, found in members for fqn in found]
+    who = described(names, shapes)
+    (mine, theirs), first = members[0]
+    word = _WORDS.get(key, key.replace("_", " "))
+    said = f"{word} of {described(first, shapes)}: {mine} in the target, {theirs} in the reference"
+    more = [f"{word} of {described(found, shapes)}: {a} against {b}" for (a, b), found in members[1:3]]
+    kind, stage = _kind_of(key), Stage.RESUME if key == "count" else Stage.OPTIMIZER
+    named = kind_named(kind, 0.97 if stated or given else 0.9, said, causes=_causes(key))
+    sources = []
+    if stated:
+        sources.append("the programs' own parameter groups say so")
+    measured = _measured_of(key, first[0], context)
+    if measured:
+        sources.append(measured)
+    counter = (
+        ["the reference's own gradients were put in: nothing before the optimizer matters"]
+        if given
+        else [
+            "measured from each run's own gradients, weights and moments: what differs before does not matter"
+        ]
+    )
+    return Finding(
+        stage=stage,
+        headline=_headline(key, who, mine, theirs, word),
+        module=names[0] if len(names) == 1 else one_module_of(names),
+        site="optimizer" if key == "class" else f"optimizer · {word} · {who}",
+        phase="optimizer",
+        step=book.step,
+        rank=book.rank,
+        kinds=(named,),
+        confidence=0.98 if given or stated else 0.93,
+        evidence=(said, *more, *sources),
+        counter_evidence=tuple(counter),
+        causes=named.causes,
+        next_note=named.next,
+    )
+
+
+def _kind_of(key: str) -> str:
+    return {
+        "moved": "dropped_update",
+        "dtype": "dtype_or_rounding",
+        "state": "dtype_or_rounding",
+        "count": "stale_value",
+    }.get(key, "wrong_optimizer_setting")
+
+
+def _headline(key: str, who: str, mine: str, theirs: str, word: str) -> str:
+    if key == "moved" and "change" in mine:
+        return f"The update of {who} is lost: it {mine} in the target, and {theirs} in the reference."
+    if key == "moved":
+        return f"In the target {who} is {mine}; in the reference it is {theirs}."
+    if key == "weight_decay" and _zero(theirs) and not _zero(mine):
+        return f"Weight decay applies to {who} in the target ({mine}), not in the reference."
+    if key == "weight_decay" and _zero(mine) and not _zero(theirs):
+        return f"Weight decay does not apply to {who} in the target; in the reference it does ({theirs})."
+    if key == "count":
+        return f"The optimizer has counted {mine} steps in the target, {theirs} in the reference: its state was lost or not reset."
+    if key in ("dtype", "state"):
+        return f"The {word} is {mine} in the target, {theirs} in the reference."
+    return f"The {word} is {mine} in the target, {theirs} in the reference, for {who}."
+
+
+def _zero(text: str) -> bool:
+    try:
+        return abs(float(text)) < 1e-3
+    except ValueError:
+        return False
+
+
+def _causes(key: str) -> tuple[str, ...]:
+    return {
+        "weight_decay": (
+            "parameter groups built by another rule: biases and one-dimensional weights usually are not decayed",
+        ),
+        "bias_correction": ("an optimizer without bias correction, or with it switched off",),
+        "decoupled": ("Adam with L2 in place of AdamW, or the other way round",),
+        "eps": ("another framework's default eps",),
+        "dtype": ("no master weights in float32",),
+        "count": ("moments not restored on resume",),
+    }.get(key, ())
+
+
+def _measured_of(key: str, fqn: str, context: Context) -> str | None:
+    mine, theirs = _sides(context, 0)
+    other = context.matched.get(fqn, fqn)
+    if fqn not in mine or other not in theirs:
+        return None
+    a, b = mine[fqn].constants.get(key), theirs[other].constants.get(key)
+    if a is None or b is None:
+        return None
+    return f"measured from the update of {fqn}: {a.value:.4g} against {b.value:.4g}"
+
+
+def _measured_said(context: Context) -> Iterator[str]:
+    """What was measured of the first parameter of which most is known."""
+    mine, _ = _sides(context, 0)
+    best = max(mine.values(), key=lambda update: len(update.constants), default=None)
+    if best is not None and best.constants:
+        constants = ", ".join(f"{_WORDS.get(k, k)} {m.value:.4g}" for k, m in best.constants.items())
+        yield f"measured in the target from the update of {best.fqn}: {constants}"
+
+
+def mine_is_measured(context: Context) -> bool:
+    """Whether the target's update could be taken apart: then attribution has nothing to add."""
+    return any(update.constants for update in _sides(context, 0)[0].values())
+
+
+# -- gradient replay ------------------------------------------
+
+
+def _given_agreement(context: Context) -> tuple[bool, str] | None:
+    """Whether the updates with the reference's gradients are the reference's, and that in words."""
+    if context.given is None or context.given_step is None:
+        return None
+    rank = context.ranks[0]
+    book = context.book(context.given, context.given_step, rank)
+    theirs = context.book(context.reference, context.steps[0][1], rank)
+    equal, near, apart = 0, 0, []
+    for fqn, other in context.matched.items():
+        a, b = book.parameter(fqn, *UPDATED), theirs.parameter(other, *UPDATED)
+        if a is None or b is None:
+            continue
+        if book.digest(a) is not None and book.digest(a) == theirs.digest(b):
+            equal += 1
+        elif _near(book, theirs, fqn, other):
+            near += 1
+        else:
+            apart.append(fqn)
+    if not equal + near + len(apart):
+        return None
+    total = equal + near + len(apart)
+    if apart:
+        return (
+            False,
+            f"given the reference's gradients, {len(apart)} of {total} updated weights still differ ({', '.join(apart[:3])})",
+        )
+    said = "bit for bit" if not near else f"{equal} bit for bit, {near} within rounding"
+    return True, f"given the reference's gradients, all {total} updated weights are the reference's, {said}"
+
+
+def _near(book: StepBook, theirs: StepBook, fqn: str, other: str) -> bool:
+    """Updates that differ by rounding alone: of the weight they are added to, and of the few sums in them."""
+    import numpy as np
+
+    from trueup.diagnosing.update_rule import _roundoff
+
+    a, b = book.value(book.parameter(fqn, *UPDATED)), theirs.value(theirs.parameter(other, *UPDATED))
+    p = theirs.value(theirs.parameter(other, *WEIGHT))
+    if a is None or b is None or p is None or a.shape != b.shape:
+        return False
+    roundoff = _roundoff(book.dtype(book.parameter(fqn, *UPDATED)))
+    allowed = 4 * roundoff * (np.abs(p) + np.abs(b)) + 1e-4 * np.abs(b - p)
+    return bool(np.mean(np.abs(a - b) <= allowed) > 0.999)
+
+
+def _unnamed(context: Context, said: str) -> Finding:
+    book = context.pair()[0]
+    rows = context.of_phases("optimizer").filter(is_beyond() & (pl.col("slot") == "param"))
+    site = rows.row(0, named=True)["site"] if rows.height else "optimizer"
+    return Finding(
+        stage=Stage.OPTIMIZER,
+        headline="The optimizer makes other updates of the same gradients.",
+        module=None,
+        site=site,
+        phase="optimizer",
+        step=book.step,
+        rank=book.rank,
+        confidence=0.9,
+        evidence=(said,),
+        causes=("another optimizer, or another rule of its update",),
+        next_note="compare the optimizers of both sides, line by line",
+    )

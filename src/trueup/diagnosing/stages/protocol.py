@@ -1,0 +1,70 @@
+"""What a stage of a diagnosis is: it looks at one part of a training step and says passed, failed, or why it
+cannot tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trueup.types.finding import Finding, Stage
+
+if TYPE_CHECKING:
+    from trueup.diagnosing.stages.context import Context
+
+
+class StageStatus(str, Enum):
+    """What came of a stage."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    CONSEQUENCE = "consequence"
+    """it differs, and what an earlier stage found explains that"""
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageOutcome:
+    """What one stage found."""
+
+    stage: Stage
+    title: str
+    """as a person reads it in the checklist"""
+    status: StageStatus
+    said: str
+    """one sentence: what was seen, or why nothing can be said"""
+    evidence: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    """surest first"""
+    confirmed: bool = False
+    """by the values themselves, by replay or by a run's own numbers; not by differences alone"""
+    details: dict[str, Any] = field(default_factory=dict)
+    """numbers a report may draw (plain values)"""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "stage": self.stage.value,
+            "title": self.title,
+            "status": self.status.value,
+            "said": self.said,
+            "evidence": list(self.evidence),
+            "confirmed": self.confirmed,
+            "findings": [finding.to_json() for finding in self.findings],
+            "details": self.details,
+        }
+
+
+class StageCheck(Protocol):
+    """One stage. Stages know nothing of each other but what ``context.earlier`` tells of those before."""
+
+    @property
+    def stage(self) -> Stage:
+        """Where it stands in the order of a training step."""
+
+    @property
+    def title(self) -> str:
+        """Its line in the checklist."""
+
+    def check(self, context: Context) -> StageOutcome:
+        """Look, and say what was found. Never raises for what a trace does not hold: that is undecided."""

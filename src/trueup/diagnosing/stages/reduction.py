@@ -1,0 +1,349 @@
+"""Stage: gradients on their way from backward to the optimizer: summed over microbatches and ranks, cleared
+between steps, clipped."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from trueup.diagnosing.gradients import scalar_line
+from trueup.diagnosing.ledger import Clipping, Summing, clipping, summings
+from trueup.diagnosing.stages.context import Context, counted, is_beyond
+from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.naming import described, kind_named, one_module_of
+from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.diagnosing.stepbook import ACCUMULATED, StepBook
+from trueup.store import TraceSource
+from trueup.types.finding import Finding, Stage
+
+_NEXT = "compare what happens on both sides between backward and the optimizer's step"
+
+
+class ReductionStage:
+    """Accumulation, reduction, clearing and clipping, in every captured step."""
+
+    stage = Stage.REDUCTION
+    title = "Reduction: accumulated, reduced over ranks, cleared, clipped"
+
+    def check(self, context: Context) -> StageOutcome:
+        """Compare what each run does to its own gradients."""
+        findings: list[Finding] = []
+        said: list[str] = []
+        for at in range(min(len(context.steps), 2)):
+            for rank in context.ranks:
+                more, words = _summed(context, at, rank)
+                findings += more
+                said += words
+            if findings:
+                break
+        clip_findings, clip_said = _clipped(context)
+        findings += clip_findings
+        said += clip_said
+        findings = _one_each(findings)
+        if not findings:
+            findings = [
+                finding_from_origin(origin, context) for origin in context.origins_of(Stage.REDUCTION)
+            ]
+        return self._outcome(context, tuple(findings), tuple(dict.fromkeys(said)))
+
+    def _outcome(
+        self, context: Context, findings: tuple[Finding, ...], said: tuple[str, ...]
+    ) -> StageOutcome:
+        common: dict[str, Any] = {"stage": self.stage, "title": self.title}
+        late = (pl.col("phase") == "collective") | pl.col("slot").is_in(["accumulated", "clipped"])
+        rows = context.of_phases("param_grad", "collective").filter(late)
+        evidence = (*said, f"records: {counted(rows)}") if rows.height else said
+        if findings:
+            head = findings[0].headline
+            return StageOutcome(
+                **common,
+                status=StageStatus.FAILED,
+                said=head,
+                evidence=evidence,
+                findings=findings,
+                confirmed=True,
+            )
+        if not said and rows.is_empty():
+            why = "no gradient was recorded on both sides"
+            return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
+        if rows.filter(is_beyond()).is_empty():
+            head = "Equal bit for bit." if (rows["status"] == "equal").all() else "Agrees within rounding."
+            return StageOutcome(
+                **common, status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True
+            )
+        head = (
+            "The gradients differ, but both runs do the same with theirs: the difference comes from before."
+        )
+        return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
+
+
+# -- summing ------------------------------------------
+
+
+def _summed(context: Context, at: int, rank: int) -> tuple[list[Finding], list[str]]:
+    sides = [_summings(context, source, at, rank) for source in (context.target, context.reference)]
+    mine, theirs = sides
+    if not mine or not theirs:
+        return [], []
+    apart: dict[tuple[str, str, float, float], list[str]] = {}
+    for fqn, own in mine.items():
+        other = theirs.get(context.matched.get(fqn, fqn))
+        if other is not None and _differs(own, other):
+            key = (own.way, other.way, _rounded(own.factor), _rounded(other.factor))
+            apart.setdefault(key, []).append(fqn)
+    step = context.steps[at][0]
+    if not apart:
+        ways = Counter(s.way for s in mine.values())
+        return [], [f"step {step}: gradients are summed in the same way on both sides ({_ways(ways)})"]
+    book = context.book(context.target, step, rank)
+    groups = sorted(apart.items(), key=lambda item: -len(item[1]))
+    return [_summing_finding(names, mine, theirs, context, book) for _, names in groups[:4]], []
+
+
+def _rounded(factor: float) -> float:
+    return float(f"{factor:.3g}") if math.isfinite(factor) else factor
+
+
+def _summings(context: Context, source: TraceSource, at: int, rank: int) -> dict[str, Summing]:
+    step = context.steps[at][source is context.reference]
+    ranks = source.steps().get(step, [])
+    books = [context.book(source, step, r) for r in ranks]
+    earlier = context.steps[at - 1][source is context.reference] if at else None
+    before = None if earlier is None else context.book(source, earlier, rank)
+    return summings(books, ranks.index(rank), before) if rank in ranks else {}
+
+
+def _differs(own: Summing, other: Summing) -> bool:
+    if "unknown" in (own.way, other.way):
+        return False
+    if own.way != other.way:
+        return (
+            own.way in ("carried", "none")
+            or other.way in ("carried", "none")
+            or max(own.residual, other.residual) < 0.02
+        )
+    if abs(own.factor - other.factor) > 2e-3 * max(abs(other.factor), 1e-9):
+        return True
+    return own.residual > max(10 * other.residual, 0.01)
+
+
+def _ways(ways: Counter[str]) -> str:
+    words = {
+        "own": "over microbatches",
+        "ranks": "over microbatches and ranks",
+        "last": "the last microbatch alone",
+    }
+    return ", ".join(f"{number} {words.get(way, way)}" for way, number in ways.most_common())
+
+
+def _summing_finding(
+    names: list[str], mine: dict[str, Summing], theirs: dict[str, Summing], context: Context, book: StepBook
+) -> Finding:
+    own, other = mine[names[0]], theirs[context.matched.get(names[0], names[0])]
+    shapes = {f: (book.summary(book.parameter(f, *ACCUMULATED)) or {"shape": []})["shape"] for f in mine}
+    who = described(names, shapes)
+    num_ranks = len(context.target.steps().get(book.step, [0]))
+    kind, headline = _named(own, other, who)
+    said = f"{names[0]}: {_summing_said(own, num_ranks)} in the target, {_summing_said(other, num_ranks)} in the reference"
+    return Finding(
+        stage=Stage.REDUCTION,
+        headline=headline,
+        module=names[0] if len(names) == 1 else one_module_of(names),
+        site=f"{names[0]} · gradient accumulated" + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
+        phase="param_grad",
+        step=book.step,
+        rank=book.rank,
+        kinds=(kind_named(kind, 0.93, said),),
+        confidence=0.97,
+        evidence=(said, f"{len(names)} of {len(mine)} gradients"),
+        counter_evidence=(
+            "told from each run's own local and accumulated gradients: what differs before does not matter",
+        ),
+        causes=kind_named(kind, 0.9, said).causes,
+        next_note=kind_named(kind, 0.9, said).next,
+    )
+
+
+def _named(own: Summing, other: Summing, who: str) -> tuple[str, str]:
+    if own.way == "carried":
+        return "missing_zero_grad", f"The gradients of {who} still hold the step before's."
+    if own.way == "none":
+        return "frozen_or_missing_gradient", f"The gradients of {who} never reach the optimizer."
+    if own.way == "own" and other.way == "ranks":
+        return "missing_all_reduce", f"The gradients of {who} are not reduced over the ranks."
+    if own.way == "last":
+        return "stale_value", f"The gradients of {who} hold the last microbatch alone."
+    if own.way == other.way and own.residual < 0.01:
+        factor = own.factor / other.factor if other.factor else math.inf
+        return (
+            "wrong_scale",
+            f"The accumulated gradients of {who} are {factor:.4g} times what they should be.",
+        )
+    return "missing_or_extra_term", f"The gradients of {who} are changed after backward."
+
+
+def _summing_said(summing: Summing, num_ranks: int) -> str:
+    words = {
+        "own": "this rank's local gradients summed",
+        "ranks": f"those of all {num_ranks} ranks summed",
+        "last": "the last microbatch's gradient alone",
+        "carried": "the local gradients plus what the step before left",
+        "none": "no accumulated gradient",
+    }.get(summing.way, summing.way)
+    factor = (
+        "" if abs(summing.factor - 1) < 1e-6 or summing.way == "none" else f", times {summing.factor:.6g}"
+    )
+    rest = f" (and {summing.residual:.2g} of it unexplained)" if summing.residual > 0.01 else ""
+    return f"{words}{factor}{rest}"
+
+
+# -- clipping ------------------------------------------
+
+
+def _clipped(context: Context) -> tuple[list[Finding], list[str]]:
+    """Of the gradient replay where there is one: there both sides clip the very same gradients."""
+    source, step = context.target, context.steps[0][0]
+    given = context.given is not None and context.given_step is not None
+    rank = context.ranks[0]
+    own = _clipping(context, source, step, rank)
+    other = _clipping(context, context.reference, context.steps[0][1], rank)
+    if own is None or other is None:
+        return [], []
+    if given and context.given is not None and context.given_step is not None:
+        replayed = _given_clipping(context, other)
+        own = replayed or own
+    difference = _clipping_difference(own, other)
+    if difference is None:
+        return [], [
+            f"clipping: {_clipping_said(own)} in the target, {_clipping_said(other)} in the reference"
+        ]
+    kind, headline, said = difference
+    named = kind_named(
+        kind,
+        0.95,
+        said,
+        causes=("another limit for clipping", "another norm: over other parameters, or counted twice"),
+    )
+    finding = Finding(
+        stage=Stage.REDUCTION,
+        headline=headline,
+        module=None,
+        site="gradient clipping",
+        phase="param_grad",
+        step=step,
+        rank=rank,
+        kinds=(named,),
+        confidence=0.98 if given else 0.95,
+        evidence=(said, f"target: {_clipping_said(own)}; reference: {_clipping_said(other)}"),
+        counter_evidence=(
+            ("with the reference's own gradients put in, so that nothing before matters",) if given else ()
+        ),
+        causes=named.causes,
+        next_note=_NEXT,
+    )
+    return [finding], []
+
+
+def _clipping(context: Context, source: TraceSource, step: int, rank: int) -> Clipping | None:
+    line = scalar_line(source, rank, step)
+    return clipping(
+        context.book(source, step, rank), loss_scale=line.get("loss_scale"), reported=line.get("grad_norm")
+    )
+
+
+def _given_clipping(context: Context, reference: Clipping) -> Clipping | None:
+    """What the target's clipping made of the reference's gradients: their norm is the reference's."""
+    assert context.given is not None and context.given_step is not None
+    rank = context.ranks[0]
+    book = context.book(context.given, context.given_step, rank)
+    theirs = context.book(context.reference, context.steps[0][1], rank)
+    line = scalar_line(context.given, rank, context.given_step)
+    factors = {}
+    after = 0.0
+    for fqn in book.in_order_of("param_grad", "clipped"):
+        other = context.matched.get(fqn)
+        a = theirs.sketch(theirs.parameter(other, *ACCUMULATED)) if other else None
+        c = book.sketch(book.parameter(fqn, "param_grad", "clipped"))
+        after += (book.norm(book.parameter(fqn, "param_grad", "clipped")) or 0.0) ** 2
+        if a is not None and c is not None and a @ a > 0:
+            factors[fqn] = (
+                float(a @ c)
+                / float(a @ a)
+                * (scalar_line(context.reference, rank, context.steps[0][1]).get("loss_scale") or 1.0)
+            )
+    if not factors:
+        return None
+    ordered = sorted(factors.values())
+    common = ordered[len(ordered) // 2]
+    uneven = tuple((f, v) for f, v in factors.items() if abs(v - common) > 1e-3 * max(abs(common), 1e-12))
+    way = "each" if uneven else "none" if abs(common - 1) < 1e-5 else "norm"
+    return Clipping(
+        way=way,
+        norm=reference.norm,
+        clipped_norm=math.sqrt(after),
+        factor=common,
+        limit=None,
+        reported=line.get("grad_norm"),
+        uneven=uneven,
+    )
+
+
+def _clipping_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:
+    counted = _norm_difference(own, other)
+    if counted is not None:
+        return counted
+    if own.way == other.way == "none":
+        return None
+    if "each" in (own.way, other.way) or "value" in (own.way, other.way):
+        if own.way == other.way:
+            return None
+        said = f"{_clipping_said(own)} in the target, {_clipping_said(other)} in the reference"
+        return "wrong_optimizer_setting", "Gradients are clipped in another way.", said
+    if own.way == "norm" and other.way == "norm":
+        if abs(own.clipped_norm / other.clipped_norm - 1) <= 1e-3:
+            return None
+        said = f"clipped to a norm of {own.clipped_norm:.6g} in the target, {other.clipped_norm:.6g} in the reference"
+        return "wrong_optimizer_setting", "Gradients are clipped to another norm.", said
+    if own.way == "norm":
+        if own.norm > other.norm * 1.001 and own.clipped_norm >= other.norm * 0.999:
+            return None  # the reference's are below the same limit
+        said = f"the target clips to a norm of {own.clipped_norm:.6g}; the reference leaves a norm of {other.norm:.6g} as it is"
+        return (
+            "wrong_optimizer_setting",
+            "The target clips gradients that the reference leaves as they are.",
+            said,
+        )
+    if own.norm <= other.clipped_norm * 1.001:
+        return None
+    said = f"the target leaves a norm of {own.norm:.6g} as it is; the reference clips to {other.clipped_norm:.6g}"
+    return "wrong_optimizer_setting", "The target does not clip its gradients.", said
+
+
+def _norm_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:
+    """Whether the program's own norm is that of its gradients, on both sides alike."""
+    if own.reported is None or other.reported is None or not own.norm or not other.norm:
+        return None
+    mine, theirs = own.reported / own.norm, other.reported / other.norm
+    if abs(mine / theirs - 1) <= 1e-3:
+        return None
+    said = f"the target's own grad norm is {mine:.6g} times the norm of its gradients, the reference's {theirs:.6g} times"
+    return "wrong_scale", "The gradient norm is computed in another way.", said
+
+
+def _clipping_said(clip: Clipping) -> str:
+    if clip.way == "none":
+        return f"not clipped (norm {clip.norm:.6g})"
+    if clip.way == "norm":
+        return f"norm {clip.norm:.6g} clipped to {clip.clipped_norm:.6g}"
+    if clip.way == "value":
+        return f"every element cut at {clip.limit:.6g}"
+    return f"each parameter by a factor of its own ({len(clip.uneven)} not {clip.factor:.4g}, such as {clip.uneven[0][0]}: {clip.uneven[0][1]:.4g})"
+
+
+def _one_each(findings: Sequence[Finding]) -> list[Finding]:
+    """The same finding on several ranks is one."""
+    return list({finding.headline: finding for finding in reversed(findings)}.values())[::-1]

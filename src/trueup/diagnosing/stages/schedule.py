@@ -1,0 +1,64 @@
+"""The learning rate over all steps of both runs: set otherwise, or the same values a step early or late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.naming import kind_named
+from trueup.types.finding import Finding, Stage
+
+
+def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
+    """One finding where the learning rates of some step differ and ``known`` does not say so already."""
+    if "lr" in known:
+        return []
+    rank = context.ranks[0]
+    mine, theirs = (_rates(source.scalars(rank)) for source in (context.target, context.reference))
+    first, other = context.steps[0]
+    shared = [step for step in mine if step - first + other in theirs]
+    apart = [step for step in shared if mine[step] != theirs[step - first + other]]
+    if not apart:
+        return []
+    step = apart[0]
+    a, b = mine[step], theirs[step - first + other]
+    said = f"learning rate of step {step}: {_said(a)} in the target, {_said(b)} in the reference"
+    moved = _moved(mine, theirs, first, other)
+    evidence = (said, f"{len(apart)} of {len(shared)} steps differ", *((moved,) if moved else ()))
+    kind = kind_named("wrong_optimizer_setting", 0.95, moved or said)
+    return [
+        Finding(
+            stage=Stage.OPTIMIZER,
+            headline="The learning rate follows the reference's a step early or late."
+            if moved
+            else "The learning rate differs.",
+            module=None,
+            site=f"learning rate of step {step}",
+            phase="optimizer",
+            step=step,
+            rank=rank,
+            kinds=(kind,),
+            confidence=0.98,
+            evidence=evidence,
+            causes=("the scheduler's step called at another place, or once too often", *kind.causes),
+            next_note="compare where both sides step their schedulers, and the schedules' settings",
+        )
+    ]
+
+
+def _rates(lines: list[dict[str, Any]]) -> dict[int, tuple[float, ...]]:
+    return {line["step"]: tuple(line["learning_rate"]) for line in lines if line.get("learning_rate")}
+
+
+def _said(rates: tuple[float, ...]) -> str:
+    return ", ".join(f"{rate:.6g}" for rate in dict.fromkeys(rates))
+
+
+def _moved(mine: dict[int, Any], theirs: dict[int, Any], first: int, other: int) -> str | None:
+    for late in (1, -1):
+        pairs = [
+            (mine[s], theirs[s - first + other + late]) for s in mine if s - first + other + late in theirs
+        ]
+        if len(pairs) >= 2 and len({p[0] for p in pairs}) > 1 and all(a == b for a, b in pairs):
+            return f"the target's is the reference's one step {'earlier' if late > 0 else 'later'}"
+    return None
