@@ -1,0 +1,64 @@
+"""The base programs by name."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bugzoo.models.settings import ModelConfig
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """One training program: what is trained, on what, and how."""
+
+    name: str
+    summary: str
+    model: ModelConfig = field(default_factory=ModelConfig)
+    library: str | None = None
+    """a model of the transformers library instead of the family's"""
+    precision: str = "fp32"
+    """``fp32``, ``bf16`` (autocast, or weights where there are master weights) or ``fp16`` (with a scaler)"""
+    master_weights: bool = False
+    accumulation: int = 1
+    ranks: int = 1
+    reduction: str = "none"
+    """``none``, ``ddp``, or by hand: ``mean``, ``sum``, ``sequence`` (sum of what norms and embedding got)"""
+    packed: bool = False
+    rows: int = 4
+    length: int = 32
+    learning_rate: float = 3e-3
+    warmup: int = 4
+    weight_decay: float = 0.1
+    max_norm: float = 0.5
+    resumes_at: int = 0
+    """step of the checkpoint it starts from"""
+
+
+def from_plain(name: str, plain: dict[str, Any]) -> Base:
+    """A base from its entry in ``bases.yaml``."""
+    model = ModelConfig(**plain.get("model", {}))
+    return Base(name=name, **{**plain, "model": model})
+
+
+@cache
+def bases() -> dict[str, Base]:
+    """All of them."""
+    read = yaml.safe_load((HERE / "bases.yaml").read_text(encoding="utf-8"))
+    return {name: from_plain(name, plain) for name, plain in read.items()}
+
+
+def command(base: Base, *options: str, python: str = sys.executable) -> list[str]:
+    """The command line that trains a base: plain Python, or torchrun's module for several processes."""
+    script = [str(HERE / "train.py"), "--base", base.name, *options]
+    if base.ranks == 1:
+        return [python, *script]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={base.ranks}"]
+    return [python, *launcher, *script]
