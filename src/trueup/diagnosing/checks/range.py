@@ -76,7 +76,7 @@ def _near_maximum(view: StepView, *, scaled: bool) -> list[Place]:
         if row["phase"] == "forward" and row["slot"].startswith("input"):
             fed.add(row["call"])
         elif row["phase"] == "forward" and row["kind"] == leaf and row["call"] not in fed:
-            if not _is_mask(row) and not _large_argument(row["arguments"]):
+            if not _is_mask(row) and not _asked_for(row):
                 found.append(view.place(row, _large_detail(row)))
         elif row["phase"] in ("param_grad", "param", "optimizer") and not scaled and not _is_state(row):
             found.append(view.place(row, _large_detail(row)))
@@ -92,12 +92,10 @@ def _is_state(row: dict[str, Any]) -> bool:
     return bool(row["phase"] == "optimizer" and row["slot"] != "param")
 
 
-def _large_argument(arguments: str | None) -> bool:
-    """Whether the program itself asked for a number this large."""
-    if not arguments:
-        return False
-    values = json.loads(arguments).values()
-    return any(isinstance(v, (int, float)) and abs(v) > 2.0**14 for v in values)
+def _asked_for(row: dict[str, Any]) -> bool:
+    """Whether an argument of the call is itself so large."""
+    values = json.loads(row["arguments"] or "{}").values()
+    return any(isinstance(v, (int, float)) and abs(v) > NEAR_MAXIMUM * row["limit"] for v in values)
 
 
 def _large_detail(row: dict[str, Any]) -> str:

@@ -18,6 +18,8 @@ SLOT = "kept.0"
 CHANCE = 1e-9
 """two masks are the same when so many agreements are less likely than this for streams of their own"""
 _MAX_PLACES = 5
+_MODULE = ["name", "ordinal", "microbatch", "slot"]
+"""what a recomputed module call has in common with the call in the forward"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +32,20 @@ class _Mask:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The same dropout call, whether run or run again in a checkpoint."""
-        return self.row["module"], self.row["name"], self.row["ordinal"], self.row["microbatch"]
+        """The same dropout call on every rank."""
+        row = self.row
+        return self.view.tables.step, row["module"], row["name"], row["ordinal"], row["microbatch"]
 
 
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     by_rank = {rank: list(_masks(run, rank)) for rank in run.ranks}
     num = sum(map(len, by_rank.values()))
-    if not num:
+    redrawn = list(_redrawn(run))
+    if not (num or redrawn):
         return _without(run, judge)
     numbers = {"masks": num, "ranks": len(by_rank)}
     same = [found for masks in by_rank.values() for found in _same_within(masks)]
-    same += _redrawn(by_rank)
+    same += redrawn
     across = _same_across(by_rank)
     if run.replicated:
         same += across
@@ -50,14 +54,12 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
             same[0][0], places=tuple(place for _, place in same[:_MAX_PLACES]), numbers=numbers,
             next="look for manual_seed in the forward or in a loop, and for a seed without the rank in it",
         )  # fmt: skip
-    notes = (
-        ()
-        if not across
-        else (f"{len(across):,} masks are the same on two ranks, as tensor-parallel ones must be",)
-    )
+    notes = (f"{len(across):,} masks are the same on two ranks, as tensor-parallel ones must be",)
     ranks = f" on {len(by_rank)} ranks" if len(by_rank) > 1 else ""
     return judge.passed(
-        f"{num:,} dropout masks{ranks}, no two of them the same", numbers=numbers, notes=notes
+        f"{num:,} dropout masks{ranks}, no two of them the same",
+        numbers=numbers,
+        notes=notes if across else (),
     )
 
 
@@ -75,7 +77,7 @@ def _masks(run: CheckedRun, rank: int) -> Iterator[_Mask]:
 
 def _same_within(masks: list[_Mask]) -> list[tuple[str, Place]]:
     """Pairs of calls of one rank with one mask, each call once."""
-    drawn = [mask for mask in masks if mask.row["mode"] != "recompute"]
+    drawn = [mask for mask in masks if mask.row["mode"] == "train"]
     found = []
     for at, later in enumerate(drawn):
         first = next((one for one in drawn[:at] if same_stream(one.sample, later.sample)), None)
@@ -96,31 +98,36 @@ def _when(first: _Mask, later: _Mask) -> str:
     return f"in {where} (rank {later.view.tables.rank})"
 
 
-def _redrawn(by_rank: dict[int, list[_Mask]]) -> list[tuple[str, Place]]:
-    """Recomputed dropout that is not what the forward did: a checkpoint without the random state."""
-    found = []
-    for masks in by_rank.values():
-        drawn = {(m.view.tables.step, *m.key): m for m in masks if m.row["mode"] != "recompute"}
-        for mask in masks:
-            first = drawn.get((mask.view.tables.step, *mask.key))
-            if (
-                mask.row["mode"] == "recompute"
-                and first is not None
-                and not _agree(first.sample, mask.sample)
-            ):
-                site = mask.view.site(mask.row)
-                sentence = f"{site} drops other elements when it is recomputed than in the forward"
-                found.append((sentence, mask.view.place(mask.row, "recomputed with another random state")))
-    return found
+def _redrawn(run: CheckedRun) -> Iterator[tuple[str, Place]]:
+    """The first module a step whose recomputed output is not the forward's though its inputs are.
+
+    API calls inside backward are not seen; the modules around them are.
+    """
+    for step, ranks in run.steps.items():
+        for rank in ranks:
+            view = run.view(step, rank)
+            rows = view.of("forward").filter((pl.col("kind") == "module") & pl.col("digest").is_not_null())
+            again = rows.filter(pl.col("mode") == "recompute")
+            if not again.height:
+                continue
+            first = rows.filter(pl.col("mode") == "train").unique(subset=_MODULE, keep="first")
+            pairs = again.join(first.select(*_MODULE, forward="digest"), on=_MODULE, maintain_order="left")
+            other = pairs.filter(pl.col("digest") != pl.col("forward"))
+            fed = other.filter(pl.col("slot").str.starts_with("input"))["call"]
+            own = other.filter(~pl.col("call").is_in(fed.implode()))
+            if own.height:
+                row = own.row(0, named=True)
+                sentence = f"{view.site(row)} is not what the forward had, from equal inputs: step {step}"
+                yield sentence, view.place(row, "recomputed by a checkpoint with another random state")
 
 
 def _same_across(by_rank: dict[int, list[_Mask]]) -> list[tuple[str, Place]]:
     ranks = sorted(by_rank)
-    first = {(m.view.tables.step, *m.key): m for m in by_rank[ranks[0]] if m.row["mode"] == "train"}
+    first = {m.key: m for m in by_rank[ranks[0]] if m.row["mode"] == "train"}
     found = []
     for rank in ranks[1:]:
         for mask in by_rank[rank]:
-            other = first.get((mask.view.tables.step, *mask.key))
+            other = first.get(mask.key)
             if mask.row["mode"] == "train" and other is not None and same_stream(other.sample, mask.sample):
                 site = mask.view.site(mask.row)
                 sentence = f"{site} has the same mask on ranks {ranks[0]} and {rank}"
@@ -140,11 +147,6 @@ def same_stream(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
     dropped = float((one[told] == 1).mean())
     agree = dropped**2 + (1 - dropped) ** 2
     return bool(agree ** int(told.sum()) < CHANCE)
-
-
-def _agree(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
-    told = (one != 0) & (other != 0) if len(one) == len(other) else np.zeros(0, bool)
-    return not told.size or not (one[told] != other[told]).any()
 
 
 def _without(run: CheckedRun, judge: Judge) -> CheckOutcome:

@@ -26,6 +26,8 @@ class _Seen:
     """tensors an optimizer updated that are no parameters of the model, with their shapes"""
     too_small: dict[str, str] = field(default_factory=dict)
     """unchanged parameters whose dtype cannot hold so small an update -> why"""
+    in_a_row: bool = False
+    """the next step was captured too: what its forward starts from tells more than what the update left"""
     steps: list[int] = field(default_factory=list)
     still: list[str] = field(default_factory=list)
     """steps that were not judged, and why"""
@@ -83,8 +85,9 @@ def _look(run: CheckedRun, rank: int) -> _Seen:
             else:
                 seen.strangers[name] = tuple(after[name]["shape"])
         later = _digests(run.view(step + 1, rank).of("param", "value")) if step + 1 in steps else {}
-        if not (after or later):
+        if not (later or (after and not seen.in_a_row)):
             continue
+        seen.in_a_row |= bool(later)
         seen.steps.append(step)
         _compare(seen, view.of("param", "value"), after, later, _with_gradient(view.of("param_grad")), rates)
     return seen

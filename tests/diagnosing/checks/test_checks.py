@@ -1,0 +1,87 @@
+"""Every check on a real run with one thing wrong, and on runs with nothing wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.diagnosing.checks import trainings
+from tests.diagnosing.checks.trainings import Training, capture
+from trueup.cli import app
+
+pytestmark = pytest.mark.torch
+
+Change = Callable[[Training], None]
+
+
+def checked(trace: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, dict]]:
+    """Exit status and outcomes by name, as ``--json`` gives them."""
+    capsys.readouterr()
+    status = app.run(["check-run", str(trace), "--json", *words])
+    document = json.loads(capsys.readouterr().out)
+    assert document["exit_code"] == status
+    return status, {outcome["name"]: outcome for outcome in document["checks"]}
+
+
+FAULTS: list[tuple[Change, str, str]] = [
+    (trainings.log_of_negative, "finite", "layers.1.mlp.act · torch.log"),
+    (trainings.sqrt_at_zero, "finite", "layers.1.mlp.act · torch.sqrt · gradient of input.0"),
+    (trainings.row_masked_whole, "finite", "layers.1.attn · torch.nn.functional.softmax · output.0"),
+    (trainings.float16_overflow, "finite", "layers.1.mlp.act · torch.Tensor.mul[1] · output.0"),
+    (trainings.nearly_overflowing, "range", "layers.1.mlp.act · torch.Tensor.mul[1] · output.0"),
+    (trainings.gradients_too_small, "range", "gradient"),
+    (trainings.frozen_in_the_middle, "gradients", "layers.1.mlp.up.weight"),
+    (trainings.detached, "gradients", "layers.2.attn.qkv.weight"),
+    (trainings.times_zero, "gradients", "layers.1.mlp.up.weight"),
+    (trainings.scaled_when_clipped, "grad_norm", "the loss scale"),
+    (trainings.stale_parameters, "updates", "stale parameters"),
+    (trainings.left_out_of_the_optimizer, "updates", "layers.2.mlp.down.bias"),
+    (trainings.update_undone, "updates", "head.weight"),
+    (trainings.update_lost_in_rounding, "updates", "lost in rounding"),
+    (trainings.stale_working_copy, "master_weights", "emb.weight"),
+    (trainings.seeded_in_the_forward, "streams", "layers.1.attn.drop · torch.nn.functional.dropout"),
+    (trainings.recomputed_with_another_state, "streams", "layers.1.attn.drop"),
+    (trainings.labels_not_shifted, "labels", "not shifted"),
+    (trainings.labels_shifted_twice, "labels", "shifted 2 times"),
+    (trainings.labels_all_ignored, "labels", "every label is ignored"),
+    (trainings.head_far_too_large, "labels", "the first loss is"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "said"), FAULTS, ids=lambda value: getattr(value, "__name__", None)
+)
+def test_a_fault_fails_its_check(
+    change: Change, check: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, outcomes = checked(capture(tmp_path / "run", change), capsys)
+    assert status == 1
+    outcome = outcomes[check]
+    assert outcome["verdict"] == "failed", outcome
+    assert said in json.dumps(outcome, ensure_ascii=False), outcome
+
+
+CLEAN: list[Change | None] = [
+    None,
+    trainings.log_of_zero_masked_away,
+    trainings.smallest_number_as_mask,
+    trainings.first_layers_frozen,
+    trainings.warming_up,
+    trainings.master_weights,
+    trainings.recomputed,
+    trainings.labels_of_something_else,
+]
+
+
+@pytest.mark.parametrize("change", CLEAN, ids=lambda value: getattr(value, "__name__", "plain"))
+def test_what_is_no_fault_passes(
+    change: Change | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, outcomes = checked(capture(tmp_path / "run", change), capsys)
+    assert not [o for o in outcomes.values() if o["verdict"] in ("failed", "undecided")]
+    assert status == 0
+    for name in ("finite", "range", "gradients", "updates", "streams"):
+        assert outcomes[name]["verdict"] == "passed", outcomes[name]
