@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trueup.comparing.coherence import Coherence
 from trueup.comparing.inflow import Inflow
 from trueup.comparing.judge import DIFFERENT, EQUAL, UNDECIDED, UNMATCHED, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
@@ -65,6 +66,7 @@ def attribute(
     inflow: Inflow,
     *,
     followed: Bools,
+    coherence: Coherence | None = None,
 ) -> Attribution:
     """Statuses of one step on one rank.
 
@@ -79,6 +81,10 @@ def attribute(
         status[verdict.status == code] = final
     beyond = verdict.status == DIFFERENT
     status[beyond] = _of_beyond(rows, error, error_in, gain, verdict, inflow)[beyond]
+    if coherence is not None:
+        at = coherence.flagged
+        entered = inflow.largest(np.where(beyond & ~at, np.inf, coherence.bias * _telling(coherence)))
+        status[at] = np.where(coherence.bias > MARGIN * entered, ORIGIN, PROPAGATED)[at]
     status[followed & (verdict.status == WITHIN)] = PROPAGATED
     known = rows.paired & (verdict.status != UNDECIDED)
     return Attribution(
@@ -87,6 +93,11 @@ def attribute(
         error_in=np.where(known, error_in, np.nan),
         floor=np.where(known, floor_of_rows(rows, noise), np.nan),
     )
+
+
+def _telling(coherence: Coherence) -> Bools:
+    """Common factors that are at least near their bound; the rest is chance."""
+    return np.asarray(coherence.bias > 0.4 * coherence.bound)
 
 
 def _errors(rows: Rows, metrics: Metrics, verdict: Judgement) -> Floats:

@@ -25,7 +25,7 @@ SCHEMA_VERSION = 1
 FOLDER = "noise"
 TABLE, FACTS = "profile.parquet", "profile.json"
 KEY = ("place", "phase", "slot", "microbatch")
-MEASURES = ("repeat", "perturbed", "gain")
+MEASURES = ("repeat", "perturbed", "gain", "bias")
 SCHEMA: dict[str, Any] = {
     "step": pl.Int32,
     "rank": pl.Int32,
@@ -36,6 +36,7 @@ SCHEMA: dict[str, Any] = {
     "repeat": pl.Float64,
     "perturbed": pl.Float64,
     "gain": pl.Float64,
+    "bias": pl.Float64,
     "num_runs": pl.Int32,
 }
 
@@ -50,6 +51,9 @@ class StepNoise:
     """largest over reruns changed by rounding"""
     gain: Floats
     """output noise over input noise of the call, largest over reruns"""
+
+    bias: Floats
+    """largest |a - 1|, a = <t, r> / <r, r>: how far a rerun was the reference times a common factor"""
 
     @property
     def size(self) -> Floats:

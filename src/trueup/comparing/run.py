@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from trueup.comparing import arbiter as arbiters
 from trueup.comparing import noise_bound as measured
 from trueup.comparing.attribution import STATUS, attribute
+from trueup.comparing.coherence import judge_coherence
 from trueup.comparing.explained import raise_bound
 from trueup.comparing.history import History, inherited, remember
 from trueup.comparing.inflow import Inflow
@@ -142,9 +143,12 @@ class _Work:
             bound = measured.widen_updates(rows, metrics, bound, extra, noise, factor)
         bound = raise_bound(rows, metrics, bound, before.scale)
         verdict = judge(rows, metrics, bound)
+        coherence = None if noise is None else judge_coherence(rows, metrics, noise, verdict, factor)
         followed = _followed(rows, metrics, alone, extra, verdict, history)
         inflow = Inflow(rows, tied=self.tied)
-        attribution = attribute(rows, metrics, verdict, before, noise, inflow, followed=followed)
+        attribution = attribute(
+            rows, metrics, verdict, before, noise, inflow, followed=followed, coherence=coherence
+        )
         remember(rows, metrics, history, pair.step)
         arbitration = self._arbitration(rows, verdict, pair)
         table = table_from_rows(pair, rows, metrics, verdict, attribution, arbitration, self.stacks)

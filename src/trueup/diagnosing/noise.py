@@ -19,7 +19,7 @@ import polars as pl
 
 from trueup import __version__
 from trueup.capture.launch import launch
-from trueup.capture.options import CaptureOptions, StepSet, Task
+from trueup.capture.options import CaptureOptions, StepSet
 from trueup.comparing.metrics import NONE, measure
 from trueup.comparing.noise import MEASURES, SCHEMA, SCHEMA_VERSION, NoiseProfile, keys_of_records
 from trueup.comparing.options import CompareOptions
@@ -90,15 +90,13 @@ def measure_noise(
 def rerun_program(
     trace: Trace, command: Sequence[str], output: Path, *, steps: StepSet | None, seed: int | None
 ) -> None:
-    """Capture the program as ``trace`` was captured, statistics and sketches enough.
+    """Capture the program as ``trace`` was captured.
 
     Raises:
         ConfigError: it ended with an error, or nothing of it was captured.
     """
     was = CaptureOptions.from_json({**trace.manifest.get("options", {}), "output": str(output)})
     plain = replace(was, perturb=seed, overwrite=True, append=False, stacks=False, first_step=0)
-    if was.sketch:
-        plain = replace(plain, task=Task.STATISTICS, store_values_of=frozenset())
     if seed is None:
         plain = replace(plain, deterministic=None)
     if steps is not None:
@@ -159,6 +157,8 @@ class NoiseFold:
         name = "perturbed" if perturbed else "repeat"
         found[name][at] = np.fmax(found[name][at], noise[known])
         found["num_runs"][at] += 1
+        bias = np.abs(metrics.details["scale"] - 1.0)[known]
+        found["bias"][at] = np.fmax(found["bias"][at], bias)
         if perturbed:
             gain = call_gain(rows, noise)[known]
             found["gain"][at] = np.fmax(found["gain"][at], gain)

@@ -76,7 +76,7 @@ def test_weights_change_by_one_rounding(tmp_path: Path, dtype: torch.dtype, amp:
         changed, wide = perturbed["after"][name].double(), before.double()
         relative = ((changed - wide) / wide.abs().clamp_min(1e-30)).abs()
         assert 0 < relative.max() <= 2.01 * size
-        assert (changed != wide).double().mean() > 0.3
+        assert 0 < (changed != wide).double().mean() < 0.25
         assert torch.equal(again["after"][name], perturbed["after"][name])
         assert not torch.equal(other["after"][name], perturbed["after"][name])
     assert "emb.weight" in plain["before"], "a tied parameter is there once, hence changed once"
@@ -99,7 +99,7 @@ def test_once_a_run_and_every_forward(tmp_path: Path) -> None:
     model, seen = nn.Linear(8, 8), []
     with Tracer(tmp_path, steps="all", perturb=0):
         for _ in range(3):
-            model(torch.ones(2, 8)).sum().backward()
+            model(torch.ones(200, 8)).sum().backward()
             seen.append(model.weight.detach().clone())
             model.zero_grad()
     assert torch.equal(seen[0], seen[1])
@@ -121,6 +121,6 @@ def test_never_finer_than_the_tensor_itself() -> None:
         assert roundoff(torch.ones(1, dtype=torch.float32)) == 2.0**-8
         assert roundoff(torch.ones(1, dtype=torch.float64)) == 2.0**-8
     assert roundoff(torch.ones(1, dtype=torch.float16)) == 2.0**-11
-    whole = torch.ones(5, 6).t()
+    whole = torch.ones(50, 6).t()
     change_in_place(whole, torch.Generator().manual_seed(0), 0.25)
-    assert set(whole.flatten().tolist()) == {0.75, 1.25}
+    assert set(whole.flatten().tolist()) == {0.75, 1.0, 1.25}

@@ -1,0 +1,75 @@
+"""Differences smaller than noise that are the same everywhere: a common factor that rounding does not make.
+
+Rounding changes elements independently; a wrong constant changes them together. With t = a r + rest, the
+factor's distance from 1 is judged apart from the size of the difference:
+
+    |a - 1| > K max(SITE * bias, spread * e)
+
+- bias: the largest |a - 1| reruns of the reference showed here.
+- spread: root mean square of |a - 1| / e over such records of the reruns in this phase; from sketches of 64
+  numbers never less than 1/8, whatever the tensor.
+
+Only for matrices and activations of SMALLEST elements and more, and only with a measured profile: what comes
+from an earlier layer is coherent itself, and only measuring tells how much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trueup.comparing.judge import DIFFERENT, WITHIN, Judgement
+from trueup.comparing.metrics import SKETCH, VALUES, Metrics
+from trueup.comparing.noise import StepNoise
+from trueup.comparing.rows import Bools, Floats, Rows
+
+K = 5.0
+SITE = 0.75
+SMALLEST = 256
+OF_SKETCH = 64.0**-0.5
+PHASES = ("forward", "backward", "param_grad", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coherence:
+    """Columns beside Rows."""
+
+    bias: Floats
+    """|a - 1|; 0 where it says nothing"""
+    bound: Floats
+    flagged: Bools
+
+
+def judge_coherence(
+    rows: Rows, metrics: Metrics, noise: StepNoise, verdict: Judgement, factor: float
+) -> Coherence:
+    """Flag what is within its tolerance but off by a common factor; ``verdict`` is changed in place."""
+    scale, error = metrics.details["scale"], metrics.rel_l2
+    known = rows.paired & np.isin(metrics.evidence, (SKETCH, VALUES)) & ~np.isnan(scale) & (error > 0)
+    known &= np.isfinite(error) & (np.nan_to_num(rows.reference.numel) >= SMALLEST)
+    dims = np.array([len(shape) for shape in rows.match.words.shape] + [0])[rows.reference.shape]
+    known &= (dims >= 2) & rows.phase_is(*PHASES) & ~np.isnan(noise.bias)
+    bias = np.where(known, np.abs(scale - 1.0), 0.0)
+    bound = factor * K * np.fmax(SITE * noise.bias, _spread(rows, metrics, noise, known) * error)
+    flagged = known & (bias > bound) & (verdict.status == WITHIN)
+    verdict.status[flagged] = DIFFERENT
+    verdict.score[flagged] = (bias / bound)[flagged]
+    for row in np.flatnonzero(flagged).tolist():
+        verdict.reasons[row] = (
+            f"within noise by size, but the target is the reference times 1 {scale[row] - 1.0:+.2g}; reruns "
+            f"of the reference show {noise.bias[row]:.1g}"
+        )
+    return Coherence(bias=bias, bound=bound, flagged=flagged)
+
+
+def _spread(rows: Rows, metrics: Metrics, noise: StepNoise, known: Bools) -> Floats:
+    """Per row, the root mean square of bias over error among the reruns' records of its phase."""
+    spread = np.full(len(rows), OF_SKETCH)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = noise.bias / noise.size
+    for phase in PHASES:
+        here = rows.phase_is(phase) & known & np.isfinite(share)
+        if here.any():
+            spread[rows.phase_is(phase)] = np.sqrt(np.mean(share[here] ** 2))
+    return np.where(metrics.evidence == SKETCH, np.maximum(spread, OF_SKETCH), spread)
