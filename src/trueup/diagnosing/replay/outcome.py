@@ -1,0 +1,105 @@
+"""What a replay says as a whole: its origins, how much agreed, what was left free."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from trueup.diagnosing.replay.charge import REFINED, origins
+from trueup.diagnosing.replay.noise import ReplayNoise
+from trueup.diagnosing.replay.plan import Left, has_api_values, read_plan
+from trueup.store import Trace
+from trueup.types import Origin
+
+_NO_LOSS = ("one tensor with", "compared, never")
+"""reasons that leave nothing out: what they speak of was looked at all the same"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOutcome:
+    """A finished replay."""
+
+    output: Path
+    reference: Path
+    origins: tuple[Origin, ...]
+    step: int
+    ranks: tuple[int, ...]
+    equal: int
+    replaced: int
+    left: tuple[Left, ...]
+    """what was not forced, most first"""
+    refined: bool
+    can_refine: bool
+
+    @property
+    def exit_code(self) -> int:
+        """0 no site differs, 1 some do, 2 nothing was forced."""
+        if not self.equal + self.replaced:
+            return 2
+        return 1 if self.origins else 0
+
+    @classmethod
+    def read(cls, output: Path, reference: Path, *, noise: ReplayNoise | None = None) -> ReplayOutcome:
+        """What the replay in ``output`` says.
+
+        Raises:
+            TraceError: there is none.
+        """
+        found = origins(output, reference, noise=noise)
+        trace, plan = Trace(output), read_plan(output / "plan")
+        there = [p for p in plan.steps if p.rank in trace.steps().get(p.step, [])]
+        counts = {"equal": 0, "replaced": 0}
+        left: dict[str, Left] = {}
+        for one in there:
+            states = trace.forced(one.step, one.rank)["state"].cast(str).value_counts()
+            for state, count in states.iter_rows():
+                counts[state] = counts.get(state, 0) + count
+            for more in one.left:
+                _add(left, more)
+        for rank in sorted({p.rank for p in there}):
+            for free in (trace.rank_facts(rank).get("replay") or {}).get("free", ()):
+                if not free["reason"].startswith(_NO_LOSS):
+                    _add(left, Left(**{**free, "examples": tuple(free["examples"])}))
+        return cls(
+            output=output,
+            reference=reference,
+            origins=tuple(found),
+            step=there[0].step,
+            ranks=tuple(sorted({p.rank for p in there})),
+            equal=counts["equal"],
+            replaced=counts["replaced"],
+            left=tuple(sorted(left.values(), key=lambda one: -one.count)),
+            refined=(output / REFINED).exists(),
+            can_refine=has_api_values(Trace(reference)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, origins first; infinities and NaN become null."""
+        plain = asdict(self)
+        ordered = {"exit_code": self.exit_code, "origins": plain.pop("origins"), **plain}
+        found: dict[str, Any] = _plain(ordered)
+        return found
+
+
+def _add(left: dict[str, Left], more: Left) -> None:
+    known = left.get(more.reason)
+    left[more.reason] = (
+        more
+        if known is None
+        else Left(reason=more.reason, count=known.count + more.count, examples=known.examples)
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
