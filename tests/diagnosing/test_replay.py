@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tests.diagnosing.replay_faults import GPT, LLAMA, Plant
-from tests.diagnosing.replaying import replay, states
+from tests.diagnosing.replaying import replay
 from tests.models import gpt
 from trueup.diagnosing.replay import origins
 

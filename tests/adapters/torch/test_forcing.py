@@ -21,7 +21,7 @@ ALL = {**LOOPS, "odd": odd}
 def test_replaying_a_run_on_itself(loop: str, level: str, tmp_path: Path) -> None:
     expected: Result = ALL[loop]()
     found: list[Result] = []
-    made, reference, plan = replay(
+    made, _, plan = replay(
         tmp_path, ALL[loop], lambda: found.append(ALL[loop]()), level=level, steps="0-1"
     )
     assert list(made.steps()) == [0, 1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from trueup.diagnosing.replay.charge import origins
 from trueup.diagnosing.replay.noise import ReplayNoise
+from trueup.diagnosing.replay.outcome import ReplayOutcome
 from trueup.diagnosing.replay.plan import Plan, build_plan
+from trueup.diagnosing.replay.run import run_replay
 
-__all__ = ["Plan", "ReplayNoise", "build_plan", "origins"]
+__all__ = ["Plan", "ReplayNoise", "ReplayOutcome", "build_plan", "origins", "run_replay"]
