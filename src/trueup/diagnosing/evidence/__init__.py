@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-import numpy as np
-
 from trueup.diagnosing.evidence.elsewhere import elsewhere_of, parameter_of
 from trueup.diagnosing.evidence.facts import (
-    MAX_VALUES,
     Elsewhere,
     Floats,
     Known,
@@ -24,6 +21,7 @@ from trueup.diagnosing.evidence.places import locate, repeat_noise
 from trueup.diagnosing.evidence.run import run_facts
 from trueup.diagnosing.evidence.surroundings import surroundings_of
 from trueup.diagnosing.evidence.vectors import Vectors, vectors_of
+from trueup.diagnosing.evidence.windows import MAX_WHOLE, window_of
 from trueup.numerics.ulp import unit_roundoff
 from trueup.store import TraceSource
 from trueup.types.finding import Origin
@@ -114,24 +112,17 @@ class Evidence:
 
     @cached_property
     def window(self) -> Window | None:
-        """Rows that are widened to float64, around the first difference; None where all are."""
-        t, r = self.target, self.reference
-        either = t if t is not None else r
-        if either is None or either.numel <= MAX_VALUES:
-            return None
-        dim = next(d for d, n in enumerate(either.shape) if n > 1)
-        rows = max(MAX_VALUES * either.shape[dim] // either.numel, 1)
-        first = _first_different_row(t, r, dim)
-        start = min(max(first - rows // 4, 0), either.shape[dim] - rows)
-        return dim, start, start + rows
+        """The part that is widened to float64, around the first difference; None where that is everything."""
+        either = self.target if self.target is not None else self.reference
+        return None if either is None else window_of(self.target, self.reference, either.shape)
 
     @property
     def sampled(self) -> str:
         """What to add to a sentence where only a part of the values was looked at; empty otherwise."""
         if self.window is None or self.target is None or self.target.raw is None:
             return ""
-        dim, start, stop = self.window
-        return f" (seen in indices {start} to {stop - 1} of dimension {dim})"
+        parts = ", ".join(f"{a}:{b}" for a, b in self.window)
+        return f" (seen in the part [{parts}])"
 
     def values_of(self, known: Known | None) -> Floats | None:
         """float64 values of a tensor of the origin's size, cut as the origin is; smaller ones whole."""
@@ -139,9 +130,18 @@ class Evidence:
             return None
         either = self.target or self.reference
         same = either is not None and known.shape == either.shape
-        if not same and known.numel > MAX_VALUES:
+        if not same and known.numel > MAX_WHOLE:
             return None
         return known.values(self.window if same else None)
+
+    @property
+    def whole_values(self) -> tuple[Floats, Floats] | None:
+        """Both sides' values uncut, for what a part cannot show; None where they are too many."""
+        t, r = self.target, self.reference
+        if t is None or r is None or max(t.numel, r.numel) > MAX_WHOLE:
+            return None
+        a, b = t.values(), r.values()
+        return None if a is None or b is None else (a, b)
 
     @property
     def target_values(self) -> Floats | None:
@@ -209,18 +209,3 @@ class Evidence:
         if name not in self._remembered:
             self._remembered[name] = work_out()
         return self._remembered[name]
-
-
-def _first_different_row(target: Known | None, reference: Known | None, dim: int) -> int:
-    if target is None or reference is None or target.raw is None or reference.raw is None:
-        return 0
-    a, b = target.raw, reference.raw
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return 0
-    size = a.dtype.itemsize
-    bits = np.dtype(f"u{size}") if size in (1, 2, 4, 8) else a.dtype
-    for row in range(a.shape[dim]):
-        at = (slice(None),) * dim + (row,)
-        if not np.array_equal(a[at].view(bits), b[at].view(bits)):
-            return row
-    return 0

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.numerics.digest import digest
 from trueup.numerics.dtypes import DTYPES, dtype_of, float64_from_array, real_view
 from trueup.numerics.sketch import sketch
 from trueup.numerics.statistics import statistics
 
 Floats = NDArray[np.float64]
-Window = tuple[int, int, int]
-"""dimension, start, stop"""
-
-MAX_VALUES = 1 << 22
-"""Of a larger tensor only some rows of its first dimension longer than 1 are widened to float64."""
+Window = tuple[tuple[int, int], ...]
+"""(start, stop) of every dimension"""
 NUMBERS = (
     "numel",
     "num_nan",
@@ -79,12 +77,15 @@ class Known:
 
     def summary_only(self, *, sketches: bool = True) -> Known:
         """The same tensor as a run without stored values would have left it."""
+        bits = self.digest
+        if bits is None and self.raw is not None:
+            bits = digest(self.raw, dtype=self.dtype)
         return Known(
             self.name,
             dtype=self.dtype,
             shape=self.shape,
             statistics=self.statistics,
-            digest=self.digest,
+            digest=bits,
             sketch=self.sketch if sketches else None,
         )
 
@@ -106,14 +107,13 @@ class Known:
         return self._raw()
 
     def values(self, window: Window | None = None) -> Floats | None:
-        """Values as float64, complex ones with a last dimension of 2; ``window`` restricts them to some
-        rows."""
+        """Values as float64, complex ones with a last dimension of 2; ``window`` restricts them to a part."""
         if window not in self._windows:
             array = self.raw
             if array is None:
                 return None
-            if window is not None and window[0] < array.ndim:
-                array = array[(slice(None),) * window[0] + (slice(*window[1:]),)]
+            if window is not None and len(window) == array.ndim:
+                array = np.ascontiguousarray(array[tuple(slice(*w) for w in window)])
             parts, entry = real_view(array, DTYPES[self.dtype])
             self._windows[window] = float64_from_array(parts, entry.name)
         return self._windows[window]

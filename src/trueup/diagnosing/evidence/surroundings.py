@@ -141,17 +141,19 @@ def _all_slots(index: StepIndex, call: int, phase: str) -> dict[str, int]:
 def _parameters(place: Place, module: str) -> tuple[Pair, ...]:
     head = module + "." if module else ""
     found = []
-    for call in place.target.calls_of_kind("parameter"):
-        name = place.target.name[call]
+    indices = [i for i in (place.target, place.reference) if i is not None]
+    names = dict.fromkeys(index.name[c] for index in indices for c in index.calls_of_kind("parameter"))
+    for name in names:
         if not name.startswith(head) or "." in name[len(head) :]:
             continue
-        t = place.target.record(call, "param", "value")
-        other = None if place.reference is None else place.reference.parameter_call(name)
-        r = None
-        if other is not None and place.reference is not None:
-            r = place.reference.record(other, "param", "value")
+        t, r = _value(place.target, name), _value(place.reference, name)
         found.append(_pair(place, name[len(head) :], t, r))
     return tuple(found)
+
+
+def _value(index: StepIndex | None, fqn: str) -> int | None:
+    call = None if index is None else index.parameter_call(fqn)
+    return None if index is None or call is None else index.record(call, "param", "value")
 
 
 def _neighbours(place: Place, body_t: int, body_r: int) -> tuple[NeighbourCall, ...]:

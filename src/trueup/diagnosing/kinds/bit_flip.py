@@ -43,7 +43,7 @@ def rule(evidence: Evidence) -> Kind | None:
         f"{subject(evidence)}[{', '.join(map(str, map(int, first)))}] is {number(x)} for {number(y)} "
         f"(bit {places[0]} of {t.dtype})"
     )
-    return named("bit_flip", 0.97 if len(different) == 1 else 0.9, said, evidence)
+    return named("bit_flip", 0.97 if len(different) == 1 else 0.9, said, evidence, whole=True)
 
 
 def _value(raw: NDArray[Any], at: int, dtype: str) -> float:

@@ -12,6 +12,7 @@ from trueup.diagnosing.kinds.arguments import (
     is_mask,
 )
 from trueup.diagnosing.kinds.constants import fitted_constants
+from trueup.diagnosing.kinds.fitting import close
 from trueup.diagnosing.kinds.naming import named
 from trueup.matching.names import family
 from trueup.types.finding import Kind, Stage
@@ -24,7 +25,7 @@ def rule(evidence: Evidence) -> Kind | None:
     values."""
     if evidence.origin.phase not in ("forward", "loss", "backward", "param_grad"):
         return None
-    found = (_arguments(evidence), _fitted(evidence))
+    found = (_arguments(evidence), _fitted(evidence), _scores(evidence))
     return max((k for k in found if k is not None), key=lambda k: k.confidence, default=None)
 
 
@@ -58,3 +59,26 @@ def _fitted(evidence: Evidence) -> Kind | None:
         return named("constant_argument", turned.confidence, turned.sentence, evidence)
     best = max(fitted_constants(evidence), key=lambda c: c.confidence, default=None)
     return None if best is None else named("constant_argument", best.confidence, best.sentence, evidence)
+
+
+def _scores(evidence: Evidence) -> Kind | None:
+    """Out of causal attention only the first position, which sees nothing but itself, agrees: the scores of
+    the others are scaled or rotated otherwise."""
+    t, r = evidence.target_values, evidence.reference_values
+    if t is None or r is None or t.shape != r.shape or t.ndim < 3 or t.shape[-2] < 4:
+        return None
+    around = evidence.surroundings
+    if not any(
+        w in (around.module + around.name + (around.type or "")).lower() for w in ("attn", "attention")
+    ):
+        return None
+    same = close(t, r, max(evidence.roundoff, 1e-9)).mean(axis=-1).reshape(-1, t.shape[-2]) > 0.9
+    if not same[:, 0].all() or float(same[:, 1:].mean()) > 0.05:
+        return None
+    said = (
+        "the first position, which sees only itself, agrees and all others differ: the attention scores have "
+        "another scale, or q and k are rotated by other angles"
+    )
+    return named(
+        "constant_argument", 0.6, said, evidence, causes=("another attention scale", "another rotary theta")
+    )

@@ -15,6 +15,8 @@ from trueup.diagnosing.kinds.naming import number, percent
 
 _ROWS = 4096
 SIGNIFICANT = 5.0
+_EVEN_ERRORS = 12.0
+"""standard errors that the eps of single rows may lie apart"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +123,9 @@ def _solve(direction: Floats, y: Floats, spread: Floats) -> tuple[float, float] 
     error = 2.0 * (spread + np.abs(each)) * np.maximum(left / size / np.sqrt(direction.shape[1]), 1e-16)
     weights = 1.0 / np.square(error)
     mean = float((each * weights).sum() / weights.sum())
+    # Another factor of the whole would want another eps in every row.
+    if float(np.median(np.abs(each - mean) / error)) > _EVEN_ERRORS and len(each) > 1:
+        return None
     scatter = float(np.sqrt((weights * np.square(each - mean)).sum() / weights.sum() / len(each)))
     return mean, max(scatter, float(1.0 / np.sqrt(weights.sum())))
 

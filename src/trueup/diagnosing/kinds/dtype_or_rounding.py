@@ -48,7 +48,8 @@ def _cast_words(evidence: Evidence) -> str | None:
             return f"{difference.call.name.rpartition('.')[2]} {name} {mine} for {theirs}"
     calls = list(relevant_calls(evidence))
     for call in calls:
-        if is_cast(call) and (call.target is None) != (call.reference is None):
+        alone = (call.target is None) != (call.reference is None)
+        if alone and is_cast(call) and len({*call.target_dtypes, *call.reference_dtypes}) > 1:
             side = "the target leaves out" if call.target is None else "the target adds"
             return f"{side} {_cast_call(call)}"
     for call in calls:
@@ -108,7 +109,8 @@ def _grid(evidence: Evidence) -> Kind | None:
         grid = grid_of(mine)
         if grid is None or grid == "float32" or len(np.unique(sample(mine)[:256])) < MIN_VALUES:
             continue
-        if float(on_grid(sample(theirs), grid).mean()) > 0.5:
+        others = sample(theirs)
+        if not others.size or float(on_grid(others, grid).mean()) > 0.5:
             continue
         vectors = evidence.vectors
         fits = vectors is not None and vectors.rel <= 4 * ROUNDOFF[grid]
@@ -126,18 +128,31 @@ def _size(evidence: Evidence) -> Kind | None:
     if vectors is None or vectors.num_values < MIN_VALUES or not 0 < vectors.rel < 0.5:
         return None
     dtype = dtype_of_error(vectors.rel)
-    if dtype is None:
+    if dtype is None or (dtype.startswith("float8") and not _uses_float8(evidence)):
         return None
     bias = fit(vectors.target - vectors.reference, vectors.reference)
-    if bias is None or bias.z >= SIGNIFICANT:
+    if bias is None or (
+        bias.z >= SIGNIFICANT and (dtype != "float32" or abs(bias.factor) > ROUNDOFF[dtype] / 2)
+    ):
         return None
     confidence = _spread_like_rounding(vectors, ROUNDOFF[dtype])
+    if dtype == "float32":
+        confidence = max(confidence, 0.7)
     said = (
         f"the difference, {number(vectors.rel)} (relative l2), is as large as rounding in {dtype} makes it "
         f"({number(ROUNDOFF[dtype])}) and has no direction"
     )
     causes = (_ORDER,) if dtype == "float32" else (f"computed in {dtype} on one side",)
     return named("dtype_or_rounding", confidence, said, evidence, causes=causes)
+
+
+def _uses_float8(evidence: Evidence) -> bool:
+    """Errors of a tenth have many other reasons: something must say that float8 is about."""
+    around = evidence.surroundings
+    pairs = (evidence.pair, *around.inputs, *around.outputs)
+    kept = [k.dtype for p in pairs for k in (p.target, p.reference) if k is not None]
+    seen = [d for c in around.neighbours for d in (*c.target_dtypes, *c.reference_dtypes)]
+    return any(d.startswith("float8") for d in (*kept, *seen))
 
 
 def _spread_like_rounding(vectors: Vectors, roundoff: float) -> float:

@@ -16,6 +16,8 @@ from trueup.diagnosing.evidence import Evidence, Vectors
 from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.evidence.vectors import length
 
+COARSE = 1e-4
+"""unit roundoff from which a fault may hide below the rounding"""
 SIGNIFICANT = 8.0
 """standard errors below which a fitted effect counts as chance"""
 
@@ -59,9 +61,14 @@ def explained(evidence: Evidence, vectors: Vectors, residual: float, *, z: float
         return 0.0
     allowed = max(vectors.rounding, evidence.origin.tolerance or 0.0) * vectors.norm
     floor = min(allowed, vectors.difference / 4)
-    left = float(np.sqrt(max(residual**2 - floor**2, 0.0)))
+    left = float(np.sqrt(max(residual - floor, 0.0)) * np.sqrt(residual + floor))
     share = max(0.0, 1.0 - left / vectors.difference)
-    if np.isfinite(z) and residual <= 2 * vectors.rounding * max(vectors.norm, vectors.target_norm):
+    coarse = vectors.rounding >= COARSE
+    if (
+        coarse
+        and np.isfinite(z)
+        and residual <= 2 * vectors.rounding * max(vectors.norm, vectors.target_norm)
+    ):
         share = max(share, min(1.0, 0.75 + (z - SIGNIFICANT) / 80))
     return share
 
@@ -82,5 +89,7 @@ def close(
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
     """Elements equal but for a few roundings; NaN equals NaN and an infinity itself."""
     with np.errstate(invalid="ignore", over="ignore"):
-        near = np.abs(actual - expected) <= 8 * rounding * np.maximum(np.abs(actual), np.abs(expected))
+        apart = np.abs(actual - expected)
+        near = apart <= 8 * rounding * np.maximum(np.abs(actual), np.abs(expected))
+        near &= apart < np.inf
     return np.asarray(near | (actual == expected) | (np.isnan(actual) & np.isnan(expected)))

@@ -143,7 +143,9 @@ def _broadcast(evidence: Evidence) -> Kind | None:
     """t - r constant along some dimensions: a bias, a table added to every sample, one number."""
     t, r = evidence.target_values, evidence.reference_values
     vectors = evidence.vectors
-    if t is None or r is None or vectors is None or t.ndim < 1 or t.size < MIN_ROWS:
+    if t is None or r is None or vectors is None or t.ndim < 1 or t.size < MIN_ROWS or t.shape != r.shape:
+        return None
+    if evidence.target is None or not evidence.target.is_floating:
         return None
     with np.errstate(invalid="ignore"):
         d = t - r
@@ -156,13 +158,21 @@ def _broadcast(evidence: Evidence) -> Kind | None:
         mean = d.mean(axis=repeated, keepdims=True)
         residual = length((d - mean).ravel())
         effect = length(mean.ravel()) * np.sqrt(rows)
-        z = effect * np.sqrt(d.size) / residual if residual > 0 else np.inf
-        share = explained(evidence, vectors, residual, z=float(z) if mean.size * 4 <= d.size else 0.0)
+        share = explained(evidence, vectors, residual, z=_above_chance(effect, residual, mean.size, d.size))
         if share > 0.8:
             return _named(
                 evidence, np.squeeze(mean), repeated, sureness(share, start=0.8) * weight(vectors), d.ndim
             )
     return None
+
+
+def _above_chance(effect: float, residual: float, num_fitted: int, num: int) -> float:
+    """Standard errors by which ``num_fitted`` means explain more than they would of mere scatter."""
+    if residual == 0 or num_fitted * 2 > num:
+        return np.inf if residual == 0 else 0.0
+    with np.errstate(over="ignore"):
+        ratio = float(np.square(np.float64(effect) / residual)) * (num - num_fitted)
+    return float((ratio - num_fitted) / np.sqrt(2.0 * num_fitted))
 
 
 def _repeated_dims(shape: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -74,17 +74,26 @@ def _about(entry: Mapping[str, Any]) -> About:
 
 
 def named(
-    name: str, confidence: float, sentence: str, evidence: Evidence, *, causes: Sequence[str] = ()
+    name: str,
+    confidence: float,
+    sentence: str,
+    evidence: Evidence,
+    *,
+    causes: Sequence[str] = (),
+    whole: bool = False,
 ) -> Kind:
-    """A kind as rules.yaml describes it, with this case's sentence; ``causes`` stand before the usual
-    ones."""
+    """A kind as rules.yaml describes it, with this case's sentence.
+
+    ``causes`` stand before the usual ones; ``whole``: what is said does not rest on the part of a large
+    tensor that was looked at.
+    """
     about = rule_book().kinds[name]
     usual = [text for text, when in about.causes if not when or evidence.origin.phase in when]
     return Kind(
         name=name,
         family=about.family,
         confidence=round(min(max(confidence, 0.0), 1.0), 4),
-        sentence=sentence + evidence.sampled,
+        sentence=sentence if whole else sentence + evidence.sampled,
         causes=tuple(dict.fromkeys([*causes, *usual])),
         next=about.next,
     )

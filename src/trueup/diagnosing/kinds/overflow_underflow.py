@@ -71,7 +71,7 @@ def _underflow(evidence: Evidence) -> Kind | None:
         f"{num} of {a.size} values are zero where the reference's are up to {number(largest)} in magnitude: "
         f"below {number(limit)}, the smallest {dtype}"
     )
-    return named("overflow_underflow", 0.92, said, evidence)
+    return named("overflow_underflow", 0.955 if num >= 0.02 * a.size else 0.8, said, evidence)
 
 
 def _threshold(a: Floats, b: Floats, largest: float) -> tuple[str, float] | None:

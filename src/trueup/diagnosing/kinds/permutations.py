@@ -74,7 +74,7 @@ def described(p: Indices) -> str:
     if blocks is not None:
         return blocks
     moved = int((p != count).sum())
-    return f"{moved} of {num} in another order"
+    return f"with {moved} of its {num} indices in another order"
 
 
 def _matrix_words(rows: int, columns: int) -> str:

@@ -12,6 +12,7 @@ from trueup.matching.names import family
 from trueup.types.finding import Kind
 
 MIN_VALUES = 32
+_FEW = 4
 _CHANCE = 5.0
 """standard errors that two rates may lie apart"""
 
@@ -28,21 +29,19 @@ def _dropout(evidence: Evidence) -> Kind | None:
     if t is None or r is None or t.shape != r.shape or t.size < MIN_VALUES:
         return _dropout_statistics(evidence)
     a, b = t == 0, r == 0
-    p, q = float(a.mean()), float(b.mean())
-    if not (0 < p < 1 and 0 < q < 1) or (a == b).all():
+    mine, theirs, both = int((a & ~b).sum()), int((b & ~a).sum()), ~a & ~b
+    # What is zero on both sides may be masked for good: rates are those among what is not.
+    if min(mine, theirs) < _FEW or int(both.sum()) < _FEW:
         return None
-    slack = _CHANCE * np.sqrt(p * (1 - p) * 2 / t.size)
-    both = ~a & ~b
-    if abs(p - q) > slack or not both.any():
+    if abs(mine - theirs) > _CHANCE * np.sqrt(mine + theirs):
         return None
     agreeing = float(close(t[both], r[both], max(evidence.roundoff, 1e-9)).mean())
-    together = float((a & b).mean())
-    scattered = abs(together - p * q) <= _CHANCE * np.sqrt(p * q / t.size) + 0.02
-    if agreeing < 0.95 or not scattered:
+    if agreeing < 0.95:
         return None
+    rate = mine / (mine + int(both.sum()))
     said = (
-        f"{percent(p)} of the elements are zero in the target and {percent(q)} in the reference, but not "
-        "the same ones; the others agree: two dropout masks of one rate"
+        f"about {percent(rate)} of the elements are dropped on either side, but not the same ones "
+        f"({mine} only in the target, {theirs} only in the reference); the others agree"
     )
     return named("randomness", 0.96, said, evidence)
 

@@ -151,15 +151,22 @@ def _coarse(t: Complex, r: Complex) -> RotaryFault | None:
     exact = np.arange(len(r))[:, None] * first[None, :]
     if not _near(np.exp(1j * exact), r):
         return None
-    for name, rounded in (("bfloat16", _bfloat16(exact)), ("float16", exact.astype(np.float16))):
-        error, other = np.abs(np.exp(1j * rounded.astype(np.float64)) - t).mean(), np.abs(r - t).mean()
-        if error < 0.2 * other:
+    other = np.abs(r - t).mean()
+    for name, rounded in (("bfloat16", _bfloat16), ("float16", _float16)):
+        turned = np.exp(1j * rounded(exact))
+        table = rounded(turned.real) + 1j * rounded(turned.imag)
+        error = min(np.abs(v / np.abs(v) - t).mean() for v in (turned, table))
+        if error < 0.3 * other:
             return RotaryFault(
                 kind="dtype_or_rounding",
                 sentence=f"the rotary angles are rounded to {name} before cos and sin",
                 confidence=0.96,
             )
     return None
+
+
+def _float16(values: Floats) -> Floats:
+    return values.astype(np.float16).astype(np.float64)
 
 
 def _bfloat16(values: Floats) -> Floats:

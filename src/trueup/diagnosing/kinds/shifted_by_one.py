@@ -6,6 +6,7 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import Floats
+from trueup.diagnosing.kinds import rotary
 from trueup.diagnosing.kinds.fitting import close, sureness
 from trueup.diagnosing.kinds.naming import named, percent, subject
 from trueup.types.finding import Kind
@@ -18,6 +19,9 @@ MIN_NUMBERS = 6
 
 def rule(evidence: Evidence) -> Kind | None:
     """Named where t[i + s] = r[i] along one dimension for nearly every i, and t[i] = r[i] for far fewer."""
+    turned = rotary.of_kind(evidence, "shifted_by_one")
+    if turned is not None:
+        return named("shifted_by_one", turned.confidence, turned.sentence, evidence)
     t, r = evidence.target_values, evidence.reference_values
     if t is None or r is None or t.shape != r.shape or t.size < MIN_NUMBERS:
         return None

@@ -14,6 +14,8 @@ from trueup.diagnosing.kinds.permutations import along, described, equal_layout,
 from trueup.types.finding import Kind
 
 MIN_NUMBERS = 4
+MAX_SOURCE = 1 << 20
+_SAMPLE = 4096
 _STATISTICS = ("minimum", "maximum", "mean", "l2_norm", "smallest_nonzero", "num_zero", "num_nan")
 
 
@@ -28,16 +30,21 @@ def rule(evidence: Evidence) -> Kind | None:
     turned = rotary.of_kind(evidence, "transposed_or_permuted")
     if turned is not None:
         return named("transposed_or_permuted", turned.confidence, turned.sentence, evidence)
-    a, b = evidence.target_values, evidence.reference_values
-    found = _from_statistics(evidence, t, r) if a is None or b is None else _from_values(evidence, a, b)
-    return found or _gate_and_up(evidence) or _layout_calls(evidence)
+    found = _from_statistics(evidence, t, r)
+    if t.raw is not None and r.raw is not None and _moments_agree(evidence, t, r):
+        whole = evidence.whole_values
+        found = None if whole is None else _from_values(evidence, *whole)
+    return found or _other_elements(evidence) or _gate_and_up(evidence) or _layout_calls(evidence)
 
 
 def _swapped(evidence: Evidence, t: Known) -> Kind | None:
     """The target's tensor stands in another slot of the same call in the reference."""
     around = evidence.surroundings
+    head = evidence.origin.slot.partition(".")[0]
     for pairs in (around.outputs, around.inputs):
         for pair in pairs:
+            if pair.slot.partition(".")[0] != head:
+                continue
             other = pair.reference
             if pair.slot == evidence.origin.slot or other is None or other.shape != t.shape:
                 continue
@@ -49,8 +56,22 @@ def _swapped(evidence: Evidence, t: Known) -> Kind | None:
     return None
 
 
+def _moments_agree(evidence: Evidence, t: Known, r: Known) -> bool:
+    """Whether norm and extremes leave room for the same numbers in another order."""
+    if t.numel != r.numel:
+        return False
+    size = max(r.statistic("l2_norm"), 1e-300) / np.sqrt(max(t.numel, 1))
+    slack = 8 * max(evidence.roundoff, 1e-9)
+    if not abs(t.statistic("l2_norm") - r.statistic("l2_norm")) <= slack * r.statistic("l2_norm"):
+        return False
+    return all(
+        abs(t.statistic(n) - r.statistic(n)) <= slack * max(size, abs(r.statistic(n)))
+        for n in ("minimum", "maximum")
+    )
+
+
 def _from_values(evidence: Evidence, t: Floats, r: Floats) -> Kind | None:
-    if t.size != r.size or evidence.window is not None:
+    if t.size != r.size:
         return None
     rounding = evidence.roundoff
     if t.shape == r.shape and float(close(t, r, 4 * rounding).mean()) > 1 - 1.5 / t.size:
@@ -66,10 +87,11 @@ def _from_values(evidence: Evidence, t: Floats, r: Floats) -> Kind | None:
             found = along(t, r, dim, rounding)
             if found is not None:
                 said = f"{what} holds the reference's numbers, dimension {dim} {described(found)}"
-                return named("transposed_or_permuted", 0.95, said, evidence)
+                return named("transposed_or_permuted", 0.95, said, evidence, whole=True)
     for words, candidate in layouts(r, t.shape):
         if equal_layout(t, candidate, rounding):
-            return named("transposed_or_permuted", 0.96, f"{what} is the reference's with {words}", evidence)
+            said = f"{what} is the reference's with {words}"
+            return named("transposed_or_permuted", 0.96, said, evidence, whole=True)
     if t.shape != r.shape and equal_layout(t, r, rounding):
         return None
     distinct = len(np.unique(t.ravel()[:4096]))
@@ -95,6 +117,35 @@ def _from_statistics(evidence: Evidence, t: Known, r: Known) -> Kind | None:
         return None
     said = f"{subject(evidence)} has every statistic of the reference's, but not its order"
     return named("transposed_or_permuted", 0.8 if t.numel >= 16 else 0.5, said, evidence)
+
+
+def _other_elements(evidence: Evidence) -> Kind | None:
+    """Both sides are made of the numbers of one tensor nearby, but of other ones or in another place."""
+    t, r = evidence.target_values, evidence.reference_values
+    if t is None or r is None or t.shape != r.shape or evidence.origin.phase != "forward":
+        return None
+    step = max(t.size // _SAMPLE, 1)
+    a, b = t.ravel()[::step], r.ravel()[::step]
+    if len(np.unique(b)) < len(b) / 4 or float(close(a, b, evidence.roundoff).mean()) > 0.9:
+        return None
+    around = evidence.surroundings
+    for pair in (*around.inputs, *around.nearby):
+        x = pair.given
+        if not pair.agree or x is None or x.numel < t.size or x.dtype != (evidence.target or x).dtype:
+            continue
+        values = None if x.numel > MAX_SOURCE else x.values()
+        if values is None or values.size > 64 * t.size:
+            continue
+        flat = np.sort(values.ravel())
+        if all(float(_among(part, flat).mean()) > 0.99 for part in (a, b)):
+            said = f"{subject(evidence)} takes other numbers out of {x.name} than the reference"
+            return named("transposed_or_permuted", 0.93, said, evidence)
+    return None
+
+
+def _among(values: Floats, ordered: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return np.asarray(ordered[at] == values)
 
 
 def _gate_and_up(evidence: Evidence) -> Kind | None:

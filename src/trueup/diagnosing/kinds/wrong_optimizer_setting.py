@@ -45,7 +45,8 @@ def _recorded(evidence: Evidence, facts: ParameterFacts) -> Kind | None:
             said.append(f"{words} {_plain(mine[key])} for {_plain(theirs[key])}")
     if not said:
         return None
-    return named("wrong_optimizer_setting", 0.96, f"{_whose(facts)}: {', '.join(said)}", evidence)
+    confidence = 0.96 if len(said) > 1 or mine.get("class") == theirs.get("class") else 0.85
+    return named("wrong_optimizer_setting", confidence, f"{_whose(facts)}: {', '.join(said)}", evidence)
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -242,5 +243,5 @@ def _lost(evidence: Evidence, facts: ParameterFacts) -> Kind | None:
     if theirs is not None:
         said += f" (reference: {percent(theirs)})"
     return named(
-        "wrong_optimizer_setting", 0.92, said, evidence, causes=("no float32 master weights are kept",)
+        "wrong_optimizer_setting", 0.96, said, evidence, causes=("no float32 master weights are kept",)
     )

@@ -50,7 +50,7 @@ def _kind(
     said = f"{what} is {number(scale)} times the reference's"
     if abs(scale - 1) < 0.05:
         size = "large" if scale > 1 else "small"
-        said = f"{what} is {percent(abs(scale - 1))} too {size} (times {number(scale)})"
+        said = f"{what} is {percent(abs(scale - 1))} too {size} (times {scale:.9g})"
     if labels:
         said += f" ({', or '.join(labels)})"
     return named("wrong_scale", confidence, said, evidence)
@@ -60,11 +60,11 @@ def known_factors(evidence: Evidence, scale: float, error: float) -> list[str]:
     """What the run holds that equals a scale, best first; ``error`` is one standard error of the scale,
     relative to the reference."""
     tolerance = min(max(4 * error / scale, 4 * evidence.roundoff, 2e-6), 2e-2)
-    found = []
-    for value, label in (*_quantities(evidence), *rule_book().factors):
-        if value > 0 and abs(scale / value - 1) <= tolerance and label not in found:
-            found.append(label)
-    return found[:4]
+    for source in ((*_quantities(evidence), *rule_book().factors), _sizes(evidence)):
+        found = [label for value, label in source if value > 0 and abs(scale / value - 1) <= tolerance]
+        if found:
+            return list(dict.fromkeys(found))[:4]
+    return []
 
 
 def _quantities(evidence: Evidence) -> Iterator[tuple[float, str]]:
@@ -80,7 +80,6 @@ def _quantities(evidence: Evidence) -> Iterator[tuple[float, str]]:
                 yield from _both_ways(float(side), f"the {words} {number(float(side))}")
     yield from _ratios(target, reference)
     yield from _clipping(evidence)
-    yield from _sizes(evidence)
 
 
 def _ratios(target: RunFacts, reference: RunFacts) -> Iterator[tuple[float, str]]:

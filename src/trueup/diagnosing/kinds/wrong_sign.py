@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.evidence.vectors import length
+from trueup.diagnosing.kinds import rotary
 from trueup.diagnosing.kinds.fitting import close, explained, sureness, weight
 from trueup.diagnosing.kinds.naming import named, percent, subject
 from trueup.types.finding import Kind
@@ -19,6 +20,9 @@ MIN_NUMBERS = 4
 
 def rule(evidence: Evidence) -> Kind | None:
     """Named where t = -r, or where the magnitudes agree and only signs differ."""
+    turned = rotary.of_kind(evidence, "wrong_sign")
+    if turned is not None:
+        return named("wrong_sign", turned.confidence, turned.sentence, evidence)
     vectors = evidence.vectors
     if vectors is None:
         return _from_statistics(evidence)
@@ -34,6 +38,9 @@ def rule(evidence: Evidence) -> Kind | None:
 
 def _some(evidence: Evidence, t: Floats, r: Floats) -> Kind | None:
     """Magnitudes agree, signs do not everywhere."""
+    probe = (slice(0, 64),) * t.ndim
+    if t.shape != r.shape or not close(np.abs(t[probe]), np.abs(r[probe]), evidence.roundoff).all():
+        return None
     if not close(np.abs(t), np.abs(r), evidence.roundoff).all():
         return None
     flipped = (t * r < 0) & (t != r)

@@ -1,0 +1,107 @@
+"""Evidence put together from real tensors at hand: one origin, two sides, what stands around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trueup.diagnosing.evidence import Evidence, Known, Pair, Surroundings
+from trueup.types.finding import Basis, Kind, Origin, Stage
+
+_STAGES = {
+    "forward": Stage.FORWARD,
+    "backward": Stage.BACKWARD,
+    "param_grad": Stage.BACKWARD,
+    "optimizer": Stage.OPTIMIZER,
+    "param": Stage.WEIGHTS,
+    "loss": Stage.LOSS,
+}
+
+
+def origin(
+    *, phase: str = "forward", slot: str = "output.0", module: str = "layers.0", **given: Any
+) -> Origin:
+    """An origin with everything that a test does not care about filled in."""
+    plain: dict[str, Any] = {
+        "stage": _STAGES[phase],
+        "module": module,
+        "site": f"{module}, {slot}",
+        "phase": phase,
+        "slot": slot,
+        "step": 1,
+        "rank": 0,
+        "microbatch": 0,
+        "order": 0,
+        "score": 100.0,
+        "rel_l2": None,
+        "tolerance": None,
+        "basis": Basis.REPLAY,
+        "target_record": None,
+        "reference_record": None,
+    }
+    return Origin(**{**plain, **given})
+
+
+def known(tensor: Tensor | np.ndarray[Any, Any], name: str = "output.0") -> Known:
+    """A torch or numpy tensor as evidence holds it."""
+    if isinstance(tensor, np.ndarray):
+        return Known.from_array(tensor, name=name)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    plain = tensor.detach().contiguous()
+    if dtype == "bfloat16":
+        return Known.from_array(plain.view(torch.int16).numpy().view(np.uint16), name=name, dtype=dtype)
+    return Known.from_array(plain.numpy(), name=name, dtype=dtype)
+
+
+def pair(slot: str, target: Any = None, reference: Any = None) -> Pair:
+    """One slot on both sides; the reference's is the target's where only one is given."""
+    reference = target if reference is None else reference
+    return Pair(
+        slot=slot,
+        target=None if target is None else known(target, slot),
+        reference=None if reference is None else known(reference, slot),
+    )
+
+
+def case(
+    target: Any,
+    reference: Any,
+    *,
+    kept: str = "values",
+    surroundings: Surroundings | None = None,
+    **given: Any,
+) -> Evidence:
+    """Evidence about two tensors; ``kept``: what the runs kept of them, values, sketch or statistics."""
+    parts = {
+        n: given.pop(n)
+        for n in ("elsewhere", "parameter", "target_run", "reference_run", "repeat")
+        if n in given
+    }
+    extra = {n: given.pop(n) for n in ("requires_grad",) if n in given}
+    sides = [None if t is None else known(t, "output.0") for t in (target, reference)]
+    if kept != "values":
+        sides = [None if k is None else k.summary_only(sketches=kept == "sketch") for k in sides]
+    loaders = {name: (lambda value=value: value) for name, value in parts.items()}
+    if surroundings is not None:
+        loaders["surroundings"] = lambda: surroundings
+    return Evidence(
+        origin(**given), Pair(slot="output.0", target=sides[0], reference=sides[1]), **loaders, **extra
+    )
+
+
+def best(kinds: tuple[Kind, ...]) -> str | None:
+    """Name of the first."""
+    return kinds[0].name if kinds else None
+
+
+def confidence(kinds: tuple[Kind, ...], name: str) -> float:
+    """Of a kind, 0 where it is not named."""
+    return next((k.confidence for k in kinds if k.name == name), 0.0)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Normally distributed numbers, the same for a seed."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

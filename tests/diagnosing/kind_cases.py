@@ -1,0 +1,634 @@
+"""One or more true cases of every kind on real tensors, and near misses: what looks like it and is not.
+
+A true case must be named first. A near miss must not be named as the kind it resembles, or must lose to
+another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.diagnosing.cases import case, known, normal, pair
+from trueup.diagnosing.evidence import (
+    Elsewhere,
+    Evidence,
+    NeighbourCall,
+    ParameterFacts,
+    RunFacts,
+    Surroundings,
+)
+
+X = normal(4, 16, 32)
+SQUARE = normal(32, 32, seed=1)
+IDS = torch.randint(0, 64, (4, 17), generator=torch.Generator().manual_seed(3))
+GRADS = [normal(16, 32, seed=10 + rank) for rank in range(4)]
+SCORES = normal(2, 4, 16, 16, seed=5)
+VALUES = normal(2, 4, 16, 8, seed=6)
+GRADIENT = {"phase": "param_grad", "slot": "accumulated", "module": "layers.0.mlp.up.weight"}
+UPDATE = {"phase": "optimizer", "slot": "param", "module": "layers.0.mlp.up.weight"}
+ATTENTION = Surroundings(module="layers.0.attn", type="Attention")
+
+Case = Callable[[], Evidence]
+TRUE: dict[str, list[Case]] = {}
+NEAR: dict[str, list[tuple[Case, str | None]]] = {}
+"""kind -> (case that is not it, kind that must come first; None: whichever, or none)"""
+
+
+def true(kind: str) -> Callable[[Case], Case]:
+    """A case of a kind."""
+
+    def add(made: Case) -> Case:
+        TRUE.setdefault(kind, []).append(made)
+        return made
+
+    return add
+
+
+def near(kind: str, *, instead: str | None = None) -> Callable[[Case], Case]:
+    """A case that resembles a kind."""
+
+    def add(made: Case) -> Case:
+        NEAR.setdefault(kind, []).append((made, instead))
+        return made
+
+    return add
+
+
+def inputs(*tensors: Tensor, module: str = "layers.0", **more: object) -> Surroundings:
+    """A call with these inputs, the same on both sides."""
+    given = tuple(pair(f"input.{i}", t) for i, t in enumerate(tensors))
+    return Surroundings(inputs=given, module=module, **more)  # type: ignore[arg-type]
+
+
+def masked(offset: int) -> Tensor:
+    """Causally masked scores."""
+    hidden = torch.ones(16, 16, dtype=torch.bool).triu(offset)
+    return SCORES.masked_fill(hidden, float("-inf"))
+
+
+def dropped(p: float, seed: int) -> Tensor:
+    """X after dropout."""
+    torch.manual_seed(seed)
+    return F.dropout(X, p)
+
+
+# -- scale and sign ------------------------------------------
+
+
+@true("wrong_scale")
+def halved() -> Evidence:
+    return case(X / 2, X)
+
+
+@true("wrong_scale")
+def summed_for_averaged() -> Evidence:
+    return case(GRADS[0] * 4, GRADS[0], target_run=RunFacts(world_size=4), **GRADIENT)
+
+
+@true("wrong_scale")
+def small_percent_in_bfloat16() -> Evidence:
+    exact = normal(64, 512, seed=2)
+    return case((exact * 1.002).bfloat16(), exact.bfloat16())
+
+
+@true("wrong_scale")
+def scaled_by_sketch_alone() -> Evidence:
+    return case(X * 3, X, kept="sketch")
+
+
+@true("wrong_scale")
+def scaled_by_statistics_alone() -> Evidence:
+    return case(X * 3, X, kept="statistics")
+
+
+@near("wrong_scale", instead="missing_or_extra_term")
+def scaled_and_moved() -> Evidence:
+    return case(X + 1, X)
+
+
+@near("wrong_scale")
+def one_number_of_unknown_ratio() -> Evidence:
+    return case(torch.tensor(2.123), torch.tensor(1.0), phase="loss", slot="value")
+
+
+@near("wrong_scale", instead="dtype_or_rounding")
+def no_scale_but_rounding() -> Evidence:
+    exact = normal(64, 512, seed=2).double()
+    return case((exact * (1 + 0.002 * normal(64, 512, seed=4))).bfloat16(), exact.bfloat16())
+
+
+@true("wrong_sign")
+def negated() -> Evidence:
+    return case(-X, X)
+
+
+@true("wrong_sign")
+def half_of_every_row_negated() -> Evidence:
+    other = X.clone()
+    other[..., :16] *= -1
+    return case(other, X)
+
+
+@true("wrong_sign")
+def negated_by_sketch_alone() -> Evidence:
+    return case(-X, X, kept="sketch")
+
+
+@near("wrong_sign", instead="wrong_scale")
+def negated_twice_over() -> Evidence:
+    return case(2 * X, X)
+
+
+@near("wrong_sign")
+def negated_unrelated() -> Evidence:
+    return case(-normal(4, 16, 32, seed=77), X)
+
+
+# -- order ------------------------------------------
+
+
+@true("transposed_or_permuted")
+def transposed() -> Evidence:
+    return case(SQUARE.T, SQUARE)
+
+
+@true("transposed_or_permuted")
+def heads_not_transposed_back() -> Evidence:
+    return case(X.view(4, 16, 4, 8).transpose(1, 2).reshape(4, 16, 32), X)
+
+
+@true("transposed_or_permuted")
+def pairs_for_halves() -> Evidence:
+    return case(X.view(4, 16, 2, 16).transpose(2, 3).reshape(4, 16, 32), X)
+
+
+@true("transposed_or_permuted")
+def gate_and_up_swapped() -> Evidence:
+    gate, up = normal(4, 16, 32, seed=21), normal(4, 16, 32, seed=22)
+    return case(F.silu(up) * gate, F.silu(gate) * up, surroundings=inputs(gate, up))
+
+
+@true("transposed_or_permuted")
+def rotary_pairs() -> Evidence:
+    x = normal(2, 4, 16, 8, seed=23)
+    frequency = 10000.0 ** (-torch.arange(4) / 4)
+    angle = torch.outer(torch.arange(16.0), frequency)
+    cos, sin = angle.cos(), angle.sin()
+    a, b, even, odd = x[..., :4], x[..., 4:], x[..., 0::2], x[..., 1::2]
+    halves = torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+    pairs = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
+    return case(pairs, halves, surroundings=inputs(x))
+
+
+@true("transposed_or_permuted")
+def other_slices_of_one_tensor() -> Evidence:
+    qkv = normal(2, 16, 96, seed=24)
+    q = qkv[..., :32].reshape(2, 16, 4, 8).transpose(1, 2)
+    other = qkv.view(2, 16, 4, 3, 8)[..., 0, :].transpose(1, 2)
+    return case(
+        other.contiguous(), q.contiguous(), surroundings=Surroundings(nearby=(pair("output.0", qkv),))
+    )
+
+
+@true("transposed_or_permuted")
+def transposed_by_summary_alone() -> Evidence:
+    return case(SQUARE.T, SQUARE, kept="sketch")
+
+
+@near("transposed_or_permuted")
+def unrelated_of_one_distribution() -> Evidence:
+    return case(normal(32, 32, seed=2), SQUARE)
+
+
+@near("transposed_or_permuted", instead="dtype_or_rounding")
+def rounded_in_place() -> Evidence:
+    return case((SQUARE.double() * (1 + 3e-7 * normal(32, 32, seed=8))).float(), SQUARE)
+
+
+@true("shifted_by_one")
+def labels_shifted_twice() -> Evidence:
+    return case(IDS[:, 1:], IDS[:, :-1], slot="input.1", module="loss")
+
+
+@true("shifted_by_one")
+def positions_one_late() -> Evidence:
+    return case(torch.roll(X, 1, 1), X)
+
+
+@near("shifted_by_one")
+def constant_along_the_dimension() -> Evidence:
+    return case(torch.ones(4, 16), torch.zeros(4, 16))
+
+
+@near("shifted_by_one", instead="transposed_or_permuted")
+def shifted_by_half() -> Evidence:
+    return case(torch.roll(X, 8, 1), X)
+
+
+# -- numbers ------------------------------------------
+
+
+@true("dtype_or_rounding")
+def computed_in_bfloat16() -> Evidence:
+    a, b = normal(64, 64, seed=30), normal(64, 64, seed=31)
+    return case((a.bfloat16() @ b.bfloat16()).float(), a @ b)
+
+
+@true("dtype_or_rounding")
+def kept_in_bfloat16() -> Evidence:
+    return case(X.bfloat16(), X)
+
+
+@true("dtype_or_rounding")
+def summed_in_another_order() -> Evidence:
+    a = normal(64, 512, seed=32)
+    return case(sum(a.unbind(1), torch.zeros(64)), a.double().sum(1).float())
+
+
+@true("dtype_or_rounding")
+def upcast_left_out() -> Evidence:
+    calls = (
+        NeighbourCall(
+            name="torch.Tensor.to",
+            kind="api",
+            ordinal=0,
+            target=None,
+            reference={"input.1": "torch.float32"},
+            reference_dtypes=("bfloat16", "float32"),
+        ),
+    )
+    noisy = X * (1 + 0.01 * normal(4, 16, 32, seed=33))
+    return case(noisy.bfloat16(), X.bfloat16(), surroundings=Surroundings(module="norm", neighbours=calls))
+
+
+@near("dtype_or_rounding")
+def far_beyond_rounding() -> Evidence:
+    return case(X * (1 + 0.4 * normal(4, 16, 32, seed=34)), X)
+
+
+@near("dtype_or_rounding", instead="wrong_scale")
+def biased_like_bfloat16() -> Evidence:
+    return case(X * 1.003, X)
+
+
+@true("overflow_underflow")
+def one_infinity() -> Evidence:
+    other = X.clone()
+    other[0, 0, 0] = float("inf")
+    return case(other, X)
+
+
+@true("overflow_underflow")
+def stopped_at_the_largest_half() -> Evidence:
+    large = X * 1e5
+    return case(large.clamp(-65504, 65504), large)
+
+
+@true("overflow_underflow")
+def small_ones_gone() -> Evidence:
+    spread = torch.rand(4, 16, 32, generator=torch.Generator().manual_seed(1))
+    small = X * 10 ** (-6 * spread) * 1e-4
+    return case(small.half().float(), small)
+
+
+@near("overflow_underflow", instead="wrong_mask")
+def infinities_of_a_mask() -> Evidence:
+    return case(masked(0), masked(1))
+
+
+@true("bit_flip")
+def one_bit() -> Evidence:
+    other = X.clone()
+    other.view(torch.int32).view(-1)[77] ^= 1 << 28
+    return case(other, X)
+
+
+@near("bit_flip", instead="dtype_or_rounding")
+def last_bits_everywhere() -> Evidence:
+    other = X.clone()
+    other.view(torch.int32).bitwise_xor_(1)
+    return case(other, X)
+
+
+@near("bit_flip")
+def one_element_of_another_value() -> Evidence:
+    other = X.clone()
+    other[0, 0, 0] = 0.123456
+    return case(other, X)
+
+
+@true("non_determinism")
+def as_far_as_its_own_repeat() -> Evidence:
+    noisy = (X.double() * (1 + 1e-3 * normal(4, 16, 32, seed=40))).float()
+    return case(noisy, X, repeat=1e-3)
+
+
+@near("non_determinism")
+def farther_than_its_repeat() -> Evidence:
+    return case(X * (1 + 0.1 * normal(4, 16, 32, seed=41)), X, repeat=1e-6)
+
+
+# -- sums ------------------------------------------
+
+
+@true("missing_all_reduce")
+def mean_over_ranks() -> Evidence:
+    ranks = tuple((i, known(g)) for i, g in enumerate(GRADS[:2]))
+    return case(GRADS[0], (GRADS[0] + GRADS[1]) / 2, elsewhere=Elsewhere(target_ranks=ranks), **GRADIENT)
+
+
+@true("missing_all_reduce")
+def sum_over_a_group_by_sketch() -> Evidence:
+    ranks = tuple((i, known(g).summary_only()) for i, g in enumerate(GRADS))
+    return case(
+        GRADS[0], GRADS[0] + GRADS[1], kept="sketch", elsewhere=Elsewhere(target_ranks=ranks), **GRADIENT
+    )
+
+
+@near("missing_all_reduce", instead="wrong_scale")
+def summed_but_not_averaged() -> Evidence:
+    mean = (GRADS[0] + GRADS[1]) / 2
+    ranks = tuple((i, known(2 * mean)) for i in range(2))
+    return case(2 * mean, mean, elsewhere=Elsewhere(target_ranks=ranks), **GRADIENT)
+
+
+@true("missing_zero_grad")
+def gradient_not_cleared() -> Evidence:
+    earlier = Elsewhere(target_earlier=((0, known(GRADS[1])),))
+    return case(GRADS[0] + GRADS[1], GRADS[0], elsewhere=earlier, **GRADIENT)
+
+
+@true("missing_zero_grad")
+def gradient_not_cleared_by_sketch() -> Evidence:
+    earlier = Elsewhere(target_earlier=((0, known(GRADS[1]).summary_only()),))
+    return case(GRADS[0] + GRADS[1], GRADS[0], kept="sketch", elsewhere=earlier, **GRADIENT)
+
+
+@near("missing_zero_grad")
+def another_gradient_added() -> Evidence:
+    earlier = Elsewhere(target_earlier=((0, known(GRADS[2])),))
+    return case(GRADS[0] + GRADS[1], GRADS[0], elsewhere=earlier, **GRADIENT)
+
+
+@true("missing_or_extra_term")
+def bias_left_out() -> Evidence:
+    bias = normal(32, seed=50)
+    return case(X - bias, X, surroundings=Surroundings(parameters=(pair("bias", bias),)))
+
+
+@true("missing_or_extra_term")
+def residual_left_out() -> Evidence:
+    residual = normal(4, 16, 32, seed=51)
+    return case(X, X + residual, surroundings=inputs(residual))
+
+
+@true("missing_or_extra_term")
+def residual_left_out_by_sketch() -> Evidence:
+    residual = normal(4, 16, 32, seed=51)
+    kept = Surroundings(inputs=(pair("input.0", residual),))
+    return case(X, X + residual, kept="sketch", surroundings=kept)
+
+
+@near("missing_or_extra_term")
+def difference_unlike_anything_nearby() -> Evidence:
+    return case(X + normal(4, 16, 32, seed=52), X, surroundings=inputs(normal(4, 16, 32, seed=53)))
+
+
+# -- masks and random numbers ------------------------------------------
+
+
+@true("wrong_mask")
+def causal_mask_off_by_one() -> Evidence:
+    return case(masked(2), masked(1))
+
+
+@true("wrong_mask")
+def probabilities_unmasked() -> Evidence:
+    return case(SCORES.softmax(-1), masked(1).softmax(-1))
+
+
+@true("wrong_mask")
+def leak_seen_in_the_output() -> Evidence:
+    return case(masked(2).softmax(-1) @ VALUES, masked(1).softmax(-1) @ VALUES, surroundings=ATTENTION)
+
+
+@true("wrong_mask")
+def padding_not_hidden() -> Evidence:
+    padded = SCORES.clone()
+    padded[0, :, :, 12:] = float("-inf")
+    return case(SCORES, padded)
+
+
+@true("wrong_mask")
+def documents_not_parted() -> Evidence:
+    document = torch.arange(16) // 6
+    parted = masked(1).masked_fill(document[:, None] != document[None, :], float("-inf"))
+    return case(masked(1).softmax(-1), parted.softmax(-1))
+
+
+@near("wrong_mask")
+def scores_scaled() -> Evidence:
+    return case(
+        (masked(1) * 1.3).softmax(-1) @ VALUES, masked(1).softmax(-1) @ VALUES, surroundings=ATTENTION
+    )
+
+
+@near("wrong_mask", instead="randomness")
+def zeros_at_random() -> Evidence:
+    return case(dropped(0.2, 1), dropped(0.2, 2))
+
+
+@true("randomness")
+def another_dropout_mask() -> Evidence:
+    return case(dropped(0.1, 1), dropped(0.1, 2), surroundings=inputs(X))
+
+
+@true("randomness")
+def another_initialisation() -> Evidence:
+    return case(0.02 * normal(64, 64, seed=61), 0.02 * normal(64, 64, seed=62), phase="param", slot="value")
+
+
+@true("randomness")
+def recomputed_with_another_mask() -> Evidence:
+    apart = (pair("output.0", dropped(0.1, 1), dropped(0.1, 2)),)
+    noisy = GRADS[0] * (1 + 0.2 * normal(16, 32, seed=63))
+    return case(noisy, GRADS[0], elsewhere=Elsewhere(recomputed=apart), phase="param_grad", slot="local")
+
+
+@near("randomness", instead="constant_argument")
+def another_rate() -> Evidence:
+    return case(dropped(0.3, 1), dropped(0.1, 2), surroundings=inputs(X))
+
+
+@near("randomness")
+def weights_of_another_spread() -> Evidence:
+    return case(0.05 * normal(64, 64, seed=61), 0.02 * normal(64, 64, seed=62), phase="param", slot="value")
+
+
+# -- constants ------------------------------------------
+
+
+@true("constant_argument")
+def eps_of_a_layer_norm() -> Evidence:
+    return case(F.layer_norm(X, (32,), eps=1e-6), F.layer_norm(X, (32,), eps=1e-5), surroundings=inputs(X))
+
+
+@true("constant_argument")
+def eps_of_an_rms_norm() -> Evidence:
+    x = 0.05 * X
+    return case(F.rms_norm(x, (32,), eps=1e-5), F.rms_norm(x, (32,), eps=1e-6), surroundings=inputs(x))
+
+
+@true("constant_argument")
+def another_temperature() -> Evidence:
+    return case((masked(1) * 1.1).softmax(-1), masked(1).softmax(-1))
+
+
+@true("constant_argument")
+def gelu_by_tanh() -> Evidence:
+    return case(F.gelu(X, approximate="tanh"), F.gelu(X), surroundings=inputs(X))
+
+
+@true("constant_argument")
+def dropout_switched_off() -> Evidence:
+    return case(X, dropped(0.1, 1), surroundings=inputs(X))
+
+
+@true("constant_argument")
+def an_argument_differs() -> Evidence:
+    call = NeighbourCall(
+        name="torch.nn.functional.cross_entropy",
+        kind="api",
+        ordinal=0,
+        target={"input.label_smoothing": 0.1},
+        reference={"input.label_smoothing": 0.0},
+        own=True,
+    )
+    around = Surroundings(kind="api", name=call.name, neighbours=(call,))
+    return case(torch.tensor(2.31), torch.tensor(2.30), surroundings=around)
+
+
+@near("constant_argument", instead="dtype_or_rounding")
+def the_same_eps() -> Evidence:
+    exact = F.layer_norm(X.double(), (32,), eps=1e-5)
+    return case(F.layer_norm(X, (32,), eps=1e-5), exact.float(), surroundings=inputs(X))
+
+
+@near("constant_argument", instead="wrong_scale")
+def a_norm_scaled() -> Evidence:
+    normed = F.layer_norm(X, (32,), eps=1e-5)
+    return case(1.5 * normed, normed, surroundings=inputs(X))
+
+
+# -- time ------------------------------------------
+
+
+@true("stale_value")
+def value_of_the_step_before() -> Evidence:
+    earlier = Elsewhere(target_earlier=((0, known(GRADS[0])),), reference_earlier=((0, known(GRADS[0])),))
+    return case(GRADS[0], GRADS[1], elsewhere=earlier)
+
+
+@true("stale_value")
+def value_of_the_step_before_by_digest() -> Evidence:
+    earlier = Elsewhere(target_earlier=((0, known(GRADS[0]).summary_only()),))
+    return case(GRADS[0], GRADS[1], kept="sketch", elsewhere=earlier)
+
+
+@near("stale_value")
+def both_unchanged_but_for_noise() -> Evidence:
+    earlier = Elsewhere(reference_earlier=((0, known(GRADS[1])),))
+    return case(GRADS[1] * 1.5, GRADS[1], elsewhere=earlier)
+
+
+def _update(before: Tensor, target: Tensor, reference: Tensor, **more: object) -> Evidence:
+    facts = ParameterFacts(
+        fqn="layers.0.mlp.up.weight",
+        before=pair("value", before),
+        updated=(pair("param", target, reference),),
+        **more,  # type: ignore[arg-type]
+    )
+    return case(target, reference, parameter=facts, **UPDATE)
+
+
+@true("dropped_update")
+def parameter_not_moved() -> Evidence:
+    return _update(GRADS[0], GRADS[0], GRADS[0] - 0.01 * GRADS[1])
+
+
+@near("dropped_update", instead="wrong_optimizer_setting")
+def parameter_moved_half_as_far() -> Evidence:
+    return _update(GRADS[0], GRADS[0] - 0.005 * GRADS[1], GRADS[0] - 0.01 * GRADS[1])
+
+
+@true("wrong_optimizer_setting")
+def decay_where_there_is_none() -> Evidence:
+    before, step = GRADS[0], 0.01 * GRADS[1].sign()
+    return _update(before, before - step - 0.001 * before, before - step)
+
+
+@true("wrong_optimizer_setting")
+def settings_as_recorded() -> Evidence:
+    before, step = GRADS[0], 0.01 * GRADS[1].sign()
+    mine, theirs = {"class": "AdamW", "eps": 1e-6}, {"class": "AdamW", "eps": 1e-8}
+    moved = before - step * (1 - 1e-4 * normal(16, 32, seed=70).abs())
+    return _update(before, moved, before - step, target_settings=mine, reference_settings=theirs)
+
+
+@true("wrong_optimizer_setting")
+def updates_lost_in_bfloat16() -> Evidence:
+    before = normal(64, 64, seed=71).bfloat16()
+    step = 1e-3 * normal(64, 64, seed=72)
+    return _update(before, (before.float() - step).bfloat16(), before.float() - step)
+
+
+@near("wrong_optimizer_setting")
+def update_within_rounding() -> Evidence:
+    before, step = GRADS[0], 0.01 * GRADS[1]
+    exact = (before.double() - step.double()) * (1 + 1e-7 * normal(16, 32, seed=73))
+    return _update(before, exact.float(), before - step)
+
+
+# -- absence and data ------------------------------------------
+
+
+@true("frozen_or_missing_gradient")
+def nothing_arrives() -> Evidence:
+    return case(None, X, phase="backward", slot="input.0")
+
+
+@true("frozen_or_missing_gradient")
+def only_zeros_arrive() -> Evidence:
+    return case(torch.zeros(16, 32), GRADS[0], phase="param_grad", slot="local")
+
+
+@near("frozen_or_missing_gradient", instead="wrong_scale")
+def little_arrives() -> Evidence:
+    return case(1e-3 * GRADS[0], GRADS[0], phase="param_grad", slot="local")
+
+
+@true("wrong_data")
+def samples_in_another_order() -> Evidence:
+    return case(IDS[[1, 0, 3, 2]], IDS, slot="input.0", module="")
+
+
+@true("wrong_data")
+def batch_of_another_step() -> Evidence:
+    other = torch.randint(0, 64, (4, 17), generator=torch.Generator().manual_seed(9))
+    held = Elsewhere(reference_later=((2, known(other)),))
+    return case(other, IDS, slot="input.0", module="", elsewhere=held)
+
+
+@true("wrong_data")
+def another_batch() -> Evidence:
+    other = torch.randint(0, 64, (4, 17), generator=torch.Generator().manual_seed(9))
+    return case(other, IDS, slot="input.0", module="")
+
+
+@near("wrong_data", instead="wrong_scale")
+def activations_are_no_data() -> Evidence:
+    return case(2 * X, X, slot="input.0", module="")

@@ -1,0 +1,205 @@
+"""Every kind is named on its own cases, first of all, and not on what resembles it."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.diagnosing.cases import best, case, confidence, known, normal
+from tests.diagnosing.kind_cases import GRADIENT, NEAR, TRUE, Case, X
+from trueup.diagnosing.evidence import RunFacts
+from trueup.diagnosing.kinds import RULES, name_kinds
+from trueup.diagnosing.kinds.naming import rule_book
+from trueup.types.finding import KindClass
+
+_TRUE = [pytest.param(k, c, id=f"{k}-{c.__name__}") for k, cases in TRUE.items() for c in cases]
+_NEAR = [pytest.param(k, c, i, id=f"{k}-{c.__name__}") for k, cases in NEAR.items() for c, i in cases]
+
+
+@pytest.mark.parametrize(("kind", "made"), _TRUE)
+def test_a_kind_comes_first_on_its_own_case(kind: str, made: Case) -> None:
+    kinds = name_kinds(made())
+    assert best(kinds) == kind, [(k.name, k.confidence, k.sentence) for k in kinds]
+    assert kinds[0].confidence >= 0.65
+    assert kinds[0].causes
+    assert kinds[0].next
+    assert list(kinds) == sorted(kinds, key=lambda k: -k.confidence)
+
+
+@pytest.mark.parametrize(("kind", "made", "instead"), _NEAR)
+def test_a_near_miss_is_not_taken_for_the_kind(kind: str, made: Case, instead: str | None) -> None:
+    kinds = name_kinds(made())
+    assert best(kinds) != kind, kinds[0].sentence
+    if instead is not None:
+        assert best(kinds) == instead, [(k.name, k.confidence) for k in kinds]
+
+
+def test_every_kind_has_a_rule_a_case_and_a_near_miss() -> None:
+    assert set(RULES) == set(TRUE) == set(NEAR) == set(rule_book().kinds)
+
+
+def test_families() -> None:
+    numerical = {name for name, about in rule_book().kinds.items() if about.family is KindClass.NUMERICAL}
+    assert numerical == {"dtype_or_rounding", "non_determinism", "overflow_underflow", "bit_flip"}
+
+
+def test_equal_tensors_are_of_no_kind() -> None:
+    assert name_kinds(case(X, X.clone())) == ()
+
+
+def test_unrelated_tensors_are_of_no_kind() -> None:
+    assert name_kinds(case(normal(4, 16, 32, seed=99), X)) == ()
+
+
+# -- what a sentence says ------------------------------------------
+
+
+def test_the_factor_is_named_after_what_the_run_holds() -> None:
+    evidence = case(X / 6, X, target_run=RunFacts(microbatches=6), **GRADIENT)
+    assert "1 over the number of microbatches 6" in name_kinds(evidence)[0].sentence
+
+
+def test_the_ratio_of_tokens_is_a_factor() -> None:
+    runs = {"target_run": RunFacts(tokens=700.0), "reference_run": RunFacts(tokens=1000.0)}
+    assert "tokens" in name_kinds(case(0.7 * X, X, **runs))[0].sentence
+
+
+def test_the_mask_s_place_is_said() -> None:
+    assert "first diagonal above" in name_kinds(TRUE["wrong_mask"][0]())[0].sentence
+    assert "as padding is" in name_kinds(TRUE["wrong_mask"][3]())[0].sentence
+    assert "documents" in name_kinds(TRUE["wrong_mask"][4]())[0].sentence
+
+
+def test_both_values_of_eps_are_said() -> None:
+    sentence = name_kinds(TRUE["constant_argument"][0]())[0].sentence
+    assert "1e-05" in sentence
+    assert "e-06 for" in sentence or "e-07 for" in sentence
+
+
+# -- properties ------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.01, 100.0).filter(lambda a: abs(a - 1) > 1e-3), st.integers(0, 1000))
+def test_any_scale_is_recovered(scale: float, seed: int) -> None:
+    x = normal(16, 32, seed=seed).double()
+    kinds = name_kinds(case(x * scale, x))
+    assert best(kinds) == "wrong_scale"
+    assert any(f"{scale:.6g}" in part for part in (kinds[0].sentence,))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.permutations(list(range(12))).filter(lambda p: p != sorted(p)), st.integers(0, 2))
+def test_any_permutation_along_any_dimension_is_found(order: list[int], dim: int) -> None:
+    x = normal(12, 12, 12, seed=5)
+    kinds = name_kinds(case(x.index_select(dim, torch.tensor(order)), x))
+    named = {k.name for k in kinds if k.confidence > 0.9}
+    assert "transposed_or_permuted" in named
+    assert best(kinds) in ("transposed_or_permuted", "shifted_by_one")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 511), st.integers(3, 30))
+def test_any_flipped_bit_above_rounding_is_found(place: int, bit: int) -> None:
+    x = normal(16, 32, seed=6)
+    other = x.clone()
+    other.view(torch.int32).view(-1)[place] ^= 1 << bit
+    kinds = name_kinds(case(other, x))
+    assert confidence(kinds, "bit_flip") >= 0.9 or not torch.isfinite(other).all()
+
+
+_ODD = [
+    torch.zeros(0),
+    torch.zeros(0, 4),
+    torch.tensor(1.0),
+    torch.tensor(float("nan")),
+    torch.full((4, 4), float("nan")),
+    torch.full((4, 4), float("-inf")),
+    torch.zeros(4, 4),
+    torch.ones(4, 4, dtype=torch.bool),
+    torch.arange(16).reshape(4, 4),
+    torch.full((4, 4), 2**62),
+    torch.randn(4, 4, dtype=torch.complex64, generator=torch.Generator().manual_seed(0)),
+    normal(4, 4),
+    normal(4, 4).bfloat16() * 1e38,
+    normal(2, 8),
+    1e300 * normal(4, 4).double(),
+    1e-310 * normal(4, 4).double(),
+    torch.tensor([1.0, float("inf")]),
+]
+
+
+@pytest.mark.parametrize("kept", ["values", "sketch", "statistics"])
+@pytest.mark.parametrize("phase", ["forward", "backward", "param_grad", "optimizer", "param", "loss"])
+def test_nothing_raises_on_odd_tensors(kept: str, phase: str, caplog: pytest.LogCaptureFixture) -> None:
+    slot = {"forward": "output.0", "backward": "input.0", "param_grad": "accumulated", "optimizer": "param"}
+    for target in (*_ODD, None):
+        for reference in (*_ODD, None):
+            if target is None and reference is None:
+                continue
+            kinds = name_kinds(case(target, reference, kept=kept, phase=phase, slot=slot.get(phase, "value")))
+            assert all(0 <= k.confidence <= 1 and k.sentence for k in kinds)
+    assert not caplog.records, caplog.text
+
+
+# -- less evidence, less confidence ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [
+        ("wrong_scale", lambda k: case(3 * X, X, kept=k)),
+        ("wrong_sign", lambda k: case(-X - 0.1, X + 0.1, kept=k)),
+    ],
+)
+def test_summaries_prove_less_than_values(kind: str, made: object) -> None:
+    sure = [confidence(name_kinds(made(kept)), kind) for kept in ("values", "sketch", "statistics")]  # type: ignore[operator]
+    assert sure[0] > sure[1] > sure[2] > 0.5
+
+
+# -- confusion ------------------------------------------
+
+
+def test_no_case_is_taken_for_another_kind() -> None:
+    wrong = []
+    for kind, cases in TRUE.items():
+        for made in cases:
+            named = best(name_kinds(made()))
+            if named != kind:
+                wrong.append((made.__name__, kind, named))
+    assert wrong == []
+
+
+# -- large tensors ------------------------------------------
+
+
+def test_a_difference_in_the_last_rows_of_a_large_tensor_is_looked_at() -> None:
+    large = normal(2048, 512, seed=3)
+    other = large.clone()
+    other[-40:] *= 2
+    evidence = case(other, large)
+    assert evidence.window is not None
+    assert evidence.window[0][1] == 2048
+    values, reference = evidence.target_values, evidence.reference_values
+    assert values is not None
+    assert reference is not None
+    assert not np.array_equal(values, reference)
+
+
+def test_a_part_is_said_to_be_one() -> None:
+    large = normal(2048, 512, seed=3)
+    assert "seen in the part" in name_kinds(case(2 * large, large))[0].sentence
+
+
+def test_a_million_elements_take_a_moment() -> None:
+    large = normal(1024, 1024, seed=4)
+    evidence = case(large * (1 + 0.3 * normal(1024, 1024, seed=5)), large)
+    assert known(large).numel == 1 << 20
+    started = time.process_time()
+    name_kinds(evidence)
+    assert time.process_time() - started < 1.0
