@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from trueup import __version__
-from trueup.cli import capture, check_run, compare, export, inspect, noise, replay
+from trueup.cli import capture, check_run, compare, diagnose, export, inspect, noise, replay
 from trueup.cli.printing import error_line, hint_line
 from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError
 
 _DEBUG = "TRUEUP_DEBUG"
 _BAD_USE = 2
-_VERBS = ("capture", "check-run", "compare", "inspect", "export", "noise", "replay")
+_VERBS = ("capture", "check-run", "compare", "diagnose", "inspect", "export", "noise", "replay")
 _HINTS: dict[type[TrueupError], str] = {
     ConfigError: "trueup {verb} --help lists every option",
     TraceError: "trueup inspect FOLDER shows what a trace holds",
@@ -35,6 +35,7 @@ app = typer.Typer(
 app.command(name="capture", context_settings={"allow_interspersed_args": False})(capture.command)
 app.command(name="check-run")(check_run.command)
 app.command(name="compare")(compare.command)
+app.command(name="diagnose")(diagnose.command)
 app.command(name="inspect")(inspect.command)
 app.command(name="export")(export.command)
 app.command(name="noise", context_settings={"allow_interspersed_args": False})(noise.command)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.capture.launch import launch
-from trueup.capture.options import CaptureOptions, Level, StepSet
+from trueup.capture.options import CaptureOptions, StepSet
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, WEIGHT, StepBook
 from trueup.errors import ConfigError, TraceError
 from trueup.matching import match_step
@@ -23,6 +23,9 @@ from trueup.store import TraceSource
 
 PLAN = "plan.json"
 _FILE = re.compile(r"grad_(\d+)\.npy$")
+
+_OF_THE_PROGRAM = ("seed", "deterministic", "manual_steps", "first_step")
+"""options that shape the run itself, taken over from the run that is repeated"""
 
 VALUES = frozenset({"module", "parameter", "labels", "configuration"})
 """what a capture for a diagnosis keeps"""
@@ -63,7 +66,9 @@ def run_gradient_replay(
     """
     from trueup.importers import open_trace
 
-    options = CaptureOptions(output=output, level=Level.L0, store_values_of=VALUES, overwrite=overwrite)
+    known = (reference if target is None else target).manifest.get("options") or {}
+    same = {name: known[name] for name in _OF_THE_PROGRAM if known.get(name) is not None}
+    options = CaptureOptions(output=output, store_values_of=VALUES, overwrite=overwrite, **same)
     if target is None:
         free = replace(options, output=output / "free", steps=StepSet(((0, 0),)))
         status = launch(free, command, say=lambda _: None)

@@ -124,11 +124,11 @@ def clipping(book: StepBook, *, loss_scale: float | None, reported: float | None
     """None where the run recorded no gradient both before and after."""
     scale = loss_scale or 1.0
     pairs = [
-        (fqn, book.parameter(fqn, *ACCUMULATED), book.parameter(fqn, *CLIPPED))
-        for fqn in book.in_order_of(*CLIPPED)
+        (fqn, book.parameter(fqn, *ACCUMULATED), book.parameter(fqn, *CLIPPED)) for fqn in book.parameters
     ]
     norms = [(f, book.norm(a) or 0.0, book.norm(c) or 0.0, a, c) for f, a, c in pairs if a is not None]
     before = float(np.sqrt(sum(n[1] ** 2 for n in norms))) / scale
+    norms = [n for n in norms if n[4] is not None]
     after = float(np.sqrt(sum(n[2] ** 2 for n in norms)))
     if not norms or not before:
         return None

@@ -134,6 +134,15 @@ class StepBook:
             self._values[number] = self._read(record)
         return self._values[number]
 
+    def sample(self, record: int | None, limit: int = 1 << 18) -> Floats | None:
+        """Up to ``limit`` of its values, evenly spread and in order; the same places in every tensor of a
+        size."""
+        found = self.raw(record)
+        if found is None or DTYPES[found[0]].kind == "complex":
+            return None
+        flat = found[1].reshape(-1)
+        return float64_from_array(flat[:: max(1, -(-flat.size // limit))], found[0])
+
     def raw(self, record: int | None) -> tuple[str, NDArray[Any]] | None:
         """Dtype and stored elements as they are (bfloat16 as uint16)."""
         row = self.summary(record)

@@ -79,14 +79,14 @@ def declared(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _update(fqn: str, book: StepBook, before: StepBook | None, settings: dict[str, Any]) -> Update:
     at = book.parameter(fqn, *WEIGHT)
-    start, end = book.value(at), book.value(book.parameter(fqn, *UPDATED))
-    gradient = book.value(book.parameter(fqn, *CLIPPED))
+    start, end = book.sample(at), book.sample(book.parameter(fqn, *UPDATED))
+    gradient = book.sample(book.parameter(fqn, *CLIPPED))
     state = {
         s.removeprefix("state."): book.parameter(fqn, "optimizer", s) for s in book.slots(fqn, "optimizer")
     }
     state.pop("param", None)
     dtypes = {name: str(book.dtype(record)) for name, record in state.items()}
-    count = book.value(state.get("step"))
+    count = book.sample(state.get("step"))
     same = book.digest(at) is not None and book.digest(at) == book.digest(book.parameter(fqn, *UPDATED))
     facts: dict[str, Any] = {
         "fqn": fqn,
@@ -105,10 +105,10 @@ def _update(fqn: str, book: StepBook, before: StepBook | None, settings: dict[st
         return Update(**facts)
     if "exp_avg" in state and "exp_avg_sq" in state:
         old = {
-            k: None if before is None else before.value(before.parameter(fqn, "optimizer", f"state.{k}"))
+            k: None if before is None else before.sample(before.parameter(fqn, "optimizer", f"state.{k}"))
             for k in ("exp_avg", "exp_avg_sq")
         }
-        first, second = (book.value(state[k]) for k in ("exp_avg", "exp_avg_sq"))
+        first, second = (book.sample(state[k]) for k in ("exp_avg", "exp_avg_sq"))
         if first is not None and second is not None:
             return Update(**facts, **_adam(p, g, moved, first.ravel(), second.ravel(), old, facts, settings))
     return Update(**facts, **_gradient_descent(p, g, moved, book, state, facts, settings))
@@ -302,7 +302,7 @@ def _gradient_descent(
 ) -> dict[str, Any]:
     if settings.get("class", "SGD") not in ("SGD", "Momentum"):
         return {}
-    buffer = book.value(state["momentum_buffer"]) if "momentum_buffer" in state else None
+    buffer = book.sample(state["momentum_buffer"]) if "momentum_buffer" in state else None
     direction = g if buffer is None else buffer.ravel()
     noise = _roundoff(facts["after_dtype"]) * float(np.sqrt(np.mean(np.square(p))))
     fit = _two_directions(moved, direction, np.ones_like(direction), 0.0, p, noise)

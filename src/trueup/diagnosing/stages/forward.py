@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -52,13 +53,13 @@ def _judged(
         why = explained_by(origin, context)
         (explained if why else origins).append(origin)
     if origins and (context.by_replay or context.failed_before() is None):
-        findings = tuple(finding_from_origin(origin, context) for origin in origins)
+        findings = _ordered(tuple(finding_from_origin(origin, context) for origin in origins))
         return StageOutcome(
             **common,
             status=StageStatus.FAILED,
             said=findings[0].headline,
             evidence=(f"records: {counted(rows)}", *extra),
-            findings=_ordered(findings),
+            findings=findings,
             confirmed=context.by_replay,
         )
     if rows.is_empty():
@@ -82,9 +83,17 @@ def _judged(
 
 
 def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Surest first; among equally sure ones as they ran."""
+    """One a module, surest first; among equally sure ones as they ran."""
     order = {id(f): f.origin.order if f.origin is not None else 0 for f in findings}
-    return tuple(sorted(findings, key=lambda f: (-round(f.confidence, 2), order[id(f)])))
+    first: dict[str | None, Finding] = {}
+    for finding in sorted(findings, key=lambda f: (-round(f.confidence, 2), order[id(f)])):
+        known = first.get(finding.module)
+        if known is None:
+            first[finding.module] = finding
+        else:
+            also = f"also at {finding.site}, in the {finding.phase} phase"
+            first[finding.module] = replace(known, evidence=(*known.evidence, also))
+    return tuple(first.values())
 
 
 def explained_by(origin: Origin, context: Context) -> str | None:

@@ -66,7 +66,7 @@ class OptimizerStage:
         agreement = _given_agreement(context) if given else None
         if agreement is not None:
             said.insert(0, agreement[1])
-        if not findings:
+        if not findings and context.failed_before() is None and not mine_is_measured(context):
             findings = [
                 finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)
             ]
@@ -330,6 +330,8 @@ def _headline(key: str, who: str, mine: str, theirs: str, word: str) -> str:
         return f"Weight decay applies to {who} in the target ({mine}), not in the reference."
     if key == "weight_decay" and _zero(mine) and not _zero(theirs):
         return f"Weight decay does not apply to {who} in the target; in the reference it does ({theirs})."
+    if key == "decoupled":
+        return f"Weight decay is {mine} in the target, {theirs} in the reference, for {who}."
     if key == "count":
         return f"The optimizer has counted {mine} steps in the target, {theirs} in the reference: its state was lost or not reset."
     if key in ("dtype", "state"):

@@ -16,7 +16,7 @@ from trueup.diagnosing.stages.context import Context, counted, is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, one_module_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
-from trueup.diagnosing.stepbook import ACCUMULATED, StepBook
+from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, StepBook
 from trueup.store import TraceSource
 from trueup.types.finding import Finding, Stage
 
@@ -44,7 +44,7 @@ class ReductionStage:
         findings += clip_findings
         said += clip_said
         findings = _one_each(findings)
-        if not findings:
+        if not findings and not said and context.failed_before() is None:
             findings = [
                 finding_from_origin(origin, context) for origin in context.origins_of(Stage.REDUCTION)
             ]
@@ -89,17 +89,20 @@ def _summed(context: Context, at: int, rank: int) -> tuple[list[Finding], list[s
     mine, theirs = sides
     if not mine or not theirs:
         return [], []
+    step = context.steps[at][0]
+    book = context.book(context.target, step, rank)
     apart: dict[tuple[str, str, float, float], list[str]] = {}
     for fqn, own in mine.items():
         other = theirs.get(context.matched.get(fqn, fqn))
-        if other is not None and _differs(own, other):
+        left = (
+            own.way == "carried" and book.parameter(fqn, *CLIPPED) is None
+        )  # in no optimizer: none clears it
+        if other is not None and not left and _differs(own, other):
             key = (own.way, other.way, _rounded(own.factor), _rounded(other.factor))
             apart.setdefault(key, []).append(fqn)
-    step = context.steps[at][0]
     if not apart:
         ways = Counter(s.way for s in mine.values())
         return [], [f"step {step}: gradients are summed in the same way on both sides ({_ways(ways)})"]
-    book = context.book(context.target, step, rank)
     groups = sorted(apart.items(), key=lambda item: -len(item[1]))
     return [_summing_finding(names, mine, theirs, context, book) for _, names in groups[:4]], []
 
@@ -257,7 +260,8 @@ def _clipping(context: Context, source: TraceSource, step: int, rank: int) -> Cl
 
 def _given_clipping(context: Context, reference: Clipping) -> Clipping | None:
     """What the target's clipping made of the reference's gradients: their norm is the reference's."""
-    assert context.given is not None and context.given_step is not None
+    assert context.given is not None
+    assert context.given_step is not None
     rank = context.ranks[0]
     book = context.book(context.given, context.given_step, rank)
     theirs = context.book(context.reference, context.steps[0][1], rank)

@@ -1,0 +1,373 @@
+"""The two pictures of a diagnosis, as SVG text: the model with the way from the symptom to the origin, and the
+error along that way over what is allowed. Colours and fonts come from the page's style sheet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+from xml.sax.saxutils import escape, quoteattr
+
+from trueup.reporting.diagnosis_model import Block, Report, block_of
+
+WIDTH = 1120
+BOX, GAP, TOP = 42, 12, 92
+MAX_BLOCKS = 40
+_DOWNSTREAM = ("reduction", "optimizer", "loss")
+
+
+def model_drawing(report: Report) -> str:
+    """Forward runs left to right to the loss, backward returns below it, then the update; every box says how
+    far its outputs are beyond what is allowed, and the origin is marked."""
+    blocks = _shown(report.blocks())
+    if not blocks:
+        return ""
+    stages = {stage["stage"]: stage["status"] for stage in report.document["stages"]}
+    ends = [("loss", "loss", stages.get("forward"))]
+    widths = [_width(block.label) for block in blocks]
+    loss_width = 54
+    total = sum(widths) + loss_width + GAP * (len(widths) + 1)
+    scale = min(1.0, (WIDTH - 132) / total)
+    x, places = 122.0, []
+    for width in widths:
+        places.append((x, width * scale))
+        x += (width + GAP) * scale
+    loss_at = (x, loss_width * scale)
+    parts = [_defs(), _lane_label(TOP + BOX / 2, "forward"), _lane_label(TOP + 120 + BOX / 2, "backward")]
+    parts += _lane(blocks, places, "forward", TOP)
+    parts += _lane(blocks, places, "backward", TOP + 120)
+    parts += _loss(loss_at, ends[0][2] or "undecided", report)
+    parts += _wires(places, loss_at)
+    parts += _marks(report, blocks, places, loss_at)
+    parts += _downstream(report, stages)
+    return _svg(WIDTH, 400, "".join(parts), "The model, with the error of every part")
+
+
+def _shown(blocks: list[Block]) -> list[Block]:
+    """Boxes that fit; of very many the ends and those around the origins."""
+    if len(blocks) <= MAX_BLOCKS:
+        return blocks
+    chosen = {0, 1, 2, len(blocks) - 3, len(blocks) - 2, len(blocks) - 1}
+    for at, block in enumerate(blocks):
+        if block.holds_origin:
+            chosen |= set(range(max(0, at - 4), min(len(blocks), at + 5)))
+    return [blocks[at] for at in sorted(chosen)][:MAX_BLOCKS]
+
+
+def _width(label: str) -> float:
+    return max(BOX, 7.4 * len(label) + 16)
+
+
+def _tone(score: float | None) -> str:
+    if score is None:
+        return "open"
+    if score == 0:
+        return "equal"
+    if score <= 1:
+        return "within"
+    return "far" if score > 100 else "over"
+
+
+def _lane(
+    blocks: Sequence[Block], places: Sequence[tuple[float, float]], phase: str, top: float
+) -> list[str]:
+    parts = []
+    for block, (x, width) in zip(blocks, places, strict=True):
+        score = block.forward if phase == "forward" else block.backward
+        said = f"{block.name}, {phase}: {_times(score)}"
+        parts.append(
+            f'<g class="box t-{_tone(score)}"><title>{escape(said)}</title>'
+            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BOX}" rx="7"/>'
+            f'<text x="{x + width / 2:.1f}" y="{top + BOX / 2 + 4.5}" text-anchor="middle">{escape(_fitted(block.label, width))}</text></g>'
+        )
+    return parts
+
+
+def _fitted(label: str, width: float) -> str:
+    room = max(1, int((width - 6) / 7))
+    return label if len(label) <= room else label[: room - 1] + "…" if room > 2 else ""
+
+
+def _times(score: float | None) -> str:
+    if score is None:
+        return "not compared"
+    if score == 0:
+        return "equal bit for bit"
+    if math.isinf(score):
+        return "not comparable at all"
+    return f"{score:.3g} times what is allowed"
+
+
+def _loss(at: tuple[float, float], status: str, report: Report) -> list[str]:
+    x, width = at
+    tone = {"passed": "equal", "failed": "over", "consequence": "over"}.get(status, "open")
+    losses = report.document["losses"]
+    first = losses[0] if losses else None
+    if first is not None:
+        tone = "equal" if first["target"] == first["reference"] else tone
+    said = "" if first is None else f"{first['target']:.7g} against {first['reference']:.7g}"
+    height = 120 + BOX
+    return [
+        f'<g class="box t-{tone}"><title>{escape("loss: " + said)}</title>'
+        f'<rect x="{x:.1f}" y="{TOP}" width="{width:.1f}" height="{height}" rx="7"/>'
+        f'<text x="{x + width / 2:.1f}" y="{TOP + height / 2 + 4}" text-anchor="middle">loss</text></g>'
+    ]
+
+
+def _wires(places: Sequence[tuple[float, float]], loss: tuple[float, float]) -> list[str]:
+    lines = []
+    stops = [*places, loss]
+    for (x, width), (after, _) in zip(stops, stops[1:], strict=False):
+        up, down = TOP + BOX / 2, TOP + 120 + BOX / 2
+        lines.append(
+            f'<path class="wire" d="M{x + width + 1:.1f} {up}H{after - 2:.1f}" marker-end="url(#tip)"/>'
+        )
+        lines.append(
+            f'<path class="wire" d="M{after - 1:.1f} {down}H{x + width + 2:.1f}" marker-end="url(#tip)"/>'
+        )
+    return lines
+
+
+def _marks(
+    report: Report, blocks: Sequence[Block], places: Sequence[tuple[float, float]], loss: tuple[float, float]
+) -> list[str]:
+    """A flag at each origin, and the way from there to the loss drawn bold."""
+    parts: list[str] = []
+    taken: list[float] = []
+    for number, finding in enumerate(report.findings[:6], start=1):
+        at = _place_of(finding, blocks, places, loss)
+        if at is None:
+            continue
+        x, lane = at
+        for used in taken:
+            if abs(used - x) < 26:
+                x += 26
+        taken.append(x)
+        below = lane == "backward"
+        y = TOP + 120 + BOX + 20 if below else TOP - 20
+        edge = TOP + 120 + BOX + 2 if below else TOP - 2
+        parts.append(f'<path class="pin" d="M{x:.1f} {y}V{edge}"/>')
+        parts.append(
+            f'<g class="flag"><circle cx="{x:.1f}" cy="{y}" r="12"/>'
+            f'<text x="{x:.1f}" y="{y + 4.5}" text-anchor="middle">{number}</text></g>'
+        )
+        if number == 1:
+            label = _flag_label(finding)
+            anchor = "end" if x > WIDTH * 0.6 else "start"
+            shift = -20 if anchor == "end" else 20
+            parts.append(
+                f'<text class="said" x="{x + shift:.1f}" y="{y + (5 if not below else 5)}" text-anchor="{anchor}">{escape(label)}</text>'
+            )
+            parts.insert(0, _route(x, lane, loss))
+    return parts
+
+
+def _flag_label(finding: dict[str, Any] | Any) -> str:
+    kinds = finding.get("kinds") or []
+    kind = f", {kinds[0]['name'].replace('_', ' ')}" if kinds else ""
+    where = finding.get("module") or finding.get("site") or finding["stage"]
+    text = f"made here: {where}{kind}"
+    return text if len(text) < 70 else text[:69] + "…"
+
+
+def _place_of(
+    finding: Any, blocks: Sequence[Block], places: Sequence[tuple[float, float]], loss: tuple[float, float]
+) -> tuple[float, str] | None:
+    stage = finding["stage"]
+    if stage in ("reduction", "optimizer", "resume"):
+        return None
+    if stage == "data":
+        return (
+            (loss[0] + loss[1] / 2, "forward")
+            if finding.get("phase") == "loss"
+            else (places[0][0] - 12, "forward")
+        )
+    module = str(finding.get("module") or "")
+    name = block_of(module)
+    lane = "backward" if finding["stage"] == "backward" else "forward"
+    for block, (x, width) in zip(blocks, places, strict=True):
+        if block.name == name or (name and block.name.startswith(name + ".")):
+            return x + width / 2, lane
+    if finding.get("phase") == "loss":
+        return loss[0] + loss[1] / 2, lane
+    return None
+
+
+def _route(x: float, lane: str, loss: tuple[float, float]) -> str:
+    """From where the error was made to the loss, where it was seen; or back to the start, in the backward."""
+    if lane == "forward":
+        y, end = TOP + BOX + 9, loss[0] - 2
+        return (
+            f'<path class="route" d="M{x:.1f} {TOP + BOX + 2}V{y}H{end:.1f}" marker-end="url(#tip-route)"/>'
+        )
+    y = TOP + 120 - 9
+    return f'<path class="route" d="M{x:.1f} {TOP + 118}V{y}H124" marker-end="url(#tip-route)"/>'
+
+
+def _downstream(report: Report, stages: dict[str, str]) -> list[str]:
+    """Reduction, optimizer and the next loss below, as a row."""
+    top, height = TOP + 120 + BOX + 62, 46
+    words = {"reduction": "reduce, clip", "optimizer": "optimizer", "loss": "next loss"}
+    marked: dict[str, list[int]] = {}
+    for number, finding in enumerate(report.findings[:6], start=1):
+        stage = "optimizer" if finding["stage"] == "resume" else finding["stage"]
+        if stage in _DOWNSTREAM:
+            marked.setdefault(stage, []).append(number)
+    parts = [_lane_label(top + height / 2, "update")]
+    x = 122.0
+    for stage in _DOWNSTREAM:
+        status = stages.get(stage, "undecided")
+        tone = {"passed": "equal", "failed": "over", "consequence": "over", "undecided": "open"}[status]
+        parts.append(
+            f'<g class="box t-{tone}{" faint" if status == "consequence" else ""}"><title>{escape(status)}</title>'
+            f'<rect x="{x}" y="{top}" width="150" height="{height}" rx="7"/>'
+            f'<text x="{x + 75}" y="{top + height / 2 + 4.5}" text-anchor="middle">{words[stage]}</text></g>'
+        )
+        for place, number in enumerate(marked.get(stage, [])):
+            cx = x + 138 - 26 * place
+            parts.append(
+                f'<g class="flag"><circle cx="{cx}" cy="{top}" r="12"/>'
+                f'<text x="{cx}" y="{top + 4.5}" text-anchor="middle">{number}</text></g>'
+            )
+        if stage != _DOWNSTREAM[-1]:
+            parts.append(
+                f'<path class="wire" d="M{x + 151} {top + height / 2}H{x + 188}" marker-end="url(#tip)"/>'
+            )
+        x += 190
+    return parts
+
+
+def _lane_label(y: float, text: str) -> str:
+    return f'<text class="lane-label" x="104" y="{y + 4.5:.1f}" text-anchor="end">{escape(text)}</text>'
+
+
+def _defs() -> str:
+    tips = (("tip", "tip-line"), ("tip-route", "tip-bold"))
+    markers = "".join(
+        f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        f'<path class="{style}" d="M1 1L7 4L1 7"/></marker>'
+        for name, style in tips
+    )
+    return f"<defs>{markers}</defs>"
+
+
+def _svg(width: float, height: float, inside: str, label: str) -> str:
+    return (
+        f'<svg class="drawing" viewBox="0 0 {width:g} {height:g}" role="img" aria-label={quoteattr(label)}>'
+        f"{inside}</svg>"
+    )
+
+
+# -- error along the way ------------------------------------------
+
+
+def error_drawing(report: Report, phase: str) -> str:
+    """Relative error of every module output as they ran, over the band of what is allowed; on the lowest line
+    what is equal bit for bit."""
+    points = [p for p in report.points(phase) if p["error"] is not None]
+    if len(points) < 2:
+        return ""
+    width, height, left, right, top, floor = 1120.0, 300.0, 58.0, 14.0, 34.0, 62.0
+    values = [v for p in points for v in (p["error"], p["bound"]) if v and math.isfinite(v)]
+    low = math.floor(math.log10(min([*values, 1e-7])))
+    high = max(low + 2, math.ceil(math.log10(max([*values, 1e-6])) + 0.2))
+    bottom, ground = height - floor, height - floor + 24
+
+    def x(at: int) -> float:
+        return left + (width - left - right) * (at + 0.5) / len(points)
+
+    def y(value: float) -> float:
+        if value == 0:
+            return ground
+        power = high if math.isinf(value) else min(high, max(low, math.log10(value)))
+        return bottom - (bottom - top) * (power - low) / (high - low)
+
+    parts = [_grid(low, high, left, width - right, y), _ground(left, width - right, ground)]
+    parts.append(_band(points, x, y, left, width - right, bottom))
+    line = " ".join(f"{x(i):.1f},{y(p['error']):.1f}" for i, p in enumerate(points))
+    parts.append(f'<polyline class="curve" points="{line}"/>')
+    parts += [_dot(p, x(i), y(p["error"])) for i, p in enumerate(points)]
+    parts += _names(points, x, height, left)
+    parts += _origin_lines(report, points, phase, x, top, ground)
+    return _svg(width, height, "".join(parts), f"Error of module outputs, {phase}")
+
+
+def _grid(low: int, high: int, left: float, right: float, y: Any) -> str:
+    step = max(1, math.ceil((high - low) / 6))
+    parts = []
+    for power in range(low, high + 1, step):
+        at = y(10.0**power)
+        parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        parts.append(
+            f'<text class="tick" x="{left - 8}" y="{at + 4:.1f}" text-anchor="end">10<tspan dy="-5" font-size="8.5">{power}</tspan></text>'
+        )
+    return "".join(parts)
+
+
+def _ground(left: float, right: float, at: float) -> str:
+    return (
+        f'<rect class="lane" x="{left}" y="{at - 8}" width="{right - left}" height="16" rx="3"/>'
+        f'<text class="tick" x="{left - 8}" y="{at + 4}" text-anchor="end">equal</text>'
+    )
+
+
+def _band(points: Sequence[dict[str, Any]], x: Any, y: Any, left: float, right: float, bottom: float) -> str:
+    edge = [(x(i), y(p["bound"])) for i, p in enumerate(points) if p["bound"] and math.isfinite(p["bound"])]
+    if not edge:
+        return ""
+    line = (
+        f"M{left} {edge[0][1]:.1f}"
+        + "".join(f"L{a:.1f} {b:.1f}" for a, b in edge)
+        + f"L{right} {edge[-1][1]:.1f}"
+    )
+    return (
+        f'<path class="band" d="{line}L{right} {bottom}L{left} {bottom}Z"/><path class="bound" d="{line}"/>'
+        f'<text class="band-label" x="{right - 6}" y="{min(bottom - 6, edge[-1][1] + 15):.1f}" text-anchor="end">allowed</text>'
+    )
+
+
+def _dot(point: dict[str, Any], x: float, y: float) -> str:
+    tone = _tone(point["score"])
+    said = f"{point['module'] or '(root)'} ({point['type']}): {_times(point['score'])}"
+    if point["error"]:
+        said += f", relative error {point['error']:.3g}"
+    return f'<circle class="dot t-{tone}" cx="{x:.1f}" cy="{y:.1f}" r="3.6"><title>{escape(said)}</title></circle>'
+
+
+def _names(points: Sequence[dict[str, Any]], x: Any, height: float, left: float) -> list[str]:
+    """The layers along the lowest line, as many as have room."""
+    parts, last, before = [], -99.0, None
+    for at, point in enumerate(points):
+        name = block_of(point["module"])
+        if name is None or name == before:
+            continue
+        before = name
+        place = x(at) - 4
+        if place - last < 7.0 * len(name) + 10:
+            continue
+        parts.append(f'<text class="tick" x="{place:.1f}" y="{height - 10}">{escape(name)}</text>')
+        last = place
+    return parts
+
+
+def _origin_lines(
+    report: Report, points: Sequence[dict[str, Any]], phase: str, x: Any, top: float, ground: float
+) -> list[str]:
+    parts = []
+    for number, finding in enumerate(report.findings[:6], start=1):
+        if (finding["stage"] == "backward") != (phase == "backward") or not finding.get("module"):
+            continue
+        module = str(finding["module"])
+        at = next((i for i, p in enumerate(points) if p["module"] == module), None)
+        if at is None:
+            at = next((i for i, p in enumerate(points) if p["module"].startswith(module + ".")), None)
+        if at is not None:
+            place = x(at)
+            parts.append(
+                f'<line class="pin" x1="{place:.1f}" x2="{place:.1f}" y1="{top - 6}" y2="{ground}"/>'
+            )
+            parts.append(
+                f'<g class="flag"><circle cx="{place:.1f}" cy="{top - 16}" r="11"/>'
+                f'<text x="{place:.1f}" y="{top - 11.5}" text-anchor="middle">{number}</text></g>'
+            )
+    return parts

@@ -1,0 +1,144 @@
+"""A diagnosis on one screen: the verdict, why, the stages as a checklist, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trueup.reporting.diagnosis_model import NUMERICAL, Report, report_from
+from trueup.reporting.formatting import elide, plain, short_site
+
+MARGIN = 3
+LABEL_WIDTH = 11
+NUM_EVIDENCE = 4
+NUM_FURTHER = 4
+GLYPHS = {"agree": ("✓", "green"), "differ": ("✗", "red"), "undecided": ("?", "yellow")}
+STAGE_LOOK = {
+    "passed": ("✓", "green"),
+    "failed": ("✗", "red"),
+    "consequence": ("→", "magenta"),
+    "undecided": ("?", "yellow"),
+}
+
+
+def print_diagnosis(
+    document: Mapping[str, Any], console: Console, *, reports: Mapping[str, Path] | None = None
+) -> None:
+    """Print the one screen of a diagnosis (the document of diagnosis.json); ``reports`` are files written."""
+    console.print(screen(report_from(document), width=console.width, reports=reports or {}))
+
+
+def screen(report: Report, *, width: int, reports: Mapping[str, Path]) -> RenderableType:
+    """The whole screen as one renderable."""
+    width = max(60, min(width, 120))
+    glyph, colour = GLYPHS.get(report.outcome, GLYPHS["undecided"])
+    parts: list[RenderableType] = [
+        Text(""),
+        Text.assemble((f" {glyph} ", f"bold {colour}"), (plain(report.headline), "bold")),
+        Text(""),
+    ]
+    if report.verdict:
+        parts += [_facts(_verdict_facts(report, width)), Text("")]
+    parts.append(_checklist(report, width))
+    if report.further:
+        parts += [Text(""), _further(report, width)]
+    parts += [Text(""), _facts(_closing(report, reports)), Text("")]
+    return Group(*parts)
+
+
+def _facts(facts: list[tuple[str, RenderableType]]) -> Table:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=MARGIN + LABEL_WIDTH, style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in facts:
+        grid.add_row(" " * MARGIN + label, value)
+    return grid
+
+
+def _verdict_facts(report: Report, width: int) -> list[tuple[str, RenderableType]]:
+    verdict, room = report.verdict, width - MARGIN - LABEL_WIDTH - 1
+    facts: list[tuple[str, RenderableType]] = []
+    if verdict.get("site"):
+        facts.append(("where", Text(elide(short_site(plain(verdict["site"])), room), style="bold")))
+        facts.append(("", Text(report.coordinates)))
+    for side, place, line in report.sources:
+        label = "source" if side == "target" else ""
+        words = Text.assemble(
+            (f"{side} ", "dim"),
+            place,
+            ("  " if line else ""),
+            (elide(line, max(12, room - len(place) - 12)), "italic"),
+        )
+        facts.append((label, words))
+    kind = report.kind
+    if kind is not None:
+        family = (
+            "numerical: word length, order, dtype"
+            if kind["family"] == NUMERICAL
+            else "model: data, settings, structure"
+        )
+        facts.append(
+            ("kind", Text.assemble((kind["name"].replace("_", " "), "bold"), (f"  {family}", "dim")))
+        )
+    facts.append(("sure", _meter(float(verdict["confidence"]))))
+    for index, sentence in enumerate(verdict["evidence"][:NUM_EVIDENCE]):
+        facts.append(("because" if index == 0 else "", Text(plain(sentence))))
+    for index, sentence in enumerate(verdict["counter_evidence"][:3]):
+        facts.append(("before it" if index == 0 else "", Text(plain(sentence))))
+    for index, cause in enumerate(verdict["causes"][:3]):
+        facts.append(("likely" if index == 0 else "", Text(plain(cause))))
+    return facts
+
+
+def _meter(share: float) -> Text:
+    filled = round(max(0.0, min(1.0, share)) * 10)
+    return Text.assemble(("━" * filled, "bold"), ("─" * (10 - filled), "dim"), f" {share:.0%}")
+
+
+def _checklist(report: Report, width: int) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=MARGIN)
+    table.add_column(no_wrap=True, width=16)
+    table.add_column(overflow="ellipsis", no_wrap=True, max_width=width - MARGIN - 22)
+    for stage in report.stages:
+        glyph, colour = STAGE_LOOK[stage["status"]]
+        failed = stage["status"] == "failed"
+        table.add_row(
+            Text(f" {glyph} ", style=f"bold {colour}"),
+            Text(stage["short"], style="bold" if failed else ""),
+            Text(plain(stage["said"]), style="" if failed else "dim"),
+        )
+    return table
+
+
+def _further(report: Report, width: int) -> Table:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(width=MARGIN + LABEL_WIDTH, style="dim", no_wrap=True)
+    table.add_column(overflow="fold", max_width=width - MARGIN - LABEL_WIDTH - 1)
+    for index, finding in enumerate(report.further[:NUM_FURTHER]):
+        label = " " * MARGIN + ("also" if index == 0 else "")
+        sure = f"  {float(finding['confidence']):.0%}"
+        table.add_row(label, Text.assemble((plain(finding["headline"]), "bold"), (sure, "dim")))
+    more = len(report.further) - NUM_FURTHER
+    if more > 0:
+        table.add_row("", Text(f"and {more} more, in the report", style="dim"))
+    return table
+
+
+def _closing(report: Report, reports: Mapping[str, Path]) -> list[tuple[str, RenderableType]]:
+    facts: list[tuple[str, RenderableType]] = []
+    if reports:
+        facts.append(("report", Text(", ".join(plain(str(path)) for path in reports.values()))))
+    command, note = report.next_command, report.next_note
+    if command:
+        facts.append(("next", Text(plain(command), style="bold cyan")))
+        if note:
+            facts.append(("", Text(plain(note))))
+    elif note:
+        facts.append(("next", Text(plain(note))))
+    return facts
