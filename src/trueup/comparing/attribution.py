@@ -29,7 +29,7 @@ from trueup.comparing.noise import StepNoise
 from trueup.comparing.noise_bound import LOTTERY, floor_of_rows
 from trueup.comparing.origins import origins
 from trueup.comparing.rows import Bools, Floats, Rows
-from trueup.comparing.tolerance import Bound
+from trueup.comparing.tolerance import Bound, unit_roundoffs
 from trueup.matching.codes import Codes
 
 __all__ = ["STATUS", "Attribution", "attribute", "origins"]
@@ -40,6 +40,9 @@ _OF_JUDGEMENT = {EQUAL: 0, WITHIN: 1, UNMATCHED: 5, UNDECIDED: 6}
 
 MARGIN = 3.0
 GAIN = {"forward": 2.0, "loss": 2.0, "backward": 3.0, "param_grad": 4.0, "collective": 1.0}
+FINER = 8.0
+"""roundings of the finer dtype that a record of a coarser one must exceed to be called an origin"""
+MOST_APART = 0.2
 EXTREME = 10.0
 """a gain, and a growth, from which on an explained error is called amplified"""
 
@@ -81,10 +84,16 @@ def attribute(
         status[verdict.status == code] = final
     beyond = verdict.status == DIFFERENT
     status[beyond] = _of_beyond(rows, error, error_in, gain, verdict, inflow)[beyond]
+    coarser = _coarser(rows, error, error_in, gain, verdict, status)
+    status[coarser] = ORIGIN
     if coherence is not None:
         at = coherence.flagged
         entered = inflow.largest(np.where(beyond & ~at, np.inf, coherence.bias * _telling(coherence)))
-        status[at] = np.where(coherence.bias > MARGIN * entered, ORIGIN, PROPAGATED)[at]
+        follows = rows.phase_is("optimizer") & _has_beyond(
+            rows, beyond & rows.phase_is("param_grad", "param")
+        )
+        apart = (coherence.bias > MARGIN * entered) & ~follows
+        status[at] = np.where(apart, ORIGIN, PROPAGATED)[at]
     status[followed & (verdict.status == WITHIN)] = PROPAGATED
     known = rows.paired & (verdict.status != UNDECIDED)
     return Attribution(
@@ -93,6 +102,37 @@ def attribute(
         error_in=np.where(known, error_in, np.nan),
         floor=np.where(known, floor_of_rows(rows, noise), np.nan),
     )
+
+
+def _coarser(
+    rows: Rows, error: Floats, error_in: Floats, gain: Floats, verdict: Judgement, status: Codes
+) -> Bools:
+    """Records of another dtype on one side, good for that dtype, from which errors beyond tolerance follow.
+
+    Held against the finer dtype they are origins; where most of a run is in another dtype, or nothing beyond
+    tolerance follows, they stay what they are. ``verdict.score`` becomes what the finer dtype gives.
+    """
+    none = np.zeros(len(rows), bool)
+    grown = np.flatnonzero(status == AMPLIFIED)
+    if not len(grown):
+        return none
+    table = unit_roundoffs(rows.match.words.dtype)
+    finer = np.fmin(table[rows.target.dtype], table[rows.reference.dtype])
+    apart = rows.paired & (rows.target.dtype != rows.reference.dtype) & ~np.isnan(finer)
+    if apart.sum() > MOST_APART * max(int((rows.paired & ~np.isnan(finer)).sum()), 1):
+        return none
+    found = apart & (verdict.status == WITHIN) & (error > FINER * finer) & (error > MARGIN * gain * error_in)
+    found &= np.arange(len(rows)) < grown[-1]
+    verdict.score[found] = (error / (FINER * finer))[found]
+    return np.asarray(found)
+
+
+def _has_beyond(rows: Rows, chosen: Bools) -> Bools:
+    """Rows whose call has one of the chosen rows."""
+    of_call = np.zeros(rows.match.target.num_calls + 1, bool)
+    of_call[rows.target.call[chosen]] = True
+    of_call[-1] = False
+    return np.asarray(of_call[rows.target.call])
 
 
 def _telling(coherence: Coherence) -> Bools:

@@ -49,10 +49,11 @@ def judge_coherence(
     known = rows.paired & np.isin(metrics.evidence, (SKETCH, VALUES)) & ~np.isnan(scale) & (error > 0)
     known &= np.isfinite(error) & (np.nan_to_num(rows.reference.numel) >= SMALLEST)
     dims = np.array([len(shape) for shape in rows.match.words.shape] + [0])[rows.reference.shape]
-    known &= (dims >= 2) & rows.phase_is(*PHASES) & ~np.isnan(noise.bias)
+    known &= (dims >= 2) & rows.phase_is(*PHASES, "param") & ~np.isnan(noise.bias)
     bias = np.where(known, np.abs(scale - 1.0), 0.0)
     bound = factor * K * np.fmax(SITE * noise.bias, _spread(rows, metrics, noise, known) * error)
-    flagged = known & (bias > bound) & (verdict.status == WITHIN)
+    flagged = known & (bias > bound) & (verdict.status == WITHIN) & ~rows.phase_is("param")
+    flagged &= ~rows.phase_is("optimizer") | _is_slot(rows, "param")
     verdict.status[flagged] = DIFFERENT
     verdict.score[flagged] = (bias / bound)[flagged]
     for row in np.flatnonzero(flagged).tolist():
@@ -61,6 +62,11 @@ def judge_coherence(
             f"of the reference show {noise.bias[row]:.1g}"
         )
     return Coherence(bias=bias, bound=bound, flagged=flagged)
+
+
+def _is_slot(rows: Rows, slot: str) -> Bools:
+    words = rows.match.words.slot
+    return np.asarray(rows.slot == (words.index(slot) if slot in words else -2))
 
 
 def _spread(rows: Rows, metrics: Metrics, noise: StepNoise, known: Bools) -> Floats:

@@ -87,7 +87,7 @@ def _unmatched(rows: Rows, verdict: Judgement) -> None:
 
 
 def _of_unmatched_tensor(rows: Rows) -> Bools:
-    """Gradients of a tensor that only this run has at this call (attention weights returned by one kernel)."""
+    """Gradients of a tensor that one run alone has at this call (attention weights one kernel returns)."""
     out = np.zeros(len(rows), bool)
     forward, backward = rows.phase_is("forward"), rows.phase_is("backward")
     num = len(rows.match.words.slot)

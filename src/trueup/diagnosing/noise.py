@@ -137,7 +137,8 @@ class NoiseFold:
         if not common:
             raise NothingCompared(
                 f"a rerun of the program of {self.reference.path} has no step in common with it: it holds "
-                f"steps {sorted(held)}, the reference {sorted(self.reference.steps())}. Is it the same command?"
+                f"steps {sorted(held)}, the reference {sorted(self.reference.steps())}. Is it the same "
+                "command?"
             )
         self.seeds += perturbed
         self.num_repeats += not perturbed
