@@ -43,6 +43,8 @@ class Diagnosis:
     """how it was come by, and what limits it"""
     runs: dict[str, str] = field(default_factory=dict)
     """folders that were made on the way: ``compare replay gradients``"""
+    tolerance: str = ""
+    """where the bounds of the comparison come from"""
     command: str | None = None
     """the target's, as it was replayed or captured"""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -73,6 +75,7 @@ class Diagnosis:
             "losses": [plain(entry) for entry in self.losses],
             "notes": list(self.notes),
             "runs": self.runs,
+            "tolerance": self.tolerance,
             "command": self.command,
             "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
         }

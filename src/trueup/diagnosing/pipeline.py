@@ -247,6 +247,7 @@ def _concluded(
             for name in ("compare", "replay", "gradients")
             if (work.output / name).is_dir()
         },
+        tolerance=str((summary.get("tolerance") or {}).get("origin") or ""),
         command=shlex.join(str(part) for part in typed) or None,
         seconds=work.clock.seconds,
     )

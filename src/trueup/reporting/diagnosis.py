@@ -77,7 +77,7 @@ def _context(report: Report) -> dict[str, Any]:
         "model": Markup(model_drawing(report)),
         "way": _way(report),
         "errors": [(name, Markup(drawing)) for name, drawing in drawings if drawing],
-        "noise": any("noise" in str(note) for note in document["notes"]),
+        "noise": not str(document["tolerance"]).startswith("dtype bound"),
         "stages": [_stage(stage) for stage in report.stages],
         "findings": [_finding(finding) for finding in report.findings],
         "texts": _texts(report),
@@ -129,7 +129,7 @@ def _glance(report: Report) -> list[dict[str, Any]]:
         shown = next((e for e in losses if e["target"] != e["reference"]), losses[0])
         value = f"{shown['target']:.7g} against {shown['reference']:.7g}"
         same = "the same" if shown["target"] == shown["reference"] else "where it first differs"
-        add(f"Loss of step {shown['step'] + 1}", value, also=same)
+        add(f"Loss of step {shown['step']}", value, also=same)
     return facts
 
 
@@ -138,6 +138,11 @@ def _way(report: Report) -> str:
     if not verdict:
         return "Every part of the model on both sides, forward to the loss and back."
     stage = verdict["stage"]
+    if verdict.get("phase") == "param_grad" and stage == "backward":
+        return (
+            "Forward and backward agree; the gradient of one weight does not, and the error goes on with that "
+            "weight's update. Numbers mark the findings."
+        )
     said = {
         "data": "The error enters with the batch, before anything is computed, and reaches all that follows.",
         "weights": "The error is in the weights from the start, and reaches all that is computed with them.",

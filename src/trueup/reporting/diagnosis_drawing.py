@@ -1,46 +1,93 @@
-"""The two pictures of a diagnosis, as SVG text: the model with the way from the symptom to the origin, and the
+"""The pictures of a diagnosis, as SVG text: the model with the way from the symptom to the origin, and the
 error along that way over what is allowed. Colours and fonts come from the page's style sheet."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from trueup.reporting.diagnosis_model import Block, Report, block_of
 
-WIDTH = 1120
-BOX, GAP, TOP = 42, 12, 92
+WIDTH = 1120.0
+LEFT = 122.0
+BOX, GAP = 44.0, 16.0
+BETWEEN = 118.0
+"""from the forward lane to the backward lane"""
 MAX_BLOCKS = 40
 _DOWNSTREAM = ("reduction", "optimizer", "loss")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Where everything lies."""
+
+    blocks: Sequence[Block]
+    places: Sequence[tuple[float, float]]
+    """left edge and width of each box"""
+    loss: tuple[float, float]
+    top: float
+    """of the forward lane"""
+    inner: Sequence[Block]
+    """what is inside the box that holds the first origin"""
+    lane: str
+    """of the first origin"""
+
+    @property
+    def low(self) -> float:
+        """Top of the backward lane."""
+        return self.top + BETWEEN
+
+    @property
+    def under(self) -> float:
+        """Where the row of the update begins."""
+        return self.low + BOX + (118 if self.inner and self.lane == "backward" else 62)
+
+
 def model_drawing(report: Report) -> str:
     """Forward runs left to right to the loss, backward returns below it, then the update; every box says how
-    far its outputs are beyond what is allowed, and the origin is marked."""
+    far its outputs are beyond what is allowed, and the origins are marked."""
     blocks = _shown(report.blocks())
     if not blocks:
         return ""
     stages = {stage["stage"]: stage["status"] for stage in report.document["stages"]}
-    ends = [("loss", "loss", stages.get("forward"))]
+    layout = _laid_out(report, blocks)
+    parts = [
+        _defs(),
+        _lane_label(layout.top + BOX / 2, "forward"),
+        _lane_label(layout.low + BOX / 2, "backward"),
+    ]
+    parts += _lane(blocks, layout.places, "forward", layout.top)
+    parts += _lane(blocks, layout.places, "backward", layout.low)
+    parts += _loss(layout, stages.get("forward", "undecided"), report)
+    parts += _wires(layout)
+    parts += _marks(report, layout)
+    parts += _downstream(report, stages, layout.under)
+    return _svg(WIDTH, layout.under + 52, "".join(parts), "The model, with the error of every part")
+
+
+def _laid_out(report: Report, blocks: Sequence[Block]) -> _Layout:
     widths = [_width(block.label) for block in blocks]
-    loss_width = 54
-    total = sum(widths) + loss_width + GAP * (len(widths) + 1)
-    scale = min(1.0, (WIDTH - 132) / total)
-    x, places = 122.0, []
+    gaps = GAP * (len(widths) + 1)
+    scale = min(2.2, (WIDTH - LEFT - 10 - gaps) / (sum(widths) + 70))
+    x, places = LEFT, []
     for width in widths:
         places.append((x, width * scale))
-        x += (width + GAP) * scale
-    loss_at = (x, loss_width * scale)
-    parts = [_defs(), _lane_label(TOP + BOX / 2, "forward"), _lane_label(TOP + 120 + BOX / 2, "backward")]
-    parts += _lane(blocks, places, "forward", TOP)
-    parts += _lane(blocks, places, "backward", TOP + 120)
-    parts += _loss(loss_at, ends[0][2] or "undecided", report)
-    parts += _wires(places, loss_at)
-    parts += _marks(report, blocks, places, loss_at)
-    parts += _downstream(report, stages)
-    return _svg(WIDTH, 400, "".join(parts), "The model, with the error of every part")
+        x += width * scale + GAP
+    verdict = report.verdict
+    module, lane = (
+        str(verdict.get("module") or ""),
+        "backward" if verdict.get("stage") == "backward" else "forward",
+    )
+    home = next((b.name for b in blocks if module.startswith(b.name + ".")), None)
+    drawn = verdict.get("stage") in ("forward", "backward", "weights")
+    inner = report.inside(home, lane, module) if home and drawn else []
+    inner = inner if any(b.holds_origin for b in inner) else []
+    top = 118.0 if inner and lane == "forward" else 46.0
+    return _Layout(blocks=blocks, places=places, loss=(x, 70 * scale), top=top, inner=inner, lane=lane)
 
 
 def _shown(blocks: list[Block]) -> list[Block]:
@@ -77,8 +124,9 @@ def _lane(
         said = f"{block.name}, {phase}: {_times(score)}"
         parts.append(
             f'<g class="box t-{_tone(score)}"><title>{escape(said)}</title>'
-            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BOX}" rx="7"/>'
-            f'<text x="{x + width / 2:.1f}" y="{top + BOX / 2 + 4.5}" text-anchor="middle">{escape(_fitted(block.label, width))}</text></g>'
+            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BOX}" rx="8"/>'
+            f'<text x="{x + width / 2:.1f}" y="{top + BOX / 2 + 4.5}" text-anchor="middle">'
+            f"{escape(_fitted(block.label, width))}</text></g>"
         )
     return parts
 
@@ -98,27 +146,26 @@ def _times(score: float | None) -> str:
     return f"{score:.3g} times what is allowed"
 
 
-def _loss(at: tuple[float, float], status: str, report: Report) -> list[str]:
-    x, width = at
+def _loss(layout: _Layout, status: str, report: Report) -> list[str]:
+    x, width = layout.loss
     tone = {"passed": "equal", "failed": "over", "consequence": "over"}.get(status, "open")
     losses = report.document["losses"]
     first = losses[0] if losses else None
     if first is not None:
         tone = "equal" if first["target"] == first["reference"] else tone
-    said = "" if first is None else f"{first['target']:.7g} against {first['reference']:.7g}"
-    height = 120 + BOX
+    said = "loss" if first is None else f"loss: {first['target']:.7g} against {first['reference']:.7g}"
+    height = BETWEEN + BOX
     return [
-        f'<g class="box t-{tone}"><title>{escape("loss: " + said)}</title>'
-        f'<rect x="{x:.1f}" y="{TOP}" width="{width:.1f}" height="{height}" rx="7"/>'
-        f'<text x="{x + width / 2:.1f}" y="{TOP + height / 2 + 4}" text-anchor="middle">loss</text></g>'
+        f'<g class="box t-{tone}"><title>{escape(said)}</title>'
+        f'<rect x="{x:.1f}" y="{layout.top}" width="{width:.1f}" height="{height}" rx="8"/>'
+        f'<text x="{x + width / 2:.1f}" y="{layout.top + height / 2 + 4}" text-anchor="middle">loss</text></g>'
     ]
 
 
-def _wires(places: Sequence[tuple[float, float]], loss: tuple[float, float]) -> list[str]:
+def _wires(layout: _Layout) -> list[str]:
     lines = []
-    stops = [*places, loss]
-    for (x, width), (after, _) in zip(stops, stops[1:], strict=False):
-        up, down = TOP + BOX / 2, TOP + 120 + BOX / 2
+    up, down = layout.top + BOX / 2, layout.low + BOX / 2
+    for (x, width), (after, _) in pairwise([*layout.places, layout.loss]):
         lines.append(
             f'<path class="wire" d="M{x + width + 1:.1f} {up}H{after - 2:.1f}" marker-end="url(#tip)"/>'
         )
@@ -128,37 +175,77 @@ def _wires(places: Sequence[tuple[float, float]], loss: tuple[float, float]) -> 
     return lines
 
 
-def _marks(
-    report: Report, blocks: Sequence[Block], places: Sequence[tuple[float, float]], loss: tuple[float, float]
-) -> list[str]:
-    """A flag at each origin, and the way from there to the loss drawn bold."""
+def _marks(report: Report, layout: _Layout) -> list[str]:
+    """A flag at each origin, the way from the first one to the loss drawn bold, and what is inside its box."""
     parts: list[str] = []
-    taken: list[float] = []
+    taken: list[tuple[float, str]] = []
     for number, finding in enumerate(report.findings[:6], start=1):
-        at = _place_of(finding, blocks, places, loss)
+        at = _place_of(finding, layout)
         if at is None:
             continue
         x, lane = at
-        for used in taken:
-            if abs(used - x) < 26:
-                x += 26
-        taken.append(x)
-        below = lane == "backward"
-        y = TOP + 120 + BOX + 20 if below else TOP - 20
-        edge = TOP + 120 + BOX + 2 if below else TOP - 2
-        parts.append(f'<path class="pin" d="M{x:.1f} {y}V{edge}"/>')
-        parts.append(
-            f'<g class="flag"><circle cx="{x:.1f}" cy="{y}" r="12"/>'
-            f'<text x="{x:.1f}" y="{y + 4.5}" text-anchor="middle">{number}</text></g>'
-        )
         if number == 1:
-            label = _flag_label(finding)
-            anchor = "end" if x > WIDTH * 0.6 else "start"
-            shift = -20 if anchor == "end" else 20
-            parts.append(
-                f'<text class="said" x="{x + shift:.1f}" y="{y + (5 if not below else 5)}" text-anchor="{anchor}">{escape(label)}</text>'
-            )
-            parts.insert(0, _route(x, lane, loss))
+            if finding.get("phase") != "param_grad":
+                parts.append(_route(x, lane, layout))
+            if layout.inner:
+                parts += _inner(x, finding, layout)
+                taken.append((x, lane))
+                continue
+        while any(lane == other and abs(used - x) < 27 for used, other in taken):
+            x += 28
+        taken.append((x, lane))
+        parts += _flag(number, x, lane, layout, _flag_label(finding) if number == 1 else "")
+    return parts
+
+
+def _flag(number: int, x: float, lane: str, layout: _Layout, said: str) -> list[str]:
+    below = lane == "backward"
+    y = layout.low + BOX + 24 if below else layout.top - 24
+    edge = layout.low + BOX + 2 if below else layout.top - 2
+    return [f'<path class="pin" d="M{x:.1f} {y}V{edge}"/>', *_disc(number, x, y, said)]
+
+
+def _disc(number: int, x: float, y: float, said: str) -> list[str]:
+    disc = (
+        f'<g class="flag"><circle cx="{x:.1f}" cy="{y}" r="12"/>'
+        f'<text x="{x:.1f}" y="{y + 4.5}" text-anchor="middle">{number}</text></g>'
+    )
+    if not said:
+        return [disc]
+    anchor, shift = ("end", -20) if x > WIDTH * 0.6 else ("start", 20)
+    return [
+        disc,
+        f'<text class="said" x="{x + shift:.1f}" y="{y + 5}" text-anchor="{anchor}">{escape(said)}</text>',
+    ]
+
+
+def _inner(x: float, finding: Any, layout: _Layout) -> list[str]:
+    """The children of the box, as a row of their own, with the flag at the one that erred."""
+    below = layout.lane == "backward"
+    widths = [max(52.0, 7.6 * len(b.label) + 22) for b in layout.inner]
+    total = sum(widths) + 8 * (len(widths) - 1)
+    start = min(max(LEFT, x - total / 2), WIDTH - total - 6)
+    top = layout.low + BOX + 26 if below else layout.top - 62
+    edge, near = (layout.low + BOX, top) if below else (layout.top, top + 34)
+    parts = [
+        f'<path class="lens" d="M{start:.1f} {near}L{x - 20:.1f} {edge}H{x + 20:.1f}L{start + total:.1f} {near}Z"/>'
+    ]
+    at = start
+    for block, width in zip(layout.inner, widths, strict=True):
+        score = block.backward if below else block.forward
+        mark = " erred" if block.holds_origin else ""
+        parts.append(
+            f'<g class="box t-{_tone(score)}{mark}"><title>{escape(f"{block.name}: {_times(score)}")}</title>'
+            f'<rect x="{at:.1f}" y="{top}" width="{width:.1f}" height="34" rx="7"/>'
+            f'<text x="{at + width / 2:.1f}" y="{top + 21.5}" text-anchor="middle">{escape(block.label)}</text></g>'
+        )
+        if block.holds_origin:
+            middle = at + width / 2
+            y = top + 54 if below else top - 22
+            tip = top + 36 if below else top - 2
+            parts.append(f'<path class="pin" d="M{middle:.1f} {y}V{tip}"/>')
+            parts += _disc(1, middle, y, _flag_label(finding))
+        at += width + 8
     return parts
 
 
@@ -170,70 +257,58 @@ def _flag_label(finding: dict[str, Any] | Any) -> str:
     return text if len(text) < 70 else text[:69] + "…"
 
 
-def _place_of(
-    finding: Any, blocks: Sequence[Block], places: Sequence[tuple[float, float]], loss: tuple[float, float]
-) -> tuple[float, str] | None:
-    stage = finding["stage"]
+def _place_of(finding: Any, layout: _Layout) -> tuple[float, str] | None:
+    """Where on the drawing a finding stands, and in which lane."""
+    stage, (x, width) = finding["stage"], layout.loss
     if stage in ("reduction", "optimizer", "resume"):
         return None
     if stage == "data":
-        return (
-            (loss[0] + loss[1] / 2, "forward")
-            if finding.get("phase") == "loss"
-            else (places[0][0] - 12, "forward")
-        )
-    module = str(finding.get("module") or "")
-    name = block_of(module)
-    lane = "backward" if finding["stage"] == "backward" else "forward"
-    for block, (x, width) in zip(blocks, places, strict=True):
+        return (x + width / 2, "forward") if finding.get("phase") == "loss" else (LEFT - 12, "forward")
+    name = block_of(str(finding.get("module") or ""))
+    lane = "backward" if stage == "backward" else "forward"
+    for block, (left, size) in zip(layout.blocks, layout.places, strict=True):
         if block.name == name or (name and block.name.startswith(name + ".")):
-            return x + width / 2, lane
-    if finding.get("phase") == "loss":
-        return loss[0] + loss[1] / 2, lane
-    return None
+            return left + size / 2, lane
+    return (x + width / 2, lane) if finding.get("phase") == "loss" else None
 
 
-def _route(x: float, lane: str, loss: tuple[float, float]) -> str:
-    """From where the error was made to the loss, where it was seen; or back to the start, in the backward."""
+def _route(x: float, lane: str, layout: _Layout) -> str:
+    """From where the error was made to the loss, where it was seen; in the backward to the first layers."""
     if lane == "forward":
-        y, end = TOP + BOX + 9, loss[0] - 2
-        return (
-            f'<path class="route" d="M{x:.1f} {TOP + BOX + 2}V{y}H{end:.1f}" marker-end="url(#tip-route)"/>'
-        )
-    y = TOP + 120 - 9
-    return f'<path class="route" d="M{x:.1f} {TOP + 118}V{y}H124" marker-end="url(#tip-route)"/>'
+        y = layout.top + BOX + 14
+        if x >= layout.loss[0]:
+            return ""
+        return f'<path class="route" d="M{x:.1f} {layout.top + BOX + 3}V{y}H{layout.loss[0] - 3:.1f}" marker-end="url(#tip-route)"/>'
+    y = layout.low - 14
+    return f'<path class="route" d="M{x:.1f} {layout.low - 3}V{y}H{LEFT + 2}" marker-end="url(#tip-route)"/>'
 
 
-def _downstream(report: Report, stages: dict[str, str]) -> list[str]:
+def _downstream(report: Report, stages: dict[str, str], top: float) -> list[str]:
     """Reduction, optimizer and the next loss below, as a row."""
-    top, height = TOP + 120 + BOX + 62, 46
-    words = {"reduction": "reduce, clip", "optimizer": "optimizer", "loss": "next loss"}
+    height = 44
+    words = {"reduction": "sum, reduce, clip", "optimizer": "optimizer", "loss": "next loss"}
     marked: dict[str, list[int]] = {}
     for number, finding in enumerate(report.findings[:6], start=1):
         stage = "optimizer" if finding["stage"] == "resume" else finding["stage"]
         if stage in _DOWNSTREAM:
             marked.setdefault(stage, []).append(number)
-    parts = [_lane_label(top + height / 2, "update")]
-    x = 122.0
+    parts, x = [_lane_label(top + height / 2, "update")], LEFT
     for stage in _DOWNSTREAM:
         status = stages.get(stage, "undecided")
         tone = {"passed": "equal", "failed": "over", "consequence": "over", "undecided": "open"}[status]
+        faint = " faint" if status == "consequence" else ""
         parts.append(
-            f'<g class="box t-{tone}{" faint" if status == "consequence" else ""}"><title>{escape(status)}</title>'
-            f'<rect x="{x}" y="{top}" width="150" height="{height}" rx="7"/>'
-            f'<text x="{x + 75}" y="{top + height / 2 + 4.5}" text-anchor="middle">{words[stage]}</text></g>'
+            f'<g class="box t-{tone}{faint}"><title>{escape(status)}</title>'
+            f'<rect x="{x}" y="{top}" width="190" height="{height}" rx="8"/>'
+            f'<text x="{x + 95}" y="{top + height / 2 + 4.5}" text-anchor="middle">{words[stage]}</text></g>'
         )
         for place, number in enumerate(marked.get(stage, [])):
-            cx = x + 138 - 26 * place
-            parts.append(
-                f'<g class="flag"><circle cx="{cx}" cy="{top}" r="12"/>'
-                f'<text x="{cx}" y="{top + 4.5}" text-anchor="middle">{number}</text></g>'
-            )
+            parts += _disc(number, x + 176 - 27 * place, top, "")
         if stage != _DOWNSTREAM[-1]:
             parts.append(
-                f'<path class="wire" d="M{x + 151} {top + height / 2}H{x + 188}" marker-end="url(#tip)"/>'
+                f'<path class="wire" d="M{x + 191} {top + height / 2}H{x + 228}" marker-end="url(#tip)"/>'
             )
-        x += 190
+        x += 230
     return parts
 
 
@@ -322,7 +397,7 @@ def _band(points: Sequence[dict[str, Any]], x: Any, y: Any, left: float, right: 
     )
     return (
         f'<path class="band" d="{line}L{right} {bottom}L{left} {bottom}Z"/><path class="bound" d="{line}"/>'
-        f'<text class="band-label" x="{right - 6}" y="{min(bottom - 6, edge[-1][1] + 15):.1f}" text-anchor="end">allowed</text>'
+        f'<text class="band-label" x="{right - 6}" y="{bottom - 7:.1f}" text-anchor="end">allowed</text>'
     )
 
 

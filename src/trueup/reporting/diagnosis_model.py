@@ -140,6 +140,25 @@ class Report:
             for name, entry in scores.items()
         ]
 
+    def inside(self, block: str, phase: str, origin: str) -> list[Block]:
+        """The children of one box, one level of names down."""
+        found: dict[str, float | None] = {}
+        for point in self.points(phase):
+            if point["module"].startswith(block + "."):
+                name = block + "." + point["module"][len(block) + 1 :].split(".")[0]
+                found[name] = _larger(found.get(name), point["score"])
+        return [
+            Block(
+                name=name,
+                label=name.rpartition(".")[2],
+                forward=score if phase == "forward" else None,
+                backward=score if phase == "backward" else None,
+                is_origin=name == origin,
+                holds_origin=origin == name or origin.startswith(name + "."),
+            )
+            for name, score in found.items()
+        ]
+
 
 def report_from(document: Mapping[str, Any]) -> Report:
     """The report of a document, or of a diagnosis as it is in memory."""
@@ -149,7 +168,7 @@ def report_from(document: Mapping[str, Any]) -> Report:
 def coordinates(finding: Mapping[str, Any]) -> str:
     """Step, rank and phase in words."""
     parts = [
-        f"step {finding['step'] + 1} (number {finding['step']})" if finding.get("step") is not None else "",
+        f"step {finding['step']}" if finding.get("step") is not None else "",
         f"rank {finding['rank']}" if finding.get("rank") is not None else "",
         str(finding.get("phase") or "").replace("_", " "),
     ]

@@ -17,7 +17,7 @@ class ForwardStage:
     """Module outputs and the loss of the first step."""
 
     stage = Stage.FORWARD
-    title = "Step 1 forward and loss: module by module"
+    title = "Forward and loss: the first step, module by module"
 
     def check(self, context: Context) -> StageOutcome:
         """Origins in the forward and the loss, those that other weights or other data explain left out."""
@@ -29,7 +29,7 @@ class BackwardStage:
     """Gradients of the first step: local norm of each weight, then layer by layer."""
 
     stage = Stage.BACKWARD
-    title = "Step 1 backward: local norms, then layer by layer"
+    title = "Backward: the first step's local norms, then layer by layer"
 
     def check(self, context: Context) -> StageOutcome:
         """Origins in the backward; the local norms that differ most as evidence."""
@@ -73,13 +73,30 @@ def _judged(
         return StageOutcome(**common, status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
     before = context.failed_before()
     if before is not None or explained:
-        said = "Differs, " + (
-            f"which follows from: {before.said}" if before else "which other weights explain."
+        said = (
+            f"Differs, which follows from {source_of(before)}."
+            if before
+            else "Differs; other weights explain it."
         )
         return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
     row = beyond.row(0, named=True)
     said = f"{beyond.height} records differ, the first at {row['site']}, but no place was found that made the difference."
     return StageOutcome(**common, status=StageStatus.UNDECIDED, said=said, evidence=evidence)
+
+
+_SOURCES = {
+    Stage.DATA: "the data",
+    Stage.WEIGHTS: "the initial weights",
+    Stage.FORWARD: "the forward",
+    Stage.BACKWARD: "the backward",
+    Stage.REDUCTION: "the way gradients are accumulated, reduced or clipped",
+    Stage.OPTIMIZER: "the optimizer",
+}
+
+
+def source_of(outcome: StageOutcome) -> str:
+    """The stage a consequence follows from, in words."""
+    return _SOURCES.get(outcome.stage, f"the stage {outcome.stage.value}")
 
 
 def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trueup.diagnosing.stages.context import Context, sure_by
+from trueup.store import TraceSource
 from trueup.types.finding import Basis, Finding, Kind, Origin, Stage
 
 _SAID = {
@@ -16,11 +19,37 @@ _SAID = {
 }
 
 
+_KINDS = {
+    "wrong_scale": "a wrong scale",
+    "wrong_sign": "a wrong sign",
+    "transposed_or_permuted": "another layout of the same numbers",
+    "shifted_by_one": "a shift by one",
+    "dtype_or_rounding": "another dtype or rounding",
+    "missing_or_extra_term": "a missing or an extra term",
+    "wrong_mask": "another mask",
+    "stale_value": "a stale value",
+    "constant_argument": "a constant of another value",
+    "randomness": "other random numbers",
+    "non_determinism": "an order of operations that is not fixed",
+    "overflow_underflow": "overflow or underflow",
+    "bit_flip": "a flipped bit",
+    "frozen_or_missing_gradient": "a gradient that is not there",
+    "missing_all_reduce": "a sum over ranks that is not made",
+    "missing_zero_grad": "gradients that are not cleared",
+    "wrong_data": "other data",
+}
+
+
 def finding_from_origin(origin: Origin, context: Context) -> Finding:
     """The finding, with the kinds the rules name for it."""
     kinds = context.kinds_of(origin)
     best = kinds[0] if kinds else None
     settings = settings_that_differ(origin.module, context)
+    origin = replace(
+        origin,
+        source=_with_code(origin.source, context.replayed or context.target, context),
+        reference_source=_with_code(origin.reference_source, context.reference, context),
+    )
     causes = tuple(dict.fromkeys([*settings, *(best.causes if best else ())]))
     return Finding(
         stage=Stage.FORWARD if origin.stage is Stage.LOSS else origin.stage,
@@ -36,16 +65,39 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         evidence=(*((best.sentence,) if best else ()), *settings, *origin.evidence),
         counter_evidence=origin.counter_evidence,
         causes=causes,
-        next_note=best.next if best else "compare the code of both sides at this place",
+        next_note=_next(settings, best),
         origin=origin,
     )
+
+
+def _next(settings: tuple[str, ...], kind: Kind | None) -> str:
+    if settings:
+        return f"bring the setting named first to the reference's value and run again: {settings[0]}"
+    return kind.next or "" if kind else "compare the code of both sides at this place"
+
+
+def _with_code(source: str | None, trace: TraceSource, context: Context) -> str | None:
+    """The frame of a call stack that stands at ``file:line``: its function and its line of code too."""
+    if source is None or " | " in source:
+        return source
+    step = min(trace.steps(), default=None)
+    if step is None:
+        return source
+    stacks = context.book(trace, step, trace.steps()[step][0]).tables.stacks["frames"].to_list()
+    wanted = source.partition(" ")[0] + " "
+    return next((frame for frames in stacks for frame in frames if frame.startswith(wanted)), source)
 
 
 def _headline(origin: Origin, kind: Kind | None) -> str:
     who = "The loss" if origin.stage is Stage.LOSS else (origin.module or "The root module's own code")
     what = _SAID.get(origin.stage, "differs")
-    named = f": {kind.name.replace('_', ' ')}" if kind is not None and kind.confidence >= 0.5 else ""
+    named = f": {said_of(kind)}" if kind is not None and kind.confidence >= 0.5 else ""
     return f"{who} {what}{named}."
+
+
+def said_of(kind: Kind) -> str:
+    """A kind as a person would name it."""
+    return _KINDS.get(kind.name, kind.name.replace("_", " "))
 
 
 def _sureness(origin: Origin) -> float:

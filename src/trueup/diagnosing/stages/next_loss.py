@@ -6,7 +6,7 @@ from typing import Any
 
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.stages.context import Context, counted, is_beyond
-from trueup.diagnosing.stages.forward import loss_said
+from trueup.diagnosing.stages.forward import loss_said, source_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.types.finding import Stage
 
@@ -15,7 +15,7 @@ class NextLossStage:
     """Forward and loss of the second captured step."""
 
     stage = Stage.LOSS
-    title = "Step 2 loss"
+    title = "Next loss: the forward of the second step"
 
     def check(self, context: Context) -> StageOutcome:
         """Compare; where only this differs, say which way back to look."""
@@ -37,7 +37,7 @@ class NextLossStage:
             )
         before = context.failed_before()
         if before is not None:
-            said = f"Differs, which follows from: {before.said}"
+            said = f"Differs, which follows from {source_of(before)}."
             return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
         said = "Differs, although no fault was found in the first step: look again at the first step's backward, with values of every gradient."
         return StageOutcome(**common, status=StageStatus.UNDECIDED, said=said, evidence=evidence)
@@ -54,7 +54,7 @@ def _given_said(context: Context) -> tuple[str, ...]:
     own = scalar_line(context.target, rank, context.steps[1][0]).get("loss")
     if given is None or theirs is None or own is None:
         return ()
-    said = f"with the reference's gradients in step 1 the loss of step 2 is {given:.8g} (reference {theirs:.8g}, own {own:.8g})"
+    said = f"with the reference's gradients put in, the next loss is {given:.8g} (reference {theirs:.8g}, own {own:.8g})"
     if given == theirs != own:
         return (f"{said}: the update is right, the target's own gradients are not",)
     return (said,)
