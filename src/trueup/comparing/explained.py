@@ -15,7 +15,8 @@ import numpy as np
 import polars as pl
 
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Bools, Floats, Rows
+from trueup.comparing.rows import Bools, Floats, Half, Rows
+from trueup.matching.codes import Codes
 
 GAIN = 2.0
 _MOST_ROUNDS = 200
@@ -53,9 +54,22 @@ def first_seen(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """For each row the first row of the same two contents; itself where a side has none."""
     width = int(rows.reference.summary.max(initial=0)) + 2
     both = (rows.target.summary >= 0) & (rows.reference.summary >= 0)
-    key = np.where(both, rows.target.summary * width + rows.reference.summary, -1 - np.arange(len(rows)))
+    mine, theirs = (_content(half) for half in (rows.target, rows.reference))
+    key = np.where(both, mine * width + theirs, -1 - np.arange(len(rows)))
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     return first[inverse.reshape(-1)]
+
+
+def _content(half: Half) -> Codes:
+    """The first summary of the same digest and dtype: a trace read from elsewhere repeats them."""
+    table = half.tables.summaries
+    if not table.height:
+        return half.summary
+    numbered = table.select("digest", "dtype", pl.int_range(pl.len(), dtype=pl.Int64).alias("number"))
+    first = pl.col("number").min().over("digest", "dtype")
+    known = pl.when(pl.col("digest").is_null()).then("number").otherwise(first)
+    codes = numbered.select(known.alias("first"))["first"].to_numpy()
+    return np.where(half.summary >= 0, codes[np.maximum(half.summary, 0)], -1)
 
 
 def _largest_by_call(rows: Rows, chosen: Bools, values: Floats) -> Floats:

@@ -6,7 +6,8 @@ record                 made from
 same contents before   the record that had them first: a tensor handed on is no tensor made
 input of a call        what entered the enclosing call, what its earlier calls returned, its own
                        parameters (the enclosing module's own code made it)
-output of a call       the call's inputs and parameters; of a module, also what its calls returned
+output of a call       the call's inputs and parameters; of a module, also what its calls returned;
+                       where its inputs were not captured, what an input may be made from
 gradient at an output  gradients at the enclosing call's outputs, gradients its later calls sent
                        back, the activations of all of them
 gradient at an input   gradients at the call's outputs, its activations and parameters, and what
@@ -91,6 +92,8 @@ class Inflow:
         around = np.where(top, 0.0, np.maximum(entered, own)[parent])
         made[at] = np.maximum(before, around)[at]
 
+        unseen = ~self._has(forward & inputs)
+        entered = np.where(unseen, self._around(forward & outputs, before, around), entered)
         at = forward & outputs
         from_parts = np.maximum(np.maximum(entered, own), inside)
         made[at] = np.where(self._composite, from_parts, np.maximum(entered, below))[call[at]]
@@ -114,6 +117,17 @@ class Inflow:
         again = self.first < np.arange(len(rows))
         made[again] = given[self.first[again]]
         return made
+
+    def _has(self, chosen: Bools) -> Bools:
+        """Per call: whether it has chosen rows."""
+        has = np.zeros(len(self._parent), bool)
+        has[self._call[chosen]] = True
+        has[-1] = True
+        return has
+
+    def _around(self, chosen: Bools, before: Floats, around: Floats) -> Floats:
+        """Per call whose inputs were not captured: what may have gone into it."""
+        return self._by_call(chosen, np.maximum(before, around))
 
     def _by_call(self, chosen: Bools, values: Floats) -> Floats:
         """Per call, and 0 for none at the end."""

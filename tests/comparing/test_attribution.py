@@ -1,0 +1,139 @@
+"""Errors are charged to where they were made: by hand-made traces, one property each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.comparing.traces import Change, Recorder, network
+from trueup.comparing.attribution import origins
+from trueup.comparing.result import Comparison
+from trueup.comparing.run import compare
+from trueup.types import Basis, Stage
+
+
+def scaled_at(**factors: float) -> Change:
+    """Multiply the tensors at some sites (``out_1`` for ``out.1``)."""
+    wanted = {name.replace("_", "."): factor for name, factor in factors.items()}
+
+    def change(site: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return (array * np.float32(wanted.get(site, 1.0))).astype(np.float32)
+
+    return change
+
+
+def compared(folder: Path, target: Recorder, reference: Recorder) -> Comparison:
+    """Both written and compared, the result in ``folder / "out"``."""
+    target.write(folder / "target")
+    reference.write(folder / "reference")
+    return compare(folder / "target", folder / "reference", output=folder / "out")
+
+
+def statuses(result: Comparison) -> dict[str, str]:
+    """Site -> status of everything beyond tolerance."""
+    rows = result.frame().select(pl.col("site"), pl.col("status").cast(pl.String))
+    return {site: status for site, status in rows.iter_rows() if status not in ("equal", "within_noise")}
+
+
+def test_what_follows_from_an_error_is_propagated(tmp_path: Path) -> None:
+    downstream = {"output": 1.01, "loss": 1.01, "gout_2": 1.01, "gin_2": 1.01, "grad_2": 1.01}
+    change = scaled_at(out_1=1.01, in_2=1.01, linear_2=1.01, out_2=1.01, **downstream)
+    result = compared(tmp_path, network(change), network())
+    found = statuses(result)
+    assert found.pop("layers.1 · output.0") == "origin"
+    assert found
+    assert set(found.values()) == {"propagated"}
+    assert result.summary["counts"]["different"] == len(found) + 1
+    only = origins(tmp_path / "out")
+    assert [(o.module, o.stage, o.basis) for o in only] == [("layers.1", Stage.FORWARD, Basis.BOUND)]
+    assert only[0].score > 100
+
+
+def test_independent_errors_are_all_origins(tmp_path: Path) -> None:
+    change = scaled_at(param_0=1.1, gin_0=3.0, grad_2=2.0, new_1=1.3)
+    compared(tmp_path, network(change), network())
+    found = {(o.stage, o.module) for o in origins(tmp_path / "out")}
+    assert {
+        (Stage.WEIGHTS, "layers.0"),
+        (Stage.BACKWARD, "layers.0"),
+        (Stage.BACKWARD, "layers.2"),
+        (Stage.OPTIMIZER, "layers.1.weight"),
+    } == found
+
+
+def test_more_than_what_came_in_explains_is_an_origin_too(tmp_path: Path) -> None:
+    result = compared(tmp_path, network(scaled_at(out_0=1.001, in_1=1.001, linear_1=1.5)), network())
+    found = statuses(result)
+    assert found["layers.0 · output.0"] == "origin"
+    assert found["layers.1 · input.0"] == "propagated"
+    assert found["layers.1 · torch.nn.functional.linear · output.0"] == "origin"
+
+
+def test_the_same_contents_handed_on_are_never_an_origin(tmp_path: Path) -> None:
+    def made(factor: float) -> Recorder:
+        out = Recorder()
+        array = (np.arange(1, 65, dtype=np.float32) * np.float32(factor)).reshape(8, 8)
+        root = out.call("module", "", type_="Net")
+        for name in ("a", "b"):
+            module = out.call("module", name, root, "Block")
+            out.record(module, "forward", "input.0", array)
+            out.record(module, "forward", "output.0", np.ones((8, 8), np.float32))
+        return out
+
+    found = statuses(compared(tmp_path, made(1.01), made(1.0)))
+    assert found == {"a · input.0": "origin", "b · input.0": "propagated"}
+
+
+def test_whole_numbers_in_explain_what_comes_out(tmp_path: Path) -> None:
+    def embedding(ids: list[int]) -> Recorder:
+        out, table = Recorder(), np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+        root = out.call("module", "", type_="Net")
+        out.record(root, "forward", "input.0", np.array(ids))
+        module = out.call("module", "emb", root, "Embedding")
+        out.record(module, "forward", "input.0", np.array(ids))
+        out.record(module, "forward", "output.0", table[ids])
+        return out
+
+    result = compared(tmp_path, embedding([1, 2, 3]), embedding([1, 2, 4]))
+    assert statuses(result) == {
+        "(root) · input.0": "origin",
+        "emb · input.0": "propagated",
+        "emb · output.0": "propagated",
+    }
+    assert origins(tmp_path / "out")[0].stage is Stage.DATA
+
+
+def test_an_embedding_that_differs_with_equal_ids_is_an_origin(tmp_path: Path) -> None:
+    def embedding(factor: float) -> Recorder:
+        out = Recorder()
+        root = out.call("module", "", type_="Net")
+        module = out.call("module", "emb", root, "Embedding")
+        out.record(module, "forward", "input.0", np.arange(8))
+        rows = np.random.default_rng(0).standard_normal((8, 4)) * factor
+        out.record(module, "forward", "output.0", rows.astype(np.float32))
+        return out
+
+    assert statuses(compared(tmp_path, embedding(1.001), embedding(1.0))) == {"emb · output.0": "origin"}
+
+
+def test_a_step_after_a_wrong_update_is_propagated(tmp_path: Path) -> None:
+    later = scaled_at(**{f"{site}_1": 1.05 for site in ("param", "linear", "out")})
+    for name, changes in (("target", (scaled_at(new_1=1.05), later)), ("reference", (scaled_at(),) * 2)):
+        for step, change in enumerate(changes):
+            network(change).write(tmp_path / name, step=step)
+    result = compare(tmp_path / "target", tmp_path / "reference")
+    rows = result.frame().filter(pl.col("status").cast(pl.String).is_in(["origin", "propagated"]))
+    by_step = {step: set(part["status"].cast(pl.String)) for (step,), part in rows.group_by("step")}
+    assert by_step == {0: {"origin"}, 1: {"propagated"}}
+    assert result.summary["verdict"]["phase"] == "optimizer"
+
+
+@pytest.mark.parametrize("name", ["gain", "error_in", "floor", "owner", "target_record", "reference_record"])
+def test_the_numbers_behind_a_status_are_in_the_table(tmp_path: Path, name: str) -> None:
+    result = compared(tmp_path, network(scaled_at(out_1=1.01, in_2=1.01, linear_2=1.01)), network())
+    row = result.frame().filter(pl.col("site") == "layers.2 · torch.nn.functional.linear · output.0")
+    assert row[name][0] is not None
