@@ -180,8 +180,8 @@ def test_a_key_without_effect_says_so_and_why(read: Any, content: dict[str, Any]
         ({"step": {"a": 1}}, "step: "),
         ({"rank": ["a"]}, "rank: 'a'"),
         (
-            {"task": "overflow_check"},
-            "overflow_check' is not supported: .*NPU.* Supported are statistics and tensor",
+            {"task": "nan_check"},
+            "nan_check' is not supported: .*NPU.* Supported are statistics, tensor and overflow_check",
         ),
         ({"task": "acc_check"}, "not supported"),
         ({"task": "statistic"}, "unknown task 'statistic'; supported are"),

@@ -235,7 +235,7 @@ debugger.save(torch.ones(1), 5)
     [
         ("PrecisionDebugger(config_path=3)", "config_path is 3"),
         ("PrecisionDebugger('none.json')", "no such file"),
-        ("PrecisionDebugger(task='overflow_check')", "not supported"),
+        ("PrecisionDebugger(task='nan_check')", "not supported"),
         ("PrecisionDebugger(level='L5')", "level 'L5'"),
         ("PrecisionDebugger(dump_path='d').start(3)", "int is no model"),
         ("PrecisionDebugger(dump_path='d').set_init_step(-1)", "a whole number from 0"),

@@ -106,6 +106,9 @@ class Adapter(Protocol):
     def item(self, value: Any) -> float | None:
         """A noted scalar as a Python number."""
 
+    def overflows(self, *, skipped: bool) -> list[dict[str, Any]]:
+        """With task ``overflow_check``: where values that are not finite were made in the step under way."""
+
     def end_step(self) -> None:
         """The step under way is over: forget everything tied to it."""
 

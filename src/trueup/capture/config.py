@@ -68,7 +68,7 @@ def read_config(
     options = CaptureOptions(
         output=Path(dump_path or file.dump_path or DEFAULT_DUMP_PATH).absolute(),
         level=Level.L0 if wanted_level == "debug" else Level(wanted_level),
-        task=Task.TENSOR if chosen == "tensor" else Task.STATISTICS,
+        task=Task(chosen) if chosen != "structure" else Task.STATISTICS,
         steps=step_set(step if step is not None else file.step, what=f"{source}: step"),
         ranks=step_set(file.rank, what=f"{source}: rank"),
         crc32=section.summary_mode == "md5",
@@ -77,12 +77,26 @@ def read_config(
         data_mode=data_mode_from_words(section.data_mode, what=f"{source}: data_mode"),
         stacks=file.extra_info,
     )
+    if chosen == "overflow_check":
+        options = for_overflow_check(options, file.overflow_check.overflow_nums)
     saved_only = wanted_level == "debug"
     return CaptureConfig(
         options=_nothing_but_saved(options) if saved_only else options,
         dump_enable=file.dump_enable,
         saved_only=saved_only,
     )
+
+
+def for_overflow_check(options: CaptureOptions, overflow_nums: int) -> CaptureOptions:
+    """The options with what task overflow_check means: statistics alone, as cheap as can be; -1 is no end.
+
+    Raises:
+        ConfigError: 0, or below -1.
+    """
+    if overflow_nums == 0 or overflow_nums < -1:
+        raise ConfigError(f"overflow_nums {overflow_nums}: a whole number from 1, or -1 for all, is wanted")
+    limit = None if overflow_nums == -1 else overflow_nums
+    return replace(options, task=Task.OVERFLOW_CHECK, overflow_nums=limit, digest=False, sketch=False)
 
 
 def step_set(numbers: Any, *, what: str) -> StepSet:
@@ -125,9 +139,9 @@ def name_from_msprobe(name: str) -> str:
 
 
 def _task(task: str, source: str) -> str:
-    if task in ("statistics", "tensor", "structure"):
+    if task in ("statistics", "tensor", "structure", "overflow_check"):
         return task
-    supported = "statistics and tensor (and structure, which statistics includes)"
+    supported = "statistics, tensor and overflow_check (and structure, which statistics includes)"
     if task in FOREIGN_TASKS:
         raise ConfigError(
             f"{source}: task {task!r} is not supported: {FOREIGN_TASKS[task]}. Supported are {supported}."

@@ -14,7 +14,6 @@ from trueup.errors import ConfigError
 
 Names = Annotated[list[str], Field(default_factory=list)]
 FOREIGN_TASKS = {
-    "overflow_check": "it reads overflow flags of an NPU",
     "acc_check": "it reruns single APIs on an NPU",
     "nan_check": "it reads flags of an NPU; task statistics counts nan and inf of every tensor on any device",
     "exception_dump": "it reads exceptions of an NPU",
@@ -43,6 +42,13 @@ class TaskSection(_Strict):
     summary_mode: Literal["statistics", "md5", "xor"] = "statistics"
     slice: Any = None
     request_id: Any = None
+
+
+class OverflowSection(_Strict):
+    """``overflow_check``."""
+
+    overflow_nums: Annotated[int, Field(default=1, ge=-1)]
+    """how many are kept; -1: all"""
 
 
 def _empty_section() -> TaskSection:
@@ -78,6 +84,9 @@ class ConfigFile(_Strict):
     load: LoadSection | None = None
     statistics: Annotated[TaskSection, Field(default_factory=_empty_section)]
     tensor: Annotated[TaskSection, Field(default_factory=_empty_section)]
+    overflow_check: Annotated[
+        OverflowSection, Field(default_factory=lambda: OverflowSection.model_validate({}))
+    ]
     structure: Any = None
 
 
@@ -93,7 +102,13 @@ def read_config_file(path: Path) -> ConfigFile:
     _check_keys(plain, ConfigFile, path, where="", ignored=FOREIGN_TASKS)
     if "rank" in plain and "module_ranks" in plain:
         raise ConfigError(f"{path}: 'rank' and 'module_ranks' are the same key; keep one of them")
-    for name, section in (("statistics", TaskSection), ("tensor", TaskSection), ("load", LoadSection)):
+    sections: tuple[tuple[str, type[BaseModel]], ...] = (
+        ("statistics", TaskSection),
+        ("tensor", TaskSection),
+        ("overflow_check", OverflowSection),
+        ("load", LoadSection),
+    )
+    for name, section in sections:
         if isinstance(plain.get(name), dict):
             _check_keys(plain[name], section, path, where=f"{name}.")
     try:

@@ -23,7 +23,8 @@ from typing import Any
 from trueup import __version__, adapters
 from trueup.adapters.base import Adapter
 from trueup.capture.clock import StepClock
-from trueup.capture.options import CaptureOptions
+from trueup.capture.options import CaptureOptions, Task
+from trueup.capture.overflow import overflow_sentence
 from trueup.capture.recorder import Recorder
 from trueup.capture.scope import Scope
 from trueup.store import RunWriter
@@ -99,6 +100,7 @@ class Session:
         self._failures: list[dict[str, Any]] = []
         self._num_failures = 0
         self._limits: dict[str, None] = {}
+        self._overflows: list[dict[str, Any]] = []
         self._scalars: dict[str, Any] = {}
         self._writer: RunWriter | None = None
         self._pid = os.getpid()
@@ -273,7 +275,7 @@ class Session:
     # -- steps ------------------------------------------
 
     def _open_step(self) -> None:
-        if not self._started or self._aside:
+        if not self._started or self._aside or self._has_enough:
             return
         if self._writer is None and not self._open_run():
             return
@@ -343,10 +345,32 @@ class Session:
         if recorder is not None:
             self.adapter.to_host()
             self._note_local_norm(recorder)
+        if recorder is not None and self._wants_step(writer):
             writer.finish_step(self.clock.step, recorder.columns())
             self._write_facts(writer)
         if self.clock.seen_forward or "saved" in self._scalars:
             writer.append_scalars(self._scalar_line())
+
+    def _wants_step(self, writer: RunWriter) -> bool:
+        """Task overflow_check keeps a step only if a value that is not finite was made in it."""
+        if self.options.task is not Task.OVERFLOW_CHECK:
+            return True
+        found = self.adapter.overflows(skipped=bool(self._scalars.get("skipped")))
+        if not found:
+            writer.abandon_step()
+            return False
+        wanted = self.options.overflow_nums
+        room = None if wanted is None else wanted - len(self._overflows)
+        kept = [{"step": self.clock.step, **one} for one in found[:room]]
+        self._overflows += kept
+        print(f"trueup: {overflow_sentence(kept[0])}", file=sys.stderr)
+        return True
+
+    @property
+    def _has_enough(self) -> bool:
+        """As many origins as were asked for have been kept."""
+        wanted = self.options.overflow_nums
+        return bool(self._overflows) and wanted is not None and len(self._overflows) >= wanted
 
     def _write_facts(self, writer: RunWriter) -> None:
         """Facts only grow: they are written again when one of their lists has."""
@@ -418,6 +442,7 @@ class Session:
             "rank": self.rank,
             "pid": self._pid,
             **self.adapter.rank_facts(),
+            **({"overflows": self._overflows} if self.options.task is Task.OVERFLOW_CHECK else {}),
             "limits": list(self._limits),
             "failures": self._failures,
             "num_failures": self._num_failures,

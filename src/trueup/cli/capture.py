@@ -24,6 +24,7 @@ _Choice = TypeVar("_Choice", Level, Task)
 _WHAT = "What to capture"
 _HOW = "How much of it"
 _RUN = "The run"
+_CHANGE = "Change the run, on purpose"
 
 
 def command(
@@ -40,8 +41,8 @@ def command(
     task: Annotated[
         str | None,
         typer.Option(
-            metavar="statistics|tensor",
-            help="Keep statistics, or values too. Default: statistics.",
+            metavar="statistics|tensor|overflow_check",
+            help="Keep statistics, or values too, or only what makes NaN and infinity. Default: statistics.",
             rich_help_panel=_HOW,
         ),
     ] = None,
@@ -104,6 +105,27 @@ def command(
     deterministic: Annotated[
         bool | None, typer.Option(help="Deterministic algorithms, from outside.", rich_help_panel=_RUN)
     ] = None,
+    overflow_nums: Annotated[
+        int | None,
+        typer.Option(
+            "--overflow-nums",
+            help="With --task overflow_check: how many to keep, -1 for all. Default: 1.",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="Every update has this rate, 0 for none at all.", rich_help_panel=_CHANGE),
+    ] = None,
+    only_batch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Feed batch N at every step, counted from 0.", rich_help_panel=_CHANGE
+        ),
+    ] = None,
+    skip_batch: Annotated[
+        int | None, typer.Option(metavar="N", help="Leave batch N out.", rich_help_panel=_CHANGE)
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a trace that is there.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
 ) -> None:
@@ -132,9 +154,19 @@ def command(
         "stacks": stacks,
         "seed": _checked_seed(seed),
         "deterministic": deterministic,
+        "learning_rate": _checked_rate(learning_rate),
+        "only_batch": _checked_batch(only_batch, what="--only-batch"),
+        "skip_batch": _checked_batch(skip_batch, what="--skip-batch"),
     }
     options = _options(output, config=config, preset=preset, overwrite=overwrite, quiet=quiet)
     options = replace(options, **{name: value for name, value in given.items() if value is not None})
+    if options.task is Task.OVERFLOW_CHECK:
+        free = config is None and preset is None
+        options = _overflow_options(options, given, overflow_nums, free=free)
+    elif overflow_nums is not None:
+        raise ConfigError("--overflow-nums goes with --task overflow_check")
+    if options.only_batch is not None and options.skip_batch is not None:
+        raise ConfigError("--only-batch and --skip-batch exclude each other")
     raise typer.Exit(launch(options, command or [], say=_say_nothing if quiet else note_line))
 
 
@@ -229,6 +261,33 @@ def _checked_seed(seed: int | None) -> int | None:
     if seed is not None and not 0 <= seed < 2**32:
         raise ConfigError(f"--seed {seed}: a whole number between 0 and {2**32 - 1} is wanted")
     return seed
+
+
+def _checked_rate(rate: float | None) -> float | None:
+    if rate is not None and not 0 <= rate < float("inf"):
+        raise ConfigError(f"--learning-rate {rate}: a number from 0 is wanted")
+    return rate
+
+
+def _checked_batch(number: int | None, *, what: str) -> int | None:
+    if number is not None and number < 0:
+        raise ConfigError(f"{what} {number}: the number of a batch is wanted, counted from 0")
+    return number
+
+
+def _overflow_options(
+    options: CaptureOptions, given: dict[str, Any], overflow_nums: int | None, *, free: bool
+) -> CaptureOptions:
+    """Every call of every step is watched unless a person says otherwise: finite steps leave nothing."""
+    from trueup.capture.config import for_overflow_check
+
+    known = -1 if options.overflow_nums is None else options.overflow_nums
+    options = for_overflow_check(options, known if overflow_nums is None else overflow_nums)
+    if free and given["steps"] is None:
+        options = replace(options, steps=StepSet())
+    if free and given["level"] is None:
+        options = replace(options, level=Level.MIX)
+    return options
 
 
 def _say_nothing(sentence: str) -> None:

@@ -70,6 +70,11 @@ class Adapter:
                 value = value.item() if value.numel() == 1 and not value.is_complex() else None
         return value if isinstance(value, (int, float)) else None
 
+    def overflows(self, *, skipped: bool) -> list[dict[str, Any]]:
+        """With task ``overflow_check``: where values that are not finite were made in the step under way."""
+        watch = self._engine.overflow
+        return [] if watch is None else watch.found(skipped=skipped)
+
     def end_step(self) -> None:
         """The step under way is over: forget everything tied to it."""
         self._engine.end_step()

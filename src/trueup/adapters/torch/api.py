@@ -121,6 +121,8 @@ def _captured(
                         engine.tensor(call, "forward", where, tensor)
                 if name in dropout.NAMES and "dropout" in engine.sink.options.store_values_of:
                     dropout.note(engine, call, args, kwargs or {}, result)
+                if engine.overflow is not None and engine.overflow.pending == call:
+                    engine.overflow.keep(call, "forward", tensors, results)
                 if engine.backward_on and engine.shallow and _grad_enabled():
                     gradients.at_api(engine, call, tracked, results, began)
         except Exception as error:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from trueup.adapters.base import Recorder, Sink
+from trueup.adapters.torch.overflow import OverflowWatch
 from trueup.adapters.torch.reentrant import Reentrant
 from trueup.adapters.torch.stacks import Stacks
 from trueup.adapters.torch.stats import Summariser
@@ -147,6 +148,7 @@ class Engine:
         self.scope = sink.scope
         self.stacks_on = options.stacks
         self.summariser = Summariser(sink)
+        self.overflow = OverflowWatch(self) if options.task.value == "overflow_check" else None
 
     # -- calls ------------------------------------------
 
@@ -224,6 +226,8 @@ class Engine:
         except Exception as error:
             row, reason = None, self._why_not(tensor, slot, error)
         sink.recorder.records.append((call, phase, slot, microbatch, row, tensor.requires_grad, reason))
+        if self.overflow is not None:
+            self.overflow.seen(call, phase, slot, row, tensor)
         if self.forcing is None:
             return None
         replaced: Tensor | None = self.forcing.seen(call, phase, slot, tensor, row)
@@ -281,6 +285,8 @@ class Engine:
         self.training.end_step()
         if self.forcing is not None:
             self.forcing.end_step()
+        if self.overflow is not None:
+            self.overflow.end_step()
         self._top_counts, self._top_microbatch = {}, -1
         self._global_counts = {}
         self._parameter_calls = {}

@@ -153,6 +153,9 @@ class _Node:
         for number, where in self._inputs:
             if gradients[number] is not None:
                 _record(engine, recorder, call, where, gradients[number])
+        if engine.overflow is not None and engine.overflow.pending == call:
+            kept = [(where, arriving[number]) for number, where in self._outputs]
+            engine.overflow.keep(call, "backward", [(w, g) for w, g in kept if g is not None])
 
 
 class _Use:

@@ -139,6 +139,10 @@ def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
         try:
             with _no_torch_function():
                 _leave(engine, frame, tracked, result)
+                if engine.overflow is not None and engine.overflow.pending == frame.call:
+                    engine.overflow.keep(
+                        frame.call, "forward", split_call(args, kwargs)[0], split_result(result)
+                    )
         except Exception as error:
             engine.failed(frame.name, error)
     return result

@@ -184,8 +184,21 @@ class Summariser:
     def _store(
         self, row: int, tensor: Tensor, dtype: str, shape: tuple[int, ...], phase: str, slot: str
     ) -> None:
+        if self._store_all or self._wanted(phase, slot, dtype):
+            self._store_bytes(row, tensor, dtype, shape, phase, slot)
+
+    def keep_values(self, row: int, tensor: Tensor, phase: str, slot: str) -> None:
+        """Keep the values of one row, whatever is kept of others."""
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        spec = CODES.get(tensor.dtype)
+        if spec is not None and tensor.layout is _STRIDED and not tensor.is_nested:
+            self._store_bytes(row, tensor, spec[1], tuple(tensor.shape), phase, slot)
+
+    def _store_bytes(
+        self, row: int, tensor: Tensor, dtype: str, shape: tuple[int, ...], phase: str, slot: str
+    ) -> None:
         recorder = self._sink.recorder
-        if not (self._store_all or self._wanted(phase, slot, dtype)) or recorder.has_values(row):
+        if recorder.has_values(row):
             return
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         if (

@@ -15,7 +15,7 @@ from trueup.capture.launch.environment import environment_from_options
 from trueup.capture.launch.outcome import has_all_steps, outcome_from_folder, sentences
 from trueup.capture.launch.place import is_first
 from trueup.capture.launch.process import run_command
-from trueup.capture.options import CaptureOptions
+from trueup.capture.options import CaptureOptions, Task
 
 NOTHING_CAPTURED = 2
 
@@ -68,4 +68,5 @@ def _conclude(
     if not outcome.seen and not existed:
         with contextlib.suppress(OSError):  # the program keeps its own files there
             options.output.rmdir()
-    return status or (0 if outcome.steps else NOTHING_CAPTURED)
+    looked = options.task is Task.OVERFLOW_CHECK and outcome.num_steps_run > 0
+    return status or (0 if outcome.steps or looked else NOTHING_CAPTURED)

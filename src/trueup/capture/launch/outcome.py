@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from trueup.capture.options import CaptureOptions, StepSet
+from trueup.capture.options import CaptureOptions, StepSet, Task
+from trueup.capture.overflow import overflow_sentences
 from trueup.store.layout import MANIFEST, whole_steps
 
 
@@ -54,6 +55,8 @@ def has_all_steps(options: CaptureOptions) -> bool:
 def sentences(outcome: CaptureOutcome, options: CaptureOptions, *, command: str) -> list[str]:
     """What to tell the person, most important first."""
     where = shown_path(outcome.output)
+    if options.task is Task.OVERFLOW_CHECK and outcome.num_steps_run:
+        return overflow_sentences(outcome.output, num_steps=outcome.num_steps_run, shown=where)
     if not outcome.steps:
         return _why_nothing(outcome, options, command=command)
     ranks = sorted({rank for there in outcome.steps.values() for rank in there})
