@@ -155,7 +155,7 @@ def _show(outcome: ReplayOutcome, command: Sequence[str]) -> None:
     from rich.text import Text
 
     console = Console()
-    console.print(_headline(outcome))
+    console.print(_headline(outcome), soft_wrap=True)
     for number, origin in enumerate(outcome.origins[:_NUM_SHOWN], start=1):
         console.print(Text(""))
         for line in _lines(number, origin):

@@ -68,6 +68,7 @@ class _Side:
             and call in planned
             and step.calls[call].mode == "train"
             and step.calls[call].name not in elsewhere
+            and (call, slot) in self._requires_grad
         }
 
     @cached_property
@@ -125,14 +126,16 @@ class _Side:
 
     @cached_property
     def _requires_grad(self) -> dict[Slot, bool | None]:
-        """Whether a forward tensor takes part in the graph, on the side that lacks its gradient."""
+        """Whether a forward tensor takes part in the graph, on the side that lacks its gradient; slots that
+        are not there at all are not here."""
         step = self._step
         if self._lacking == "target":
             return {slot: step.records[row][4] for slot, row in self._forward_record.items()}
         found = {}
         for slot, row in self._forward_record.items():
             other = self._partner.get(row)
-            found[slot] = None if other is None else self._theirs[other][3]
+            if other is not None:
+                found[slot] = self._theirs[other][3]
         return found
 
     @cached_property

@@ -276,6 +276,7 @@ def _joined(coarse: Origin, fine: Origin | None) -> Origin:
 
     return replace(
         coarse,
+        stage=min(coarse.stage, fine.stage, key=_STAGE_ORDER.index),
         site=fine.site,
         source=fine.source or coarse.source,
         reference_source=fine.reference_source or coarse.reference_source,

@@ -22,8 +22,10 @@ BOUND_SHARE = 0.25
 BIAS_Z = 8.0
 """standard errors; 4 times those of a benign variant where there is one"""
 BIAS_NOISE_FACTOR = 4.0
-BIAS_ROUNDOFFS = 0.125
+BIAS_ROUNDOFFS = 1 / 64
 """a scale nearer to 1 than so many unit roundoffs is nothing to act on"""
+BIAS_ACCUMULATED = 8 * 2.0**-24
+"""nor one that a constant rounded to float32 explains, or a sum kept in it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,8 @@ def _judged(
     tolerance, measured = _tolerance(step, noise, record, phase, slot, size, other)
     score = _score(relative, tolerance) if step.is_floating(record) else math.inf
     roundoff = step.roundoff(record) or 0.0
-    leans = z is not None and scale is not None and abs(scale - 1) > BIAS_ROUNDOFFS * roundoff
+    least = max(BIAS_ROUNDOFFS * roundoff, min(BIAS_ACCUMULATED, 8 * roundoff))
+    leans = z is not None and scale is not None and abs(scale - 1) > least
     allowed_z = _allowed_z(step, noise, phase, slot, other)
     biased = leans and z is not None and abs(z) > allowed_z
     if biased and score <= 1 and z is not None:

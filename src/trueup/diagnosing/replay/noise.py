@@ -60,7 +60,7 @@ def _sites(path: Path, reference: Trace) -> Iterable[tuple[Site, SiteNoise]]:
         replay, plan = Trace(path), read_plan(path / "plan")
     except TraceError as error:
         raise ConfigError(f"--noise-replay {path}: no replay in there ({error})") from error
-    if plan.reference.absolute() != reference.path.absolute():
+    if plan.reference.resolve() != reference.path.resolve():
         raise ConfigError(
             f"--noise-replay {path} was made against {plan.reference}, not against {reference.path}: "
             "replay the benign variant against this reference"
