@@ -77,7 +77,7 @@ def test_the_disk_fills_up_with_values(
     assert not list((tmp_path / "run").glob("**/*.writing-*"))
 
 
-@pytest.mark.parametrize(("after", "kept"), [(0, []), (2, []), (5, [0]), (9, [0, 1])])
+@pytest.mark.parametrize(("after", "kept"), [(0, []), (2, []), (5, [0]), (7, [0, 1])])
 def test_the_disk_fills_up_with_tables(
     after: int, kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -86,6 +86,22 @@ def test_the_disk_fills_up_with_tables(
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert list(Trace(tmp_path / "run").steps()) == kept
     assert not list((tmp_path / "run").glob("**/*.writing-*"))
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_tables_that_repeat_are_written_once_where_the_file_system_can_link(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links:
+        monkeypatch.setattr(writer.os, "link", Full(writer.os.link, 0))
+    assert same(captured(tmp_path / "run"))
+    trace = Trace(tmp_path / "run")
+    one, two = trace.read(1, 0), trace.read(2, 0)
+    assert one.calls.equals(two.calls)
+    assert one.stacks.equals(two.stacks)
+    assert not one.summaries.equals(two.summaries)
+    files = [tmp_path / "run" / f"step_00000{s}" / "rank_00000" / "calls.parquet" for s in (1, 2)]
+    assert files[0].samefile(files[1]) == links
 
 
 def test_the_disk_is_full_from_the_start(
@@ -178,7 +194,7 @@ OURS = {
     "output hooks": (gradients, "at_outputs"),
     "record": (Engine, "tensor"),
     "columns": (Recorder, "columns"),
-    "tables": (writer, "tables_from_columns"),
+    "tables": (writer, "write_table"),
     "finish": (RunWriter, "finish_step"),
     "store values": (Recorder, "store_values"),
 }

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ class RunWriter:
         self.rank = rank
         self._chunks: ChunkWriter | None = None
         self._building: Path | None = None
+        self._written: dict[str, tuple[Any, Path]] = {}
+        """table -> what the last whole step holds in it, and where"""
 
     def begin_run(self, manifest: dict[str, Any] | None) -> None:
         """Create the folder, and write ``manifest.json`` when this rank is the one that does.
@@ -109,9 +111,8 @@ class RunWriter:
             folder = self._under_way(step)
             if self._chunks is not None:
                 self._chunks.close()
-            for name, table in tables_from_columns(columns).items():
-                write_table(table, folder / f"{name}.parquet")
             final = layout.rank_dir(self.root, step, self.rank)
+            self._write_tables(columns, folder, final)
             if final.exists():
                 shutil.rmtree(final)
             folder.rename(final)
@@ -120,6 +121,21 @@ class RunWriter:
             raise
         self._chunks, self._building = None, None
         return final
+
+    def _write_tables(self, columns: StepColumns, folder: Path, final: Path) -> None:
+        """Calls and stacks are often those of the step before: then its file is linked, not written again."""
+        for name, build in _TABLES.items():
+            path = folder / f"{name}.parquet"
+            content = getattr(columns, name)
+            if content is None:
+                continue
+            if name not in ("calls", "stacks"):
+                write_table(build(columns), path)
+                continue
+            before, there = self._written.get(name, (None, path))
+            if before != content or not _linked(there, path):
+                write_table(build(columns), path)
+            self._written[name] = content, final / path.name
 
     def abandon_step(self) -> None:
         """Forget the step under way and remove what it left."""
@@ -161,20 +177,28 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     temporary.replace(path)
 
 
+def _linked(there: Path, path: Path) -> bool:
+    """Whether ``path`` is now the same file as ``there``; some file systems cannot do that."""
+    try:
+        os.link(there, path)
+    except OSError:
+        return False
+    return True
+
+
 def tables_from_columns(columns: StepColumns) -> dict[str, pa.Table]:
     """The four tables of a step, and that of a replay where there is one."""
-    calls = {"call": np.arange(len(columns.calls["name"]), dtype=np.int32), **columns.calls}
-    tables = {
-        "calls": _table(calls, schema.CALLS),
-        "records": _table(columns.records, schema.RECORDS),
-        "summaries": _summaries_table(columns),
-        "stacks": _table(
-            {"stack": list(columns.stacks), "frames": list(columns.stacks.values())}, schema.STACKS
-        ),
-    }
-    if columns.forced is not None:
-        tables["forced"] = _table(columns.forced, schema.FORCED)
-    return tables
+    return {name: build(columns) for name, build in _TABLES.items() if getattr(columns, name) is not None}
+
+
+def _calls_table(columns: StepColumns) -> pa.Table:
+    numbers = np.arange(len(columns.calls["name"]), dtype=np.int32)
+    return _table({"call": numbers, **columns.calls}, schema.CALLS)
+
+
+def _stacks_table(columns: StepColumns) -> pa.Table:
+    stacks = columns.stacks
+    return _table({"stack": list(stacks), "frames": list(stacks.values())}, schema.STACKS)
 
 
 def _table(columns: dict[str, Any], wanted: pa.Schema) -> pa.Table:
@@ -255,3 +279,13 @@ def _sketches(rows: np.ndarray[Any, Any], missing: np.ndarray[Any, Any]) -> pa.A
     raw = np.ascontiguousarray(rows["sketch"])
     validity = pa.py_buffer(np.packbits(~missing, bitorder="little").tobytes()) if missing.any() else None
     return pa.Array.from_buffers(kind, len(rows), [validity, pa.py_buffer(raw)])
+
+
+_TABLES: dict[str, Callable[[StepColumns], pa.Table]] = {
+    "calls": _calls_table,
+    "records": lambda columns: _table(columns.records, schema.RECORDS),
+    "summaries": _summaries_table,
+    "stacks": _stacks_table,
+    "forced": lambda columns: _table(columns.forced or {}, schema.FORCED),
+}
+"""field of ``StepColumns`` -> its table; a field that is None has none"""

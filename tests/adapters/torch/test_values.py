@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,7 +178,33 @@ def _written_by_storage(hidden: Tensor) -> Tensor:
     return hidden
 
 
-WRITES = [_written_by_numpy, _written_by_data, _written_through_a_view, _written_by_storage]
+def _written_in_the_storage(hidden: Tensor) -> Tensor:
+    flat = torch.full((1,), 12345.0).untyped_storage()
+    at = (17 * 128 + 31) * 4
+    storage = hidden.detach().untyped_storage()
+    for i in range(4):
+        storage[at + i] = flat[i]
+    return hidden
+
+
+def _written_in_a_thread(hidden: Tensor) -> Tensor:
+    def write() -> None:
+        hidden.detach().numpy()[17, 31] = 12345.0
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    return hidden
+
+
+WRITES = [
+    _written_by_numpy,
+    _written_by_data,
+    _written_through_a_view,
+    _written_by_storage,
+    _written_in_the_storage,
+    _written_in_a_thread,
+]
 
 
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])

@@ -1,7 +1,7 @@
 """API calls: one permanent function mode that looks at one flag while idle.
 
-It is there only when API calls are among the sites, entered once per thread and never left (leaving and entering makes compiled code recompile), except around modules whose inference fast
-path would notice it.
+It is there only when API calls are among the sites. It is entered once per thread and never left (leaving and
+entering makes compiled code recompile), except around modules whose inference fast path would notice it.
 """
 
 from __future__ import annotations

@@ -45,6 +45,10 @@ def _escaped(holder: Any) -> None:
     engine = _engine
     if engine is None or not engine.sink.active or engine.in_optimizer or engine.local.opaque:
         return
+    if isinstance(holder, torch.TypedStorage):
+        holder = holder._untyped_storage
+    if not isinstance(holder, (torch.Tensor, torch.UntypedStorage)):
+        return
     with engine.lock:
         engine.summariser.distrust(holder)
 
@@ -53,7 +57,8 @@ def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def escaping(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_compiling():
-            _escaped(self)
+            for holder in (self, *args[:1]):  # ``set_`` and ``_swap_data_ptr_`` share the memory of another
+                _escaped(holder)
         return original(self, *args, **kwargs)
 
     return escaping

@@ -201,8 +201,7 @@ def _consumers(tracked: Edges, roots: list[Any], began: int) -> list[tuple[Any, 
             continue
         seen.add(node)
         slots = []
-        number = 0
-        for edge in node.next_functions:
+        for number, edge in enumerate(node.next_functions):
             where = wanted.get(edge)
             if where is None and leaves and edge[0] is not None:
                 where = _slot_of(edge[0], edge[1], leaves)
@@ -210,7 +209,6 @@ def _consumers(tracked: Edges, roots: list[Any], began: int) -> list[tuple[Any, 
                 slots.append((number, where))
             elif (after := edge[0]) not in seen and after._sequence_nr() >= began:
                 todo.append(after)
-            number += 1
         if slots:
             found.append((node, slots))
     return found
