@@ -1,4 +1,4 @@
-# trueup's vocabulary: demo, test, check, bench, docs. Each sets up what it needs in .venv, once.
+# trueup's vocabulary: demo, test, check, bench, zoo, docs. Each sets up what it needs in .venv, once.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ RUN_STAMP := $(VENV)/.ready-run
 DEV_STAMP := $(VENV)/.ready-dev
 INPUTS := pyproject.toml constraints.txt src/trueup/numerics/_kernels.c $(SETUP)
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test check bench zoo docs clean
 
 demo: $(RUN_STAMP)
 	@$(BIN)/python examples/demo.py
@@ -21,6 +21,9 @@ check: $(DEV_STAMP)
 
 bench: $(DEV_STAMP)
 	@$(BIN)/python benchmarks/run_all.py
+
+zoo: $(DEV_STAMP)
+	@$(BIN)/python bugzoo/zoo.py
 
 docs: $(DEV_STAMP)
 	@$(BIN)/python docs/images/make_screenshot.py

@@ -1,0 +1,156 @@
+"""Run the whole collection through trueup's public commands and write ``bugzoo/SCOREBOARD.md``.
+
+An interrupted run goes on where it was, as long as neither trueup nor the collection has changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[0] = str(ROOT)
+
+from bugzoo.entries import HELD_OUT, TUNING, Entry, entries  # noqa: E402
+from bugzoo.scoreboard import msprobe  # noqa: E402
+from bugzoo.scoreboard.answers import Answer  # noqa: E402
+from bugzoo.scoreboard.board import Row, board  # noqa: E402
+from bugzoo.scoreboard.runs import MODES, REPLAY, Runs, What, write  # noqa: E402
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument(
+        "--only", metavar="NAME", nargs="+", help="only these entries: shown, not written to the board"
+    )
+    parser.add_argument("--part", choices=(TUNING, HELD_OUT), help="only this part: shown, not written")
+    parser.add_argument("--base", metavar="NAME", nargs="+", help="only these programs: shown, not written")
+    parser.add_argument("--passive", action="store_true", help="without replay")
+    parser.add_argument("--no-noise", action="store_true", help="without noise profiles")
+    parser.add_argument("--no-others", action="store_true", help="without msprobe and loss curves")
+    parser.add_argument("--jobs", type=int, default=2, help="entries at a time")
+    parser.add_argument("--fresh", action="store_true", help="forget what an interrupted run left")
+    parser.add_argument("--board", type=Path, default=HERE / "SCOREBOARD.md")
+    return parser
+
+
+def main() -> int:
+    """Run, print a line an entry, write the board; 1 where a control raised an alarm or an entry failed."""
+    given = arguments().parse_args()
+    chosen = chosen_entries(given.only, given.part, given.base)
+    what = What(replay=not given.passive, noise=not given.no_noise, others=not given.no_others)
+    if what.others and msprobe.home() is None:
+        print(
+            "msprobe is not set up, its column stays empty: benchmarks/setup_msprobe.sh makes its environment"
+        )
+    folder = ROOT / "out" / "zoo" / fingerprint(what)
+    for old in (ROOT / "out" / "zoo").glob("*"):
+        if old != folder or given.fresh:
+            shutil.rmtree(old, ignore_errors=True)
+    raw = run_all(
+        chosen, Runs(folder, what), folder / "answers", jobs=given.jobs, fresh=given.only is not None
+    )
+    if len(chosen) == len(entries()):
+        given.board.write_text(board(raw), encoding="utf-8")
+        text = json.dumps(raw, indent=1, ensure_ascii=False)
+        given.board.with_name("scoreboard.json").write_text(text + "\n", encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        print(f"written: {given.board}")
+    else:
+        print(board(raw).split("## Faults")[0].split("## Figures\n")[1])
+    rows = [Row(entry=entries()[one["entry"]], raw=one) for one in raw]
+    alarms = sum(bool(row.judged(mode).false_alarm) for row in rows for mode in MODES)
+    failed = sum(
+        (a := row.answer(mode)) is not None and a.state == "failed" for row in rows for mode in MODES
+    )
+    return 1 if alarms or failed else 0
+
+
+def chosen_entries(only: list[str] | None, part: str | None, base: list[str] | None) -> list[Entry]:
+    """What to run, programs together.
+
+    Raises:
+        SystemExit: a name is none of the collection's.
+    """
+    unknown = sorted(set(only or ()) - set(entries()))
+    if unknown:
+        raise SystemExit(f"no entry {', '.join(unknown)}; python bugzoo/train.py --list shows all")
+    found = [
+        entry
+        for entry in entries().values()
+        if (only is None or entry.name in only)
+        and part in (None, entry.part)
+        and (base is None or entry.base in base)
+    ]
+    return sorted(found, key=lambda entry: entry.base)
+
+
+def fingerprint(what: What) -> str:
+    """Of all code that takes part, and of what is asked for: answers of other code are not gone on from."""
+    digest = hashlib.sha256(repr(what).encode())
+    for folder in (ROOT / "src" / "trueup", HERE):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".py", ".yaml", ".c") and "scoreboard" not in path.parts:
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def run_all(
+    chosen: list[Entry], runs: Runs, answers: Path, *, jobs: int, fresh: bool
+) -> list[dict[str, object]]:
+    """Every entry's answers, in the collection's order."""
+    began, done = time.perf_counter(), dict[str, dict[str, object]]()
+    for entry in chosen:
+        path = answers / f"{entry.name}.json"
+        if path.exists() and not fresh:
+            done[entry.name] = json.loads(path.read_text(encoding="utf-8"))
+    if done:
+        print(f"{len(done)} of {len(chosen)} entries were run before the interruption")
+    left = [entry for entry in chosen if entry.name not in done]
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(runs.entry, entry): entry for entry in left}
+        for number, future in enumerate(as_completed(waiting), start=1):
+            entry, said = waiting[future], future.result()
+            write(answers / f"{entry.name}.json", said)
+            done[entry.name] = said
+            minutes = (time.perf_counter() - began) / 60
+            print(f"{number:3}/{len(left)} {minutes:5.1f} min  {line(entry, said)}", flush=True)
+    return [done[name] for name in entries() if name in done]
+
+
+def line(entry: Entry, said: dict[str, object]) -> str:
+    """One entry in a terminal."""
+    row, words = Row(entry=entry, raw=said), []
+    for mode in MODES:
+        answer = row.answer(mode)
+        if answer is not None:
+            words.append(f"{mode}: {_verdict(row, mode, answer)}")
+    return f"{entry.name} ({entry.base}; {said['seconds']} s)  " + "; ".join(words)
+
+
+def _verdict(row: Row, mode: str, answer: Answer) -> str:
+    if answer.state != "ran":
+        return answer.state
+    judged = row.judged(mode)
+    if row.entry.is_benign:
+        return "FALSE ALARM" if judged.false_alarm else str(answer.outcome)
+    wrong = [name for name in ("stage", "site", "kind") if getattr(judged, name) is False]
+    if mode not in (MODES[2], REPLAY):
+        wrong = [name for name in wrong if name != "kind"]
+    if not wrong:
+        return "right"
+    first = answer.named[0] if answer.named else None
+    said = f"{first.stage} {first.site or 'root'} {first.kinds[:1]}" if first else answer.outcome
+    return f"wrong {'+'.join(wrong)} ({said})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
