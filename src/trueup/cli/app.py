@@ -12,6 +12,7 @@ import typer
 from trueup import __version__
 from trueup.cli import capture, check_run, compare, diagnose, export, inspect, noise, replay
 from trueup.cli.printing import error_line, hint_line
+from trueup.cli.replay_gradients import with_gradients_named
 from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError
 
 _DEBUG = "TRUEUP_DEBUG"
@@ -62,6 +63,8 @@ def run(argv: list[str]) -> int:
     verb = next((word for word in argv if not word.startswith("-")), "")
     if verb == "capture":
         argv = capture.with_scope_joined(argv)
+    if verb == "replay":
+        argv = with_gradients_named(argv)
     try:
         status = app(args=argv, prog_name="trueup", standalone_mode=False)
     except BrokenPipeError:

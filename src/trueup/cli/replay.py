@@ -65,6 +65,15 @@ def command(
     refine: Annotated[
         bool, typer.Option(help="Run again at API level inside the modules that were found.")
     ] = True,
+    gradients: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[DIR]",
+            help="Put in nothing but the reference's gradients, before clipping and the optimizer; or those of "
+            "a folder of grad_1.npy, grad_2.npy, ...",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a replay that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
@@ -74,6 +83,20 @@ def command(
     With --json the program's own output goes to standard error. Exit status 0: nothing differs;
     1: something does; 2: bad use, or undecided.
     """
+    if gradients is not None:
+        from trueup.cli.replay_gradients import replay_gradients
+
+        say = (lambda _: None) if quiet or as_json else note_line
+        status = replay_gradients(
+            gradients,
+            reference=reference,
+            output=output,
+            target=target,
+            command=command or [],
+            overwrite=overwrite,
+            say=say,
+        )
+        raise typer.Exit(status)
     from trueup.diagnosing.replay import ReplayOutcome, run_replay
 
     if reference is None:

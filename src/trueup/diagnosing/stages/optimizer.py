@@ -70,7 +70,8 @@ class OptimizerStage:
             findings = [
                 finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)
             ]
-        if not findings and agreement is not None and not agreement[0]:
+        alone = all(o.stage not in (Stage.WEIGHTS, Stage.REDUCTION) for o in context.earlier if o.findings)
+        if not findings and alone and agreement is not None and not agreement[0]:
             findings = [_unnamed(context, agreement[1])]
         return _outcome(context, findings, said, agreement)
 
