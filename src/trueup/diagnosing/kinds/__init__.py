@@ -69,7 +69,7 @@ _log = logging.getLogger(__name__)
 
 
 def name_kinds(evidence: Evidence) -> tuple[Kind, ...]:
-    """Kinds that the evidence speaks for, best first; empty where none does.
+    """Kinds that the evidence speaks for, best first; empty where none does, and for equal bits.
 
     Confidences are on one scale: about 0.95 where a kind explains every element to rounding, 0.7 to 0.9 where
     only sketches or the calls around the origin speak for it, below 0.5 where it is a guess. NaN, infinities,
@@ -81,6 +81,9 @@ def name_kinds(evidence: Evidence) -> tuple[Kind, ...]:
         ['constant_argument', 'wrong_scale']
     """
     found: list[Kind] = []
+    target, reference = evidence.target, evidence.reference
+    if target is not None and reference is not None and target.same_bits(reference):
+        return ()
     with np.errstate(all="ignore"):
         for name, rule in RULES.items():
             try:
