@@ -69,8 +69,8 @@ def command(
         str | None,
         typer.Option(
             metavar="[DIR]",
-            help="Put in nothing but the reference's gradients, before clipping and the optimizer; or those of "
-            "a folder of grad_1.npy, grad_2.npy, ...",
+            help="Put in nothing but the reference's gradients, before clipping and the optimizer; or those "
+            "of a folder of grad_1.npy, grad_2.npy, ...",
             rich_help_panel=_WHAT,
         ),
     ] = None,
@@ -251,5 +251,6 @@ def _next(outcome: ReplayOutcome, command: Sequence[str]) -> str:
     if outcome.origins and not outcome.can_refine:
         return f"trueup capture --level mix --task tensor --overwrite -o {reference} -- REFERENCE'S COMMAND"
     if outcome.origins:
-        return f"trueup compare {output} {reference} -o {output}/compare"
+        free = output / "free" if (output / "free").exists() else output
+        return f"trueup diagnose {free} {reference} --replayed {output} -o {output}/diagnosis"
     return f"trueup replay --gradients --reference {reference} -o {output}-gradients {again}"

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
+import torch
+from torch import Tensor, nn
 
+from tests.adapters.torch import loops
 from tests.adapters.torch.loops import LOOPS, Result
 from tests.adapters.torch.odd import odd
+from tests.adapters.torch.reading import Captured
 from tests.adapters.torch.test_bit_identity import assert_same_bits
 from tests.diagnosing.replaying import replay, sites, states
+from trueup.diagnosing.replay import origins
 
 pytestmark = pytest.mark.torch
 
@@ -21,9 +30,7 @@ ALL = {**LOOPS, "odd": odd}
 def test_replaying_a_run_on_itself(loop: str, level: str, tmp_path: Path) -> None:
     expected: Result = ALL[loop]()
     found: list[Result] = []
-    made, _, plan = replay(
-        tmp_path, ALL[loop], lambda: found.append(ALL[loop]()), level=level, steps="0-1"
-    )
+    made, _, plan = replay(tmp_path, ALL[loop], lambda: found.append(ALL[loop]()), level=level, steps="0-1")
     assert list(made.steps()) == [0, 1]
     for step in (0, 1):
         assert set(states(made, step)) == {"equal"}, sites(made, step).filter(state="replaced")
@@ -32,3 +39,86 @@ def test_replaying_a_run_on_itself(loop: str, level: str, tmp_path: Path) -> Non
         planned = next(p for p in plan.steps if p.step == step)
         assert made.forced(step, 0).height >= planned.num_forced
     assert_same_bits(found[-1], expected)
+
+
+# -- an input used several times ------------------------------------------
+
+
+class Uses(nn.Module):
+    """Its input goes three ways; ``factor`` is what the first way's gradient is wrongly multiplied with."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return WrongBack.apply(x, self.factor) + x * x.exp()
+
+
+class WrongBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0] * 2 * ctx.factor, None
+
+
+@pytest.mark.parametrize("factor", [1.01, 1e6, math.nan, 0.0])
+def test_only_the_call_that_errs_differs_however_large_its_error(factor: float, tmp_path: Path) -> None:
+    def train(factor: float) -> Callable[[], None]:
+        def run() -> None:
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), Uses(factor), nn.Linear(8, 1))
+            optimizer = torch.optim.SGD(model.parameters(), 0.0)
+            model(torch.randn(16, 8)).square().mean().backward()
+            optimizer.step()
+
+        return run
+
+    made, reference, _ = replay(tmp_path, train(1.0), train(factor))
+    assert [o.module for o in origins(made.path, reference.path)] == ["2"]
+    wrong = sites(made).filter(phase="backward", state="replaced", name="2")
+    assert wrong["slot"].to_list() == ["input.0"]
+    others = sites(made).filter(pl.col("name") != "2", pl.col("state") != "equal")
+    assert all(e < 1e-6 for e in (others["difference"] / others["norm"]).to_list())
+
+
+def test_values_that_differed_stay_with_the_replay(tmp_path: Path) -> None:
+    """What kinds of faults are told by: the program's own tensor, before it was overwritten."""
+    made, reference, _ = replay(tmp_path, LOOPS["plain"], lambda: with_a_scale(1.5))
+    row = sites(made).filter(phase="forward", slot="output.0", name="layers.1.ln2").row(0, named=True)
+    assert row["state"] == "replaced"
+    mine, theirs = Captured(made.path), Captured(reference.path)
+    actual = mine.values(mine.records[row["record"]])
+    expected = theirs.values(theirs.records[row["reference_record"]])
+    torch.testing.assert_close(actual, expected * 1.5)
+    assert row["scale"] == pytest.approx(1.5)
+    equal = sites(made).filter(state="equal").row(0, named=True)
+    assert mine.records[equal["record"]]["summary"]["tensor"] is None
+
+
+def with_a_scale(factor: float) -> None:
+    """The plain loop, one norm's output too large."""
+
+    class Scaled(nn.LayerNorm):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * factor
+
+    def change(model: nn.Module) -> None:
+        model.layers[1].ln2.__class__ = Scaled  # type: ignore[index,union-attr]
+
+    made = loops.GPT
+
+    class Changed(made):  # type: ignore[misc,valid-type]
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            change(self)
+
+    loops.GPT = Changed  # type: ignore[misc]
+    try:
+        LOOPS["plain"]()
+    finally:
+        loops.GPT = made  # type: ignore[misc]

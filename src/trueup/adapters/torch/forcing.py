@@ -134,9 +134,10 @@ class Forcing:
     ) -> Tensor | None:
         local = getattr(tensor, "_local_tensor", tensor)
         why_not = _incomparable(local, entry)
-        expected = None
+        expected = same = None
         if why_not is None:
-            if self._same_digest(local, row, entry):
+            same = self._same_digest(local, row, entry)
+            if same:
                 self._note(call, phase, slot, EQUAL, None, NOTHING, entry)
                 return None
             assert self._plan is not None
@@ -147,7 +148,7 @@ class Forcing:
             return None
         expected = expected.to(device=local.device)
         wanted = expected.to(local.dtype)
-        if same_bits(local, wanted):
+        if same is None and same_bits(local, wanted):
             self._note(call, phase, slot, EQUAL, None, NOTHING, entry)
             return None
         found = measured(local, expected, entry.norm)
@@ -161,12 +162,12 @@ class Forcing:
         self._overwrite(call, slot, tensor, wanted)
         return None
 
-    def _same_digest(self, local: Tensor, row: int | None, entry: Entry) -> bool:
-        """Whether summaries alone say that the bits are the same."""
+    def _same_digest(self, local: Tensor, row: int | None, entry: Entry) -> bool | None:
+        """Whether summaries alone say that the bits are the same; None where they do not tell."""
         if row is None or entry.digest is None or entry.dtype != _name(local.dtype):
-            return False
+            return None
         summary = self.engine.sink.recorder.view(row)
-        return bool(summary["flags"] & HAS_DIGEST) and int(summary["digest"]) == entry.digest
+        return int(summary["digest"]) == entry.digest if summary["flags"] & HAS_DIGEST else None
 
     def _why_not(self, call: int, phase: str, slot: str, tensor: Tensor, entry: Entry) -> str | None:
         """Why a record that differs keeps the program's values; None: it does not."""

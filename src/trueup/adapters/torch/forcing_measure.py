@@ -99,11 +99,11 @@ def _bias(found: PairMetrics, expected: Tensor) -> float | None:
     a, residual = found.scale, found.residual
     if a is None or residual is None or residual >= 1 or found.num_compared < MIN_ELEMENTS:
         return None
-    squares = expected.detach().float().square()
-    fourth = float(squares.square().sum(dtype=torch.float64))
+    squares = expected.detach().float().square().reshape(-1)
+    fourth = float(torch.dot(squares, squares))
     if not 0 < fourth < math.inf:
         return None
-    count = float(squares.sum(dtype=torch.float64)) ** 2 / fourth
+    count = float(squares.sum()) ** 2 / fourth
     if count < MIN_ELEMENTS:
         return None
     spread = residual * abs(a) / math.sqrt(1 - residual**2)
