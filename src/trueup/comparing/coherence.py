@@ -51,11 +51,12 @@ def judge_coherence(
     dims = np.array([len(shape) for shape in rows.match.words.shape] + [0])[rows.reference.shape]
     known &= (dims >= 2) & rows.phase_is(*PHASES, "param") & ~np.isnan(noise.bias)
     bias = np.where(known, np.abs(scale - 1.0), 0.0)
-    bound = factor * K * np.fmax(SITE * noise.bias, _spread(rows, metrics, noise, known) * error)
+    spread = _spread(rows, metrics, noise, known) * np.where(known, error, 0.0)
+    bound = factor * K * np.fmax(SITE * noise.bias, spread)
     flagged = known & (bias > bound) & (verdict.status == WITHIN) & ~rows.phase_is("param")
     flagged &= ~rows.phase_is("optimizer") | _is_slot(rows, "param")
     verdict.status[flagged] = DIFFERENT
-    verdict.score[flagged] = (bias / bound)[flagged]
+    verdict.score[flagged] = bias[flagged] / bound[flagged]
     for row in np.flatnonzero(flagged).tolist():
         verdict.reasons[row] = (
             f"within noise by size, but the target is the reference times 1 {scale[row] - 1.0:+.2g}; reruns "

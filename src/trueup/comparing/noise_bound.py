@@ -7,7 +7,7 @@
 - u * scale: one rounding of the coarser dtype of both sides, of the record or of its operands where they are
   larger (tolerance.py): noise below the dtype's own rounding is luck.
 - Where everything before is bit-equal, the rounding bound holds if it is tighter: noise that has not come in
-  cannot go out.
+  cannot go out. Noise of plain repeats can: it arises at the site, or before the first record.
 - Where the reference differs from itself by more than LOTTERY (a gradient that is 0 but for rounding, a
   routing decision near a tie) the measured size is one draw: the rounding bound holds if it is wider.
 - Updates follow from the gradients that came in and are judged so (history.py); the profile can only widen
@@ -41,7 +41,9 @@ def noise_bound(rows: Rows, metrics: Metrics, rounding: Bound, noise: StepNoise,
     measured = measured_size(rows, metrics, noise)
     floor = _own_roundoff(rows) * rounding.scale
     bound = factor * K * np.fmax(measured, floor)
-    bound = np.where(rounding.depth == 0, np.minimum(bound, rounding.absolute), bound)
+    spontaneous = factor * K * np.nan_to_num(_as_norm(rows, metrics, noise.repeat))
+    untouched = np.fmax(np.fmin(bound, rounding.absolute), spontaneous)
+    bound = np.where(rounding.depth == 0, untouched, bound)
     bound = np.where(noise.size > LOTTERY, np.fmax(bound, rounding.absolute), bound)
     known = ~np.isnan(measured) & ~np.isnan(bound) & rows.phase_is(*PHASES)
     return np.where(known, bound, rounding.absolute)
@@ -57,8 +59,13 @@ def widen_updates(
 
 def measured_size(rows: Rows, metrics: Metrics, noise: StepNoise) -> Floats:
     """Noise as a norm, with the allowance for small tensors; NaN where none was measured."""
+    return _as_norm(rows, metrics, noise.size)
+
+
+def _as_norm(rows: Rows, metrics: Metrics, relative: Floats) -> Floats:
     numel = np.maximum(np.nan_to_num(rows.reference.numel, nan=1.0), 1.0)
-    return np.asarray(noise.size * metrics.norm * (1.0 + SMALL / np.sqrt(numel)))
+    with np.errstate(invalid="ignore"):  # infinite noise of a tensor that is 0
+        return np.asarray(relative * metrics.norm * (1.0 + SMALL / np.sqrt(numel)))
 
 
 def floor_of_rows(rows: Rows, noise: StepNoise | None) -> Floats:

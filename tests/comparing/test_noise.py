@@ -1,0 +1,173 @@
+"""A noise profile is read, refused where it is not one, and sets the bounds of a comparison."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.comparing.traces import Change, network
+from trueup.comparing.noise import SCHEMA, NoiseProfile
+from trueup.comparing.options import CompareOptions
+from trueup.comparing.run import compare
+from trueup.diagnosing.noise import NoiseFold
+from trueup.errors import TraceError
+from trueup.store import Trace
+
+
+def noisy(seed: int, size: float) -> Change:
+    """Every tensor but the weights off by noise of a given size."""
+    generator = np.random.default_rng(seed)
+
+    def change(site: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if site.startswith(("param", "new")):
+            return array
+        return (array * (1 + size * generator.standard_normal(array.shape))).astype(np.float32)
+
+    return change
+
+
+def measured(folder: Path, size: float, *, repeats_move: bool = False) -> Path:
+    """A reference whose reruns move by ``size``, with its profile; plain repeats too where asked for."""
+    reference = network().write(folder / "reference", run_id="first")
+    fold = NoiseFold(reference)
+    for seed in range(3):
+        fold.add(network(noisy(seed, size)).write(folder / f"rerun{seed}"), perturbed=True)
+    repeat = network(noisy(7, size)) if repeats_move else network()
+    fold.add(repeat.write(folder / "repeat"), perturbed=False)
+    fold.profile(command=["python", "train.py"]).write(folder / "reference")
+    return folder / "reference"
+
+
+def test_a_profile_says_how_far_each_record_moves(tmp_path: Path) -> None:
+    profile = NoiseProfile.read(measured(tmp_path, 1e-4))
+    assert profile.num_runs == 4
+    assert dict(profile.table.schema) == {name: kind() for name, kind in SCHEMA.items()}
+    forward = profile.table.filter((pl.col("phase") == "forward") & pl.col("place").str.ends_with("linear#0"))
+    assert forward.height == 3
+    assert (forward["repeat"] == 0).all()
+    assert forward["perturbed"].is_between(0.5e-4, 3e-4).all()
+    assert (forward["num_runs"] == 4).all()
+    weights = profile.table.filter(pl.col("phase") == "param")
+    assert (weights["perturbed"] == 0).all()
+
+
+def test_gain_is_noise_out_over_noise_in_and_null_for_roots(tmp_path: Path) -> None:
+    table = NoiseProfile.read(measured(tmp_path, 1e-4)).table
+    outputs = table.filter((pl.col("phase") == "forward") & (pl.col("slot") == "output.0"))
+    layer = outputs.filter(pl.col("place").str.ends_with("layers.1#0"))
+    root = outputs.filter(pl.col("place") == "0|train|module|#0")
+    assert 0.2 < layer["gain"][0] < 5
+    assert root["gain"].to_list() == [None]
+    leaving = table.filter((pl.col("phase") == "backward") & (pl.col("slot") == "input.0"))
+    assert leaving["gain"].null_count() == 0
+
+
+@pytest.mark.parametrize(("size", "agrees"), [(1e-4, True), (1e-3, False)])
+def test_measured_noise_decides(tmp_path: Path, size: float, agrees: bool) -> None:
+    reference = measured(tmp_path, 1e-4, repeats_move=True)
+    network(noisy(99, size)).write(tmp_path / "target")
+    result = compare(tmp_path / "target", reference)
+    assert (result.exit_code == 0) is agrees
+    assert result.summary["tolerance"]["origin"] == "measured noise, 4 reruns"
+    assert result.summary["options"]["noise"] is True
+    without = compare(tmp_path / "target", reference, options=CompareOptions(noise=False))
+    assert without.exit_code == 1
+    assert "trueup noise" in without.summary["tolerance"]["origin"]
+    named = compare(tmp_path / "target", reference, options=CompareOptions(noise=reference))
+    assert named.summary["verdict"] == result.summary["verdict"]
+
+
+def test_noise_below_rounding_makes_no_alarm(tmp_path: Path) -> None:
+    def rounding(site: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.nextafter(array, np.float32(9)) if site.startswith(("out", "gin", "linear")) else array
+
+    reference = measured(tmp_path, 0.0)
+    assert NoiseProfile.read(reference).table["perturbed"].max() == 0
+    network(rounding).write(tmp_path / "target")
+    result = compare(tmp_path / "target", reference)
+    assert result.exit_code == 0, result.summary["verdict"]
+    assert result.summary["counts"]["within_noise"] > 0
+
+
+def test_a_common_factor_below_the_noise_is_seen(tmp_path: Path) -> None:
+    from tests.comparing.traces import Recorder
+    from trueup.comparing.attribution import origins
+
+    def run(seed: int, factor: float = 1.0) -> Recorder:
+        out, draw = Recorder(), np.random.default_rng(seed)
+        exact = np.random.default_rng(0).standard_normal((6, 64, 64))
+        root = out.call("module", "", type_="Net")
+        for layer in range(6):
+            module = out.call("module", f"layers.{layer}", root, "Linear")
+            array = exact[layer] * (1 + 1e-2 * draw.standard_normal((64, 64)))
+            array = array * factor if layer == 3 else array
+            out.record(module, "forward", "output.0", array.astype(np.float32))
+        return out
+
+    reference = run(0).write(tmp_path / "reference", values=True)
+    fold = NoiseFold(reference)
+    for seed in (1, 2, 3):
+        fold.add(run(seed).write(tmp_path / f"rerun{seed}", values=True), perturbed=seed > 1)
+    fold.profile(command=["python"]).write(tmp_path / "reference")
+    run(9).write(tmp_path / "benign", values=True)
+    assert compare(tmp_path / "benign", tmp_path / "reference").exit_code == 0
+    run(9, 1.008).write(tmp_path / "target", values=True)
+    compare(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
+    found = origins(tmp_path / "out")
+    assert [origin.module for origin in found] == ["layers.3"]
+    assert "times 1 +0.00" in " ".join(found[0].evidence)
+    assert found[0].bias_z is not None
+    assert found[0].bias_z > 5
+
+
+def test_what_is_no_profile_is_refused(tmp_path: Path) -> None:
+    reference = measured(tmp_path, 1e-4)
+    facts, table = reference / "noise" / "profile.json", reference / "noise" / "profile.parquet"
+    network().write(tmp_path / "target")
+    good = facts.read_text()
+    with pytest.raises(TraceError, match="no noise profile in"):
+        NoiseProfile.read(tmp_path / "target")
+    for text, said in (("{", "cannot be read"), (json.dumps({"schema_version": 0}), "version 0")):
+        facts.write_text(text)
+        with pytest.raises(TraceError, match=said):
+            compare(tmp_path / "target", reference)
+    facts.write_text(good)
+    pl.DataFrame({"step": [0]}).write_parquet(table)
+    with pytest.raises(TraceError, match="lacks the columns"):
+        compare(tmp_path / "target", reference)
+    table.write_bytes(b"PAR1")
+    with pytest.raises(TraceError, match="measure it again"):
+        compare(tmp_path / "target", reference)
+    assert compare(tmp_path / "target", reference, options=CompareOptions(noise=False)).exit_code == 0
+
+
+def test_a_profile_of_an_earlier_run_is_refused(tmp_path: Path) -> None:
+    reference = measured(tmp_path, 1e-4)
+    manifest = reference / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"first"', '"second"'))
+    network().write(tmp_path / "target")
+    with pytest.raises(TraceError, match="measured on another run"):
+        compare(tmp_path / "target", reference)
+
+
+def test_noise_that_has_not_come_in_does_not_go_out(tmp_path: Path) -> None:
+    reference = measured(tmp_path, 1e-4)
+    network(noisy(99, 1e-4)).write(tmp_path / "target")
+    verdict = compare(tmp_path / "target", reference).summary["verdict"]
+    assert verdict["where"] == "(root) · input.0"
+
+
+def test_steps_the_profile_lacks_are_judged_by_the_dtype_bound(tmp_path: Path) -> None:
+    reference = measured(tmp_path, 1e-4, repeats_move=True)
+    network().write(reference, step=1, run_id="first")
+    for step in (0, 1):
+        network(noisy(99, 1e-4)).write(tmp_path / "target", step=step)
+    result = compare(tmp_path / "target", reference)
+    assert any("step 1, rank 0: not in the noise profile" in note for note in result.summary["notes"])
+    assert result.summary["verdict"]["step"] == 1
+    assert Trace(reference).steps() == {0: [0], 1: [0]}
