@@ -109,6 +109,9 @@ class Adapter(Protocol):
     def overflows(self, *, skipped: bool) -> list[dict[str, Any]]:
         """With task ``overflow_check``: where values that are not finite were made in the step under way."""
 
+    def unkept(self) -> list[str]:
+        """Changes of the run that were asked for and did not happen; asked once the run is over."""
+
     def end_step(self) -> None:
         """The step under way is over: forget everything tied to it."""
 

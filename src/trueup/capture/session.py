@@ -23,6 +23,7 @@ from typing import Any
 from trueup import __version__, adapters
 from trueup.adapters.base import Adapter
 from trueup.capture.clock import StepClock
+from trueup.capture.long_run import changes
 from trueup.capture.options import CaptureOptions, Task
 from trueup.capture.overflow import overflow_sentence
 from trueup.capture.recorder import Recorder
@@ -101,6 +102,7 @@ class Session:
         self._num_failures = 0
         self._limits: dict[str, None] = {}
         self._overflows: list[dict[str, Any]] = []
+        self._unkept: list[str] = []
         self._scalars: dict[str, Any] = {}
         self._writer: RunWriter | None = None
         self._pid = os.getpid()
@@ -175,6 +177,9 @@ class Session:
                     f"the program ended by {died.__name__} in step {self.clock.step}; that step is partial"
                 )
             self._end_step()
+            self._unkept = self.adapter.unkept()
+            for sentence in self._unkept:
+                self.limit(sentence)
             self._finish()
         self._started = self.active = False
         self._aside = "closed"
@@ -404,6 +409,9 @@ class Session:
                 line[name] = (
                     self.adapter.item(value) if not isinstance(value, (dict, list, bool, str)) else value
                 )
+        received = [n for n in map(self.adapter.item, noted.get("_received_norms", [])) if n is not None]
+        if received:
+            line.setdefault("grad_norm", sum(n * n for n in received) ** 0.5)
         replicas = line.pop("data_parallel_size", None)
         line["global_batch_size"] = None if replicas is None else int(replicas) * line.get("batch_size", 0)
         return line
@@ -433,6 +441,7 @@ class Session:
             "seed": self.options.seed,
             "deterministic": self.options.deterministic,
             "options": self.options.to_json(),
+            "changed_on_purpose": changes(self.options),
             "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_ENVIRONMENT)},
             **self.adapter.manifest(),
         }
@@ -443,6 +452,7 @@ class Session:
             "pid": self._pid,
             **self.adapter.rank_facts(),
             **({"overflows": self._overflows} if self.options.task is Task.OVERFLOW_CHECK else {}),
+            **({"unkept": self._unkept} if self._unkept else {}),
             "limits": list(self._limits),
             "failures": self._failures,
             "num_failures": self._num_failures,

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from trueup.adapters.base import Sink
-from trueup.adapters.torch import api, collectives, escapes, modules, training
+from trueup.adapters.torch import api, collectives, escapes, long_run, modules, training
 from trueup.adapters.torch.engine import Engine, class_name
 from trueup.adapters.torch.forcing import forcing_from_options
 from trueup.adapters.torch.settings import configuration_of, settings_of
@@ -33,7 +33,9 @@ class Adapter:
         """Put the hooks in place; they stay, and look at one flag while nothing is captured."""
         engine = self._engine
         modules.install(engine)
+        engine.long_run = long_run.begin(engine)
         training.install(engine.training)
+        long_run.complete()
         collectives.install(engine)
         escapes.install(engine)
         engine.forcing = forcing_from_options(engine)
@@ -42,6 +44,8 @@ class Adapter:
     def adopt(self) -> None:
         """The session has other options now."""
         self._engine.adopt(self._sink)
+        self._engine.long_run = long_run.begin(self._engine)
+        long_run.complete()
         self._engine.forcing = forcing_from_options(self._engine)
         self._mode = api.install(self._engine)
 
@@ -74,6 +78,10 @@ class Adapter:
         """With task ``overflow_check``: where values that are not finite were made in the step under way."""
         watch = self._engine.overflow
         return [] if watch is None else watch.found(skipped=skipped)
+
+    def unkept(self) -> list[str]:
+        """Changes of the run that were asked for and did not happen; asked once the run is over."""
+        return [] if self._engine.long_run is None else self._engine.long_run.unkept()
 
     def end_step(self) -> None:
         """The step under way is over: forget everything tied to it."""
@@ -110,6 +118,7 @@ class Adapter:
             "wrapped_by": list(engine.wrapped_by),
             "optimizers": list(engine.training.optimizers.values()),
             "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
+            **({} if engine.long_run is None else {"long_run": engine.long_run.facts()}),
             **({} if engine.forcing is None else {"replay": engine.forcing.facts()}),
             **({"given_gradients": given.facts()} if (given := engine.training.given) else {}),
             **self._settings([(module, name) for module, name in roots if module is not None]),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from trueup.adapters.base import Recorder, Sink
+from trueup.adapters.torch.long_run import LongRun
 from trueup.adapters.torch.overflow import OverflowWatch
 from trueup.adapters.torch.reentrant import Reentrant
 from trueup.adapters.torch.stacks import Stacks
@@ -126,6 +127,8 @@ class Engine:
         self.depths: dict[int, int] = {}
         self.shallow = True
         self.collective_watch: Callable[[Engine], AbstractContextManager[Any]] = lambda _: nullcontext()
+        self.long_run: LongRun | None = None
+        """what a person wants changed in the run; None: nothing"""
         self.forcing: Any = None
         """in a replay, what puts the reference's values in place of the program's (``forcing.Forcing``)"""
         self.training = Training(self)

@@ -98,6 +98,8 @@ def _announce(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
     training = _grad_enabled() and any(p.requires_grad for p in module.parameters())
     engine.training.before_root(training=training)
     sink.root_begins(training=training, has_parameters=training or has_parameters(module))
+    if engine.long_run is not None and (training or has_parameters(module)):
+        engine.long_run.forward(training=training)
     if training:
         engine.training.root(module, args, kwargs)
         return True

@@ -15,6 +15,7 @@ from trueup.capture.launch.environment import environment_from_options
 from trueup.capture.launch.outcome import has_all_steps, outcome_from_folder, sentences
 from trueup.capture.launch.place import is_first
 from trueup.capture.launch.process import run_command
+from trueup.capture.long_run import change_sentences, unkept
 from trueup.capture.options import CaptureOptions, Task
 
 NOTHING_CAPTURED = 2
@@ -31,8 +32,8 @@ def launch(
 
     ``stop_when_captured`` ends the command as soon as every rank has written the last step asked for.
 
-    A command that succeeds but leaves no captured step returns 2, because a person who asked for a trace has
-    none.
+    A command that succeeds but leaves no captured step, or was not changed as was asked for, returns 2,
+    because a person who asked for a trace has none.
 
     Where a job starts a launcher a node or a rank, the first looks after the folder and says what came of it.
 
@@ -61,7 +62,9 @@ def _conclude(
     options: CaptureOptions, command: Sequence[str], *, status: int, existed: bool, say: Callable[[str], None]
 ) -> int:
     outcome = outcome_from_folder(options.output)
-    for sentence in sentences(outcome, options, command=shlex.join(command)):
+    missed = unkept(options.output) if outcome.seen else []
+    said = change_sentences(options) if outcome.seen else []
+    for sentence in [*sentences(outcome, options, command=shlex.join(command)), *said, *missed]:
         say(sentence)
     if status:
         say(f"the program ended with exit status {status}")
@@ -69,4 +72,4 @@ def _conclude(
         with contextlib.suppress(OSError):  # the program keeps its own files there
             options.output.rmdir()
     looked = options.task is Task.OVERFLOW_CHECK and outcome.num_steps_run > 0
-    return status or (0 if outcome.steps or looked else NOTHING_CAPTURED)
+    return status or (0 if (outcome.steps or looked) and not missed else NOTHING_CAPTURED)

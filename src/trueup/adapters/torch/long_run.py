@@ -1,0 +1,140 @@
+"""Changes of a run that a person asks for, without an edit of the program: the learning rate, the batches.
+
+The learning rate is held while an optimizer steps and given back afterwards, so that schedules, which compute
+the next rate from the last, go their own way unharmed. At rate 0 weight decay is held at 0 with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from trueup.adapters.torch import batches
+from trueup.adapters.torch.batches import BatchChange
+
+if TYPE_CHECKING:
+    from trueup.adapters.torch.engine import Engine
+
+_current: LongRun | None = None
+_installed: list[bool] = []
+
+
+class LongRun:
+    """What is changed in this process, and how often it was."""
+
+    def __init__(self, engine: Engine) -> None:
+        options = engine.sink.options
+        self.engine = engine
+        self.rate: float | None = options.learning_rate
+        self.batches = BatchChange.from_options(options.only_batch, options.skip_batch)
+        self.num_updates = 0
+        self.without_rate: str | None = None
+        """class of an optimizer that has no learning rate to hold"""
+        self._own: dict[int, list[dict[str, Any]]] = {}
+        """optimizer under way -> settings of its groups, to be given back"""
+
+    @property
+    def wanted(self) -> bool:
+        """Anything is to be changed."""
+        return self.rate is not None or self.batches is not None
+
+    def forward(self, *, training: bool) -> None:
+        """A forward of a root begins: the batch last given was for training, or for evaluation."""
+        if self.batches is not None:
+            self.batches.used(training=training)
+
+    def hold(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer is about to step: its norm is noted, its rate held."""
+        if self.rate is None or id(optimizer) in self._own:
+            return
+        self._note_norm(optimizer)
+        self._own[id(optimizer)] = [
+            {key: group[key] for key in ("lr", "weight_decay") if key in group}
+            for group in optimizer.param_groups
+        ]
+        for group in optimizer.param_groups:
+            if group.get("lr") is None:
+                self.without_rate = type(optimizer).__name__
+                continue
+            group["lr"] = _like(group["lr"], self.rate)
+            if self.rate == 0 and "weight_decay" in group:
+                group["weight_decay"] = _like(group["weight_decay"], 0.0)
+        self.num_updates += 1
+        rates = [float(group["lr"]) for group in optimizer.param_groups if group.get("lr") is not None]
+        self.engine.sink.scalar("learning_rate", rates)
+
+    def release(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer has stepped: its settings are the program's again."""
+        for group, own in zip(optimizer.param_groups, self._own.pop(id(optimizer), []), strict=False):
+            group.update(own)
+
+    def _note_norm(self, optimizer: torch.optim.Optimizer) -> None:
+        """L2 norm over the gradients the optimizer receives, for steps whose program reports none."""
+        found = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        local = [getattr(g, "_local_tensor", g) for g in found if g.layout is torch.strided]
+        if local:
+            norms = [torch.linalg.vector_norm(g.detach(), dtype=torch.float32) for g in local]
+            total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
+            self.engine.sink.scalar("_received_norms", total, per_microbatch=True)
+
+    def facts(self) -> dict[str, Any]:
+        """What was changed so far."""
+        changed: dict[str, Any] = {}
+        if self.rate is not None:
+            changed["learning_rate"] = {"rate": self.rate, "updates": self.num_updates}
+        return {**changed, **(self.batches.facts() if self.batches is not None else {})}
+
+    def unkept(self) -> list[str]:
+        """What was asked for and did not happen, once the run is over."""
+        found = []
+        if self.rate is not None and not self.num_updates:
+            found.append("--learning-rate had no effect: no optimizer of torch.optim stepped")
+        if self.without_rate is not None:
+            found.append(
+                f"--learning-rate had no effect on {self.without_rate}, which has no rate of its own"
+            )
+        return found + (self.batches.unkept() if self.batches is not None else [])
+
+
+def begin(engine: Engine) -> LongRun | None:
+    """Put the hooks in place that run before all others; None where nothing is to be changed."""
+    global _current
+    run = LongRun(engine)
+    _current = run if run.wanted else None
+    if _current is not None and not _installed:
+        register_optimizer_step_pre_hook(_before_step)
+    if run.batches is not None:
+        batches.install(lambda: None if _current is None else _current.batches)
+    return _current
+
+
+def complete() -> None:
+    """Put the hook in place that runs after all others."""
+    if _current is not None and not _installed:
+        _installed.append(True)
+        register_optimizer_step_post_hook(_after_step)
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if _current is not None:
+        try:
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                _current.hold(optimizer)
+        except Exception as error:
+            _current.engine.failed("learning rate", error)
+
+
+def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if _current is not None:
+        try:
+            _current.release(optimizer)
+        except Exception as error:
+            _current.engine.failed("learning rate", error)
+
+
+def _like(own: Any, value: float) -> Any:
+    """The value as the optimizer keeps it: a capturable one holds its rate in a tensor."""
+    return torch.full_like(own, value) if isinstance(own, Tensor) else value
