@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.capture.launch import launch
-from trueup.capture.options import CaptureOptions, StepSet
+from trueup.capture.options import CaptureOptions
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, WEIGHT, StepBook
 from trueup.errors import ConfigError, TraceError
 from trueup.matching import match_step
@@ -70,7 +70,7 @@ def run_gradient_replay(
     same = {name: known[name] for name in _OF_THE_PROGRAM if known.get(name) is not None}
     options = CaptureOptions(output=output, store_values_of=VALUES, overwrite=overwrite, **same)
     if target is None:
-        free = replace(options, output=output / "free", steps=StepSet(((0, 0),)))
+        free = replace(options, output=output / "free")
         status = launch(free, command, say=lambda _: None)
         if status:
             return status

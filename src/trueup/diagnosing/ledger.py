@@ -8,7 +8,7 @@ nor fake a fault here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,8 @@ class Summing:
     """accumulated = factor * that sum; 1/ranks is an average"""
     residual: float
     """what that leaves unexplained, over the norm"""
+    holding: tuple[tuple[str, float], ...] = ()
+    """every way that explains it, with its factor: where ranks read the same data several do"""
 
 
 def summings(books: Sequence[StepBook], at: int, before: StepBook | None) -> dict[str, Summing]:
@@ -58,7 +60,9 @@ def _summing(fqn: str, books: Sequence[StepBook], at: int, before: StepBook | No
     last = own.sketch(own.parameter(fqn, *LOCAL))
     if last is not None and len(own.parameter_records(fqn, *LOCAL)) > 1:
         ways.append(("last", last))
-    best = min((_fit(fqn, way, total, part) for way, part in ways), key=lambda s: s.residual)
+    fits = [_fit(fqn, way, total, part) for way, part in ways]
+    best = min(fits, key=lambda s: s.residual)
+    best = replace(best, holding=tuple((s.way, s.factor) for s in fits if s.residual < HOLDS))
     if best.residual > HOLDS and before is not None:
         carried = _carried(fqn, total, [part for _, part in ways], before)
         if carried is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from trueup.comparing.result import Comparison
-from trueup.diagnosing.gradients import matched_parameters
+from trueup.diagnosing.gradients import matched_parameters, scalar_line
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stepbook import StepBook
 from trueup.diagnosing.update_rule import Update, declared, updates
@@ -106,6 +106,14 @@ class Context:
     def origins_of(self, *stages: Stage) -> list[Origin]:
         """Origins of some stages, surest first."""
         return [origin for origin in self.origins if origin.stage in stages]
+
+    @cached_property
+    def loss_scales_differ(self) -> bool:
+        """Whether the losses of the first step were multiplied by other factors before backward."""
+        step, other = self.steps[0]
+        mine = scalar_line(self.target, self.ranks[0], step).get("loss_scale")
+        theirs = scalar_line(self.reference, self.ranks[0], other).get("loss_scale")
+        return mine is not None and theirs is not None and bool(mine != theirs)
 
     @property
     def by_replay(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,12 +37,62 @@ class DataStage:
                 found, words = _compared(mine, theirs, context)
                 findings += found
                 said += words
+            findings += _same_on_ranks(context, at) if findings and len(context.ranks) > 1 else []
             if findings:
                 break
         own, other = (_Batch.of(book).ids for book in context.pair())
         texts = texts_shown(own, other, context.tokenizer)
         details = {"texts": texts} if texts else {}
-        return _outcome(findings, list(dict.fromkeys(said)), compared, details)
+        return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)
+
+
+def _same_on_ranks(context: Context, at: int) -> list[Finding]:
+    """Ranks that read the very same rows in the target, and others in the reference."""
+    first, *rest = context.ranks
+    sides = []
+    for side in (0, 1):
+        batches = [_Batch.of(context.pair(at, rank)[side]) for rank in (first, *rest)]
+        own = batches[0].ids
+        sides.append(bool(own) and any(_same_rows(own, other.ids) for other in batches[1:]))
+    if not sides[0] or sides[1]:
+        return []
+    book = context.pair(at, first)[0]
+    said = "in the target several ranks read the same rows; in the reference each reads its own"
+    kind = kind_named(
+        "wrong_data",
+        0.97,
+        said,
+        causes=("every rank reads the same shard: the sampler does not know its rank",),
+    )
+    return [
+        _finding(
+            headline="Every rank reads the same shard of the data.",
+            site=f"batch of step {book.step}, ranks {first} and others",
+            book=book,
+            kinds=(kind,),
+            evidence=(said,),
+            next_note="give the sampler its rank and the number of ranks",
+        )
+    ]
+
+
+def _same_rows(one: dict[str, Ints], other: dict[str, Ints]) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def _one_each(findings: list[Finding]) -> list[Finding]:
+    """The same finding in several inputs, microbatches or ranks is one; what is said of all ranks goes
+    first."""
+    found: dict[str, Finding] = {}
+    for finding in findings:
+        known = found.get(finding.headline)
+        evidence = finding.evidence if known is None else (*known.evidence, *finding.evidence)
+        found[finding.headline] = replace(known or finding, evidence=tuple(dict.fromkeys(evidence))[:8])
+    shared = [f for f in found.values() if f.headline.startswith("Every rank")]
+    if shared:
+        others = [sentence for f in found.values() if f is not shared[0] for sentence in f.evidence]
+        return [replace(shared[0], evidence=(*shared[0].evidence, *others[:4]))]
+    return list(found.values())
 
 
 def _outcome(

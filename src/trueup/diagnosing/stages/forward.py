@@ -48,10 +48,13 @@ def _judged(
     common: dict[str, Any] = {"stage": stage.stage, "title": stage.title}
     beyond = rows.filter(is_beyond())
     origins: list[Origin] = []
-    explained: list[Origin] = []
+    explained: list[str] = []
     for origin in context.origins_of(*stages):
         why = explained_by(origin, context)
-        (explained if why else origins).append(origin)
+        if why is None:
+            origins.append(origin)
+        else:
+            explained.append(why)
     if origins and (context.by_replay or context.failed_before() is None):
         findings = _ordered(tuple(finding_from_origin(origin, context) for origin in origins))
         return StageOutcome(
@@ -72,12 +75,10 @@ def _judged(
         said = "Equal bit for bit." if exact else "Agrees within rounding."
         return StageOutcome(**common, status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
     before = context.failed_before()
+    if stage.stage is Stage.BACKWARD and context.loss_scales_differ:
+        explained.append("the loss scale differs")
     if before is not None or explained:
-        said = (
-            f"Differs, which follows from {source_of(before)}."
-            if before
-            else "Differs; other weights explain it."
-        )
+        said = f"Differs, which follows from {source_of(before)}." if before else f"Differs: {explained[0]}."
         return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
     row = beyond.row(0, named=True)
     said = f"{beyond.height} records differ, the first at {row['site']}, but no place was found that made the difference."
@@ -121,6 +122,9 @@ def explained_by(origin: Origin, context: Context) -> str | None:
         for fqn in weights.details.get("apart", []):
             if fqn.rpartition(".")[0] == origin.module or _uses_elsewhere(fqn, origin):
                 return f"{fqn} differs at the start"
+    scale_seen = origin.stage is Stage.LOSS or (origin.module == "" and origin.phase == "backward")
+    if scale_seen and context.loss_scales_differ:
+        return "the loss scale differs"
     data = context.outcome_of(Stage.DATA)
     if data is not None and data.status is StageStatus.FAILED:
         fed = origin.module == "" and (origin.slot.startswith("input") or origin.phase == "loss")

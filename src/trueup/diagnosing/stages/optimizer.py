@@ -12,7 +12,7 @@ from trueup.diagnosing.stages.context import Context, counted, is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, one_module_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
-from trueup.diagnosing.stages.schedule import schedule_findings
+from trueup.diagnosing.stages.schedule import schedule_findings, schedule_moved
 from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
 from trueup.diagnosing.update_rule import Measured, Update, declared
 from trueup.types.finding import Finding, Stage
@@ -286,6 +286,9 @@ def _finding(
     sources = []
     if stated:
         sources.append("the programs' own parameter groups say so")
+    moved = schedule_moved(context) if key == "lr" else None
+    if moved is not None:
+        sources.append(moved)
     measured = _measured_of(key, first[0], context)
     if measured:
         sources.append(measured)

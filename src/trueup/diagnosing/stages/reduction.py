@@ -40,6 +40,7 @@ class ReductionStage:
                 said += words
             if findings:
                 break
+        findings += loss_scale_findings(context)
         clip_findings, clip_said = _clipped(context)
         findings += clip_findings
         said += clip_said
@@ -79,6 +80,36 @@ class ReductionStage:
             "The gradients differ, but both runs do the same with theirs: the difference comes from before."
         )
         return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
+
+
+def loss_scale_findings(context: Context) -> list[Finding]:
+    """One finding where the losses were multiplied by another scale before backward."""
+    for at, (step, other) in enumerate(context.steps[:2]):
+        rank = context.ranks[0]
+        mine = scalar_line(context.target, rank, step).get("loss_scale")
+        theirs = scalar_line(context.reference, rank, other).get("loss_scale")
+        if mine is not None and theirs is not None and mine != theirs:
+            said = f"loss scale of step {step}: {mine:g} in the target, {theirs:g} in the reference"
+            kind = kind_named(
+                "wrong_scale", 0.9, said, causes=("another initial loss scale, or another rule of growth",)
+            )
+            return [
+                Finding(
+                    stage=Stage.REDUCTION,
+                    headline=f"The loss scale is {mine:g} in the target, {theirs:g} in the reference.",
+                    module=None,
+                    site="loss scale",
+                    phase="loss",
+                    step=step,
+                    rank=rank,
+                    kinds=(kind,),
+                    confidence=0.97 if at == 0 else 0.9,
+                    evidence=(said,),
+                    causes=kind.causes,
+                    next_note="set the same loss scale on both sides; unscaled gradients may well agree",
+                )
+            ]
+    return []
 
 
 # -- summing ------------------------------------------
@@ -122,6 +153,11 @@ def _summings(context: Context, source: TraceSource, at: int, rank: int) -> dict
 
 def _differs(own: Summing, other: Summing) -> bool:
     if "unknown" in (own.way, other.way):
+        return False
+    shared = dict(other.holding)
+    if any(
+        way in shared and abs(factor - shared[way]) <= 2e-3 * abs(shared[way]) for way, factor in own.holding
+    ):
         return False
     if own.way != other.way:
         return (

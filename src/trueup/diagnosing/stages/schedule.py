@@ -46,6 +46,13 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
     ]
 
 
+def schedule_moved(context: Context) -> str | None:
+    """Whether the target's learning rates are the reference's a step early or late, in words."""
+    rank = context.ranks[0]
+    mine, theirs = (_rates(source.scalars(rank)) for source in (context.target, context.reference))
+    return _moved(mine, theirs, *context.steps[0])
+
+
 def _rates(lines: list[dict[str, Any]]) -> dict[int, tuple[float, ...]]:
     return {line["step"]: tuple(line["learning_rate"]) for line in lines if line.get("learning_rate")}
 
