@@ -79,6 +79,4 @@ def _said(facts: dict[str, object]) -> list[str]:
     if not isinstance(given, dict):
         return ["no gradient was put in: no backward of a captured step ended"]
     said = [f"{len(given['replaced'])} gradients were put in before clipping"]
-    for left in given["free"][:4]:
-        said.append(f"{left['fqn']} kept its own: {left['reason']}")
-    return said
+    return said + [f"{left['fqn']} kept its own: {left['reason']}" for left in given["free"][:4]]

@@ -118,7 +118,8 @@ class StepBook:
 
     def dtype(self, record: int | None) -> str | None:
         """Its element type."""
-        return self._one(record, "dtype")
+        found = self._one(record, "dtype")
+        return None if found is None else str(found)
 
     def _one(self, record: int | None, column: str) -> Any:
         if record is None or self._summary[record] is None:

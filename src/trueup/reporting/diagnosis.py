@@ -140,8 +140,8 @@ def _way(report: Report) -> str:
     stage = verdict["stage"]
     if verdict.get("phase") == "param_grad" and stage == "backward":
         return (
-            "Forward and backward agree; the gradient of one weight does not, and the error goes on with that "
-            "weight's update. Numbers mark the findings."
+            "Forward and backward agree; the gradient of one weight does not, and the error goes on with "
+            "that weight's update. Numbers mark the findings."
         )
     said = {
         "data": "The error enters with the batch, before anything is computed, and reaches all that follows.",
@@ -149,10 +149,10 @@ def _way(report: Report) -> str:
         "reduction": "Forward and backward agree; the error is made on the gradients' way to the optimizer.",
         "optimizer": "Up to the update both sides agree; the error is made there and shows in the next loss.",
         "resume": "The optimizer's state is not the reference's; the error shows after the first update.",
-        "backward": "The forward agrees; the error is made in the backward and travels to the layers before it.",
+        "backward": "The forward agrees; the error is made in the backward and goes to the layers before it.",
     }.get(
         stage,
-        "The error is made in the forward at the mark, and from there it reaches the loss and every gradient.",
+        "The error is made in the forward at the mark, and reaches the loss and every gradient.",
     )
     return said + " Numbers mark the findings."
 

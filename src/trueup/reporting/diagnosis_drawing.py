@@ -158,7 +158,8 @@ def _loss(layout: _Layout, status: str, report: Report) -> list[str]:
     return [
         f'<g class="box t-{tone}"><title>{escape(said)}</title>'
         f'<rect x="{x:.1f}" y="{layout.top}" width="{width:.1f}" height="{height}" rx="8"/>'
-        f'<text x="{x + width / 2:.1f}" y="{layout.top + height / 2 + 4}" text-anchor="middle">loss</text></g>'
+        f'<text x="{x + width / 2:.1f}" y="{layout.top + height / 2 + 4}" text-anchor="middle">'
+        "loss</text></g>"
     ]
 
 
@@ -176,7 +177,7 @@ def _wires(layout: _Layout) -> list[str]:
 
 
 def _marks(report: Report, layout: _Layout) -> list[str]:
-    """A flag at each origin, the way from the first one to the loss drawn bold, and what is inside its box."""
+    """A flag at each origin, the way from the first to the loss drawn bold, and what is inside its box."""
     parts: list[str] = []
     taken: list[tuple[float, str]] = []
     for number, finding in enumerate(report.findings[:6], start=1):
@@ -228,7 +229,8 @@ def _inner(x: float, finding: Any, layout: _Layout) -> list[str]:
     top = layout.low + BOX + 26 if below else layout.top - 62
     edge, near = (layout.low + BOX, top) if below else (layout.top, top + 34)
     parts = [
-        f'<path class="lens" d="M{start:.1f} {near}L{x - 20:.1f} {edge}H{x + 20:.1f}L{start + total:.1f} {near}Z"/>'
+        f'<path class="lens" d="M{start:.1f} {near}L{x - 20:.1f} {edge}'
+        f'H{x + 20:.1f}L{start + total:.1f} {near}Z"/>'
     ]
     at = start
     for block, width in zip(layout.inner, widths, strict=True):
@@ -237,7 +239,8 @@ def _inner(x: float, finding: Any, layout: _Layout) -> list[str]:
         parts.append(
             f'<g class="box t-{_tone(score)}{mark}"><title>{escape(f"{block.name}: {_times(score)}")}</title>'
             f'<rect x="{at:.1f}" y="{top}" width="{width:.1f}" height="34" rx="7"/>'
-            f'<text x="{at + width / 2:.1f}" y="{top + 21.5}" text-anchor="middle">{escape(block.label)}</text></g>'
+            f'<text x="{at + width / 2:.1f}" y="{top + 21.5}" text-anchor="middle">'
+            f"{escape(block.label)}</text></g>"
         )
         if block.holds_origin:
             middle = at + width / 2
@@ -278,7 +281,8 @@ def _route(x: float, lane: str, layout: _Layout) -> str:
         y = layout.top + BOX + 14
         if x >= layout.loss[0]:
             return ""
-        return f'<path class="route" d="M{x:.1f} {layout.top + BOX + 3}V{y}H{layout.loss[0] - 3:.1f}" marker-end="url(#tip-route)"/>'
+        way = f"M{x:.1f} {layout.top + BOX + 3}V{y}H{layout.loss[0] - 3:.1f}"
+        return f'<path class="route" d="{way}" marker-end="url(#tip-route)"/>'
     y = layout.low - 14
     return f'<path class="route" d="M{x:.1f} {layout.low - 3}V{y}H{LEFT + 2}" marker-end="url(#tip-route)"/>'
 
@@ -319,7 +323,8 @@ def _lane_label(y: float, text: str) -> str:
 def _defs() -> str:
     tips = (("tip", "tip-line"), ("tip-route", "tip-bold"))
     markers = "".join(
-        f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
+        ' orient="auto">'
         f'<path class="{style}" d="M1 1L7 4L1 7"/></marker>'
         for name, style in tips
     )
@@ -374,7 +379,8 @@ def _grid(low: int, high: int, left: float, right: float, y: Any) -> str:
         at = y(10.0**power)
         parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>')
         parts.append(
-            f'<text class="tick" x="{left - 8}" y="{at + 4:.1f}" text-anchor="end">10<tspan dy="-5" font-size="8.5">{power}</tspan></text>'
+            f'<text class="tick" x="{left - 8}" y="{at + 4:.1f}" text-anchor="end">10'
+            f'<tspan dy="-5" font-size="8.5">{power}</tspan></text>'
         )
     return "".join(parts)
 
@@ -406,7 +412,8 @@ def _dot(point: dict[str, Any], x: float, y: float) -> str:
     said = f"{point['module'] or '(root)'} ({point['type']}): {_times(point['score'])}"
     if point["error"]:
         said += f", relative error {point['error']:.3g}"
-    return f'<circle class="dot t-{tone}" cx="{x:.1f}" cy="{y:.1f}" r="3.6"><title>{escape(said)}</title></circle>'
+    title = f"<title>{escape(said)}</title>"
+    return f'<circle class="dot t-{tone}" cx="{x:.1f}" cy="{y:.1f}" r="3.6">{title}</circle>'
 
 
 def _names(points: Sequence[dict[str, Any]], x: Any, height: float, left: float) -> list[str]:

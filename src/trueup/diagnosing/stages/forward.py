@@ -81,7 +81,8 @@ def _judged(
         said = f"Differs, which follows from {source_of(before)}." if before else f"Differs: {explained[0]}."
         return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
     row = beyond.row(0, named=True)
-    said = f"{beyond.height} records differ, the first at {row['site']}, but no place was found that made the difference."
+    where = f"{beyond.height} records differ, the first at {row['site']}"
+    said = f"{where}, but no place was found that made the difference."
     return StageOutcome(**common, status=StageStatus.UNDECIDED, said=said, evidence=evidence)
 
 

@@ -39,7 +39,10 @@ class NextLossStage:
         if before is not None:
             said = f"Differs, which follows from {source_of(before)}."
             return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
-        said = "Differs, although no fault was found in the first step: look again at the first step's backward, with values of every gradient."
+        said = (
+            "Differs, although no fault was found in the first step: look again at its backward, with the "
+            "values of every gradient."
+        )
         return StageOutcome(**common, status=StageStatus.UNDECIDED, said=said, evidence=evidence)
 
 
@@ -54,7 +57,8 @@ def _given_said(context: Context) -> tuple[str, ...]:
     own = scalar_line(context.target, rank, context.steps[1][0]).get("loss")
     if given is None or theirs is None or own is None:
         return ()
-    said = f"with the reference's gradients put in, the next loss is {given:.8g} (reference {theirs:.8g}, own {own:.8g})"
+    losses = f"{given:.8g} (reference {theirs:.8g}, own {own:.8g})"
+    said = f"with the reference's gradients put in, the next loss is {losses}"
     if given == theirs != own:
         return (f"{said}: the update is right, the target's own gradients are not",)
     return (said,)

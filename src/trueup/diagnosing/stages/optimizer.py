@@ -98,7 +98,7 @@ def _outcome(
         exact = (rows["status"] == "equal").all()
         head = "Equal bit for bit." if exact else "Agrees within rounding."
     elif agreement is not None and agreement[0]:
-        head = "Given the reference's gradients, the update is the reference's: the difference comes from before."
+        head = "Given the reference's gradients, the update is the reference's: it comes from before."
         return StageOutcome(
             **common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence, confirmed=True
         )
@@ -337,7 +337,8 @@ def _headline(key: str, who: str, mine: str, theirs: str, word: str) -> str:
     if key == "decoupled":
         return f"Weight decay is {mine} in the target, {theirs} in the reference, for {who}."
     if key == "count":
-        return f"The optimizer has counted {mine} steps in the target, {theirs} in the reference: its state was lost or not reset."
+        counts = f"{mine} steps in the target, {theirs} in the reference"
+        return f"The optimizer has counted {counts}: its state was lost or not reset."
     if key in ("dtype", "state"):
         return f"The {word} is {mine} in the target, {theirs} in the reference."
     return f"The {word} is {mine} in the target, {theirs} in the reference, for {who}."
@@ -353,7 +354,7 @@ def _zero(text: str) -> bool:
 def _causes(key: str) -> tuple[str, ...]:
     return {
         "weight_decay": (
-            "parameter groups built by another rule: biases and one-dimensional weights usually are not decayed",
+            "parameter groups built by another rule: biases and one-dimensional weights usually are left out",
         ),
         "bias_correction": ("an optimizer without bias correction, or with it switched off",),
         "decoupled": ("Adam with L2 in place of AdamW, or the other way round",),
@@ -415,7 +416,8 @@ def _given_agreement(context: Context) -> tuple[bool, str] | None:
     if apart:
         return (
             False,
-            f"given the reference's gradients, {len(apart)} of {total} updated weights still differ ({', '.join(apart[:3])})",
+            f"given the reference's gradients, {len(apart)} of {total} updated weights still differ "
+            f"({', '.join(apart[:3])})",
         )
     said = "bit for bit" if not near else f"{equal} bit for bit, {near} within rounding"
     return True, f"given the reference's gradients, all {total} updated weights are the reference's, {said}"

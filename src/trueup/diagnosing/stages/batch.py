@@ -1,0 +1,93 @@
+"""What a training step was fed with, as a trace keeps it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trueup.diagnosing.batches import Ints
+from trueup.diagnosing.stepbook import StepBook
+from trueup.types.finding import Finding, Kind, Stage
+
+_IGNORE = -100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one step of one rank was fed with."""
+
+    book: StepBook
+    ids: dict[str, Ints]
+    """"microbatch 0, input.0" -> whole numbers of shape (rows, width)"""
+    labels: dict[int, Ints]
+    masks: dict[int, Any]
+    ignore_index: int
+    vocab_size: int | None
+    digest: str | None
+
+    @classmethod
+    def of(cls, book: StepBook) -> Batch:
+        """Read from one step's records."""
+        ids = {
+            f"microbatch {m}, {s}": v for m, s, r in book.root_inputs() if (v := _whole(book, r)) is not None
+        }
+        labels = {m: v for m, r in book.loss_records("labels") if (v := _whole(book, r)) is not None}
+        masks = {m: w for m, r in book.loss_records("mask") if (w := book.value(r)) is not None}
+        told = book.loss_arguments()
+        line = next((s for s in book.source.scalars(book.rank) if s.get("step") == book.step), {})
+        return cls(
+            book=book,
+            ids={name: v.reshape(len(v), -1) for name, v in ids.items() if v.ndim >= 1 and v.size},
+            labels=labels,
+            masks=masks,
+            ignore_index=int(json.loads(told).get("ignore_index", _IGNORE)) if told else _IGNORE,
+            vocab_size=_vocabulary(book),
+            digest=line.get("batch_digest"),
+        )
+
+    def tokens_of(self, microbatch: int) -> Ints | None:
+        """The token ids of one microbatch: its first input of whole numbers."""
+        return next((v for n, v in self.ids.items() if n.startswith(f"microbatch {microbatch},")), None)
+
+
+def _whole(book: StepBook, record: int) -> Ints | None:
+    found = book.raw(record)
+    if found is None or not found[0].startswith(("int", "uint")):
+        return None
+    return found[1].astype(np.int64)
+
+
+def _vocabulary(book: StepBook) -> int | None:
+    """Rows of the first embedding, where the capture kept how modules are set."""
+    settings = book.source.rank_facts(book.rank).get("settings") or {}
+    return next((int(s["num_embeddings"]) for s in settings.values() if "num_embeddings" in s), None)
+
+
+def data_finding(
+    *,
+    headline: str,
+    site: str,
+    book: StepBook,
+    kinds: tuple[Kind, ...],
+    evidence: tuple[str, ...],
+    next_note: str,
+    phase: str = "forward",
+) -> Finding:
+    """A finding of the data stage."""
+    return Finding(
+        stage=Stage.DATA,
+        headline=headline,
+        module="",
+        site=site,
+        phase=phase,
+        step=book.step,
+        rank=book.rank,
+        kinds=kinds,
+        confidence=0.98,
+        evidence=evidence,
+        causes=kinds[0].causes,
+        next_note=next_note,
+    )

@@ -1,0 +1,198 @@
+"""Clipping and loss scale: what a run did to all its gradients at once, against what the reference did."""
+
+from __future__ import annotations
+
+import math
+
+from trueup.diagnosing.gradients import scalar_line
+from trueup.diagnosing.ledger import Clipping, clipping
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED
+from trueup.store import TraceSource
+from trueup.types.finding import Finding, Stage
+
+_NEXT = "compare what happens on both sides between backward and the optimizer's step"
+
+
+def loss_scale_findings(context: Context) -> list[Finding]:
+    """One finding where the losses were multiplied by another scale before backward."""
+    for at, (step, other) in enumerate(context.steps[:2]):
+        rank = context.ranks[0]
+        mine = scalar_line(context.target, rank, step).get("loss_scale")
+        theirs = scalar_line(context.reference, rank, other).get("loss_scale")
+        if mine is not None and theirs is not None and mine != theirs:
+            said = f"loss scale of step {step}: {mine:g} in the target, {theirs:g} in the reference"
+            kind = kind_named(
+                "wrong_scale", 0.9, said, causes=("another initial loss scale, or another rule of growth",)
+            )
+            return [
+                Finding(
+                    stage=Stage.REDUCTION,
+                    headline=f"The loss scale is {mine:g} in the target, {theirs:g} in the reference.",
+                    module=None,
+                    site="loss scale",
+                    phase="loss",
+                    step=step,
+                    rank=rank,
+                    kinds=(kind,),
+                    confidence=0.97 if at == 0 else 0.9,
+                    evidence=(said,),
+                    causes=kind.causes,
+                    next_note="set the same loss scale on both sides; unscaled gradients may well agree",
+                )
+            ]
+    return []
+
+
+def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
+    """Of the gradient replay where there is one: there both sides clip the very same gradients."""
+    source, step = context.target, context.steps[0][0]
+    given = context.given is not None and context.given_step is not None
+    rank = context.ranks[0]
+    own = _clipping(context, source, step, rank)
+    other = _clipping(context, context.reference, context.steps[0][1], rank)
+    if own is None or other is None:
+        return [], []
+    if given and context.given is not None and context.given_step is not None:
+        replayed = _given_clipping(context, other)
+        own = replayed or own
+    difference = _clipping_difference(own, other)
+    if difference is None:
+        return [], [
+            f"clipping: {_clipping_said(own)} in the target, {_clipping_said(other)} in the reference"
+        ]
+    kind, headline, said = difference
+    named = kind_named(
+        kind,
+        0.95,
+        said,
+        causes=("another limit for clipping", "another norm: over other parameters, or counted twice"),
+    )
+    finding = Finding(
+        stage=Stage.REDUCTION,
+        headline=headline,
+        module=None,
+        site="gradient clipping",
+        phase="param_grad",
+        step=step,
+        rank=rank,
+        kinds=(named,),
+        confidence=0.98 if given else 0.95,
+        evidence=(said, f"target: {_clipping_said(own)}; reference: {_clipping_said(other)}"),
+        counter_evidence=(
+            ("with the reference's own gradients put in, so that nothing before matters",) if given else ()
+        ),
+        causes=named.causes,
+        next_note=_NEXT,
+    )
+    return [finding], []
+
+
+def _clipping(context: Context, source: TraceSource, step: int, rank: int) -> Clipping | None:
+    line = scalar_line(source, rank, step)
+    return clipping(
+        context.book(source, step, rank), loss_scale=line.get("loss_scale"), reported=line.get("grad_norm")
+    )
+
+
+def _given_clipping(context: Context, reference: Clipping) -> Clipping | None:
+    """What the target's clipping made of the reference's gradients: their norm is the reference's."""
+    assert context.given is not None
+    assert context.given_step is not None
+    rank = context.ranks[0]
+    book = context.book(context.given, context.given_step, rank)
+    theirs = context.book(context.reference, context.steps[0][1], rank)
+    line = scalar_line(context.given, rank, context.given_step)
+    factors = {}
+    after = 0.0
+    for fqn in book.in_order_of(*CLIPPED):
+        other = context.matched.get(fqn)
+        a = theirs.sketch(theirs.parameter(other, *ACCUMULATED)) if other else None
+        c = book.sketch(book.parameter(fqn, *CLIPPED))
+        after += (book.norm(book.parameter(fqn, *CLIPPED)) or 0.0) ** 2
+        if a is not None and c is not None and a @ a > 0:
+            factors[fqn] = (
+                float(a @ c)
+                / float(a @ a)
+                * (scalar_line(context.reference, rank, context.steps[0][1]).get("loss_scale") or 1.0)
+            )
+    if not factors:
+        return None
+    ordered = sorted(factors.values())
+    common = ordered[len(ordered) // 2]
+    uneven = tuple((f, v) for f, v in factors.items() if abs(v - common) > 1e-3 * max(abs(common), 1e-12))
+    way = "each" if uneven else "none" if abs(common - 1) < 1e-5 else "norm"
+    return Clipping(
+        way=way,
+        norm=reference.norm,
+        clipped_norm=math.sqrt(after),
+        factor=common,
+        limit=None,
+        reported=line.get("grad_norm"),
+        uneven=uneven,
+    )
+
+
+def _clipping_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:
+    counted = _norm_difference(own, other)
+    if counted is not None:
+        return counted
+    if own.way == other.way == "none":
+        return None
+    if "each" in (own.way, other.way) or "value" in (own.way, other.way):
+        if own.way == other.way:
+            return None
+        said = f"{_clipping_said(own)} in the target, {_clipping_said(other)} in the reference"
+        return "wrong_optimizer_setting", "Gradients are clipped in another way.", said
+    if own.way == "norm" and other.way == "norm":
+        if abs(own.clipped_norm / other.clipped_norm - 1) <= 1e-3:
+            return None
+        limits = f"{own.clipped_norm:.6g} in the target, {other.clipped_norm:.6g} in the reference"
+        said = f"clipped to a norm of {limits}"
+        return "wrong_optimizer_setting", "Gradients are clipped to another norm.", said
+    if own.way == "norm":
+        if own.norm > other.norm * 1.001 and own.clipped_norm >= other.norm * 0.999:
+            return None  # the reference's are below the same limit
+        said = (
+            f"the target clips to a norm of {own.clipped_norm:.6g}; the reference leaves a norm of "
+            f"{other.norm:.6g} as it is"
+        )
+        return (
+            "wrong_optimizer_setting",
+            "The target clips gradients that the reference leaves as they are.",
+            said,
+        )
+    if own.norm <= other.clipped_norm * 1.001:
+        return None
+    said = (
+        f"the target leaves a norm of {own.norm:.6g} as it is; the reference clips to "
+        f"{other.clipped_norm:.6g}"
+    )
+    return "wrong_optimizer_setting", "The target does not clip its gradients.", said
+
+
+def _norm_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:
+    """Whether the program's own norm is that of its gradients, on both sides alike."""
+    if own.reported is None or other.reported is None or not own.norm or not other.norm:
+        return None
+    mine, theirs = own.reported / own.norm, other.reported / other.norm
+    if abs(mine / theirs - 1) <= 1e-3:
+        return None
+    said = (
+        f"the target's own grad norm is {mine:.6g} times the norm of its gradients, the reference's "
+        f"{theirs:.6g} times"
+    )
+    return "wrong_scale", "The gradient norm is computed in another way.", said
+
+
+def _clipping_said(clip: Clipping) -> str:
+    if clip.way == "none":
+        return f"not clipped (norm {clip.norm:.6g})"
+    if clip.way == "norm":
+        return f"norm {clip.norm:.6g} clipped to {clip.clipped_norm:.6g}"
+    if clip.way == "value":
+        return f"every element cut at {clip.limit:.6g}"
+    (fqn, factor), number = clip.uneven[0], len(clip.uneven)
+    said = f"{number} not {clip.factor:.4g}, such as {fqn}: {factor:.4g}"
+    return f"each parameter by a factor of its own ({said})"

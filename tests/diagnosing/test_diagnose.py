@@ -1,0 +1,239 @@
+"""Real runs with one thing wrong, from capture to verdict: the stage, the place and the kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.diagnosing import diagnosed as runs
+from tests.diagnosing.diagnosed import REFERENCE, capture, diagnosed
+from trueup.diagnosing.diagnosis import Diagnosis, read_diagnosis
+from trueup.diagnosing.gradients import build_gradient_plan, export_gradients
+from trueup.diagnosing.pipeline import diagnose
+from trueup.diagnosing.stages import STAGES, StageOutcome, StageStatus
+from trueup.diagnosing.stepbook import CLIPPED, UPDATED, StepBook
+from trueup.errors import ConfigError, TraceError
+from trueup.store import Trace
+from trueup.types import Outcome
+from trueup.types.finding import Stage
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    """The run that is trusted."""
+    return capture(tmp_path_factory.mktemp("reference") / "run", REFERENCE)
+
+
+def status_of(diagnosis: Diagnosis, stage: Stage) -> StageStatus:
+    """What came of the first stage of that name."""
+    return next(outcome.status for outcome in diagnosis.stages if outcome.stage is stage)
+
+
+# -- by the runs' own numbers: data, weights, reduction, optimizer ------------------------------------------
+
+BY_NUMBERS: list[tuple[str, dict[str, Any], Stage, str, str]] = [
+    ("labels twice", {"data": runs.shifted_twice}, Stage.DATA, "shifted_by_one", "shifted twice"),
+    ("rows in another order", {"data": runs.other_order}, Stage.DATA, "wrong_data", "another order"),
+    ("a batch early", {"data": runs.a_step_ahead}, Stage.DATA, "wrong_data", "different batches"),
+    ("transposed", {"change": runs.transposed}, Stage.WEIGHTS, "transposed_or_permuted", "transposed"),
+    ("initialised", {"change": runs.initialised_wider}, Stage.WEIGHTS, "wrong_data", "layers.0.mlp.up"),
+    ("clipping", {"before_step": runs.clipped(0.25)}, Stage.REDUCTION, "wrong_optimizer_setting", "clipped"),
+    (
+        "no clipping",
+        {"before_step": lambda m, s: None},
+        Stage.REDUCTION,
+        "wrong_optimizer_setting",
+        "not clip",
+    ),
+    ("never cleared", {"clear": False}, Stage.REDUCTION, "missing_zero_grad", "step before"),
+    ("rate", {"optimizer": runs.adam(lr=2e-3)}, Stage.OPTIMIZER, "wrong_optimizer_setting", "learning rate"),
+    (
+        "decay",
+        {"optimizer": runs.adam(weight_decay=0.2)},
+        Stage.OPTIMIZER,
+        "wrong_optimizer_setting",
+        "matrices",
+    ),
+    (
+        "decay of biases",
+        {"optimizer": runs.adam(everywhere=True)},
+        Stage.OPTIMIZER,
+        "wrong_optimizer_setting",
+        "one-dimensional",
+    ),
+    (
+        "betas",
+        {"optimizer": runs.adam(betas=(0.9, 0.95))},
+        Stage.OPTIMIZER,
+        "wrong_optimizer_setting",
+        "beta2",
+    ),
+    ("eps", {"optimizer": runs.adam(eps=1e-5)}, Stage.OPTIMIZER, "wrong_optimizer_setting", "eps"),
+    ("L2", {"optimizer": runs.adam(kind=torch.optim.Adam)}, Stage.OPTIMIZER, "wrong_optimizer_setting", "L2"),
+    (
+        "no correction",
+        {"optimizer": runs.adam(kind=runs.NoBiasCorrection)},
+        Stage.OPTIMIZER,
+        "wrong_optimizer_setting",
+        "bias correction",
+    ),
+    (
+        "left out",
+        {"optimizer": runs.adam(leave="layers.1.mlp.down.weight")},
+        Stage.OPTIMIZER,
+        "dropped_update",
+        "layers.1.mlp.down.weight",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "stage", "kind", "words"), [c[1:] for c in BY_NUMBERS], ids=[c[0] for c in BY_NUMBERS]
+)
+def test_what_the_runs_own_numbers_tell(
+    tmp_path: Path, reference: Trace, change: dict[str, Any], stage: Stage, kind: str, words: str
+) -> None:
+    found = diagnosed(tmp_path, reference, {**REFERENCE, **change})
+    assert found.outcome is Outcome.DIFFER
+    assert found.verdict is not None
+    assert found.verdict.stage is stage, found.headline
+    assert found.verdict.kinds[0].name == kind
+    assert words in found.headline
+    failed = [o.stage for o in found.stages if o.status is StageStatus.FAILED]
+    assert failed == [stage], found.headline
+    assert len({f.headline for f in found.findings}) == len(found.findings)
+
+
+def test_a_repeat_agrees_and_passes_every_stage(tmp_path: Path, reference: Trace) -> None:
+    found = diagnosed(tmp_path, reference, REFERENCE, replay=True, gradients=True)
+    assert found.outcome is Outcome.AGREE
+    assert not found.findings
+    assert [o.status for o in found.stages] == [StageStatus.PASSED] * len(STAGES)
+
+
+# -- by replay: forward and backward ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "stage", "module"),
+    [
+        (runs.norm_eps, Stage.FORWARD, "layers.1.ln1"),
+        (runs.attention_scale, Stage.FORWARD, "layers.1.attn"),
+        (runs.gradient_scale, Stage.BACKWARD, "layers.1.mlp.up"),
+    ],
+)
+def test_replay_names_the_module(
+    tmp_path: Path, reference: Trace, change: Any, stage: Stage, module: str
+) -> None:
+    found = diagnosed(tmp_path, reference, {**REFERENCE, "change": change}, replay=True, gradients=True)
+    assert found.verdict is not None
+    assert (found.verdict.stage, found.verdict.module) == (stage, module), found.headline
+    assert found.verdict.confidence >= 0.9
+    assert len(found.findings) == 1, [f.headline for f in found.findings]
+    assert status_of(found, Stage.DATA) is StageStatus.PASSED
+    assert status_of(found, Stage.OPTIMIZER) is not StageStatus.FAILED
+    said = next(o for o in found.stages if o.stage is Stage.OPTIMIZER)
+    assert "given the reference's gradients" in said.evidence[0]
+
+
+def test_without_replay_no_place_is_certain(tmp_path: Path, reference: Trace) -> None:
+    found = diagnosed(tmp_path, reference, {**REFERENCE, "change": runs.attention_scale})
+    assert found.verdict is not None
+    assert found.verdict.confidence < 0.9
+    assert "--replay" in (found.verdict.next or "")
+
+
+def test_two_faults_are_two_findings(tmp_path: Path, reference: Trace) -> None:
+    program = {**REFERENCE, "change": runs.two_at_once, "optimizer": runs.adam(betas=(0.8, 0.999))}
+    found = diagnosed(tmp_path, reference, program, replay=True, gradients=True)
+    assert [(f.stage, f.module) for f in found.findings[:2]] == [
+        (Stage.FORWARD, "layers.0.attn"),
+        (Stage.BACKWARD, "layers.1.mlp.up"),
+    ]
+    assert found.findings[2].stage is Stage.OPTIMIZER
+    assert "beta1" in found.findings[2].headline
+
+
+# -- the gradients given ------------------------------------------
+
+
+def test_given_gradients_reach_the_optimizer_bit_for_bit(tmp_path: Path, reference: Trace) -> None:
+    program = {**REFERENCE, "change": runs.attention_scale}
+    target = capture(tmp_path / "target", program)
+    plan = build_gradient_plan(reference, target, tmp_path / "plan")
+    given = capture(tmp_path / "given", program, gradients_from=plan.folder)
+    books = StepBook(given, 0, 0), StepBook(reference, 0, 0), StepBook(target, 0, 0)
+    assert given.rank_facts(0)["given_gradients"]["free"] == []
+    for slot in (CLIPPED, UPDATED):
+        digests = [[b.digest(b.parameter(n, *slot)) for n in b.parameters] for b in books]
+        assert digests[0] == digests[1] != digests[2]
+
+
+def test_gradient_files_are_written_and_read_in_the_optimizers_order(
+    tmp_path: Path, reference: Trace
+) -> None:
+    number = export_gradients(reference, tmp_path / "files")
+    names = [g["parameter"] for g in json.loads((tmp_path / "files" / "grads.json").read_text())["gradients"]]
+    book = StepBook(reference, 0, 0)
+    assert names == book.in_order_of(*CLIPPED)
+    assert names != book.parameters  # matrices come first in this optimizer
+    target = capture(tmp_path / "target", {**REFERENCE, "change": runs.attention_scale})
+    plan = build_gradient_plan(reference, target, tmp_path / "plan", files=tmp_path / "files")
+    assert plan.num_given == number == len(names)
+    (tmp_path / "files" / "grad_3.npy").unlink()
+    with pytest.raises(ConfigError, match=r"grad_3\.npy is missing"):
+        build_gradient_plan(reference, target, tmp_path / "plan", files=tmp_path / "files")
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path: Path, reference: Trace) -> None:
+    export_gradients(reference, tmp_path / "files")
+    np.save(tmp_path / "files" / "grad_2.npy", np.zeros((3, 3)))
+    with pytest.raises(ConfigError, match=r"grad_2\.npy has the shape \[3, 3\]"):
+        build_gradient_plan(reference, reference, tmp_path / "plan", files=tmp_path / "files")
+
+
+def test_a_reference_without_values_cannot_give_gradients(tmp_path: Path) -> None:
+    bare = capture(tmp_path / "bare", REFERENCE, store_values_of=frozenset(), steps="0")
+    with pytest.raises(TraceError, match="--preset diagnose"):
+        build_gradient_plan(bare, bare, tmp_path / "plan")
+
+
+# -- the document, and other stages ------------------------------------------
+
+
+def test_the_document_is_read_back(tmp_path: Path, reference: Trace) -> None:
+    found = diagnosed(tmp_path, reference, {**REFERENCE, "optimizer": runs.adam(lr=2e-3)})
+    document = read_diagnosis(tmp_path / "out")
+    assert document == found.to_json()
+    assert [s["stage"] for s in document["stages"]] == [s.stage.value for s in STAGES]
+
+
+def test_a_stage_of_ones_own_is_walked_too(tmp_path: Path, reference: Trace) -> None:
+    class LongRun:
+        stage = Stage.LONG_RUN
+        title = "Long run"
+
+        def check(self, context: Any) -> StageOutcome:
+            said = f"{len(context.earlier)} stages before"
+            return StageOutcome(stage=self.stage, title=self.title, status=StageStatus.PASSED, said=said)
+
+    found = diagnose(reference.path, reference.path, output=tmp_path, stages=(*STAGES, LongRun()))
+    assert found.stages[-1].said == f"{len(STAGES)} stages before"
+
+
+def test_a_trace_of_statistics_alone_leaves_open_what_it_cannot_tell(
+    tmp_path: Path, reference: Trace
+) -> None:
+    capture(tmp_path / "target", {**REFERENCE, "change": runs.attention_scale}, store_values_of=frozenset())
+    found = diagnose(tmp_path / "target", reference.path, output=tmp_path / "out")
+    assert found.outcome is Outcome.DIFFER
+    assert status_of(found, Stage.OPTIMIZER) is not StageStatus.FAILED
+    assert dataclasses.asdict(found)["stages"]
