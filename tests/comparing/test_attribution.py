@@ -120,6 +120,27 @@ def test_an_embedding_that_differs_with_equal_ids_is_an_origin(tmp_path: Path) -
     assert statuses(compared(tmp_path, embedding(1.001), embedding(1.0))) == {"emb · output.0": "origin"}
 
 
+def test_a_gradient_reduced_from_another_ranks_is_not_this_ranks_fault(tmp_path: Path) -> None:
+    whole = scaled_at(gin_1=1.01, grad_1=1.01)
+    for name, changes in (("target", (scaled_at(grad_1=1.01), whole)), ("reference", (scaled_at(),) * 2)):
+        for rank, change in enumerate(changes):
+            recorder = network(change)
+            records = recorder.step.records
+            for at in [i for i, phase in enumerate(records["phase"]) if phase == "param_grad"]:
+                summary = records["summary"][at]
+                own = network(change if rank else scaled_at()).values[summary]
+                recorder.record(records["call"][at], "param_grad", "local", own)
+            path = tmp_path / (name if rank == 0 else f"{name}.{rank}")
+            recorder.write(path, world_size=2)
+            if rank:
+                held = path / "step_000000" / "rank_00000"
+                held.rename(tmp_path / name / "step_000000" / f"rank_{rank:05d}")
+    result = compare(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
+    rows = result.frame().filter((pl.col("rank") == 0) & (pl.col("status").cast(pl.String) == "origin"))
+    assert rows["site"].to_list() == ["layers.1.weight · gradient accumulated"]
+    assert {origin.rank for origin in origins(tmp_path / "out")} == {1}
+
+
 def test_a_step_after_a_wrong_update_is_propagated(tmp_path: Path) -> None:
     later = scaled_at(**{f"{site}_1": 1.05 for site in ("param", "linear", "out")})
     for name, changes in (("target", (scaled_at(new_1=1.05), later)), ("reference", (scaled_at(),) * 2)):

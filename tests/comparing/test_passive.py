@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from trueup.comparing.attribution import origins
@@ -177,6 +178,7 @@ def test_what_is_no_fault_is_left_alone(name: str, reference: tuple[Path, str], 
             assert result.exit_code == 0, result.summary["verdict"]
             assert result.summary["counts"]["different"] == 0
             assert origins(target / "out") == []
+            assert result.frame().filter(pl.col("score").is_finite())["score"].max() < 0.8
 
 
 def test_two_faults_are_both_found(reference: tuple[Path, str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ gradient at an input   gradients at the call's outputs, its activations and para
                        the calls inside sent back
 parameter's gradient   gradients and activations of the modules that use it; accumulated: those of
                        the microbatches; clipped: the accumulated one
-loss                   what the roots returned
+loss                   what the roots returned, labels and mask
 =====================  ==========================================================================
 
 At top level the "enclosing call" is the microbatch. Where no module's tensors were captured (level L1) it is
@@ -99,7 +99,7 @@ class Inflow:
         made[at] = np.where(self._composite, from_parts, np.maximum(entered, below))[call[at]]
 
         at = rows.phase_is("loss")
-        made[at] = before[at]
+        made[at] = self._running(at | (forward & outputs), given)[at]
 
         at = backward & outputs
         sent = self._running(backward & inputs, given)
