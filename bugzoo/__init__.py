@@ -1,5 +1,8 @@
 """A collection of training runs with one known fault each, and of changes that are no fault.
 
-``catalogue`` says what an entry is, ``faults`` and ``benign`` hold the entries, ``train`` is the program they
-are planted in. A tool that compares runs is measured by what it makes of them.
+``planted`` holds the entries, one module a part of training with what is expected of a diagnosis in the YAML
+beside it; ``bases.yaml`` the programs they are planted in, ``trainer`` their training loop, ``train`` the
+command line. ``zoo`` runs them all through trueup's public commands and writes ``SCOREBOARD.md``.
+
+``catalogue``, ``faults`` and ``benign`` are the short list of the benchmarks, in a larger GPT of their own.
 """

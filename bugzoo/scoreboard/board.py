@@ -35,15 +35,15 @@ base, then
 - *diagnose*: `diagnose --json` on the traces alone; *diagnose with replay*: the same with `--replay`.
 
 **Stage** and **site** are the first finding's; a fault that no module owns (data, settings of the optimizer)
-counts as found where its stage is named. **Top 3**: a right site among the first three findings. **Kind**: the
-first kind of the first finding is one of those expected. A **false alarm** is a control whose runs are said to
-differ. What is expected stands in `bugzoo/planted/*.yaml`; which entries are held out, in
+counts as found where its stage is named. **Top 3**: a right site among the first three findings. **Kind**:
+the first kind of the first finding is one of those expected. A **false alarm** is a control whose runs are
+said to differ. What is expected stands in `bugzoo/planted/*.yaml`; which entries are held out, in
 docs/decisions/0006-two-parts-of-the-collection.md.
 
-*msprobe* is its own `compare` (26.2.0, level L0, statistics) of both steps of the same programs: the module of
-the first row it marks as error, else of the first warning, read kindly (where no module owns the fault, any
-marked row counts). *Curve*: whether the printed losses of 20 steps part by more than {most:g}; *1st*: whether
-the first loss differs in any printed digit.
+*msprobe* is its own `compare` (26.2.0, level L0, statistics) of both steps of the same programs: the module
+of the first row it marks as error, else of the first warning, read kindly (where no module owns the fault,
+any marked row counts). *Curve*: whether the printed losses of 20 steps part by more than {most:g}; *1st*:
+whether the first loss differs in any printed digit.
 """
 
 
@@ -182,8 +182,8 @@ def _others(faults: list[Row], controls: list[Row]) -> list[str]:
     if curves or benign:
         said.append(
             f"- loss curves: {sum(curve.is_seen for curve in curves)} of {len(curves)} faults part by more "
-            f"than {MOST:g} in 20 steps, {sum(curve.first_equal for curve in curves)} print the same first loss; "
-            f"{sum(curve.is_seen for curve in benign)} of {len(benign)} controls part as far"
+            f"than {MOST:g} in 20 steps, {sum(curve.first_equal for curve in curves)} print the same first "
+            f"loss; {sum(curve.is_seen for curve in benign)} of {len(benign)} controls part as far"
         )
     return said
 

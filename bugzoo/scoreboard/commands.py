@@ -109,10 +109,11 @@ def compare(target: Path, reference: Path) -> Answer:
     return _asked(["compare", str(target), str(reference), "--json"], from_compare)
 
 
-def diagnose(target: Path, reference: Path, program: Program | None = None) -> Answer:
+def diagnose(target: Path, reference: Path, out: Path, program: Program | None = None) -> Answer:
     """What ``trueup diagnose`` says, with replay where a program is given."""
     replay = [] if program is None else ["--replay", shlex.join(program.command())]
-    return _asked(["diagnose", str(target), str(reference), *replay, "--json"], from_diagnose)
+    options = ["-o", str(out), "--no-html", *replay, "--json"]
+    return _asked(["diagnose", str(target), str(reference), *options], from_diagnose)
 
 
 def _asked(arguments: list[str], read: Any) -> Answer:

@@ -86,10 +86,10 @@ class Runs:
     def _measure_noise(self, made: Reference) -> None:
         try:
             made.seconds["noise"] = commands.measure_noise(made.program, made.values)
-            shutil.copytree(made.values / "noise", made.sketches / "noise")
+            commands.measure_noise(made.program, made.sketches)
         except CommandMissing:
             made.noise = NOT_RUN
-        except (CommandFailed, OSError) as error:
+        except CommandFailed as error:
             made.noise = f"{FAILED}: {error}"[-600:]
 
     def entry(self, entry: Entry) -> dict[str, Any]:
@@ -117,10 +117,10 @@ class Runs:
         answers = {
             VALUES: commands.compare(values, reference.values),
             SKETCHES: commands.compare(sketches, reference.sketches),
-            PASSIVE: commands.diagnose(values, reference.values),
+            PASSIVE: commands.diagnose(values, reference.values, folder / "passive"),
         }
         if self._what.replay:
-            answers[REPLAY] = commands.diagnose(values, reference.values, program)
+            answers[REPLAY] = commands.diagnose(values, reference.values, folder / "replayed", program)
         said: dict[str, Any] = {
             "answers": {mode: answer.to_json() for mode, answer in answers.items()},
             "noise": reference.noise if self._what.noise else NOT_RUN,
