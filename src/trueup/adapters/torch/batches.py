@@ -1,9 +1,9 @@
 """Another batch in the place of the program's own, between its DataLoader and its loop.
 
-Batches are numbered from 0 as DataLoaders give them to training; those of a loader whose batch goes into a
-forward without gradients are evaluation's, and left alone, but for the first batch of an evaluation before
-any training, which comes before that can be known. A program that reads its data otherwise gets its own
-batches; the trace says so.
+Batches are numbered from 0 as DataLoaders give them to training. Those read while the model is in evaluation
+mode or gradients are off are left alone, and so are those of a loader whose batch went into a forward without
+gradients: all but its first, which comes before that can be known. A program that reads its data otherwise
+gets its own batches; the trace says so.
 """
 
 from __future__ import annotations
@@ -23,24 +23,20 @@ _installed: list[bool] = []
 class BatchChange:
     """One batch given every time, or one left out."""
 
-    def __init__(self, *, only: int | None, skip: int | None) -> None:
+    def __init__(self, *, only: int | None, skip: int | None, is_evaluating: Callable[[], bool]) -> None:
         self.only = only
         self.skip = skip
+        self._is_evaluating = is_evaluating
         self.num_read = 0
         """training batches that loaders have made so far"""
         self.num_given = 0
         self.skipped = False
         self.beyond_an_epoch = False
         self._kept: Any = None
-        self._has_kept = False
+        self._kept_from: ChangedBatches | None = None
         self._roles: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._awaiting: ChangedBatches | None = None
         """where the last batch came from, of which it is not known yet what it is for"""
-
-    @classmethod
-    def from_options(cls, only: int | None, skip: int | None) -> BatchChange | None:
-        """None where every batch is to be the program's own."""
-        return None if only is None and skip is None else cls(only=only, skip=skip)
 
     def used(self, *, training: bool) -> None:
         """The batch last given goes into a forward."""
@@ -50,16 +46,20 @@ class BatchChange:
         self._roles[source.loader] = "training" if training else "evaluation"
         if training:
             source.drawn.clear()
-        elif self._has_kept or source.num_read:
-            self.num_read -= source.num_read
-            self._kept, self._has_kept, self.num_given = None, False, 0
-            source.give_back()
+            return
+        self.num_read -= source.num_read
+        self.num_given -= source.num_given
+        self.skipped &= not source.skipped
+        if self._kept_from is source:
+            self._kept, self._kept_from = None, None
+        source.give_back()
 
     def next(self, source: ChangedBatches) -> Any:
         """The batch the program gets; StopIteration where its own loader ends."""
         if source.pending:
             return source.pending.popleft()
-        if not torch.is_grad_enabled() or self._roles.get(source.loader) == "evaluation":
+        evaluating = not torch.is_grad_enabled() or self._is_evaluating()
+        if evaluating or self._roles.get(source.loader) == "evaluation":
             return next(source.inner)
         self._awaiting = source
         if self.skip is not None:
@@ -69,11 +69,11 @@ class BatchChange:
     def _next_but_one(self, source: ChangedBatches) -> Any:
         if self.num_read == self.skip:
             self._read(source)
-            self.skipped = True
+            self.skipped = source.skipped = True
         return self._read(source)
 
     def _the_one(self, source: ChangedBatches) -> Any:
-        if not self._has_kept and not self._look_ahead(source):
+        if self._kept_from is None and not self._look_ahead(source):
             self.beyond_an_epoch = True
             if not source.pending:
                 raise StopIteration
@@ -83,6 +83,7 @@ class BatchChange:
         else:
             self._read(source)
         self.num_given += 1
+        source.num_given += 1
         return _own_copy(self._kept)
 
     def _look_ahead(self, source: ChangedBatches) -> bool:
@@ -99,7 +100,7 @@ class BatchChange:
             source.drawn.append(batch)
             source.ahead += 1
             if number == self.only:
-                self._kept, self._has_kept = batch, True
+                self._kept, self._kept_from = batch, source
                 return True
 
     def _read(self, source: ChangedBatches) -> Any:
@@ -140,7 +141,8 @@ class ChangedBatches:
         self.change = change
         self.loader = loader
         self.inner = inner
-        self.num_read = 0
+        self.num_read = self.num_given = 0
+        self.skipped = False
         self.ahead = 0
         """batches read before their turn"""
         self.drawn: deque[Any] = deque()

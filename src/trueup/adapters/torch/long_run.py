@@ -29,12 +29,22 @@ class LongRun:
         options = engine.sink.options
         self.engine = engine
         self.rate: float | None = options.learning_rate
-        self.batches = BatchChange.from_options(options.only_batch, options.skip_batch)
+        self.batches = self._batches(options.only_batch, options.skip_batch)
         self.num_updates = 0
         self.without_rate: str | None = None
         """class of an optimizer that has no learning rate to hold"""
         self._own: dict[int, list[dict[str, Any]]] = {}
         """optimizer under way -> settings of its groups, to be given back"""
+
+    def _batches(self, only: int | None, skip: int | None) -> BatchChange | None:
+        if only is None and skip is None:
+            return None
+        return BatchChange(only=only, skip=skip, is_evaluating=self._is_evaluating)
+
+    def _is_evaluating(self) -> bool:
+        """Whether the program has set its model to evaluation, as far as its model is known."""
+        known = [model for model in (reference() for reference, _ in self.engine.roots) if model is not None]
+        return bool(known) and not any(model.training for model in known)
 
     @property
     def wanted(self) -> bool:

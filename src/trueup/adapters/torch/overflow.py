@@ -29,6 +29,7 @@ class OverflowWatch:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._room = min(_MAX_A_STEP, engine.sink.options.overflow_nums or _MAX_A_STEP)
         self.pending: int | None = None
         """the call whose value has just been found: its other tensors are wanted"""
         self.end_step()
@@ -37,16 +38,17 @@ class OverflowWatch:
         """The step is over."""
         self._origins = Origins(self._caller)
         self._found: list[dict[str, Any]] = []
-        self._harm = self._updated = False
+        self._harmed: set[str] = set()
+        """phases of the step with a value that is not finite, of those in which it does harm"""
+        self._updated = False
         self.pending = None
 
     def found(self, *, skipped: bool) -> list[dict[str, Any]]:
         """What was made in the step under way and did harm; ``skipped`` by the gradient scaler."""
-        if not self._found or (self._updated and not self._harm):
-            return []
-        if skipped and all(one["phase"] in ("backward", "param_grad") for one in self._found):
-            return []
-        return self._found
+        harmless = self._updated and not self._harmed
+        if skipped:
+            harmless = self._harmed <= {"param_grad"}
+        return [] if harmless else self._found
 
     def seen(self, call: int, phase: str, slot: str, row: int | None, tensor: Tensor) -> None:
         """One more record; its values are kept if they are the first that are not finite."""
@@ -57,8 +59,9 @@ class OverflowWatch:
         if count.finite and count.lowest > -6e4:
             return
         how = self._origins.see(call, phase, slot, count)
-        self._harm |= not count.finite and phase in _DECISIVE
-        if how is None or len(self._found) >= _MAX_A_STEP:
+        if not count.finite and phase in _DECISIVE:
+            self._harmed.add(phase)
+        if how is None or len(self._found) >= self._room:
             return
         self._found.append(self._described(call, phase, slot, count, how))
         self.pending = call

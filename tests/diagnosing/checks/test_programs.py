@@ -1,0 +1,162 @@
+"""``trueup check-run -- COMMAND`` on whole programs: run twice, on several ranks, Hugging Face models."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.capture.programs import environment, run_trueup, write
+
+pytestmark = pytest.mark.torch
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """
+import sys, time
+import torch
+from tests.diagnosing.checks import trainings
+torch.set_num_threads(1)
+training = trainings.build()
+{change}
+trainings.train(training, int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+print("ended")
+"""
+NOISE = """
+generator = torch.Generator().manual_seed(time.time_ns() % 2**31)
+trainings._through(training, lambda x: x + 1e-6 * torch.randn(x.shape, generator=generator))
+"""
+RANKS = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from tests.diagnosing.checks import trainings
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, kind = dist.get_rank(), sys.argv[1]
+training = trainings.build()
+torch.manual_seed(7 if kind == "same masks" else 100 + rank)
+inner = training.model
+training.model = nn.parallel.DistributedDataParallel(inner)
+if kind == "bypassed":
+    training.loss = lambda model, ids, labels: trainings.loss_of(model.module, ids, labels)
+given = training.batch
+shift = 0 if kind == "same batch" else 1000 * rank
+training.batch = lambda step: given(step + shift)
+if kind == "drifting":
+    def drift(step):
+        inner.head.weight.data += 1e-3 * rank
+    training.after_update = drift
+trainings.train(training)
+dist.destroy_process_group()
+"""
+
+
+def check(folder: Path, *words: str | Path) -> tuple[int, dict[str, dict[str, Any]], str]:
+    """Exit status, outcomes by name, standard error."""
+    done = run_trueup("check-run", "--json", *words, cwd=folder, env=environment(PYTHONPATH=str(ROOT)))
+    document = json.loads(done.stdout)
+    return done.returncode, {outcome["name"]: outcome for outcome in document["checks"]}, done.stderr
+
+
+def undone(outcomes: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [o for o in outcomes.values() if o["verdict"] in ("failed", "undecided")]
+
+
+def test_a_clean_program(tmp_path: Path) -> None:
+    program = write(tmp_path / "train.py", PROGRAM.format(change=""))
+    status, outcomes, said = check(tmp_path, "-o", "out", "--to-the-end", "--", sys.executable, program)
+    assert (status, undone(outcomes)) == (0, [])
+    assert outcomes["repeatable"]["verdict"] == "passed"
+    assert said.count("ended") == 2
+    assert json.loads((tmp_path / "out" / "checks.json").read_text())["exit_code"] == 0
+    assert (tmp_path / "out" / "again" / "step_000001").is_dir()
+
+
+def test_a_program_that_does_not_repeat(tmp_path: Path) -> None:
+    program = write(tmp_path / "train.py", PROGRAM.format(change=NOISE))
+    status, outcomes, _ = check(tmp_path, "--", sys.executable, program)
+    assert status == 1
+    outcome = outcomes["repeatable"]
+    assert outcome["verdict"] == "failed"
+    first = outcome["places"][0]
+    assert first["site"] == "layers.1.mlp.act · torch.randn · output.0"
+    assert "random numbers" in first["detail"]
+    assert "randn(x.shape, generator=generator)" in first["source"]
+
+
+def test_a_program_without_a_seed_is_not_decided(tmp_path: Path) -> None:
+    change = "torch.seed(); training.model.head.reset_parameters()"
+    program = write(tmp_path / "train.py", PROGRAM.format(change=change))
+    status, outcomes, _ = check(tmp_path, "--only", "repeatable", "--", sys.executable, program)
+    assert (status, outcomes["repeatable"]["verdict"]) == (2, "undecided")
+    assert "start from other weights (head.weight)" in outcomes["repeatable"]["sentence"]
+
+
+def test_a_long_program_is_stopped_when_its_steps_are_there(tmp_path: Path) -> None:
+    program = write(tmp_path / "train.py", PROGRAM.format(change=""))
+    words = ["--once", "--steps", "0-1", "--", sys.executable, program, "100000"]
+    status, outcomes, said = check(tmp_path, *words)
+    assert (status, undone(outcomes)) == (0, [])
+    assert "ended" not in said
+
+
+def test_the_checklist_a_person_reads(tmp_path: Path) -> None:
+    program = write(tmp_path / "train.py", PROGRAM.format(change="trainings.log_of_negative(training)"))
+    done = run_trueup(
+        "check-run", "--once", "--", sys.executable, program,
+        cwd=tmp_path, env=environment(PYTHONPATH=str(ROOT), COLUMNS="120"),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "✗ No NaN or infinity is made" in done.stdout
+    assert "at layers.1.mlp.act · torch.log · output.0" in " ".join(done.stdout.split())
+    assert "torch.log(-x.abs() - 1)" in done.stdout
+    assert "✓ Ids, labels and the first loss make sense" in done.stdout
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2", "qwen2_moe"])
+def test_hugging_face_models_are_clean(model: str, tmp_path: Path) -> None:
+    script = ROOT / "tests" / "scripts" / "train_hf.py"
+    twice = model == "qwen2_moe"
+    words = [] if twice else ["--once"]
+    status, outcomes, _ = check(tmp_path, *words, "--", sys.executable, script, model)
+    assert (status, undone(outcomes)) == (0, [])
+    for name in ("labels", "finite", "gradients", "grad_norm", "updates", *["repeatable"] * twice):
+        assert outcomes[name]["verdict"] == "passed", outcomes[name]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("kind", "check_name", "said"),
+    [
+        ("clean", None, ""),
+        ("same batch", "own_batches", "the same batch in 3 of 3 steps"),
+        ("drifting", "replicas", "weights at the start of the step differ across ranks in step 1"),
+        ("same masks", "streams", "has the same mask on ranks 0 and 1"),
+        ("bypassed", "replicas", "gradients given to the optimizer differ across ranks in step 0"),
+    ],
+)
+def test_two_ranks(kind: str, check_name: str | None, said: str, tmp_path: Path) -> None:
+    program = write(tmp_path / "train.py", RANKS)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0"]
+    status, outcomes, error = check(
+        tmp_path,
+        "--once",
+        "--",
+        *launcher,
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",
+        program,
+        kind,
+    )
+    if check_name is None:
+        assert (status, undone(outcomes)) == (0, []), error
+        assert outcomes["replicas"]["numbers"]["ranks"] == 2
+        assert outcomes["own_batches"]["verdict"] == "passed"
+        return
+    assert status == 1
+    assert outcomes[check_name]["verdict"] == "failed", outcomes[check_name]
+    assert said in json.dumps(outcomes[check_name])
