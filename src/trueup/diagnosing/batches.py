@@ -34,7 +34,7 @@ def relation(target: Ints, reference: Ints) -> Relation:
     """
     if target.shape == reference.shape and np.array_equal(target, reference):
         return Relation(name="same", said="the same ids")
-    for look in (_order, _shift, _padding, _packing, _shape, _mapped, _some_rows):
+    for look in (_order, _padding, _shift, _packing, _shape, _mapped, _some_rows):
         found = look(target, reference)
         if found is not None:
             return found

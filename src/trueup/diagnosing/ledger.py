@@ -144,6 +144,8 @@ def clipping(book: StepBook, *, loss_scale: float | None, reported: float | None
     if uneven:
         limit = _value_limit(book, [c for *_, c in norms])
         way = "value" if limit is not None else "each"
+    if way == "norm":  # a parameter in no optimizer is clipped too, and seen by nobody
+        after = common * before
     return Clipping(
         way=way, norm=before, clipped_norm=after, factor=common, limit=limit, reported=reported, uneven=uneven
     )

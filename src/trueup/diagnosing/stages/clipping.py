@@ -126,7 +126,7 @@ def _given_clipping(context: Context, reference: Clipping) -> Clipping | None:
     return Clipping(
         way=way,
         norm=reference.norm,
-        clipped_norm=math.sqrt(after),
+        clipped_norm=common * reference.norm if way == "norm" else math.sqrt(after),
         factor=common,
         limit=None,
         reported=line.get("grad_norm"),

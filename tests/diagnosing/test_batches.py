@@ -1,0 +1,103 @@
+"""Batches against batches, labels against inputs, weights against weights: each relation by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trueup.diagnosing.batches import label_facts, relation, rows_found
+from trueup.diagnosing.stages.weights import change_of
+
+IDS = np.random.default_rng(0).integers(5, 500, (4, 32))
+PAD = 0
+
+
+def padded(width: int, *, left: bool, pad: int = PAD) -> Any:
+    """Rows of 20 tokens, padded to a width."""
+    rows = IDS[:, :20]
+    fill = np.full((4, width - 20), pad)
+    return np.hstack([fill, rows] if left else [rows, fill])
+
+
+def with_ids(old: int, new: int) -> Any:
+    """One id in place of another, wherever it stands."""
+    ids = IDS.copy()
+    ids[:, ::7] = old
+    return np.where(ids == old, new, ids)
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "name"),
+    [
+        (IDS, IDS, "same"),
+        (IDS[[2, 0, 3, 1]], IDS, "order"),
+        (np.roll(IDS, -1, axis=1), IDS, "shift"),
+        (IDS[:, :-2], IDS[:, 2:], "shift"),
+        (padded(24, left=True), padded(24, left=False), "padding"),
+        (padded(24, left=False, pad=3), padded(28, left=False), "padding"),
+        (IDS.reshape(8, 16), IDS, "packing"),
+        (with_ids(1, 2), with_ids(1, 1), "mapped_ids"),
+        (np.vstack([IDS[:3], IDS[:1] + 1]), IDS, "some_rows"),
+        (IDS[:2], IDS, "packing"),
+        (IDS + 1, IDS, "other"),
+    ],
+)
+def test_how_a_batch_differs_is_named(target: Any, reference: Any, name: str) -> None:
+    assert relation(target, reference).name == name
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), shift=st.integers(-3, 3))
+def test_labels_tell_their_shift(seed: int, shift: int) -> None:
+    ids = np.random.default_rng(seed).integers(0, 1000, (3, 40))
+    labels = np.roll(ids, -shift, axis=1)
+    facts = label_facts(labels.ravel(), ids, ignore_index=-100, vocab_size=1000)
+    assert (facts.shift, facts.counted, facts.outside) == (shift, 1.0, 0)
+
+
+def test_unrelated_labels_have_no_shift_and_ignored_ones_do_not_count() -> None:
+    other = np.random.default_rng(1).integers(0, 500, IDS.shape)
+    other[:, :8] = -100
+    facts = label_facts(other, IDS, ignore_index=-100, vocab_size=300)
+    assert facts.shift is None
+    assert facts.counted == 0.75
+    assert facts.outside == int((other >= 300).sum())
+
+
+def test_rows_are_found_in_other_batches() -> None:
+    assert rows_found(IDS, {"a": IDS[1:3], "b": IDS + 1}) == {"a": 2}
+
+
+SQUARE = np.random.default_rng(2).standard_normal((16, 16))
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (SQUARE.T, "transposed"),
+        (SQUARE * 2, "scaled"),
+        (-SQUARE, "negated"),
+        (SQUARE[::-1], "permuted"),
+        (SQUARE * 0, "zero"),
+        (np.vstack([SQUARE[:12], SQUARE[:4] * 3]), "part"),
+        (SQUARE.astype(np.float16).astype(float), "rounded"),
+        (np.random.default_rng(3).standard_normal((16, 16)), "other_draw"),
+        (np.random.default_rng(3).standard_normal((16, 16)) * 3, "other_init"),
+        (SQUARE + 0.05 * np.random.default_rng(4).standard_normal((16, 16)), "near"),
+        (SQUARE[:, :8], "shape"),
+    ],
+)
+def test_how_a_weight_differs_is_named(target: Any, name: str) -> None:
+    found = change_of(target, SQUARE, "float32", "float32")
+    assert found is not None
+    assert found.name == name
+
+
+def test_the_same_weight_in_a_coarser_dtype_is_no_difference() -> None:
+    coarse = SQUARE.astype(np.float16).astype(float)
+    assert change_of(SQUARE, SQUARE, "float32", "float32") is None
+    assert change_of(coarse, SQUARE, "float16", "float32") is None
