@@ -106,6 +106,43 @@ def test_five_at_once(model: str, half: int, tmp_path: Path) -> None:
     assert set(charged(tmp_path, model, names)) == {MODELS[model][2][name][1] for name in names}
 
 
+class Tied(nn.Module):
+    """One weight in two modules; the second may compute something else."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(64, 8)
+        self.head = Head(factor)
+        self.head.weight = self.emb.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.emb(ids))
+
+
+class Head(nn.Linear):
+    def __init__(self, factor: float) -> None:
+        super().__init__(8, 64, bias=False)
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.factor
+
+
+def test_a_shared_weight_s_gradient_goes_to_the_module_that_errs(tmp_path: Path) -> None:
+    def train(factor: float) -> Callable[[], None]:
+        def make() -> nn.Module:
+            torch.manual_seed(0)
+            return Tied(factor)
+
+        ids = torch.arange(12).reshape(2, 6)
+        return loop(make, lambda model, _: model(ids).square().mean())
+
+    replay(tmp_path, train(1.0), train(1.01))
+    (found,) = origins(tmp_path / "replay", tmp_path / "reference")
+    assert found.module == "head"
+    assert any("param_grad" in sentence for sentence in found.evidence)
+
+
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_no_fault_no_origin(model: str, tmp_path: Path) -> None:
     assert charged(tmp_path, model, []) == []

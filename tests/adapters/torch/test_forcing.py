@@ -17,7 +17,7 @@ from tests.adapters.torch.loops import LOOPS, Result
 from tests.adapters.torch.odd import odd
 from tests.adapters.torch.reading import Captured
 from tests.adapters.torch.test_bit_identity import assert_same_bits
-from tests.diagnosing.replaying import replay, sites, states
+from tests.diagnosing.replaying import capture, replay, sites, states
 from trueup.diagnosing.replay import origins
 
 pytestmark = pytest.mark.torch
@@ -39,6 +39,13 @@ def test_replaying_a_run_on_itself(loop: str, level: str, tmp_path: Path) -> Non
         planned = next(p for p in plan.steps if p.step == step)
         assert made.forced(step, 0).height >= planned.num_forced
     assert_same_bits(found[-1], expected)
+
+
+def test_without_digests_the_bits_are_looked_at(tmp_path: Path) -> None:
+    """As on devices, whose digests come when the step ends."""
+    capture(tmp_path / "reference", LOOPS["autocast"], task="tensor", digest=False)
+    made, _, _ = replay(tmp_path, LOOPS["autocast"], LOOPS["autocast"])
+    assert set(states(made)) == {"equal"}
 
 
 # -- an input used several times ------------------------------------------

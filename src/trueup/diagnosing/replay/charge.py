@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trueup.diagnosing.replay.absent import Absent, absent_gradients
@@ -82,7 +82,7 @@ def _origins_of(
 ) -> list[Origin]:
     steps = replayed_steps(replay, reference)
     charges = [charge for step in steps for charge in _charges(step, noise)]
-    charges = _without_consequences(charges)
+    charges = _tied_to_owners(_without_consequences(charges))
     if calls:
         charges = [c for c in charges if c.step.calls[c.found.call].kind != "module"]
     owners: dict[str, _Owner] = {}
@@ -205,6 +205,21 @@ def _without_consequences(charges: list[Charge]) -> list[Charge]:
     return kept
 
 
+def _tied_to_owners(charges: list[Charge]) -> list[Charge]:
+    """The gradient of a weight that several modules share goes to the one among them that errs otherwise
+    too; where none does, to the first."""
+    owners = {c.owner for c in charges if c.step.calls[c.found.call].kind != "parameter"}
+    found = []
+    for charge in charges:
+        call = charge.step.calls[charge.found.call]
+        if call.kind == "parameter" and charge.owner not in owners:
+            sharing = owners & set(charge.step.modules_sharing(call.name))
+            if len(sharing) == 1:
+                charge = replace(charge, owner=sharing.pop())
+        found.append(charge)
+    return found
+
+
 def _is(charge: Charge, phase: str, slot: str) -> bool:
     found = charge.found
     return isinstance(found, Difference) and found.phase == phase and found.slot == slot
@@ -272,8 +287,6 @@ def _joined(coarse: Origin, fine: Origin | None) -> Origin:
     """The owner as found among modules, the call as found inside it."""
     if fine is None:
         return coarse
-    from dataclasses import replace
-
     return replace(
         coarse,
         stage=min(coarse.stage, fine.stage, key=_STAGE_ORDER.index),

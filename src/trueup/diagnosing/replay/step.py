@@ -177,6 +177,12 @@ class ReplayedStep:
             return set()
         return {c.name for c in modules if c.number not in planned}
 
+    def modules_sharing(self, fqn: str) -> list[str]:
+        """Modules that own a parameter under one name or another."""
+        table = self.facts.get("parameters") or ()
+        names = [fqn, *(p["fqn"] for p in table if p.get("tied_to") == fqn)]
+        return [name.rpartition(".")[0] for name in names]
+
     def sources(self, call: int) -> tuple[str | None, str | None]:
         """``file:line`` where a call was made, in the target and in the reference."""
         partner = int(self.match.calls.reference_of[call])
