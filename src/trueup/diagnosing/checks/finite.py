@@ -10,11 +10,13 @@ import polars as pl
 
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge
 from trueup.diagnosing.checks.run import CheckedRun, StepView
+from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.not_finite import Caller, Count, How, Origins
 
 _DECISIVE = ("loss", "param_grad", "optimizer", "param")
 """phases in which a value that is not finite does harm; elsewhere it may be masked away, as meant"""
 _LOW = -65_400.0
+_FLOATS = [name for name, dtype in DTYPES.items() if dtype.kind in ("float", "complex")]
 _MAX_PLACES = 5
 
 
@@ -69,7 +71,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
 def _look(run: CheckedRun, step: int, rank: int) -> _Step:
     view = run.view(step, rank)
     bad = pl.col("num_nan") + pl.col("num_posinf") + pl.col("num_neginf") > 0
-    rows = view.records.filter(bad | (pl.col("minimum") <= _LOW))
+    rows = _with_counts(view.records).filter(bad | (pl.col("minimum") <= _LOW))
     scalars = run.scalars(rank).get(step, {})
     rescaled = bool(scalars.get("skipped"))
     origins = Origins(lambda call: _caller(view, call))
@@ -84,8 +86,28 @@ def _look(run: CheckedRun, step: int, rank: int) -> _Step:
     return _Step(view=view, origins=found, decisive=decisive, rescaled=rescaled)
 
 
+def _with_counts(records: pl.DataFrame) -> pl.DataFrame:
+    """Dumps of other tools count nothing: there the ends of the range tell, and their absence is NaN."""
+    counted = pl.col("num_nan") + pl.col("num_posinf") + pl.col("num_neginf") > 0
+    floating = pl.col("dtype").is_in(_FLOATS) & (pl.col("numel") > 0) & pl.col("num_nan").is_not_null()
+    nan = floating & (pl.col("minimum").is_null() | pl.col("minimum").is_nan())
+    found = {
+        "num_nan": nan,
+        "num_posinf": pl.col("maximum") == math.inf,
+        "num_neginf": pl.col("minimum") == -math.inf,
+    }
+    return records.with_columns(
+        **{
+            name: pl.when(counted).then(pl.col(name)).otherwise(pl.col(name) + seen.fill_null(False))
+            for name, seen in found.items()
+        }
+    )
+
+
 def _count(row: dict[str, Any]) -> Count:
     lowest = row["minimum"]
+    if lowest is not None and not math.isfinite(lowest):
+        lowest = None
     return Count(
         num_nan=row["num_nan"] or 0,
         num_posinf=row["num_posinf"] or 0,
