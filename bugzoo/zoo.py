@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import sys
 import time
@@ -66,6 +67,7 @@ def main() -> int:
         print(f"written: {given.board}")
     else:
         print(board(raw).split("## Faults")[0].split("## Figures\n")[1])
+        print(f"what was said of each: {folder / 'answers'}")
     rows = [Row(entry=entries()[one["entry"]], raw=one) for one in raw]
     alarms = sum(bool(row.judged(mode).false_alarm) for row in rows for mode in MODES)
     failed = sum(
