@@ -19,6 +19,7 @@ from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages import STAGES, StageOutcome, StageStatus
 from trueup.diagnosing.stepbook import CLIPPED, UPDATED, StepBook
 from trueup.errors import ConfigError, TraceError
+from trueup.reporting.diagnosis import write_html
 from trueup.store import Trace
 from trueup.types import Outcome
 from trueup.types.finding import Stage
@@ -204,6 +205,28 @@ def test_a_reference_without_values_cannot_give_gradients(tmp_path: Path) -> Non
     bare = capture(tmp_path / "bare", REFERENCE, store_values_of=frozenset(), steps="0")
     with pytest.raises(TraceError, match="--preset diagnose"):
         build_gradient_plan(bare, bare, tmp_path / "plan")
+
+
+def test_rows_are_shown_as_text_input_over_label(tmp_path: Path, reference: Trace) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    words = {f"w{number}": number for number in range(64)}
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=plain).save_pretrained(tmp_path / "tokenizer")
+    capture(tmp_path / "target", {**REFERENCE, "data": runs.shifted_twice})
+    found = diagnose(
+        tmp_path / "target", reference.path, output=tmp_path / "out", tokenizer=tmp_path / "tokenizer"
+    )
+    row = found.stages[0].details["texts"][0]
+    assert row["target"] == row["reference"]
+    assert row["target_encodes_back"]
+    inputs, labels = row["reference"].split(), row["reference_labels"].split()
+    assert labels[: len(inputs) - 1] == inputs[1:]
+    assert row["target_labels"].split()[: len(inputs) - 2] == inputs[2:]
+    page = write_html(found.to_json(), tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "The batch as text" in page
+    assert row["target_labels"] in page
 
 
 # -- the document, and other stages ------------------------------------------

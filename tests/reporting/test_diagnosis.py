@@ -127,6 +127,13 @@ def test_the_page_is_whole_and_loads_nothing(document: dict[str, Any], tmp_path:
     assert page.count("<svg") == 3
 
 
+def test_no_error_is_drawn_where_there_is_none(document: dict[str, Any], tmp_path: Path) -> None:
+    for point in document["path"]:
+        point["rel_l2"] = 0.0 if point["phase"] == "forward" else 1e-3
+    page = write_html(document, tmp_path / "diagnosis.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 2
+
+
 def test_names_are_escaped(document: dict[str, Any], tmp_path: Path) -> None:
     bad = copy.deepcopy(document)
     bad["findings"][0]["headline"] = bad["headline"] = "<script>alert(1)</script>"

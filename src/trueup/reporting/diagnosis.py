@@ -57,10 +57,8 @@ def _context(report: Report) -> dict[str, Any]:
     style = _asset("page.css") + _asset("diagnosis.css")
     script = '(() => {\n"use strict";\n' + _asset("diagnosis.js") + "})();\n"
     glyph, word = _OUTCOME.get(report.outcome, _OUTCOME["undecided"])
-    drawings = [
-        ("Forward", error_drawing(report, "forward")),
-        ("Backward", error_drawing(report, "backward")),
-    ]
+    apart = [phase for phase in ("forward", "backward") if any(p["error"] for p in report.points(phase))]
+    drawings = [(phase.capitalize(), error_drawing(report, phase)) for phase in apart]
     return {
         "style": Markup(style),
         "style_hash": _hash(style),

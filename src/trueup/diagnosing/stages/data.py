@@ -39,7 +39,7 @@ class DataStage:
             findings += _same_on_ranks(context, at) if findings and len(context.ranks) > 1 else []
             if findings:
                 break
-        own, other = (Batch.of(book).ids for book in context.pair())
+        own, other = (Batch.of(book) for book in context.pair())
         texts = texts_shown(own, other, context.tokenizer)
         details = {"texts": texts} if texts else {}
         return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)

@@ -25,31 +25,35 @@ def described(names: Sequence[str], shapes: dict[str, Sequence[int]]) -> str:
     """A set of parameters as a person would say it; ``shapes`` are those of all parameters.
 
     Example:
-        >>> described(["a.bias"], {"a.weight": [4, 4], "a.bias": [4], "b.weight": [4, 4]})
-        'the one-dimensional parameters (1: a.bias)'
+        >>> described(["a.bias", "b.bias", "c"], {"a.bias": [4], "b.bias": [4], "c": [1], "d": [4, 4]})
+        'the 3 one-dimensional parameters'
     """
     chosen, everything = set(names), set(shapes)
     small = {name for name in everything if len(shapes[name]) <= 1}
     biases = {name for name in small if name.endswith("bias")}
+    if len(chosen) <= 2:
+        return " and ".join(names)
     if chosen == everything:
         return f"all {len(everything)} parameters"
     groups = (
-        (small, "the one-dimensional parameters"),
-        (everything - small, "the matrices"),
-        (biases, "the biases"),
-        (small - biases, "the norm weights"),
-        (everything - biases, "all but the biases"),
+        (small, "one-dimensional parameters"),
+        (everything - small, "matrices"),
+        (biases, "biases"),
+        (small - biases, "norm weights"),
+        (everything - biases, "parameters that are no biases"),
     )
     for group, words in groups:
-        if group and chosen == group:
-            return f"{words} ({_shown(names)})"
-    if len(chosen) <= 2:
-        return " and ".join(names)
+        if chosen == group:
+            return f"the {len(group)} {words}"
     return f"{len(chosen)} of {len(everything)} parameters ({', '.join(names[:2])}, …)"
 
 
-def _shown(names: Sequence[str]) -> str:
-    return f"{len(names)}: {', '.join(names[:3])}" + (", …" if len(names) > 3 else "")
+def listed(names: Sequence[str]) -> tuple[str, ...]:
+    """A sentence that names some of a set of parameters, where there are several."""
+    if len(names) < 3:
+        return ()
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return (f"parameters: {', '.join(names[:4])}{more}",)
 
 
 def one_module_of(names: Sequence[str]) -> str:

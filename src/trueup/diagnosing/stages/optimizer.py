@@ -10,7 +10,7 @@ import polars as pl
 
 from trueup.diagnosing.stages.context import Context, counted, is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
-from trueup.diagnosing.stages.naming import described, kind_named, one_module_of
+from trueup.diagnosing.stages.naming import described, kind_named, listed, one_module_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.schedule import schedule_findings, schedule_moved
 from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
@@ -309,7 +309,7 @@ def _finding(
         rank=book.rank,
         kinds=(named,),
         confidence=0.98 if given or stated else 0.93,
-        evidence=(said, *more, *sources),
+        evidence=(said, *more, *sources, *listed(names)),
         counter_evidence=tuple(counter),
         causes=named.causes,
         next_note=named.next,

@@ -1,4 +1,4 @@
-"""Rows of a batch as text, where the tokenizer is at hand: a fault in data is often plain to read."""
+"""Rows of a batch as text, input over label, where the tokenizer is at hand."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from trueup.diagnosing.batches import Ints
+from trueup.diagnosing.stages.batch import Batch
 from trueup.errors import ConfigError
 
 NUM_ROWS = 3
 _LONGEST = 240
 
 
-def texts_shown(
-    target: dict[str, NDArray[np.int64]], reference: dict[str, NDArray[np.int64]], tokenizer: Path | None
-) -> list[dict[str, Any]]:
-    """A few rows decoded on both sides, and whether encoding the text again gives the ids back; empty without
-    a tokenizer.
+def texts_shown(target: Batch, reference: Batch, tokenizer: Path | None) -> list[dict[str, Any]]:
+    """A few random rows of the first input, decoded on both sides with the labels under them, and whether
+    encoding the text again gives the ids back; empty without a tokenizer.
 
     Raises:
         ConfigError: the folder holds no tokenizer that can be read.
@@ -26,18 +25,38 @@ def texts_shown(
     if tokenizer is None:
         return []
     coder = _open(tokenizer)
+    names = [name for name in target.ids if name in reference.ids][:1]
     shown = []
-    for name in [n for n in target if n in reference][:1]:
-        mine, theirs = target[name], reference[name]
-        chosen = np.random.default_rng(0).permutation(min(len(mine), len(theirs)))[:NUM_ROWS]
-        for row in sorted(int(r) for r in chosen):
-            entry = {"where": f"{name}, row {row}"}
-            for side, ids in (("target", mine[row]), ("reference", theirs[row])):
-                text = coder.decode(ids.tolist())
-                again = coder.encode(text, add_special_tokens=False)
-                entry |= {side: text[:_LONGEST], f"{side}_encodes_back": again == ids.tolist()}
+    for name in names:
+        num_rows = min(len(target.ids[name]), len(reference.ids[name]))
+        for row in sorted(np.random.default_rng(0).permutation(num_rows)[:NUM_ROWS].tolist()):
+            entry: dict[str, Any] = {"where": f"{name}, row {row}"}
+            for side, batch in (("target", target), ("reference", reference)):
+                entry |= _row(coder, batch, name, row, side)
             shown.append(entry)
     return shown
+
+
+def _row(coder: Any, batch: Batch, name: str, row: int, side: str) -> dict[str, Any]:
+    ids = batch.ids[name][row]
+    text = coder.decode(ids.tolist())
+    again = coder.encode(text, add_special_tokens=False)
+    found = {side: text[:_LONGEST], f"{side}_encodes_back": again == ids.tolist()}
+    labels = _labels_of_row(batch, name, row)
+    if labels is not None:
+        live = labels[(labels != batch.ignore_index) & (labels >= 0)]
+        found[f"{side}_labels"] = coder.decode(live.tolist())[:_LONGEST]
+    return found
+
+
+def _labels_of_row(batch: Batch, name: str, row: int) -> Ints | None:
+    """The row's labels, where the labels of its microbatch can be cut into as many rows."""
+    microbatch = int(name.split(",")[0].removeprefix("microbatch "))
+    labels, rows = batch.labels.get(microbatch), len(batch.ids[name])
+    if labels is None or labels.size % rows:
+        return None
+    found: Ints = labels.reshape(rows, -1)[row]
+    return found
 
 
 def _open(folder: Path) -> Any:
@@ -53,6 +72,5 @@ def _open(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(
-            f"--tokenizer {folder}: no tokenizer that can be read: {str(error).splitlines()[0]}"
-        ) from error
+        why = str(error).splitlines()[0]
+        raise ConfigError(f"--tokenizer {folder}: no tokenizer that can be read: {why}") from error
