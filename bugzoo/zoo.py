@@ -52,14 +52,19 @@ def main() -> int:
         print(
             "msprobe is not set up, its column stays empty: benchmarks/setup_msprobe.sh makes its environment"
         )
+    is_whole = len(chosen) == len(entries())
     folder = ROOT / "out" / "zoo" / fingerprint(what)
-    for old in (ROOT / "out" / "zoo").glob("*"):
-        if old != folder or given.fresh:
-            shutil.rmtree(old, ignore_errors=True)
-    raw = run_all(
-        chosen, Runs(folder, what), folder / "answers", jobs=given.jobs, fresh=given.only is not None
-    )
-    if len(chosen) == len(entries()):
+    if is_whole:
+        for old in folder.parent.glob("*"):
+            if old != folder:
+                shutil.rmtree(old, ignore_errors=True)
+    work = folder / f"work-{os.getpid()}"  # runs of parts may go on side by side
+    try:
+        fresh = given.fresh or given.only is not None
+        raw = run_all(chosen, Runs(work, what), folder / "answers", jobs=given.jobs, fresh=fresh)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if is_whole:
         given.board.write_text(board(raw), encoding="utf-8")
         text = json.dumps(raw, indent=1, ensure_ascii=False)
         given.board.with_name("scoreboard.json").write_text(text + "\n", encoding="utf-8")
