@@ -14,7 +14,7 @@ from trueup.cli import app
 def test_help_names_every_verb(tmp_path: Path) -> None:
     result = run_trueup("--help", cwd=tmp_path)
     assert result.returncode == 0
-    for verb in ("capture", "compare", "inspect", "export"):
+    for verb in ("capture", "check-run", "compare", "inspect", "export"):
         assert f" {verb} " in result.stdout
         assert run_trueup(verb, "--help", cwd=tmp_path).returncode == 0
 
@@ -46,6 +46,12 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "a", "-i", "nope.json"], "not both"),
         (["export", "a"], "Missing argument 'DIR'"),
         (["export", "a", "b", "--format", "x"], "--format 'x'"),
+        (["check-run"], "a trace or a command is missing"),
+        (["check-run", "nope"], "nope is neither the folder of a trace nor a command"),
+        (["check-run", "--only", "nope", "--", "true"], "--only 'nope': there is labels"),
+        (["check-run", "--again", "x", "--", "true"], "--again goes with a trace"),
+        (["check-run", "--steps", "x", "--", "true"], "--steps: 'x'"),
+        (["check-run", "--", "true"], "nothing to check: nothing captured"),
         (["capture"], "say where the trace is to go"),
         (["capture", "-o", "r"], "no command to run"),
         (["capture", "-o", "r", "--level", "L7", "--", "true"], "--level 'L7': one of L0, L1, mix"),

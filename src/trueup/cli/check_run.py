@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -88,6 +89,8 @@ def command(
         outcomes = check_run(open_trace(Path(words[0])), again=second, only=chosen)
         _show(outcomes, headline=words[0], folder=output, as_json=as_json, quiet=quiet)
         raise typer.Exit(exit_code(outcomes))
+    if len(words) == 1 and shutil.which(words[0]) is None:
+        raise ConfigError(f"{words[0]} is neither the folder of a trace nor a command")
     if again is not None:
         raise ConfigError("--again goes with a trace; a command is run again by itself")
     with _folder(output) as folder:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+import trueup
 from tests.diagnosing.checks import trainings
 from tests.diagnosing.checks.trainings import Training, capture
 from trueup.cli import app
@@ -62,6 +65,19 @@ def test_a_fault_fails_its_check(
     outcome = outcomes[check]
     assert outcome["verdict"] == "failed", outcome
     assert said in json.dumps(outcome, ensure_ascii=False), outcome
+
+
+@pytest.mark.parametrize("task", ["statistics", "overflow_check"])
+def test_what_the_checks_keep_changes_no_run(task: str, tmp_path: Path) -> None:
+    ends = []
+    for watched in (False, True):
+        tracer = trueup.Tracer(tmp_path, level="mix", task=task, store_values_of=trainings.KEPT)
+        with tracer if watched else contextlib.nullcontext():
+            training = trainings.build()
+            trainings.train(training)
+        ends.append([*(p.detach() for p in training.model.parameters()), torch.get_rng_state()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+    assert (tmp_path / "step_000001").is_dir() is (task == "statistics")
 
 
 CLEAN: list[Change | None] = [
