@@ -86,7 +86,7 @@ def test_options_reach_the_child_unchanged(parse: Parse) -> None:
 
 def test_the_preset(parse: Parse) -> None:
     options, _ = parse("-o", "run", "--preset", "diagnose", "--", "true")
-    assert options.store_values_of == {"module"}
+    assert options.store_values_of == {"module", "parameter", "labels", "configuration"}
     assert (options.level, options.steps) == (Level.L0, StepSet(((0, 1),)))
     assert parse("-o", "run", "--preset", "diagnose", "--steps", "3", "--", "true")[0].steps == StepSet(
         ((3, 3),)
