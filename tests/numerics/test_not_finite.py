@@ -65,6 +65,12 @@ def test_minus_infinity_that_nobody_asked_for_is_one() -> None:
     assert origins().see(0, "forward", "output.0", MASK) is How.MADE
 
 
+def test_buffers_handed_to_a_collective_mean_nothing() -> None:
+    seen = origins()
+    assert seen.see(0, "collective", "input.0.1", NAN) is None
+    assert seen.see(0, "collective", "output.0.1", NAN) is How.ARRIVED
+
+
 def test_in_backward_it_goes_the_other_way() -> None:
     seen = origins()
     assert seen.see(0, "backward", "output.0", FINE) is None

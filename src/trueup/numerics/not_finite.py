@@ -80,8 +80,8 @@ class Origins:
         """The next record; returns how its value came here if it is an origin, else None."""
         if phase == "forward" and slot.startswith("input") and count.lowest <= _MASK_BELOW:
             self._masks.add(call)
-        if count.finite:
-            return None
+        if count.finite or (phase == "collective" and slot.startswith("input")):
+            return None  # among a collective's arguments are buffers that nobody has written yet
         if phase == "forward" and not count.like_a_mask:
             self._touched.add(call)
         incoming = "output" if phase == "backward" else "input"

@@ -87,6 +87,7 @@ CLEAN: list[Change | None] = [
     trainings.first_layers_frozen,
     trainings.warming_up,
     trainings.master_weights,
+    trainings.slow_master_weights,
     trainings.recomputed,
     trainings.labels_of_something_else,
 ]

@@ -16,6 +16,10 @@ _SLACK = 2e-3
 
 
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
+    if _elsewhere(run):
+        return judge.nothing(
+            "gradients move to master weights before they are clipped: the program's norm is theirs"
+        )
     compared: list[tuple[int, int, float, float, float]] = []
     for step, ranks in run.steps.items():
         for rank in ranks:
@@ -49,6 +53,16 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         return judge.undecided(f"{sentence}; {several}", numbers=numbers)
     causes = _causes(run, step, rank, factor)
     return judge.failed(sentence, numbers=numbers, notes=causes)
+
+
+def _elsewhere(run: CheckedRun) -> bool:
+    """Whether the optimizer receives gradients of tensors that are no parameters of the model."""
+    for step, ranks in run.steps.items():
+        names = set(run.view(step, ranks[0]).of("param_grad", "clipped")["name"])
+        known = {p["fqn"] for p in run.facts(ranks[0]).get("parameters") or []}
+        if names and known and not names <= known:
+            return True
+    return False
 
 
 def _reported(line: dict[str, Any]) -> float | None:

@@ -26,6 +26,8 @@ class _Seen:
     """tensors an optimizer updated that are no parameters of the model, with their shapes"""
     too_small: dict[str, str] = field(default_factory=dict)
     """unchanged parameters whose dtype cannot hold so small an update -> why"""
+    with_master: set[str] = field(default_factory=set)
+    """parameters whose optimizer keeps a master weight in its state"""
     in_a_row: bool = False
     """the next step was captured too: what its forward starts from tells more than what the update left"""
     steps: list[int] = field(default_factory=list)
@@ -41,7 +43,9 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     if not seen.judged:
         why = "; ".join(seen.still) or "no update is among the captured steps"
         return judge.undecided(f"no update can be judged: {why}", next="capture more steps: --steps 0-4")
-    kept = sorted(seen.judged - seen.changed)
+    shapes = {p["fqn"]: tuple(p["shape"]) for p in run.parameters(rank)}
+    waiting = _waiting(seen, shapes)
+    kept = sorted(seen.judged - seen.changed - waiting)
     numbers = {
         "parameters": len(seen.judged),
         "unchanged": len(kept),
@@ -49,10 +53,13 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         "not_given": len([n for n in kept if n not in seen.given]),
     }
     notes = tuple(seen.still)
+    if waiting:
+        notes += (
+            f"{len(waiting):,} working copies await an update that their dtype can hold; masters keep it",
+        )
     if not kept:
         sentence = f"all {len(seen.judged):,} parameters with a gradient changed in {_steps(seen.steps)}"
         return judge.passed(sentence, numbers=numbers, notes=notes)
-    shapes = {p["fqn"]: tuple(p["shape"]) for p in run.parameters(rank)}
     places = tuple(
         Place(site=name, step=seen.steps[0], rank=rank, detail=_why(name, seen, shapes))
         for name in kept[:_MAX_PLACES]
@@ -62,6 +69,12 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         f"{_steps(seen.steps)}: {kept[0]}, {places[0].detail}"
     )
     return judge.failed(sentence, places=places, numbers=numbers, notes=notes, next=_advice(kept, seen))
+
+
+def _waiting(seen: _Seen, shapes: dict[str, tuple[int, ...]]) -> set[str]:
+    """Working copies whose update is still too small for their dtype, but kept by a master weight."""
+    masters = set(seen.strangers.values())
+    return {n for n in seen.too_small if n in seen.with_master or shapes.get(n) in masters} - seen.changed
 
 
 def _look(run: CheckedRun, rank: int) -> _Seen:
@@ -79,6 +92,8 @@ def _look(run: CheckedRun, rank: int) -> _Seen:
             seen.still.append(f"the learning rate is 0 in step {step}")
             continue
         after = _digests(view.of("optimizer", "param"))
+        state = view.of("optimizer").filter(pl.col("slot").str.contains("master|fp32|float32"))
+        seen.with_master |= set(state["name"])
         for name in after:
             if name in known:
                 seen.given.add(name)
