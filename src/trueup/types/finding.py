@@ -67,7 +67,7 @@ class Origin:
 
     stage: Stage
     module: str
-    """fqn of the module whose own code made it ("" is the root); the parameter's in optimizer and reduction"""
+    """fqn of the module whose own code made it ("" is the root); in optimizer and reduction the parameter"""
     site: str
     """what a person reads: ``layers.0.attn, torch.matmul[1], output.0``"""
     phase: str
