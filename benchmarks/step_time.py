@@ -137,8 +137,9 @@ def main() -> None:
     """Measure every case and write ``results/step_time.json``."""
     options = parser(__doc__)
     options.add_argument("--only", help="only cases with this in their name")
+    options.add_argument("--repeats", type=int, default=3, help="pairs of runs a case; the median is given")
     given = options.parse_args()
-    steps, repeats = (3, 1) if given.quick else (20, 3)
+    steps, repeats = (3, 1) if given.quick else (20, given.repeats)
     settings = {"steps": steps, "warm_up_steps": 3, "repeats": repeats, "threads": 1}
     results = Results(name="step_time", title="Cost of a captured step", method=METHOD, settings=settings)
     print(heading())
