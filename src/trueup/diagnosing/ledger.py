@@ -101,6 +101,35 @@ def _carried(fqn: str, total: Floats, parts: list[Floats], before: StepBook) -> 
     return None
 
 
+def handovers(books: Sequence[StepBook], at: int, clipped_by: float | None) -> dict[str, Summing]:
+    """How each gradient the optimizer of rank ``books[at]`` got came from the accumulated ones: this rank's,
+    or those of all ranks, where a program reduces after backward. The factor of clipping is taken out; where
+    it is not known, the factor that all gradients have in common."""
+    own = books[at]
+    fits: dict[str, list[Summing]] = {}
+    for fqn in own.in_order_of(*CLIPPED):
+        total = own.sketch(own.parameter(fqn, *CLIPPED))
+        parts = [book.sketch(book.parameter(fqn, *ACCUMULATED)) for book in books]
+        mine = parts[at]
+        if total is None or mine is None or not np.any(total):
+            continue
+        known = [part for part in parts if part is not None]
+        ways = [("own", mine)]
+        if len(known) == len(books) > 1:
+            ways.append(("ranks", np.sum(known, axis=0)))
+        fits[fqn] = [_fit(fqn, way, total, part) for way, part in ways]
+    best = {fqn: min(found, key=lambda s: s.residual) for fqn, found in fits.items()}
+    common = clipped_by
+    if common is None:
+        common = float(np.median([abs(s.factor) for s in best.values()])) if best else 1.0
+    return {fqn: _without(s, fits[fqn], common or 1.0) for fqn, s in best.items()}
+
+
+def _without(best: Summing, fits: list[Summing], common: float) -> Summing:
+    holding = tuple((s.way, s.factor / common) for s in fits if s.residual < HOLDS)
+    return replace(best, factor=best.factor / common, holding=holding)
+
+
 # -- clipping ------------------------------------------
 
 
@@ -109,7 +138,7 @@ class Clipping:
     """What one run did to all its gradients between accumulating them and the optimizer."""
 
     way: str
-    """``none norm value each other unknown``"""
+    """``none norm value each``, and ``later`` where gradients are reduced between backward and clipping"""
     norm: float
     """L2 norm over all gradients before, loss scale taken out"""
     clipped_norm: float
@@ -136,14 +165,16 @@ def clipping(book: StepBook, *, loss_scale: float | None, reported: float | None
     after = float(np.sqrt(sum(n[2] ** 2 for n in norms)))
     if not norms or not before:
         return None
-    factors = {f: _factor(book, a, c) / (1 / scale) for f, n, _, a, c in norms if n > 0}
+    fits = {f: _proportion(book, a, c) for f, n, _, a, c in norms if n > 0}
+    limit = _value_limit(book, [c for *_, c in norms])
+    if limit is None and np.median([residual for _, residual in fits.values()]) > 10 * HOLDS:
+        return _reduced_later(after, reported)
+    factors = {f: factor * scale for f, (factor, _) in fits.items()}
     common = float(np.median(list(factors.values()))) if factors else 1.0
     uneven = tuple((f, v) for f, v in factors.items() if abs(v - common) > 1e-3 * max(abs(common), 1e-12))
     way = "none" if abs(common - 1) < 1e-5 and not uneven else "norm" if not uneven else "each"
-    limit = None
-    if uneven:
-        limit = _value_limit(book, [c for *_, c in norms])
-        way = "value" if limit is not None else "each"
+    if uneven and limit is not None:
+        way = "value"
     if way == "norm":  # a parameter in no optimizer is clipped too, and seen by nobody
         after = common * before
     return Clipping(
@@ -151,12 +182,23 @@ def clipping(book: StepBook, *, loss_scale: float | None, reported: float | None
     )
 
 
-def _factor(book: StepBook, accumulated: int | None, clipped: int | None) -> float:
+def _reduced_later(after: float, reported: float | None) -> Clipping:
+    """Gradients are reduced between backward and clipping: of the norm before only the program knows."""
+    norm = after if reported is None else reported
+    factor = after / norm if norm else 1.0
+    return Clipping(
+        way="later", norm=norm, clipped_norm=after, factor=factor, limit=None, reported=reported, uneven=()
+    )
+
+
+def _proportion(book: StepBook, accumulated: int | None, clipped: int | None) -> tuple[float, float]:
+    """Factor between two gradients, and what it leaves unexplained."""
     a, c = book.sketch(accumulated), book.sketch(clipped)
     if a is not None and c is not None and a @ a > 0:
-        return float(a @ c) / float(a @ a)
+        factor, norm = float(a @ c) / float(a @ a), float(np.linalg.norm(c))
+        return factor, float(np.linalg.norm(c - factor * a)) / norm if norm else 0.0
     before, after = book.norm(accumulated), book.norm(clipped)
-    return (after or 0.0) / before if before else 1.0
+    return ((after or 0.0) / before if before else 1.0), 0.0
 
 
 def _value_limit(book: StepBook, records: list[int | None]) -> float | None:

@@ -85,14 +85,14 @@ def _update(fqn: str, book: StepBook, before: StepBook | None, settings: dict[st
         s.removeprefix("state."): book.parameter(fqn, "optimizer", s) for s in book.slots(fqn, "optimizer")
     }
     state.pop("param", None)
-    dtypes = {name: str(book.dtype(record)) for name, record in state.items()}
+    dtypes = {name: precision_of(book, record) for name, record in state.items()}
     count = book.sample(state.get("step"))
     same = book.digest(at) is not None and book.digest(at) == book.digest(book.parameter(fqn, *UPDATED))
     facts: dict[str, Any] = {
         "fqn": fqn,
         "moved": not same,
         "dtype": book.dtype(at),
-        "after_dtype": book.dtype(book.parameter(fqn, *UPDATED)),
+        "after_dtype": precision_of(book, book.parameter(fqn, *UPDATED)),
         "state_dtypes": dtypes,
         "count": None if count is None else float(count.ravel()[0]),
         "length": 0.0,
@@ -112,6 +112,18 @@ def _update(fqn: str, book: StepBook, before: StepBook | None, settings: dict[st
         if first is not None and second is not None:
             return Update(**facts, **_adam(p, g, moved, first.ravel(), second.ravel(), old, facts, settings))
     return Update(**facts, **_gradient_descent(p, g, moved, book, state, facts, settings))
+
+
+def precision_of(book: StepBook, record: int | None) -> str:
+    """The dtype its values need: bfloat16 where each float32 of it would survive that cast."""
+    found = book.raw(record)
+    if found is None or found[0] != "float32" or found[1].size < 8:
+        return str(book.dtype(record))
+    flat = found[1].reshape(-1)
+    bits = np.ascontiguousarray(flat[:: max(1, flat.size // 4096)]).view(np.uint32)
+    bits = bits[bits << np.uint32(1) != 0]
+    coarse = len(bits) >= 8 and not np.any(bits & np.uint32(0xFFFF))
+    return "bfloat16" if coarse else "float32"
 
 
 # -- Adam ------------------------------------------

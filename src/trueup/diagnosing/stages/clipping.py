@@ -46,22 +46,34 @@ def loss_scale_findings(context: Context) -> list[Finding]:
 
 
 def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
-    """Of the gradient replay where there is one: there both sides clip the very same gradients."""
-    source, step = context.target, context.steps[0][0]
-    given = context.given is not None and context.given_step is not None
-    rank = context.ranks[0]
-    own = _clipping(context, source, step, rank)
-    other = _clipping(context, context.reference, context.steps[0][1], rank)
-    if own is None or other is None:
-        return [], []
-    if given and context.given is not None and context.given_step is not None:
-        replayed = _given_clipping(context, other)
-        own = replayed or own
-    difference = _clipping_difference(own, other)
-    if difference is None:
-        return [], [
+    """The first rank whose clipping differs, or what all do. Of the gradient replay where there is one: there
+    both sides clip the very same gradients."""
+    said: list[str] = []
+    for rank in context.ranks:
+        own = clipping_of(context, context.target, context.steps[0][0], rank)
+        other = clipping_of(context, context.reference, context.steps[0][1], rank)
+        if own is None or other is None:
+            continue
+        given = None if other.way == "later" else _given_clipping(context, other, rank)
+        own = given or own
+        difference = _clipping_difference(own, other)
+        if difference is not None:
+            return [_finding(difference, own, other, context, rank, given=given is not None)], []
+        said.append(
             f"clipping: {_clipping_said(own)} in the target, {_clipping_said(other)} in the reference"
-        ]
+        )
+    return [], said[:1]
+
+
+def _finding(
+    difference: tuple[str, str, str],
+    own: Clipping,
+    other: Clipping,
+    context: Context,
+    rank: int,
+    *,
+    given: bool,
+) -> Finding:
     kind, headline, said = difference
     named = kind_named(
         kind,
@@ -69,13 +81,13 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
         said,
         causes=("another limit for clipping", "another norm: over other parameters, or counted twice"),
     )
-    finding = Finding(
+    return Finding(
         stage=Stage.REDUCTION,
         headline=headline,
         module=None,
         site="gradient clipping",
         phase="param_grad",
-        step=step,
+        step=context.steps[0][0],
         rank=rank,
         kinds=(named,),
         confidence=0.98 if given else 0.95,
@@ -86,21 +98,23 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
         causes=named.causes,
         next_note=_NEXT,
     )
-    return [finding], []
 
 
-def _clipping(context: Context, source: TraceSource, step: int, rank: int) -> Clipping | None:
+def clipping_of(context: Context, source: TraceSource, step: int, rank: int) -> Clipping | None:
+    """What one run did to its gradients on one rank."""
     line = scalar_line(source, rank, step)
     return clipping(
         context.book(source, step, rank), loss_scale=line.get("loss_scale"), reported=line.get("grad_norm")
     )
 
 
-def _given_clipping(context: Context, reference: Clipping) -> Clipping | None:
-    """What the target's clipping made of the reference's gradients: their norm is the reference's."""
-    assert context.given is not None
-    assert context.given_step is not None
-    rank = context.ranks[0]
+def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clipping | None:
+    """What the target's clipping made of the reference's gradients: their norm is the reference's. None
+    without a gradient replay."""
+    if context.given is None or context.given_step is None:
+        return None
+    if rank not in context.given.steps()[context.given_step]:
+        return None
     book = context.book(context.given, context.given_step, rank)
     theirs = context.book(context.reference, context.steps[0][1], rank)
     line = scalar_line(context.given, rank, context.given_step)
@@ -135,6 +149,8 @@ def _given_clipping(context: Context, reference: Clipping) -> Clipping | None:
 
 
 def _clipping_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:
+    if "later" in (own.way, other.way):
+        return _later_difference(own, other)
     counted = _norm_difference(own, other)
     if counted is not None:
         return counted
@@ -172,6 +188,15 @@ def _clipping_difference(own: Clipping, other: Clipping) -> tuple[str, str, str]
     return "wrong_optimizer_setting", "The target does not clip its gradients.", said
 
 
+def _later_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:
+    """Only of the programs' own norms something is known: both sides must clip to the same one."""
+    cut = [clip.way == "later" and clip.clipped_norm < clip.norm * (1 - 1e-4) for clip in (own, other)]
+    if own.way != other.way or not any(cut) or abs(own.clipped_norm / other.clipped_norm - 1) <= 2e-3:
+        return None
+    said = f"clipped to {own.clipped_norm:.6g} in the target, {other.clipped_norm:.6g} in the reference"
+    return "wrong_optimizer_setting", "Gradients are clipped to another norm.", said
+
+
 def _norm_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:
     """Whether the program's own norm is that of its gradients, on both sides alike."""
     if own.reported is None or other.reported is None or not own.norm or not other.norm:
@@ -189,7 +214,7 @@ def _norm_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | N
 def _clipping_said(clip: Clipping) -> str:
     if clip.way == "none":
         return f"not clipped (norm {clip.norm:.6g})"
-    if clip.way == "norm":
+    if clip.way in ("norm", "later"):
         return f"norm {clip.norm:.6g} clipped to {clip.clipped_norm:.6g}"
     if clip.way == "value":
         return f"every element cut at {clip.limit:.6g}"

@@ -115,6 +115,14 @@ class Context:
         theirs = scalar_line(self.reference, self.ranks[0], other).get("loss_scale")
         return mine is not None and theirs is not None and bool(mine != theirs)
 
+    @cached_property
+    def microbatches(self) -> tuple[int | None, int | None]:
+        """How many forwards the first step has on either side."""
+        step, other = self.steps[0]
+        mine = scalar_line(self.target, self.ranks[0], step).get("microbatches")
+        theirs = scalar_line(self.reference, self.ranks[0], other).get("microbatches")
+        return mine, theirs
+
     @property
     def by_replay(self) -> bool:
         """Whether the origins were found with the reference's own values put in."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from trueup.diagnosing.kinds.naming import rule_book
 from trueup.types.finding import Kind
@@ -65,3 +65,21 @@ def one_module_of(names: Sequence[str]) -> str:
             break
         common.append(level[0])
     return ".".join(common)
+
+
+def place_of(names: Sequence[str], everything: Iterable[str]) -> str | None:
+    """Where a set of parameters is: the parameter itself, the innermost module that holds these and no
+    others, else the first of them; None where it is all there are.
+
+    Example:
+        >>> place_of(["a.w", "b.w"], ["a.w", "a.bias", "b.w", "b.bias"])
+        'a.w'
+    """
+    all_names = set(everything)
+    if len(names) == 1:
+        return names[0]
+    if set(names) == all_names:
+        return None
+    module = one_module_of(names)
+    inside = {name for name in all_names if name.startswith(module + ".")} if module else all_names
+    return module if inside == set(names) else names[0]

@@ -10,9 +10,9 @@ import polars as pl
 
 from trueup.diagnosing.stages.context import Context, counted, is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
-from trueup.diagnosing.stages.naming import described, kind_named, listed, one_module_of
+from trueup.diagnosing.stages.naming import described, kind_named, listed, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
-from trueup.diagnosing.stages.schedule import schedule_findings, schedule_moved
+from trueup.diagnosing.stages.schedule import schedule_findings, schedule_moved, stepping_findings
 from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
 from trueup.diagnosing.update_rule import Measured, Update, declared
 from trueup.types.finding import Finding, Stage
@@ -27,8 +27,8 @@ _WORDS = {
     "bias_correction": "bias correction",
     "decoupled": "decoupled weight decay",
     "class": "optimizer",
-    "dtype": "dtype of the weights",
-    "state": "dtype of the optimizer's state",
+    "dtype": "precision of the weights",
+    "state": "precision of the optimizer's state",
     "moved": "update",
     "count": "step count",
 }
@@ -59,6 +59,7 @@ class OptimizerStage:
         given = context.given is not None and context.given_step is not None
         gaps, names = _gaps(context)
         findings = [
+            *stepping_findings(context),
             *_findings(gaps, names, context, given=given),
             *schedule_findings(context, known={key for found in gaps.values() for key in found}),
         ]
@@ -181,8 +182,11 @@ def _measured_gaps(mine: Update, theirs: Update) -> Iterator[Gap]:
         return
     if mine.count is not None and theirs.count is not None and mine.count != theirs.count:
         yield Gap(key="count", target=f"{mine.count:g}", reference=f"{theirs.count:g}", declared=False)
-    if mine.dtype != theirs.dtype:
-        yield Gap(key="dtype", target=str(mine.dtype), reference=str(theirs.dtype), declared=False)
+    if mine.dtype != theirs.dtype or mine.after_dtype != theirs.after_dtype:
+        found = [
+            str(side.after_dtype if mine.dtype == theirs.dtype else side.dtype) for side in (mine, theirs)
+        ]
+        yield Gap(key="dtype", target=found[0], reference=found[1], declared=False)
     for name in sorted(set(mine.state_dtypes) & set(theirs.state_dtypes) - {"step"}):
         if mine.state_dtypes[name] != theirs.state_dtypes[name]:
             yield Gap(
@@ -302,7 +306,7 @@ def _finding(
     return Finding(
         stage=stage,
         headline=_headline(key, who, mine, theirs, word),
-        module=names[0] if len(names) == 1 else one_module_of(names),
+        module=place_of(names, shapes),
         site="optimizer" if key == "class" else f"optimizer · {word} · {who}",
         phase="optimizer",
         step=book.step,

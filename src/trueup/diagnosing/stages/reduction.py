@@ -10,15 +10,18 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.ledger import Summing, summings
-from trueup.diagnosing.stages.clipping import clipping_findings, loss_scale_findings
+from trueup.diagnosing.ledger import Summing, handovers, summings
+from trueup.diagnosing.stages.clipping import clipping_findings, clipping_of, loss_scale_findings
 from trueup.diagnosing.stages.context import Context, counted, is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
-from trueup.diagnosing.stages.naming import described, kind_named, one_module_of
+from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, StepBook
 from trueup.store import TraceSource
 from trueup.types.finding import Finding, Stage
+
+EXPLAINED = 0.02
+"""residual below which a sum is that sum, if a coarsely rounded one"""
 
 
 class ReductionStage:
@@ -33,9 +36,10 @@ class ReductionStage:
         said: list[str] = []
         for at in range(min(len(context.steps), 2)):
             for rank in context.ranks:
-                more, words = _summed(context, at, rank)
-                findings += more
-                said += words
+                for part in (ACCUMULATED, CLIPPED):
+                    more, words = _summed(context, at, rank, part)
+                    findings += more
+                    said += words
             if findings:
                 break
         findings += loss_scale_findings(context)
@@ -83,8 +87,8 @@ class ReductionStage:
 # -- summing ------------------------------------------
 
 
-def _summed(context: Context, at: int, rank: int) -> tuple[list[Finding], list[str]]:
-    sides = [_summings(context, source, at, rank) for source in (context.target, context.reference)]
+def _summed(context: Context, at: int, rank: int, part: tuple[str, str]) -> tuple[list[Finding], list[str]]:
+    sides = [_summings(context, source, at, rank, part) for source in (context.target, context.reference)]
     mine, theirs = sides
     if not mine or not theirs:
         return [], []
@@ -94,46 +98,59 @@ def _summed(context: Context, at: int, rank: int) -> tuple[list[Finding], list[s
     for fqn, own in mine.items():
         other = theirs.get(context.matched.get(fqn, fqn))
         left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
-        if other is not None and not left and _differs(own, other):
+        if other is not None and not left and _differs(own, other, part):
             key = (own.way, other.way, _rounded(own.factor), _rounded(other.factor))
             apart.setdefault(key, []).append(fqn)
     if not apart:
         ways = Counter(s.way for s in mine.values())
-        return [], [f"step {step}: gradients are summed in the same way on both sides ({_ways(ways)})"]
+        if part is CLIPPED and set(ways) <= {"own"}:
+            return [], []
+        what = "summed" if part is ACCUMULATED else "reduced after backward"
+        return [], [f"step {step}: gradients are {what} in the same way on both sides ({_ways(ways)})"]
     groups = sorted(apart.items(), key=lambda item: -len(item[1]))
-    return [_summing_finding(names, mine, theirs, context, book) for _, names in groups[:4]], []
+    return [_summing_finding(names, mine, theirs, context, book, part) for _, names in groups[:4]], []
 
 
 def _rounded(factor: float) -> float:
     return float(f"{factor:.3g}") if math.isfinite(factor) else factor
 
 
-def _summings(context: Context, source: TraceSource, at: int, rank: int) -> dict[str, Summing]:
+def _summings(
+    context: Context, source: TraceSource, at: int, rank: int, part: tuple[str, str]
+) -> dict[str, Summing]:
     step = context.steps[at][source is context.reference]
     ranks = source.steps().get(step, [])
     books = [context.book(source, step, r) for r in ranks]
+    if rank in ranks and part is CLIPPED:
+        clip = clipping_of(context, source, step, rank)
+        known = clip is not None and clip.way == "later" and clip.reported is not None
+        return handovers(books, ranks.index(rank), clip.factor if clip is not None and known else None)
     earlier = context.steps[at - 1][source is context.reference] if at else None
     before = None if earlier is None else context.book(source, earlier, rank)
     return summings(books, ranks.index(rank), before) if rank in ranks else {}
 
 
-def _differs(own: Summing, other: Summing) -> bool:
+def _differs(own: Summing, other: Summing, part: tuple[str, str]) -> bool:
     if "unknown" in (own.way, other.way):
         return False
     shared = dict(other.holding)
     if any(
         way in shared and abs(factor - shared[way]) <= 2e-3 * abs(shared[way]) for way, factor in own.holding
     ):
-        return False
+        return _is_rounded(own, other)
+    linear = max(own.residual, other.residual) < EXPLAINED
+    if part is CLIPPED and not linear:
+        return False  # clipping of single values or parameters, which is told by itself
     if own.way != other.way:
-        return (
-            own.way in ("carried", "none")
-            or other.way in ("carried", "none")
-            or max(own.residual, other.residual) < 0.02
-        )
+        return linear or bool({"carried", "none"} & {own.way, other.way})
     if abs(own.factor - other.factor) > 2e-3 * max(abs(other.factor), 1e-9):
         return True
-    return own.residual > max(10 * other.residual, 0.01)
+    return own.residual > max(10 * other.residual, 0.01) or _is_rounded(own, other)
+
+
+def _is_rounded(own: Summing, other: Summing) -> bool:
+    """Whether the target's sum is by far the coarser of the two: it went through a coarser dtype."""
+    return max(30 * other.residual, 2e-4) < own.residual < EXPLAINED
 
 
 def _ways(ways: Counter[str]) -> str:
@@ -146,7 +163,12 @@ def _ways(ways: Counter[str]) -> str:
 
 
 def _summing_finding(
-    names: list[str], mine: dict[str, Summing], theirs: dict[str, Summing], context: Context, book: StepBook
+    names: list[str],
+    mine: dict[str, Summing],
+    theirs: dict[str, Summing],
+    context: Context,
+    book: StepBook,
+    part: tuple[str, str],
 ) -> Finding:
     own, other = mine[names[0]], theirs[context.matched.get(names[0], names[0])]
     shapes = {f: (book.summary(book.parameter(f, *ACCUMULATED)) or {"shape": []})["shape"] for f in mine}
@@ -158,8 +180,8 @@ def _summing_finding(
     return Finding(
         stage=Stage.REDUCTION,
         headline=headline,
-        module=names[0] if len(names) == 1 else one_module_of(names),
-        site=f"{names[0]} · gradient accumulated" + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
+        module=place_of(names, shapes),
+        site=f"{names[0]} · gradient {part[1]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
         phase="param_grad",
         step=book.step,
         rank=book.rank,
@@ -167,7 +189,7 @@ def _summing_finding(
         confidence=0.97,
         evidence=(said, f"{len(names)} of {len(mine)} gradients"),
         counter_evidence=(
-            "told from each run's own local and accumulated gradients: what differs before does not matter",
+            "told from each run's own gradients, before and after: what differs before does not matter",
         ),
         causes=kind_named(kind, 0.9, said).causes,
         next_note=kind_named(kind, 0.9, said).next,
@@ -182,12 +204,14 @@ def _named(own: Summing, other: Summing, who: str) -> tuple[str, str]:
     if own.way == "own" and other.way == "ranks":
         return "missing_all_reduce", f"The gradients of {who} are not reduced over the ranks."
     if own.way == "last":
-        return "stale_value", f"The gradients of {who} hold the last microbatch alone."
+        return "missing_or_extra_term", f"The gradients of {who} hold the last microbatch alone."
+    if _is_rounded(own, other):
+        return "dtype_or_rounding", f"The gradients of {who} are rounded to a coarser dtype on their way."
     if own.way == other.way and own.residual < 0.01:
         factor = own.factor / other.factor if other.factor else math.inf
         return (
             "wrong_scale",
-            f"The accumulated gradients of {who} are {factor:.4g} times what they should be.",
+            f"The gradients of {who} are {factor:.4g} times what they should be.",
         )
     return "missing_or_extra_term", f"The gradients of {who} are changed after backward."
 
@@ -203,7 +227,7 @@ def _summing_said(summing: Summing, num_ranks: int) -> str:
     factor = (
         "" if abs(summing.factor - 1) < 1e-6 or summing.way == "none" else f", times {summing.factor:.6g}"
     )
-    rest = f" (and {summing.residual:.2g} of it unexplained)" if summing.residual > 0.01 else ""
+    rest = f" (and {summing.residual:.2g} of it unexplained)" if summing.residual > 1e-4 else ""
     return f"{words}{factor}{rest}"
 
 

@@ -1,4 +1,4 @@
-"""The learning rate over all steps of both runs: set otherwise, or the same values a step early or late."""
+"""When the optimizer steps, and with which learning rate: set otherwise, or a step early or late."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.types.finding import Finding, Stage
 
 
@@ -42,6 +43,35 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
             evidence=evidence,
             causes=("the scheduler's step called at another place, or once too often", *kind.causes),
             next_note="compare where both sides step their schedulers, and the schedules' settings",
+        )
+    ]
+
+
+def stepping_findings(context: Context) -> list[Finding]:
+    """One finding where the same microbatches make another number of updates."""
+    mine, theirs = context.microbatches
+    data = context.outcome_of(Stage.DATA)
+    same = data is not None and data.status is StageStatus.PASSED
+    if mine is None or theirs is None or mine == theirs or not same:
+        return []
+    words = [f"{count} microbatch{'' if count == 1 else 'es'}" for count in (mine, theirs)]
+    said = f"the optimizer steps after {words[0]} in the target, after {words[1]} in the reference"
+    causes = ("the optimizer stepped in every microbatch", "another number of microbatches to accumulate")
+    kind = kind_named("wrong_optimizer_setting", 0.95, said, causes=causes)
+    return [
+        Finding(
+            stage=Stage.OPTIMIZER,
+            headline=f"{said[0].upper()}{said[1:]}.",
+            module=None,
+            site="optimizer · when it steps",
+            phase="optimizer",
+            step=context.steps[0][0],
+            rank=context.ranks[0],
+            kinds=(kind,),
+            confidence=0.98,
+            evidence=(said, *data.evidence[:1]) if data is not None else (said,),
+            causes=causes,
+            next_note="step the optimizer, and clear gradients, once after all microbatches of a step",
         )
     ]
 

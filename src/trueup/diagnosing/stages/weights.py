@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trueup.diagnosing.stages.context import Context
-from trueup.diagnosing.stages.naming import described, kind_named, one_module_of
+from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stepbook import WEIGHT, Floats, StepBook
 from trueup.numerics.dtypes import DTYPES, dtype_from_name
@@ -48,8 +48,9 @@ class WeightsStage:
             if lone
             else ()
         )
-        if apart:
-            findings = _findings(apart, mine, theirs)
+        ties = ties_that_differ(context)
+        if apart or ties:
+            findings = (*_findings(apart, mine, theirs), *(_tie_finding(*tie, mine) for tie in ties))
             evidence = (f"{len(equal)} of {len(pairs)} weights are equal bit for bit", *extra)
             return StageOutcome(
                 **common,
@@ -206,8 +207,8 @@ def _draw(target: Floats, reference: Floats, gap: float) -> Change:
     if close > 0.9:
         return Change(
             name="near",
-            kind="missing_or_extra_term",
-            said=f"relative difference {gap:.3g}: the same draw, changed afterwards",
+            kind="stale_value",
+            said=f"relative difference {gap:.3g}: the same draw, trained or changed on one side only",
         )
     if abs(ratio - 1) < max(0.1, 4 / np.sqrt(2 * target.size)):
         said = (
@@ -264,7 +265,7 @@ def _findings(
             Finding(
                 stage=Stage.WEIGHTS,
                 headline=f"At the start, {who} {verb}.",
-                module=one_module_of(names),
+                module=_module_of(names, shapes),
                 site=f"{names[0]} · value" + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
                 phase="param",
                 step=mine.step,
@@ -277,6 +278,52 @@ def _findings(
             )
         )
     return tuple(found)
+
+
+def _module_of(names: Sequence[str], shapes: dict[str, Any]) -> str:
+    place = place_of(names, shapes) or ""
+    return place.rpartition(".")[0] if place in names else place
+
+
+# -- shared weights ------------------------------------------
+
+
+def ties_that_differ(context: Context) -> list[tuple[str, str | None, str | None]]:
+    """(parameter, what it is tied to in the target, in the reference) where the two are not the same."""
+    rank = context.ranks[0]
+    sides = []
+    for source in (context.target, context.reference):
+        table = source.rank_facts(rank).get("parameters") or []
+        sides.append({entry["fqn"]: entry.get("tied_to") for entry in table})
+    mine, theirs = sides
+    found = []
+    for fqn, tied in mine.items():
+        other = context.matched.get(fqn, fqn)
+        there = theirs.get(other)
+        wanted = None if tied is None else context.matched.get(tied, tied)
+        if other in theirs and wanted != there:
+            found.append((fqn, tied, there))
+    return found
+
+
+def _tie_finding(fqn: str, mine: str | None, theirs: str | None, book: StepBook) -> Finding:
+    words = [f"one with {tied}" if tied else "a weight of its own" for tied in (mine, theirs)]
+    said = f"{fqn} is {words[0]} in the target, {words[1]} in the reference"
+    kind = kind_named("missing_or_extra_term", 0.9, said, causes=("weights tied on one side only",))
+    return Finding(
+        stage=Stage.WEIGHTS,
+        headline=f"{said[0].upper()}{said[1:]}.",
+        module=fqn.rpartition(".")[0],
+        site=f"{fqn} · value",
+        phase="param",
+        step=book.step,
+        rank=book.rank,
+        kinds=(kind,),
+        confidence=0.97,
+        evidence=(said, "a shared weight gets the gradients of all its uses"),
+        causes=kind.causes,
+        next_note="tie the same weights on both sides",
+    )
 
 
 def _causes(name: str) -> tuple[str, ...]:
