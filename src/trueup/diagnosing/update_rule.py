@@ -49,6 +49,8 @@ class Update:
     bias_corrected: bool | None = None
     coupled: bool | None = None
     """weight decay enters the moments, as in Adam with L2"""
+    moments: float | None = None
+    """what the rule of the first moment leaves unexplained of it, from the step before's, over its norm"""
     residual: float | None = None
     """what the rule leaves unexplained of the update, over its norm"""
 
@@ -142,6 +144,7 @@ def _adam(
     count = facts["count"] or 1.0
     m0, v0 = (None if (o := old[k]) is None else o.ravel() for k in ("exp_avg", "exp_avg_sq"))
     constants: dict[str, Measured] = {}
+    first: tuple[Measured, float] | None = None
     roundoff = _roundoff(facts["state_dtypes"].get("exp_avg"))
     coupled: tuple[Measured, Measured] | None = None
     if count <= 1.5 or m0 is not None:
@@ -169,6 +172,8 @@ def _adam(
         moved, {True: (first_hat, second_hat), False: (m, raw)}, eps, p, noise, settings.get("lr")
     )
     told: dict[str, Any] = {"constants": constants, "coupled": coupled is not None}
+    if m0 is not None and first is not None and coupled is None:
+        told["moments"] = first[1]
     if best is None:
         return told
     corrected, (rate, decay, residual) = best

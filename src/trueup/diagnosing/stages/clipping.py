@@ -158,7 +158,7 @@ def _clipping_difference(own: Clipping, other: Clipping) -> tuple[str, str, str]
         return None
     if "each" in (own.way, other.way) or "value" in (own.way, other.way):
         if own.way == other.way:
-            return None
+            return _factor_difference(own, other)
         said = f"{_clipping_said(own)} in the target, {_clipping_said(other)} in the reference"
         return "wrong_optimizer_setting", "Gradients are clipped in another way.", said
     if own.way == "norm" and other.way == "norm":
@@ -186,6 +186,20 @@ def _clipping_difference(own: Clipping, other: Clipping) -> tuple[str, str, str]
         f"{other.clipped_norm:.6g}"
     )
     return "wrong_optimizer_setting", "The target does not clip its gradients.", said
+
+
+def _factor_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:
+    """Gradients of the same norm that most of get another factor, where some are reduced after backward."""
+    same = abs(own.norm / other.norm - 1) <= 1e-4
+    if own.way != "each" or not same or abs(own.factor / other.factor - 1) <= 1e-3:
+        return None
+    ratio = own.factor / other.factor
+    said = f"factor {own.factor:.6g} in the target, {other.factor:.6g} in the reference, {ratio:.4g} times"
+    return (
+        "wrong_scale",
+        "The same gradients are clipped by another factor: the norm is counted otherwise.",
+        said,
+    )
 
 
 def _later_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:

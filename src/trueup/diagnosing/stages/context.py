@@ -134,6 +134,11 @@ class Context:
         """The first stage before this one that failed by itself."""
         return next((o for o in self.earlier if o.status is StageStatus.FAILED), None)
 
+    @property
+    def all_passed(self) -> bool:
+        """Whether every stage so far agrees: what differs next has no cause before it."""
+        return all(o.status is StageStatus.PASSED for o in self.earlier)
+
     def outcome_of(self, stage: Stage) -> StageOutcome | None:
         """What a stage before this one found."""
         return next((o for o in self.earlier if o.stage is stage), None)

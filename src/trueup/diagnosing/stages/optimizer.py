@@ -12,7 +12,12 @@ from trueup.diagnosing.stages.context import Context, counted, is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, listed, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
-from trueup.diagnosing.stages.schedule import schedule_findings, schedule_moved, stepping_findings
+from trueup.diagnosing.stages.schedule import (
+    moment_findings,
+    schedule_findings,
+    schedule_moved,
+    stepping_findings,
+)
 from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
 from trueup.diagnosing.update_rule import Measured, Update, declared
 from trueup.types.finding import Finding, Stage
@@ -61,6 +66,7 @@ class OptimizerStage:
         findings = [
             *stepping_findings(context),
             *_findings(gaps, names, context, given=given),
+            *moment_findings(context),
             *schedule_findings(context, known={key for found in gaps.values() for key in found}),
         ]
         said = list(_measured_said(context))

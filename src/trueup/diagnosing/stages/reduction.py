@@ -18,7 +18,7 @@ from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, StepBook
 from trueup.store import TraceSource
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Finding, Origin, Stage
 
 EXPLAINED = 0.02
 """residual below which a sum is that sum, if a coarsely rounded one"""
@@ -34,7 +34,8 @@ class ReductionStage:
         """Compare what each run does to its own gradients."""
         findings: list[Finding] = []
         said: list[str] = []
-        for at in range(min(len(context.steps), 2)):
+        mine, theirs = context.microbatches
+        for at in range(min(len(context.steps), 2 if mine == theirs else 1)):
             for rank in context.ranks:
                 for part in (ACCUMULATED, CLIPPED):
                     more, words = _summed(context, at, rank, part)
@@ -47,10 +48,9 @@ class ReductionStage:
         findings += clip_findings
         said += clip_said
         findings = _one_each(findings)
-        if not findings and not said and context.failed_before() is None:
-            findings = [
-                finding_from_origin(origin, context) for origin in context.origins_of(Stage.REDUCTION)
-            ]
+        if not findings and (context.all_passed or (not said and context.failed_before() is None)):
+            origins = [o for o in context.origins_of(Stage.REDUCTION) if not _held_by_none(o, context)]
+            findings = [finding_from_origin(origin, context) for origin in origins]
         return self._outcome(context, tuple(findings), tuple(dict.fromkeys(said)))
 
     def _outcome(
@@ -82,6 +82,13 @@ class ReductionStage:
             "The gradients differ, but both runs do the same with theirs: the difference comes from before."
         )
         return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
+
+
+def _held_by_none(origin: Origin, context: Context) -> bool:
+    """Whether it is about a parameter that is in no optimizer of the target: the next stage's to say."""
+    book = context.pair(0)[0]
+    known = book.parameter(origin.module, *ACCUMULATED) is not None
+    return known and book.parameter(origin.module, *CLIPPED) is None
 
 
 # -- summing ------------------------------------------

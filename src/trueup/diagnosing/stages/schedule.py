@@ -1,4 +1,4 @@
-"""When the optimizer steps, and with which learning rate: set otherwise, or a step early or late."""
+"""The optimizer from step to step: when it steps, with which learning rate, what became of its state."""
 
 from __future__ import annotations
 
@@ -72,6 +72,47 @@ def stepping_findings(context: Context) -> list[Finding]:
             evidence=(said, *data.evidence[:1]) if data is not None else (said,),
             causes=causes,
             next_note="step the optimizer, and clear gradients, once after all microbatches of a step",
+        )
+    ]
+
+
+def moment_findings(context: Context) -> list[Finding]:
+    """One finding where the moments of the second step do not follow from those of the first in the target,
+    and in the reference do."""
+    if len(context.steps) < 2 or context.microbatches[0] != context.microbatches[1]:
+        return []
+    (step, other), rank = context.steps[1], context.ranks[0]
+    mine = context.updates(context.target, step, rank)
+    theirs = context.updates(context.reference, other, rank)
+    apart = {}
+    for fqn, name in context.matched.items():
+        own, there = mine.get(fqn), theirs.get(name)
+        if own is None or there is None or own.moments is None or there.moments is None:
+            continue
+        if own.moments > max(30 * there.moments, 2e-4):
+            apart[fqn] = own.moments
+    if not apart:
+        return []
+    worst = max(apart.values())
+    rounded = worst < 0.02
+    said = f"{worst:.2g} of the first moment of step {step} does not follow from that of step {step - 1}"
+    kind = kind_named("dtype_or_rounding" if rounded else "stale_value", 0.9, said)
+    what = "rounded to a coarser dtype" if rounded else "changed"
+    return [
+        Finding(
+            stage=Stage.OPTIMIZER,
+            headline=f"The optimizer's state is {what} between two steps.",
+            module=None,
+            site="optimizer · state",
+            phase="optimizer",
+            step=step,
+            rank=rank,
+            kinds=(kind,),
+            confidence=0.93,
+            evidence=(said, f"{len(apart)} of {len(mine)} parameters"),
+            counter_evidence=("in the reference the moments of each step follow from those before",),
+            causes=kind.causes,
+            next_note="look at what touches the optimizer's state between two steps",
         )
     ]
 
