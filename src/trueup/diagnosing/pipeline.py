@@ -21,11 +21,16 @@ from trueup.diagnosing.kinds import name_kinds
 from trueup.diagnosing.replay import ReplayNoise
 from trueup.diagnosing.replay import origins as replay_origins
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
+from trueup.diagnosing.stages.context import is_beyond
+from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.errors import TraceError
 from trueup.importers import open_trace
 from trueup.store import TraceSource
 from trueup.types import Outcome
 from trueup.types.finding import Finding, Kind, Origin
+
+FAR = 3.0
+"""times what is allowed, from which on a difference in a later step alone is one"""
 
 MAX_POINTS = 600
 """module outputs a report draws; of a larger model the outer ones, and what is around the origin"""
@@ -225,10 +230,10 @@ def _equal(comparison: Comparison) -> bool:
 def _concluded(
     context: Context, outcomes: tuple[StageOutcome, ...], work: _Work, command: Sequence[str] | None
 ) -> Diagnosis:
-    findings = _ordered(outcomes)
+    findings = _ordered(outcomes) or _later(context)
     if findings:
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
-    outcome, headline, confidence = _verdict(findings, context.comparison)
+    outcome, headline, confidence = _verdict(findings, context)
     summary = context.comparison.summary
     typed = list(command) if command else (context.target.manifest.get("command") or [])
     return Diagnosis(
@@ -283,16 +288,27 @@ def _with_next(finding: Finding, context: Context, work: _Work) -> Finding:
     return replace(finding, next=typed, next_note=note)
 
 
-def _verdict(findings: tuple[Finding, ...], comparison: Comparison) -> tuple[Outcome, str, float]:
+def _later(context: Context) -> tuple[Finding, ...]:
+    """Where no stage failed: what the traces alone say of later steps, if far beyond what is allowed."""
+    far = [o for o in context.passive if o.score >= FAR and o.step > context.steps[0][0]]
+    return (finding_from_origin(far[0], context),) if far else ()
+
+
+def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, str, float]:
     if findings:
         more = len(findings) - 1
         also = f" {more} more finding{'s' if more > 1 else ''}." if more else ""
         return Outcome.DIFFER, findings[0].headline + also, findings[0].confidence
-    said = comparison.summary["verdict"]
+    said = context.comparison.summary["verdict"]
     outcome = Outcome(said["outcome"])
-    if outcome is Outcome.DIFFER:
-        return outcome, f"{said['headline']} No stage could say what made the difference.", 0.4
-    return outcome, said["headline"], float(said["confidence"] or 0.0)
+    if outcome is not Outcome.DIFFER:
+        return outcome, said["headline"], float(said["confidence"] or 0.0)
+    worst = context.rows.filter(is_beyond())["score"].max()
+    if context.all_passed and isinstance(worst, float) and worst < FAR:
+        times = f"{worst:.3g} times what rounding explains"
+        head = f"Every stage agrees; some records of a later step reach {times}."
+        return Outcome.UNDECIDED, head, 0.5
+    return outcome, f"{said['headline']} No stage could say what made the difference.", 0.4
 
 
 def _basis_said(context: Context) -> tuple[str, ...]:
