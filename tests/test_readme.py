@@ -70,7 +70,7 @@ def test_commands_run(tmp_path: Path, dumps: Path) -> None:
     run = [words for words in commands() if not " ".join(words).startswith(ELSEWHERE)]
     assert len(run) >= 6
     for words in run:
-        allowed = (1,) if words[:2] == ["trueup", "compare"] else (0,)
+        allowed = (1,) if words[:2] in (["trueup", "compare"], ["trueup", "diagnose"]) else (0,)
         done = subprocess.run(
             words, cwd=tmp_path, env=environment_with_trueup(), capture_output=True, text=True, timeout=120
         )
@@ -80,6 +80,8 @@ def test_commands_run(tmp_path: Path, dumps: Path) -> None:
     verdict = json.loads((tmp_path / "runs" / "report" / "result.json").read_text())["verdict"]
     assert verdict["owner"] == "1"
     assert (tmp_path / "runs" / "report" / "report.html").is_file()
+    findings = json.loads((tmp_path / "runs" / "diagnosis" / "diagnosis.json").read_text())["findings"]
+    assert findings[0]["module"] == "1"
     assert list((tmp_path / "dumps" / "exported").glob("step*/*/dump.json"))
 
 
