@@ -110,7 +110,7 @@ def _coarser(
     """Records of another dtype on one side, good for that dtype, from which errors beyond tolerance follow.
 
     Held against the finer dtype they are origins; where most of a run is in another dtype, or nothing beyond
-    tolerance follows, they stay what they are. ``verdict.score`` becomes what the finer dtype gives.
+    tolerance follows, they stay what they are. Tolerance and score become what the finer dtype gives.
     """
     none = np.zeros(len(rows), bool)
     grown = np.flatnonzero(status == AMPLIFIED)
@@ -123,7 +123,13 @@ def _coarser(
         return none
     found = apart & (verdict.status == WITHIN) & (error > FINER * finer) & (error > MARGIN * gain * error_in)
     found &= np.arange(len(rows)) < grown[-1]
+    verdict.tolerance[found] = (FINER * finer)[found]
     verdict.score[found] = (error / (FINER * finer))[found]
+    for row in np.flatnonzero(found).tolist():
+        apart_by = verdict.reasons.get(row, "").partition(":")[0]
+        verdict.reasons[row] = (
+            f"{apart_by}: judged by the finer one, because errors beyond tolerance follow from it"
+        )
     return np.asarray(found)
 
 
