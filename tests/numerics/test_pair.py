@@ -69,6 +69,9 @@ def test_equals_plain_numpy() -> None:
     assert metrics.scale == pytest.approx(scale)
     assert metrics.residual == pytest.approx(np.linalg.norm(x - scale * y) / np.linalg.norm(x))
     assert metrics.fraction_above == np.mean(np.abs(x - y) > 1e-3 + 1e-2 * np.abs(y))
+    relative = np.abs(x - y) / np.abs(y)
+    assert metrics.fraction_within_thousandth == pytest.approx(np.mean(relative <= 1e-3))
+    assert metrics.fraction_within_five_thousandths == pytest.approx(np.mean(relative <= 5e-3))
     assert metrics.num_bits_different == np.count_nonzero(a != b)
 
 

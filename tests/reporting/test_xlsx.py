@@ -86,6 +86,11 @@ def test_compared_values_bring_the_columns_for_tensors(small: Path, tmp_path: Pa
     write_xlsx(Report(summary=report.summary, records=records, precision=report.precision), path)
     head = list(next(rows(path)))
     assert head[8:14] == MSPROBE_TENSOR
+    compared = [row for row in rows(path) if row["Status"] not in ("unmatched", "undecided")]
+    assert compared
+    for row in compared:
+        assert None not in [row[title] for title in MSPROBE_TENSOR]
+        assert row["One Thousandth Err Ratio"] <= row["Five Thousandths Err Ratio"] <= 1
 
 
 def test_every_record_is_a_row_with_its_numbers(hostile: Path, workbook: Path) -> None:

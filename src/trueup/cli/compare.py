@@ -46,6 +46,9 @@ def command(
         Path | None,
         typer.Option(help="A float64 or float32 run of the program, to say which side is less accurate."),
     ] = None,
+    tolerance_factor: Annotated[
+        float, typer.Option(help="Multiply every tolerance by this; 1 is the documented bound.")
+    ] = 1.0,
     html: Annotated[bool | None, typer.Option(help="Write report.html. Default: with -o.")] = None,
     xlsx: Annotated[bool | None, typer.Option("--xlsx/--no-xlsx", help="Write a workbook.")] = None,
     advisor: Annotated[
@@ -78,6 +81,7 @@ def command(
     options = _options(
         noise=False if no_noise else True if noise is None else noise,
         arbiter=arbiter,
+        tolerance_factor=tolerance_factor,
         steps=steps,
         ranks=ranks,
         target_step=target_step,
@@ -143,6 +147,7 @@ def _options(
     *,
     noise: Path | bool,
     arbiter: Path | None,
+    tolerance_factor: float,
     steps: str | None,
     ranks: str | None,
     **one_of_each: int | None,
@@ -152,10 +157,13 @@ def _options(
     for what in ("step", "rank"):
         if (one_of_each[f"target_{what}"] is None) != (one_of_each[f"reference_{what}"] is None):
             raise ConfigError(f"--target-{what} and --reference-{what} go together: one {what} of each run")
+    if not tolerance_factor > 0:
+        raise ConfigError(f"--tolerance-factor {tolerance_factor:g}: a number above 0 is wanted")
     pairs: dict[str, Any] = one_of_each
     return CompareOptions(
         noise=noise,
         arbiter=arbiter,
+        tolerance_factor=tolerance_factor,
         steps=_numbers(steps, "--steps"),
         ranks=_numbers(ranks, "--ranks"),
         **pairs,

@@ -21,14 +21,19 @@ _BLOCK = 8192
 
 EVIDENCE = ("digest", "values", "sketch", "statistics", "none")
 DIGEST, VALUES, SKETCH, STATISTICS, NONE = range(5)
-DETAILS = (
-    "max_abs_diff",
-    "cosine_similarity",
-    "scale",
-    "residual",
-    "fraction_above",
-    "max_ulp_diff",
-)
+WHERE_EQUAL = {
+    "max_abs_diff": 0.0,
+    "max_rel_diff": 0.0,
+    "cosine_similarity": 1.0,
+    "scale": 1.0,
+    "residual": 0.0,
+    "fraction_above": 0.0,
+    "fraction_within_thousandth": 1.0,
+    "fraction_within_five_thousandths": 1.0,
+    "max_ulp_diff": 0.0,
+}
+"""A detail and what it is where all bits are equal."""
+DETAILS = tuple(WHERE_EQUAL)
 
 
 @dataclass(slots=True)
@@ -78,7 +83,7 @@ def measure(rows: Rows) -> Metrics:
     )
     metrics.evidence[equal] = DIGEST
     metrics.difference[equal] = 0.0
-    for name, value in zip(DETAILS, (0.0, 1.0, 1.0, 0.0, 0.0, 0.0), strict=True):
+    for name, value in WHERE_EQUAL.items():
         metrics.details[name][equal] = value
     metrics.details["cosine_similarity"][equal & ~(metrics.norm > 0)] = np.nan
     open_ = both & ~equal & (t.shape == r.shape)

@@ -75,6 +75,7 @@ typedef struct { /* PAIR_DTYPE */
     int64_t numel, num_compared, num_above, num_bits_different, num_nonfinite_mismatch, argmax;
     uint64_t max_ulp_diff;
     double max_abs_diff, max_rel_diff, sum_abs_diff, sum_sq_diff, sum_sq_actual, sum_sq_expected, dot;
+    int64_t num_over_thousandth, num_over_five_thousandths;
 } Pair;
 
 typedef struct {
@@ -825,10 +826,10 @@ static void summarise_walk(Walk *w, const char *data, int64_t numel, int64_t fla
 #define IS_FINITE(v) (fabs(v) <= DBL_MAX)
 
 CLONES static double pair_block(const double *a, const double *b, int n, double rtol, double atol, Pair *out) {
-    int64_t compared = 0, above = 0, mismatch = 0;
+    int64_t compared = 0, above = 0, mismatch = 0, over_one = 0, over_five = 0;
     const loose_u64 *u = (const loose_u64 *)a, *v = (const loose_u64 *)b;
     double biggest = 0, relative = 0, sum_abs = 0, sum_d = 0, sum_a = 0, sum_b = 0, dot = 0;
-#pragma omp simd reduction(+ : compared, above, mismatch, sum_abs, sum_d, sum_a, sum_b, dot) \
+#pragma omp simd reduction(+ : compared, above, mismatch, over_one, over_five, sum_abs, sum_d, sum_a, sum_b, dot) \
     reduction(max : biggest, relative)
     for (int i = 0; i < n; i++) {
         uint64_t p = u[i], q = v[i], both = finite_mask(p) & finite_mask(q);
@@ -838,12 +839,13 @@ CLONES static double pair_block(const double *a, const double *b, int n, double 
         double r = d / double_from_bits(divisor ? divisor : INF64);
         compared += both & 1;
         mismatch += ~both & ((nans | (uint64_t)(p == q)) ^ 1); /* infinities and NaNs only */
-        above += d > atol + rtol * size;
+        above += d > atol + rtol * size, over_one += d > 0.001 * size, over_five += d > 0.005 * size;
         sum_abs += d, sum_d += d * d, sum_a += x * x, sum_b += y * y, dot += x * y;
         biggest = d > biggest ? d : biggest;
         relative = r > relative ? r : relative;
     }
     out->num_compared += compared, out->num_above += above, out->num_nonfinite_mismatch += mismatch;
+    out->num_over_thousandth += over_one, out->num_over_five_thousandths += over_five;
     out->sum_abs_diff += sum_abs, out->sum_sq_diff += sum_d, out->sum_sq_actual += sum_a;
     out->sum_sq_expected += sum_b, out->dot += dot;
     out->max_rel_diff = relative > out->max_rel_diff ? relative : out->max_rel_diff;

@@ -31,6 +31,8 @@ PAIR_DTYPE = np.dtype(
         ("sum_sq_actual", "<f8"),
         ("sum_sq_expected", "<f8"),
         ("dot", "<f8"),
+        ("num_over_thousandth", "<i8"),
+        ("num_over_five_thousandths", "<i8"),
     ]
 )
 """What one pass over two buffers gathers. It adds: two parts of a tensor can be passed over separately."""
@@ -53,6 +55,8 @@ class PairMetrics:
         cosine_similarity: ``<a, b> / (||a|| ||b||)``; 1 when both are zero, 0 when one is.
         max_ulp_diff: most values of the dtype that lie between a and b; None across dtypes.
         fraction_above: share of `num_compared` with ``|a - b| > atol + rtol |b|``.
+        fraction_within_thousandth: share of `num_compared` with ``|a - b| <= 0.001 |b|``.
+        fraction_within_five_thousandths: the same with 0.005.
         scale: least-squares ``<a, b> / <b, b>``; None when b is zero.
         residual: ``||a - scale b|| / ||a||``, what no scale explains; None when a or b is zero.
         num_bits_different: elements whose raw bits differ; across dtypes, whose values do.
@@ -70,6 +74,8 @@ class PairMetrics:
     cosine_similarity: float | None
     max_ulp_diff: int | None
     fraction_above: float | None
+    fraction_within_thousandth: float | None
+    fraction_within_five_thousandths: float | None
     scale: float | None
     residual: float | None
     num_bits_different: int
@@ -170,6 +176,8 @@ def _add_block(
     x, y = np.where(both, x, 0.0), np.where(both, y, 0.0)
     diff = np.abs(x - y)
     out["num_above"] += np.count_nonzero(diff > atol + rtol * np.abs(y))
+    out["num_over_thousandth"] += np.count_nonzero(diff > 0.001 * np.abs(y))
+    out["num_over_five_thousandths"] += np.count_nonzero(diff > 0.005 * np.abs(y))
     nonzero = y != 0
     out["max_rel_diff"] = max(
         float(out["max_rel_diff"]), float((diff[nonzero] / np.abs(y[nonzero])).max(initial=0.0))
@@ -206,6 +214,8 @@ def metrics_from_sums(sums: NDArray[np.void], *, same_dtype: bool, is_complex: b
         cosine_similarity=_cosine(aa, bb, ab) if some else None,
         max_ulp_diff=get["max_ulp_diff"] if some and same_dtype else None,
         fraction_above=get["num_above"] / compared if some else None,
+        fraction_within_thousandth=1 - get["num_over_thousandth"] / compared if some else None,
+        fraction_within_five_thousandths=1 - get["num_over_five_thousandths"] / compared if some else None,
         scale=scale,
         residual=residual,
         num_bits_different=get["num_bits_different"],

@@ -17,14 +17,6 @@ FLOAT, PERCENT, INTEGER, TEXT = "float", "percent", "integer", "text"
 MAX_FRAMES = 4
 _SIDES = (("target", "NPU"), ("reference", "Bench"))
 _STATISTICS = (("maximum", "max"), ("minimum", "min"), ("mean", "mean"), ("l2_norm", "l2norm"))
-_VALUES = [
-    "Cosine",
-    "EucDist",
-    "MaxAbsErr",
-    "MaxRelativeErr",
-    "One Thousandth Err Ratio",
-    "Five Thousandths Err Ratio",
-]
 _DTYPES_OF_MINDSPORE = {"bfloat16": "BFloat16", "bool": "Bool"}
 _API_PREFIXES = (
     (r"^torch\.nn\.functional\.", "Functional."),
@@ -228,13 +220,13 @@ def _difference_columns() -> list[Column]:
 def _tensor_columns() -> list[Column]:
     known = {
         "Cosine": pl.col("cosine_similarity"),
-        "MaxAbsErr": pl.col("max_abs_diff"),
         "EucDist": pl.col("rel_l2") * pl.col("reference_l2_norm"),
+        "MaxAbsErr": pl.col("max_abs_diff"),
+        "MaxRelativeErr": pl.col("max_rel_diff"),
+        "One Thousandth Err Ratio": pl.col("fraction_within_thousandth"),
+        "Five Thousandths Err Ratio": pl.col("fraction_within_five_thousandths"),
     }
-    return [
-        Column(title=title, value=known.get(title, pl.lit(None, dtype=pl.Float64)), kind=FLOAT)
-        for title in _VALUES
-    ]
+    return [Column(title=title, value=value, kind=FLOAT) for title, value in known.items()]
 
 
 def _result() -> pl.Expr:
@@ -269,6 +261,11 @@ def _own_columns() -> list[Column]:
         ("Residual", "residual"),
         ("Fraction above", "fraction_above"),
         ("Max ulp diff", "max_ulp_diff"),
+        ("Made from, differs by", "error_in"),
+        ("Passed on at most", "gain"),
+        ("Noise floor", "floor"),
+        ("Target from arbiter", "arbiter_target"),
+        ("Reference from arbiter", "arbiter_reference"),
     ]
     return [
         *(Column(title=title, value=_text(name), width=width) for title, name, width in text),
