@@ -77,7 +77,7 @@ def test_the_disk_fills_up_with_values(
     assert not list((tmp_path / "run").glob("**/*.writing-*"))
 
 
-@pytest.mark.parametrize(("after", "kept"), [(0, []), (2, []), (5, [0]), (7, [0, 1])])
+@pytest.mark.parametrize(("after", "kept"), [(0, []), (2, []), (4, [0]), (6, [0, 1])])
 def test_the_disk_fills_up_with_tables(
     after: int, kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

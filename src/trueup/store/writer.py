@@ -120,13 +120,13 @@ class RunWriter:
         return final
 
     def _write_tables(self, columns: StepColumns, folder: Path, final: Path) -> None:
-        """Calls and stacks are often those of the step before: then its file is linked, not written again."""
+        """All but values are often those of the step before: then its file is linked, not written again."""
         for name, build in _TABLES.items():
             path = folder / f"{name}.parquet"
             content = getattr(columns, name)
             if content is None:
                 continue
-            if name not in ("calls", "stacks"):
+            if name not in _MAY_REPEAT:
                 write_table(build(columns), path)
                 continue
             before, there = self._written.get(name, (None, path))
@@ -288,3 +288,5 @@ _TABLES: dict[str, Callable[[StepColumns], pa.Table]] = {
     "forced": lambda columns: _table(columns.forced or {}, schema.FORCED),
 }
 """field of ``StepColumns`` -> its table; a field that is None has none"""
+
+_MAY_REPEAT = ("calls", "records", "stacks")
