@@ -126,14 +126,18 @@ class _Work:
         self.say("replaying the target with the reference's values put in")
         folder = self.output / "replay"
         with self.clock.part("replay"):
-            status = run_replay(
-                command,
-                target=self.target,
-                reference=self.reference,
-                output=folder,
-                overwrite=True,
-                say=lambda _: None,
-            )
+            try:
+                status = run_replay(
+                    command,
+                    target=self.target,
+                    reference=self.reference,
+                    output=folder,
+                    overwrite=True,
+                    say=lambda _: None,
+                )
+            except TraceError as error:
+                self.notes.append(f"The target could not be replayed: {error}")
+                return None
         return self._made(folder, status, "replay")
 
     def given(self, command: Sequence[str]) -> Path | None:

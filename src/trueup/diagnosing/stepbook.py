@@ -88,6 +88,20 @@ class StepBook:
             if self._kind[call] == "loss" and self.slot[record].partition(".")[0] == slot
         ]
 
+    @cached_property
+    def criteria(self) -> set[str]:
+        """Modules that return the very loss, but for the root."""
+        losses = {self._summary[record] for _, record in self.loss_records("value")} - {None}
+        return {
+            self._name[call]
+            for record, call in enumerate(self._call)
+            if self._summary[record] in losses
+            and self._kind[call] == "module"
+            and self._name[call]
+            and self.phase[record] == "forward"
+            and self.slot[record].startswith("output")
+        }
+
     def loss_arguments(self) -> str | None:
         """What the first loss call was told besides tensors, as JSON."""
         told = self.tables.calls["arguments"].cast(str).to_list()

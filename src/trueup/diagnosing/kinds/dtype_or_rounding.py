@@ -14,6 +14,8 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.types.finding import Kind
 
 MIN_VALUES = 8
+_MOST_BIAS = 0.25
+"""of the error: a rounded mean or sum of squares moves what it divides a little the same way"""
 _ORDER = "a sum taken in another order or by another kernel; on its own no fault"
 
 
@@ -131,16 +133,15 @@ def _size(evidence: Evidence) -> Kind | None:
     if dtype is None or (dtype.startswith("float8") and not _uses_float8(evidence)):
         return None
     bias = fit(vectors.target - vectors.reference, vectors.reference)
-    if bias is None or (
-        bias.z >= SIGNIFICANT and (dtype != "float32" or abs(bias.factor) > ROUNDOFF[dtype] / 2)
-    ):
+    small = ROUNDOFF[dtype] / 2 if dtype == "float32" else vectors.rel * _MOST_BIAS
+    if bias is None or (bias.z >= SIGNIFICANT and abs(bias.factor) > small):
         return None
     confidence = _spread_like_rounding(vectors, ROUNDOFF[dtype])
     if dtype == "float32":
         confidence = max(confidence, 0.7)
     said = (
         f"the difference, {number(vectors.rel)} (relative l2), is as large as rounding in {dtype} makes it "
-        f"({number(ROUNDOFF[dtype])}) and has no direction"
+        f"({number(ROUNDOFF[dtype])}) and has hardly a direction"
     )
     causes = (_ORDER,) if dtype == "float32" else (f"computed in {dtype} on one side",)
     return named("dtype_or_rounding", confidence, said, evidence, causes=causes)

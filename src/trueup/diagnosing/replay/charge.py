@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trueup.diagnosing.replay.absent import Absent, absent_gradients
+from trueup.diagnosing.replay.alone import lone_ones
 from trueup.diagnosing.replay.judge import Difference, differences
 from trueup.diagnosing.replay.noise import ReplayNoise
 from trueup.diagnosing.replay.plan import PLAN, read_plan
@@ -120,7 +121,7 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
         if one.charged
     ]
     missing = [one for one in absent if one.lacking == "target"]
-    for one in differences(step, noise):
+    for one in lone_ones(step, differences(step, noise), lambda one: _owner_of(step, one)[0]):
         if one.score <= 1 or (one.reason or "").startswith(_NOT_CHARGED):
             continue
         if one.phase == "param_grad" and _ran_free(step, step.calls[one.call].name):

@@ -48,6 +48,8 @@ class Difference:
     reference_record: int | None
     measured: bool
     """against a benign variant, not a bound"""
+    peers: int = 0
+    """modules of its kind that agree bit for bit, where it is charged for standing alone"""
 
 
 def differences(step: ReplayedStep, noise: ReplayNoise | None) -> list[Difference]:

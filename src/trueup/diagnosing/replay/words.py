@@ -86,6 +86,8 @@ def _numbers(found: Difference) -> str:
     elif found.rel_l2 > found.tolerance:
         basis = "a benign variant shows" if found.measured else "rounding in one call explains"
         text += f", {found.rel_l2 / found.tolerance:,.3g} times what {basis}"
+    if found.peers:
+        text += f", no more than rounding, but {found.peers} others of its kind are equal bit for bit"
     if found.biased and found.scale is not None and found.bias_z is not None:
         text += f"; leans to one side: {found.scale:.6g} times the reference, {found.bias_z:+.3g} deviations"
     return text

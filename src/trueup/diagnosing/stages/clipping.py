@@ -8,6 +8,7 @@ from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.ledger import Clipping, clipping
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED
 from trueup.store import TraceSource
 from trueup.types.finding import Finding, Stage
@@ -117,6 +118,8 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
         return None
     book = context.book(context.given, context.given_step, rank)
     theirs = context.book(context.reference, context.steps[0][1], rank)
+    if frozen_on_one_side(context):
+        return None  # a frozen weight can be given no gradient
     line = scalar_line(context.given, rank, context.given_step)
     factors = {}
     after = 0.0

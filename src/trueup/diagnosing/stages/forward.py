@@ -10,6 +10,7 @@ import polars as pl
 from trueup.diagnosing.stages.context import Context, counted, is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.diagnosing.stages.trainable import frozen_findings
 from trueup.types.finding import Finding, Origin, Stage
 
 
@@ -35,7 +36,8 @@ class BackwardStage:
         """Origins in the backward; the local norms that differ most as evidence."""
         local = (pl.col("phase") == "param_grad") & (pl.col("slot") == "local")
         rows = context.of_phases("backward", "param_grad").filter((pl.col("phase") == "backward") | local)
-        return _judged(self, context, rows, [Stage.BACKWARD], norms_said(context))
+        frozen = tuple(frozen_findings(context))
+        return _judged(self, context, rows, [Stage.BACKWARD], norms_said(context), known=frozen)
 
 
 def _judged(
@@ -44,6 +46,7 @@ def _judged(
     rows: pl.DataFrame,
     stages: list[Stage],
     extra: tuple[str, ...],
+    known: tuple[Finding, ...] = (),
 ) -> StageOutcome:
     common: dict[str, Any] = {"stage": stage.stage, "title": stage.title}
     beyond = rows.filter(is_beyond())
@@ -55,15 +58,17 @@ def _judged(
             origins.append(origin)
         else:
             explained.append(why)
-    if origins and (context.by_replay or context.failed_before() is None):
-        findings = _ordered(tuple(finding_from_origin(origin, context) for origin in origins))
+    if known or (origins and (context.by_replay or context.failed_before() is None)):
+        located = () if known and not context.by_replay else tuple(origins)
+        found = _ordered(tuple(finding_from_origin(origin, context) for origin in located))
+        findings = (*known, *(one for one in found if all(one.module != k.module for k in known)))
         return StageOutcome(
             **common,
             status=StageStatus.FAILED,
             said=findings[0].headline,
             evidence=(f"records: {counted(rows)}", *extra),
             findings=findings,
-            confirmed=context.by_replay,
+            confirmed=context.by_replay or bool(known),
         )
     if rows.is_empty():
         return StageOutcome(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trueup.diagnosing.stages.context import Context, sure_by
+from trueup.diagnosing.stages.naming import kind_named
 from trueup.store import TraceSource
 from trueup.types.finding import Basis, Finding, Kind, Origin, Stage
 
+_SURE_OF_SETTING = 0.96
 _SAID = {
     Stage.FORWARD: "computes something else in the forward pass",
     Stage.LOSS: "is computed in another way",
@@ -42,9 +44,9 @@ _KINDS = {
 
 def finding_from_origin(origin: Origin, context: Context) -> Finding:
     """The finding, with the kinds the rules name for it."""
-    kinds = context.kinds_of(origin)
-    best = kinds[0] if kinds else None
     settings = settings_that_differ(origin.module, context)
+    kinds = _with_settings(context.kinds_of(origin), settings)
+    best = kinds[0] if kinds else None
     origin = replace(
         origin,
         source=_with_code(origin.source, context.replayed or context.target, context),
@@ -52,7 +54,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     )
     causes = tuple(dict.fromkeys([*settings, *(best.causes if best else ())]))
     return Finding(
-        stage=Stage.FORWARD if origin.stage is Stage.LOSS else origin.stage,
+        stage=_stage_of(origin, context),
         headline=_headline(origin, best),
         module=origin.module,
         site=origin.site,
@@ -62,12 +64,29 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         source=origin.source,
         kinds=kinds,
         confidence=sure_by(origin.basis, _sureness(origin)),
-        evidence=(*((best.sentence,) if best else ()), *settings, *origin.evidence),
+        evidence=tuple(dict.fromkeys([*((best.sentence,) if best else ()), *settings, *origin.evidence])),
         counter_evidence=origin.counter_evidence,
         causes=causes,
         next_note=_next(settings, best),
         origin=origin,
     )
+
+
+def _stage_of(origin: Origin, context: Context) -> Stage:
+    """Forward and loss are one stage; what a criterion sends back belongs to the loss, of which it is the
+    gradient."""
+    of_loss = origin.stage is Stage.LOSS
+    if origin.stage is Stage.BACKWARD and origin.module:
+        of_loss = origin.module in context.pair(0, origin.rank)[0].criteria
+    return Stage.FORWARD if of_loss else origin.stage
+
+
+def _with_settings(kinds: tuple[Kind, ...], settings: tuple[str, ...]) -> tuple[Kind, ...]:
+    """What both programs say of the very module outweighs what its values look like."""
+    if not settings:
+        return kinds
+    said = kind_named("constant_argument", _SURE_OF_SETTING, settings[0])
+    return (said, *(kind for kind in kinds if kind.name != said.name))
 
 
 def _next(settings: tuple[str, ...], kind: Kind | None) -> str:

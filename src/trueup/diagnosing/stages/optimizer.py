@@ -12,6 +12,7 @@ from trueup.diagnosing.stages.context import Context, counted, is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, listed, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.stages.schedule import (
     moment_findings,
     schedule_findings,
@@ -78,6 +79,7 @@ class OptimizerStage:
                 finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)
             ]
         alone = all(o.stage not in (Stage.WEIGHTS, Stage.REDUCTION) for o in context.earlier if o.findings)
+        alone = alone and not frozen_on_one_side(context)
         if not findings and alone and agreement is not None and not agreement[0]:
             findings = [_unnamed(context, agreement[1])]
         return _outcome(context, findings, said, agreement)
@@ -145,8 +147,9 @@ def _gaps(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
     says = [declared(s.rank_facts(context.ranks[0])) for s in (context.target, context.reference)]
     found: dict[str, dict[str, Gap]] = {}
     compared = []
+    frozen = frozen_on_one_side(context)
     for fqn, other in context.matched.items():
-        if other not in theirs and fqn not in mine:
+        if fqn in frozen or (other not in theirs and fqn not in mine):
             continue
         compared.append(fqn)
         gaps: dict[str, Gap] = {}

@@ -1,0 +1,56 @@
+"""Weights that are trained on one side and frozen on the other."""
+
+from __future__ import annotations
+
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.naming import described, kind_named, listed, place_of
+from trueup.store import TraceSource
+from trueup.types.finding import Finding, Stage
+
+
+def frozen_on_one_side(context: Context) -> dict[str, bool]:
+    """Target's name of every matched weight that one side alone trains -> whether the target does."""
+    mine, theirs = _trained(context.target, context), _trained(context.reference, context)
+    return {
+        fqn: mine[fqn]
+        for fqn, other in context.matched.items()
+        if fqn in mine and other in theirs and mine[fqn] != theirs[other]
+    }
+
+
+def _trained(source: TraceSource, context: Context) -> dict[str, bool]:
+    table = source.rank_facts(context.ranks[0]).get("parameters") or ()
+    return {row["fqn"]: row["requires_grad"] for row in table if row.get("requires_grad") is not None}
+
+
+def frozen_findings(context: Context) -> list[Finding]:
+    """One finding for those the target freezes, one for those it trains where the reference does not."""
+    apart = frozen_on_one_side(context)
+    return [
+        _finding([fqn for fqn, trained in apart.items() if trained is side], context, trained=side)
+        for side in (False, True)
+        if side in apart.values()
+    ]
+
+
+def _finding(names: list[str], context: Context, *, trained: bool) -> Finding:
+    shapes = {name: (0, 0) for name in context.matched}
+    who = described(names, shapes)
+    sides = ("trains", "freezes") if trained else ("freezes", "trains")
+    said = f"the target {sides[0]} {who} (requires_grad is {trained}), the reference {sides[1]} it"
+    kind = kind_named("frozen_or_missing_gradient", 0.97, said)
+    place = place_of(names, context.matched) or ""
+    return Finding(
+        stage=Stage.BACKWARD,
+        headline=f"{said[0].upper()}{said[1:]}.",
+        module=place.rpartition(".")[0] if place in context.matched else place,
+        site=place,
+        phase="param_grad",
+        step=context.steps[0][0],
+        rank=context.ranks[0],
+        kinds=(kind,),
+        confidence=0.98,
+        evidence=(said, *listed(names)),
+        causes=kind.causes,
+        next_note="set requires_grad alike on both sides",
+    )
