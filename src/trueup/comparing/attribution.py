@@ -21,6 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trueup.comparing.absent import first_absent_gradient
+from trueup.comparing.alone import lone_row
 from trueup.comparing.coherence import Coherence
 from trueup.comparing.inflow import Inflow
 from trueup.comparing.judge import DIFFERENT, EQUAL, UNDECIDED, UNMATCHED, WITHIN, Judgement
@@ -86,6 +88,9 @@ def attribute(
     status[beyond] = _of_beyond(rows, error, error_in, gain, verdict, inflow)[beyond]
     coarser = _coarser(rows, error, error_in, gain, verdict, status)
     status[coarser] = ORIGIN
+    alone = lone_row(rows, metrics, verdict, error)
+    absent = first_absent_gradient(rows, verdict)
+    status[[row for row in (alone, absent) if row is not None]] = ORIGIN
     if coherence is not None:
         at = coherence.flagged
         entered = inflow.largest(np.where(beyond & ~at, np.inf, coherence.bias * _telling(coherence)))
@@ -182,7 +187,8 @@ def _gain(
 def _of_beyond(
     rows: Rows, error: Floats, error_in: Floats, gain: Floats, verdict: Judgement, inflow: Inflow
 ) -> Codes:
-    explained = error <= MARGIN * gain * error_in
+    with np.errstate(invalid="ignore"):  # 0 times an infinite error explains nothing
+        explained = error <= MARGIN * gain * error_in
     handed_on = inflow.first < np.arange(len(rows))
     explained |= handed_on & (error_in > 0)
     follows = np.isinf(error) & np.isnan(floor_of_rows(rows, None)) & (error_in > 0)

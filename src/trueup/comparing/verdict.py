@@ -13,6 +13,9 @@ from trueup.types import Outcome
 _TRUST = {"digest": 0.99, "values": 0.99, "sketch": 0.95, "statistics": 0.8, "none": 0.5}
 """How far evidence of each kind can be trusted to show a difference where there is one."""
 
+_ABSENT = 0.95
+"""confidence where one side has nothing at all"""
+
 _PHASE_SAID = {
     "param": "the weights at the start",
     "forward": "the forward pass",
@@ -76,6 +79,7 @@ def _differ(
 ) -> dict[str, Any]:
     row, phase = first.row, first.row["phase"]
     score = row["score"] if row["score"] is not None else math.inf
+    absent = row["target_record"] is None or row["reference_record"] is None
     in_owner = "" if first.owner is None else f", in {first.owner or 'the root module'}"
     return {
         "outcome": Outcome.DIFFER.value,
@@ -88,7 +92,9 @@ def _differ(
         "step": first.step,
         "rank": first.rank,
         "phase": phase,
-        "confidence": confidence(row["evidence"], score, first.before, row["confidence"] or 0.0),
+        "confidence": _ABSENT
+        if absent
+        else confidence(row["evidence"], score, first.before, row["confidence"] or 0.0),
         "evidence": [
             *_numbers(row),
             *first.said,

@@ -82,3 +82,13 @@ def normalised(name: str, *, leading: int) -> str:
 def relative(name: str, parent: str) -> str:
     """``name`` as seen from the module ``parent``; unchanged where it does not lie below it."""
     return name[len(parent) + 1 :] if parent and name.startswith(parent + ".") else name
+
+
+def like(name: str) -> str:
+    """What a module has in common with its like in other layers: numbers become stars.
+
+    Example:
+        >>> like("layers.3.ln1")
+        'layers.*.ln1'
+    """
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))

@@ -137,6 +137,9 @@ def test_collectives_of_the_program(tmp_path: Path) -> None:
         assert torch.equal(captured[1].values(after[1][i]), total)
     gathered = captured[1].value("torch.distributed.all_gather", "collective", "output.0.1")
     assert torch.equal(gathered, torch.ones(2))
+    unread = captured[1].find("torch.distributed.all_gather", "collective", "input.0.1")[0]
+    assert unread["summary"] is None
+    assert unread["reason"] == "uninitialised memory"
     clipped = captured[0].value("head.weight", "param_grad", "clipped")
     accumulated = captured[0].value("head.weight", "param_grad", "accumulated")
     assert not torch.equal(clipped, accumulated)

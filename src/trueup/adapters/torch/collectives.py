@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.trees import split_call
+from trueup.adapters.torch.uninitialised import REASON
 
 _is_compiling = torch.compiler.is_compiling
 _no_torch_function = torch._C.DisableTorchFunction
@@ -41,6 +42,29 @@ FUNCTIONS = (
     "isend",
     "irecv",
 )
+
+_ONLY_WRITTEN = {
+    "all_gather": ("0", "tensor_list"),
+    "all_gather_into_tensor": ("0", "output_tensor"),
+    "reduce_scatter": ("0", "output"),
+    "reduce_scatter_tensor": ("0", "output"),
+    "all_to_all": ("0", "output_tensor_list"),
+    "all_to_all_single": ("0", "output"),
+    "gather": ("1", "gather_list"),
+    "scatter": ("0", "tensor"),
+    "recv": ("0", "tensor"),
+    "irecv": ("0", "tensor"),
+    "allgather_": ("0",),
+    "_allgather_base_": ("0",),
+    "reduce_scatter_": ("0",),
+    "_reduce_scatter_base_": ("0",),
+    "alltoall_": ("0",),
+    "alltoall_base_": ("0",),
+    "gather_": ("0",),
+    "scatter_": ("0",),
+    "recv_": ("0",),
+}
+"""the argument, by place or keyword, that a collective does not read: anything may be in it before"""
 
 _engine: Engine | None = None
 
@@ -129,8 +153,12 @@ def _record(
                 call = engine.add_call(
                     "collective", name, None, mode, frame, stack=stack, arguments=arguments
                 )
+            unread = _ONLY_WRITTEN.get(name.rpartition(".")[2], ()) if side == "input" else ()
             for where, tensor in tensors:
-                engine.tensor(call, "collective", where.replace("input", side, 1), tensor)
+                if unread and where.split(".")[1] in unread:
+                    engine.without_values(call, "collective", where, tensor, REASON)
+                else:
+                    engine.tensor(call, "collective", where.replace("input", side, 1), tensor)
     except Exception as error:
         engine.failed(name, error)
     return call

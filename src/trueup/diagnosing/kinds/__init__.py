@@ -94,4 +94,6 @@ def name_kinds(evidence: Evidence) -> tuple[Kind, ...]:
                 continue
             if kind is not None and kind.confidence >= LEAST:
                 found.append(kind)
+    if not found:
+        found += missing_or_extra_term.by_elimination(evidence)
     return tuple(sorted(found, key=lambda kind: -kind.confidence))

@@ -16,6 +16,10 @@ from trueup.types.finding import Kind
 MAX_CANDIDATES = 64
 MAX_COMPARED = 6
 MIN_ROWS = 3
+_UNRELATED = 0.9
+"""relative difference from which on the two have nothing in common"""
+_ELIMINATED = 16.0
+"""roundings that a difference must exceed to be called a term"""
 _LIKE = 0.995
 """cosine from which a candidate is taken for the tensor itself"""
 
@@ -215,3 +219,17 @@ def _vectors_of_shape(evidence: Evidence, mean: Floats) -> Iterator[tuple[str, F
                     and np.isfinite(values).all()
                 ):
                     yield (pair.slot if pair in around.parameters else known.name), np.squeeze(values)
+
+
+def by_elimination(evidence: Evidence) -> list[Kind]:
+    """What is left where no kind is seen: a guess, and said to be one."""
+    vectors = evidence.vectors
+    if vectors is None or evidence.origin.phase not in ("forward", "loss", "backward", "param_grad"):
+        return []
+    if not _ELIMINATED * vectors.rounding < vectors.rel < _UNRELATED:
+        return []
+    said = (
+        f"{subject(evidence)} differs by {number(vectors.rel)} (relative l2), and no scale, sign, shift, "
+        "order, mask or rounding turns one side into the other: most likely a term that one side alone has"
+    )
+    return [named("missing_or_extra_term", 0.3, said, evidence)]

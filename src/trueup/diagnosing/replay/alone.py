@@ -7,18 +7,15 @@ where one differs and most others come out bit for bit the same, its own code is
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
+from trueup.comparing.alone import least_rounding
 from trueup.diagnosing.replay.judge import Difference
 from trueup.diagnosing.replay.step import ReplayedStep
+from trueup.matching.names import like
 
-LEAST = 2.0**-12
-"""relative difference, half a unit roundoff of float16: below it finer dtypes are judged by their bound"""
-LEAST_ROUNDOFFS = 0.5
-"""less is an order of additions, which may hang on where a tensor lies in memory"""
 MOST_SCORE = 10.0
 _PASSES = ("forward", "backward")
 
@@ -30,29 +27,24 @@ def lone_ones(
     of its like agree."""
     differing: dict[str, set[str]] = defaultdict(set)
     for one in (one for one in found if one.phase in _PASSES):
-        differing[kind_of(owner_of(one))].add(owner_of(one))
-    like = _like(step)
+        differing[like(owner_of(one))].add(owner_of(one))
+    peers = _peers(step)
     judged = []
     for one in found:
-        apart = differing[kind_of(owner_of(one))]
-        same = like.get(kind_of(owner_of(one)), set()) - apart
+        apart = differing[like(owner_of(one))]
+        same = peers.get(like(owner_of(one)), set()) - apart
         if len(same) > len(apart - same) and one.score <= 1 and _is_a_rounding(step, one):
             one = replace(one, score=min(1.0 + len(same), MOST_SCORE), peers=len(same))
         judged.append(one)
     return judged
 
 
-def kind_of(name: str) -> str:
-    """``layers.3.ln1`` is one of ``layers.*.ln1``."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
-
-
-def _like(step: ReplayedStep) -> dict[str, set[str]]:
+def _peers(step: ReplayedStep) -> dict[str, set[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for number in step.planned_calls:
         call = step.calls[number]
         if call.kind == "module":
-            found[kind_of(call.name)].add(call.name)
+            found[like(call.name)].add(call.name)
     return found
 
 
@@ -60,4 +52,4 @@ def _is_a_rounding(step: ReplayedStep, one: Difference) -> bool:
     roundoff = step.roundoff(one.record)
     if one.phase not in _PASSES or one.measured or roundoff is None or one.rel_l2 is None:
         return False
-    return one.rel_l2 >= max(LEAST, LEAST_ROUNDOFFS * roundoff)
+    return one.rel_l2 >= least_rounding(roundoff)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from trueup.diagnosing.replay.noise import ReplayNoise
 from trueup.diagnosing.replay.step import ReplayedStep
+from trueup.diagnosing.stepbook import CLIPPED
 
 NOISE_FACTOR = 3.0
 """times the largest difference that a benign variant shows at a site"""
@@ -90,6 +91,8 @@ def _judged(
     score = _score(relative, tolerance) if step.is_floating(record) else math.inf
     roundoff = step.roundoff(record) or 0.0
     least = max(BIAS_ROUNDOFFS * roundoff, min(BIAS_ACCUMULATED, 8 * roundoff))
+    if slot == CLIPPED[1]:
+        least = max(least, step.gradients_apart)  # the norm all are divided by moves by as much
     leans = z is not None and scale is not None and abs(scale - 1) > least
     allowed_z = _allowed_z(step, noise, phase, slot, other)
     biased = leans and z is not None and abs(z) > allowed_z

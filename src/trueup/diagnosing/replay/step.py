@@ -131,6 +131,21 @@ class ReplayedStep:
             return float("nan"), float("nan")
         return float(self.metrics.difference[row]), float(self.metrics.norm[row])
 
+    @cached_property
+    def gradients_apart(self) -> float:
+        """``||g - g'|| / ||g'||`` over all weights' own gradients: the most their norm can differ by."""
+        own = (pl.col("phase") == "param_grad") & (pl.col("slot") == "local")
+        rows = self.forced.filter(own & (pl.col("state") != "equal") & (pl.col("norm") > 0))
+        summaries = self.theirs.summaries["l2_norm"]
+        records = self.theirs.records
+        mine = records.filter(
+            (pl.col("phase").cast(pl.String) == "param_grad") & (pl.col("slot").cast(pl.String) == "local")
+        )
+        total = summaries.gather(mine["summary"].drop_nulls()).drop_nulls().to_numpy()
+        apart = float(np.sqrt(np.square(rows["difference"].drop_nulls().to_numpy()).sum()))
+        size = float(np.sqrt(np.square(total).sum()))
+        return apart / size if size > 0 else 0.0
+
     def same_tensors(self, record: int) -> int | None:
         """A number that records of the same content have in common."""
         return self.records[record][3]

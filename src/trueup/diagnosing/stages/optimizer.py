@@ -12,13 +12,13 @@ from trueup.diagnosing.stages.context import Context, counted, is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, listed, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
-from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.stages.schedule import (
     moment_findings,
     schedule_findings,
     schedule_moved,
     stepping_findings,
 )
+from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
 from trueup.diagnosing.update_rule import Measured, Update, declared
 from trueup.types.finding import Finding, Stage

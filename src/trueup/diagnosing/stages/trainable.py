@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, listed, place_of
 from trueup.store import TraceSource
@@ -34,7 +36,7 @@ def frozen_findings(context: Context) -> list[Finding]:
 
 
 def _finding(names: list[str], context: Context, *, trained: bool) -> Finding:
-    shapes = {name: (0, 0) for name in context.matched}
+    shapes: dict[str, Sequence[int]] = dict.fromkeys(context.matched, (0, 0))
     who = described(names, shapes)
     sides = ("trains", "freezes") if trained else ("freezes", "trains")
     said = f"the target {sides[0]} {who} (requires_grad is {trained}), the reference {sides[1]} it"

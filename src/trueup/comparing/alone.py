@@ -1,0 +1,65 @@
+"""The first difference of a run, no larger than rounding, where the module's like came out bit for bit equal.
+
+A coarse dtype hides a missing upcast: what it changes is no larger than one rounding. But whatever changes
+rounding innocently, another device, thread count, library or kernel, changes it in every module of a kind.
+Where all that ran before agrees bit for bit, others of the same kind among it, the code of the first that
+does not is another.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trueup.comparing.judge import WITHIN, Judgement
+from trueup.comparing.metrics import Metrics
+from trueup.comparing.owner import owner_of_row
+from trueup.comparing.rows import Floats, Rows
+from trueup.comparing.tolerance import unit_roundoffs
+from trueup.matching.names import like
+
+LEAST = 2.0**-12
+"""relative difference, half a unit roundoff of float16: below it finer dtypes are judged by their bound"""
+LEAST_ROUNDOFFS = 0.125
+"""another order of additions, which may hang on where a tensor lies in memory, stays ten times below"""
+
+
+def least_rounding(roundoff: float) -> float:
+    """The relative difference from which on a tensor of this unit roundoff was computed otherwise."""
+    return max(LEAST, LEAST_ROUNDOFFS * roundoff)
+
+
+def lone_row(rows: Rows, metrics: Metrics, verdict: Judgement, error: Floats) -> int | None:
+    """The row of such a difference; its tolerance, score and reason become what its like gives."""
+    apart = np.flatnonzero(error > 0)
+    if not len(apart) or not rows.phase_is("forward")[apart[0]]:
+        return None
+    row = int(apart[0])
+    table = unit_roundoffs(rows.match.words.dtype)
+    roundoff = float(np.fmax(table[rows.target.dtype[row]], table[rows.reference.dtype[row]]))
+    if verdict.status[row] != WITHIN or np.isnan(roundoff) or error[row] < least_rounding(roundoff):
+        return None
+    owner = owner_of_row(rows, row)
+    peers = _equal_like(rows, metrics, row, owner) if owner else set()
+    if owner is None or not peers:
+        return None
+    verdict.tolerance[row] = least_rounding(roundoff)
+    verdict.score[row] = error[row] / verdict.tolerance[row]
+    others = "another one" if len(peers) == 1 else f"{len(peers)} others"
+    verdict.reasons[row] = (
+        f"as large as one rounding, which nothing leaves room for: {others} of {like(owner)}, and all else "
+        "before it, are equal bit for bit"
+    )
+    return row
+
+
+def _equal_like(rows: Rows, metrics: Metrics, row: int, owner: str) -> set[str]:
+    """Modules of the owner's kind whose record in the same place, before this one, is equal bit for bit."""
+    names = rows.match.words.name
+    called = rows.of_call("name")
+    kind = like(names[called[row]])
+    same = metrics.bits_equal[:row] & (rows.phase[:row] == rows.phase[row])
+    same &= rows.slot[:row] == rows.slot[row]
+    found = {
+        owner_of_row(rows, at) for at in np.flatnonzero(same).tolist() if like(names[called[at]]) == kind
+    }
+    return {one for one in found if one and one != owner and like(one) == like(owner)}
