@@ -146,6 +146,11 @@ def gradient_scale(model: GPT) -> None:
     model.layers[1].mlp.up.weight.register_hook(lambda gradient: gradient * 1.01)
 
 
+def frozen(model: GPT) -> None:
+    """One weight that does not learn."""
+    model.get_parameter("layers.1.mlp.down.weight").requires_grad_(False)
+
+
 def two_at_once(model: GPT) -> None:
     """In the forward, and in the backward of another layer."""
     model.layers[0].attn.scale *= 1.02

@@ -145,6 +145,33 @@ def test_replay_names_the_module(
     assert "given the reference's gradients" in said.evidence[0]
 
 
+@pytest.mark.parametrize("replay", [False, True])
+def test_a_frozen_weight_is_said_to_be_frozen(tmp_path: Path, reference: Trace, replay: bool) -> None:
+    program = {**REFERENCE, "change": runs.frozen}
+    found = diagnosed(tmp_path, reference, program, replay=replay, gradients=replay)
+    assert found.verdict is not None
+    assert (found.verdict.stage, found.verdict.module) == (Stage.BACKWARD, "layers.1.mlp.down"), (
+        found.headline
+    )
+    assert found.verdict.kinds[0].name == "frozen_or_missing_gradient"
+    assert [o.stage for o in found.stages if o.status is StageStatus.FAILED] == [Stage.BACKWARD]
+
+
+def test_a_target_that_cannot_be_replayed_is_diagnosed_from_its_trace(
+    tmp_path: Path, reference: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> int:
+        raise TraceError("nothing of it can be forced")
+
+    monkeypatch.setattr("trueup.diagnosing.replay.run_replay", refuse)
+    monkeypatch.setattr("trueup.diagnosing.pipeline.run_gradient_replay", refuse)
+    target = runs.capture(tmp_path / "target", {**REFERENCE, "change": runs.attention_scale})
+    found = diagnose(target.path, reference.path, output=tmp_path / "out", command=["python", "train.py"])
+    assert found.verdict is not None
+    assert found.verdict.module == "layers.1.attn"
+    assert any("could not be replayed: nothing of it can be forced" in note for note in found.notes)
+
+
 def test_without_replay_no_place_is_certain(tmp_path: Path, reference: Trace) -> None:
     found = diagnosed(tmp_path, reference, {**REFERENCE, "change": runs.attention_scale})
     assert found.verdict is not None

@@ -143,6 +143,52 @@ def test_a_shared_weight_s_gradient_goes_to_the_module_that_errs(tmp_path: Path)
     assert any("param_grad" in sentence for sentence in found.evidence)
 
 
+class Norms(nn.Module):
+    """Norms and linears under autocast; those of ``coarse`` compute the mean square in bfloat16."""
+
+    def __init__(self, coarse: Iterable[int]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(Norm(i in coarse), nn.Linear(32, 32)) for i in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.bfloat16()
+        with torch.autocast("cpu", torch.bfloat16):
+            for layer in self.layers:
+                x = layer(x)
+        return x.float()
+
+
+class Norm(nn.Module):
+    def __init__(self, coarse: bool) -> None:
+        super().__init__()
+        self.coarse = coarse
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = x.bfloat16() if self.coarse else x.float()
+        return (kept * torch.rsqrt(kept.square().mean(-1, keepdim=True) + 1e-5)).float()
+
+
+@pytest.mark.parametrize(("coarse", "owners"), [([2], ["layers.2.0"]), (range(4), [])])
+def test_a_missing_upcast_is_told_by_the_others_of_its_kind(
+    coarse: Iterable[int], owners: list[str], tmp_path: Path
+) -> None:
+    def train(chosen: Iterable[int]) -> Callable[[], None]:
+        def make() -> nn.Module:
+            torch.manual_seed(0)
+            return Norms(chosen)
+
+        x = torch.randn(64, 32, generator=torch.Generator().manual_seed(1))
+        return loop(make, lambda model, _: model(x).square().mean())
+
+    replay(tmp_path, train([]), train(coarse))
+    found = origins(tmp_path / "replay", tmp_path / "reference")
+    assert [one.module for one in found] == owners
+    for one in found:
+        assert any("3 others of its kind are equal bit for bit" in said for said in one.evidence), (
+            one.evidence
+        )
+
+
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_no_fault_no_origin(model: str, tmp_path: Path) -> None:
     assert charged(tmp_path, model, []) == []

@@ -55,10 +55,10 @@ def lone_row(rows: Rows, metrics: Metrics, verdict: Judgement, error: Floats) ->
 def _equal_like(rows: Rows, metrics: Metrics, row: int, owner: str) -> set[str]:
     """Modules of the owner's kind whose record in the same place, before this one, is equal bit for bit."""
     names = rows.match.words.name
-    called = rows.of_call("name")
+    called, classes = rows.of_call("name"), rows.of_call("type")
     kind = like(names[called[row]])
     same = metrics.bits_equal[:row] & (rows.phase[:row] == rows.phase[row])
-    same &= rows.slot[:row] == rows.slot[row]
+    same &= (rows.slot[:row] == rows.slot[row]) & (classes[:row] == classes[row])
     found = {
         owner_of_row(rows, at) for at in np.flatnonzero(same).tolist() if like(names[called[at]]) == kind
     }

@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
+import polars as pl
+
 from trueup.comparing.alone import least_rounding
 from trueup.diagnosing.replay.judge import Difference
 from trueup.diagnosing.replay.step import ReplayedStep
@@ -25,27 +27,27 @@ def lone_ones(
 ) -> list[Difference]:
     """The same differences, those charged that stand alone among their owners' like; ``peers`` says how many
     of its like agree."""
-    differing: dict[str, set[str]] = defaultdict(set)
-    for one in (one for one in found if one.phase in _PASSES):
-        differing[like(owner_of(one))].add(owner_of(one))
-    peers = _peers(step)
+    types = _types(step)
+    peers: dict[tuple[str, str | None], set[str]] = defaultdict(set)
+    for name in types:
+        peers[like(name), types[name]].add(name)
+    differing = {owner_of(one) for one in found if one.phase in _PASSES}
     judged = []
     for one in found:
-        apart = differing[like(owner_of(one))]
-        same = peers.get(like(owner_of(one)), set()) - apart
-        if len(same) > len(apart - same) and one.score <= 1 and _is_a_rounding(step, one):
+        owner = owner_of(one)
+        its_like = peers.get((like(owner), types.get(owner)), set())
+        same, apart = its_like - differing, its_like & differing - {owner}
+        if len(same) > len(apart) and one.score <= 1 and _is_a_rounding(step, one):
             one = replace(one, score=min(1.0 + len(same), MOST_SCORE), peers=len(same))
         judged.append(one)
     return judged
 
 
-def _peers(step: ReplayedStep) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = defaultdict(set)
-    for number in step.planned_calls:
-        call = step.calls[number]
-        if call.kind == "module":
-            found[like(call.name)].add(call.name)
-    return found
+def _types(step: ReplayedStep) -> dict[str, str | None]:
+    """Modules the plan spoke of, and their classes."""
+    classes = step.mine.calls["type"].cast(pl.String).to_list()
+    calls = [step.calls[number] for number in step.planned_calls]
+    return {call.name: classes[call.number] for call in calls if call.kind == "module"}
 
 
 def _is_a_rounding(step: ReplayedStep, one: Difference) -> bool:
