@@ -1,0 +1,110 @@
+"""Differences no larger than rounding that stand alone, and gradients that one run alone has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.typing import NDArray
+
+from tests.comparing.test_compare import compared
+from tests.comparing.traces import Recorder
+from trueup.comparing.result import Comparison
+
+NUM_LAYERS = 4
+
+
+def norms(
+    rounded: Collection[int] = (),
+    *,
+    of: str = "float16",
+    differing_before: bool = False,
+    types: Sequence[str] = (),
+) -> Recorder:
+    """Four blocks with a norm each; in those of ``rounded`` half the outputs are rounded the other way."""
+    out, rng = Recorder(), np.random.default_rng(0)
+    types = types or ["RMSNorm"] * NUM_LAYERS
+    root = out.call("module", "", type_="Net")
+    for layer in range(NUM_LAYERS):
+        call = out.call("module", f"layers.{layer}.ln", parent=root, type_=types[layer])
+        given, made = (rng.standard_normal((8, 64)).astype(of) for _ in range(2))
+        if differing_before and layer == 0:
+            given = np.nextafter(given, np.array(9, of))
+        out.record(call, "forward", "input.0", given)
+        out.record(call, "forward", "output.0", _rounded(made) if layer in rounded else made)
+    return out
+
+
+def _rounded(array: NDArray[np.floating]) -> NDArray[np.floating]:
+    other = np.nextafter(array, np.array(9, array.dtype))
+    return np.where(np.arange(array.size).reshape(array.shape) % 2 == 0, other, array)
+
+
+def origins(comparison: Comparison) -> list[str]:
+    """Sites called origins."""
+    frame = comparison.frame().filter(pl.col("status").cast(pl.String) == "origin")
+    return frame["site"].cast(pl.String).to_list()
+
+
+def test_the_first_that_rounds_unlike_its_like_is_named(tmp_path: Path) -> None:
+    result = compared(tmp_path, norms([2]), norms())
+    assert origins(result) == ["layers.2.ln · output.0"]
+    assert result.summary["verdict"]["owner"] == "layers.2.ln"
+    assert any("2 others of layers.*.ln" in said for said in result.summary["verdict"]["evidence"])
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        (norms(range(NUM_LAYERS)), "all round otherwise: another device or library"),
+        (norms([0]), "none of its kind ran before"),
+        (norms([2], differing_before=True), "something before it differs already"),
+    ],
+)
+def test_rounding_with_another_reason_is_left_alone(target: Recorder, why: str, tmp_path: Path) -> None:
+    assert origins(compared(tmp_path, target, norms())) == [], why
+
+
+def test_another_class_of_the_same_name_is_not_its_like(tmp_path: Path) -> None:
+    types = ["RMSNorm", "LayerNorm", "Identity", "RMSNorm"]
+    assert origins(compared(tmp_path, norms([2], types=types), norms(types=types))) == []
+
+
+def test_a_last_bit_of_float32_may_hang_on_where_a_tensor_lies(tmp_path: Path) -> None:
+    assert origins(compared(tmp_path, norms([2], of="float32"), norms(of="float32"))) == []
+
+
+def weights(without: Collection[str] = ()) -> Recorder:
+    """Four weights with their gradients, but for some."""
+    out, rng = Recorder(), np.random.default_rng(1)
+    root = out.call("module", "", type_="Net")
+    calls = {}
+    for name in "abcd":
+        call = out.call("module", name, parent=root, type_="Linear")
+        out.record(call, "forward", "output.0", rng.standard_normal(16).astype(np.float32))
+        calls[name] = out.call("parameter", f"{name}.weight")
+        out.record(calls[name], "param", "value", rng.standard_normal(16).astype(np.float32))
+    for name in "dcba":
+        gradient = rng.standard_normal(16).astype(np.float32)
+        if name not in without:
+            out.record(calls[name], "param_grad", "local", gradient)
+    return out
+
+
+@pytest.mark.parametrize("frozen_in_target", [True, False])
+def test_the_first_gradient_that_one_run_alone_has_is_named(frozen_in_target: bool, tmp_path: Path) -> None:
+    sides = weights(without="bc"), weights()
+    result = compared(tmp_path, *(sides if frozen_in_target else reversed(sides)))
+    verdict = result.summary["verdict"]
+    assert (verdict["owner"], verdict["phase"]) == ("c", "param_grad")
+    assert origins(result) == ["c.weight · gradient local"]
+    has, lacks = ("reference", "target") if frozen_in_target else ("target", "reference")
+    assert f"the {has} has a gradient here, the {lacks} has none" in verdict["evidence"]
+    assert verdict["confidence"] > 0.9
+
+
+def test_where_one_run_recorded_hardly_any_gradient_none_is_missing(tmp_path: Path) -> None:
+    assert origins(compared(tmp_path, weights(without="bcd"), weights())) == []
