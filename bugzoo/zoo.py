@@ -54,14 +54,15 @@ def main() -> int:
         )
     is_whole = len(chosen) == len(entries())
     folder = ROOT / "out" / "zoo" / fingerprint(what)
+    others = ROOT / "out" / "zoo" / f"others-{_digest(repr(msprobe.home()), HERE)}"
     if is_whole:
         for old in folder.parent.glob("*"):
-            if old != folder:
+            if old not in (folder, others):
                 shutil.rmtree(old, ignore_errors=True)
     work = folder / f"work-{os.getpid()}"  # runs of parts may go on side by side
     try:
         fresh = given.fresh or given.only is not None
-        raw = run_all(chosen, Runs(work, what), folder / "answers", jobs=given.jobs, fresh=fresh)
+        raw = run_all(chosen, Runs(work, what, others), folder / "answers", jobs=given.jobs, fresh=fresh)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     if is_whole:
@@ -102,11 +103,14 @@ def chosen_entries(only: list[str] | None, part: str | None, base: list[str] | N
 
 def fingerprint(what: What) -> str:
     """Of all code that takes part, and of what is asked for: answers of other code are not gone on from."""
-    digest = hashlib.sha256(repr(what).encode())
-    for folder in (ROOT / "src" / "trueup", HERE):
-        for path in sorted(folder.rglob("*")):
-            if path.suffix in (".py", ".yaml", ".c") and "scoreboard" not in path.parts:
-                digest.update(path.read_bytes())
+    return _digest(repr(what), ROOT / "src" / "trueup", HERE)
+
+
+def _digest(said: str, *folders: Path) -> str:
+    digest = hashlib.sha256(said.encode())
+    for path in (path for folder in folders for path in sorted(folder.rglob("*"))):
+        if path.suffix in (".py", ".yaml", ".c") and "scoreboard" not in path.parts:
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 

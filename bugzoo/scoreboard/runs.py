@@ -31,14 +31,21 @@ class What:
 
 
 @dataclass(kw_only=True)
+class OtherReference:
+    """The same for msprobe and the loss curve."""
+
+    losses: list[str]
+    msprobe: Path | None
+
+
+@dataclass(kw_only=True)
 class Reference:
     """What there is of one base's clean run."""
 
     program: Program
     values: Path
     sketches: Path
-    msprobe: Path | None = None
-    losses: list[str] = field(default_factory=list)
+    others: OtherReference | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     noise: str = "measured"
 
@@ -46,8 +53,9 @@ class Reference:
 class Runs:
     """Runs entries in a folder; safe to use from several threads."""
 
-    def __init__(self, folder: Path, what: What) -> None:
-        self._folder, self._what = folder, what
+    def __init__(self, folder: Path, what: What, others: Path) -> None:
+        """Args: a folder to work in, what is wanted, and where what others say is kept from run to run."""
+        self._folder, self._what, self._others = folder, what, others
         self._references: dict[str, Reference] = {}
         self._locks = {name: threading.Lock() for name in bases()}
 
@@ -76,11 +84,6 @@ class Runs:
         commands.capture(program, made.sketches, values=False)
         if self._what.noise:
             self._measure_noise(made)
-        if self._what.others:
-            made.losses = curves.losses(program)
-            if msprobe.home() is not None:
-                made.msprobe = folder / "msprobe"
-                msprobe.capture(program, made.msprobe)
         return made
 
     def _measure_noise(self, made: Reference) -> None:
@@ -128,10 +131,32 @@ class Runs:
             "capture_seconds": round(capture_seconds, 2),
         }
         if self._what.others:
-            said["curves"] = curves.compare_losses(curves.losses(program), reference.losses).to_json()
-            if reference.msprobe is not None:
-                said["msprobe"] = msprobe.answer(program, reference.msprobe, folder).to_json()
+            said |= self._said_by_others(program, reference, folder)
         return said
+
+    def _said_by_others(self, program: Program, reference: Reference, folder: Path) -> dict[str, Any]:
+        """What msprobe and the loss curve say of an entry; asked once, because trueup has no part in it."""
+        assert program.entry is not None
+        kept = self._others / f"{program.entry.name}.json"
+        if not kept.exists():
+            theirs = self._other_reference(reference)
+            said = {"curves": curves.compare_losses(curves.losses(program), theirs.losses).to_json()}
+            if theirs.msprobe is not None:
+                said["msprobe"] = msprobe.answer(program, theirs.msprobe, folder).to_json()
+            write(kept, said)
+        found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+        return found
+
+    def _other_reference(self, reference: Reference) -> OtherReference:
+        program, folder = reference.program, reference.values.parent
+        with self._locks[program.base.name]:
+            if reference.others is None:
+                made = OtherReference(losses=curves.losses(program), msprobe=None)
+                if msprobe.home() is not None:
+                    made.msprobe = folder / "msprobe"
+                    msprobe.capture(program, made.msprobe)
+                reference.others = made
+            return reference.others
 
 
 def write(path: Path, said: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 Rounding changes elements independently; a wrong constant changes them together. With t = a r + rest, the
 factor's distance from 1 is judged apart from the size of the difference:
 
-    |a - 1| > K max(SITE * bias, spread * e)
+    |a - 1| > max(ROUNDED, K max(SITE * bias, spread * e))
 
 - bias: the largest |a - 1| reruns of the reference showed here.
 - spread: root mean square of |a - 1| / e over such records of the reruns in this phase; from sketches of 64
@@ -25,6 +25,8 @@ from trueup.comparing.noise import StepNoise
 from trueup.comparing.rows import Bools, Floats, Rows
 
 K = 5.0
+ROUNDED = 8 * 2.0**-24
+"""a factor nearer to 1 is that of a constant rounded to float32, or of a sum kept in it, such as a norm"""
 SITE = 0.75
 SMALLEST = 256
 OF_SKETCH = 64.0**-0.5
@@ -52,7 +54,7 @@ def judge_coherence(
     known &= (dims >= 2) & rows.phase_is(*PHASES, "param") & ~np.isnan(noise.bias)
     bias = np.where(known, np.abs(scale - 1.0), 0.0)
     spread = _spread(rows, metrics, noise, known) * np.where(known, error, 0.0)
-    bound = factor * K * np.fmax(SITE * noise.bias, spread)
+    bound = np.fmax(ROUNDED, factor * K * np.fmax(SITE * noise.bias, spread))
     flagged = known & (bias > bound) & (verdict.status == WITHIN) & ~rows.phase_is("param")
     flagged &= ~rows.phase_is("optimizer") | _is_slot(rows, "param")
     verdict.status[flagged] = DIFFERENT

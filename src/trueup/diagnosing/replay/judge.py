@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trueup.comparing.coherence import ROUNDED
 from trueup.diagnosing.replay.noise import ReplayNoise
 from trueup.diagnosing.replay.step import ReplayedStep
 from trueup.diagnosing.stepbook import CLIPPED
@@ -25,8 +26,6 @@ BIAS_Z = 8.0
 BIAS_NOISE_FACTOR = 4.0
 BIAS_ROUNDOFFS = 1 / 64
 """a scale nearer to 1 than so many unit roundoffs is nothing to act on"""
-BIAS_ACCUMULATED = 8 * 2.0**-24
-"""nor one that a constant rounded to float32 explains, or a sum kept in it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,7 @@ def _judged(
     tolerance, measured = _tolerance(step, noise, record, phase, slot, size, other)
     score = _score(relative, tolerance) if step.is_floating(record) else math.inf
     roundoff = step.roundoff(record) or 0.0
-    least = max(BIAS_ROUNDOFFS * roundoff, min(BIAS_ACCUMULATED, 8 * roundoff))
+    least = max(BIAS_ROUNDOFFS * roundoff, min(ROUNDED, 8 * roundoff))
     if slot == CLIPPED[1]:
         least = max(least, step.gradients_apart)  # the norm all are divided by moves by as much
     leans = z is not None and scale is not None and abs(scale - 1) > least
