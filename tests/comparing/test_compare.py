@@ -19,6 +19,7 @@ from trueup.comparing.result import Comparison, open_comparison
 from trueup.comparing.run import compare
 from trueup.errors import ConfigError, NothingCompared
 from trueup.numerics.summary import HAS_STATISTICS
+from trueup.store import RunWriter
 
 
 def compared(folder: Path, target: Recorder, reference: Recorder, **options: Any) -> Comparison:
@@ -264,6 +265,21 @@ def test_a_setting_that_differs_is_a_difference(tmp_path: Path) -> None:
     assert "learning_rate" in result.summary["verdict"]["headline"]
     beyond = {entry["name"]: entry["beyond"] for entry in result.summary["scalars"]}
     assert beyond == {"batch_digest": False, "loss": False, "learning_rate": True}
+
+
+@pytest.mark.parametrize(("norm", "exit_code"), [(3.0 * (1 + 1e-7), 0), (6.0, 1)])
+def test_a_gradient_norm_that_no_recorded_gradient_explains_is_a_difference(
+    tmp_path: Path, norm: float, exit_code: int
+) -> None:
+    for side, said in (("target", norm), ("reference", 3.0)):
+        network().write(tmp_path / side)
+        writer = RunWriter(tmp_path / side, rank=0)
+        writer.append_scalars({"step": 0, "rank": 0, "loss": 1.0, "grad_norm": said})
+    result = compare(tmp_path / "target", tmp_path / "reference")
+    assert result.exit_code == exit_code
+    if exit_code:
+        assert result.summary["verdict"]["where"] == "gradient norm"
+        assert "grad_norm of step 0: 6.0 against 3.0" in result.summary["verdict"]["evidence"]
 
 
 def test_noise_in_gradients_explains_the_update_and_the_next_step(tmp_path: Path) -> None:

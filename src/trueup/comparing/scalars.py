@@ -15,7 +15,8 @@ _EXACT = (
     "global_batch_size",
 )
 _MEASURED = ("loss", "grad_norm", "local_norm")
-DECISIVE = ("learning_rate", "loss_scale", "skipped")
+NORM = "grad_norm"
+DECISIVE = ("learning_rate", "loss_scale", "skipped", NORM)
 """A difference here is one even where every record agrees. Not the batch digest: it sees the dtype of the
 inputs, and a batch that really differs differs in the root's own inputs."""
 

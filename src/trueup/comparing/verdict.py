@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from trueup.comparing.ledger import First, Ledger
-from trueup.comparing.scalars import DECISIVE
+from trueup.comparing.scalars import DECISIVE, NORM
 from trueup.types import Outcome
 
 _TRUST = {"digest": 0.99, "values": 0.99, "sketch": 0.95, "statistics": 0.8, "none": 0.5}
@@ -208,21 +208,30 @@ def _next(first: First, level: str | None, command: str, target: str, reference:
 
 def _scalars_differ(apart: list[dict[str, Any]], ledger: Ledger) -> dict[str, Any]:
     names = sorted({s["name"] for s in apart})
+    of_norm = names == [NORM]
     said = [f"{s['name']} of step {s['step']}: {s['target']} against {s['reference']}" for s in apart[:6]]
     return {
         "outcome": Outcome.DIFFER.value,
         "exit_code": Outcome.DIFFER.exit_code,
-        "headline": f"The tensors agree, but the runs were set differently: {', '.join(names)}.",
-        "where": None,
+        "headline": (
+            f"The recorded tensors agree, but not the gradient norm of step {apart[0]['step']}."
+            if of_norm
+            else f"The tensors agree, but the runs were set differently: {', '.join(names)}."
+        ),
+        "where": "gradient norm" if of_norm else None,
         "owner": None,
         "step": apart[0]["step"],
         "rank": None,
-        "phase": None,
+        "phase": "param_grad" if of_norm else None,
         "confidence": 0.99,
         "evidence": said,
         "before": f"All {ledger.compared} compared records agree within rounding.",
         "next": None,
-        "next_note": "bring the settings named above to the same values and capture again",
+        "next_note": (
+            "compare what happens between backward and clipping: reduction, scaling, the norm itself"
+            if of_norm
+            else "bring the settings named above to the same values and capture again"
+        ),
     }
 
 
