@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import atexit
 import errno
-import json
 import os
-import platform
 import sys
-import time
-import uuid
 from dataclasses import replace
-from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
-from trueup import __version__, adapters
+from trueup import adapters
 from trueup.adapters.base import Adapter
 from trueup.capture.clock import StepClock
-from trueup.capture.long_run import changes
+from trueup.capture.facts import manifest_of, same_launch, scalar_line
 from trueup.capture.options import CaptureOptions, Task
 from trueup.capture.overflow import overflow_sentence
 from trueup.capture.recorder import Recorder
@@ -32,19 +26,6 @@ from trueup.store import RunWriter
 from trueup.store.layout import MANIFEST, rank_file
 
 _MAX_FAILURES = 50
-_ENVIRONMENT = (
-    "OMP_",
-    "MKL_",
-    "CUDA_",
-    "CUBLAS_",
-    "NCCL_",
-    "HCCL_",
-    "ASCEND_",
-    "TORCH_",
-    "PYTHONHASHSEED",
-    "NVIDIA_TF32",
-)
-
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE, errno.ENODEV}
 """errors after which no more can be written"""
 
@@ -306,7 +287,7 @@ class Session:
         self._writer = RunWriter(output, rank=self.rank)
         try:
             there = (output / MANIFEST).exists()
-            ours = not rank_file(output, self.rank).exists() and _same_launch(output)
+            ours = not rank_file(output, self.rank).exists() and same_launch(output)
             if there and not (ours or self.options.overwrite or self.options.append):
                 raise FileExistsError(
                     f"{output} already holds a run; choose another folder or say --overwrite"
@@ -314,7 +295,9 @@ class Session:
             if self.options.overwrite and not self.options.append:
                 self._writer.clear(world_size)
             manifest = (
-                None if self.rank != 0 or (self.options.append and there) else self._manifest(world_size)
+                None
+                if self.rank != 0 or (self.options.append and there)
+                else manifest_of(self.options, self.adapter, framework=self._framework, world_size=world_size)
             )
             self._writer.begin_run(manifest)
             self._writer.write_rank(self._rank_facts())
@@ -354,7 +337,15 @@ class Session:
             writer.finish_step(self.clock.step, recorder.columns())
             self._write_facts(writer)
         if self.clock.seen_forward or "saved" in self._scalars:
-            writer.append_scalars(self._scalar_line())
+            writer.append_scalars(
+                scalar_line(
+                    self._scalars,
+                    self.adapter,
+                    step=self.clock.step,
+                    rank=self.rank,
+                    microbatches=self.clock.microbatch + 1,
+                )
+            )
 
     def _wants_step(self, writer: RunWriter) -> bool:
         """Task overflow_check keeps a step only if a value that is not finite was made in it."""
@@ -394,28 +385,6 @@ class Session:
             scale = self.adapter.item(self._scalars.get("loss_scale"))
             self._scalars["local_norm"] = norm / scale if scale else norm
 
-    def _scalar_line(self) -> dict[str, Any]:
-        noted = self._scalars
-        losses = [self.adapter.item(v) for v in noted.get("losses", [])]
-        known = [v for v in losses if v is not None]
-        digests = [self.adapter.item(d) for d in noted.get("_digests", [])]
-        line: dict[str, Any] = {"step": self.clock.step, "rank": self.rank, "time": time.time()}
-        line["loss"] = sum(known) / len(known) if known else None
-        line["losses"] = losses
-        line["microbatches"] = self.clock.microbatch + 1
-        line["batch_digest"] = _combined(digests)
-        for name, value in noted.items():
-            if not name.startswith("_") and name != "losses":
-                line[name] = (
-                    self.adapter.item(value) if not isinstance(value, (dict, list, bool, str)) else value
-                )
-        received = [n for n in map(self.adapter.item, noted.get("_received_norms", [])) if n is not None]
-        if received:
-            line.setdefault("grad_norm", sum(n * n for n in received) ** 0.5)
-        replicas = line.pop("data_parallel_size", None)
-        line["global_batch_size"] = None if replicas is None else int(replicas) * line.get("batch_size", 0)
-        return line
-
     def _finish(self) -> None:
         if self._writer is not None and not self._aside:
             try:
@@ -424,27 +393,6 @@ class Session:
                 self._stand_aside(str(error))
 
     # -- facts ------------------------------------------
-
-    def _manifest(self, world_size: int) -> dict[str, Any]:
-        return {
-            "framework": {"torch": "pytorch"}.get(self._framework, self._framework),
-            "trueup_version": __version__,
-            "run_id": uuid.uuid4().hex,
-            "launch": _launch_id(),
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "command": list(sys.orig_argv),
-            "python_version": platform.python_version(),
-            "platform": platform.platform(),
-            "world_size": world_size,
-            "level": self.options.level.value,
-            "task": self.options.task.value,
-            "seed": self.options.seed,
-            "deterministic": self.options.deterministic,
-            "options": self.options.to_json(),
-            "changed_on_purpose": changes(self.options),
-            "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_ENVIRONMENT)},
-            **self.adapter.manifest(),
-        }
 
     def _rank_facts(self) -> dict[str, Any]:
         return {
@@ -502,31 +450,4 @@ class _Guard:
         if isinstance(error, Exception):
             self._session.failed(self._site, error)
             return True
-        return False
-
-
-def _combined(digests: list[Any]) -> str | None:
-    if not digests or any(d is None for d in digests):
-        return None
-    total = 0
-    for digest in digests:
-        total = (total * 0x9E3779B97F4A7C15 + int(digest)) % (1 << 64)
-    return f"{total:016x}"
-
-
-def _launch_id() -> str:
-    """The same for all ranks of one launch, on every node; differs from launch to launch."""
-    environment = os.environ
-    given = environment.get("TRUEUP_LAUNCH_ID")
-    if given:
-        return given
-    meeting = environment.get("MASTER_ADDR", "") + ":" + environment.get("MASTER_PORT", "")
-    return meeting if meeting != ":" else f"{environment.get('TORCHELASTIC_RUN_ID', '')}-{os.getppid()}"
-
-
-def _same_launch(output: Path) -> bool:
-    """Whether the run already in ``output`` is this very launch: another rank was first."""
-    try:
-        return bool(json.loads((output / MANIFEST).read_text(encoding="utf-8")).get("launch") == _launch_id())
-    except (OSError, ValueError):
         return False

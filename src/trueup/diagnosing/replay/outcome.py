@@ -10,7 +10,8 @@ from typing import Any
 
 from trueup.diagnosing.replay.charge import REFINED, origins
 from trueup.diagnosing.replay.noise import ReplayNoise
-from trueup.diagnosing.replay.plan import Left, has_api_values, read_plan
+from trueup.diagnosing.replay.plan import has_api_values, read_plan
+from trueup.diagnosing.replay.plan_step import Left
 from trueup.store import Trace
 from trueup.types import Origin
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.rows import Rows, rows_from_match
 from trueup.comparing.tolerance import rounding_bound, unit_roundoffs
-from trueup.diagnosing.replay.plan import StepPlan, plan_rows
+from trueup.diagnosing.replay.plan import plan_rows
+from trueup.diagnosing.replay.plan_step import StepPlan
 from trueup.matching import StepMatch, match_step
 from trueup.matching.places import places
 from trueup.numerics.dtypes import DTYPES

@@ -1,0 +1,107 @@
+"""What a trace says of its run besides tensors: where it came from, and the numbers of each step."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+import uuid
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from trueup import __version__
+from trueup.adapters.base import Adapter
+from trueup.capture.long_run import changes
+from trueup.capture.options import CaptureOptions
+from trueup.store.layout import MANIFEST
+
+_ENVIRONMENT = (
+    "OMP_",
+    "MKL_",
+    "CUDA_",
+    "CUBLAS_",
+    "NCCL_",
+    "HCCL_",
+    "ASCEND_",
+    "TORCH_",
+    "PYTHONHASHSEED",
+    "NVIDIA_TF32",
+)
+
+
+def manifest_of(
+    options: CaptureOptions, adapter: Adapter, *, framework: str, world_size: int
+) -> dict[str, Any]:
+    """The manifest of a run that begins now."""
+    return {
+        "framework": {"torch": "pytorch"}.get(framework, framework),
+        "trueup_version": __version__,
+        "run_id": uuid.uuid4().hex,
+        "launch": launch_id(),
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": list(sys.orig_argv),
+        "python_version": platform.python_version(),
+        "platform": platform.platform(),
+        "world_size": world_size,
+        "level": options.level.value,
+        "task": options.task.value,
+        "seed": options.seed,
+        "deterministic": options.deterministic,
+        "options": options.to_json(),
+        "changed_on_purpose": changes(options),
+        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_ENVIRONMENT)},
+        **adapter.manifest(),
+    }
+
+
+def scalar_line(
+    noted: dict[str, Any], adapter: Adapter, *, step: int, rank: int, microbatches: int
+) -> dict[str, Any]:
+    """One line of ``scalars``: what was noted of a step, as plain numbers."""
+    losses = [adapter.item(v) for v in noted.get("losses", [])]
+    known = [v for v in losses if v is not None]
+    digests = [adapter.item(d) for d in noted.get("_digests", [])]
+    line: dict[str, Any] = {"step": step, "rank": rank, "time": time.time()}
+    line["loss"] = sum(known) / len(known) if known else None
+    line["losses"] = losses
+    line["microbatches"] = microbatches
+    line["batch_digest"] = _combined(digests)
+    for name, value in noted.items():
+        if not name.startswith("_") and name != "losses":
+            line[name] = adapter.item(value) if not isinstance(value, (dict, list, bool, str)) else value
+    received = [n for n in map(adapter.item, noted.get("_received_norms", [])) if n is not None]
+    if received:
+        line.setdefault("grad_norm", sum(n * n for n in received) ** 0.5)
+    replicas = line.pop("data_parallel_size", None)
+    line["global_batch_size"] = None if replicas is None else int(replicas) * line.get("batch_size", 0)
+    return line
+
+
+def _combined(digests: list[Any]) -> str | None:
+    if not digests or any(d is None for d in digests):
+        return None
+    total = 0
+    for digest in digests:
+        total = (total * 0x9E3779B97F4A7C15 + int(digest)) % (1 << 64)
+    return f"{total:016x}"
+
+
+def launch_id() -> str:
+    """The same for all ranks of one launch, on every node; differs from launch to launch."""
+    environment = os.environ
+    given = environment.get("TRUEUP_LAUNCH_ID")
+    if given:
+        return given
+    meeting = environment.get("MASTER_ADDR", "") + ":" + environment.get("MASTER_PORT", "")
+    return meeting if meeting != ":" else f"{environment.get('TORCHELASTIC_RUN_ID', '')}-{os.getppid()}"
+
+
+def same_launch(output: Path) -> bool:
+    """Whether the run already in ``output`` is this very launch: another rank was first."""
+    try:
+        return bool(json.loads((output / MANIFEST).read_text(encoding="utf-8")).get("launch") == launch_id())
+    except (OSError, ValueError):
+        return False

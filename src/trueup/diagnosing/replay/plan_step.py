@@ -1,0 +1,261 @@
+"""The plan of one step of one rank: its calls paired, a row for every record that has a partner."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from trueup.diagnosing.replay.recomputed import originals
+from trueup.errors import ConfigError
+from trueup.matching import StepMatch, match_step
+from trueup.matching.places import places
+from trueup.store import StepTables, Trace
+
+COLUMNS = pa.schema(
+    [
+        ("place", pa.dictionary(pa.int32(), pa.string())),
+        ("phase", pa.dictionary(pa.int32(), pa.string())),
+        ("slot", pa.dictionary(pa.int32(), pa.string())),
+        ("use", pa.dictionary(pa.int32(), pa.string())),
+        ("reference_record", pa.int32()),
+        ("digest", pa.uint64()),
+        ("norm", pa.float64()),
+        ("dtype", pa.string()),
+        ("shape", pa.list_(pa.int64())),
+        ("chunk", pa.int32()),
+        ("tensor", pa.string()),
+    ]
+)
+"""One row a record of the free run that has a partner; ``use``: ``force``, ``compare`` (looked at, never
+overwritten) or ``silent`` (a forward run again inside backward: overwritten, not spoken of)."""
+
+FORCED_PHASES = ("forward", "backward")
+COMPARED_PHASES = ("param", "param_grad", "loss")
+KINDS_OF_LEVEL = {"L0": ("module",), "L1": ("api",), "mix": ("module", "api")}
+
+NO_VALUES = "the reference kept no values of it"
+COUNTS_DIFFER = "called another number of times there than in the reference"
+CROSSED = "called in another order: it stands where the reference calls another module"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What cannot be forced, by reason."""
+
+    reason: str
+    count: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """The plan of one step of one rank."""
+
+    step: int
+    rank: int
+    reference_step: int
+    reference_rank: int
+    num_forced: int
+    num_compared: int
+    left: tuple[Left, ...]
+
+
+@dataclass(slots=True)
+class _Rows:
+    columns: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COLUMNS.names})
+
+    def add(self, place: str, phase: str, slot: str, use: str, record: int, summary: dict[str, Any]) -> None:
+        values = (place, phase, slot, use, record, summary["digest"], summary["l2_norm"], summary["dtype"])
+        row = (*values, summary["shape"], summary["chunk"], summary["tensor"])
+        for name, value in zip(COLUMNS.names, row, strict=True):
+            self.columns[name].append(value)
+
+
+class StepBuilder:
+    """Pairs one step of one rank."""
+
+    MAX_EXAMPLES = 3
+
+    def __init__(
+        self,
+        target: Trace,
+        reference: Trace,
+        step: int,
+        rank: int,
+        level: str,
+        inside: tuple[str, ...],
+    ) -> None:
+        self._step, self._rank = step, rank
+        self._mine: StepTables = target.read(step, rank)
+        self._theirs: StepTables = reference.read(step, rank)
+        self._match: StepMatch = match_step(self._mine, self._theirs)
+        self._kinds = KINDS_OF_LEVEL[level]
+        self._inside = inside
+        self._places = places(self._mine.calls)
+        self._calls = self._mine.calls.select("parent", "kind", "name", "mode").rows()
+        self._records = self._mine.records.select("call", "phase", "slot").rows()
+        self._rows = _Rows()
+        self._left: Counter[str] = Counter()
+        self._examples: dict[str, list[str]] = {}
+        self._counts: Counter[str] = Counter()
+        if inside:
+            self._check_inside()
+
+    def _check_inside(self) -> None:
+        names = {name for _, kind, name, _ in self._calls if kind == "module"}
+        unknown = [name for name in self._inside if name not in names]
+        if unknown:
+            raise ConfigError(
+                f"no module {unknown[0]!r} is called in step {self._step} of the target; "
+                "trueup inspect FOLDER --step N lists them"
+            )
+
+    def build(self) -> StepBuilder:
+        """Every record, once."""
+        summaries = self._theirs.summaries.select(
+            "digest", "l2_norm", "dtype", "shape", "chunk", "tensor"
+        ).to_dicts()
+        of_record = self._theirs.records["summary"].to_list()
+        unsure = {
+            **dict.fromkeys(self._below(self._crossed()), CROSSED),
+            **dict.fromkeys(self._below(self._calls_of_unequal_count()), COUNTS_DIFFER),
+        }
+        twice = {place for place, count in Counter(self._places).items() if count > 1}
+        partner = dict(
+            zip(self._match.records.target.tolist(), self._match.records.reference.tolist(), strict=True)
+        )
+        again = originals(self._mine)
+        for row, (call, phase, slot) in enumerate(self._records):
+            use = self._use(call, phase)
+            if use is None:
+                continue
+            other = partner.get(row)
+            if phase == "forward" and self._calls[call][3] == "recompute":
+                use, first = "silent", again.get(row)
+                other = other if first is None else partner.get(first)
+            if other is None:
+                continue
+            summary = None if of_record[other] is None else summaries[of_record[other]]
+            why = self._why_not(call, unsure, twice, summary, use)
+            if why is None and summary is not None:
+                self._rows.add(self._places[call], phase, slot, use, other, summary)
+                self._counts[use] += 1
+            elif use != "silent":
+                self._leave(row, why or NO_VALUES)
+        unpaired = self._match.records.only_target.tolist()
+        for row, reason in zip(unpaired, self._match.why_only_target(), strict=True):
+            if self._use(*self._records[row][:2]) == "force" and self._calls[self._records[row][0]][3] != (
+                "recompute"
+            ):
+                self._leave(row, reason)
+        return self
+
+    def _use(self, call: int, phase: str) -> str | None:
+        parent, kind = self._calls[call][:2]
+        if phase in COMPARED_PHASES and kind in ("parameter", "loss"):
+            return "compare"
+        if phase not in FORCED_PHASES or kind not in self._kinds:
+            return None
+        if kind == "api" and self._inside:
+            return "force" if parent is not None and self._calls[parent][2] in self._inside else None
+        return "force"
+
+    def _why_not(
+        self, call: int, unsure: dict[int, str], twice: set[str], summary: dict[str, Any] | None, use: str
+    ) -> str | None:
+        if summary is None:
+            return NO_VALUES
+        if use == "compare":
+            return None
+        if summary["tensor"] is None:
+            return NO_VALUES
+        if call in unsure:
+            return unsure[call]
+        return "its place is not unique in the step" if self._places[call] in twice else None
+
+    def _leave(self, row: int, reason: str) -> None:
+        self._left[reason] += 1
+        call, phase, slot = self._records[row]
+        examples = self._examples.setdefault(reason, [])
+        if len(examples) < self.MAX_EXAMPLES:
+            examples.append(f"{self._calls[call][2] or '(root)'} {phase} {slot}")
+
+    def _calls_of_unequal_count(self) -> set[int]:
+        """Calls of a name that is called more or less often under the paired parent."""
+        target, reference = self._match.target, self._match.reference
+        counted = []
+        for side, partner in ((target, None), (reference, self._match.calls.target_of)):
+            parent = side.parent if partner is None else _through(side.parent, partner)
+            keys = zip(
+                parent.tolist(), side.kind.tolist(), side.plain.tolist(), side.mode.tolist(), strict=True
+            )
+            counted.append(list(keys))
+        mine, theirs = Counter(counted[0]), Counter(counted[1])
+        paired = set(np.flatnonzero(self._match.calls.reference_of >= 0).tolist()) | {-1}
+        return {
+            call
+            for call, key in enumerate(counted[0])
+            if key[0] in paired and key in theirs and mine[key] != theirs[key]
+        }
+
+    def _crossed(self) -> set[int]:
+        """Modules paired by position with one of another name, although the reference calls theirs too."""
+        target, reference, pairs = self._match.target, self._match.reference, self._match.calls
+        names = {
+            (int(parent), int(name))
+            for parent, name in zip(_through(reference.parent, pairs.target_of), reference.plain, strict=True)
+        }
+        return {
+            call
+            for call, (_, kind, _, _) in enumerate(self._calls)
+            if kind == "module"
+            and pairs.reference_of[call] >= 0
+            and target.plain[call] != reference.plain[pairs.reference_of[call]]
+            and (int(target.parent[call]), int(target.plain[call])) in names
+        }
+
+    def _below(self, calls: set[int]) -> set[int]:
+        """These calls and all inside them."""
+        found = set()
+        for call, (parent, *_) in enumerate(self._calls):
+            if call in calls or parent in found:
+                found.add(call)
+        return found
+
+    def table(self) -> pa.Table:
+        """The rows as a table."""
+        arrays = []
+        for column in COLUMNS:
+            values = self._rows.columns[column.name]
+            if pa.types.is_dictionary(column.type):
+                arrays.append(pa.array(values, pa.string()).dictionary_encode())
+            else:
+                arrays.append(pa.array(values, column.type))
+        return pa.Table.from_arrays(arrays, schema=COLUMNS)
+
+    def plan(self) -> StepPlan:
+        """What was written."""
+        left = tuple(
+            Left(reason=reason, count=count, examples=tuple(self._examples[reason]))
+            for reason, count in self._left.most_common()
+        )
+        return StepPlan(
+            step=self._step,
+            rank=self._rank,
+            reference_step=self._step,
+            reference_rank=self._rank,
+            num_forced=self._counts["force"],
+            num_compared=self._counts["compare"],
+            left=left,
+        )
+
+
+def _through(parents: Any, partner: Any) -> Any:
+    """Parents of the reference as the target numbers them; -2 where they have no partner."""
+    if not len(partner):
+        return parents
+    return np.where(parents < 0, -1, np.where(partner[parents] < 0, -2, partner[parents]))
