@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trueup.numerics.summary import SUMMARY_DTYPE
+from trueup.numerics.summary import HAS_DIGEST, SUMMARY_DTYPE
 from trueup.store import RunWriter, StepColumns
 from trueup.store.schema import CALLS, FORCED, RECORDS
 
@@ -26,7 +26,9 @@ class Recorder:
     that a kernel can write into a row while others are added.
     """
 
-    def __init__(self, writer: RunWriter, step: int) -> None:
+    def __init__(self, writer: RunWriter, step: int, *, digest: bool = True) -> None:
+        """``digest``: whether digests are kept; an adapter may take some to tell what is alike."""
+        self._not_kept = 0 if digest else HAS_DIGEST
         self.calls: list[tuple[Any, ...]] = []
         self.records: list[tuple[Any, ...]] = []
         self.stacks: dict[int, list[str]] = {}
@@ -110,6 +112,7 @@ class Recorder:
     def columns(self) -> StepColumns:
         """Everything collected, as columns for the writer."""
         summaries = np.concatenate(self._blocks)[: self._rows] if self._blocks else np.zeros(0, SUMMARY_DTYPE)
+        summaries["flags"] &= ~np.uint32(self._not_kept)
         kinds = list(self._kinds)
         facts = list(zip(*(kinds[k] for k in self._kind_of), strict=True)) or [(), (), (), ()]
         return StepColumns(

@@ -271,7 +271,7 @@ class Session:
         if self.recorder.records and self._recorded_step == self.clock.step:
             self.active = True
             return
-        self.recorder = Recorder(self._writer, self.clock.step)
+        self.recorder = Recorder(self._writer, self.clock.step, digest=self.options.digest)
         self._recorded_step = self.clock.step
         self.active = True
 

@@ -203,6 +203,15 @@ def test_without_digest_and_sketch(tmp_path: Path) -> None:
     assert all(r["summary"]["l2_norm"] is not None for r in run.records)
 
 
+def test_small_tensors_that_are_alike_share_a_row_with_and_without_digests(tmp_path: Path) -> None:
+    rows = []
+    for digest in (True, False):
+        path = tmp_path / str(digest)
+        run = capture(path, train, level="mix", digest=digest, sketch=False, task="statistics")
+        rows.append(Trace(path).read(0, 0).summaries.height)
+    assert rows[0] == rows[1] < len(run.records)
+
+
 def test_crc32_is_zlib_s(tmp_path: Path) -> None:
     run = capture(tmp_path / "run", train, crc32=True)
     assert len(run.records) > 50

@@ -57,6 +57,8 @@ class Summariser:
             | (HAS_SKETCH if options.sketch else 0)
             | (HAS_CRC32 if options.crc32 else 0)
         )
+        self._want_small = self._want | HAS_DIGEST
+        """the digest of a small tensor costs nothing, and of many that are alike one row is kept"""
         self._dedupe = options.digest
         self._store_all = options.task.value == "tensor"
         self._kinds_stored = options.store_values_of
@@ -109,8 +111,9 @@ class Summariser:
         if carried is not None and carried[2] == probe and not carried[1].expired():
             ctypes.memmove(address, carried[0], SUMMARY_DTYPE.itemsize)
         else:
-            kernels.summarise(pointer, shape, strides, code, self._want, address)
-        if self._dedupe:
+            want = self._want if large else self._want_small
+            kernels.summarise(pointer, shape, strides, code, want, address)
+        if self._dedupe or not large:
             row = recorder.commit(dtype, shape, placement)
         else:
             row = recorder.keep(dtype, shape, "cpu", placement)
