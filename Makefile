@@ -1,4 +1,5 @@
-# trueup's vocabulary: demo, test, check, bench, zoo, docs. Each sets up what it needs in .venv, once.
+# trueup's vocabulary: demo, test, check, bench, zoo, docs. Each sets up what it needs in .venv, once. MindSpore needs an
+# older numpy than the rest: what runs with it has an environment of its own.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,20 +7,22 @@ BIN := $(VENV)/bin
 SETUP := scripts/setup.sh
 RUN_STAMP := $(VENV)/.ready-run
 DEV_STAMP := $(VENV)/.ready-dev
+MINDSPORE_VENV := .venv-mindspore
+MINDSPORE_STAMP := $(MINDSPORE_VENV)/.ready-mindspore
 INPUTS := pyproject.toml constraints.txt src/trueup/numerics/_kernels.c $(SETUP)
 
-.PHONY: demo test check bench zoo docs clean
+.PHONY: demo test check bench zoo docs mindspore clean
 
 demo: $(RUN_STAMP)
 	@$(BIN)/python examples/demo.py
 
-test: $(DEV_STAMP)
+test: $(DEV_STAMP) $(MINDSPORE_STAMP)
 	@$(BIN)/python scripts/check.py --test
 
 check: $(DEV_STAMP)
 	@$(BIN)/python scripts/check.py
 
-bench: $(DEV_STAMP)
+bench: $(DEV_STAMP) $(MINDSPORE_STAMP)
 	@$(BIN)/python benchmarks/run_all.py
 
 zoo: $(DEV_STAMP)
@@ -34,5 +37,10 @@ $(RUN_STAMP): $(INPUTS)
 $(DEV_STAMP): $(INPUTS)
 	@$(SETUP) dev "$(PYTHON)" "$(VENV)"
 
+mindspore: $(MINDSPORE_STAMP)
+
+$(MINDSPORE_STAMP): $(INPUTS) constraints-mindspore.txt
+	@$(SETUP) mindspore "$(PYTHON)" "$(MINDSPORE_VENV)"
+
 clean:
-	rm -rf $(VENV) build dist out
+	rm -rf $(VENV) $(MINDSPORE_VENV) build dist out

@@ -98,12 +98,13 @@ def versions() -> dict[str, str | None]:
     for package in ("trueup", "torch", "numpy", "polars", "pyarrow"):
         found[package] = importlib.metadata.version(package)
     home = msprobe_bin()
-    found["msprobe"] = None if home is None else _version_in(home / "python", "mindstudio-probe")
-    found["msprobe_torch"] = None if home is None else _version_in(home / "python", "torch")
+    found["msprobe"] = None if home is None else version_in(home / "python", "mindstudio-probe")
+    found["msprobe_torch"] = None if home is None else version_in(home / "python", "torch")
     return found
 
 
-def _version_in(python: Path, package: str) -> str:
+def version_in(python: Path, package: str) -> str:
+    """Version of a package in another environment."""
     program = f"import importlib.metadata as m; print(m.version({package!r}))"
     return subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 

@@ -15,7 +15,17 @@ import yaml
 from processes import ROOT, msprobe_bin
 from results import FOLDER, QUICK_FOLDER, parser
 
-NAMES = ["step_time", "tiny_calls", "compare_traces", "tensor_compare", "startup", "origin", "diagnose"]
+NAMES = [
+    "step_time",
+    "mindspore_step_time",
+    "tiny_calls",
+    "compare_traces",
+    "tensor_compare",
+    "startup",
+    "origin",
+    "diagnose",
+    "matching",
+]
 PAGE = ROOT / "docs" / "benchmarks.md"
 WHY = ROOT / "benchmarks" / "missed.yaml"
 """first column of a row -> why its bar is missed"""

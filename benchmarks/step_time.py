@@ -95,15 +95,22 @@ CASES = [
 
 
 def pairs(
-    python: Path, tool: str, case: Case, options: dict[str, Any], *, steps: int, repeats: int
+    python: Path,
+    tool: str,
+    case: Case,
+    options: dict[str, Any],
+    *,
+    steps: int,
+    repeats: int,
+    worker: str = "train_steps.py",
 ) -> dict[str, Any]:
     """Measure off and on in turn; returns ratios, seconds a step and bytes a step."""
     found: list[dict[str, dict[str, float]]] = []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
             common = {**case.size, "steps": steps, "warmup": 3, "output": f"{folder}/run", "options": options}
-            off = work(python, "train_steps.py", tool=None, **common)
-            on = work(python, "train_steps.py", tool=tool, **common)
+            off = work(python, worker, tool=None, **common)
+            on = work(python, worker, tool=tool, **common)
         if off["loss"] != on["loss"]:
             print(
                 f"warning: {tool} {case.what} changed the loss: {on['loss']!r} for {off['loss']!r}",

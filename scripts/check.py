@@ -1,4 +1,7 @@
-"""Static checks, and with ``--test`` the whole test suite: what CI runs. Stops at the first that fails."""
+"""Static checks, and with ``--test`` the whole test suite: what CI runs. Stops at the first that fails.
+
+Tests marked ``mindspore`` run in an environment of their own: MindSpore needs an older numpy.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable
 BIN = Path(PYTHON).parent
+MINDSPORE = ROOT / ".venv-mindspore" / "bin" / "python"
 
 CHECKS = [
     ("format", [str(BIN / "ruff"), "format", "--check", "."]),
@@ -33,10 +37,32 @@ def main() -> int:
             print(done.stdout + done.stderr)
             return done.returncode
     if "--test" in sys.argv[1:]:
-        workers = ["-n", "2"] if (os.cpu_count() or 1) > 1 else []
-        command = [PYTHON, "-m", "pytest", *workers, "--durations=10"]
-        return subprocess.run(command, cwd=ROOT, check=False).returncode
+        return _pytest(PYTHON, "-m", "not mindspore") or _mindspore_tests()
     return 0
+
+
+def _pytest(python: str, *words: str) -> int:
+    workers = ["-n", "2"] if (os.cpu_count() or 1) > 1 else []
+    command = [python, "-m", "pytest", *workers, "--durations=10", *words]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def _mindspore_tests() -> int:
+    """Those of the files that have the marker; in CI it is a failure that MindSpore is not there."""
+    if not _has_mindspore():
+        in_ci = os.environ.get("CI") == "true"
+        verdict = "FAILED" if in_ci else "skipped"
+        print(f"tests with MindSpore {verdict}: {MINDSPORE.parent.parent.name} has none; try: make mindspore")
+        return int(in_ci)
+    files = [
+        path for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.mindspore" in path.read_text()
+    ]
+    return _pytest(str(MINDSPORE), "-m", "mindspore", *(str(path.relative_to(ROOT)) for path in files))
+
+
+def _has_mindspore() -> bool:
+    program = "import importlib.util as u, sys; sys.exit(u.find_spec('mindspore') is None)"
+    return MINDSPORE.exists() and subprocess.run([MINDSPORE, "-c", program], check=False).returncode == 0
 
 
 if __name__ == "__main__":

@@ -61,7 +61,10 @@ class Msprobe:
     """msprobe's ``PrecisionDebugger`` over a config.json of its own."""
 
     def __init__(self, output: Path, options: dict[str, Any]) -> None:
-        from msprobe.pytorch import PrecisionDebugger
+        if options.get("framework") == "mindspore":
+            from msprobe.mindspore import PrecisionDebugger
+        else:
+            from msprobe.pytorch import PrecisionDebugger
 
         task = options.get("task", "statistics")
         of_task = {

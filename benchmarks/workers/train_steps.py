@@ -9,8 +9,6 @@ is set.
 from __future__ import annotations
 
 import json
-import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,36 +17,7 @@ import torch
 from bugzoo.models.gpt import GPTConfig
 from bugzoo.train import build, train_step
 from tools import Stopwatch, tool_from
-
-
-def bytes_of(folder: Path) -> int:
-    """Bytes of all files below a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-class Steps:
-    """The step folders a tool writes: how large they are, and the old ones out of the way."""
-
-    def __init__(self, root: Path, *, keep: bool) -> None:
-        self._root, self._keep = root, keep
-        self._seen: dict[int, int] = {}
-
-    def tidy(self, *, before: int) -> None:
-        """Measure the steps before a number, and remove them."""
-        for folder in self._root.glob("step*"):
-            match = re.fullmatch(r"step_?(\d+)", folder.name)
-            if match and int(match[1]) < before and int(match[1]) not in self._seen:
-                self._seen[int(match[1])] = bytes_of(folder)
-                if not self._keep:
-                    shutil.rmtree(folder)
-
-    @property
-    def bytes_a_step(self) -> float:
-        """Mean over the steps, with the growing files beside them."""
-        if not self._seen:
-            return 0.0
-        beside = bytes_of(self._root / "scalars")
-        return (sum(self._seen.values()) + beside) / len(self._seen)
+from written import Steps
 
 
 def run(spec: dict[str, Any]) -> dict[str, float]:

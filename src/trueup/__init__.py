@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trueup.batches.replay import ReplayDataset
     from trueup.capture.debugger import PrecisionDebugger
     from trueup.capture.seeds import seed_all
     from trueup.capture.tracer import Tracer
@@ -18,10 +19,11 @@ __version__ = "0.1.0"
 _HOME = {
     "Tracer": "trueup.capture.tracer",
     "PrecisionDebugger": "trueup.capture.debugger",
+    "ReplayDataset": "trueup.batches.replay",
     "seed_all": "trueup.capture.seeds",
 }
 
-__all__ = ["PrecisionDebugger", "Tracer", "__version__", "seed_all"]
+__all__ = ["PrecisionDebugger", "ReplayDataset", "Tracer", "__version__", "seed_all"]
 
 
 def __getattr__(name: str) -> object:

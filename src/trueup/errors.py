@@ -3,6 +3,7 @@
     TrueupError
     |- ConfigError      a person's mistake: a flag, a file, a key
     |- TraceError       a trace that cannot be read, or not as a whole
+    |- WeightsError     a file of weights that cannot be read, or written as asked
     |- NothingCompared  two traces with no pair in common: never a green result
 
 A *difference* is a result row, a *failure to decide* a row with a reason; only inability to proceed raises.
@@ -22,6 +23,10 @@ class ConfigError(TrueupError):
 
 class TraceError(TrueupError):
     """A trace on disk is missing, half written, of another kind, or damaged."""
+
+
+class WeightsError(TrueupError):
+    """A file of weights is missing, damaged, of an unknown kind, refused, or cannot hold what is asked."""
 
 
 class NothingCompared(TrueupError):

@@ -83,7 +83,7 @@ def test_every_key_that_counts(read: Any) -> None:
     assert options.level is Level.MIX
     assert not options.stacks
     assert options.scope == ("layers.0", "head")
-    assert options.names == ("relu", "torch.nn.functional.linear")
+    assert options.names == ("relu", "torch.nn.functional.linear", "mindspore.ops.linear")
     assert options.data_mode == {"forward", "input", "output"}
     assert options.crc32
 
@@ -242,3 +242,19 @@ def test_names(theirs: str, ours: str) -> None:
 def test_a_call_number_is_left_out_and_said(read: Any) -> None:
     with pytest.warns(UserWarning, match="the call number is left out"):
         read({"statistics": {"list": ["Functional.linear.3.forward"]}})
+
+
+@pytest.mark.parametrize(
+    ("given", "framework", "expected"),
+    [
+        ("Cell.layers.0.attn.Attention.forward.0", "mindspore", "layers.0.attn"),
+        ("MintFunctional.linear.2.forward", "mindspore", "mindspore.mint.nn.functional.linear"),
+        ("Mint.chunk.0.backward", "torch", "mindspore.mint.chunk"),
+        ("Tensor.__mul__", "mindspore", "mindspore.Tensor.__mul__"),
+        ("Tensor.__mul__", "torch", "torch.Tensor.__mul__"),
+        ("Primitive.MatMul.0.forward", "mindspore", "mindspore.ops.Primitive.MatMul"),
+        ("MintDistributed.all_reduce", "mindspore", "mindspore.mint.distributed.all_reduce"),
+    ],
+)
+def test_names_of_either_framework(given: str, framework: str, expected: str) -> None:
+    assert name_from_msprobe(given, framework) == expected

@@ -90,12 +90,12 @@ def test_apply_leaves_alone_what_was_not_asked_for(tmp_path: Path) -> None:
     body = """
 from trueup.capture import seeds
 torch.manual_seed(5); before = torch.get_rng_state().sum().item(), random.getstate()
-seeds.apply(None, None)
+seeds.apply(None, None, framework="torch")
 print((torch.get_rng_state().sum().item(), random.getstate()) == before)
-seeds.apply(None, True)
+seeds.apply(None, True, framework="torch")
 print((torch.get_rng_state().sum().item(), random.getstate()) == before)
 print(torch.are_deterministic_algorithms_enabled())
-seeds.apply(3, None)
+seeds.apply(3, None, framework="torch")
 print(torch.initial_seed(), torch.are_deterministic_algorithms_enabled())
 """
     assert lines(body, tmp_path) == ["True", "True", "True", "3 True"]

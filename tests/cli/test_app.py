@@ -14,7 +14,7 @@ from trueup.cli import app
 def test_help_names_every_verb(tmp_path: Path) -> None:
     result = run_trueup("--help", cwd=tmp_path)
     assert result.returncode == 0
-    for verb in ("capture", "check-run", "compare", "inspect", "export"):
+    for verb in ("capture", "check-run", "compare", "inspect", "export", "seed-all"):
         assert f" {verb} " in result.stdout
         assert run_trueup(verb, "--help", cwd=tmp_path).returncode == 0
 
@@ -47,6 +47,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "a", "-i", "nope.json"], "not both"),
         (["export", "a"], "Missing argument 'DIR'"),
         (["export", "a", "b", "--format", "x"], "--format 'x'"),
+        (["export", "a", "b", "--per", "row"], "--per goes with --format batches"),
+        (["export", "a", "b", "--format", "batches", "--per", "x"], "--per 'x': one of microbatch, row"),
+        (["export", "a", "b", "--format", "megatron"], "no such trace: a"),
+        (["seed-all", "--seed", "x"], "--seed"),
         (["check-run"], "a trace or a command is missing"),
         (["check-run", "nope"], "nope is neither the folder of a trace nor a command"),
         (["check-run", "--only", "nope", "--", "true"], "--only 'nope': there is labels"),

@@ -12,19 +12,29 @@ import pytest
 
 _ROOT = Path(__file__).parents[2]
 _ARCHIVE = _ROOT / "tests/fixtures/msprobe/msprobe-26.2.0.tar.xz"
+_MINDSPORE = _ROOT / "tests/fixtures/mindspore/mindspore-2.10.tar.xz"
 _REQUIREMENTS = ["mindstudio-probe==26.2.0", "torch==2.13.0"]
 
 
 @pytest.fixture(scope="session")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the dumps that msprobe 26.2.0 wrote, to be left as it is."""
-    folder = tmp_path_factory.mktemp("msprobe")
-    with tarfile.open(_ARCHIVE) as archive:
+    return _unpacked(_ARCHIVE, tmp_path_factory.mktemp("msprobe")) / "msprobe-26.2.0"
+
+
+@pytest.fixture(scope="session")
+def mindspore(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the dumps that MindSpore 2.10 wrote by itself, to be left as it is."""
+    return _unpacked(_MINDSPORE, tmp_path_factory.mktemp("mindspore")) / "mindspore-2.10"
+
+
+def _unpacked(packed: Path, folder: Path) -> Path:
+    with tarfile.open(packed) as archive:
         if sys.version_info >= (3, 12):
             archive.extractall(folder, filter="data")
         else:
             archive.extractall(folder)
-    return folder / "msprobe-26.2.0"
+    return folder
 
 
 @pytest.fixture(scope="session")

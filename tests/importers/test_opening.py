@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import pytest
@@ -78,13 +77,6 @@ def test_processes_without_ranks_are_several_traces(tmp_path: Path) -> None:
         write_dump(tmp_path / f"step0/proc{pid}", ENTRY)
     assert "proc11, proc12" in refusal(tmp_path)
     assert open_trace(tmp_path / "step0/proc12").steps() == {0: [0]}
-
-
-def test_pickles_are_never_loaded(tmp_path: Path) -> None:
-    file = tmp_path / "api_stack_dump.pkl"
-    file.write_bytes(pickle.dumps(["Torch_add_0_forward_input.0", [1.0], "torch.float32", [2, 2]]))
-    assert "can execute code" in refusal(file)
-    assert "Pickles are not read" in refusal(tmp_path)
 
 
 def test_parts_of_a_dump_are_led_to_the_whole(tmp_path: Path) -> None:

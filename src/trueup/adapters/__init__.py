@@ -7,7 +7,7 @@ from types import ModuleType
 
 from trueup.errors import ConfigError
 
-FRAMEWORKS = ("torch",)
+FRAMEWORKS = ("torch", "mindspore")
 
 
 def load(framework: str) -> ModuleType:

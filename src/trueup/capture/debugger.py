@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from trueup import adapters
 from trueup.capture import session
 from trueup.capture.config import CaptureConfig, read_config
+from trueup.capture.frameworks import framework_in_use
 from trueup.capture.options import CaptureOptions
 from trueup.capture.watch import FileWatch
 from trueup.errors import ConfigError
@@ -73,7 +74,7 @@ class PrecisionDebugger:
                 raise ConfigError(f"PrecisionDebugger: {name} is {value!r}; a path is wanted")
         self._file = None if config_path is None else Path(config_path).absolute()
         self._arguments: dict[str, Any] = {"task": task, "dump_path": dump_path, "level": level, "step": step}
-        config = read_config(self._file, **self._arguments)
+        config = read_config(self._file, framework=framework_in_use(), **self._arguments)
         self._watch = FileWatch(self._file if config.dump_enable is not None else None)
         self._enabled = config.dump_enable is not False
         self._saved_only = config.saved_only
@@ -81,9 +82,7 @@ class PrecisionDebugger:
         self._models: list[object] = []
         self._running = False
         if session.FROM_OUTSIDE in os.environ:
-            adapters.load(
-                "torch"
-            )  # the session from outside begins when torch is imported: let it be there first
+            adapters.load(framework_in_use())  # the session from outside begins when it is imported
         self._outside = session.FROM_OUTSIDE in os.environ and session.current() is not None
         self._options = self._placed(config.options)
         self.service = Service(self)
@@ -178,8 +177,8 @@ class PrecisionDebugger:
 
     @_Either
     def register_custom_api(self, module: Any, api: str, api_prefix: str | None = None) -> None:
-        """Warns: a function of the program's own is seen through the torch calls it makes."""
-        self._warn(f"register_custom_api({api!r}) has no effect: the torch calls inside it are captured")
+        """Warns: a function of the program's own is seen through the calls it makes."""
+        self._warn(f"register_custom_api({api!r}) has no effect: the calls inside it are captured")
 
     @_Either
     def restore_custom_api(self, module: Any, api: str) -> None:
@@ -193,7 +192,8 @@ class PrecisionDebugger:
         if running is None or running.options.output != self._options.output:
             self._note_step(running)
             step = self._next_step.get(self._options.output, self._options.first_step)
-            return session.begin(replace(self._options, first_step=step), framework="torch")
+            options = replace(self._options, first_step=step)
+            return session.begin(options, framework=framework_in_use(self._models))
         if replace(running.options, first_step=0, append=False) != replace(
             self._options, first_step=0, append=False
         ):
@@ -228,7 +228,9 @@ class PrecisionDebugger:
 
     def _move(self, output: Path) -> None:
         """Write to another folder from the next call on."""
-        options = read_config(self._file, **{**self._arguments, "dump_path": output}).options
+        arguments = {**self._arguments, "dump_path": output}
+        framework = framework_in_use(self._models)
+        options = read_config(self._file, framework=framework, **arguments).options
         self._arguments["dump_path"] = output
         self._options = self._placed(options)
 
@@ -237,7 +239,9 @@ class PrecisionDebugger:
         if not self._watch.changed():
             return
         try:
-            config: CaptureConfig = read_config(self._file, **self._arguments)
+            config: CaptureConfig = read_config(
+                self._file, framework=framework_in_use(self._models), **self._arguments
+            )
         except ConfigError as error:
             self._enabled = False
             self._session.stop()
@@ -303,7 +307,7 @@ def module_dump_end() -> None:
 
 def _rank() -> int:
     try:
-        return int(os.environ.get("RANK", "0"))
+        return int(os.environ.get("RANK", os.environ.get("RANK_ID", "0")))
     except ValueError:
         return 0
 
@@ -312,7 +316,7 @@ def _models(model: object) -> list[object]:
     """One model or a list of them (pipeline chunks); never asked for truth, a compiled model has none."""
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     for one in models:
-        if not hasattr(one, "named_modules"):
+        if not hasattr(one, "named_modules") and not hasattr(one, "cells_and_names"):
             raise ConfigError(
                 f"PrecisionDebugger.start: {type(one).__name__} is no model; give a module or a list of them"
             )

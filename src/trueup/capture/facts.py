@@ -26,6 +26,8 @@ _ENVIRONMENT = (
     "NCCL_",
     "HCCL_",
     "ASCEND_",
+    "LCCL_",
+    "MS_",
     "TORCH_",
     "PYTHONHASHSEED",
     "NVIDIA_TF32",
@@ -95,8 +97,10 @@ def launch_id() -> str:
     given = environment.get("TRUEUP_LAUNCH_ID")
     if given:
         return given
-    meeting = environment.get("MASTER_ADDR", "") + ":" + environment.get("MASTER_PORT", "")
-    return meeting if meeting != ":" else f"{environment.get('TORCHELASTIC_RUN_ID', '')}-{os.getppid()}"
+    for host, port in (("MASTER_ADDR", "MASTER_PORT"), ("MS_SCHED_HOST", "MS_SCHED_PORT")):
+        if environment.get(host) or environment.get(port):
+            return f"{environment.get(host, '')}:{environment.get(port, '')}"
+    return f"{environment.get('TORCHELASTIC_RUN_ID', '')}-{os.getppid()}"
 
 
 def same_launch(output: Path) -> bool:

@@ -125,6 +125,11 @@ class CaptureOptions:
     manual_steps: bool = False
     """steps end only where the program says so (``step()``)"""
 
+    @property
+    def with_labels(self) -> bool:
+        """Whether what a loss was made with is recorded."""
+        return "labels" in self.store_values_of or self.task is Task.TENSOR
+
     def to_json(self) -> dict[str, Any]:
         """Plain values, for the manifest and for child processes."""
         plain = asdict(self)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from trueup.capture.options import CaptureOptions
+
+_LONGER = re.compile(r"(?:Module|Cell)\.(.+)\.[^.]+\.(?:forward|backward)(?:\.\d+)?")
 
 
 @dataclass(slots=True)
@@ -49,4 +52,7 @@ class Scope:
 
 def _names(wanted: str, name: str) -> bool:
     """Whether ``wanted`` is the name, or msprobe's longer form of it (``Module.NAME.Class.forward.0``)."""
-    return wanted == name or f".{name}." in f".{wanted}."
+    if wanted == name:
+        return True
+    longer = _LONGER.fullmatch(wanted)
+    return longer is not None and longer[1] == name

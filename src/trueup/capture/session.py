@@ -44,16 +44,20 @@ def begin(options: CaptureOptions, *, framework: str) -> Session:
     """Start the session of this process and put the framework's hooks in place.
 
     Tensors are captured from the first training forward on. A second call returns the session already under
-    way, switched to the new options.
+    way, switched to the new options. A program that has imported two frameworks has a session for each until
+    one of them trains: that one is the run.
     """
     global _current
-    if _current is not None:
+    if _current is not None and (_current.framework == framework or _current.has_begun):
         _current.reconfigure(options)
         return _current
     session = Session(options, framework=framework)
-    if _current is None and not _fork_noted:
+    if not _fork_noted:
         os.register_at_fork(after_in_child=_after_fork)
         _fork_noted.append(True)
+    session.rival = _current
+    if _current is not None:
+        _current.rival = session
     _current = session
     atexit.register(session.close)
     return session
@@ -75,7 +79,9 @@ class Session:
         self.active = False
         self.microbatch = 0
         self.clock = StepClock(step=options.first_step, manual=options.manual_steps)
-        self._framework = framework
+        self.framework = framework
+        self.rival: Session | None = None
+        """the session of another framework, until one of them has begun"""
         self._started = not options.manual_steps
         self._explicit = options.manual_steps
         self._aside: str | None = None
@@ -166,6 +172,11 @@ class Session:
         self._aside = "closed"
 
     # -- what the adapter says ------------------------------------------
+
+    @property
+    def has_begun(self) -> bool:
+        """Something has trained: the run is open."""
+        return self._writer is not None
 
     @property
     def over(self) -> bool:
@@ -280,6 +291,11 @@ class Session:
 
     def _open_run(self) -> bool:
         """First training forward: only now is the rank known and the process known to train."""
+        global _current
+        if self.rival is not None and self.rival.has_begun:
+            self._aside = f"{self.rival.framework} trains this run"
+            return False
+        _current = self
         if self._child and "multiprocessing.util" in sys.modules:  # children made by fork skip atexit
             sys.modules["multiprocessing.util"].Finalize(None, self.close, exitpriority=100)
         self.rank, world_size, _ = self.adapter.rank()
@@ -297,7 +313,7 @@ class Session:
             manifest = (
                 None
                 if self.rank != 0 or (self.options.append and there)
-                else manifest_of(self.options, self.adapter, framework=self._framework, world_size=world_size)
+                else manifest_of(self.options, self.adapter, framework=self.framework, world_size=world_size)
             )
             self._writer.begin_run(manifest)
             self._writer.write_rank(self._rank_facts())

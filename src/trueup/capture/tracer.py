@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from trueup.capture import session
+from trueup.capture.frameworks import framework_in_use
 from trueup.capture.options import CaptureOptions, StepSet
 
 
@@ -16,7 +17,7 @@ class Tracer:
     """Captures a run from inside the program.
 
     Every option of ``CaptureOptions`` may be given by name, ``steps`` and ``ranks`` also as text such as
-    ``"0,5-8"``.
+    ``"0,5-8"``. ``framework`` is ``"torch"`` or ``"mindspore"``; by default the one the program uses.
 
     Example:
         >>> with trueup.Tracer("runs/target", level="mix", steps="0-2") as tracer:   # doctest: +SKIP
@@ -26,7 +27,7 @@ class Tracer:
         ConfigError: an option is unknown or malformed.
     """
 
-    def __init__(self, output: str | Path, *, framework: str = "torch", **options: Any) -> None:
+    def __init__(self, output: str | Path, *, framework: str | None = None, **options: Any) -> None:
         for name in ("steps", "ranks"):
             if isinstance(options.get(name), str):
                 options[name] = StepSet.parse(options[name], what=name)
@@ -49,7 +50,8 @@ class Tracer:
             )
             self._session = running
         elif self._session is None:
-            self._session = session.begin(self.options, framework=self._framework)
+            framework = self._framework or framework_in_use(model)
+            self._session = session.begin(self.options, framework=framework)
         self._session.start(model)
 
     def stop(self) -> None:

@@ -10,17 +10,46 @@ from typing import Annotated
 import typer
 
 from trueup import __version__
-from trueup.cli import capture, check_run, compare, diagnose, export, inspect, noise, replay
+from trueup.cli import (
+    capture,
+    check_run,
+    compare,
+    compare_weights,
+    convert_weights,
+    diagnose,
+    dump_config,
+    export,
+    inspect,
+    match,
+    noise,
+    replay,
+    seed_all,
+)
 from trueup.cli.printing import error_line, hint_line
 from trueup.cli.replay_gradients import with_gradients_named
-from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError
+from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError, WeightsError
 
 _DEBUG = "TRUEUP_DEBUG"
 _BAD_USE = 2
-_VERBS = ("capture", "check-run", "compare", "diagnose", "inspect", "export", "noise", "replay")
+_VERBS = (
+    "capture",
+    "check-run",
+    "compare",
+    "compare-weights",
+    "convert-weights",
+    "diagnose",
+    "dump-config",
+    "match",
+    "inspect",
+    "export",
+    "noise",
+    "replay",
+    "seed-all",
+)
 _HINTS: dict[type[TrueupError], str] = {
     ConfigError: "trueup {verb} --help lists every option",
     TraceError: "trueup inspect FOLDER shows what a trace holds",
+    WeightsError: "trueup {verb} --help says which files of weights are read and written",
     NothingCompared: "trueup inspect FOLDER --step N lists the sites of a step; is it the same model?",
 }
 
@@ -36,11 +65,16 @@ app = typer.Typer(
 app.command(name="capture", context_settings={"allow_interspersed_args": False})(capture.command)
 app.command(name="check-run")(check_run.command)
 app.command(name="compare")(compare.command)
+app.command(name="compare-weights")(compare_weights.command)
+app.command(name="convert-weights")(convert_weights.command)
+app.command(name="match")(match.command)
 app.command(name="diagnose")(diagnose.command)
+app.command(name="dump-config")(dump_config.command)
 app.command(name="inspect")(inspect.command)
 app.command(name="export")(export.command)
 app.command(name="noise", context_settings={"allow_interspersed_args": False})(noise.command)
 app.command(name="replay", context_settings={"allow_interspersed_args": False})(replay.command)
+app.command(name="seed-all")(seed_all.command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -74,7 +108,7 @@ def run(argv: list[str]) -> int:
         if os.environ.get(_DEBUG):
             traceback.print_exc()
         error_line(str(error))
-        hint_line(_HINTS[next(kind for kind in _HINTS if isinstance(error, kind))].format(verb=verb))
+        hint_line(_hint_of(error, verb))
         return _BAD_USE
     except OSError as error:
         if os.environ.get(_DEBUG):
@@ -88,6 +122,12 @@ def run(argv: list[str]) -> int:
         error_line(f"a fault in trueup itself: {type(error).__name__}: {error}")
         return _BAD_USE
     return status if isinstance(status, int) else 0
+
+
+def _hint_of(error: TrueupError, verb: str) -> str:
+    if isinstance(error, NothingCompared) and verb == "compare-weights":
+        return "trueup compare-weights --help says how weights are paired"
+    return _HINTS[next(kind for kind in _HINTS if isinstance(error, kind))].format(verb=verb)
 
 
 def _misused(error: Exception, verb: str) -> int:

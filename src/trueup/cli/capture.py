@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -18,9 +19,18 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "level": Level.L0,
         "steps": StepSet(((0, 1),)),
         "store_values_of": frozenset({"module", "parameter", "labels", "configuration"}),
-    }
+    },
+    "batches": {
+        "level": Level.L0,
+        "steps": StepSet(None),
+        "store_values_of": frozenset({"integers", "labels"}),
+        "backward": False,
+        "gradients": False,
+        "optimizer": False,
+        "sketch": False,
+    },
 }
-_Choice = TypeVar("_Choice", Level, Task)
+_Choice = TypeVar("_Choice", bound=Enum)
 _WHAT = "What to capture"
 _HOW = "How much of it"
 _RUN = "The run"
@@ -73,7 +83,9 @@ def command(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="diagnose: level L0, steps 0-1, and the values a diagnosis needs.", rich_help_panel=_WHAT
+            help="diagnose: level L0, steps 0-1, and the values a diagnosis needs. batches: every step, "
+            "token ids and labels with their values, no gradients.",
+            rich_help_panel=_WHAT,
         ),
     ] = None,
     config: Annotated[

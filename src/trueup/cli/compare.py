@@ -46,6 +46,9 @@ def command(
         Path | None,
         typer.Option(help="A float64 or float32 run of the program, to say which side is less accurate."),
     ] = None,
+    mapping: Annotated[
+        Path | None, typer.Option("--map", help="Pairs that are given, as trueup match -o writes them.")
+    ] = None,
     tolerance_factor: Annotated[
         float, typer.Option(help="Multiply every tolerance by this; 1 is the documented bound.")
     ] = 1.0,
@@ -81,6 +84,7 @@ def command(
     options = _options(
         noise=False if no_noise else True if noise is None else noise,
         arbiter=arbiter,
+        mapping=mapping,
         tolerance_factor=tolerance_factor,
         steps=steps,
         ranks=ranks,
@@ -147,6 +151,7 @@ def _options(
     *,
     noise: Path | bool,
     arbiter: Path | None,
+    mapping: Path | None,
     tolerance_factor: float,
     steps: str | None,
     ranks: str | None,
@@ -163,6 +168,7 @@ def _options(
     return CompareOptions(
         noise=noise,
         arbiter=arbiter,
+        mapping=mapping,
         tolerance_factor=tolerance_factor,
         steps=_numbers(steps, "--steps"),
         ranks=_numbers(ranks, "--ranks"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A trace, or a dump of msprobe.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A trace, or a dump of msprobe or MindSpore.")],
     find: Annotated[str | None, typer.Option(help="Only sites with this text in name, type or slot.")] = None,
     step: Annotated[int | None, typer.Option(min=0, help="Sites of this step.")] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,

@@ -107,14 +107,17 @@ def remember(rows: Rows, metrics: Metrics, history: History, step: int) -> None:
             continue
         if slot == "param":
             history.parameter[name] = float(metrics.difference[row])
-            history.update[name] = float(lengths[rows.target.call[row]])
+            history.update[name] = float(lengths[rows.weight[row]])
         else:
             history.state[name, slot] = (float(metrics.difference[row]), float(relative[row]))
 
 
 def _parameter_names(rows: Rows) -> list[str]:
     words = rows.match.words.name
-    return [words[code] if code >= 0 else "" for code in rows.of_call("plain").tolist()]
+    names = [words[code] if code >= 0 else "" for code in rows.of_call("plain").tolist()]
+    for row in np.flatnonzero(rows.weight >= rows.match.target.num_calls).tolist():
+        names[row] += f" < {words[rows.match.reference.plain[rows.reference.call[row]]]}"
+    return names
 
 
 def _worst_matrix(rows: Rows, metrics: Metrics, values: Bools, extra: Floats) -> float:
@@ -127,18 +130,18 @@ def _widen_updates(rows: Rows, metrics: Metrics, history: History, names: list[s
     optimizer = rows.phase_is("optimizer") & rows.paired
     if not optimizer.any():
         return
-    num = rows.match.target.num_calls
+    num = rows.num_weights
     gradient, gradient_error = _gradient_noise(rows, metrics, num)
     before = np.zeros(num)
     values = rows.phase_is("param") & rows.paired
-    before[rows.target.call[values]] = np.nan_to_num(metrics.difference[values], posinf=0.0)
+    before[rows.weight[values]] = np.nan_to_num(metrics.difference[values], posinf=0.0)
     lengths = metrics.update_lengths
     state_error: dict[str, float] = {}
     for (name, _), (_, relative) in history.state.items():
         state_error[name] = max(state_error.get(name, 0.0), relative if np.isfinite(relative) else 1.0)
     slots = rows.match.words.slot
     for row in np.flatnonzero(optimizer).tolist():
-        call, name, slot = int(rows.target.call[row]), names[row], slots[rows.slot[row]]
+        call, name, slot = int(rows.weight[row]), names[row], slots[rows.slot[row]]
         noise, earlier = gradient_error[call], state_error.get(name, 0.0)
         if noise == 0 and earlier == 0 and before[call] == 0:
             continue
@@ -163,6 +166,6 @@ def _gradient_noise(rows: Rows, metrics: Metrics, num: int) -> tuple[Floats, Flo
             continue
         at = rows.phase_is("param_grad") & rows.paired & (rows.slot == slots.index(slot))
         at &= ~np.isnan(metrics.difference)
-        absolute[rows.target.call[at]] = metrics.difference[at]
-        relative[rows.target.call[at]] = np.minimum(metrics.rel_l2[at], 1.0)
+        absolute[rows.weight[at]] = metrics.difference[at]
+        relative[rows.weight[at]] = np.minimum(metrics.rel_l2[at], 1.0)
     return absolute, relative

@@ -20,6 +20,10 @@ _NEVER_BRACKETED = ("param", "param_grad", "optimizer", "loss")
 """A missing gradient or parameter is never a mere other spelling of the same mathematics."""
 
 
+STEP_COUNTER = "state.step"
+"""some optimizers count their steps for each parameter, others once for all"""
+
+
 @dataclass(slots=True)
 class Judgement:
     """Columns beside Rows."""
@@ -52,7 +56,8 @@ def judge(rows: Rows, metrics: Metrics, bound: Floats) -> Judgement:
     verdict.status[discrete] = np.where(metrics.difference[discrete] == 0, WITHIN, DIFFERENT)
     verdict.tolerance[discrete] = 0.0
     verdict.score[discrete] = np.where(metrics.difference[discrete] == 0, 0.0, np.inf)
-    hidden = discrete & metrics.known_bits & (metrics.difference == 0)
+    same_dtype = rows.target.dtype == rows.reference.dtype
+    hidden = discrete & metrics.known_bits & (metrics.difference == 0) & same_dtype
     verdict.status[hidden], verdict.score[hidden] = DIFFERENT, np.inf
     _follow_up(rows, metrics, verdict, discrete)
     equal = rows.paired & metrics.bits_equal
@@ -81,7 +86,12 @@ def _unmatched(rows: Rows, verdict: Judgement) -> None:
     call_paired[only_t] = match.calls.reference_of[rows.target.call[only_t]] >= 0
     call_paired[only_r] = match.calls.target_of[rows.reference.call[only_r]] >= 0
     of_matched = rows.phase_is("backward") & call_paired & ~_of_unmatched_tensor(rows)
-    essential = rows.phase_is(*_NEVER_BRACKETED) | of_matched
+    counted = np.zeros(len(rows), bool)
+    if match.bridge is not None:
+        # of other code, what hands a tensor on may hold a gradient here and none there
+        of_matched &= rows.kind_is("module")
+        counted = rows.phase_is("optimizer") & rows.slot_is(STEP_COUNTER)
+    essential = (rows.phase_is(*_NEVER_BRACKETED) & ~counted) | of_matched
     one_sided = _captured_on_one_side(rows)
     verdict.bracketable |= ~rows.paired & (~essential | one_sided)
 

@@ -54,7 +54,7 @@ class Metrics:
     """places that hold NaN or an infinity on one side and something else on the other; -1 where values were
     not read"""
     update_lengths: Floats
-    """per target call: ||p after - p before|| of the reference, NaN where it has no such sketches"""
+    """per ``Rows.weight``: ||p after - p before|| of the reference, NaN where it has no such sketches"""
     details: dict[str, Floats] = field(default_factory=dict)
 
     @property
@@ -69,8 +69,9 @@ def measure(rows: Rows) -> Metrics:
     """Everything that summaries alone can tell; stored values are looked at afterwards (values.py)."""
     t, r = rows.target, rows.reference
     both = (t.summary >= 0) & (r.summary >= 0)
-    alike = both & (t.dtype == r.dtype) & (t.shape == r.shape)
-    known, equal = _bits(rows, both, alike)
+    plain = rows.layout < 0
+    alike = both & (t.dtype == r.dtype) & (t.shape == r.shape) & plain
+    known, equal = _bits(rows, both & plain, alike)
     metrics = Metrics(
         known_bits=known,
         bits_equal=equal,
@@ -86,9 +87,9 @@ def measure(rows: Rows) -> Metrics:
     for name, value in WHERE_EQUAL.items():
         metrics.details[name][equal] = value
     metrics.details["cosine_similarity"][equal & ~(metrics.norm > 0)] = np.nan
-    open_ = both & ~equal & (t.shape == r.shape)
+    open_ = both & ~equal & ((t.shape == r.shape) | ~plain)
     _from_statistics(rows, metrics, open_)
-    _from_sketches(rows, metrics, open_)
+    _from_sketches(rows, metrics, open_ & plain)
     nothing_finite = open_ & _all_non_finite(t) & _all_non_finite(r)
     metrics.difference[nothing_finite] = metrics.norm[nothing_finite] = 0.0
     return metrics
@@ -217,19 +218,19 @@ def sketches_of(summaries: pl.DataFrame, rows: Codes) -> tuple[Floats, Bools]:
 
 def _update_lengths(rows: Rows) -> Floats:
     """Per target call, ||p after - p before|| of the reference by its sketches; NaN where it has none."""
-    lengths = np.full(rows.match.target.num_calls, np.nan)
+    lengths = np.full(rows.num_weights, np.nan)
     values = np.flatnonzero(rows.phase_is("param") & rows.paired & (rows.reference.summary >= 0))
     slots = rows.match.words.slot
     after = rows.phase_is("optimizer") & rows.paired & (rows.reference.summary >= 0)
     after &= rows.slot == (slots.index("param") if "param" in slots else -2)
     summary_before: Codes = np.full(len(lengths), -1, np.int64)
-    summary_before[rows.target.call[values]] = rows.reference.summary[values]
+    summary_before[rows.weight[values]] = rows.reference.summary[values]
     at = np.flatnonzero(after)
-    at = at[summary_before[rows.target.call[at]] >= 0]
+    at = at[summary_before[rows.weight[at]] >= 0]
     if len(at):
         table = rows.reference.tables.summaries
         a, has_a = sketches_of(table, rows.reference.summary[at])
-        b, has_b = sketches_of(table, summary_before[rows.target.call[at]])
+        b, has_b = sketches_of(table, summary_before[rows.weight[at]])
         known = np.linalg.norm(a - b, axis=1)
-        lengths[rows.target.call[at]] = np.where(has_a & has_b, known, np.nan)
+        lengths[rows.weight[at]] = np.where(has_a & has_b, known, np.nan)
     return lengths

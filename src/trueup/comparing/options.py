@@ -37,6 +37,8 @@ class CompareOptions:
     """the reference's noise profile: its folder, or True: REFERENCE/noise where there is one, False: none"""
     arbiter: Path | None = None
     """a more exact run of the same program, to tell which of the two is the less accurate"""
+    mapping: Path | None = None
+    """pairs a person gives, as ``trueup match -o`` writes them; None: all are found"""
     num_threads: int | None = None
     """threads that compare stored values; None: as many as there are cores"""
 
@@ -54,5 +56,6 @@ class CompareOptions:
         for key in ("steps", "ranks"):
             plain[key] = None if plain[key] is None else sorted(plain[key])
         plain["noise"] = self.noise if isinstance(self.noise, bool) else str(self.noise)
+        plain["mapping"] = None if self.mapping is None else str(self.mapping)
         plain["arbiter"] = None if self.arbiter is None else str(self.arbiter)
         return plain

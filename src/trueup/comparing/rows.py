@@ -4,7 +4,7 @@ sides."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -14,6 +14,9 @@ from trueup.matching import StepMatch
 from trueup.matching.codes import Codes
 from trueup.matching.tree import Side
 from trueup.store import StepTables
+
+if TYPE_CHECKING:
+    from trueup.matching.layouts import Layout
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -54,6 +57,21 @@ class Rows:
     microbatch: Codes
     paired: Bools
     other_slot: Bools
+    layout: Codes
+    """number in ``layouts``, -1 where the two can be compared as they are"""
+    layouts: tuple[Layout, ...] = ()
+    weight: Codes
+    """what is remembered of a weight from step to step is kept under this number: that of the target's call,
+    of a fused weight's parts one each"""
+
+    pass_code: Codes
+    """how each pair was made, over ``calls.PASSES``; -1 where there is none"""
+    confidence: NDArray[np.float32]
+
+    @property
+    def num_weights(self) -> int:
+        """One more than the largest ``weight``."""
+        return max(int(self.weight.max(initial=-1)) + 1, self.match.target.num_calls)
 
     def __len__(self) -> int:
         return len(self.phase)
@@ -66,6 +84,10 @@ class Rows:
         """Rows whose slot is ``head`` or lies below it."""
         words = np.array([w.partition(".")[0] == head for w in self.match.words.slot] + [False])
         return np.asarray(words[self.slot])
+
+    def slot_is(self, name: str) -> Bools:
+        """Rows of this very slot."""
+        return _among(self.slot, self.match.words.slot, (name,))
 
     def of_call(self, attribute: str) -> Codes:
         """An attribute of the call of each row, the target's where it has one, else the reference's."""
@@ -100,6 +122,8 @@ def rows_from_match(target: StepTables, reference: StepTables, match: StepMatch)
     r = np.concatenate([pairs.reference, np.full(len(pairs.only_target), -1), pairs.only_reference])
     other_slot = np.zeros(len(t), bool)
     other_slot[: len(pairs.target)] = pairs.other_slot
+    layout, layouts = _layouts(match, len(t))
+    pass_code, confidence = _how(match, len(t))
     place = np.full(len(match.reference.record_call), -1, np.int64)
     place[pairs.reference] = pairs.target
     before = np.maximum.accumulate(np.where(place >= 0, np.arange(len(place)), -1))
@@ -125,7 +149,48 @@ def rows_from_match(target: StepTables, reference: StepTables, match: StepMatch)
         microbatch=of_record("record_microbatch"),
         paired=(t >= 0) & (r >= 0),
         other_slot=other_slot[order],
+        layout=layout[order],
+        layouts=layouts,
+        weight=_weights(match, t, r),
+        pass_code=pass_code[order],
+        confidence=confidence[order],
     )
+
+
+def _how(match: StepMatch, num: int) -> tuple[Codes, NDArray[np.float32]]:
+    """Pass and confidence of every pair, those of its calls where records have none of their own."""
+    pairs, calls = match.records, match.calls
+    pass_code, confidence = np.full(num, -1, np.int64), np.zeros(num, np.float32)
+    at = slice(0, len(pairs.target))
+    if pairs.pass_code is not None and pairs.confidence is not None:
+        pass_code[at], confidence[at] = pairs.pass_code, pairs.confidence
+    elif len(pairs.target):
+        call = match.target.record_call[pairs.target]
+        pass_code[at], confidence[at] = calls.pass_code[call], calls.confidence[call]
+    return pass_code, confidence
+
+
+def _weights(match: StepMatch, target: Codes, reference: Codes) -> Codes:
+    """Numbers of ``Rows.weight``: the target's calls, and beyond them the parts of those in several pairs."""
+    call = _take(match.target.record_call, target)
+    if match.bridge is None:
+        return call
+    other = _take(match.reference.record_call, reference)
+    parts = (call >= 0) & (other >= 0) & (match.calls.reference_of[np.maximum(call, 0)] != other)
+    width = match.reference.num_calls + 1
+    _, number = np.unique(call[parts] * width + other[parts], return_inverse=True)
+    call[parts] = match.target.num_calls + number.reshape(-1)
+    return call
+
+
+def _layouts(match: StepMatch, num: int) -> tuple[Codes, tuple[Layout, ...]]:
+    """A number for each pair, and the layouts they number."""
+    codes = np.full(num, -1, np.int64)
+    index: dict[Layout, int] = {}
+    for at, one in enumerate(match.records.layouts):
+        if one is not None:
+            codes[at] = index.setdefault(one, len(index))
+    return codes, tuple(index)
 
 
 def _half(tables: StepTables, side: Side, record: Codes) -> Half:

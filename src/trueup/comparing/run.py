@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from trueup.comparing import arbiter as arbiters
 from trueup.comparing import noise_bound as measured
 from trueup.comparing.attribution import STATUS, attribute
+from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.coherence import judge_coherence
 from trueup.comparing.explained import raise_bound
 from trueup.comparing.history import History, inherited, remember
@@ -31,13 +32,22 @@ from trueup.comparing.rows import Bools, Floats, Rows, rows_from_match, without_
 from trueup.comparing.scalars import compare_scalars
 from trueup.comparing.stacks import StackBook
 from trueup.comparing.table import ResultWriter, table_from_rows
-from trueup.comparing.tolerance import FACTORS, FORMULA, rounding_bound
+from trueup.comparing.tolerance import ACROSS, FACTORS, FORMULA, rounding_bound
 from trueup.comparing.values import read_values
 from trueup.comparing.verdict import verdict_from
+from trueup.comparing.whole import with_whole_statistics
 from trueup.comparing.worth import refuse_different_models, traces_noted
 from trueup.errors import NothingCompared
-from trueup.matching import match_step
-from trueup.store import TraceSource
+from trueup.matching import StepMatch, match_step
+from trueup.store import StepTables, TraceSource
+
+if TYPE_CHECKING:
+    from trueup.comparing.implementations import Implementations
+
+ACROSS_SAID = (
+    "two implementations: paired by weights and by what flows between them (docs/matching.md); "
+    f"tolerances are {ACROSS:g} times those of two runs of one program."
+)
 
 
 def compare(
@@ -109,6 +119,8 @@ class _Work:
     options: CompareOptions
     profile: NoiseProfile | None = None
     arbiter: TraceSource | None = None
+    across: Implementations | None = None
+    """where the two are of two implementations"""
     tied: dict[str, str] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     histories: dict[int, History] = field(default_factory=dict)
@@ -120,8 +132,8 @@ class _Work:
         """Compare one step of one rank."""
         mine = self.target.read(pair.step, pair.rank)
         theirs = self.reference.read(pair.reference_step, pair.reference_rank)
-        match = match_step(mine, theirs)
-        rows = rows_from_match(mine, theirs, match)
+        match = self._match(mine, theirs, pair)
+        rows = with_whole_statistics(rows_from_match(mine, theirs, match))
         refuse_different_models(rows, self.target.path, self.reference.path)
         metrics = measure(rows)
         rows = without_sketches(rows)
@@ -129,10 +141,12 @@ class _Work:
         if not self.seen:
             self.tied = _tied(self.target, pair.rank)
         history = self.histories.setdefault(pair.rank, History())
-        factor = self.options.tolerance_factor
+        factor = self.options.tolerance_factor * (1.0 if match.bridge is None else ACROSS)
         before = rounding_bound(rows, metrics, factor)
         if read_values(rows, metrics, before.relative, self.target, self.reference, pair, self.options):
             before = rounding_bound(rows, metrics, factor)
+        if match.bridge is not None:
+            before = with_rounded_coefficients(before, rows, (self.target, self.reference), pair.rank)
         noise = self._noise(rows, pair)
         alone = before.absolute
         if noise is not None:
@@ -159,6 +173,19 @@ class _Work:
             self.precision.append(precision_rows(rows, pair.rank))
         self.seen.append(_described(rows, pair))
         return table
+
+    def _match(self, mine: StepTables, theirs: StepTables, pair: StepPair) -> StepMatch:
+        """The pairs of a step; of two implementations through what is known of their weights."""
+        if self.across is None and self.options.mapping is None:
+            match = match_step(mine, theirs)
+            if match.bridge is None:
+                return match
+        if self.across is None:
+            from trueup.comparing.implementations import Implementations  # two runs of one program do without
+
+            self.across = Implementations(self.target, self.reference, self.options.mapping)
+            self.ledger.notes.append(ACROSS_SAID)
+        return self.across.match(mine, theirs, pair)
 
     def _noise(self, rows: Rows, pair: StepPair) -> StepNoise | None:
         """The profile's columns for this step; a sentence where it has none."""

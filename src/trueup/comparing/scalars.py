@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 _EXACT = (
     "learning_rate",
     "loss_scale",
@@ -30,7 +32,8 @@ def compare_scalars(
     """One entry a step and name that both sides hold.
 
     ``limits``: per compared step the tolerance (relative) of measured numbers: that of the loss record, and
-    the largest of the gradient records. What is set, not measured, must be equal to 1e-9 of itself.
+    the largest of the gradient records. What is set, not measured, must be equal to 1e-9 of itself, or one
+    the other in float32.
     ``beyond`` is null where the step was not captured. ``steps``: target step -> reference step, where the
     numbers differ.
     """
@@ -78,5 +81,10 @@ def _entry(step: int, name: str, mine: Any, theirs: Any, limits: dict[str, float
             None if limits is None else not relative <= limits["loss" if base == "loss" else "gradient"]
         )
     else:
-        entry["beyond"] = not relative <= 1e-9
+        entry["beyond"] = not (relative <= 1e-9 or _is_rounded(a, b) or _is_rounded(b, a))
     return entry
+
+
+def _is_rounded(rounded: float, exact: float) -> bool:
+    """Whether one side is what float32, in which some frameworks hold their settings, leaves of the other."""
+    return rounded == float(np.float32(exact))

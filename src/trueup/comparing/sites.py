@@ -97,7 +97,10 @@ def site_column(rows: Rows, half: Half) -> pl.Series:
     labels = calls.select((where + ordinal + mode).alias("site"))["site"]
     phases = [_PHASES_SHOWN.get(word, "") for word in words.phase]
     slots = np.array([p + s for p in phases for s in words.slot] or [""])
-    slot = slots[rows.phase * len(words.slot) + rows.slot]
+    own = rows.slot
+    if rows.match.bridge is not None:  # the two sides may name their slots differently
+        own = np.where(half.record >= 0, side.record_slot[np.maximum(half.record, 0)], rows.slot)
+    slot = slots[rows.phase * len(words.slot) + own]
     present = pl.Series(half.record >= 0)
     at = pl.Series(np.maximum(half.call, 0))
     if not len(labels):

@@ -46,7 +46,7 @@ def _schema() -> pa.Schema:
         ("mode", _CATEGORY),
     ]
     fields += [("target_call", pa.int32()), ("reference_call", pa.int32()), ("reference_site", pa.string())]
-    fields += [("match_pass", _CATEGORY), ("confidence", pa.float32())]
+    fields += [("match_pass", _CATEGORY), ("confidence", pa.float32()), ("layout", _CATEGORY)]
     for column in ("dtype", "shape"):
         fields += [(f"{side}_{column}", _CATEGORY) for side in ("target", "reference")]
     fields += [("bits_equal", pa.bool_()), ("rel_l2", pa.float64())]
@@ -76,7 +76,6 @@ def table_from_rows(
 ) -> pa.Table:
     """All columns of one step on one rank."""
     words = rows.match.words
-    match = rows.match.calls
     num = len(rows)
     compared = rows.paired & (metrics.evidence != NONE)
     columns: dict[str, pa.Array] = {
@@ -112,15 +111,9 @@ def table_from_rows(
     columns["site"] = _strings(site.zip_with(here, reference_site))
     differs = here & (site != reference_site)
     columns["reference_site"] = _strings(reference_site.zip_with(differs, pl.Series([None], dtype=pl.String)))
-    at = np.maximum(rows.target.call, 0)
-    if len(match.pass_code):
-        columns["match_pass"] = _category(
-            np.where(rows.paired, match.pass_code[at].astype(np.int64), -1), PASSES
-        )
-        columns["confidence"] = pa.array(match.confidence[at], mask=~rows.paired)
-    else:
-        columns["match_pass"] = _category(np.full(num, -1), PASSES)
-        columns["confidence"] = pa.nulls(num, pa.float32())
+    columns["match_pass"] = _category(rows.pass_code, PASSES)
+    columns["confidence"] = pa.array(rows.confidence, pa.float32(), mask=~rows.paired)
+    columns["layout"] = _category(rows.layout, [layout.label for layout in rows.layouts])
     shapes = [str(list(s)) for s in words.shape]
     for name, half, book in (("target", rows.target, books[0]), ("reference", rows.reference, books[1])):
         columns[f"{name}_dtype"] = _category(half.dtype, words.dtype)

@@ -43,6 +43,9 @@ FACTORS = {
 }
 """k by phase; measured on pairs of runs that differ by rounding only (docs/decisions/0002-tolerance.md)."""
 
+ACROSS = 2.0
+"""Two implementations round in other places, not only in another order."""
+
 API_CALLS_PER_LEAF = 8
 """Where a trace holds no module calls, so many API calls count as one leaf module."""
 

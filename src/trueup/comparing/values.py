@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,10 +13,14 @@ from trueup.comparing.metrics import DETAILS, VALUES, Metrics
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Bools, Floats, Half, Rows
+from trueup.errors import ConfigError
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.pair import PairMetrics, compare_pair
 from trueup.store import StoredTensor, TraceSource
+
+if TYPE_CHECKING:
+    from trueup.matching.layouts import Layout
 
 
 def read_values(
@@ -36,13 +41,14 @@ def read_values(
     if not options.read_values:
         return 0
     stored = _stored(rows.target) & _stored(rows.reference)
-    wanted = rows.paired & stored & (rows.target.shape == rows.reference.shape)
+    wanted = rows.paired & stored & ((rows.target.shape == rows.reference.shape) | (rows.layout >= 0))
+    wanted &= np.array([layout.known for layout in rows.layouts] + [True])[rows.layout]
     if not options.read_equal_values:
         wanted &= ~metrics.bits_equal
     index = np.flatnonzero(wanted)
     if not len(index):
         return 0
-    pairs = np.stack([rows.target.summary[index], rows.reference.summary[index]], 1)
+    pairs = np.stack([rows.target.summary[index], rows.reference.summary[index], rows.layout[index]], 1)
     unique, first, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
     inverse = inverse.reshape(-1)
     jobs = [
@@ -50,7 +56,7 @@ def read_values(
             rows.target.tables.summaries.row(int(t), named=True),
             rows.reference.tables.summaries.row(int(r), named=True),
         )
-        for t, r in unique
+        for t, r, _ in unique
     ]
 
     def one(at: int) -> tuple[PairMetrics | None, int]:
@@ -62,7 +68,8 @@ def read_values(
         size = max(float(rows.reference.numel[row]), 1.0)
         rms = float(np.nan_to_num(metrics.norm[row])) / np.sqrt(size)
         limit = float(np.nan_to_num(relative[row])) * rms
-        return _compare(mine, theirs, limit), mine.data.nbytes + theirs.data.nbytes
+        layout = rows.layouts[unique[at, 2]] if unique[at, 2] >= 0 else None
+        return _compare(mine, theirs, limit, layout), mine.data.nbytes + theirs.data.nbytes
 
     # The first read opens the maps; after that threads share them.
     results = [one(0)]
@@ -76,10 +83,18 @@ def read_values(
     return sum(size for _, size in results)
 
 
-def _compare(mine: StoredTensor, theirs: StoredTensor, limit: float) -> PairMetrics | None:
+def _compare(
+    mine: StoredTensor, theirs: StoredTensor, limit: float, layout: Layout | None
+) -> PairMetrics | None:
     if mine.dtype not in DTYPES or theirs.dtype not in DTYPES:
         return None
     a, b = (t.data.view(np.dtype(DTYPES[t.dtype].storage)) for t in (mine, theirs))
+    if layout is not None:
+        try:
+            a = layout.of_target(a.reshape(mine.shape)).reshape(-1)
+            b = layout.of_reference(b.reshape(theirs.shape)).reshape(-1)
+        except ConfigError:  # the layout does not fit after all: statistics have to do
+            return None
     try:
         return compare_pair(a, b, mine.dtype, theirs.dtype, atol=limit)
     except ValueError:  # other sizes, real against complex: the row stays undecided, with its reason

@@ -38,7 +38,7 @@ def refuse_different_models(rows: Rows, target: Path, reference: Path) -> None:
         )
     weights = rows.paired & rows.phase_is("param", "param_grad", "optimizer")
     known = weights & (rows.target.shape >= 0) & (rows.reference.shape >= 0)
-    apart = known & (rows.target.shape != rows.reference.shape)
+    apart = known & (rows.target.shape != rows.reference.shape) & (rows.layout < 0)
     if known.sum() >= _FEWEST and apart.sum() > 0.5 * known.sum():
         row = int(np.flatnonzero(apart)[0])
         name = words.name[match.target.name[rows.target.call[row]]]

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.batches.labels import MAX_SHIFT, agreement, shift_of
+
 Ints = NDArray[np.int64]
 
-MAX_SHIFT = 4
 _MOST = 0.98
 """share that must agree for a relation to hold: packed sequences break it at their seams"""
 
@@ -208,26 +209,10 @@ def label_facts(
     bad = live & ((flat < 0) | (flat >= vocab_size if vocab_size else False))
     shift = None
     if rows and flat.size % rows == 0 and flat.size >= rows:
-        shift = _label_shift(flat.reshape(rows, -1), live.reshape(rows, -1), ids)
+        shift = shift_of(agreement(flat.reshape(rows, -1), live.reshape(rows, -1), ids))
     return LabelFacts(
         shift=shift,
         counted=float(live.mean()) if live.size else 0.0,
         num_counted=int(live.sum()),
         outside=int(bad.sum()),
     )
-
-
-def _label_shift(labels: Ints, live: NDArray[np.bool_], ids: Ints) -> int | None:
-    best: tuple[float, int] | None = None
-    for shift in range(-MAX_SHIFT, MAX_SHIFT + 1):
-        first, last = max(0, -shift), min(labels.shape[1], ids.shape[1] - shift)
-        if last - first < 1:
-            continue
-        counts = live[:, first:last]
-        if not counts.any():
-            continue
-        agree = labels[:, first:last] == ids[:, first + shift : last + shift]
-        share = float(agree[counts].mean())
-        if share >= 0.9 and (best is None or share > best[0]):
-            best = share, shift
-    return None if best is None else best[1]

@@ -142,6 +142,11 @@ def _from_trace(book: StepBook, mine: StepBook) -> tuple[dict[str, NDArray[Any]]
     """Gradients by the target's names, and the target's parameters whose counterpart has none."""
     given: dict[str, NDArray[Any]] = {}
     absent = []
+    if match_step(mine.tables, book.tables).bridge is not None:
+        raise ConfigError(
+            f"{mine.source.path} and {book.source.path} are of two implementations, whose gradients may lie "
+            "in another order: they cannot yet be put in each other's place"
+        )
     for fqn, other in matched_parameters(mine, book).items():
         record = book.parameter(other, *ACCUMULATED)
         value = book.value(record)

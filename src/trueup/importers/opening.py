@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from trueup.errors import TraceError
+from trueup.importers.api_stack.reader import SUFFIX, ApiStackDump, api_stack_files
+from trueup.importers.mindspore.folders import STATISTIC, dump_folders
+from trueup.importers.mindspore.reader import MindsporeDump
 from trueup.importers.msprobe import files
 from trueup.importers.msprobe.reader import MsprobeDump
 from trueup.store import Trace, TraceSource, layout
 
 _LOOKED_FOR = (
-    f"a trueup trace ({layout.MANIFEST}) and a dump of msprobe ({files.DUMP}, or stepN/rankN/{files.DUMP}, "
-    f"or stepN/procN/{files.DUMP})"
+    f"a trueup trace ({layout.MANIFEST}), a dump of msprobe ({files.DUMP}, or stepN/rankN/{files.DUMP}, "
+    f"or stepN/procN/{files.DUMP}), MindSpore's own (rank_N/{{net}}/{{graph}}/{{iteration}}/), and one of "
+    "ptdbg_ascend (rankN/api_stack_dump.pkl)"
 )
 _MAX_NAMED = 8
 
@@ -19,7 +23,9 @@ _MAX_NAMED = 8
 def open_trace(path: Path) -> TraceSource:
     """The trace at ``path``, whoever wrote it.
 
-    ``path`` is a trueup trace, or of an msprobe dump its dump_path, one step, one rank, or a ``dump.json``.
+    ``path`` is a trueup trace, or of an msprobe dump its dump_path, one step, one rank, or a ``dump.json``;
+    of MindSpore's own dump the folder of ``path`` in its configuration, one rank, net, graph or iteration;
+    or an ``api_stack_dump.pkl`` with what lies around it.
 
     Example:
         >>> open_trace(Path("runs/reference")).steps()      # doctest: +SKIP
@@ -35,19 +41,18 @@ def open_trace(path: Path) -> TraceSource:
         return Trace(path)
     if path.name == layout.MANIFEST:
         return Trace(path.parent)
-    if path.is_file() and path.name != files.DUMP:
+    if path.is_file() and path.name not in (files.DUMP, STATISTIC) and path.suffix != SUFFIX:
         raise TraceError(_wrong_file(path))
     if files.dump_folders(path):
         return MsprobeDump(path)
+    if dump_folders(path) is not None:
+        return MindsporeDump(path)
+    if api_stack_files(path):
+        return ApiStackDump(path)
     raise TraceError(_not_a_trace(path))
 
 
 def _wrong_file(path: Path) -> str:
-    if path.suffix == ".pkl":
-        return (
-            f"{path} is a pickle, as msprobe's predecessors wrote it; loading one can execute code, so it "
-            f"is not read. Dump again with a version of msprobe that writes {files.DUMP}."
-        )
     if path.name in (files.STACK, files.CONSTRUCT):
         return f"{path} only describes a dump; give {path.with_name(files.DUMP)} or its folder"
     return f"{path} is a file of no kind that is read here; give the folder of {_LOOKED_FOR}"
@@ -75,8 +80,8 @@ def _hint(path: Path) -> str:
         return (
             ". Pickles are not read, because loading one can execute code; dump again with a current msprobe."
         )
-    if any(path.glob("**/.dump_metadata")) or any(path.glob("**/statistic.csv")):
-        return ". It looks like MindSpore's own dump, which is not read yet."
+    if any(path.glob("**/.dump_metadata")) or any(path.glob(f"**/{STATISTIC}")):
+        return ". Below it lies a dump of MindSpore: give the folder that holds rank_0."
     if any(path.glob("step_*/rank_*.writing-*")):
         return f". A capture began here and left no {layout.MANIFEST}; was the process killed at its start?"
     if any(path.glob("step*/*")):
@@ -94,7 +99,7 @@ def _is_trace(path: Path) -> bool:
     if (path / layout.MANIFEST).is_file():
         return True
     try:
-        return bool(files.dump_folders(path))
+        return bool(files.dump_folders(path)) or dump_folders(path) is not None or bool(api_stack_files(path))
     except TraceError:
         return True
 

@@ -12,8 +12,8 @@ from trueup.matching.align import Alignment, Sequence, align
 from trueup.matching.codes import Codes, mix, sum_by
 from trueup.matching.tree import Side, Words
 
-PASSES = ("site", "aligned", "renamed", "reordered")
-_PASS_CODE = {name: code for code, name in enumerate(PASSES)}
+PASSES = ("site", "aligned", "renamed", "reordered", "map", "weights", "name", "tensor", "flow")
+PASS_CODE = {name: code for code, name in enumerate(PASSES)}
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class CallPairs:
 
 
 class CallPass(Protocol):
-    """One rule of the cascade. An explicit map and parameter content will be two more."""
+    """One rule of the cascade between runs of one program; two implementations are paired in ``across``."""
 
     def __call__(self, target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
         """Add the pairs this rule is sure of."""
@@ -71,7 +71,7 @@ def parameters_by_name(target: Side, reference: Side, words: Words, pairs: CallP
     _, i, j = np.intersect1d(
         _occurrence_keys(target, left), _occurrence_keys(reference, right), return_indices=True
     )
-    pairs.add(left[i], right[j], _PASS_CODE["site"], 1.0)
+    pairs.add(left[i], right[j], PASS_CODE["site"], 1.0)
 
 
 def tree_descent(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
@@ -99,7 +99,7 @@ def wrappers(target: Side, reference: Side, words: Words, pairs: CallPairs) -> N
         outer_r = reference.wrapped_by[pairs.reference_of[inner]]
         outer_t = target.wrapped_by[inner]
         both = (outer_t >= 0) & (outer_r >= 0)
-        pairs.add(outer_t[both], outer_r[both], _PASS_CODE["site"], 1.0)
+        pairs.add(outer_t[both], outer_r[both], PASS_CODE["site"], 1.0)
         inner = outer_t[both]
 
 
@@ -120,7 +120,7 @@ def parameters_by_module(target: Side, reference: Side, words: Words, pairs: Cal
             else None
         )
         if partner is not None and target.shapes[call] == reference.shapes[partner]:
-            pairs.add(np.array([call]), np.array([partner]), _PASS_CODE["renamed"], 0.9)
+            pairs.add(np.array([call]), np.array([partner]), PASS_CODE["renamed"], 0.9)
     _parameters_in_order(target, reference, words, pairs)
 
 
@@ -139,7 +139,7 @@ def _parameters_in_order(target: Side, reference: Side, words: Words, pairs: Cal
     found = align(sequence(target, left), sequence(reference, right))
     order = [k for k, name in enumerate(found.passes) if name == "aligned"]
     t, r = left[np.array(found.target, np.int64)[order]], right[np.array(found.reference, np.int64)[order]]
-    pairs.add(t, r, _PASS_CODE["renamed"], 0.6)
+    pairs.add(t, r, PASS_CODE["renamed"], 0.6)
 
 
 CASCADE: tuple[CallPass, ...] = (parameters_by_name, tree_descent, wrappers, parameters_by_module)
@@ -215,7 +215,7 @@ def _pair_in_order(left: _Children, right: _Children, mine: Codes, theirs: Codes
     t, r = left.of_many(mine), right.of_many(theirs)
     parent = left.side.parent[t]
     from_parent = np.where(parent >= 0, pairs.confidence[np.maximum(parent, 0)], np.float32(1))
-    pass_code = np.where(left.side.plain[t] == right.side.plain[r], _PASS_CODE["site"], _PASS_CODE["renamed"])
+    pass_code = np.where(left.side.plain[t] == right.side.plain[r], PASS_CODE["site"], PASS_CODE["renamed"])
     pairs.add(t, r, pass_code, from_parent.astype(np.float32))
 
 
@@ -253,7 +253,7 @@ def _pair_aligned(
         return
     found = _alignment(left, right, mine, theirs, memo)
     calls_t, calls_r = t[np.array(found.target, np.int64)], r[np.array(found.reference, np.int64)]
-    codes = np.array([_PASS_CODE[name] for name in found.passes], np.int64)
+    codes = np.array([PASS_CODE[name] for name in found.passes], np.int64)
     sure = np.array(found.confidence, np.float32) * (pairs.confidence[mine] if mine >= 0 else np.float32(1))
     pairs.add(calls_t, calls_r, codes, sure)
     pairs.facing_target.update({int(t[i]): r[js].tolist() for i, js in found.facing_target.items()})

@@ -52,7 +52,11 @@ def family(function: str) -> str:
         True
     """
     short = function.rsplit(".", 1)[-1].strip("_") or function
-    return name_rules().family_of.get(short, short)
+    known = name_rules().family_of
+    if short in known or short.islower():
+        return known.get(short, short)
+    plain = short.lower().removesuffix("ext")  # a primitive of MindSpore: MatMul, AddExt
+    return known.get(plain, plain)
 
 
 def common_wrappers(names: list[str]) -> int:

@@ -4,6 +4,7 @@ left."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from trueup.matching.calls import CallPairs
 from trueup.matching.codes import Codes, mix
 from trueup.matching.tree import Side, Words
+
+if TYPE_CHECKING:
+    from trueup.matching.layouts import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,11 @@ class RecordPairs:
     """paired although the slots have different names (positional here, by keyword there)"""
     only_target: Codes
     only_reference: Codes
+    layouts: tuple[Layout | None, ...] = ()
+    """beside ``target``: what has to be undone before the two can be compared; empty: nothing anywhere"""
+    pass_code: Codes | None = None
+    """beside ``target``, with ``confidence``: how each pair was made; None: as its calls were"""
+    confidence: NDArray[np.float32] | None = None
 
 
 def match_records(target: Side, reference: Side, words: Words, calls: CallPairs) -> RecordPairs:

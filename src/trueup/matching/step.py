@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trueup.matching.calls import PASSES, CallPairs, match_calls
+from trueup.matching.calls import PASS_CODE, PASSES, CallPairs, match_calls
 from trueup.matching.codes import Codes
+from trueup.matching.foreign import are_foreign
 from trueup.matching.records import RecordPairs, match_records
 from trueup.matching.tree import Side, Words, build
 from trueup.store import StepTables
+
+if TYPE_CHECKING:
+    from trueup.matching.bridge import Bridge
 
 __all__ = ["PASSES", "StepMatch", "match_step"]
 
@@ -24,22 +30,28 @@ class StepMatch:
     words: Words
     calls: CallPairs
     records: RecordPairs
+    bridge: Bridge | None = None
+    """what pairs the two as wholes, where they are two implementations"""
+    why_target: Mapping[int, str] = field(default_factory=dict)
+    """record -> why it has no partner, where that is known from how the pairs were made"""
+    why_reference: Mapping[int, str] = field(default_factory=dict)
 
     def why_only_target(self) -> list[str]:
         """One reason for each of ``records.only_target``."""
-        return _Reasons(self, self.target, self.reference, "reference", of_target=True).of(
-            self.records.only_target
-        )
+        known = _Reasons(self, self.target, self.reference, "reference", of_target=True)
+        return known.of(self.records.only_target, self.why_target)
 
     def why_only_reference(self) -> list[str]:
         """One reason for each of ``records.only_reference``."""
-        return _Reasons(self, self.reference, self.target, "target", of_target=False).of(
-            self.records.only_reference
-        )
+        known = _Reasons(self, self.reference, self.target, "target", of_target=False)
+        return known.of(self.records.only_reference, self.why_reference)
 
 
-def match_step(target: StepTables, reference: StepTables) -> StepMatch:
+def match_step(target: StepTables, reference: StepTables, bridge: Bridge | None = None) -> StepMatch:
     """Pair calls, then the records within them.
+
+    Two implementations, whose names do not match, are paired through ``bridge``; where none is given, one is
+    made from what the tables alone say of their weights.
 
     Example:
         >>> match = match_step(a.read(0, 0), b.read(0, 0))          # doctest: +SKIP
@@ -47,6 +59,12 @@ def match_step(target: StepTables, reference: StepTables) -> StepMatch:
         (956, 0)
     """
     left, right, words = build(target, reference)
+    if bridge is None and are_foreign(left, right, words):
+        from trueup.matching.bridge import build_bridge  # only here: two runs of one program start without
+
+        bridge = build_bridge(None, None, (target, reference))
+    if bridge is not None:
+        return _across(target, reference, (left, right, words), bridge)
     calls = match_calls(left, right, words)
     return StepMatch(
         target=left,
@@ -57,11 +75,43 @@ def match_step(target: StepTables, reference: StepTables) -> StepMatch:
     )
 
 
+def _across(
+    target: StepTables, reference: StepTables, built: tuple[Side, Side, Words], bridge: Bridge
+) -> StepMatch:
+    from trueup.matching.across import match_across
+
+    left, right, words = built
+    found = match_across((target, reference), left, right, words, bridge)
+    paired = found.paired
+    order = np.argsort(np.array(paired.target, np.int64), kind="stable")
+    t, r = (np.array(rows, np.int64)[order] for rows in (paired.target, paired.reference))
+    return StepMatch(
+        target=left,
+        reference=right,
+        words=words,
+        calls=found.calls,
+        records=RecordPairs(
+            target=t,
+            reference=r,
+            other_slot=left.record_slot[t] != right.record_slot[r],
+            only_target=np.setdiff1d(np.arange(len(left.record_call)), t),
+            only_reference=np.setdiff1d(np.arange(len(right.record_call)), r),
+            pass_code=np.array([PASS_CODE[how] for how, _ in paired.how], np.int64)[order],
+            confidence=np.array([sure for _, sure in paired.how], np.float32)[order],
+            layouts=tuple(paired.layouts.get(at) for at in order.tolist()),
+        ),
+        bridge=bridge,
+        why_target=paired.why_target,
+        why_reference=paired.why_reference,
+    )
+
+
 class _Reasons:
     """Words for what one side alone has; each distinct situation is put into words once."""
 
     def __init__(self, match: StepMatch, here: Side, there: Side, other: str, *, of_target: bool) -> None:
         self._words, self._here, self._there, self._other = match.words, here, there, other
+        self._match, self._of_target = match, of_target
         self._partner = match.calls.reference_of if of_target else match.calls.target_of
         self._facing = match.calls.facing_target if of_target else match.calls.facing_reference
         self._kinds = set(np.unique(there.kind).tolist())
@@ -69,13 +119,13 @@ class _Reasons:
         self._microbatches = int(there.microbatch.max(initial=-1)) + 1
         self._of_call: dict[int, str] = {}
 
-    def of(self, rows: Codes) -> list[str]:
-        """One reason a record."""
+    def of(self, rows: Codes, known: Mapping[int, str]) -> list[str]:
+        """One reason a record; ``known`` ones as they are."""
         calls = self._here.record_call[rows].tolist()
         phases = self._here.record_phase[rows].tolist()
         return [
-            self._of_record(c, p) if self._partner[c] >= 0 else self._call(c)
-            for c, p in zip(calls, phases, strict=True)
+            known[row] if row in known else self._of_record(c, p) if self._partner[c] >= 0 else self._call(c)
+            for row, c, p in zip(rows.tolist(), calls, phases, strict=True)
         ]
 
     def _of_record(self, call: int, phase: int) -> str:
@@ -98,6 +148,8 @@ class _Reasons:
             return f"the {self._other} has only {self._microbatches} microbatches in this step"
         if here.wrapper[call]:
             return f"a wrapper; the {self._other} calls what is inside directly"
+        if self._match.bridge is not None:
+            return self._across(call, self._match.bridge)
         parent = int(here.parent[call])
         if parent >= 0 and self._partner[parent] < 0:
             return f"no counterpart: its module {_shown(words.name[here.name[parent]])} has none"
@@ -108,6 +160,17 @@ class _Reasons:
         if facing:
             return f"no counterpart: the {self._other} calls {', '.join(dict.fromkeys(facing))} here"
         return f"no counterpart: the {self._other} does not call {_shown(name)} here"
+
+    def _across(self, call: int, bridge: Bridge) -> str:
+        """Why a call of another implementation has no counterpart."""
+        words = self._words
+        name, kind = words.name[self._here.name[call]], words.kind[self._here.kind[call]]
+        why = bridge.modules.why_target if self._of_target else bridge.modules.why_reference
+        if kind == "module" and name in why:
+            return f"no counterpart: {why[name]}"
+        if kind == "parameter":
+            return f"no counterpart: no weight of the {self._other} is known to hold these values"
+        return f"no counterpart: no tensor of the {self._other} is known to be this one"
 
 
 def _shown(name: str) -> str:

@@ -25,7 +25,10 @@ _API_PREFIXES = (
     (r"^torch\.", "Torch."),
     (r"^torch_npu\.", "NPU."),
     (r"^mindspore\.mint\.nn\.functional\.", "MintFunctional."),
+    (r"^mindspore\.mint\.distributed\.", "MintDistributed."),
     (r"^mindspore\.mint\.", "Mint."),
+    (r"^mindspore\.ops\.Primitive\.", "Primitive."),
+    (r"^mindspore\.jit\.", "Jit."),
     (r"^mindspore\.Tensor\.", "Tensor."),
     (r"^mindspore\.(ops|nn\.functional)\.", "Functional."),
 )

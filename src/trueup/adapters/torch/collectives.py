@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trueup.adapters.collectives import FUNCTIONS, ONLY_WRITTEN
 from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.trees import split_call
 from trueup.adapters.torch.uninitialised import REASON
@@ -25,35 +26,8 @@ from trueup.adapters.torch.uninitialised import REASON
 _is_compiling = torch.compiler.is_compiling
 _no_torch_function = torch._C.DisableTorchFunction
 
-FUNCTIONS = (
-    "all_reduce",
-    "all_gather",
-    "all_gather_into_tensor",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "all_to_all",
-    "all_to_all_single",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "send",
-    "recv",
-    "isend",
-    "irecv",
-)
-
 _ONLY_WRITTEN = {
-    "all_gather": ("0", "tensor_list"),
-    "all_gather_into_tensor": ("0", "output_tensor"),
-    "reduce_scatter": ("0", "output"),
-    "reduce_scatter_tensor": ("0", "output"),
-    "all_to_all": ("0", "output_tensor_list"),
-    "all_to_all_single": ("0", "output"),
-    "gather": ("1", "gather_list"),
-    "scatter": ("0", "tensor"),
-    "recv": ("0", "tensor"),
-    "irecv": ("0", "tensor"),
+    **ONLY_WRITTEN,
     "allgather_": ("0",),
     "_allgather_base_": ("0",),
     "reduce_scatter_": ("0",),

@@ -3,46 +3,31 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 
+from trueup.adapters.seeding import recipe, run
+
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
-_NPU_ENVIRONMENT = {
-    "HCCL_DETERMINISTIC": "True",
-    "LCCL_DETERMINISTIC": "1",
-    "CLOSE_MATMUL_K_SHIFT": "1",
-    "ATB_LLM_LCOC_ENABLE": "0",
-}
-"""read by the NPU's libraries; the values msprobe 26.2.0 sets"""
+_RECIPE = recipe("torch")
 _switched_off: list[str] = []
 
 
 def seed(number: int) -> None:
     """Seed torch's generators on the host and on every device, devices not started yet included."""
-    torch.manual_seed(number)
-    torch.cuda.manual_seed_all(number)
-    npu = getattr(torch, "npu", None)
-    if npu is not None:
-        npu.manual_seed_all(number)
+    run(_RECIPE.seed, seed=number)
 
 
 def set_deterministic(on: bool) -> None:
     """Ask torch for deterministic algorithms (an operation that has none then raises), or no longer.
 
     When ``on``, cuDNN is switched off and the variables that cuBLAS and the NPU's libraries read when they
-    start are set, where the person has not set them.
+    start are set, where the person has not set them; values as msprobe 26.2.0 sets them.
     """
-    torch.use_deterministic_algorithms(on)
+    run(_RECIPE.deterministic, mode=on)
     _switch_cudnn(off=on)
-    if not on:
-        return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    if getattr(torch, "npu", None) is not None:
-        for name, value in _NPU_ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
 
 
 def _switch_cudnn(*, off: bool) -> None:
@@ -57,8 +42,7 @@ def _switch_cudnn(*, off: bool) -> None:
 
 def set_cudnn_deterministic(on: bool) -> None:
     """Keep cuDNN from choosing algorithms by timing them, and from those whose sums change order."""
-    torch.backends.cudnn.deterministic = on
-    torch.backends.cudnn.benchmark = False
+    run(_RECIPE.cudnn, mode=on)
 
 
 def remove_dropout() -> None:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from trueup.adapters.batches import BatchChange
 from trueup.adapters.torch import batches
-from trueup.adapters.torch.batches import BatchChange
 
 if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
@@ -39,10 +39,12 @@ class LongRun:
     def _batches(self, only: int | None, skip: int | None) -> BatchChange | None:
         if only is None and skip is None:
             return None
-        return BatchChange(only=only, skip=skip, is_evaluating=self._is_evaluating)
+        return BatchChange(only=only, skip=skip, is_evaluating=self._is_evaluating, source="torch DataLoader")
 
     def _is_evaluating(self) -> bool:
-        """Whether the program has set its model to evaluation, as far as its model is known."""
+        """Whether gradients are off, or the program has set its model, where it is known, to evaluation."""
+        if not torch.is_grad_enabled():
+            return True
         known = [model for model in (reference() for reference, _ in self.engine.roots) if model is not None]
         return bool(known) and not any(model.training for model in known)
 

@@ -125,7 +125,7 @@ class Training:
         sink = self.engine.sink
         sink.scalar("losses", loss.detach().clone(), per_microbatch=True)
         if sink.active:
-            labels, told = labels_of(loss) if "labels" in sink.options.store_values_of else ([], {})
+            labels, told = labels_of(loss) if sink.options.with_labels else ([], {})
             arguments = json.dumps(told) if told else None
             call = self.engine.add_call("loss", "loss", None, "train", None, arguments=arguments)
             for slot, tensor in labels:

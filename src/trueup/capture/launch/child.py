@@ -1,4 +1,4 @@
-"""What happens in a captured process the moment torch is there."""
+"""What happens in a captured process the moment a framework is there."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from trueup.capture import seeds, session
 from trueup.capture.options import CaptureOptions
 
 
-def torch_is_ready(plan: dict[str, Any]) -> None:
+def framework_is_ready(framework: str, plan: dict[str, Any]) -> None:
     """Set the seeds and the determinism asked for from outside, then begin the capture.
 
     ``plan`` is what ``environment.plan`` wrote: the options, and the folders trueup may be found in.
     """
     options = CaptureOptions.from_json(plan["options"])
-    seeds.apply(options.seed, options.deterministic)
-    session.begin(options, framework="torch")
+    seeds.apply(options.seed, options.deterministic, framework=framework)
+    session.begin(options, framework=framework)

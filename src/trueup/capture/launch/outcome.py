@@ -93,8 +93,8 @@ def _why_nothing(outcome: CaptureOutcome, options: CaptureOptions, *, command: s
         return ["nothing captured: training began, but the program ended before its first step was whole"]
     return [
         f"nothing captured: no process of {command!r} made a training forward "
-        "(a torch module called with gradients on)",
-        "likely: the program did not train, ended before its first step, uses no torch module, or starts "
+        "(a torch module or a MindSpore cell called with gradients on)",
+        "likely: the program did not train, ended before its first step, uses neither, or starts "
         "python further down with -E, -I or -S or an emptied environment",
     ]
 

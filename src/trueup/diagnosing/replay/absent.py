@@ -29,8 +29,13 @@ class Absent:
 
 
 def absent_gradients(step: ReplayedStep) -> list[Absent]:
-    """All of them, those that follow from others marked, in the target's order of calls."""
-    return [*_Side(step, "target").find(), *_Side(step, "reference").find()]
+    """All of them, those that follow from others marked, in the target's order of calls.
+
+    What each run has at the same slot is absent in neither, only not paired.
+    """
+    found = [_Side(step, side).find() for side in ("target", "reference")]
+    here, there = ({(one.call, one.slot) for one in side} for side in found)
+    return [one for side in found for one in side if (one.call, one.slot) not in here & there]
 
 
 class _Side:
@@ -67,6 +72,7 @@ class _Side:
             if phase == "backward"
             and call in planned
             and step.calls[call].mode == "train"
+            and self._is_one_tensor(call, slot)
             and step.calls[call].name not in elsewhere
             and (call, slot) in self._requires_grad
         }
@@ -79,6 +85,13 @@ class _Side:
         modes, names = (step.theirs.calls[n].cast(str).to_list() for n in ("mode", "name"))
         theirs = {names[c] for c, p, _, _ in self._theirs if p == "backward" and modes[c] == "recompute"}
         return mine | theirs
+
+    def _is_one_tensor(self, call: int, slot: str) -> bool:
+        """Of two implementations only what is known to be one tensor of one module can lack a gradient."""
+        if self._step.match.bridge is None:
+            return True
+        paired = self._forward_record.get((call, slot)) in self._partner
+        return paired and self._step.calls[call].kind == "module"
 
     def _again(self, call: int) -> bool:
         return self._step.calls[call].mode == "recompute"

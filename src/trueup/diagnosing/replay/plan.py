@@ -60,7 +60,8 @@ def build_plan(
     for step in chosen:
         ranks = sorted(set(target.steps()[step]) & set(reference.steps()[step]))
         for rank in ranks:
-            found = StepBuilder(target, reference, step, rank, level, tuple(inside)).build()
+            converted = _converted(folder, step, rank)
+            found = StepBuilder(target, reference, step, rank, level, tuple(inside), converted).build()
             write_table(found.table(), _file(folder, step, rank))
             plans.append(found.plan())
     if not any(p.num_forced for p in plans):
@@ -150,6 +151,10 @@ def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, found[:8])) + (" ..." if len(found) > 8 else "") or "none"
 
 
+def _converted(folder: Path, step: int, rank: int) -> Path:
+    return folder / f"step_{step:06d}_rank_{rank:05d}_values"
+
+
 def _file(folder: Path, step: int, rank: int) -> Path:
     path = folder / f"step_{step:06d}_rank_{rank:05d}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +168,8 @@ def _plain(plan: Plan, reference: Trace) -> dict[str, Any]:
         plain = {name: getattr(one, name) for name in StepPlan.__dataclass_fields__}
         left = [{"reason": x.reason, "count": x.count, "examples": list(x.examples)} for x in one.left]
         file = _file(plan.folder, one.step, one.rank).name
-        steps.append({**plain, "left": left, "values": str(values), "file": file})
+        converted = str(_converted(plan.folder.absolute(), one.step, one.rank))
+        steps.append({**plain, "left": left, "values": str(values), "converted": converted, "file": file})
     return {
         "version": VERSION,
         "reference": str(reference.path.absolute()),

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from trueup.comparing.pairing import StepPair
+from trueup.diagnosing.replay.converted import ConvertedValues, Part
+from trueup.diagnosing.replay.pairs import paired_step
 from trueup.diagnosing.replay.recomputed import originals
 from trueup.errors import ConfigError
-from trueup.matching import StepMatch, match_step
+from trueup.matching import StepMatch
+from trueup.matching.layouts import Layout
 from trueup.matching.places import places
 from trueup.store import StepTables, Trace
 
@@ -39,6 +44,7 @@ KINDS_OF_LEVEL = {"L0": ("module",), "L1": ("api",), "mix": ("module", "api")}
 
 NO_VALUES = "the reference kept no values of it"
 COUNTS_DIFFER = "called another number of times there than in the reference"
+LAID_OUT = "its values lie otherwise in the reference, in a way that cannot be undone"
 CROSSED = "called in another order: it stands where the reference calls another module"
 
 
@@ -88,11 +94,15 @@ class StepBuilder:
         rank: int,
         level: str,
         inside: tuple[str, ...],
+        converted: Path,
     ) -> None:
+        """``converted``: folder for values that lie otherwise in the target than in the reference."""
         self._step, self._rank = step, rank
         self._mine: StepTables = target.read(step, rank)
         self._theirs: StepTables = reference.read(step, rank)
-        self._match: StepMatch = match_step(self._mine, self._theirs)
+        pair = StepPair(step=step, rank=rank, reference_step=step, reference_rank=rank)
+        self._match: StepMatch = paired_step((target, reference), (self._mine, self._theirs), pair)
+        self._converted = ConvertedValues(reference, step, rank, converted)
         self._kinds = KINDS_OF_LEVEL[level]
         self._inside = inside
         self._places = places(self._mine.calls)
@@ -125,22 +135,25 @@ class StepBuilder:
             **dict.fromkeys(self._below(self._calls_of_unequal_count()), COUNTS_DIFFER),
         }
         twice = {place for place, count in Counter(self._places).items() if count > 1}
-        partner = dict(
-            zip(self._match.records.target.tolist(), self._match.records.reference.tolist(), strict=True)
-        )
+        partners = self._partners()
         again = originals(self._mine)
         for row, (call, phase, slot) in enumerate(self._records):
             use = self._use(call, phase)
             if use is None:
                 continue
-            other = partner.get(row)
+            others = partners.get(row)
             if phase == "forward" and self._calls[call][3] == "recompute":
                 use, first = "silent", again.get(row)
-                other = other if first is None else partner.get(first)
-            if other is None:
+                others = others if first is None else partners.get(first)
+            if others is None:
                 continue
+            other, layout = others[0]
             summary = None if of_record[other] is None else summaries[of_record[other]]
             why = self._why_not(call, unsure, twice, summary, use)
+            if why is None and (len(others) > 1 or layout is not None):
+                found = [(summaries[of_record[at]], one) for at, one in others if of_record[at] is not None]
+                summary = self._laid_out(row, found) if len(found) == len(others) else None
+                why = LAID_OUT if summary is None else None
             if why is None and summary is not None:
                 self._rows.add(self._places[call], phase, slot, use, other, summary)
                 self._counts[use] += 1
@@ -153,6 +166,22 @@ class StepBuilder:
             ):
                 self._leave(row, reason)
         return self
+
+    def _partners(self) -> dict[int, list[tuple[int, Layout | None]]]:
+        """Record of the target -> the reference's records that hold its values, with their layouts."""
+        records = self._match.records
+        layouts = records.layouts or (None,) * len(records.target)
+        found: dict[int, list[tuple[int, Layout | None]]] = {}
+        pairs = zip(records.target.tolist(), records.reference.tolist(), layouts, strict=True)
+        for mine, theirs, layout in pairs:
+            found.setdefault(mine, []).append((theirs, layout))
+        return found
+
+    def _laid_out(self, row: int, parts: list[Part]) -> dict[str, Any] | None:
+        """A summary of the reference's values, written anew in the order the target has them in."""
+        own = self._match.target.record_summary[row]
+        shape = None if own < 0 else self._match.words.shape[self._match.target.summary_shape[own]]
+        return None if shape is None else self._converted.write(tuple(shape), parts)
 
     def _use(self, call: int, phase: str) -> str | None:
         parent, kind = self._calls[call][:2]

@@ -11,6 +11,7 @@ from trueup.capture.launch import launch
 from trueup.capture.options import CaptureOptions, Level, StepSet
 from trueup.diagnosing.replay.charge import REFINED, origins
 from trueup.diagnosing.replay.noise import ReplayNoise
+from trueup.diagnosing.replay.pairs import of_two_implementations
 from trueup.diagnosing.replay.plan import build_plan, has_api_values, require_values
 from trueup.errors import ConfigError, TraceError
 from trueup.store import Trace
@@ -76,6 +77,11 @@ def run_replay(
     return status
 
 
+LAYOUTS_FROM = frozenset({"module", "parameter"})
+"""values that are kept of a free run where the reference is another implementation: they tell how its tensors
+lie"""
+
+
 class _Run:
     """One command, run as often as it takes."""
 
@@ -98,12 +104,10 @@ class _Run:
         options = replace(self._options, output=output, level=level)
         if target is None:
             target = output / FREE
-            status = launch(replace(options, output=target), self._command, say=lambda _: None)
-            if not _has_steps(target):
-                raise ConfigError(
-                    f"the free run left no step (exit status {status}); does the command train, and reach "
-                    f"the step that is to be replayed?"
-                )
+            self._run_free(replace(options, output=target))
+            if of_two_implementations(Trace(target), self._reference):
+                kept = replace(options, output=target, overwrite=True, store_values_of=LAYOUTS_FROM)
+                self._run_free(kept)
         plan = build_plan(
             Trace(target),
             self._reference,
@@ -115,6 +119,15 @@ class _Run:
         taken = StepSet(tuple((p.step, p.step) for p in plan.steps))
         replayed = replace(options, steps=taken, replay=plan.folder.absolute())
         return launch(replayed, self._command, say=self._say_but_next)
+
+    def _run_free(self, options: CaptureOptions) -> None:
+        """The program by itself, to learn what it calls."""
+        status = launch(options, self._command, say=lambda _: None)
+        if not _has_steps(options.output):
+            raise ConfigError(
+                f"the free run left no step (exit status {status}); does the command train, and reach "
+                f"the step that is to be replayed?"
+            )
 
     def _say_but_next(self, sentence: str) -> None:
         """What capture advises after a run is not what to do after a replay."""

@@ -13,11 +13,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trueup.comparing.metrics import Metrics, measure
+from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows, rows_from_match
-from trueup.comparing.tolerance import rounding_bound, unit_roundoffs
+from trueup.comparing.tolerance import ACROSS, rounding_bound, unit_roundoffs
+from trueup.diagnosing.replay.pairs import replayed_step
 from trueup.diagnosing.replay.plan import plan_rows
 from trueup.diagnosing.replay.plan_step import StepPlan
-from trueup.matching import StepMatch, match_step
+from trueup.matching import StepMatch
 from trueup.matching.places import places
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepTables, Trace
@@ -56,7 +58,15 @@ class ReplayedStep:
         self.theirs: StepTables = reference.read(plan.reference_step, plan.reference_rank)
         self.forced: pl.DataFrame = replay.forced(plan.step, plan.rank)
         self.facts = replay.rank_facts(plan.rank)
-        self.match: StepMatch = match_step(self.mine, self.theirs)
+        pair = StepPair(
+            step=plan.step,
+            rank=plan.rank,
+            reference_step=plan.reference_step,
+            reference_rank=plan.reference_rank,
+        )
+        self.match: StepMatch = replayed_step(
+            (replay, reference), (self.mine, self.theirs), pair, self.forced
+        )
         self.calls = [
             Call(number, *row)
             for number, row in enumerate(
@@ -99,7 +109,8 @@ class ReplayedStep:
             update_lengths=self.metrics.update_lengths,
             details=self.metrics.details,
         )
-        return rounding_bound(self._rows, alone, 1.0).absolute
+        factor = 1.0 if self.match.bridge is None else ACROSS
+        return rounding_bound(self._rows, alone, factor).absolute
 
     @cached_property
     def _roundoffs(self) -> NDArray[np.float64]:

@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
+from trueup.importers.frames import columns_from_rows, frame_from_columns, with_text
 from trueup.importers.msprobe.names import dtype_from_dump
 from trueup.store import StepTables, schema
 
@@ -110,18 +110,20 @@ class Columns:
         num = len(self.calls)
         arguments = [json.dumps(self.arguments[c]) if c in self.arguments else None for c in range(num)]
         names = ("parent", "kind", "name", "type", "ordinal", "microbatch", "mode", "stack", "global_ordinal")
-        calls = _transposed(self.calls, names)
+        calls = columns_from_rows(self.calls, names)
         calls |= {"call": range(num), "opaque": [False] * num, "arguments": arguments}
-        records = _transposed(self._records, [f.name for f in schema.RECORDS])
+        records = columns_from_rows(self._records, [f.name for f in schema.RECORDS])
         return StepTables(
             step=step,
             rank=rank,
-            calls=_with_text(
-                _frame(calls, num, schema.CALLS), "absent", {c: json.dumps(v) for c, v in self.absent.items()}
+            calls=with_text(
+                frame_from_columns(calls, num, schema.CALLS),
+                "absent",
+                {c: json.dumps(v) for c, v in self.absent.items()},
             ),
-            records=_frame(records, len(self._records), schema.RECORDS),
+            records=frame_from_columns(records, len(self._records), schema.RECORDS),
             summaries=self._summaries_frame(),
-            stacks=_frame(
+            stacks=frame_from_columns(
                 {"stack": list(self.stacks), "frames": list(self.stacks.values())},
                 len(self.stacks),
                 schema.STACKS,
@@ -130,11 +132,11 @@ class Columns:
 
     def _summaries_frame(self) -> pl.DataFrame:
         names = [f.name for f in schema.SUMMARIES if f.name not in _NEVER_KNOWN]
-        columns = _transposed(self._summaries, names)
-        frame = _frame(columns, len(self._summaries), schema.SUMMARIES)
+        columns = columns_from_rows(self._summaries, names)
+        frame = frame_from_columns(columns, len(self._summaries), schema.SUMMARIES)
         frame = frame.with_row_index("summary").cast({"summary": pl.Int32})
-        frame = _with_text(frame, "source_digest", self._digests)
-        return _with_text(frame, "source_extra", self._extra)
+        frame = with_text(frame, "source_digest", self._digests)
+        return with_text(frame, "source_extra", self._extra)
 
 
 def _counts(
@@ -154,32 +156,3 @@ def _counts(
 
 def _number(value: Any) -> float | None:
     return value if value is None else float(value)
-
-
-def _transposed(rows: list[tuple[Any, ...]], names: Any) -> dict[str, Any]:
-    columns = zip(*rows, strict=True) if rows else ([] for _ in names)
-    return dict(zip(names, columns, strict=True))
-
-
-def _frame(columns: dict[str, Any], num: int, wanted: pa.Schema) -> pl.DataFrame:
-    arrays = []
-    for field in wanted:
-        values = columns.get(field.name)
-        if values is None:
-            arrays.append(pa.nulls(num, field.type))
-        elif pa.types.is_dictionary(field.type):
-            arrays.append(pa.array(values, pa.string()).dictionary_encode())
-        else:
-            arrays.append(pa.array(values, field.type))
-    frame = pl.from_arrow(pa.Table.from_arrays(arrays, schema=wanted))
-    assert isinstance(frame, pl.DataFrame)
-    return frame
-
-
-def _with_text(frame: pl.DataFrame, name: str, values: dict[int, str]) -> pl.DataFrame:
-    """``frame`` with one more column, where there is anything to put into it."""
-    if not values:
-        return frame
-    return frame.with_columns(
-        pl.Series(name, [values.get(row) for row in range(frame.height)], dtype=pl.String)
-    )

@@ -7,10 +7,9 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-import numpy as np
-
 from trueup import _optional
 from trueup.errors import TraceError
+from trueup.importers.npy import read_npy
 from trueup.store import StoredTensor
 
 
@@ -23,32 +22,7 @@ def read_values(file: Path, dtype: str) -> StoredTensor:
         TraceError: damaged, not one tensor, or a pickle that would execute code.
         ConfigError: a ``.pt`` file and no PyTorch.
     """
-    return _read_npy(file, dtype) if file.suffix == ".npy" else _read_pt(file)
-
-
-def _read_npy(file: Path, dtype: str) -> StoredTensor:
-    try:
-        array = np.load(file, allow_pickle=False)
-    except ValueError as error:
-        if "allow_pickle" in str(error) or "pickled" in str(error):
-            raise TraceError(
-                f"{file} holds Python objects, not numbers; it is not read, because that can execute code"
-            ) from error
-        raise TraceError(f"{file} is not a whole .npy file: {error}") from error
-    except (OSError, EOFError) as error:
-        raise TraceError(f"{file} cannot be read: {error}") from error
-    if not isinstance(array, np.ndarray):
-        raise TraceError(f"{file} is an archive of arrays, not one .npy tensor")
-    array = np.ascontiguousarray(array).reshape(array.shape)
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    name = array.dtype.name
-    if name == "float32" and dtype == "bfloat16":
-        words = array.reshape(-1).view(np.uint32)
-        if not (words & 0xFFFF).any():
-            narrowed = (words >> 16).astype(np.uint16).reshape(array.shape)
-            return StoredTensor(dtype=dtype, shape=array.shape, data=narrowed.reshape(-1).view(np.uint8))
-    return StoredTensor(dtype=name, shape=array.shape, data=array.reshape(-1).view(np.uint8))
+    return read_npy(file, dtype) if file.suffix == ".npy" else _read_pt(file)
 
 
 def _read_pt(file: Path) -> StoredTensor:

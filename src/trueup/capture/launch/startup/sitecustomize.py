@@ -1,9 +1,9 @@
-"""Runs at the start of every Python process below ``trueup capture``: waits until the program imports torch.
+"""Runs at the start of every Python process below ``trueup capture``: waits for the program's framework.
 
 Only the standard library, and as little of it as possible: every child process of the program runs this,
-compilers and package managers included. It imports torch never (that would change the program's thread count
-and devices), removes its own folder from ``sys.path``, gives way to the ``sitecustomize`` it shadows, and
-lets no error of its own reach the program.
+compilers and package managers included. It imports no framework (that would change the program's thread
+count and devices), removes its own folder from ``sys.path``, gives way to the ``sitecustomize`` it shadows,
+and lets no error of its own reach the program.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 _CAPTURE = "TRUEUP_CAPTURE"
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_WATCHED = "torch"
+_WATCHED = ("torch", "mindspore")
 _BORROWED = ("trueup", "numpy", "polars", "_polars_runtime", "pyarrow", "safetensors")
 """what capture needs; looked up beside trueup only where the program's own environment has none"""
 
 
 class _Loader:
-    """The loader of torch, telling when the module is whole; steps aside before the module can see it."""
+    """A framework's loader, telling when the module is whole; steps aside before the module can see it."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -39,14 +39,14 @@ class _Loader:
         if getattr(module, "__spec__", None) is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        _begin_once()
+        _begin_once(module.__name__)
 
 
 class _Finder:
-    """First on ``sys.meta_path``, to see torch go by; taken away, it would make other threads skip one."""
+    """First on ``sys.meta_path``, to see a framework go by; it stays, or other threads would skip one."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != _WATCHED or _began:
+        if name not in _WATCHED or name in _began:
             return None
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
@@ -72,21 +72,22 @@ class _Borrow:
         return PathFinder.find_spec(name, self._folders, target)
 
 
-_began: list[bool] = []
+_began: list[str] = []
 
 
-def _begin_once() -> None:
-    if _began:
+def _begin_once(framework: str) -> None:
+    if framework in _began:
         return
-    _began.append(True)
+    _began.append(framework)
     try:
         import json
 
         plan = json.loads(os.environ[_CAPTURE])
-        sys.meta_path.append(_Borrow(plan["folders"]))
-        from trueup.capture.launch.child import torch_is_ready
+        if len(_began) == 1:
+            sys.meta_path.append(_Borrow(plan["folders"]))
+        from trueup.capture.launch.child import framework_is_ready
 
-        torch_is_ready(plan)
+        framework_is_ready(framework, plan)
     except Exception as error:
         _say(f"this process is not captured: {type(error).__name__}: {error}")
 

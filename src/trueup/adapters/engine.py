@@ -1,0 +1,273 @@
+"""What the hooks of every framework share: who is calling, what a tensor's row is, what modules are called.
+
+A framework's own engine says how its modules, parameters and tensors are asked; nothing here imports one.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import CodeType, FrameType
+from typing import Any
+
+from trueup.adapters.base import Recorder, Sink
+from trueup.adapters.names import NamedModules
+from trueup.adapters.reentrant import Reentrant
+from trueup.adapters.stacks import Stacks
+
+
+class Frame:
+    """One module call under way in one thread."""
+
+    __slots__ = (
+        "began",
+        "call",
+        "counts",
+        "kept",
+        "mode",
+        "name",
+        "path",
+        "recorder",
+        "sender",
+        "stack",
+        "without_gradients",
+    )
+
+    def __init__(
+        self,
+        call: int,
+        name: str,
+        mode: str,
+        stack: int | None,
+        path: tuple[str, ...],
+        kept: bool,
+        recorder: Recorder,
+    ) -> None:
+        self.call = call
+        self.sender = call
+        """the call that gradients of this one are recorded under"""
+        self.without_gradients = False
+        self.recorder = recorder
+        self.began = 0
+        """number of the first autograd node made in it"""
+        self.name = name
+        self.mode = mode
+        self.stack = stack
+        self.path = path
+        self.kept = kept
+        self.counts: dict[Any, int] = {}
+
+
+class ThreadState(threading.local):
+    """Per-thread: the module calls under way, and how deep in opaque code we are."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.depth = 0
+        self.opaque = 0
+        self.has_mode = False
+
+
+class BaseEngine(NamedModules):
+    """State behind the hooks of one process, as far as no framework is in it."""
+
+    MAX_EVALUATION_ROOTS = 8
+    """evaluation forwards captured in one step; the rest only run"""
+    TRANSPARENT: tuple[str, ...] = ()
+    """classes that only wrap a model: not sites themselves"""
+    hidden: tuple[str, ...] = ()
+    """folders whose frames are left out of call stacks"""
+    machinery: CodeType
+    """inside a captured module call, the frame where the framework's own code begins"""
+    requires_grad: Callable[[Any], bool]
+    quiet: Callable[[], AbstractContextManager[Any]]
+    """a context in which capture's own operations on tensors are not seen"""
+    summariser: Any
+    overflow: Any = None
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__()
+        self.sink = sink
+        self.local = ThreadState()
+        self.stacks = Stacks(self.hidden)
+        self.boundary: CodeType = (lambda: None).__code__
+        self.lock = threading.RLock()
+        """one call or record at a time: models run in threads, and the kernel lets other threads go on"""
+        self.reentrant = Reentrant()
+        self.opaque_modules: dict[str, str] = {}
+        self.wrapped_by: dict[str, None] = {}
+        self.in_optimizer = False
+        self._top_counts: dict[Any, int] = {}
+        self._top_microbatch = -1
+        self._global_counts: dict[str, int] = {}
+        self._parameter_calls: dict[int, int] = {}
+        self.evaluation_roots = 0
+        self.unfinished: dict[int, Any] = {}
+        self.forcing: Any = None
+        """in a replay, what puts the reference's values in place of the program's (``forcing.Forcing``)"""
+
+    def adopt(self, sink: Sink) -> None:
+        """Take the choices of the session (again, after a hot switch)."""
+        options = sink.options
+        self.sink = sink
+        self.modules_on = options.level.value in ("L0", "mix")
+        self.api_on = options.level.value in ("L1", "mix")
+        self.inputs_on = "input" in options.data_mode
+        self.outputs_on = "output" in options.data_mode
+        self.forward_on = "forward" in options.data_mode
+        self.backward_on = "backward" in options.data_mode and options.backward
+        self.gradients_on = options.gradients
+        self.optimizer_on = options.optimizer
+        self.collectives_on = options.collectives
+        self.evaluation_on = options.evaluation
+        self.scope = sink.scope
+        self.stacks_on = options.stacks
+
+    def sum_of(self, first: Any, second: Any) -> Any:
+        """Sum of two gradients, outside any graph."""
+        raise NotImplementedError
+
+    def why_without_values(self, tensor: Any) -> str | None:
+        """A reason to be expected why a tensor cannot be summarised."""
+        return None
+
+    # -- calls ------------------------------------------
+
+    def enclosing(self) -> Frame | None:
+        """The module call under way in this thread, if it belongs to the step under way."""
+        frames = self.local.frames
+        if frames and frames[-1].recorder is self.sink.recorder:
+            return frames[-1]
+        return None
+
+    def ordinal(self, name: str, mode: str, frame: Frame | None) -> int:
+        """How many calls of this name came before in the same parent call; counts this one."""
+        if frame is not None:
+            counts, key = frame.counts, name
+        else:
+            if self._top_microbatch != self.sink.microbatch:
+                self._top_counts, self._top_microbatch = {}, self.sink.microbatch
+            counts, key = self._top_counts, f"{mode}:{name}"
+        number = counts.get(key, 0)
+        counts[key] = number + 1
+        return number
+
+    def add_call(
+        self,
+        kind: str,
+        name: str,
+        type_name: str | None,
+        mode: str,
+        frame: Frame | None,
+        *,
+        opaque: bool = False,
+        stack: int | None = None,
+        arguments: str | None = None,
+    ) -> int:
+        """Append one row of calls and return its number."""
+        with self.lock:
+            number = self._global_counts.get(name, 0)
+            self._global_counts[name] = number + 1
+            calls = self.sink.recorder.calls
+            calls.append(
+                (
+                    None if frame is None else frame.call,
+                    kind,
+                    name,
+                    type_name,
+                    self.ordinal(name, mode, frame),
+                    self.sink.microbatch,
+                    mode,
+                    opaque,
+                    stack,
+                    arguments,
+                    number,
+                )
+            )
+            return len(calls) - 1
+
+    def tensor(self, call: int, phase: str, slot: str, tensor: Any, microbatch: int | None = None) -> Any:
+        """Append one row of records. Call it in ``quiet``.
+
+        Returns None, but for a gradient in a replay what the program is to go on with in its place.
+        """
+        sink = self.sink
+        if not sink.active:  # capture has stood aside in the middle of a call
+            return None
+        if microbatch is None:
+            microbatch = sink.microbatch
+        row: int | None
+        reason: str | None = None
+        try:
+            with self.lock:
+                found = self.summariser.row(tensor, phase, slot, sink.recorder.calls[call][1])
+            row, reason = found if isinstance(found, tuple) else (found, None)
+        except Exception as error:
+            row, reason = None, self._why_not(tensor, slot, error)
+        sink.recorder.records.append((call, phase, slot, microbatch, row, self.requires_grad(tensor), reason))
+        if self.overflow is not None:
+            self.overflow.seen(call, phase, slot, row, tensor)
+        if self.forcing is None:
+            return None
+        return self.forcing.seen(call, phase, slot, tensor, row)
+
+    def without_values(self, call: int, phase: str, slot: str, tensor: Any, reason: str) -> None:
+        """Append one row of records for a tensor whose values mean nothing."""
+        row = (call, phase, slot, self.sink.microbatch, None, self.requires_grad(tensor), reason)
+        self.sink.recorder.records.append(row)
+
+    def _why_not(self, tensor: Any, slot: str, error: Exception) -> str:
+        """Why a tensor could not be summarised; what is not to be expected is noted as a failure too."""
+        reason = self.why_without_values(tensor)
+        if reason is not None:
+            return reason
+        self.failed(slot, error)
+        return f"the summary failed: {type(error).__name__}: {error}"
+
+    def parameter_call(self, parameter: Any, name: str) -> int:
+        """The call row that stands for a parameter in this step."""
+        call = self._parameter_calls.get(id(parameter))
+        if call is None:
+            call = self.add_call("parameter", name, None, "train", None)
+            self._parameter_calls[id(parameter)] = call
+        return call
+
+    def flush_gradients(self) -> None:
+        """What has not come of gradients under way will not come."""
+        for sums in list(self.unfinished.values()):
+            sums.flush()
+        self.unfinished.clear()
+
+    def stack_number(self, depth: int, frame: Frame | None) -> int:
+        """Number of the call stack ``depth`` frames above the caller, on top of the enclosing module
+        call's."""
+        caller: FrameType | None = sys._getframe(depth + 1)
+        if caller is not None and caller.f_code is self.boundary:  # a root is one frame further down
+            caller = caller.f_back
+        if frame is None:
+            return self.stacks.number(caller, self.boundary, None, self.sink.recorder.stacks)
+        return self.stacks.number(caller, self.machinery, frame.stack, self.sink.recorder.stacks)
+
+    def end_step(self) -> None:
+        """Forget everything tied to the step under way."""
+        self.unfinished = {}
+        if self.forcing is not None:
+            self.forcing.end_step()
+        if self.overflow is not None:
+            self.overflow.end_step()
+        self._top_counts, self._top_microbatch = {}, -1
+        self._global_counts = {}
+        self._parameter_calls = {}
+        self.forget_what_is_named()
+        self.reentrant = Reentrant()
+        self.evaluation_roots = 0
+        self.stacks.end_step()
+        self.summariser.end_step()
+
+    # -- trouble ------------------------------------------
+
+    def failed(self, site: str, error: BaseException) -> None:
+        """An error of ours: noted, never raised into the program."""
+        self.sink.failed(site, error)

@@ -1,0 +1,351 @@
+"""Replay: the reference's values in place of the program's, so that no error travels and each shows where it
+was made.
+
+Every record is kept as always, of what the program computed; then its memory is overwritten, in place and
+only where bits differ, which leaves graph, aliasing and version counters as they are. Gradients are replaced
+on their way (``forcing_gradients``).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trueup.adapters.forcing_gradients import Arrivals, Sums, Use, at_node
+from trueup.adapters.forcing_measure import NOTHING, Measured, measured
+from trueup.adapters.forcing_plan import COMPARE, SILENT, CallPlan, Entry, HostValues, StepPlan
+from trueup.numerics.summary import HAS_DIGEST
+
+if TYPE_CHECKING:
+    from trueup.adapters.engine import BaseEngine
+    from trueup.adapters.gradients import Slots
+
+EQUAL, REPLACED, FREE = "equal", "replaced", "free"
+
+A_PARAMETER = "a parameter or buffer: compared, never overwritten"
+EXPANDED = "expanded: several elements share one place in memory"
+NOT_OVERWRITTEN = "compared, never overwritten"
+NOT_THERE = "the reference has no such tensor at this call"
+NO_VALUES = "the reference kept no values of it"
+OUTSIDE = "made before the program called its model: its memory may be read-only"
+
+
+class BaseForcing:
+    """What a replay knows in one process; ``seen`` is called for every record.
+
+    A framework's own ``Forcing`` says how its tensors are read, compared and written.
+    """
+
+    MAX_EXAMPLES = 3
+
+    def __init__(self, engine: BaseEngine, folder: Path) -> None:
+        self.engine = engine
+        self._folder = folder
+        self._recorder: Any = None
+        self._plan: StepPlan | None = None
+        self._places: dict[int, str] = {}
+        self._calls: dict[int, CallPlan | None] = {}
+        self._num_roots = -1
+        self._substitutes: dict[int, tuple[Any, Any]] = {}
+        self.arrivals = Arrivals(self)
+        self._counts = {EQUAL: 0, REPLACED: 0}
+        self._free: dict[str, list[str]] = {}
+        self._num_free: dict[str, int] = {}
+
+    def facts(self) -> dict[str, Any]:
+        """How many records were found equal and replaced, and what was left free and why."""
+        free = [
+            {"reason": reason, "count": count, "examples": self._free[reason]}
+            for reason, count in sorted(self._num_free.items(), key=lambda item: -item[1])
+        ]
+        return {"plan": str(self._folder), **self._counts, "free": free}
+
+    def end_step(self) -> None:
+        """Forget everything tied to the step under way."""
+        self._recorder = self._plan = None
+        self._places, self._calls, self._substitutes = {}, {}, {}
+        self.arrivals.forget()
+
+    # -- looking up ------------------------------------------
+
+    def planned(self, call: int) -> CallPlan | None:
+        """What the plan holds for a call of the step under way."""
+        recorder = self.engine.sink.recorder
+        if recorder is not self._recorder:
+            self._begin(recorder)
+        try:
+            return self._calls[call]
+        except KeyError:
+            assert self._plan is not None
+            found = self._calls[call] = self._plan.places.get(self.place(call))
+            return found
+
+    def place(self, call: int) -> str:
+        """The string ``matching.places`` makes of the call."""
+        place = self._places.get(call)
+        if place is None:
+            parent, kind, name, _, ordinal, microbatch, mode = self.engine.sink.recorder.calls[call][:7]
+            own = f"{name}#{ordinal}"
+            above = f"{microbatch}|{mode}|{kind}|" if parent is None else f"{self.place(parent)}/"
+            place = self._places[call] = above + own
+        return place
+
+    def around(self, call: int) -> list[int]:
+        """The module calls around a call, innermost first."""
+        calls, found = self.engine.sink.recorder.calls, []
+        while (parent := calls[call][0]) is not None:
+            found.append(parent)
+            call = parent
+        return found
+
+    def _begin(self, recorder: Any) -> None:
+        """A new step."""
+        self.end_step()
+        self._recorder = recorder
+        sink: Any = self.engine.sink
+        self._plan = StepPlan(self._folder, recorder.step, sink.rank)
+        recorder.forced = []
+        if not self._plan.known:
+            sink.limit(f"the plan holds nothing for step {recorder.step} of rank {sink.rank}: it ran free")
+
+    # -- records ------------------------------------------
+
+    def seen(self, call: int, phase: str, slot: str, tensor: Any, row: int | None) -> Any:
+        """Look at a record just made; a gradient that is to be replaced is returned, changed."""
+        planned = self.planned(call)
+        if planned is None:
+            return None
+        entry = planned.take(phase, slot)
+        if entry is None:
+            again = self._recorder.calls[call][6] == "recompute"
+            if phase in ("forward", "backward") and not again:
+                self._note(call, phase, slot, FREE, NOT_THERE, NOTHING, None)
+            return None
+        if phase == "forward" and slot.startswith("input"):
+            self._look_for_fixed_memory()
+        return self._compare(call, phase, slot, tensor, row, entry)
+
+    def _compare(self, call: int, phase: str, slot: str, tensor: Any, row: int | None, entry: Entry) -> Any:
+        local = self.local(tensor)
+        why_not = self.incomparable(local, entry)
+        expected = same = None
+        if why_not is None:
+            same = self._same_digest(local, row, entry)
+            if same:
+                self._note(call, phase, slot, EQUAL, None, NOTHING, entry)
+                return None
+            assert self._plan is not None
+            expected = self._plan.values(entry)
+            why_not = NO_VALUES if expected is None else None
+        if expected is None:
+            self._note(call, phase, slot, FREE, why_not, NOTHING, entry)
+            return None
+        wanted = self.wanted(local, expected)
+        if same is None and self.same_bits(local, wanted):
+            self._note(call, phase, slot, EQUAL, None, NOTHING, entry)
+            return None
+        found = measured(self.host_values(local), expected, entry.norm)
+        self._keep_values(local, row, phase, slot)
+        why_not = self._why_not(call, phase, slot, tensor, entry)
+        self._note(call, phase, slot, REPLACED if why_not is None else FREE, why_not, found, entry)
+        if why_not is not None:
+            return None
+        if phase == "backward":
+            return self.written_copy(tensor, wanted)
+        self._overwrite(call, slot, tensor, wanted)
+        return None
+
+    def _same_digest(self, local: Any, row: int | None, entry: Entry) -> bool | None:
+        """Whether summaries alone say that the bits are the same; None where they do not tell."""
+        if row is None or entry.digest is None or entry.dtype != self.dtype_name(local):
+            return None
+        summary = self.engine.sink.recorder.view(row)
+        return int(summary["digest"]) == entry.digest if summary["flags"] & HAS_DIGEST else None
+
+    def _why_not(self, call: int, phase: str, slot: str, tensor: Any, entry: Entry) -> str | None:
+        """Why a record that differs keeps the program's values; None: it does not."""
+        if entry.use == COMPARE:
+            return NOT_OVERWRITTEN
+        if phase == "backward":
+            return self.arrivals.why_not(call, slot)
+        if self.is_fixed(tensor):
+            return A_PARAMETER
+        if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+            return EXPANDED
+        outermost = self.engine.sink.recorder.calls[call]
+        given = outermost[0] is None and outermost[1] == "api" and slot.startswith("input")
+        if given and self.is_foreign(tensor):
+            return OUTSIDE
+        return None
+
+    def _note(
+        self,
+        call: int,
+        phase: str,
+        slot: str,
+        state: str,
+        reason: str | None,
+        found: Measured,
+        entry: Entry | None,
+    ) -> None:
+        if entry is not None and entry.use == SILENT:
+            return
+        recorder = self._recorder
+        if reason is None:
+            self._counts[state] += 1
+        else:
+            self._num_free[reason] = self._num_free.get(reason, 0) + 1
+            examples = self._free.setdefault(reason, [])
+            if len(examples) < self.MAX_EXAMPLES:
+                examples.append(f"{recorder.calls[call][2] or '(root)'} {phase} {slot}")
+        number = None if entry is None else entry.record
+        record = len(recorder.records) - 1
+        recorder.forced.append((record, call, phase, slot, state, reason, *found, number))
+
+    def _keep_values(self, local: Any, row: int | None, phase: str, slot: str) -> None:
+        """The program's own values stay with the trace wherever they were not the reference's."""
+        recorder = self._recorder
+        if row is not None and not recorder.has_values(row):
+            kept = self.host_values(local)
+            recorder.store_values(row, f"{phase}.{slot}", kept.dtype, kept.shape, kept.data.data)
+
+    # -- forward ------------------------------------------
+
+    def _overwrite(self, call: int, slot: str, tensor: Any, wanted: Any) -> None:
+        parent = self._recorder.calls[call][0]
+        if parent is None and slot.startswith("input") and self.is_foreign(tensor):
+            self._substitutes[id(tensor)] = tensor, self.written_copy(tensor, wanted)
+            return
+        self.write(tensor, wanted)
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """The arguments a root is to be called with: a batch is replaced, not written to, because its memory
+        may be a file's."""
+        if not self._substitutes:
+            return args, kwargs
+        known, self._substitutes = self._substitutes, {}
+
+        return self.with_leaves_replaced(args, kwargs, known)
+
+    def _look_for_fixed_memory(self) -> None:
+        roots = self.engine.roots
+        if len(roots) == self._num_roots:
+            return
+        self._num_roots = len(roots)
+        for reference, _ in roots:
+            module = reference()
+            if module is not None:
+                self.note_fixed(module)
+
+    # -- backward ------------------------------------------
+
+    def at_outputs(self, call: int, results: list[tuple[str, Any]]) -> None:
+        """Gradients arriving at the outputs of a module call."""
+        for where, tensor in results:
+            if self.has_gradient(tensor):
+                self.arrivals.add(call, where, tensor, results)
+
+    def at_inputs(
+        self, call: int, uses: dict[str, int], consumers: list[tuple[Any, list[tuple[int, str]]]]
+    ) -> None:
+        """Gradients a call sends to its inputs, by the nodes that use them."""
+        sums = Sums(self, call, uses)
+        for node, slots in consumers:
+            node.register_hook(Use(sums, tuple(slots)))
+
+    def at_node(self, call: int, node: Any, arriving: Slots, leaving: Slots) -> None:
+        """Both sides of an API call that made this node."""
+        at_node(self, self.arrivals, call, node, arriving, leaving)
+
+    # -- a framework's own answers ------------------------------------------
+
+    def local(self, tensor: Any) -> Any:
+        """The tensor whose memory this process holds."""
+        return tensor
+
+    def incomparable(self, local: Any, entry: Entry) -> str | None:
+        """Why the values cannot be compared at all; None: they can."""
+        raise NotImplementedError
+
+    def dtype_name(self, local: Any) -> str:
+        """The dtype's common name."""
+        raise NotImplementedError
+
+    def host_values(self, local: Any) -> HostValues:
+        """The program's values, row-major on the host."""
+        raise NotImplementedError
+
+    def wanted(self, local: Any, expected: HostValues) -> Any:
+        """The reference's values in the tensor's dtype, where it lives."""
+        raise NotImplementedError
+
+    def same_bits(self, local: Any, wanted: Any) -> bool:
+        """Whether both hold the same bits."""
+        raise NotImplementedError
+
+    def written_copy(self, tensor: Any, wanted: Any) -> Any:
+        """Another tensor like this one, holding ``wanted``."""
+        raise NotImplementedError
+
+    def write(self, tensor: Any, wanted: Any) -> None:
+        """Put ``wanted`` into the tensor's memory, unseen by its graph."""
+        raise NotImplementedError
+
+    def note_fixed(self, module: Any) -> None:
+        """Remember where parameters and buffers of a root live."""
+        raise NotImplementedError
+
+    def is_fixed(self, tensor: Any) -> bool:
+        """Whether it is a parameter or buffer, or a view of one."""
+        raise NotImplementedError
+
+    def is_foreign(self, tensor: Any) -> bool:
+        """Made by no operation of this step, as far as its graph tells."""
+        raise NotImplementedError
+
+    def with_leaves_replaced(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], known: dict[int, tuple[Any, Any]]
+    ) -> tuple[Any, Any]:
+        """The arguments with other tensors in the place of those known by identity."""
+        raise NotImplementedError
+
+    def no_graph(self) -> AbstractContextManager[Any]:
+        """A context in which operations make no graph."""
+        raise NotImplementedError
+
+    def has_gradient(self, tensor: Any) -> bool:
+        """Whether a gradient will arrive at an output."""
+        raise NotImplementedError
+
+    def made_by(self, tensor: Any) -> tuple[Any, int]:
+        """The backward node of the operation that made a tensor, and which of its outputs it is."""
+        raise NotImplementedError
+
+    def identity(self, node: Any) -> int:
+        """A number that tells nodes apart for as long as the step lives."""
+        raise NotImplementedError
+
+    def hooks_of(self, tensor: Any) -> Any:
+        """Hooks the program itself has put on a tensor; None where they cannot be told."""
+        return None
+
+    def hook_first(self, tensor: Any, hook: Any) -> int:
+        """Put a hook in front of those; returns how many there are then."""
+        raise NotImplementedError
+
+    def uses(self, tensor: Any, results: list[tuple[str, Any]]) -> bool:
+        """Whether one of the other results was made from the tensor."""
+        raise NotImplementedError
+
+    def norm(self, gradient: Any) -> float:
+        """L2 norm."""
+        raise NotImplementedError
+
+    def zeros_like(self, gradient: Any) -> Any:
+        """Zeros of its shape and dtype."""
+        raise NotImplementedError
+
+    def less(self, wanted: Any, passed: Any, like: Any) -> Any:
+        """``wanted - passed``, as exactly as ``like``'s dtype holds it."""
+        raise NotImplementedError

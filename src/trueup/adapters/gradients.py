@@ -1,0 +1,141 @@
+"""What hooks on a backward graph do with the gradients they are given; the same in every framework.
+
+A framework's own ``gradients`` finds the nodes and puts these hooks there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trueup.adapters.engine import BaseEngine
+
+Slots = tuple[tuple[int, str], ...]
+"""(number of the gradient, slot)"""
+
+
+_known_slots: dict[Slots, Slots] = {}
+
+
+def interned(slots: list[tuple[int, str]]) -> Slots:
+    """The same few tuples over and over: one object each, or the garbage collector has thousands to visit."""
+    key = tuple(slots)
+    return _known_slots.setdefault(key, key)
+
+
+class Arrival:
+    """Tensor hook: the total gradient at an output."""
+
+    __slots__ = ("_call", "_engine", "_recorder", "_where")
+
+    def __init__(self, engine: BaseEngine, call: int, where: str) -> None:
+        self._engine = engine
+        self._recorder = engine.sink.recorder
+        self._call = call
+        self._where = where
+
+    def __call__(self, gradient: Any) -> None:
+        _record(self._engine, self._recorder, self._call, self._where, gradient)
+
+
+class Node:
+    """Node hook of an API call: what arrives at its outputs, what it sends to its inputs."""
+
+    __slots__ = ("_call", "_engine", "_inputs", "_outputs", "_recorder")
+
+    def __init__(self, engine: BaseEngine, call: int, outputs: Slots, inputs: Slots) -> None:
+        self._engine = engine
+        self._recorder = engine.sink.recorder
+        self._call = call
+        self._outputs = outputs
+        self._inputs = inputs
+
+    def __call__(self, gradients: tuple[Any, ...], arriving: tuple[Any, ...]) -> None:
+        try:
+            self._seen(gradients, arriving)
+        except Exception as error:  # what a hook raises ends the program's backward
+            self._engine.failed(f"gradients of call {self._call}", error)
+
+    def _seen(self, gradients: tuple[Any, ...], arriving: tuple[Any, ...]) -> None:
+        engine, recorder, call = self._engine, self._recorder, self._call
+        for number, where in self._outputs:
+            if arriving[number] is not None:
+                _record(engine, recorder, call, where, arriving[number])
+        for number, where in self._inputs:
+            if gradients[number] is not None:
+                _record(engine, recorder, call, where, gradients[number])
+        if engine.overflow is not None and engine.overflow.pending == call:
+            kept = [(where, arriving[number]) for number, where in self._outputs]
+            engine.overflow.keep(call, "backward", [(w, g) for w, g in kept if g is not None])
+
+
+class Use:
+    """Node hook of one consumer of a call's inputs."""
+
+    __slots__ = ("_slots", "_sums")
+
+    def __init__(self, sums: Sums, slots: Slots) -> None:
+        self._sums = sums
+        self._slots = slots
+
+    def __call__(self, gradients: tuple[Any, ...], _: Any) -> None:
+        self._sums.add(gradients, self._slots)
+
+
+class Sums:
+    """Gradient sent to an input over several uses: recorded when the last one has come, or when backward
+    ends."""
+
+    __slots__ = ("_call", "_engine", "_left", "_recorder", "_sums", "_uses")
+
+    def __init__(self, engine: BaseEngine, call: int, uses: dict[str, int]) -> None:
+        self._engine = engine
+        self._recorder = engine.sink.recorder
+        self._call = call
+        self._uses = uses
+        self._left = dict(uses)
+        self._sums: dict[str, Any] = {}
+
+    def add(self, gradients: tuple[Any, ...], slots: Slots) -> None:
+        """One consumer has run."""
+        if not self._engine.sink.active or self._engine.sink.recorder is not self._recorder:
+            return
+        try:
+            with self._engine.quiet():
+                for number, where in slots:
+                    self._add(where, gradients[number])
+        except Exception as error:
+            self._engine.failed(f"backward input {slots}", error)
+
+    def _add(self, where: str, gradient: Any) -> None:
+        self._left[where] -= 1
+        if gradient is not None:
+            if self._uses[where] == 1:
+                _record(self._engine, self._recorder, self._call, where, gradient)
+                self._left[where] = 1
+                return
+            known = self._sums.get(where)
+            self._sums[where] = gradient if known is None else self._engine.sum_of(known, gradient)
+            self._engine.unfinished[id(self)] = self
+        if self._left[where] == 0:
+            self._finish(where)
+
+    def _finish(self, where: str) -> None:
+        self._left[where] = self._uses[where]
+        total = self._sums.pop(where, None)
+        if total is not None:
+            _record(self._engine, self._recorder, self._call, where, total)
+
+    def flush(self) -> None:
+        """Backward is over: what has not come will not come."""
+        for where in list(self._sums):
+            self._finish(where)
+
+
+def _record(engine: BaseEngine, recorder: Any, call: int, where: str, gradient: Any) -> None:
+    if not engine.sink.active or engine.sink.recorder is not recorder:
+        return
+    try:
+        with engine.quiet():
+            engine.tensor(call, "backward", where, gradient, recorder.calls[call][5])
+    except Exception as error:
+        engine.failed(f"gradient {where}", error)

@@ -1,0 +1,145 @@
+"""The MindSpore adapter. Importing it imports MindSpore; only ``adapters.load("mindspore")`` does."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import mindspore
+from mindspore import Tensor, nn
+
+from trueup.adapters.base import Sink
+from trueup.adapters.mindspore import api, collectives, compiled, long_run, modules, training
+from trueup.adapters.mindspore.determinism import contrary
+from trueup.adapters.mindspore.engine import Engine
+from trueup.adapters.mindspore.forcing import forcing_from_options
+from trueup.adapters.mindspore.settings import configuration_of, settings_of
+
+__all__ = ["Adapter"]
+
+
+class Adapter:
+    """What ``adapters.base.Adapter`` asks for, for MindSpore."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._engine = Engine(sink)
+        self._cells_set: dict[str, dict[str, Any]] = {}
+        self._models_set: dict[str, dict[str, Any]] = {}
+
+    def install(self) -> None:
+        """Put the hooks in place; they stay, and look at one flag while nothing is captured."""
+        modules.install(self._engine)
+        self._take_changes()
+        training.install(self._engine.training)
+        collectives.install(self._engine)
+        self._engine.forcing = forcing_from_options(self._engine)
+        compiled.install(self._engine)
+        api.install(self._engine)
+
+    def adopt(self) -> None:
+        """The session has other options now."""
+        self._engine.adopt(self._sink)
+        self._engine.forcing = forcing_from_options(self._engine)
+        self._take_changes()
+        api.install(self._engine)
+
+    def _take_changes(self) -> None:
+        """What the person wants changed in the run; what cannot be is said, never left out in silence."""
+        self._engine.long_run = long_run.begin(self._engine)
+        options = self._sink.options
+        if options.gradients_from is not None:
+            self._sink.limit("given gradients are not put into MindSpore programs: it kept its own")
+        if "labels" in options.store_values_of and not self._engine.api_on:
+            self._sink.limit(
+                "labels are known from API calls in MindSpore: capture at level L1 or mix for them"
+            )
+        if "dropout" in options.store_values_of:
+            self._sink.limit("what dropout dropped is not sampled in MindSpore programs")
+
+    def set_models(self, models: list[Any]) -> None:
+        """Restrict capture to these models; an empty list means whatever trains."""
+        self._engine.restrict([m for m in models if isinstance(m, nn.Cell)])
+
+    def save(self, name: str, value: Any) -> None:
+        """Record a tensor the program hands over by name."""
+        if not isinstance(value, Tensor):
+            raise TypeError(f"save({name!r}) takes a tensor or a number, not {type(value).__name__}")
+        with self._engine.quiet():
+            call = self._engine.add_call("api", f"save.{name}", None, "train", self._engine.enclosing())
+            self._engine.tensor(call, "forward", "output.0", value)
+
+    def to_host(self) -> None:
+        """Gradients still on their way will not come."""
+        self._engine.flush_gradients()
+
+    def item(self, value: Any) -> float | None:
+        """A noted scalar as a Python number; what is none is None."""
+        if isinstance(value, Tensor):
+            with self._engine.quiet():
+                value = value.asnumpy().item() if value.size == 1 else None
+        return value if isinstance(value, (int, float)) else None
+
+    def overflows(self, *, skipped: bool) -> list[dict[str, Any]]:
+        """Where values that are not finite were made in the step under way."""
+        watch = self._engine.overflow
+        return [] if watch is None else watch.found(skipped=skipped)
+
+    def unkept(self) -> list[str]:
+        """Changes of the run that were asked for and did not happen; asked once the run is over."""
+        return [] if self._engine.long_run is None else self._engine.long_run.unkept()
+
+    def end_step(self) -> None:
+        """The step under way is over: forget everything tied to it."""
+        self._engine.end_step()
+
+    def manifest(self) -> dict[str, Any]:
+        """Framework facts for the manifest."""
+        mode = mindspore.get_context("mode")
+        deterministic = mindspore.get_context("deterministic") == "ON"
+        for sentence in contrary() if deterministic else []:
+            self._sink.limit(sentence)
+        return {
+            "framework_version": mindspore.__version__,
+            "mode": "graph" if mode == mindspore.GRAPH_MODE else "pynative",
+            "deterministic_algorithms": deterministic,
+            "devices": [str(mindspore.get_context("device_target"))],
+            "default_dtype": "float32",
+        }
+
+    def rank_facts(self) -> dict[str, Any]:
+        """Parameter table, roots, opaque cells, optimizers."""
+        engine = self._engine
+        roots = [(reference(), name) for reference, name in engine.roots]
+        return {
+            "local_rank": self.rank()[2],
+            "coordinate": {},
+            "parameters": list(engine.parameter_table.values()),
+            "roots": [
+                {"name": name, "type": engine.class_of(cell)} for cell, name in roots if cell is not None
+            ],
+            "wrapped_by": list(engine.wrapped_by),
+            "optimizers": list(engine.training.optimizers.values()),
+            "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
+            **({} if engine.forcing is None else {"replay": engine.forcing.facts()}),
+            **({} if engine.long_run is None else {"long_run": engine.long_run.facts()}),
+            **self._settings([(cell, name) for cell, name in roots if cell is not None]),
+        }
+
+    def _settings(self, roots: list[tuple[nn.Cell, str]]) -> dict[str, Any]:
+        """How the cells are set, where that is wanted; what was seen stays when a cell has gone."""
+        if "configuration" not in self._sink.options.store_values_of:
+            return {}
+        for cell, name in roots:
+            self._cells_set |= settings_of(self._engine.modules_below(cell), name)
+            self._models_set |= {name: found} if (found := configuration_of(cell)) else {}
+        return {"settings": self._cells_set, "configuration": self._models_set}
+
+    def rank(self) -> tuple[int, int, int]:
+        """rank, world size, local rank."""
+        from mindspore import communication
+
+        rank, size = int(os.environ.get("RANK_ID", 0)), int(os.environ.get("RANK_SIZE", 1))
+        if communication.GlobalComm.INITED:
+            rank, size = communication.get_rank(), communication.get_group_size()
+        return rank, size, int(os.environ.get("LOCAL_RANK", os.environ.get("DEVICE_ID", rank)))

@@ -1,0 +1,76 @@
+"""The labels a loss was made with: the integers handed to the API call that the loss comes from.
+
+MindSpore's graph keeps no tensors that can be read. What was handed to a loss function is remembered by the
+number of the node that its result came from; which of those calls the loss was made with, the graph says.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mindspore import Tensor
+
+MAX_NODES = 256
+"""nodes behind the loss that are looked at; a loss without labels is given up on after that"""
+
+_LABELS = {
+    "cross_entropy": ("input.1", "input.target"),
+    "nll_loss": ("input.1", "input.target"),
+    "SoftmaxCrossEntropyWithLogits": ("input.1",),
+    "SparseSoftmaxCrossEntropyWithLogits": ("input.1",),
+    "gather": ("input.2", "input.index"),
+    "gather_d": ("input.2", "input.index"),
+    "gather_elements": ("input.2", "input.index"),
+}
+"""last part of a function's name -> slots of its labels"""
+_TOLD = ("ignore_index", "reduction")
+
+
+class Labels:
+    """What loss functions of the step under way were given."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[Tensor, dict[str, Any]]] = {}
+
+    def note(
+        self,
+        name: str,
+        tensors: list[tuple[str, Tensor]],
+        arguments: str | None,
+        results: list[tuple[str, Tensor]],
+    ) -> None:
+        """An API call has returned."""
+        slots = _LABELS.get(name.rpartition(".")[2])
+        if slots is None or not results or results[0][1]._grad_node is None:
+            return
+        label = next((t for where, t in tensors if where in slots and not t.is_floating_point()), None)
+        if label is not None:
+            given = {
+                key.removeprefix("input."): value for key, value in json.loads(arguments or "{}").items()
+            }
+            told = {key: given[key] for key in _TOLD if key in given}
+            self._of[results[0][1]._grad_node._unique_id()] = label, told
+
+    def behind(self, loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, Any]]:
+        """Slots and tensors of the labels behind ``loss``, and what the loss was told besides."""
+        found: list[Tensor] = []
+        told: dict[str, Any] = {}
+        seen: set[int] = set()
+        todo = [loss._grad_node]
+        while todo and len(seen) < MAX_NODES and self._of:
+            node = todo.pop(0)
+            if node is None or node._unique_id() in seen:
+                continue
+            seen.add(node._unique_id())
+            known = self._of.get(node._unique_id())
+            if known is not None:
+                found.append(known[0])
+                told |= known[1]
+                continue
+            todo += [after for after, _ in node.next_functions]
+        return [("labels" if i == 0 else f"labels.{i}", tensor) for i, tensor in enumerate(found)], told
+
+    def forget(self) -> None:
+        """The step is over."""
+        self._of.clear()

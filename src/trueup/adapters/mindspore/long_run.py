@@ -1,0 +1,148 @@
+"""Changes of a run that a person asks for, without an edit of the program: the learning rate, the batches.
+
+The learning rate is held while an optimizer updates and given back afterwards, so that the program's
+schedule goes its own way. Batches come from ``mindspore.dataset``; a program that reads its data otherwise
+gets its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from mindspore import Parameter, Tensor
+
+from trueup.adapters.batches import BatchChange, ChangedBatches
+
+if TYPE_CHECKING:
+    from trueup.adapters.mindspore.engine import Engine
+
+_current: LongRun | None = None
+_installed: list[bool] = []
+
+
+class LongRun:
+    """What is changed in this process, and how often it was."""
+
+    def __init__(self, engine: Engine) -> None:
+        options = engine.sink.options
+        self.engine = engine
+        self.rate: float | None = options.learning_rate
+        self.batches = self._batches(options.only_batch, options.skip_batch)
+        self.num_updates = 0
+        self.without_rate: str | None = None
+        """class of an optimizer whose rate cannot be held"""
+        self._own: list[tuple[Parameter, Tensor]] = []
+        """rates of the optimizer under way, to be given back"""
+
+    def _batches(self, only: int | None, skip: int | None) -> BatchChange | None:
+        if only is None and skip is None:
+            return None
+        return BatchChange(
+            only=only, skip=skip, is_evaluating=self._is_evaluating, source="mindspore.dataset iterator"
+        )
+
+    def _is_evaluating(self) -> bool:
+        """Whether the program has set its model to evaluation: cells that were never told anything train."""
+        known = [cell for cell in (reference() for reference, _ in self.engine.roots) if cell is not None]
+        return bool(known) and self._were_told and not any(cell.training for cell in known)
+
+    _were_told = False
+
+    def forward(self, *, training: bool, cell: Any) -> None:
+        """A forward of a root begins: the batch last given was for training, or for evaluation."""
+        self._were_told |= bool(cell.training)
+        if self.batches is not None:
+            self.batches.used(training=training)
+
+    def hold(self, optimizer: Any, gradients: Any) -> None:
+        """The optimizer is about to update: the norm it is given is noted, its rate held."""
+        if self.rate is None or self._own:
+            return
+        listed = (
+            [g for g in gradients if isinstance(g, Tensor)] if isinstance(gradients, (tuple, list)) else []
+        )
+        norm = self.engine.summariser.norm(listed) if listed else None
+        if norm is not None:
+            self.engine.sink.scalar("_received_norms", norm, per_microbatch=True)
+        rates = _rates(optimizer)
+        if not rates:
+            self.without_rate = type(optimizer).__name__
+            return
+        for rate in rates:
+            self._own.append((rate, Tensor(rate.asnumpy().copy())))
+            rate.set_data(Tensor(self.rate, rate.dtype))
+        self.num_updates += 1
+        self.engine.sink.scalar("learning_rate", [self.rate] * len(rates))
+
+    def release(self) -> None:
+        """The optimizer has updated: its settings are the program's again."""
+        for rate, own in self._own:
+            rate.set_data(own)
+        self._own = []
+
+    def facts(self) -> dict[str, Any]:
+        """What was changed so far."""
+        changed: dict[str, Any] = {}
+        if self.rate is not None:
+            changed["learning_rate"] = {"rate": self.rate, "updates": self.num_updates}
+        return {**changed, **(self.batches.facts() if self.batches is not None else {})}
+
+    def unkept(self) -> list[str]:
+        """What was asked for and did not happen, once the run is over."""
+        found = []
+        if self.rate is not None and not self.num_updates:
+            found.append("--learning-rate had no effect: no optimizer with a rate to hold updated anything")
+        if self.without_rate is not None:
+            found.append(
+                f"--learning-rate had no effect on {self.without_rate}: a schedule inside it sets its rate"
+            )
+        return found + (self.batches.unkept() if self.batches is not None else [])
+
+
+def _rates(optimizer: Any) -> list[Parameter]:
+    """The parameters an optimizer keeps its rates in; none where a schedule computes them."""
+    if hasattr(optimizer, "param_groups"):
+        found = [group["lr"] for group in optimizer.param_groups]
+    else:
+        rate = getattr(optimizer, "learning_rate", None)
+        found = list(rate) if isinstance(rate, (tuple, list)) else [rate]
+        if getattr(optimizer, "dynamic_lr", False):
+            return []
+    return (
+        list({id(one): one for one in found}.values()) if all(isinstance(o, Parameter) for o in found) else []
+    )
+
+
+def begin(engine: Engine) -> LongRun | None:
+    """What is to be changed under the session's options; None where that is nothing."""
+    global _current
+    run = LongRun(engine)
+    _current = run if run.rate is not None or run.batches is not None else None
+    if run.batches is not None:
+        _watch_datasets()
+    return _current
+
+
+def _watch_datasets() -> None:
+    """Wrap the iterators of every dataset, once a process."""
+    if _installed:
+        return
+    _installed.append(True)
+    from mindspore.dataset import Dataset
+
+    for name in ("create_tuple_iterator", "create_dict_iterator", "__iter__"):
+        original = getattr(Dataset, name)
+        setattr(Dataset, name, _changed(original))
+
+
+def _changed(original: Any) -> Any:
+    @functools.wraps(original)
+    def iterate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        inner = original(self, *args, **kwargs)
+        change = None if _current is None else _current.batches
+        if change is None or isinstance(inner, ChangedBatches):
+            return inner
+        return ChangedBatches(change, self, inner)
+
+    return iterate

@@ -1,0 +1,196 @@
+"""From a tensor to its row of summaries.
+
+On the CPU one C pass over the tensor's own memory; elsewhere the values are brought to the host first,
+because not every device has kernels for the statistics. MindSpore runs operations ahead of Python: asking for
+the memory waits for what is to be written there, and changes nothing of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, Tensor
+
+from trueup.adapters.base import Sink
+from trueup.numerics._native import AVAILABLE, kernels, summarise_by_definition
+from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
+
+_PLAIN_TYPES = (Tensor, Parameter)
+_SPECIAL = {"Float8E4M3FN": "float8_e4m3fn", "Float8E5M2": "float8_e5m2"}
+_NAMES: dict[Any, tuple[int, str, int] | None] = {}
+_DEVICES: dict[Any, str] = {}
+"""what MindSpore calls a device -> ``cpu``, ``ascend`` or ``gpu``"""
+
+Row = int | tuple[int | None, str]
+
+
+def dtype_name(dtype: Any) -> str:
+    """The common name of a MindSpore dtype: ``Float32`` is ``float32``."""
+    return _SPECIAL.get(str(dtype), str(dtype).lower())
+
+
+def _spec(dtype: Any) -> tuple[int, str, int] | None:
+    """Code, name and bytes an element; None for a dtype without statistics."""
+    try:
+        return _NAMES[dtype]
+    except KeyError:
+        name = dtype_name(dtype)
+        spec = DTYPES.get(name)
+        _NAMES[dtype] = found = None if spec is None else (spec.code, name, spec.itemsize)
+        return found
+
+
+class Summariser:
+    """Rows for the tensors of one process."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        options = sink.options
+        self._want = (
+            HAS_STATISTICS
+            | (HAS_DIGEST if options.digest else 0)
+            | (HAS_SKETCH if options.sketch else 0)
+            | (HAS_CRC32 if options.crc32 else 0)
+        )
+        self._dedupe = options.digest
+        self._store_all = options.task.value == "tensor"
+        self._kinds_stored = options.store_values_of
+        self._stores = self._store_all or bool(self._kinds_stored)
+        self._scratch = np.zeros(1, SUMMARY_DTYPE)
+        if not AVAILABLE:
+            sink.limit("the C kernel is not built: summaries are computed in numpy, many times slower")
+
+    def row(self, tensor: Tensor, phase: str, slot: str, kind: str = "module") -> Row:
+        """Row number of the tensor's summary; with a reason where there is none."""
+        spec = _spec(tensor.dtype)
+        if spec is None:
+            return None, f"dtype {dtype_name(tensor.dtype)} is not supported"
+        code, dtype, _ = spec
+        recorder = self._sink.recorder
+        shape = tensor.shape
+        device = _device(tensor)
+        self._summarise(tensor, code, dtype, shape, self._want, recorder.next_address(), device)
+        if self._dedupe and device == "cpu":
+            row = recorder.commit(dtype, shape, None)
+        else:
+            row = recorder.keep(dtype, shape, device, None)
+        if self._stores and (self._store_all or self._wanted(phase, slot, dtype, kind)):
+            self.keep_values(row, tensor, phase, slot)
+        return row
+
+    def _summarise(
+        self,
+        tensor: Tensor,
+        code: int,
+        dtype: str,
+        shape: tuple[int, ...],
+        want: int,
+        address: int,
+        device: str | None = None,
+    ) -> None:
+        if AVAILABLE and (device or _device(tensor)) == "cpu":
+            strides = None if tensor.is_contiguous() else tuple(tensor.stride())
+            pointer = tensor.data_ptr() if tensor.size else 0
+            kernels.summarise(pointer, shape, strides, code, want, address)
+            return
+        values = host_bytes(tensor)
+        if AVAILABLE:
+            kernels.summarise(values.ctypes.data, shape, None, code, want, address)
+        else:
+            array = values.view(DTYPES[dtype].storage).reshape(shape)
+            summary = summarise_by_definition(array, want, dtype)
+            ctypes.memmove(address, summary.tobytes(), SUMMARY_DTYPE.itemsize)
+
+    # -- values ------------------------------------------
+
+    def keep_values(self, row: int, tensor: Tensor, phase: str, slot: str) -> None:
+        """Keep the values of one row, whatever is kept of others."""
+        recorder = self._sink.recorder
+        spec = _spec(tensor.dtype)
+        if spec is None or recorder.has_values(row):
+            return
+        recorder.store_values(row, f"{phase}.{slot}", spec[1], tensor.shape, host_bytes(tensor).data)
+
+    def _wanted(self, phase: str, slot: str, dtype: str, kind: str) -> bool:
+        """Whether the values of this kind are kept where others are not."""
+        kinds = self._kinds_stored
+        if (
+            phase in ("forward", "loss")
+            and "integers" in kinds
+            and DTYPES[dtype].kind in ("int", "uint", "bool")
+        ):
+            return True
+        if phase in ("param", "optimizer"):
+            return "parameter" in kinds
+        if phase == "param_grad":
+            return "parameter" in kinds and slot != "local"
+        of_module = phase in ("forward", "backward", "loss") and kind in ("module", "loss")
+        return of_module and "module" in kinds
+
+    # -- the session's other questions ------------------------------------------
+
+    def end_step(self) -> None:
+        """Nothing is kept from one tensor to the next."""
+
+    def to_host(self) -> None:
+        """Nothing is left on a device."""
+
+    def digest(self, tensors: list[Tensor]) -> int | None:
+        """Order-sensitive digest of several tensors; None without the kernel."""
+        if not AVAILABLE:
+            return None
+        total = 0
+        for tensor in tensors:
+            spec = _spec(tensor.dtype)
+            if spec is None:
+                return None
+            self._summarise(tensor, spec[0], spec[1], tensor.shape, HAS_DIGEST, self._scratch.ctypes.data)
+            total = (total * 0x9E3779B97F4A7C15 + int(self._scratch["digest"][0])) % (1 << 64)
+        return total
+
+    def norm(self, tensors: list[Tensor]) -> float | None:
+        """L2 norm over several tensors together; None where one has no statistics."""
+        total = 0.0
+        for tensor in tensors:
+            spec = _spec(tensor.dtype)
+            if spec is None:
+                return None
+            address = self._scratch.ctypes.data
+            self._summarise(tensor, spec[0], spec[1], tensor.shape, HAS_STATISTICS, address)
+            total += float(self._scratch["l2_norm"][0]) ** 2
+        return math.sqrt(total) if total == total else total
+
+
+def host_bytes(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """The values in row-major order as bytes (uint8) on the host; a copy."""
+    spec = _spec(tensor.dtype)
+    itemsize = 1 if spec is None else spec[2]
+    if tensor.size == 0:
+        return np.zeros(0, np.uint8)
+    if _device(tensor) == "cpu":
+        with mindspore._no_grad():
+            whole = tensor if tensor.is_contiguous() else tensor.contiguous()
+        memory = (ctypes.c_uint8 * (tensor.size * itemsize)).from_address(whole.data_ptr())
+        return np.frombuffer(bytes(memory), np.uint8)
+    values: np.ndarray[Any, Any] = np.ascontiguousarray(tensor.asnumpy()).reshape(-1).view(np.uint8)
+    return values
+
+
+def is_on_host(tensor: Tensor) -> bool:
+    """Whether the values lie in host memory."""
+    return _device(tensor) == "cpu"
+
+
+def _device(tensor: Tensor) -> str:
+    """``cpu``, ``ascend`` or ``gpu``."""
+    told = tensor.device
+    found = _DEVICES.get(told)
+    if found is None:
+        kind = str(told).partition(":")[0].lower()
+        found = _DEVICES[told] = kind if kind in ("ascend", "gpu") else "cpu"
+    return found

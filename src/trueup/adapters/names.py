@@ -1,0 +1,189 @@
+"""What modules and parameters are called: by their place below the root that trains."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trueup.adapters.engine import Frame
+
+
+class NamedModules:
+    """Roots, the names of everything below them, and the table of parameters."""
+
+    MAX_REFRESHES = 8
+    """times a step that all names are looked up anew for a module nobody has registered"""
+
+    def __init__(self) -> None:
+        self.models: list[weakref.ref[Any]] = []
+        """what capture is restricted to; empty: whatever trains"""
+        self.names: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self.parameter_names: dict[int, str] = {}
+        self.roots: list[tuple[weakref.ref[Any], str]] = []
+        self.parameter_table: dict[str, dict[str, Any]] = {}
+        self._trees: dict[int, tuple[tuple[Any, ...], list[tuple[weakref.ref[Any], str]]]] = {}
+        """root -> what it was made of when it was last named, and its parameters"""
+        self._named_in_step: set[int] = set()
+        self._refreshes = 0
+
+    def forget_what_is_named(self) -> None:
+        """A step is over: in the next, roots are looked at anew."""
+        self._named_in_step = set()
+        self._refreshes = 0
+
+    # -- how a framework's things are asked ------------------------------------------
+
+    def modules_below(self, module: Any) -> Iterator[tuple[str, Any]]:
+        """The module itself (under the empty name) and every module below it, by name."""
+        raise NotImplementedError
+
+    def parameters_below(self, module: Any) -> Iterator[tuple[str, Any]]:
+        """Every parameter by name, tied ones under each of their names."""
+        raise NotImplementedError
+
+    def fingerprint(self, module: Any) -> list[int]:
+        """Identities of all modules and parameters below, in a fixed order."""
+        raise NotImplementedError
+
+    def bare(self, module: Any) -> Any:
+        """The model inside a wrapper that only forwards."""
+        raise NotImplementedError
+
+    def class_of(self, module: Any) -> str:
+        """Name of the class the program wrote."""
+        raise NotImplementedError
+
+    def table_row(self, parameter: Any) -> dict[str, Any] | None:
+        """shape, dtype, numel and requires_grad of a parameter; None for one that has no values yet."""
+        raise NotImplementedError
+
+    def content_hash(self, parameter: Any) -> int | None:
+        """Hash of the values whatever their order (``numerics.content``); None for what has none."""
+        raise NotImplementedError
+
+    def failed(self, site: str, error: BaseException) -> None:
+        """An error of ours: noted, never raised into the program."""
+        raise NotImplementedError
+
+    def has_parameters(self, module: Any) -> bool:
+        """Whether the module owns at least one parameter."""
+        return next(self.parameters_below(module), None) is not None
+
+    # -- names ------------------------------------------
+
+    def name_of(self, module: Any, frame: Frame | None, *, recompute: bool) -> str:
+        """Fully qualified name; a module nobody registered is named after its caller and class."""
+        if frame is None and not recompute:
+            return self.root_name(module)
+        name = self._known_name(module)
+        if name is None and self._refreshes < self.MAX_REFRESHES:
+            self._refreshes += 1
+            self._refresh_names()
+            name = self._known_name(module)
+        if name is None:
+            above = frame.name if frame is not None else ""
+            name = f"{above}.<{self.class_of(module)}>".lstrip(".")
+            self.names[id(module)] = weakref.ref(module), name
+        return name
+
+    def _known_name(self, module: Any) -> str | None:
+        """The name it was given, unless what was named has gone and this one took its place in memory."""
+        entry = self.names.get(id(module))
+        return entry[1] if entry is not None and entry[0]() is module else None
+
+    def root_name(self, module: Any) -> str:
+        """Name of a root; its modules and parameters are named anew once a step, because programs replace
+        them."""
+        for reference, name in self.roots:
+            if reference() is module:
+                if id(module) not in self._named_in_step:
+                    self._named_in_step.add(id(module))
+                    self._name_tree(module, name)
+                return name
+        return self._known_name(module) or self._add_root(module)
+
+    def restrict(self, models: list[Any]) -> None:
+        """Capture only inside these models; the first is the main root, whatever trained before."""
+        bare = [self.bare(m) for m in models]
+        self.models = [weakref.ref(m) for m in models]
+        main = next((reference() for reference, name in self.roots if name == ""), None)
+        if bare and main is not bare[0]:
+            self.roots, self.names, self.parameter_names, self._trees = [], {}, {}, {}
+            self._named_in_step.clear()
+            for model in bare:
+                self.root_name(model)
+
+    def _add_root(self, module: Any) -> str:
+        kind = self.class_of(module)
+        inside = {id(m) for _, m in self.modules_below(module)}
+        self.roots = [(r, n) for r, n in self.roots if id(r()) not in inside]
+        main = "" not in (n for _, n in self.roots) and self.has_parameters(module)
+        same = sum(n == kind or n.startswith(f"{kind}#") for _, n in self.roots)
+        name = "" if main else f"{kind}#{same}" if same else kind
+        self.roots.append((weakref.ref(module), name))
+        self._named_in_step.add(id(module))
+        self._name_tree(module, name)
+        return name
+
+    def parameters_of(self, root: Any) -> list[tuple[Any, str]]:
+        """Parameters of a root with their names, tied ones once."""
+        if id(root) not in self._trees:  # a part of a known root, called by itself
+            names = self.parameter_names
+            first: dict[int, tuple[Any, str]] = {}
+            for name, parameter in self.parameters_below(root):
+                first.setdefault(id(parameter), (parameter, names.get(id(parameter), name)))
+            return list(first.values())
+        living = ((reference(), name) for reference, name in self._trees[id(root)][1])
+        return [(parameter, name) for parameter, name in living if parameter is not None]
+
+    def _name_tree(self, module: Any, name: str) -> None:
+        """Note the names of everything below, if anything there has changed since the last time."""
+        print_ = self.fingerprint(module)
+        known = self._trees.get(id(module))
+        if known is not None and known[0] == (name, *print_):
+            return
+        for inner, child in self.modules_below(module):
+            self.names[id(child)] = weakref.ref(child), _joined(name, inner)
+        tied: dict[int, str] = {}
+        own: list[tuple[weakref.ref[Any], str]] = []
+        for inner, parameter in self.parameters_below(module):
+            fqn = _joined(name, inner)
+            first = tied.setdefault(id(parameter), fqn)
+            if first is fqn:
+                own.append((weakref.ref(parameter), fqn))
+            self.parameter_names[id(parameter)] = first
+            self._tabulate(parameter, fqn, first)
+        self._trees[id(module)] = (name, *print_), own
+
+    def _refresh_names(self) -> None:
+        self.roots = [(r, n) for r, n in self.roots if r() is not None]
+        for reference, name in self.roots:
+            module = reference()
+            if module is not None:
+                self._name_tree(module, name)
+
+    def _tabulate(self, parameter: Any, fqn: str, first: str) -> None:
+        if fqn in self.parameter_table:
+            return
+        row = self.table_row(parameter)
+        if row is not None:
+            tied = None if first == fqn else first
+            content = self._content(parameter, fqn, first)
+            self.parameter_table[fqn] = {"fqn": fqn, **row, "tied_to": tied, "content": content}
+
+    def _content(self, parameter: Any, fqn: str, first: str) -> str | None:
+        """Hash of the values whatever their order, hex: pairs weights across implementations."""
+        if first != fqn:
+            return None if first not in self.parameter_table else self.parameter_table[first]["content"]
+        try:
+            found = self.content_hash(parameter)
+        except Exception as error:
+            self.failed(fqn, error)
+            return None
+        return None if found is None else f"{found:016x}"
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix and name else prefix or name

@@ -1,0 +1,57 @@
+"""How modules are set: the plain numbers and words they carry, and a model's own configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+_PLAIN = (bool, int, float, str)
+_LONGEST = 200
+"""characters of a word; a longer one is no setting"""
+
+
+class Settings:
+    """Reads settings, for one framework."""
+
+    def __init__(self, dtypes: tuple[type, ...], *, never: frozenset[str], alike: dict[str, str]) -> None:
+        """``never``: attributes every module has; ``alike``: other names for what goes by torch's."""
+        self._plain = (*_PLAIN, *dtypes)
+        self._dtypes = dtypes
+        self._never = never
+        self._alike = alike
+
+    def of_modules(self, modules: Iterable[tuple[str, Any]], prefix: str) -> dict[str, dict[str, Any]]:
+        """Module fqn -> its plain attributes, modules without any left out."""
+        found = {}
+        for inner, child in modules:
+            plain = {
+                self._alike.get(name, name): self._said(value)
+                for name, value in vars(child).items()
+                if self._is_setting(name, value)
+            }
+            if plain:
+                found[".".join(part for part in (prefix, inner) if part)] = plain
+        return found
+
+    def of_configuration(self, module: Any) -> dict[str, Any]:
+        """The configuration object of a model that has one (``model.config``), as plain values."""
+        config = getattr(module, "config", None)
+        to_dict = getattr(config, "to_dict", None)
+        values = to_dict() if callable(to_dict) else getattr(config, "__dict__", {})
+        return {str(k): self._said(v) for k, v in dict(values).items() if self._is_setting(str(k), v)}
+
+    def _is_setting(self, name: str, value: Any) -> bool:
+        if name.startswith("_") or name in self._never:
+            return False
+        if isinstance(value, str):
+            return len(value) <= _LONGEST
+        if isinstance(value, (tuple, list)):
+            return len(value) <= 16 and all(isinstance(item, _PLAIN) for item in value)
+        return isinstance(value, self._plain)
+
+    def _said(self, value: Any) -> Any:
+        if isinstance(value, self._dtypes):
+            return str(value).removeprefix("torch.").lower()
+        if isinstance(value, float) and value - value != 0:
+            return str(value)
+        return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,80 @@
+"""Call stacks, each distinct one kept once.
+
+A stack's key is its parent module call's stack plus the frames between: three or four frames instead of
+forty. Frames are identified by their code object and instruction; text is made when a stack is first seen.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+from types import CodeType, FrameType
+from typing import Any
+
+_HIDDEN = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    "<frozen runpy>",
+    "<frozen importlib",
+)
+
+_HERE = os.getcwd() + os.sep
+"""a program's own files are named from where it was started, as a person would name them"""
+
+
+class Stacks:
+    """Numbers distinct stacks within a process, and remembers which the step under way has used."""
+
+    def __init__(self, hidden: tuple[str, ...] = ()) -> None:
+        """``hidden``: folders whose frames are left out, besides trueup's own and the import system's."""
+        self._hidden = (*_HIDDEN, *hidden)
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._texts: list[list[str]] = []
+        self._codes: list[CodeType] = []
+        self._used: set[int] = set()
+
+    def number(
+        self, frame: FrameType | None, boundary: CodeType, parent: int | None, stacks: dict[int, list[str]]
+    ) -> int:
+        """Number of the stack from ``frame`` outwards to the next frame of ``boundary``, on top of
+        ``parent``.
+
+        Puts its text into ``stacks`` when this step has not used it yet.
+        """
+        key: tuple[Any, ...] = (parent,)
+        first = frame
+        while frame is not None and (code := frame.f_code) is not boundary:
+            key += (id(code), frame.f_lasti)
+            frame = frame.f_back
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._add(key, first, boundary, parent)
+        if found not in self._used:
+            self._used.add(found)
+            stacks[found] = self._texts[found]
+        return found
+
+    def end_step(self) -> None:
+        """The next step lists its stacks anew, so that each step can be read alone."""
+        self._used = set()
+
+    def _add(
+        self, key: tuple[Any, ...], frame: FrameType | None, boundary: CodeType, parent: int | None
+    ) -> int:
+        lines = []
+        while frame is not None and frame.f_code is not boundary:
+            self._codes.append(frame.f_code)
+            if not frame.f_code.co_filename.startswith(self._hidden):
+                lines.append(_line(frame))
+            frame = frame.f_back
+        if parent is not None:
+            lines += self._texts[parent]
+        self._texts.append(lines)
+        self._numbers[key] = len(self._texts) - 1
+        return len(self._texts) - 1
+
+
+def _line(frame: FrameType) -> str:
+    code = frame.f_code
+    source = linecache.getline(code.co_filename, frame.f_lineno).strip()
+    shown = code.co_filename.removeprefix(_HERE)
+    return f"{shown}:{frame.f_lineno} {code.co_name} | {source}"

@@ -1,0 +1,50 @@
+"""What every kind of recording gives: places, and the arrays that were recorded there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+"""one microbatch of one rank: ``tokens`` (B, T) integers, and where they were recorded ``labels`` and
+``loss_mask`` (B, T), ``attention_mask``, ``position_ids`` and other inputs under their own names"""
+
+TOKENS, LABELS, LOSS_MASK, ATTENTION_MASK = "tokens", "labels", "loss_mask", "attention_mask"
+
+
+class Place(NamedTuple):
+    """Where a batch was read; places sort in the order of a run."""
+
+    step: int
+    microbatch: int
+    rank: int
+
+    def __str__(self) -> str:
+        return f"step {self.step}, microbatch {self.microbatch}, rank {self.rank}"
+
+
+class BatchSource(Protocol):
+    """A recording of batches, whoever made it."""
+
+    @property
+    def path(self) -> Path:
+        """What was opened."""
+
+    @property
+    def ignore_index(self) -> int:
+        """The label that does not count in the loss."""
+
+    @property
+    def places(self) -> list[Place]:
+        """Every microbatch of every rank, in order."""
+
+    def read(self, place: Place) -> Arrays:
+        """The arrays of one place, as they were recorded."""
+
+
+def is_whole(array: NDArray[Any]) -> bool:
+    """Whether it holds integers (a mask of booleans does not)."""
+    return bool(np.issubdtype(array.dtype, np.integer))

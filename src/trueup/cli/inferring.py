@@ -1,0 +1,69 @@
+"""A plan inferred from two sets of weights, which are given to ``matching`` as it reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trueup.errors import ConfigError
+from trueup.numerics.dtypes import DTYPES, float64_from_array
+
+if TYPE_CHECKING:
+    from trueup.weights.plan import ConversionPlan, Values
+    from trueup.weights.weight_set import WeightSet
+
+
+def infer_plan(target: WeightSet, source: WeightSet) -> ConversionPlan:
+    """The plan that values, names and shapes of both sides suggest.
+
+    Raises:
+        ConfigError: nothing of the target was found in the source, or this version cannot infer.
+    """
+    try:
+        matching = import_module("trueup.matching.weights")
+    except ModuleNotFoundError as error:
+        raise ConfigError("plans cannot be inferred yet; give --to NAME or --plan FILE") from error
+    plan: ConversionPlan = matching.infer_plan(_Weights(target, matching), _Weights(source, matching))
+    if not plan.entries:
+        raise ConfigError(
+            f"nothing of {target.path} was found in {source.path}, neither by values nor by names; "
+            "give --to or --plan"
+        )
+    return plan
+
+
+class _Weights:
+    """A ``WeightSet`` as ``matching.weights.WeightTable`` wants it: values as float32 or float64."""
+
+    def __init__(self, weights: WeightSet, matching: Any) -> None:
+        self._weights = weights
+        self._matching = matching
+        self._facts: dict[str, Any] = {}
+
+    def names(self) -> Sequence[str]:
+        """In the order of the file."""
+        return list(self._weights.table)
+
+    def facts(self, name: str) -> Any:
+        """What is known of one weight, from its values."""
+        if name not in self._facts:
+            info, values = self._weights.table[name], self.read(name)
+            first = values.reshape(-1)[0] if values.size else None
+            uniform = float(first) if first is not None and bool((values == first).all()) else None
+            self._facts[name] = self._matching.WeightFacts(
+                shape=info.shape,
+                dtype=info.dtype,
+                content=import_module("trueup.numerics.content").content_hash(values),
+                uniform=uniform,
+            )
+        return self._facts[name]
+
+    def read(self, name: str) -> Values:
+        """Values of one weight; integers and complex numbers as they are."""
+        dtype, values = self._weights.table[name].dtype, self._weights.read(name)
+        if DTYPES[dtype].kind != "float" or dtype in ("float32", "float64"):
+            return values
+        return float64_from_array(values, dtype).astype(np.float32)

@@ -1,0 +1,39 @@
+"""Rows of another tool's dump, put into the frames of docs/trace-format.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+
+def columns_from_rows(rows: list[tuple[Any, ...]], names: Any) -> dict[str, Any]:
+    """The rows turned into named columns."""
+    columns = zip(*rows, strict=True) if rows else ([] for _ in names)
+    return dict(zip(names, columns, strict=True))
+
+
+def frame_from_columns(columns: dict[str, Any], num: int, wanted: pa.Schema) -> pl.DataFrame:
+    """A frame of exactly the ``wanted`` columns; those that are not given are null in all ``num`` rows."""
+    arrays = []
+    for field in wanted:
+        values = columns.get(field.name)
+        if values is None:
+            arrays.append(pa.nulls(num, field.type))
+        elif pa.types.is_dictionary(field.type):
+            arrays.append(pa.array(values, pa.string()).dictionary_encode())
+        else:
+            arrays.append(pa.array(values, field.type))
+    frame = pl.from_arrow(pa.Table.from_arrays(arrays, schema=wanted))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def with_text(frame: pl.DataFrame, name: str, values: dict[int, str]) -> pl.DataFrame:
+    """``frame`` with one more column, where there is anything to put into it."""
+    if not values:
+        return frame
+    return frame.with_columns(
+        pl.Series(name, [values.get(row) for row in range(frame.height)], dtype=pl.String)
+    )

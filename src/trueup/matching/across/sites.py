@@ -1,0 +1,31 @@
+"""Calls by the one line a person reads of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from trueup.matching.tree import Side, Words
+
+
+def site_of(side: Side, words: Words, call: int) -> str:
+    """``layers.0.attn · torch.matmul[1]``: the enclosing module, the function, which of its calls.
+
+    A module, or a weight, is its name.
+    """
+    kind = words.kind[side.kind[call]]
+    name = words.name[side.name[call]] or "(root)"
+    if kind in ("module", "parameter"):
+        return name
+    ordinal = f"[{side.ordinal[call]}]" if side.ordinal[call] > 0 else ""
+    if side.parent[call] < 0:
+        return name + ordinal
+    return f"{words.name[side.name[side.parent[call]]] or '(root)'} · {name}{ordinal}"
+
+
+def sites_of(side: Side, words: Words) -> dict[str, list[int]]:
+    """Site -> its calls, in execution order."""
+    out: dict[str, list[int]] = defaultdict(list)
+    for call in range(side.num_calls):
+        if words.kind[side.kind[call]] != "parameter":
+            out[site_of(side, words, call)].append(call)
+    return out

@@ -1,0 +1,84 @@
+"""What is known of two implementations as wholes before any step is paired: weights and modules.
+
+Only where names do not already match: two runs of one program, or of one model under a few other names, never
+come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from trueup.matching.mapping import NameMap
+from trueup.matching.modules import ModulePairs, pair_modules
+from trueup.matching.weights import Atom, Inferred, TraceWeights, WeightTable, infer
+from trueup.store import StepTables, TraceSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bridge:
+    """Weights and modules of the target with those of the reference."""
+
+    weights: Inferred
+    modules: ModulePairs
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """of the reference's weights"""
+    target_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    calls: Mapping[str, str | None] = field(default_factory=dict)
+    """sites of calls a person paired"""
+    uneven: frozenset[str] = frozenset()
+    """target weights of another size than their one counterpart"""
+
+    def padded(self, atom: Atom) -> bool:
+        """Whether one of the two holds padding besides."""
+        return atom.targets[0] in self.uneven
+
+
+def build_bridge(
+    target: TraceSource | None,
+    reference: TraceSource | None,
+    tables: tuple[StepTables, StepTables],
+    *,
+    rank: int = 0,
+    reference_rank: int = 0,
+    given: NameMap | None = None,
+) -> Bridge:
+    """Weights first, then the modules that hold them.
+
+    Without the traces only names and what the tables say of the weights count.
+    """
+    first = (
+        TraceWeights(target, rank=rank, tables=tables[0] if target is None else None),
+        TraceWeights(reference, rank=reference_rank, tables=tables[1] if reference is None else None),
+    )
+    weights = infer(*first, given=None if given is None else given.weights)
+    sides = [(_modules(t), _sizes(w)) for t, w in zip(tables, first, strict=True)]
+    modules = pair_modules(weights.atoms, sides[0], sides[1], None if given is None else given.modules)
+    shapes = {name: first[1].facts(name).shape for name in first[1].names()}
+    return Bridge(
+        weights=weights,
+        modules=modules,
+        shapes=shapes,
+        target_shapes={name: first[0].facts(name).shape for name in first[0].names()},
+        calls={} if given is None else given.calls,
+        uneven=frozenset(_uneven(weights, *first)),
+    )
+
+
+def _uneven(found: Inferred, target: WeightTable, source: WeightTable) -> list[str]:
+    alone = [(a.targets[0], a.sources[0]) for a in found.atoms if len(a.targets) == len(a.sources) == 1]
+    return [t for t, s in alone if np.prod(target.facts(t).shape) != np.prod(source.facts(s).shape)]
+
+
+def _modules(tables: StepTables) -> list[str]:
+    """Names of called modules, in the order of their first call."""
+    called = tables.calls.filter(pl.col("kind") == "module")["name"].cast(pl.String)
+    return [name for name in called.unique(maintain_order=True).to_list() if name is not None]
+
+
+def _sizes(weights: WeightTable) -> dict[str, int]:
+    facts = {name: weights.facts(name) for name in weights.names()}
+    return {n: int(np.prod(f.shape)) for n, f in facts.items() if f.tied_to is None}

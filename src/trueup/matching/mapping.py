@@ -1,0 +1,74 @@
+"""Pairs a person gives: written by ``trueup match -o``, edited, given back with ``--map``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trueup.errors import ConfigError
+
+VERSION = 1
+ROOT = "(root)"
+"""how the module with the empty name is written"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameMap:
+    """Target name -> reference name; a weight may be made of several. Null: it has no counterpart."""
+
+    modules: Mapping[str, str | None] = field(default_factory=dict)
+    weights: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    calls: Mapping[str, str | None] = field(default_factory=dict)
+    """sites of API calls: ``layers.0.attn · torch.matmul[1]``"""
+
+
+def read_mapping(path: Path) -> NameMap:
+    """A map from its file.
+
+    Raises:
+        ConfigError: no such file, not YAML, or of another form; the message names the place.
+    """
+    import yaml
+
+    try:
+        held = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise ConfigError(f"--map {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--map {path} is not YAML: {error}") from error
+    if not isinstance(held, dict) or held.get("version", VERSION) != VERSION:
+        raise ConfigError(f"--map {path}: expected version: {VERSION} with modules, weights and calls")
+    unknown = sorted(set(held) - {"version", "modules", "weights", "calls", "unmatched", "unsure"})
+    if unknown:
+        raise ConfigError(f"--map {path}: {unknown[0]} is not known; modules, weights and calls are")
+    sections = {name: _section(path, name, held.get(name)) for name in ("modules", "weights", "calls")}
+    for name in ("modules", "calls"):
+        for key, value in sections[name].items():
+            if not (value is None or isinstance(value, str)):
+                raise ConfigError(f"--map {path}: {name}: {key}: one name or null is wanted, not {value!r}")
+    weights = {key: _several(path, key, value) for key, value in sections["weights"].items()}
+    modules = {_name(one): None if two is None else _name(two) for one, two in sections["modules"].items()}
+    return NameMap(modules=modules, weights=weights, calls=sections["calls"])
+
+
+def _name(shown: str) -> str:
+    return "" if shown == ROOT else shown
+
+
+def _section(path: Path, name: str, held: Any) -> dict[str, Any]:
+    if held is None:
+        return {}
+    if not isinstance(held, dict):
+        raise ConfigError(f"--map {path}: {name}: expected `target name: reference name` lines")
+    return {str(key): value for key, value in held.items()}
+
+
+def _several(path: Path, key: str, value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise ConfigError(f"--map {path}: weights: {key}: a name or a list of names is wanted")
+    return tuple(names)

@@ -1,0 +1,8 @@
+"""Which weights of two implementations are the same numbers, and how one is made of the other."""
+
+from __future__ import annotations
+
+from trueup.matching.weights.infer import Atom, Inferred, infer, infer_plan
+from trueup.matching.weights.table import TraceWeights, WeightFacts, WeightTable
+
+__all__ = ["Atom", "Inferred", "TraceWeights", "WeightFacts", "WeightTable", "infer", "infer_plan"]

@@ -1,0 +1,73 @@
+"""What was found for one layer's weights holds for those of another layer that have the same names but for
+numbers: a weight that differs in one layer alone still finds its partner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trueup.matching.names import like
+from trueup.matching.weights.table import WeightTable
+from trueup.weights.plan import Entry
+
+if TYPE_CHECKING:
+    from trueup.matching.weights.infer import Atom, Inferred
+
+BY_ANALOGY = 0.9
+
+
+def by_analogy(target: WeightTable, source: WeightTable, found: Inferred) -> None:
+    """Add the atoms, and their entries, that a weight's like in another layer has."""
+    patterns: dict[str, Atom] = {}
+    for atom in found.atoms:
+        for name in atom.targets:
+            patterns.setdefault(like(name), atom)
+    entries = {entry.target: entry for entry in found.entries}
+    for name in list(found.left_target):
+        if like(name) not in patterns or name not in found.left_target:
+            continue
+        atom = patterns[like(name)]
+        model = next(t for t in atom.targets if like(t) == like(name))
+        renamed = _Renamed(_numbers(model), _numbers(name))
+        targets, sources = (renamed.all(names) for names in (atom.targets, atom.sources))
+        if targets is None or sources is None or not _there(targets, sources, found):
+            continue
+        if not (_alike(target, atom.targets, targets) and _alike(source, atom.sources, sources)):
+            continue
+        found.add(targets, sources, "place", BY_ANALOGY)
+        for old in (entries[t] for t in atom.targets if t in entries):
+            found.entries.append(_entry(old, renamed))
+
+
+def _there(targets: Sequence[str], sources: Sequence[str], found: Inferred) -> bool:
+    return set(targets) <= set(found.left_target) and set(sources) <= set(found.left_source)
+
+
+def _alike(table: WeightTable, old: Sequence[str], new: Sequence[str]) -> bool:
+    return all(table.facts(a).shape == table.facts(b).shape for a, b in zip(old, new, strict=True))
+
+
+class _Renamed:
+    """Names of one layer as those of another; none where a number cannot be told."""
+
+    def __init__(self, old: list[str], new: list[str]) -> None:
+        self._to = dict(zip(old, new, strict=True))
+        self._certain = len(set(old)) == len(old) or all(
+            self._to[a] == b for a, b in zip(old, new, strict=True)
+        )
+
+    def one(self, name: str) -> str:
+        return ".".join(self._to.get(part, part) if part.isdigit() else part for part in name.split("."))
+
+    def all(self, names: Sequence[str]) -> list[str] | None:
+        return [self.one(name) for name in names] if self._certain else None
+
+
+def _numbers(name: str) -> list[str]:
+    return [part for part in name.split(".") if part.isdigit()]
+
+
+def _entry(old: Entry, renamed: _Renamed) -> Entry:
+    pieces = tuple(replace(piece, source=renamed.one(piece.source)) for piece in old.pieces)
+    return replace(old, target=renamed.one(old.target), pieces=pieces, how="name", confidence=BY_ANALOGY)

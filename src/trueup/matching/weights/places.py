@@ -1,0 +1,165 @@
+"""Weights whose content says nothing (norms of ones, biases of zeros), by where they stand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trueup.errors import ConfigError
+from trueup.matching.families import common_weights, weight_kind
+from trueup.matching.weights.table import WeightTable
+from trueup.weights.plan import Entry, Permute, Piece, Reshape, Slice, made
+
+if TYPE_CHECKING:
+    from trueup.matching.weights.infer import Inferred
+
+BY_SIBLING, BY_NAME, BY_NEIGHBOURS = 0.95, 0.9, 0.8
+Found = Iterator[tuple[Entry, str]]
+
+
+def by_siblings(target: WeightTable, source: WeightTable, found: Inferred) -> Found:
+    """A bias beside a weight whose pieces are known: the same pieces of the biases beside them."""
+    entries = {entry.target: entry for entry in found.entries}
+    owned: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries.values():
+        owned[_owner(entry.target)].append(entry)
+    theirs = {(_owner(name), weight_kind(name)): name for name in found.left_source}
+    for name in list(found.left_target):
+        for entry in owned[_owner(name)]:
+            made_alike = _alike(name, entry, theirs)
+            if made_alike is not None and _fits(made_alike, target, source):
+                yield made_alike, "place"
+                break
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _alike(name: str, entry: Entry, theirs: dict[tuple[str, str], str]) -> Entry | None:
+    """The entry of a vector beside a matrix: rows move as the matrix's do."""
+    kind = weight_kind(name)
+    pieces = []
+    for piece in entry.pieces:
+        beside = theirs.get((_owner(piece.source), kind))
+        steps = _of_rows(piece)
+        if beside is None or steps is None:
+            return None
+        pieces.append(Piece(source=beside, steps=steps))
+    if entry.join == "stack" or entry.steps:
+        return None
+    return Entry(
+        target=name,
+        pieces=tuple(pieces),
+        join=entry.join,
+        padding=entry.padding,
+        how="name",
+        confidence=BY_SIBLING,
+    )
+
+
+def _of_rows(piece: Piece) -> tuple[Reshape | Permute | Slice, ...] | None:
+    """Steps on a matrix as steps on a vector beside it; None where they touch its columns."""
+    out: list[Reshape | Permute | Slice] = []
+    for step in piece.steps:
+        if isinstance(step, Slice) and step.dim == 0:
+            out.append(step)
+        elif isinstance(step, Reshape):
+            out.append(Reshape(shape=step.shape[:-1]))
+        elif isinstance(step, Permute) and len(step.dims) > 2 and step.dims[-1] == len(step.dims) - 1:
+            out.append(Permute(dims=step.dims[:-1]))
+        elif not (isinstance(step, Permute) and step.dims == (1, 0)):
+            return None
+    return tuple(out)
+
+
+def _fits(entry: Entry, target: WeightTable, source: WeightTable) -> bool:
+    """Whether the pieces give the target's shape, and do not plainly hold something else."""
+
+    def blank(name: str) -> np.ndarray:
+        return np.broadcast_to(np.float32(0), source.facts(name).shape)
+
+    mine = target.facts(entry.target)
+    for piece in entry.pieces:
+        theirs = source.facts(piece.source)
+        if None not in (mine.uniform, theirs.uniform) and mine.uniform != theirs.uniform:
+            return False
+        if len(entry.pieces) == 1 and (mine.uniform is None) != (theirs.uniform is None) and mine.content:
+            return False
+    try:
+        return made(entry, blank).shape == mine.shape
+    except ConfigError:
+        return False
+
+
+def by_names(target: WeightTable, source: WeightTable, found: Inferred) -> Found:
+    """The same common name where both sides' families are known; fused ones where their order is plain."""
+    ours, theirs = common_weights(target.names()), common_weights(source.names())
+    by_part = {
+        (whole, weight_kind(name)): name
+        for name, common in theirs.items()
+        if not common.parts
+        for whole in common.wholes
+    }
+    for name in list(found.left_target):
+        if name not in ours or ours[name].parts:
+            continue
+        other = by_part.get((ours[name].name, weight_kind(name)))
+        if other is None or other not in found.left_source:
+            continue
+        entry = _one_of(name, other, target, source, BY_NAME)
+        if entry is not None:
+            yield entry, "name"
+
+
+def _one_of(
+    name: str, other: str, target: WeightTable, source: WeightTable, confidence: float
+) -> Entry | None:
+    """An entry of one piece: as it is, or transposed where the shape says so."""
+    mine, theirs = target.facts(name), source.facts(other)
+    if mine.content and theirs.content and mine.content != theirs.content and mine.uniform != theirs.uniform:
+        return None
+    for steps in ((), (Permute(dims=(1, 0)),)) if len(theirs.shape) == 2 else ((),):
+        entry = Entry(
+            target=name, pieces=(Piece(source=other, steps=steps),), how="name", confidence=confidence
+        )
+        if _fits(entry, target, source):
+            return entry
+    return None
+
+
+def by_neighbours(target: WeightTable, source: WeightTable, found: Inferred) -> Found:
+    """The only weight of its shape, kind and one value between two weights that are paired, on both sides."""
+    atom_t = {name: k for k, atom in enumerate(found.atoms) for name in atom.targets}
+    atom_s = {name: k for k, atom in enumerate(found.atoms) for name in atom.sources}
+    here = _between(target, target.names(), atom_t)
+    there = _between(source, source.names(), atom_s)
+    for place, names in here.items():
+        others = there.get(place, [])
+        if len(names) == len(others) == 1:
+            entry = _one_of(names[0], others[0], target, source, BY_NEIGHBOURS)
+            if entry is not None:
+                yield entry, "place"
+
+
+Place = tuple[int, int, tuple[int, ...], float | None, str]
+
+
+def _between(table: WeightTable, names: Sequence[str], atoms: dict[str, int]) -> dict[Place, list[str]]:
+    out: dict[Place, list[str]] = defaultdict(list)
+    after, following = -1, {}
+    for name in reversed(names):
+        following[name] = after
+        after = atoms.get(name, after)
+    before = -1
+    for name in names:
+        if name not in atoms:
+            facts = table.facts(name)
+            kind = weight_kind(name)
+            place = before, following[name], tuple(sorted(facts.shape)), facts.uniform, kind
+            out[place].append(name)
+        before = atoms.get(name, before)
+    return out

@@ -1,0 +1,160 @@
+"""Two sets of weights compared, pair by pair, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from trueup.errors import ConfigError, NothingCompared
+from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.pair import PairMetrics, compare_pair
+from trueup.weights.weight_set import WeightInfo, WeightSet, same_bits
+
+
+class PairStatus(str, Enum):
+    """What is found of one pair, best first."""
+
+    EQUAL = "equal"
+    """bits equal"""
+    SAME_VALUES = "same_values"
+    """dtypes differ, every value is equal"""
+    ROUNDED = "rounded"
+    """dtypes differ, and no value by more than rounding to them"""
+    WITHIN_TOLERANCE = "within_tolerance"
+    """no value differs by more than the tolerance asked for"""
+    DIFFERENT = "different"
+    UNDECIDED = "undecided"
+    """shapes differ, or the dtypes cannot be compared"""
+
+
+AGREEING = (PairStatus.EQUAL, PairStatus.SAME_VALUES, PairStatus.ROUNDED, PairStatus.WITHIN_TOLERANCE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightPair:
+    """One weight of the target and what the reference has for it. ``metrics`` is None where bits are equal or
+    nothing could be compared; ``reason`` says what a status alone does not."""
+
+    name: str
+    status: PairStatus
+    target: WeightInfo
+    reference: WeightInfo
+    metrics: PairMetrics | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightComparison:
+    """All pairs, and the weights that have no partner."""
+
+    pairs: tuple[WeightPair, ...]
+    only_target: tuple[str, ...]
+    only_reference: tuple[str, ...]
+    rtol: float
+    atol: float
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many pairs have each status."""
+        return {status.value: sum(pair.status is status for pair in self.pairs) for status in PairStatus}
+
+    def exit_code(self, *, allow_unmatched: bool = False) -> int:
+        """0: all agree. 1: some differ. 2: none differs, but a pair is undecided or a weight unmatched."""
+        statuses = {pair.status for pair in self.pairs}
+        if PairStatus.DIFFERENT in statuses:
+            return 1
+        unmatched = (self.only_target or self.only_reference) and not allow_unmatched
+        return 2 if PairStatus.UNDECIDED in statuses or unmatched else 0
+
+
+def compare_weights(
+    target: WeightSet, reference: WeightSet, *, rtol: float = 0.0, atol: float = 0.0
+) -> WeightComparison:
+    """Compare weights of the same name; a reference of other names is first put through a plan.
+
+    Args:
+        rtol: relative tolerance, as a factor of the reference's value; 0: bits, or rounding across dtypes.
+        atol: absolute tolerance.
+
+    Raises:
+        NothingCompared: no name is on both sides.
+        ConfigError: a negative tolerance.
+    """
+    if not (rtol >= 0 and atol >= 0):
+        raise ConfigError(f"--rtol {rtol:g} --atol {atol:g}: numbers from 0 are wanted")
+    names = [name for name in target.table if name in reference.table]
+    if not names:
+        raise NothingCompared(
+            f"no weight of {target.path} ({_some(target)}) has the name of one of {reference.path} "
+            f"({_some(reference)}); pair them with --by map, --by values or --plan"
+        )
+    pairs = tuple(_pairs(names, target, reference, rtol, atol))
+    if all(pair.status is PairStatus.UNDECIDED for pair in pairs):
+        raise NothingCompared(f"not one pair could be compared; {pairs[0].name}: {pairs[0].reason}")
+    return WeightComparison(
+        pairs=pairs,
+        only_target=tuple(name for name in target.table if name not in reference.table),
+        only_reference=tuple(name for name in reference.table if name not in target.table),
+        rtol=rtol,
+        atol=atol,
+    )
+
+
+def _some(weights: WeightSet) -> str:
+    return ", ".join(list(weights.table)[:2]) + ", ..."
+
+
+def _pairs(
+    names: Sequence[str], target: WeightSet, reference: WeightSet, rtol: float, atol: float
+) -> Iterator[WeightPair]:
+    for name in names:
+        mine, theirs = target.table[name], reference.table[name]
+        status, metrics, reason = PairStatus.UNDECIDED, None, _not_comparable(mine, theirs)
+        if not reason:
+            actual, expected = target.read(name), reference.read(name)
+            if mine.dtype == theirs.dtype and same_bits(actual, expected):
+                status = PairStatus.EQUAL
+            else:
+                status, metrics = _judged(actual, expected, mine.dtype, theirs.dtype, rtol, atol)
+        yield WeightPair(
+            name=name, status=status, target=mine, reference=theirs, metrics=metrics, reason=reason
+        )
+
+
+def _not_comparable(target: WeightInfo, reference: WeightInfo) -> str:
+    if target.shape != reference.shape:
+        turned = target.shape == reference.shape[::-1]
+        hint = "; is one the other transposed?" if turned else ""
+        return f"shape {list(target.shape)} against {list(reference.shape)}{hint}"
+    kinds = DTYPES[target.dtype].kind, DTYPES[reference.dtype].kind
+    if (kinds[0] == "complex") != (kinds[1] == "complex"):
+        return f"{target.dtype} against {reference.dtype}"
+    return ""
+
+
+def _judged(
+    actual: Any, expected: Any, actual_dtype: str, expected_dtype: str, rtol: float, atol: float
+) -> tuple[PairStatus, PairMetrics]:
+    """The status of two weights whose bits are not equal.
+
+    Across dtypes each side may be off by its own unit roundoff u and, below the smallest normal s, by u s.
+    """
+    a, b = DTYPES[actual_dtype], DTYPES[expected_dtype]
+    across = actual_dtype != expected_dtype
+    bound = (a.eps + b.eps, a.eps * a.smallest_normal + b.eps * b.smallest_normal) if across else (rtol, atol)
+    metrics = compare_pair(actual, expected, actual_dtype, expected_dtype, rtol=bound[0], atol=bound[1])
+    if across and metrics.num_bits_different == 0:
+        return PairStatus.SAME_VALUES, metrics
+    if across and _all_within(metrics):
+        return PairStatus.ROUNDED, metrics
+    if across and (rtol or atol):
+        metrics = compare_pair(actual, expected, actual_dtype, expected_dtype, rtol=rtol, atol=atol)
+    if (rtol or atol) and _all_within(metrics):
+        return PairStatus.WITHIN_TOLERANCE, metrics
+    return PairStatus.DIFFERENT, metrics
+
+
+def _all_within(metrics: PairMetrics) -> bool:
+    return metrics.num_nonfinite_mismatch == 0 and not metrics.fraction_above

@@ -1,0 +1,122 @@
+"""From what a person asks for to a plan: which names, which layout, how large a vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trueup.errors import ConfigError
+from trueup.weights.applying import apply_plan, misfits, unused_sources
+from trueup.weights.conventions import FRAMEWORKS, plan_to_framework
+from trueup.weights.inverse import inverse
+from trueup.weights.layouts import Heads
+from trueup.weights.mapping import plan_from_maps
+from trueup.weights.model_config import heads_beside
+from trueup.weights.plan import ConversionPlan, Entry, Piece
+from trueup.weights.plan_file import read_plan
+from trueup.weights.vocabulary import with_padded_vocabulary
+from trueup.weights.weight_set import WeightSet
+
+Infer = Callable[[WeightSet, WeightSet], ConversionPlan]
+"""target, source -> plan; ``matching.weights.infer_plan``, handed in because weights lie below matching"""
+
+_NAMED = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """What is asked for. At most one of ``to`` and ``plan``; with neither, ``like`` says, or names stay.
+
+    Attributes:
+        to: a family of naming maps, or ``torch`` or ``mindspore``; None: as ``plan`` or ``like`` say.
+        source_family: family of the source; None: the one whose map reads it. No effect without a family in
+            ``to``.
+        plan: a plan file.
+        turned_round: the plan is of the other direction; ``like`` then gives the weights it once began with.
+        like: weights whose names and shapes the result must have.
+        heads: attention heads; None: as a configuration beside the source says.
+        pad_vocabulary: make the vocabulary a multiple of this; None: leave it.
+        allow_unmatched: source weights that go nowhere, or wanted ones that nothing makes, are no error.
+    """
+
+    to: str | None = None
+    source_family: str | None = None
+    plan: Path | None = None
+    turned_round: bool = False
+    like: WeightSet | None = None
+    heads: Heads | None = None
+    pad_vocabulary: int | None = None
+    allow_unmatched: bool = False
+
+
+def plan_conversion(source: WeightSet, asked: Conversion, *, infer: Infer | None = None) -> ConversionPlan:
+    """The plan for ``asked``; it fits the source, and the target where one is given.
+
+    Raises:
+        ConfigError: options that contradict each other, no plan leads there, or weights are left over on
+            either side; says which.
+    """
+    _check(asked)
+    plan = _plan(source, asked, infer)
+    made = apply_plan(plan, source)
+    if asked.pad_vocabulary is not None:
+        plan = with_padded_vocabulary(plan, made.table, asked.pad_vocabulary)
+        made = apply_plan(plan, source)
+    if not asked.allow_unmatched:
+        left = unused_sources(plan, source.table)
+        _complain(left, f"{source.path}: no entry of the plan takes")
+        if asked.like is not None:
+            wanted = {name: info.shape for name, info in asked.like.table.items()}
+            _complain(misfits(made.table, wanted), f"the result does not fit {asked.like.path}:")
+    return plan
+
+
+def _check(asked: Conversion) -> None:
+    if asked.to is not None and asked.plan is not None:
+        raise ConfigError(f"--to {asked.to} and --plan {asked.plan}: one of them, or neither")
+    if asked.turned_round and (asked.plan is None or asked.like is None):
+        raise ConfigError("--inverse needs --plan FILE and --like ORIGINAL, the weights that plan began with")
+
+
+def _complain(what: list[str], beginning: str) -> None:
+    if what:
+        more = f"; and {len(what) - _NAMED} more" if len(what) > _NAMED else ""
+        raise ConfigError(f"{beginning} {'; '.join(what[:_NAMED])}{more}. --allow-unmatched goes on without")
+
+
+def _plan(source: WeightSet, asked: Conversion, infer: Infer | None) -> ConversionPlan:
+    if asked.plan is not None:
+        plan = read_plan(asked.plan)
+        if asked.turned_round and asked.like is not None:
+            return inverse(plan, {name: info.shape for name, info in asked.like.table.items()})
+        return plan
+    if asked.to in FRAMEWORKS:
+        return plan_to_framework(source.table, asked.to)
+    if asked.to is not None:
+        heads = asked.heads or heads_beside(source.path)
+        return plan_from_maps(
+            source.table,
+            to=asked.to,
+            source_family=asked.source_family,
+            heads=heads,
+            whole=not asked.allow_unmatched,
+        )
+    if asked.like is not None:
+        if infer is None:
+            raise ConfigError("this installation cannot infer a plan from --like; give --to or --plan")
+        return infer(asked.like, source)
+    return kept(source)
+
+
+def kept(source: WeightSet) -> ConversionPlan:
+    """The plan that leaves every weight as it is."""
+    entries = tuple(Entry(target=name, pieces=(Piece(source=name),)) for name in source.table)
+    return ConversionPlan(entries=entries)
+
+
+def merged(given: Heads, found: Heads) -> Heads:
+    """What a person gave, with the rest as found; key/value heads are found only with their query heads."""
+    if given.num_heads is None:
+        return replace(found, num_kv_heads=given.num_kv_heads or found.num_kv_heads)
+    return given

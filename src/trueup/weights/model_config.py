@@ -1,0 +1,54 @@
+"""Attention heads as the configuration beside the weights says them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trueup.store import layout
+from trueup.weights.layouts import Heads
+
+_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_KV_HEADS = ("num_key_value_heads", "num_query_groups", "n_kv_heads", "n_kv_head")
+
+
+def heads_beside(path: Path) -> Heads:
+    """The heads of the model whose weights are at ``path``, from ``config.json`` beside them or from a trace.
+
+    Unknown where nothing says it; a file that cannot be read counts as none.
+    """
+    for config in _configurations(path):
+        if (num := _number(config, _HEADS)) is not None:
+            return Heads(num_heads=num, num_kv_heads=_number(config, _KV_HEADS))
+    return Heads()
+
+
+def _configurations(path: Path) -> Iterator[dict[str, Any]]:
+    folder = path if path.is_dir() else path.parent
+    files = [folder / "config.json"]
+    if (folder / layout.MANIFEST).is_file():
+        files += sorted(folder.glob("ranks/rank_*.json"))[:1]
+    for file in files:
+        try:
+            plain = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(plain, dict):
+            yield from _within(plain)
+
+
+def _within(plain: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A configuration and those it holds (the text part of a model; one a root of a trace)."""
+    yield plain
+    for key in ("text_config", "configuration"):
+        below = plain.get(key)
+        if isinstance(below, dict):
+            yield below
+            yield from (value for value in below.values() if isinstance(value, dict))
+
+
+def _number(config: dict[str, Any], keys: tuple[str, ...]) -> int | None:
+    found = next((config[key] for key in keys if type(config.get(key)) is int), None)
+    return found if found else None

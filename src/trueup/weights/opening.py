@@ -1,0 +1,95 @@
+"""Tells what kind of weights a path is, by its content; the suffix is only a hint in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trueup.errors import WeightsError
+from trueup.store import layout
+from trueup.weights import ckpt_file, npy_folder, safetensors_file, torch_file
+from trueup.weights.several import SeveralFiles
+from trueup.weights.weight_set import WeightSet
+
+_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
+_SUFFIXES = (("*.safetensors",), ("*.ckpt",), ("*.bin", "*.pth", "*.pt"))
+"""of files that make a folder of weights; the first kind that is there is taken"""
+_BELOW = ("", "rank_*/")
+_NO_WEIGHTS = ("optimizer*", "scheduler*", "training_args*", "rng_state*")
+_KINDS = (
+    "safetensors, a MindSpore .ckpt, a file of torch.save, .npy files, a Hugging Face folder, a trueup trace"
+)
+
+
+def open_weights(path: Path) -> WeightSet:
+    """The weights at ``path``, whatever it is.
+
+    Args:
+        path: a safetensors, .ckpt, .pth, .pt or .bin file; a folder of them (Hugging Face, shards, one a
+            rank); a folder of .npy files; or a trueup trace, which gives its initial weights.
+
+    Example:
+        >>> open_weights(Path("model.ckpt")).table          # doctest: +SKIP
+        {'embedding.weight': WeightInfo(...), ...}
+
+    Raises:
+        WeightsError: nothing there, nothing that is read here, or damaged; says which.
+        TraceError: a trace that cannot be read.
+        ConfigError: the file needs PyTorch, which is not installed.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise WeightsError(f"no such file or folder: {path}")
+    if path.is_dir():
+        return _open_folder(path)
+    if path.name == layout.MANIFEST or path.name.endswith(".index.json"):
+        return _open_folder(path.parent)
+    return _open_file(path)
+
+
+def _open_file(path: Path) -> WeightSet:
+    try:
+        with path.open("rb") as file:
+            start = file.read(64)
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not start:
+        raise WeightsError(f"{path} is empty; was it written to the end?")
+    if start.startswith((_ZIP, _PICKLE)):
+        return torch_file.TorchFile(path)
+    if safetensors_file.looks_like_safetensors(start):
+        return safetensors_file.read_safetensors(path)
+    if ckpt_file.looks_like_ckpt(start):
+        return ckpt_file.read_ckpt(path)
+    if start.startswith(b"\x93NUMPY"):
+        raise WeightsError(f"{path} is one array without a name; give its folder")
+    raise WeightsError(f"{path} is no file of weights that is read here ({_KINDS})")
+
+
+def _open_folder(path: Path) -> WeightSet:
+    if (path / layout.MANIFEST).is_file():
+        from trueup.weights.trace_weights import TraceWeights
+
+        return TraceWeights(path)
+    if (path / safetensors_file.INDEX).is_file():
+        return safetensors_file.read_folder(path)
+    if (path / torch_file.INDEX).is_file():
+        names = dict.fromkeys(safetensors_file.read_index(path / torch_file.INDEX).values())
+        return _several(path, [path / name for name in names], torch_file.TorchFile)
+    for suffixes in _SUFFIXES:
+        if files := _files(path, suffixes):
+            return _several(path, files, _open_file)
+    if any(path.rglob("*.npy")):
+        return npy_folder.NpyFolder(path)
+    there = ", ".join(sorted(child.name for child in path.iterdir())[:8]) or "nothing"
+    raise WeightsError(f"{path} holds no weights that are read here ({_KINDS}); found {there}")
+
+
+def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
+    found = {p for below in _BELOW for suffix in suffixes for p in folder.glob(below + suffix) if p.is_file()}
+    return sorted(p for p in found if not any(p.match(pattern) for pattern in _NO_WEIGHTS))
+
+
+def _several(path: Path, files: Sequence[Path], read: Callable[[Path], WeightSet]) -> WeightSet:
+    parts = [read(file) for file in files]
+    return parts[0] if len(parts) == 1 else SeveralFiles(path, parts)

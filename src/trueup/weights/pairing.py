@@ -1,0 +1,54 @@
+"""Two sets of weights brought to the same names, so that they can be compared."""
+
+from __future__ import annotations
+
+from trueup.errors import ConfigError
+from trueup.weights.applying import apply_plan
+from trueup.weights.conventions import FRAMEWORKS, plan_to_framework
+from trueup.weights.layouts import Heads
+from trueup.weights.mapping import family_of, plan_from_maps
+from trueup.weights.weight_set import WeightSet
+
+
+def renamed_by_map(target: WeightSet, reference: WeightSet, heads: Heads) -> tuple[WeightSet, str]:
+    """``reference`` as the target's family or framework names it, and a sentence on what was done.
+
+    Raises:
+        ConfigError: no map leads from one to the other.
+    """
+    families = family_of(target.table), family_of(reference.table)
+    if families[0] and families[1] and families[0] != families[1]:
+        plan = plan_from_maps(
+            reference.table, to=families[0], source_family=families[1], heads=heads, whole=False
+        )
+        return apply_plan(plan, reference), f"paired by the maps {families[1]} and {families[0]}"
+    best, most = "", 0
+    for framework in FRAMEWORKS:
+        made = plan_to_framework(reference.table, framework)
+        common = sum(entry.target in target.table for entry in made.entries)
+        if common > most:
+            best, most = framework, common
+    if not best:
+        raise ConfigError(
+            f"no naming map leads from {reference.path} to {target.path}; use --by values, or give --plan"
+        )
+    plan = plan_to_framework(reference.table, best)
+    return apply_plan(plan, reference), f"paired by {best}'s names"
+
+
+def most_common(target: WeightSet, reference: WeightSet, heads: Heads) -> tuple[WeightSet, str]:
+    """``reference`` as it is, or where most names are on one side alone, as maps name it."""
+    common = _num_common(target, reference)
+    if 2 * common >= max(len(target.table), len(reference.table)):
+        return reference, ""
+    try:
+        renamed, told = renamed_by_map(target, reference, heads)
+    except ConfigError:
+        if not common:
+            raise
+        return reference, ""
+    return (renamed, told) if _num_common(target, renamed) > common else (reference, "")
+
+
+def _num_common(target: WeightSet, reference: WeightSet) -> int:
+    return sum(name in reference.table for name in target.table)

@@ -1,0 +1,138 @@
+"""Lists of ptdbg_ascend: text is read, a pickle never."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.importers.dumps import rows
+from trueup.errors import TraceError
+from trueup.importers import open_trace
+
+LINES: list[list[Any]] = [
+    ["Torch_relu_0_forward_input.0", 1, [], "torch.float32", [2, 2], [3.0, -1.0, 0.5]],
+    ["Torch_relu_0_forward_output", 1, [], "torch.float32", [2, 2], [3.0, 0.0, 0.75]],
+    ["Torch_relu_0_forward_stack_info", [["train.py", "12", "step", "y = torch.relu(x)"]]],
+    ["Tensor___getitem___3_forward_input.1.0", 1, [], "<class 'int'>", "[]", [7, 7, 7]],
+    ["Tensor___getitem___3_forward_output", 1, [], "torch.int64", [4], [9.0, 0.0, 4.0]],
+    ["Torch_relu_0_backward_input.0", 1, [], "torch.float32", [2, 2], [1.0, 1.0, 1.0]],
+    ["Torch_relu_0_backward_output.0", 1, [], "torch.float32", [2, 2], [1.0, 0.0, 0.5]],
+    ["Functional_dropout_0_forward_output", 1, [], "torch.bool", [0], [[], [], []]],
+]
+
+
+def write(file: Path, lines: list[Any] = LINES) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+    return file
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(TraceError) as caught:
+        open_trace(path).read(0, 0)
+    return str(caught.value)
+
+
+def test_calls_tensors_and_lines_of_code(tmp_path: Path) -> None:
+    tables = open_trace(write(tmp_path / "api_stack_dump.pkl")).read(0, 0)
+    entered, returned = rows(tables, "torch.relu")
+    assert (entered["slot"], entered["maximum"], entered["mean"], entered["shape"]) == (
+        "input.0",
+        3.0,
+        0.5,
+        [2, 2],
+    )
+    assert (returned["slot"], returned["l2_norm"]) == ("output.0", None)
+    arriving, sent = rows(tables, "torch.relu", phase="backward")
+    assert (arriving["slot"], arriving["mean"]) == ("output.0", 1.0)
+    assert (sent["slot"], sent["mean"]) == ("input.0", 0.5)
+    (empty,) = rows(tables, "torch.nn.functional.dropout")
+    assert (empty["maximum"], empty["numel"]) == (None, 0)
+    assert json.loads(tables.calls["arguments"].drop_nulls()[0]) == {"input.1.0": 7}
+    assert tables.stacks["frames"].to_list() == [["train.py:12 step | y = torch.relu(x)"]]
+
+
+def test_steps_ranks_and_values(tmp_path: Path) -> None:
+    for step, rank in ((0, 0), (0, 1), (4, 0)):
+        file = write(tmp_path / f"all_v2.0/step{step}/rank{rank}/api_stack_dump.pkl")
+    values = file.with_suffix("")
+    values.mkdir()
+    np.save(values / "Torch_relu_0_forward_output.npy", np.ones((2, 2), np.float32))
+    for path in (tmp_path, tmp_path / "all_v2.0"):
+        dump = open_trace(path)
+        assert dump.steps() == {0: [0, 1], 4: [0]}
+        assert dump.manifest["task"] == "tensor"
+    entered, returned = rows(dump.read(4, 0), "torch.relu")
+    assert dump.tensor(4, 0, entered) is None
+    stored = dump.tensor(4, 0, returned)
+    assert stored is not None
+    assert stored.shape == (2, 2)
+    with pytest.raises(TraceError, match="no step 1 of rank 0"):
+        dump.read(1, 0)
+
+
+class _Hostile:
+    def __init__(self, witness: Path) -> None:
+        self._witness = witness
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._witness),)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_hostile_pickle_does_nothing(tmp_path: Path, protocol: int) -> None:
+    witness = tmp_path / "witness"
+    hostile = pickle.dumps([_Hostile(witness)], protocol)
+    file = tmp_path / "run/api_stack_dump.pkl"
+    file.parent.mkdir()
+    file.write_bytes(hostile)
+    assert "can execute code" in refusal(file)
+    assert "can execute code" in refusal(file.parent)
+    file.write_bytes(json.dumps(LINES[0]).encode() + b"\n" + hostile)
+    assert "line 2" in refusal(file) or "no line of" in refusal(file)
+    assert not witness.exists()
+    pickle.loads(hostile)
+    assert witness.exists(), "this pickle is one that acts"
+
+
+def test_a_plain_pickle_is_refused_as_well(tmp_path: Path) -> None:
+    file = tmp_path / "api_stack_dump.pkl"
+    file.write_bytes(pickle.dumps(LINES))
+    assert "can execute code" in refusal(file)
+    assert "Pickles are not read" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('["Torch_relu_0_forward_input.0", 1, [], "torch.fl', "not a JSON list"),
+        ('["loss", 1.0]', "begins with a name such as"),
+        ("[]", "begins with a name such as"),
+        ('["Torch_relu_0_forward_input.0", 1]', "a dtype, a shape"),
+        (
+            '["Torch_relu_0_forward_input.0", 1, [], "torch.float32", "many", [1, 1, 1]]',
+            "the shape is 'many'",
+        ),
+        ("[" * 100_000, "not a JSON list"),
+    ],
+)
+def test_damaged_lines_are_named(tmp_path: Path, line: str, words: str) -> None:
+    file = write(tmp_path / "api_stack_dump.pkl", LINES[:2])
+    file.write_text(f"{file.read_text()}{line}\n")
+    message = refusal(file)
+    assert f"{file}, line 3" in message
+    assert words in message
+
+
+def test_an_empty_list_and_several_of_one_rank(tmp_path: Path) -> None:
+    file = write(tmp_path / "rank0/api_stack_dump.pkl")
+    (tmp_path / "rank0/all_dump.pkl").write_text("")
+    assert "several dumps of one rank" in refusal(tmp_path)
+    file.unlink()
+    assert "is empty" in refusal(tmp_path)

@@ -1,0 +1,66 @@
+"""The weights of the Hugging Face model under the names and in the layouts of the others, moved by hand."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tests.matching.implementations.sizes import Sizes
+
+Weights = dict[str, Tensor]
+
+
+def for_megatron(weights: Weights, sizes: Sizes) -> Weights:
+    """Query heads beside the key and value head of their group; the vocabulary padded with zeros."""
+    made = {}
+    missing = -sizes.vocab_size % 64
+    pad = torch.zeros(missing, sizes.hidden_size)
+    made["embedding.word_embeddings.weight"] = torch.cat([weights["model.embed_tokens.weight"], pad])
+    made["output_layer.weight"] = torch.cat([weights["lm_head.weight"], pad])
+    made["decoder.final_layernorm.weight"] = weights["model.norm.weight"]
+    for i in range(sizes.num_layers):
+        old, new = f"model.layers.{i}.", f"decoder.layers.{i}."
+        q, k, v = (weights[f"{old}self_attn.{x}_proj.weight"] for x in "qkv")
+        parts = []
+        for group in range(sizes.num_groups):
+            heads = sizes.num_heads // sizes.num_groups * sizes.head_size
+            at = slice(group * sizes.head_size, (group + 1) * sizes.head_size)
+            parts += [q[group * heads : (group + 1) * heads], k[at], v[at]]
+        made[f"{new}self_attention.linear_qkv.weight"] = torch.cat(parts)
+        made[f"{new}self_attention.linear_proj.weight"] = weights[f"{old}self_attn.o_proj.weight"]
+        gate, up = weights[f"{old}mlp.gate_proj.weight"], weights[f"{old}mlp.up_proj.weight"]
+        made[f"{new}mlp.linear_fc1.weight"] = torch.cat([gate, up])
+        made[f"{new}mlp.linear_fc2.weight"] = weights[f"{old}mlp.down_proj.weight"]
+        made[f"{new}input_layernorm.weight"] = weights[f"{old}input_layernorm.weight"]
+        made[f"{new}pre_mlp_layernorm.weight"] = weights[f"{old}post_attention_layernorm.weight"]
+    return made
+
+
+_TITAN = {
+    "self_attn.q_proj": "attention.wq",
+    "self_attn.k_proj": "attention.wk",
+    "self_attn.v_proj": "attention.wv",
+    "self_attn.o_proj": "attention.wo",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.up_proj": "feed_forward.w3",
+    "mlp.down_proj": "feed_forward.w2",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+
+
+def for_torchtitan(weights: Weights, sizes: Sizes) -> Weights:
+    """Rows of query and key so that a rotary pair's channels are neighbours."""
+    made = {
+        "tok_embeddings.weight": weights["model.embed_tokens.weight"],
+        "norm.weight": weights["model.norm.weight"],
+        "output.weight": weights["lm_head.weight"],
+    }
+    for i in range(sizes.num_layers):
+        for old, new in _TITAN.items():
+            weight = weights[f"model.layers.{i}.{old}.weight"]
+            if new in ("attention.wq", "attention.wk"):
+                halves = weight.view(-1, 2, sizes.head_size // 2, sizes.hidden_size)
+                weight = halves.transpose(1, 2).reshape(weight.shape)
+            made[f"layers.{i}.{new}.weight"] = weight
+    return made
