@@ -72,7 +72,7 @@ class Engine(BaseEngine):
         super().adopt(sink)
         self.summariser = Summariser(sink)
         self.overflow = OverflowWatch(self) if sink.options.task.value == "overflow_check" else None
-        self.labels = Labels() if "labels" in sink.options.store_values_of else None
+        self.labels = Labels() if sink.options.with_labels else None
 
     def quiet(self) -> _Quiet:
         """A context in which capture's own operations on tensors are not seen."""
