@@ -52,6 +52,9 @@ def command(
         Path | None,
         typer.Option(metavar="DIR", help="A tokenizer's folder: rows of the batch are shown as text."),
     ] = None,
+    mapping: Annotated[
+        Path | None, typer.Option("--map", help="Pairs that are given, as trueup match -o writes them.")
+    ] = None,
     html: Annotated[bool, typer.Option(help="Write diagnosis.html.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     quiet: Annotated[
@@ -86,6 +89,7 @@ def command(
             noise=False if no_noise else noise if noise is not None else True,
             replay_noise=noise_replay or [],
             tokenizer=tokenizer,
+            mapping=mapping,
             say=(lambda _: None) if quiet or as_json else note_line,
         )
     document = diagnosis.to_json()

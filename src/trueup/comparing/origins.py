@@ -108,6 +108,7 @@ def _origin(row: dict[str, Any], basis: Basis, stacks: dict[str, Any], *, has_lo
         rel_l2=row["rel_l2"],
         tolerance=row["tolerance"],
         bias_z=_bias(row),
+        from_equals=row["rel_l2"] is not None and row["error_in"] == 0,
         basis=basis,
         target_record=row["target_record"],
         reference_record=row["reference_record"],

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from trueup.capture.launch import launch
 from trueup.capture.options import CaptureOptions
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, WEIGHT, StepBook
+from trueup.diagnosing.translated import TranslatedBook, bridge_between, reference_book
 from trueup.errors import ConfigError, TraceError
 from trueup.matching import match_step
 from trueup.store import TraceSource
@@ -96,10 +97,11 @@ def build_gradient_plan(
     step, theirs = first_step(reference)
     own_step, ours = first_step(target)
     folder.mkdir(parents=True, exist_ok=True)
+    bridge = bridge_between(target, reference, (own_step, step), (ours[0], theirs[0]))
     held, unmatched, num_given = [], [], 0
     for rank in ours:
         mine = StepBook(target, own_step, rank)
-        book = StepBook(reference, step, min(rank, theirs[-1]))
+        book = reference_book(reference, step, min(rank, theirs[-1]), bridge)
         given, absent = _from_files(files, mine) if files else _from_trace(book, mine)
         file = f"rank_{rank:05d}.safetensors"
         save_file(given, folder / file)
@@ -142,11 +144,6 @@ def _from_trace(book: StepBook, mine: StepBook) -> tuple[dict[str, NDArray[Any]]
     """Gradients by the target's names, and the target's parameters whose counterpart has none."""
     given: dict[str, NDArray[Any]] = {}
     absent = []
-    if match_step(mine.tables, book.tables).bridge is not None:
-        raise ConfigError(
-            f"{mine.source.path} and {book.source.path} are of two implementations, whose gradients may lie "
-            "in another order: they cannot yet be put in each other's place"
-        )
     for fqn, other in matched_parameters(mine, book).items():
         record = book.parameter(other, *ACCUMULATED)
         value = book.value(record)
@@ -163,7 +160,10 @@ def _width(dtype: str | None) -> str:
 
 
 def matched_parameters(target: StepBook, reference: StepBook) -> dict[str, str]:
-    """Target's name -> reference's name of each parameter that has a counterpart."""
+    """Target's name -> name in the reference's book of each parameter that has a counterpart."""
+    if isinstance(reference, TranslatedBook):
+        held = set(target.parameters)
+        return {fqn: fqn for fqn in reference.parameters if fqn in held}
     match = match_step(target.tables, reference.tables)
     kinds = target.tables.calls["kind"].cast(str).to_list()
     mine = target.tables.calls["name"].cast(str).to_list()

@@ -23,8 +23,9 @@ from trueup.diagnosing.replay import origins as replay_origins
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
 from trueup.diagnosing.stages.context import is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
-from trueup.errors import TraceError
+from trueup.errors import ConfigError, TraceError
 from trueup.importers import open_trace
+from trueup.matching.mapping import read_mapping
 from trueup.store import TraceSource
 from trueup.types import Outcome
 from trueup.types.finding import Finding, Kind, Origin
@@ -47,6 +48,7 @@ def diagnose(
     noise: Path | bool = True,
     replay_noise: Sequence[Path] = (),
     tokenizer: Path | None = None,
+    mapping: Path | None = None,
     stages: Sequence[StageCheck] = STAGES,
     say: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
@@ -62,6 +64,7 @@ def diagnose(
         noise: the reference's noise profile, as ``CompareOptions.noise``.
         replay_noise: replays of benign variants of the reference, to judge the replay against.
         tokenizer: folder of a tokenizer, to show rows of the batch as text.
+        mapping: pairs that are given, as ``trueup match -o`` writes them; None: all are found.
         stages: what to look at, in this order.
         say: gets a sentence before each part that takes time.
 
@@ -75,7 +78,7 @@ def diagnose(
     say("comparing the two runs")
     with clock.part("compare"):
         comparison = compare(
-            target, reference, output=output / "compare", options=CompareOptions(noise=noise)
+            target, reference, output=output / "compare", options=CompareOptions(noise=noise, mapping=mapping)
         )
     work = _Work(target=target, reference=reference, sources=sources, output=output, clock=clock, say=say)
     if command and replay is None and not _equal(comparison):
@@ -84,7 +87,7 @@ def diagnose(
         gradients = work.given(command)
     with clock.part("stages"):
         passive = tuple(passive_origins(output / "compare"))
-        context = work.context(comparison, passive, replay, gradients, replay_noise, tokenizer)
+        context = work.context(comparison, passive, replay, gradients, replay_noise, tokenizer, mapping)
         outcomes = _walk(context, stages)
     diagnosis = _concluded(context, outcomes, work, command)
     diagnosis.write(output)
@@ -153,7 +156,7 @@ class _Work:
                     output=folder,
                     overwrite=True,
                 )
-            except TraceError as error:
+            except (TraceError, ConfigError) as error:
                 self.notes.append(f"The optimizer was not judged alone: {error}")
                 return None
         return self._made(folder, status, "gradient replay")
@@ -176,6 +179,7 @@ class _Work:
         gradients: Path | None,
         replay_noise: Sequence[Path],
         tokenizer: Path | None,
+        mapping: Path | None,
     ) -> Context:
         """Everything the stages look at."""
         target, reference = self.sources
@@ -200,6 +204,7 @@ class _Work:
             passive=passive,
             kinds_of=kinds_of,
             tokenizer=tokenizer,
+            mapping=None if mapping is None else read_mapping(mapping),
         )
 
 

@@ -40,6 +40,9 @@ class StepBook:
 
     @cached_property
     def _by_parameter(self) -> dict[str, dict[tuple[str, str], list[int]]]:
+        return self._parameter_records()
+
+    def _parameter_records(self) -> dict[str, dict[tuple[str, str], list[int]]]:
         found: dict[str, dict[tuple[str, str], list[int]]] = {}
         for record, call in enumerate(self._call):
             if self._kind[call] == "parameter":
@@ -129,6 +132,10 @@ class StepBook:
         """Its 64 numbers."""
         found = self._one(record, "sketch")
         return None if found is None else np.frombuffer(found, "<f4").astype(np.float64)
+
+    def shared_sketch(self, record: int | None) -> Floats | None:
+        """The same, comparable with that of such a tensor in any book."""
+        return self.sketch(record)
 
     def dtype(self, record: int | None) -> str | None:
         """Its element type."""

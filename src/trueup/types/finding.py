@@ -83,6 +83,8 @@ class Origin:
     tolerance: float | None
     bias_z: float | None = None
     """how many standard errors the scale ``a = <t,r>/<r,r>`` is from 1"""
+    from_equals: bool = False
+    """what it was made from, weights included, is equal bit for bit"""
     basis: Basis
     target_record: int | None
     """row of the target's ``records`` in that step and rank"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import mindspore
@@ -14,6 +13,7 @@ from trueup.adapters.mindspore.determinism import contrary
 from trueup.adapters.mindspore.engine import Engine
 from trueup.adapters.mindspore.forcing import forcing_from_options
 from trueup.adapters.mindspore.settings import configuration_of, settings_of
+from trueup.adapters.mindspore.world import place
 
 __all__ = ["Adapter"]
 
@@ -48,8 +48,6 @@ class Adapter:
         """What the person wants changed in the run; what cannot be is said, never left out in silence."""
         self._engine.long_run = long_run.begin(self._engine)
         options = self._sink.options
-        if options.gradients_from is not None:
-            self._sink.limit("given gradients are not put into MindSpore programs: it kept its own")
         if "labels" in options.store_values_of and not self._engine.api_on:
             self._sink.limit(
                 "labels are known from API calls in MindSpore: capture at level L1 or mix for them"
@@ -122,6 +120,7 @@ class Adapter:
             "optimizers": list(engine.training.optimizers.values()),
             "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
             **({} if engine.forcing is None else {"replay": engine.forcing.facts()}),
+            **({"given_gradients": given.facts()} if (given := engine.training.given) else {}),
             **({} if engine.long_run is None else {"long_run": engine.long_run.facts()}),
             **self._settings([(cell, name) for cell, name in roots if cell is not None]),
         }
@@ -137,9 +136,4 @@ class Adapter:
 
     def rank(self) -> tuple[int, int, int]:
         """rank, world size, local rank."""
-        from mindspore import communication
-
-        rank, size = int(os.environ.get("RANK_ID", 0)), int(os.environ.get("RANK_SIZE", 1))
-        if communication.GlobalComm.INITED:
-            rank, size = communication.get_rank(), communication.get_group_size()
-        return rank, size, int(os.environ.get("LOCAL_RANK", os.environ.get("DEVICE_ID", rank)))
+        return place()

@@ -18,6 +18,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn
 from mindspore.experimental import optim as experimental
 from mindspore.ops.composite import base as gradient_functions
 
+from trueup.adapters.mindspore.given_gradients import GivenGradients, put_given
 from trueup.adapters.mindspore.trees import leaves, split_call
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Training:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.optimizers: dict[int, dict[str, Any]] = {}
+        self.given: GivenGradients | None = None
+        self.loss_scale: float | None = None
         self.recording = 0
         """gradient functions whose forward is under way"""
         self.in_backward = False
@@ -130,6 +133,8 @@ class Training:
     def scaled(self, loss: Tensor, scaled: Tensor, scale: Any) -> None:
         """A loss scaler made ``scaled`` from ``loss``."""
         self._scaled = weakref.ref(scaled), loss
+        found = _plain(scale)
+        self.loss_scale = found if isinstance(found, float) else None
         self.engine.sink.scalar("loss_scale", scale)
 
     # -- backward ------------------------------------------
@@ -142,15 +147,21 @@ class Training:
         engine = self.engine
         engine.flush_gradients()
         present = False
+        named: list[tuple[Tensor, str]] = []
         for parameter, gradient in _paired(weights, found, with_inputs=with_inputs):
             present = True
-            if not (engine.sink.active and engine.gradients_on):
+            if not engine.sink.active:
                 break
             fqn = engine.parameter_names.get(id(parameter), parameter.name)
+            named.append((gradient, fqn))
+            if not engine.gradients_on:
+                continue
             call = engine.parameter_call(parameter, fqn)
             engine.tensor(call, "param_grad", "local", gradient)
             if engine.sink.microbatch == 0:
                 self._local[id(parameter)] = len(engine.sink.recorder.records) - 1
+        if engine.sink.options.gradients_from is not None and named:
+            put_given(self, named)
         engine.sink.backward_ended(gradients_present=present)
 
     def clipping(self, gradients: Any) -> None:

@@ -125,7 +125,7 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
     after = 0.0
     for fqn in book.in_order_of(*CLIPPED):
         other = context.matched.get(fqn)
-        a = theirs.sketch(theirs.parameter(other, *ACCUMULATED)) if other else None
+        a = theirs.shared_sketch(theirs.parameter(other, *ACCUMULATED)) if other else None
         c = book.sketch(book.parameter(fqn, *CLIPPED))
         after += (book.norm(book.parameter(fqn, *CLIPPED)) or 0.0) ** 2
         if a is not None and c is not None and a @ a > 0:

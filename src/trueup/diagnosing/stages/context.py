@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -13,7 +14,10 @@ from trueup.comparing.result import Comparison
 from trueup.diagnosing.gradients import matched_parameters, scalar_line
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stepbook import StepBook
+from trueup.diagnosing.translated import bridge_between, reference_book, translated_facts
 from trueup.diagnosing.update_rule import Update, declared, updates
+from trueup.matching.bridge import Bridge
+from trueup.matching.mapping import NameMap
 from trueup.store import TraceSource
 from trueup.types.finding import Basis, Kind, Origin, Stage
 
@@ -36,6 +40,8 @@ class Context:
     passive: tuple[Origin, ...] = ()
     kinds_of: Callable[[Origin], tuple[Kind, ...]] = lambda _: ()
     tokenizer: Path | None = None
+    mapping: NameMap | None = None
+    """pairs a person gave"""
     earlier: list[StageOutcome] = field(default_factory=list)
     _books: dict[tuple[int, int, int], StepBook] = field(default_factory=dict)
     _updates: dict[tuple[int, int, int], dict[str, Update]] = field(default_factory=dict)
@@ -66,8 +72,20 @@ class Context:
         """Records of one step and rank, read once."""
         key = id(source), step, rank
         if key not in self._books:
-            self._books[key] = StepBook(source, step, rank)
+            bridge = self.bridge if source is self.reference else None
+            self._books[key] = reference_book(source, step, rank, bridge)
         return self._books[key]
+
+    @cached_property
+    def bridge(self) -> Bridge | None:
+        """What is known of two implementations; None for two runs of one program."""
+        return bridge_between(self.target, self.reference, self.steps[0], (self.ranks[0],) * 2, self.mapping)
+
+    def facts(self, source: TraceSource, rank: int | None = None) -> dict[str, Any]:
+        """What a rank said of itself; parameters by the target's names."""
+        facts = source.rank_facts(self.ranks[0] if rank is None else rank)
+        translated = source is self.reference and self.bridge is not None
+        return translated_facts(facts, self.bridge) if translated and self.bridge is not None else facts
 
     def updates(self, source: TraceSource, step: int, rank: int) -> dict[str, Update]:
         """What the optimizer of one run did in a step, measured once."""
@@ -75,7 +93,7 @@ class Context:
         if key not in self._updates:
             earlier = max((s for s in source.steps() if s < step), default=None)
             before = None if earlier is None else self.book(source, earlier, rank)
-            settings = declared(source.rank_facts(rank))
+            settings = declared(self.facts(source, rank))
             self._updates[key] = updates(self.book(source, step, rank), before, settings)
         return self._updates[key]
 
@@ -86,7 +104,7 @@ class Context:
 
     @cached_property
     def matched(self) -> dict[str, str]:
-        """Target's name -> reference's name of every parameter."""
+        """Target's name -> the name its counterpart has in the reference's book."""
         return matched_parameters(*self.pair())
 
     # -- what the comparison said ------------------------------------------
@@ -164,6 +182,17 @@ def is_beyond() -> pl.Expr:
     return pl.col("status").is_in(BEYOND)
 
 
-def sure_by(basis: Basis, confidence: float) -> float:
+FAR_BEYOND = 10.0
+"""times what is allowed, from which on equal inputs leave no doubt of the place"""
+
+
+def sure_by(origin: Origin, confidence: float) -> float:
     """A confidence, capped by what it rests on: differences alone never make anything certain."""
-    return round(min(confidence, {Basis.REPLAY: 0.99, Basis.NOISE: 0.75, Basis.BOUND: 0.6}[basis]), 3)
+    if stands_alone(origin) and origin.basis is not Basis.REPLAY:
+        return round(min(confidence, 0.85), 3)
+    return round(min(confidence, {Basis.REPLAY: 0.99, Basis.NOISE: 0.75, Basis.BOUND: 0.6}[origin.basis]), 3)
+
+
+def stands_alone(origin: Origin) -> bool:
+    """Whether its place needs no replay: made of what is equal bit for bit, it is far beyond rounding."""
+    return origin.basis is Basis.REPLAY or (origin.from_equals and origin.score >= FAR_BEYOND)

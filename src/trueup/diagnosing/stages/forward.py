@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.stages.context import Context, counted, is_beyond
+from trueup.diagnosing.stages.context import Context, counted, is_beyond, stands_alone
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings
@@ -68,7 +68,7 @@ def _judged(
             said=findings[0].headline,
             evidence=(f"records: {counted(rows)}", *extra),
             findings=findings,
-            confirmed=context.by_replay or bool(known),
+            confirmed=context.by_replay or bool(known) or (bool(located) and stands_alone(located[0])),
         )
     if rows.is_empty():
         return StageOutcome(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from trueup.diagnosing.stages.context import Context, sure_by
@@ -53,6 +54,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         reference_source=_with_code(origin.reference_source, context.reference, context),
     )
     causes = tuple(dict.fromkeys([*settings, *(best.causes if best else ())]))
+    said = [*((best.sentence,) if best else ()), *settings, *origin.evidence, *_norms_of(origin, context)]
     return Finding(
         stage=_stage_of(origin, context),
         headline=_headline(origin, best),
@@ -63,13 +65,34 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         rank=origin.rank,
         source=origin.source,
         kinds=kinds,
-        confidence=sure_by(origin.basis, _sureness(origin)),
-        evidence=tuple(dict.fromkeys([*((best.sentence,) if best else ()), *settings, *origin.evidence])),
+        confidence=sure_by(origin, _sureness(origin)),
+        evidence=tuple(dict.fromkeys(said)),
         counter_evidence=origin.counter_evidence,
         causes=causes,
         next_note=_next(settings, best),
         origin=origin,
     )
+
+
+def _norms_of(origin: Origin, context: Context) -> tuple[str, ...]:
+    """The local norms of the gradients of the module's own weights in the first step."""
+    if origin.step != context.steps[0][0] or origin.phase not in ("forward", "backward"):
+        return ()
+    norms = context.comparison.summary.get("local_norms", [])
+    gaps = {n["fqn"]: n["rel_l2"] if math.isfinite(n["rel_l2"]) else n["rel_diff"] for n in norms}
+    furthest = max(gaps, key=gaps.__getitem__, default=None)
+    said = []
+    for n in norms:
+        gap = gaps[n["fqn"]]
+        if n["fqn"].rpartition(".")[0] != origin.module or not gap:
+            continue
+        how = "element by element" if math.isfinite(n["rel_l2"]) else "in norm"
+        rank = f", the furthest of {len(gaps)} weights" if n["fqn"] == furthest and len(gaps) > 1 else ""
+        said.append(
+            f"the first step's gradient of {n['fqn']} is {gap:.2g} apart {how}{rank} "
+            f"(local norm {n['target']:.6g} against {n['reference']:.6g})"
+        )
+    return tuple(said)
 
 
 def _stage_of(origin: Origin, context: Context) -> Stage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,8 @@ _WORDS = {
     "count": "step count",
 }
 _NO_EFFECT = ("foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay")
+ROUNDED_SETTING = 2.0**-23
+"""relative difference of two settings up to which one may be the other in float32"""
 _ORDER = ("moved", "count", "dtype", "state", "class", "lr", "weight_decay", "beta1", "beta2", "eps")
 
 
@@ -144,7 +147,7 @@ def _sides(context: Context, at: int) -> tuple[dict[str, Update], dict[str, Upda
 def _gaps(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
     """Parameter -> key -> difference; and all parameters compared."""
     mine, theirs = _sides(context, 0)
-    says = [declared(s.rank_facts(context.ranks[0])) for s in (context.target, context.reference)]
+    says = [declared(context.facts(s)) for s in (context.target, context.reference)]
     found: dict[str, dict[str, Gap]] = {}
     compared = []
     frozen = frozen_on_one_side(context)
@@ -170,8 +173,20 @@ def _gaps(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
 def _declared_gaps(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[Gap]:
     flat = [_flat(settings) for settings in (mine, theirs)]
     for key in flat[0]:
-        if key in flat[1] and key not in _NO_EFFECT and flat[0][key] != flat[1][key]:
-            yield Gap(key=key, target=str(flat[0][key]), reference=str(flat[1][key]), declared=True)
+        if key in flat[1] and key not in _NO_EFFECT and not _same_setting(flat[0][key], flat[1][key]):
+            target, reference = (_plain(side[key]) for side in flat)
+            yield Gap(key=key, target=target, reference=reference, declared=True)
+
+
+def _same_setting(mine: Any, theirs: Any) -> bool:
+    """Equal, also where one framework holds the number in float32 and the other as Python does."""
+    if isinstance(mine, float) and isinstance(theirs, float):
+        return math.isclose(mine, theirs, rel_tol=ROUNDED_SETTING)
+    return bool(mine == theirs)
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageStatus
@@ -18,7 +20,7 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
     mine, theirs = (_rates(source.scalars(rank)) for source in (context.target, context.reference))
     first, other = context.steps[0]
     shared = [step for step in mine if step - first + other in theirs]
-    apart = [step for step in shared if mine[step] != theirs[step - first + other]]
+    apart = [step for step in shared if not _same(mine[step], theirs[step - first + other])]
     if not apart:
         return []
     step = apart[0]
@@ -125,7 +127,17 @@ def schedule_moved(context: Context) -> str | None:
 
 
 def _rates(lines: list[dict[str, Any]]) -> dict[int, tuple[float, ...]]:
-    return {line["step"]: tuple(line["learning_rate"]) for line in lines if line.get("learning_rate")}
+    """Of each group, as float32 holds them: some frameworks keep them so."""
+    return {
+        line["step"]: tuple(float(np.float32(rate)) for rate in line["learning_rate"])
+        for line in lines
+        if line.get("learning_rate")
+    }
+
+
+def _same(mine: tuple[float, ...], theirs: tuple[float, ...]) -> bool:
+    """Group by group, or as a set where one side has its parameters in other groups."""
+    return mine == theirs if len(mine) == len(theirs) else set(mine) == set(theirs)
 
 
 def _said(rates: tuple[float, ...]) -> str:

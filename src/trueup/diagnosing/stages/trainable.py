@@ -21,7 +21,7 @@ def frozen_on_one_side(context: Context) -> dict[str, bool]:
 
 
 def _trained(source: TraceSource, context: Context) -> dict[str, bool]:
-    table = source.rank_facts(context.ranks[0]).get("parameters") or ()
+    table = context.facts(source).get("parameters") or ()
     return {row["fqn"]: row["requires_grad"] for row in table if row.get("requires_grad") is not None}
 
 

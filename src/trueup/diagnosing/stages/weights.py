@@ -290,10 +290,9 @@ def _module_of(names: Sequence[str], shapes: dict[str, Any]) -> str:
 
 def ties_that_differ(context: Context) -> list[tuple[str, str | None, str | None]]:
     """(parameter, what it is tied to in the target, in the reference) where the two are not the same."""
-    rank = context.ranks[0]
     sides = []
     for source in (context.target, context.reference):
-        table = source.rank_facts(rank).get("parameters") or []
+        table = context.facts(source).get("parameters") or []
         sides.append({entry["fqn"]: entry.get("tied_to") for entry in table})
     mine, theirs = sides
     found = []

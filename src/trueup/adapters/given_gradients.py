@@ -1,0 +1,76 @@
+"""Another run's gradients put in place of the program's own, at the end of a backward: what clipping and the
+optimizer make of them is then judged alone. Which, when and what is said of it; each framework writes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+PLAN = "plan.json"
+Parameter = TypeVar("Parameter")
+
+
+class BaseGivenGradients(Generic[Parameter]):
+    """Gradients of one rank, by the program's own names of its parameters; given in one step alone.
+
+    ``folder`` holds ``plan.json`` (``microbatches``, ``loss_scale`` a rank) and one safetensors file a rank,
+    as ``trueup.diagnosing.gradients`` writes them.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        from safetensors.numpy import load_file
+
+        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        held = plan["ranks"][min(rank, len(plan["ranks"]) - 1)]
+        self._arrays: dict[str, NDArray[Any]] = load_file(folder / held["file"])
+        self._absent: frozenset[str] = frozenset(held["absent"])
+        self._microbatches: int = held["microbatches"]
+        self._scale: float = held["loss_scale"] or 1.0
+        self._recorder: Any = None
+        self.replaced: dict[str, None] = {}
+        self.free: dict[str, str] = {}
+        """fqn -> why its own gradient stayed"""
+
+    def due(self, recorder: Any, microbatch: int) -> bool:
+        """Whether the backward that has just ended is the one: the last of the first captured step."""
+        if self._recorder is None:
+            self._recorder = recorder
+        return self._recorder is recorder and microbatch + 1 >= self._microbatches
+
+    def put(self, parameters: Iterable[tuple[Parameter, str]], *, scale: float) -> None:
+        """Write the gradients, in units of the program's own loss scale."""
+        for parameter, fqn in parameters:
+            if fqn in self._absent:
+                why = self._take_away(parameter)
+            elif fqn in self._arrays:
+                factor = scale / self._scale
+                given = self._arrays[fqn]
+                why = self._put(parameter, given if factor == 1.0 else given.astype(np.float64) * factor)
+            else:
+                why = "the reference has no gradient of this parameter"
+            if why is None:
+                self.replaced[fqn] = None
+                self.free.pop(fqn, None)
+            else:
+                self.free[fqn] = why
+
+    def _put(self, parameter: Parameter, given: NDArray[Any]) -> str | None:
+        """Write one; None, or why the parameter's own gradient stays."""
+        raise NotImplementedError
+
+    def _take_away(self, parameter: Parameter) -> str | None:
+        """Leave the parameter without a gradient; None, or why that cannot be."""
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, Any]:
+        """What the trace says of it."""
+        return {
+            "replaced": list(self.replaced),
+            "free": [{"fqn": k, "reason": v} for k, v in self.free.items()],
+        }
