@@ -1,5 +1,5 @@
-# trueup's vocabulary: demo, test, check, bench, zoo, docs. Each sets up what it needs in .venv, once. MindSpore needs an
-# older numpy than the rest: what runs with it has an environment of its own.
+# trueup's vocabulary: demo, demo-migration, test, check, bench, zoo, docs. Each sets up what it needs in .venv, once.
+# MindSpore needs an older numpy than the rest: what runs with it has an environment of its own.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,10 +11,13 @@ MINDSPORE_VENV := .venv-mindspore
 MINDSPORE_STAMP := $(MINDSPORE_VENV)/.ready-mindspore
 INPUTS := pyproject.toml constraints.txt src/trueup/numerics/_kernels.c $(SETUP)
 
-.PHONY: demo test check bench zoo docs mindspore clean
+.PHONY: demo demo-migration test check bench zoo docs mindspore clean
 
 demo: $(RUN_STAMP)
 	@$(BIN)/python examples/demo.py
+
+demo-migration: $(MINDSPORE_STAMP)
+	@$(MINDSPORE_VENV)/bin/python examples/migration/story.py
 
 test: $(DEV_STAMP) $(MINDSPORE_STAMP)
 	@$(BIN)/python scripts/check.py --test

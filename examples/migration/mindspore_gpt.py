@@ -1,13 +1,14 @@
 """The port: the same GPT written for MindSpore, in MindFormers' names, with projections fused.
 
-As it came from the port it has two faults; ``--mend`` takes them out. Weights come from a converted checkpoint, batches
-from files ``step_N/rank_R/{tokens,labels}.npy``. A plain training script that knows nothing of trueup. Runs on one
-process, or data-parallel under msrun.
+As it came from the port it has two faults; ``--mend`` takes them out. Weights come from a converted
+checkpoint, batches from files ``step_N/rank_R/{tokens,labels}.npy``. A plain training script that knows
+nothing of trueup. Runs on one process, or data-parallel under msrun.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from mindspore.experimental import optim
 
 VOCABULARY, HIDDEN, HEADS, KV_HEADS, FFN, LAYERS = 256, 64, 4, 2, 160, 2
 SIZE = HIDDEN // HEADS
+LEARNING_RATE = 1e-3
 MENDS = ("embedding", "decay")
 
 
@@ -79,9 +81,9 @@ class LlamaAttention(nn.Cell):
         q, k, v = (mint.transpose(part.reshape(batch, length, -1, SIZE), 1, 2) for part in (q, k, v))
         q, k = self.rotated(q, rotary), self.rotated(k, rotary)
         k, v = (
-            mint.broadcast_to(part.expand_dims(2), (batch, KV_HEADS, HEADS // KV_HEADS, length, SIZE)).reshape(
-                batch, HEADS, length, SIZE
-            )
+            mint.broadcast_to(
+                part.expand_dims(2), (batch, KV_HEADS, HEADS // KV_HEADS, length, SIZE)
+            ).reshape(batch, HEADS, length, SIZE)
             for part in (k, v)
         )
         scores = mint.matmul(q, mint.transpose(k, 2, 3)) / SIZE**0.5 + hidden
@@ -163,13 +165,22 @@ def groups(model: nn.Cell, *, all_decayed: bool) -> list[dict[str, object]]:
     ]
 
 
+def log(path: Path | None, step: int, loss: float, norm: float) -> None:
+    """To the file, or to the screen."""
+    if path is None:
+        print(f"step {step} loss {loss:.6f} grad_norm {norm:.6f}", flush=True)
+        return
+    with path.open("a" if step else "w") as file:
+        file.write(json.dumps({"step": step, "loss": loss, "grad_norm": norm, "lr": LEARNING_RATE}) + "\n")
+
+
 def main() -> None:
     """Train and print the loss of every step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weights", required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--log", type=Path, help="a line of JSON for every step")
     parser.add_argument("--mend", nargs="*", choices=MENDS, default=[])
     args = parser.parse_args()
     ms.set_device("CPU")
@@ -182,7 +193,7 @@ def main() -> None:
     model = LlamaForCausalLM(ms.float32 if "embedding" in args.mend else ms.float16)
     ms.load_param_into_net(model, ms.load_checkpoint(args.weights), strict_load=True)
     model.set_train()
-    optimizer = optim.AdamW(groups(model, all_decayed="decay" in args.mend), lr=args.learning_rate)
+    optimizer = optim.AdamW(groups(model, all_decayed="decay" in args.mend), lr=LEARNING_RATE)
 
     def loss_of(tokens: Tensor, labels: Tensor) -> Tensor:
         return ops.cross_entropy(model(tokens).reshape(-1, VOCABULARY), labels.reshape(-1))
@@ -195,13 +206,13 @@ def main() -> None:
         )
         loss, gradients = gradient(tokens, labels)
         if ranks > 1:
-            for one in gradients:
+            for one in (loss, *gradients):
                 mint.distributed.all_reduce(one)
             gradients = tuple(one / ranks for one in gradients)
         norm = float(sum(float((one * one).sum()) for one in gradients)) ** 0.5
         optimizer(ops.clip_by_global_norm(gradients, 1.0))
         if rank == 0:
-            print(f"step {step} loss {float(loss):.6f} grad_norm {norm:.6f}", flush=True)
+            log(args.log, step, float(loss) / ranks, norm)
 
 
 if __name__ == "__main__":

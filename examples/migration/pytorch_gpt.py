@@ -6,7 +6,9 @@ A plain training script that knows nothing of trueup. Runs on one process, or da
 from __future__ import annotations
 
 import argparse
+import json
 import os
+from pathlib import Path
 from pydoc_data.topics import topics
 
 import torch
@@ -15,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 VOCABULARY, HIDDEN, HEADS, KV_HEADS, FFN, LAYERS, LENGTH, BATCH = 256, 64, 4, 2, 160, 2, 32, 8
+LEARNING_RATE = 1e-3
 
 
 class RMSNorm(nn.Module):
@@ -119,22 +122,30 @@ class CausalLM(nn.Module):
         return self.lm_head(self.model(tokens))
 
 
-def batch(text: Tensor, step: int, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
+def batch(text: Tensor, step: int, rank: int, ranks: int, turn: int) -> tuple[Tensor, Tensor]:
     """Tokens and labels (batch // ranks, length) of one rank: windows at random places, the same every run."""
     places = torch.Generator().manual_seed(step)
-    starts = torch.randint(0, len(text) - LENGTH - 1, (BATCH,), generator=places)[rank::ranks]
+    starts = torch.randint(0, len(text) - LENGTH - 1, (BATCH,), generator=places).roll(turn)[rank::ranks]
     window = torch.stack([text[s : s + LENGTH + 1] for s in starts.tolist()])
     return window[:, :-1], window[:, 1:]
+
+
+def log(path: Path | None, step: int, loss: float, norm: float) -> None:
+    """To the file, or to the screen."""
+    if path is None:
+        print(f"step {step} loss {loss:.6f} grad_norm {norm:.6f}", flush=True)
+        return
+    with path.open("a" if step else "w") as file:
+        file.write(json.dumps({"step": step, "loss": loss, "grad_norm": norm, "lr": LEARNING_RATE}) + "\n")
 
 
 def main() -> None:
     """Train and print the loss of every step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--threads", type=int, default=1, help="sums are taken in another order with more")
+    parser.add_argument("--turn", type=int, default=0, help="turn the rows of a batch: sums in another order")
+    parser.add_argument("--log", type=Path, help="a line of JSON for every step")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks > 1:
         dist.init_process_group("gloo")
@@ -143,17 +154,21 @@ def main() -> None:
     model: nn.Module = CausalLM()
     if ranks > 1:
         model = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.1)
     text = torch.frombuffer(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8).long()
     for step in range(args.steps):
-        tokens, labels = batch(text, step, rank, ranks)
+        tokens, labels = batch(text, step, rank, ranks, args.turn)
         loss = F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten())
         loss.backward()
+        if ranks > 1:
+            dist.all_reduce(mean := loss.detach() / ranks)
+        else:
+            mean = loss.detach()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         if rank == 0:
-            print(f"step {step} loss {loss.item():.6f} grad_norm {norm.item():.6f}", flush=True)
+            log(args.log, step, mean.item(), norm.item())
     if ranks > 1:
         dist.destroy_process_group()
 

@@ -54,7 +54,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         reference_source=_with_code(origin.reference_source, context.reference, context),
     )
     causes = tuple(dict.fromkeys([*settings, *(best.causes if best else ())]))
-    said = [*((best.sentence,) if best else ()), *settings, *origin.evidence, *_norms_of(origin, context)]
+    said = [*((best.sentence,) if best else ()), *settings, *_norms_of(origin, context), *origin.evidence]
     return Finding(
         stage=_stage_of(origin, context),
         headline=_headline(origin, best),
