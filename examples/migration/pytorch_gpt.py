@@ -123,7 +123,7 @@ class CausalLM(nn.Module):
 
 
 def batch(text: Tensor, step: int, rank: int, ranks: int, turn: int) -> tuple[Tensor, Tensor]:
-    """Tokens and labels (batch // ranks, length) of one rank: windows at random places, the same every run."""
+    """Tokens and labels (batch // ranks, length) of one rank: windows at random places, always the same."""
     places = torch.Generator().manual_seed(step)
     starts = torch.randint(0, len(text) - LENGTH - 1, (BATCH,), generator=places).roll(turn)[rank::ranks]
     window = torch.stack([text[s : s + LENGTH + 1] for s in starts.tolist()])

@@ -1,0 +1,62 @@
+"""The example of a port from PyTorch to MindSpore: both of its faults are named, mended it agrees."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trueup.diagnosing.diagnosis import Diagnosis
+from trueup.diagnosing.pipeline import diagnose
+from trueup.types.finding import Stage
+
+pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "migration"
+
+
+def trueup(*words: str | Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trueup", *map(str, words)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reference's trace, batches and converted weights."""
+    out = tmp_path_factory.mktemp("migration")
+    program = (sys.executable, EXAMPLE / "pytorch_gpt.py")
+    trueup("capture", "--preset", "diagnose", "-o", out / "reference", "--", *program, "--steps", "2")
+    trueup("export", "--format", "batches", out / "reference", out / "batches", "-q")
+    to = ("--from", "hf-llama", "--to", "mindformers-llama-fused", "--num-heads", "4", "--num-kv-heads", "2")
+    trueup("convert-weights", out / "reference", out / "port.ckpt", *to)
+    return out
+
+
+def ported(out: Path, *mends: str) -> Diagnosis:
+    name = "-".join(["port", *mends])
+    program = (sys.executable, EXAMPLE / "mindspore_gpt.py", "--weights", out / "port.ckpt")
+    given = ("--data", out / "batches", "--steps", "2", "--mend", *mends)
+    trueup("capture", "--preset", "diagnose", "-o", out / name, "--", *program, *given)
+    return diagnose(out / name, out / "reference", output=out / f"{name}-diagnosis")
+
+
+def test_both_faults_are_named_in_the_order_of_the_step(prepared: Path) -> None:
+    found = ported(prepared)
+    assert [f.stage for f in found.findings] == [Stage.FORWARD, Stage.OPTIMIZER]
+    embedding, decay = found.findings
+    assert embedding.module == "model.tok_embeddings"
+    assert embedding.kinds[0].name == "dtype_or_rounding"
+    told = " ".join(embedding.evidence)
+    assert "float16" in told
+    assert "the furthest of 17 weights (local norm" in told
+    assert "Weight decay does not apply to the 7 one-dimensional parameters" in decay.headline
+
+
+def test_mended_it_agrees_bit_for_bit_at_the_start_and_within_rounding_after(prepared: Path) -> None:
+    found = ported(prepared, "embedding", "decay")
+    assert found.exit_code == 0, found.headline
+    assert any("All 17 weights are equal bit for bit" in stage.said for stage in found.stages)
