@@ -13,6 +13,8 @@ import yaml
 from bugzoo.models.settings import ModelConfig
 
 HERE = Path(__file__).resolve().parent
+EXAMPLE = HERE.parent / "examples" / "migration" / "pytorch_gpt.py"
+MINDSPORE = HERE.parent / ".venv-mindspore" / "bin" / "python"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,8 @@ class Base:
     warmup: int = 4
     weight_decay: float = 0.1
     max_norm: float = 0.5
+    ported: bool = False
+    """the reference is the example's PyTorch program, the target its port to MindSpore (``port/train.py``)"""
     resumes_at: int = 0
     """step of the checkpoint it starts from"""
 
@@ -56,7 +60,11 @@ def bases() -> dict[str, Base]:
 
 
 def command(base: Base, *options: str, python: str = sys.executable) -> list[str]:
-    """The command line that trains a base: plain Python, or torchrun's module for several processes."""
+    """The command line that trains a base: plain Python, or torchrun's module for several processes. Of a
+    ported one the original, or with an entry (``--fault NAME``, ``--benign NAME`` first) the port."""
+    if base.ported:
+        entry = options[:1] in (("--fault",), ("--benign",))
+        return [str(MINDSPORE), str(HERE / "port" / "train.py" if entry else EXAMPLE), *options]
     script = [str(HERE / "train.py"), "--base", base.name, *options]
     if base.ranks == 1:
         return [python, *script]

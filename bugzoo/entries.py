@@ -94,6 +94,19 @@ def plant(name: str) -> Callable[[Plant], Plant]:
     return add
 
 
+def planted_by(name: str) -> Plant:
+    """The function that plants an entry, of those that are imported.
+
+    Raises:
+        SystemExit: there is no such entry, or it is planted into another program.
+    """
+    entry = entries().get(name)
+    code = None if entry is None else entry.code or entry.name
+    if code not in _PLANTS:
+        raise SystemExit(f"{name}: not an entry of this program; one of {', '.join(_PLANTS)}")
+    return _PLANTS[code]
+
+
 def plants() -> dict[str, Plant]:
     """All functions that plant something; imports what they need, torch too."""
     for path in sorted(FOLDER.glob("*.py")):

@@ -114,6 +114,10 @@ def _train_base(parser: argparse.ArgumentParser, given: argparse.Namespace) -> N
     base = bases().get(given.base)
     if base is None:
         parser.error(f"--base {given.base}: one of plain, {', '.join(bases())}")
+    if base.ported:
+        parser.error(
+            f"--base {given.base}: runs as examples/migration/pytorch_gpt.py and bugzoo/port/train.py"
+        )
     entry = entries().get(given.fault or given.benign)
     if (given.fault or given.benign) and (entry is None or entry.base != base.name):
         parser.error(f"{given.fault or given.benign}: not an entry of base {base.name}; --list shows all")

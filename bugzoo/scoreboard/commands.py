@@ -75,13 +75,17 @@ class Program:
     base: Base
     entry: Entry | None = None
     checkpoint: Path | None = None
+    """what it goes on from; of a ported base the folder of converted weights and recorded batches"""
 
     def command(self, steps: int = 2, python: str = sys.executable) -> list[str]:
         """What starts it."""
-        options = ["--steps", str(steps)]
+        planted = []
         if self.entry is not None:
-            options += ["--benign" if self.entry.is_benign else "--fault", self.entry.name]
-        if self.checkpoint is not None:
+            planted = ["--benign" if self.entry.is_benign else "--fault", self.entry.name]
+        options = [*planted, "--steps", str(steps)]
+        if self.base.ported and planted:
+            options += ["--weights", f"{self.checkpoint}/port.ckpt", "--data", f"{self.checkpoint}/batches"]
+        elif self.checkpoint is not None and not self.base.ported:
             options += ["--resume", str(self.checkpoint)]
         return command(self.base, *options, python=python)
 
@@ -89,6 +93,14 @@ class Program:
 def make_checkpoint(base: Base, path: Path) -> None:
     """What a base goes on from."""
     run(command(base, "--steps", str(base.resumes_at), "--save", str(path)))
+
+
+def hand_over(reference: Path, folder: Path) -> None:
+    """What a port needs of its original: converted weights and recorded batches."""
+    folder.mkdir()
+    to = ["--from", "hf-llama", "--to", "mindformers-llama-fused", "--num-heads", "4", "--num-kv-heads", "2"]
+    run([*TRUEUP, "convert-weights", str(reference), str(folder / "port.ckpt"), *to])
+    run([*TRUEUP, "export", "--format", "batches", str(reference), str(folder / "batches"), "-q"])
 
 
 def capture(program: Program, out: Path, *, values: bool) -> float:

@@ -6,7 +6,7 @@ import json
 import shutil
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,9 @@ class Runs:
         made = Reference(program=program, values=folder / "values", sketches=folder / "sketches")
         made.seconds["capture"] = commands.capture(program, made.values, values=True)
         commands.capture(program, made.sketches, values=False)
+        if base.ported:
+            commands.hand_over(made.values, folder / "port")
+            made.program = replace(program, checkpoint=folder / "port")
         if self._what.noise:
             self._measure_noise(made)
         return made
@@ -152,7 +155,7 @@ class Runs:
         with self._locks[program.base.name]:
             if reference.others is None:
                 made = OtherReference(losses=curves.losses(program), msprobe=None)
-                if msprobe.home() is not None:
+                if msprobe.home() is not None and not program.base.ported:
                     made.msprobe = folder / "msprobe"
                     msprobe.capture(program, made.msprobe)
                 reference.others = made

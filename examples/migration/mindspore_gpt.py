@@ -50,9 +50,10 @@ class LlamaRMSNorm(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
         self.weight = Parameter(Tensor(np.ones(HIDDEN, np.float32)), name="weight")
+        self.eps = 1e-5
 
     def construct(self, x: Tensor) -> Tensor:
-        return x * mint.rsqrt(mint.mean(mint.square(x), -1, keepdim=True) + 1e-5) * self.weight
+        return x * mint.rsqrt(mint.mean(mint.square(x), -1, keepdim=True) + self.eps) * self.weight
 
 
 class LlamaEmbedding(nn.Cell):
@@ -74,6 +75,7 @@ class LlamaAttention(nn.Cell):
         super().__init__()
         self.w_qkv = Linear(HIDDEN, (HEADS + 2 * KV_HEADS) * SIZE, has_bias=True)
         self.wo = Linear(HIDDEN, HIDDEN)
+        self.scale = SIZE**-0.5
 
     def construct(self, x: Tensor, rotary: tuple[Tensor, Tensor], hidden: Tensor) -> Tensor:
         batch, length, _ = x.shape
@@ -86,7 +88,7 @@ class LlamaAttention(nn.Cell):
             ).reshape(batch, HEADS, length, SIZE)
             for part in (k, v)
         )
-        scores = mint.matmul(q, mint.transpose(k, 2, 3)) / SIZE**0.5 + hidden
+        scores = mint.matmul(q, mint.transpose(k, 2, 3)) * self.scale + hidden
         y = mint.matmul(F.softmax(scores, dim=-1), v)
         return self.wo(mint.transpose(y, 1, 2).reshape(batch, length, HIDDEN))
 
@@ -129,13 +131,14 @@ class LlamaModel(nn.Cell):
         self.tok_embeddings = LlamaEmbedding(embedding)
         self.layers = nn.CellList([LlamaDecodeLayer() for _ in range(LAYERS)])
         self.norm_out = LlamaRMSNorm()
+        self.theta, self.diagonal = 10000.0, 1
 
     def construct(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
-        frequency = 10000.0 ** -(np.arange(0, SIZE, 2, dtype=np.float32) / SIZE)
+        frequency = (self.theta ** -(np.arange(0, SIZE, 2, dtype=np.float32) / SIZE)).astype(np.float32)
         angle = np.tile(np.outer(np.arange(length, dtype=np.float32), frequency), 2)
         rotary = Tensor(np.cos(angle)), Tensor(np.sin(angle))
-        hidden = Tensor(np.triu(np.full((length, length), -1e9, np.float32), 1))
+        hidden = Tensor(np.triu(np.full((length, length), -1e9, np.float32), self.diagonal))
         x = self.tok_embeddings(tokens)
         for layer in self.layers:
             x = layer(x, rotary, hidden)
@@ -174,6 +177,33 @@ def log(path: Path | None, step: int, loss: float, norm: float) -> None:
         file.write(json.dumps({"step": step, "loss": loss, "grad_norm": norm, "lr": LEARNING_RATE}) + "\n")
 
 
+def load(model: nn.Cell, path: str) -> None:
+    """The converted weights, every one of them."""
+    ms.load_param_into_net(model, ms.load_checkpoint(path), strict_load=True)
+
+
+def batch(data: Path, step: int, rank: int) -> tuple[Tensor, Tensor]:
+    """Tokens and labels of one rank, (rows, length)."""
+    folder = data / f"step_{step}" / f"rank_{rank}"
+    tokens, labels = (np.load(folder / f"{name}.npy").astype(np.int32) for name in ("tokens", "labels"))
+    return Tensor(tokens), Tensor(labels)
+
+
+def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross entropy over all tokens."""
+    return ops.cross_entropy(logits.reshape(-1, VOCABULARY), labels.reshape(-1))
+
+
+def optimizer_for(model: nn.Cell, *, all_decayed: bool) -> nn.Cell:
+    """AdamW as the reference's."""
+    return optim.AdamW(groups(model, all_decayed=all_decayed), lr=LEARNING_RATE)
+
+
+def clipped(gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """By their common norm."""
+    return ops.clip_by_global_norm(gradients, 1.0)
+
+
 def main() -> None:
     """Train and print the loss of every step."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -191,26 +221,20 @@ def main() -> None:
         init("mccl")
         rank = mint.distributed.get_rank()
     model = LlamaForCausalLM(ms.float32 if "embedding" in args.mend else ms.float16)
-    ms.load_param_into_net(model, ms.load_checkpoint(args.weights), strict_load=True)
+    load(model, args.weights)
     model.set_train()
-    optimizer = optim.AdamW(groups(model, all_decayed="decay" in args.mend), lr=LEARNING_RATE)
-
-    def loss_of(tokens: Tensor, labels: Tensor) -> Tensor:
-        return ops.cross_entropy(model(tokens).reshape(-1, VOCABULARY), labels.reshape(-1))
-
-    gradient = ms.value_and_grad(loss_of, None, optimizer.parameters)
+    optimizer = optimizer_for(model, all_decayed="decay" in args.mend)
+    gradient = ms.value_and_grad(
+        lambda tokens, labels: loss_of(model(tokens), labels), None, optimizer.parameters
+    )
     for step in range(args.steps):
-        folder = args.data / f"step_{step}" / f"rank_{rank}"
-        tokens, labels = (
-            Tensor(np.load(folder / f"{name}.npy").astype(np.int32)) for name in ("tokens", "labels")
-        )
-        loss, gradients = gradient(tokens, labels)
+        loss, gradients = gradient(*batch(args.data, step, rank))
         if ranks > 1:
             for one in (loss, *gradients):
                 mint.distributed.all_reduce(one)
             gradients = tuple(one / ranks for one in gradients)
         norm = float(sum(float((one * one).sum()) for one in gradients)) ** 0.5
-        optimizer(ops.clip_by_global_norm(gradients, 1.0))
+        optimizer(clipped(gradients))
         if rank == 0:
             log(args.log, step, float(loss) / ranks, norm)
 
