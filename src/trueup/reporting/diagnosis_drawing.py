@@ -367,7 +367,7 @@ def error_drawing(report: Report, phase: str) -> str:
     line = " ".join(f"{x(i):.1f},{y(p['error']):.1f}" for i, p in enumerate(points))
     parts.append(f'<polyline class="curve" points="{line}"/>')
     parts += [_dot(p, x(i), y(p["error"])) for i, p in enumerate(points)]
-    parts += _names(points, x, height, left)
+    parts += _names(points, x, height, width - right)
     parts += _origin_lines(report, points, phase, x, top, ground)
     return _svg(width, height, "".join(parts), f"Error of module outputs, {phase}")
 
@@ -416,19 +416,20 @@ def _dot(point: dict[str, Any], x: float, y: float) -> str:
     return f'<circle class="dot t-{tone}" cx="{x:.1f}" cy="{y:.1f}" r="3.6">{title}</circle>'
 
 
-def _names(points: Sequence[dict[str, Any]], x: Any, height: float, left: float) -> list[str]:
+def _names(points: Sequence[dict[str, Any]], x: Any, height: float, right: float) -> list[str]:
     """The layers along the lowest line, as many as have room."""
-    parts, last, before = [], -99.0, None
+    parts, taken, before = [], 0.0, None
     for at, point in enumerate(points):
         name = block_of(point["module"])
         if name is None or name == before:
             continue
         before = name
-        place = x(at) - 4
-        if place - last < 7.0 * len(name) + 10:
+        size = 6.4 * len(name)
+        place = min(x(at) - 4, right - size)
+        if place < taken:
             continue
         parts.append(f'<text class="tick" x="{place:.1f}" y="{height - 10}">{escape(name)}</text>')
-        last = place
+        taken = place + size + 12
     return parts
 
 
