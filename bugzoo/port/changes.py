@@ -175,11 +175,13 @@ def qkv_rows_by_group(port: ModuleType) -> None:
     """Rows of the fused projection converted as Megatron groups them."""
 
     def change(model: Cell) -> None:
-        weight = model.model.layers[1].attention.w_qkv.weight
+        projection = model.model.layers[1].attention.w_qkv
         size, groups = port.SIZE, port.KV_HEADS
-        q, k, v = np.split(weight.asnumpy(), [port.HEADS * size, (port.HEADS + groups) * size])
-        parts = [part.reshape(groups, -1, port.HIDDEN) for part in (q, k, v)]
-        set_value(weight, np.concatenate(parts, 1).reshape(weight.shape))
+        for parameter in (projection.weight, projection.bias):
+            values = parameter.asnumpy()
+            kinds = np.split(values, [port.HEADS * size, (port.HEADS + groups) * size])
+            parts = [part.reshape(groups, -1, *values.shape[1:]) for part in kinds]
+            set_value(parameter, np.concatenate(parts, 1).reshape(values.shape))
 
     once_loaded(port, change)
 

@@ -113,7 +113,8 @@ class Inflow:
         made[at] = np.maximum.reduce(parts)[call[at]]
 
         used = np.maximum.reduce([arriving, entered, within])
-        self._of_gradients(made, given, used)
+        seen = self._has(~np.isnan(values) & (forward | backward))
+        self._of_gradients(made, given, used, seen)
         again = self.first < np.arange(len(rows))
         made[again] = given[self.first[again]]
         return made
@@ -176,15 +177,19 @@ class Inflow:
     def _names(self, recorded: str) -> list[str]:
         return [recorded, *(name for name, first in self.tied.items() if first == recorded)]
 
-    def _of_gradients(self, made: Floats, given: Floats, used: Floats) -> None:
-        """Parameter gradients: by the modules that own the parameter, then from slot to slot."""
+    def _of_gradients(self, made: Floats, given: Floats, used: Floats, seen: Bools) -> None:
+        """Parameter gradients: by the modules that own the parameter, then from slot to slot.
+
+        A module of which nothing was compared (a fused one that the other side has in parts) tells nothing:
+        the one around it does.
+        """
         rows, words = self.rows, self.rows.match.words
         gradients = rows.phase_is("param_grad") & (rows.target.call >= 0)
         if not gradients.any():
             return
         by_name: dict[str, float] = {}
         names = rows.match.target.plain
-        for at in np.flatnonzero(self._is_module()).tolist():
+        for at in np.flatnonzero(self._is_module() & seen[:-1]).tolist():
             name = words.name[names[at]]
             by_name[name] = max(by_name.get(name, 0.0), float(used[at]))
         earlier: dict[tuple[int, str], float] = {}

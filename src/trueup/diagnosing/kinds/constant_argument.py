@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds import rotary
 from trueup.diagnosing.kinds.arguments import (
     ArgumentDifference,
     argument_differences,
@@ -14,6 +13,7 @@ from trueup.diagnosing.kinds.arguments import (
 from trueup.diagnosing.kinds.constants import fitted_constants
 from trueup.diagnosing.kinds.fitting import close
 from trueup.diagnosing.kinds.naming import named
+from trueup.diagnosing.kinds.solved import solved
 from trueup.matching.names import family
 from trueup.types.finding import Kind, Stage
 
@@ -54,7 +54,7 @@ def _counts(difference: ArgumentDifference) -> bool:
 
 
 def _fitted(evidence: Evidence) -> Kind | None:
-    turned = rotary.of_kind(evidence, "constant_argument")
+    turned = solved(evidence, "constant_argument")
     if turned is not None:
         return named("constant_argument", turned.confidence, turned.sentence, evidence)
     best = max(fitted_constants(evidence), key=lambda c: c.confidence, default=None)

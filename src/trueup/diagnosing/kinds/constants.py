@@ -52,6 +52,8 @@ def fitted_constants(evidence: Evidence) -> Iterator[Constant]:
 
 def _input(evidence: Evidence, shape: tuple[int, ...]) -> Floats | None:
     """The one input of the output's shape, if both sides worked on the same."""
+    if evidence.origin.slot.startswith("input"):
+        return None  # an input is not made of its call's inputs
     for pair in evidence.surroundings.inputs:
         if pair.agree is not False and pair.given is not None and pair.given.shape == shape:
             return evidence.values_of(pair.given)

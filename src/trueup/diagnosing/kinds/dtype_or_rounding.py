@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, NeighbourCall, Vectors
-from trueup.diagnosing.kinds import rotary
 from trueup.diagnosing.kinds.arguments import argument_differences, is_cast, plain_name, relevant_calls
 from trueup.diagnosing.kinds.fitting import SIGNIFICANT, fit
 from trueup.diagnosing.kinds.grids import ROUNDOFF, dtype_of_error, grid_of, on_grid, sample
 from trueup.diagnosing.kinds.naming import named, number, subject
+from trueup.diagnosing.kinds.solved import solved
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.finding import Kind
 
@@ -25,7 +25,7 @@ def rule(evidence: Evidence) -> Kind | None:
     t, r = evidence.target, evidence.reference
     if t is None or r is None or not (t.is_floating or r.is_floating):
         return None
-    turned = rotary.of_kind(evidence, "dtype_or_rounding")
+    turned = solved(evidence, "dtype_or_rounding")
     if turned is not None:
         return named("dtype_or_rounding", turned.confidence, turned.sentence, evidence)
     found = (_casts(evidence), _dtypes(evidence), _grid(evidence), _size(evidence))

@@ -11,6 +11,7 @@ from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import explained, fit, sureness, weight
 from trueup.diagnosing.kinds.naming import named, number, subject
+from trueup.diagnosing.kinds.solved import solved
 from trueup.types.finding import Kind
 
 MAX_CANDIDATES = 64
@@ -29,6 +30,9 @@ def rule(evidence: Evidence) -> Kind | None:
     is what the reference had a step before."""
     if not evidence.same_shape or evidence.vectors is None or evidence.vectors.difference == 0:
         return None
+    left_out = solved(evidence, "missing_or_extra_term")
+    if left_out is not None:
+        return named("missing_or_extra_term", left_out.confidence, left_out.sentence, evidence)
     found = (_skipped(evidence), _whole(evidence, evidence.vectors), _broadcast(evidence))
     return max((k for k in found if k is not None), key=lambda k: k.confidence, default=None)
 

@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import Floats
+from trueup.diagnosing.kinds.grids import rounded_to
 from trueup.diagnosing.kinds.naming import number
+from trueup.diagnosing.kinds.solved import Solved
 
 _MAX_VALUES = 1 << 17
 _SMALL = 1e-3
 Complex = NDArray[np.complex128]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RotaryFault:
-    """One way in which a rotation differs from the reference's."""
-
-    kind: str
-    sentence: str
-    confidence: float
-
-
-def rotary_fault(evidence: Evidence) -> RotaryFault | None:
+def rotary_fault(evidence: Evidence) -> Solved | None:
     """How the target's rotation differs; None where the site is no rotation or the way is none known."""
-    found = evidence.remembered("rotary", lambda: _rotated(evidence) or _table(evidence))
-    return found if isinstance(found, RotaryFault) else None
+    return _rotated(evidence) or _table(evidence)
 
 
-def of_kind(evidence: Evidence, kind: str) -> RotaryFault | None:
-    """The same, if it is of a kind."""
-    found = rotary_fault(evidence)
-    return found if found is not None and found.kind == kind else None
-
-
-def _rotated(evidence: Evidence) -> RotaryFault | None:
+def _rotated(evidence: Evidence) -> Solved | None:
     t, r = evidence.target_values, evidence.reference_values
     if t is None or r is None or t.shape != r.shape or t.ndim < 3 or t.shape[-1] % 2 or t.shape[-2] < 3:
         return None
-    if t.shape[-1] < 4:
+    if t.shape[-1] < 4 or evidence.origin.slot.startswith(
+        "input"
+    ):  # an input is not made of its call's inputs
         return None
     for pair in evidence.surroundings.inputs:
         if pair.agree is False or pair.given is None or pair.given.shape != t.shape:
@@ -58,7 +44,7 @@ def _cut(values: Floats) -> Floats:
     return flat[:keep]
 
 
-def _compare(x: Floats, t: Floats, r: Floats) -> RotaryFault | None:
+def _compare(x: Floats, t: Floats, r: Floats) -> Solved | None:
     ways = ("halves", "pairs")
     turned_t = {way: _turns(x, t, way) for way in ways}
     turned_r = {way: _turns(x, r, way) for way in ways}
@@ -68,7 +54,7 @@ def _compare(x: Floats, t: Floats, r: Floats) -> RotaryFault | None:
         return None
     if own != other:
         said = {"halves": "the first half with the second", "pairs": "neighbouring elements"}
-        return RotaryFault(
+        return Solved(
             kind="transposed_or_permuted",
             sentence=f"the rotary embedding turns {said[other]}, the reference's {said[own]}",
             confidence=0.96,
@@ -99,23 +85,23 @@ def _complex(values: Floats, way: str) -> Complex:
     return values[..., 0::2] + 1j * values[..., 1::2]
 
 
-def _angles(t: Complex, r: Complex) -> RotaryFault | None:
+def _angles(t: Complex, r: Complex) -> Solved | None:
     """Both of shape (positions, pairs): how the angles differ."""
     if _near(t, r.conj()):
-        return RotaryFault(
+        return Solved(
             kind="wrong_sign", sentence="the rotary embedding turns the other way round", confidence=0.96
         )
     for shift in (1, -1, 2, -2):
         a, b = (t[:-shift], r[shift:]) if shift > 0 else (t[-shift:], r[:shift])
         if _near(a, b) and not _near(t, r):
-            return RotaryFault(
+            return Solved(
                 kind="shifted_by_one",
                 sentence=f"rotary positions are {shift:+d} from the reference's",
                 confidence=0.96,
             )
     theta_t, theta_r = _theta(np.angle(t[1])), _theta(np.angle(r[1]))
     if theta_t is not None and theta_r is not None and abs(theta_t / theta_r - 1) > 0.01:
-        return RotaryFault(
+        return Solved(
             kind="constant_argument",
             sentence=f"rotary theta is {number(_rounded(theta_t))} for {number(_rounded(theta_r))} (fitted)",
             confidence=0.95,
@@ -145,19 +131,19 @@ def _rounded(theta: float) -> float:
     return float(f"{theta:.3g}")
 
 
-def _coarse(t: Complex, r: Complex) -> RotaryFault | None:
+def _coarse(t: Complex, r: Complex) -> Solved | None:
     """Angles rounded to bfloat16 or float16: right while small, wrong where large."""
     first = np.angle(r[1])
     exact = np.arange(len(r))[:, None] * first[None, :]
     if not _near(np.exp(1j * exact), r):
         return None
     other = np.abs(r - t).mean()
-    for name, rounded in (("bfloat16", _bfloat16), ("float16", _float16)):
-        turned = np.exp(1j * rounded(exact))
-        table = rounded(turned.real) + 1j * rounded(turned.imag)
+    for name in ("bfloat16", "float16"):
+        turned = np.exp(1j * rounded_to(exact, name))
+        table = rounded_to(turned.real, name) + 1j * rounded_to(turned.imag, name)
         error = min(np.abs(v / np.abs(v) - t).mean() for v in (turned, table))
         if error < 0.3 * other:
-            return RotaryFault(
+            return Solved(
                 kind="dtype_or_rounding",
                 sentence=f"the rotary angles are rounded to {name} before cos and sin",
                 confidence=0.96,
@@ -165,17 +151,7 @@ def _coarse(t: Complex, r: Complex) -> RotaryFault | None:
     return None
 
 
-def _float16(values: Floats) -> Floats:
-    return values.astype(np.float16).astype(np.float64)
-
-
-def _bfloat16(values: Floats) -> Floats:
-    bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
-
-
-def _table(evidence: Evidence) -> RotaryFault | None:
+def _table(evidence: Evidence) -> Solved | None:
     """A table of cosines or sines by position and frequency (positions in the last dimension but one)."""
     t, r = evidence.target_values, evidence.reference_values
     if t is None or r is None or t.shape != r.shape or t.ndim < 2 or t.shape[-2] < 3 or t.shape[-1] < 4:
@@ -199,7 +175,7 @@ def _table(evidence: Evidence) -> RotaryFault | None:
     theta_t, theta_r = thetas
     if theta_t is None or theta_r is None or abs(theta_t / theta_r - 1) < 0.01:
         return None
-    return RotaryFault(
+    return Solved(
         kind="constant_argument",
         sentence=f"rotary theta is {number(_rounded(theta_t))} for {number(_rounded(theta_r))} (fitted)",
         confidence=0.95,

@@ -6,9 +6,9 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import Floats
-from trueup.diagnosing.kinds import rotary
 from trueup.diagnosing.kinds.fitting import close, sureness
 from trueup.diagnosing.kinds.naming import named, percent, subject
+from trueup.diagnosing.kinds.solved import solved
 from trueup.types.finding import Kind
 
 SHIFTS = (1, -1, 2, -2)
@@ -19,7 +19,7 @@ MIN_NUMBERS = 6
 
 def rule(evidence: Evidence) -> Kind | None:
     """Named where t[i + s] = r[i] along one dimension for nearly every i, and t[i] = r[i] for far fewer."""
-    turned = rotary.of_kind(evidence, "shifted_by_one")
+    turned = solved(evidence, "shifted_by_one")
     if turned is not None:
         return named("shifted_by_one", turned.confidence, turned.sentence, evidence)
     t, r = evidence.target_values, evidence.reference_values

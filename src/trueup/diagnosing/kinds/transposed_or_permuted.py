@@ -6,11 +6,11 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.evidence.facts import Floats
-from trueup.diagnosing.kinds import rotary
 from trueup.diagnosing.kinds.arguments import layout_differences
 from trueup.diagnosing.kinds.fitting import close
 from trueup.diagnosing.kinds.naming import named, subject
 from trueup.diagnosing.kinds.permutations import along, described, equal_layout, layouts, same_numbers
+from trueup.diagnosing.kinds.solved import solved
 from trueup.types.finding import Kind
 
 MIN_NUMBERS = 4
@@ -27,7 +27,7 @@ def rule(evidence: Evidence) -> Kind | None:
     swapped = _swapped(evidence, t)
     if swapped is not None:
         return swapped
-    turned = rotary.of_kind(evidence, "transposed_or_permuted")
+    turned = solved(evidence, "transposed_or_permuted")
     if turned is not None:
         return named("transposed_or_permuted", turned.confidence, turned.sentence, evidence)
     found = _from_statistics(evidence, t, r)
@@ -155,7 +155,11 @@ def _gate_and_up(evidence: Evidence) -> Kind | None:
         return None
     wanted = t.shape
     parts: list[tuple[Floats, Floats]] = []
-    near = [p.given for p in (*evidence.surroundings.inputs, *evidence.surroundings.nearby) if p.agree]
+    near = [
+        p.given
+        for p in (*evidence.surroundings.inputs, *evidence.surroundings.nearby)
+        if p.agree is not False
+    ]
     same = [
         v
         for v in (evidence.values_of(k) for k in near if k is not None and k.shape == wanted)

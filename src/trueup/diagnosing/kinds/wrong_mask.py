@@ -10,6 +10,7 @@ from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.kinds.arguments import argument_differences, is_mask
 from trueup.diagnosing.kinds.fitting import close
 from trueup.diagnosing.kinds.naming import named, percent, subject
+from trueup.diagnosing.kinds.solved import solved
 from trueup.types.finding import Kind
 
 Bools = NDArray[np.bool_]
@@ -25,6 +26,9 @@ def rule(evidence: Evidence) -> Kind | None:
     """The strongest of: arguments that say what is hidden, hidden elements that differ in a pattern,
     positions that a mask alone tells apart."""
     found = [_arguments(evidence)]
+    attended = solved(evidence, "wrong_mask")
+    if attended is not None:
+        found.append(named("wrong_mask", attended.confidence, attended.sentence, evidence))
     t, r = evidence.target_values, evidence.reference_values
     if t is not None and r is not None and t.shape == r.shape and t.size >= 4:
         found += [_hidden(evidence, t, r), _positions(evidence, t, r)]

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.evidence.vectors import length
-from trueup.diagnosing.kinds import rotary
 from trueup.diagnosing.kinds.fitting import close, explained, sureness, weight
 from trueup.diagnosing.kinds.naming import named, percent, subject
+from trueup.diagnosing.kinds.solved import solved
 from trueup.types.finding import Kind
 
 Bools = NDArray[np.bool_]
@@ -20,7 +20,7 @@ MIN_NUMBERS = 4
 
 def rule(evidence: Evidence) -> Kind | None:
     """Named where t = -r, or where the magnitudes agree and only signs differ."""
-    turned = rotary.of_kind(evidence, "wrong_sign")
+    turned = solved(evidence, "wrong_sign")
     if turned is not None:
         return named("wrong_sign", turned.confidence, turned.sentence, evidence)
     vectors = evidence.vectors

@@ -195,4 +195,7 @@ def sure_by(origin: Origin, confidence: float) -> float:
 
 def stands_alone(origin: Origin) -> bool:
     """Whether its place needs no replay: made of what is equal bit for bit, it is far beyond rounding."""
-    return origin.basis is Basis.REPLAY or (origin.from_equals and origin.score >= FAR_BEYOND)
+    if origin.basis is Basis.REPLAY:
+        return True
+    made = origin.phase in ("forward", "loss") and origin.slot.startswith(("output", "value"))
+    return made and origin.from_equals and origin.score >= FAR_BEYOND
