@@ -58,12 +58,11 @@ class Attention:
         q, k, v = (np.asarray(x.reshape(length, -1, self.head).transpose(1, 0, 2)) for x in (q, k, v))
         q, k = self._turn(q, 1.0), self._turn(k, -1.0 if self.back else 1.0)
         taken = [h % groups if self.in_turn else h * groups // heads for h in range(heads)]
-        scores = (q @ k[taken].transpose(0, 2, 1)) * self.scale
+        scores = self._rounded((q @ k[taken].transpose(0, 2, 1)) * self.scale)
         if self.last is not None:
             place = np.arange(length)
             scores = np.where(place[None, :] <= place[:, None] + self.last, scores, -np.inf)
-        scores = self._rounded(scores - scores.max(axis=-1, keepdims=True))
-        weights = self._rounded(np.exp(scores))
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights = self._rounded(weights / weights.sum(axis=-1, keepdims=True))
         return np.asarray((weights @ v[taken]).transpose(1, 0, 2).reshape(length, -1))
 

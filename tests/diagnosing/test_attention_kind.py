@@ -1,0 +1,116 @@
+"""An attention that differs in one thing is told from its queries, keys, values and what it gives."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.diagnosing.cases import case, normal, pair
+from trueup.diagnosing.evidence import Surroundings
+from trueup.diagnosing.kinds import name_kinds
+
+pytestmark = pytest.mark.torch
+HEADS, GROUPS, SIZE, TOKENS = 4, 2, 16, 24
+Q, K, V = (
+    normal(2, TOKENS, width, seed=seed)
+    for width, seed in ((HEADS * SIZE, 31), (GROUPS * SIZE, 32), (GROUPS * SIZE, 33))
+)
+
+
+def turned(x: Tensor, theta: float, *, pairs: bool = False) -> Tensor:
+    """Rotary embedding of (rows, heads, tokens, size)."""
+    angle = torch.outer(torch.arange(TOKENS).double(), theta ** -(torch.arange(0, SIZE, 2).double() / SIZE))
+    turn = torch.polar(torch.ones_like(angle), angle)
+    if pairs:
+        return (
+            torch.view_as_real(torch.view_as_complex(x.double().reshape(*x.shape[:-1], -1, 2)) * turn)
+            .flatten(-2)
+            .float()
+        )
+    first, second = x.double().chunk(2, dim=-1)
+    both = torch.complex(first, second) * turn
+    return torch.cat((both.real, both.imag), dim=-1).float()
+
+
+def attention(
+    *,
+    scale: float = SIZE**-0.5,
+    last: int = 0,
+    theta: float | None = 1e4,
+    key_theta: float | None = None,
+    pairs: bool = False,
+    in_turn: bool = False,
+    dtype: torch.dtype | None = None,
+    by_group: bool = False,
+) -> Tensor:
+    """(rows, tokens, width) as a program computes it."""
+    q, k, v = Q, K, V
+    if by_group:
+        parts = [x.unflatten(-1, (GROUPS, -1)) for x in (q, k, v)]
+        q, k, v = torch.cat(parts, -1).flatten(-2).split([HEADS * SIZE, GROUPS * SIZE, GROUPS * SIZE], -1)
+    q, k, v = (x.unflatten(-1, (-1, SIZE)).transpose(1, 2) for x in (q, k, v))
+    if theta is not None:
+        q, k = turned(q, theta, pairs=pairs), turned(k, key_theta or theta, pairs=pairs)
+    k, v = (x.repeat(1, 2, 1, 1) if in_turn else x.repeat_interleave(2, 1) for x in (k, v))
+    scores = q @ k.transpose(-2, -1) * scale
+    scores = scores.masked_fill(~torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril(last), -math.inf)
+    weights = F.softmax(scores if dtype is None else scores.to(dtype), dim=-1).float()
+    return (weights @ v).transpose(1, 2).flatten(-2)
+
+
+def evidence_of(target: Tensor, reference: Tensor, *, fused: bool = False) -> Any:
+    near = [("output.0", torch.cat((Q, K, V), -1))] if fused else [("output.0", x) for x in (Q, K, V)]
+    around = Surroundings(
+        module="layers.0.attn",
+        name="layers.0.attn.proj",
+        type="Attention",
+        nearby=tuple(pair(slot, None, value) for slot, value in near),
+    )
+    return case(target, reference, slot="input.0", module="layers.0.attn", surroundings=around)
+
+
+CHANGES = {
+    "scale": ({"scale": 0.3}, "constant_argument", "scores scaled by 0.3 for 0.25"),
+    "a hundredth more": ({"scale": 0.25 * 1.01}, "constant_argument", "scores scaled by 0.2525 for 0.25"),
+    "theta": ({"theta": 5e5}, "constant_argument", "rotary theta of 500000 for 10000"),
+    "an odd theta": ({"theta": 2.5e4}, "constant_argument", "rotary theta of 25000 for 10000"),
+    "leak": ({"last": 1}, "wrong_mask", "sees its successor"),
+    "heads": ({"in_turn": True}, "transposed_or_permuted", "key heads in turn"),
+    "pairs": ({"pairs": True}, "transposed_or_permuted", "neighbouring pairs for halves"),
+    "rows": ({"by_group": True}, "transposed_or_permuted", "fused projection"),
+    "left out": ({"theta": None}, "missing_or_extra_term", "no rotary embedding"),
+    "softmax": ({"dtype": torch.bfloat16}, "dtype_or_rounding", "softmax in bfloat16"),
+}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(("change", "kind", "said"), CHANGES.values(), ids=CHANGES)
+def test_the_change_is_named(change: dict[str, Any], kind: str, said: str, fused: bool) -> None:
+    found = name_kinds(evidence_of(attention(**change), attention(), fused=fused))
+    assert found[0].name == kind, found
+    assert said in found[0].sentence
+
+
+def test_the_reference_may_be_the_odd_one() -> None:
+    found = name_kinds(evidence_of(attention(), attention(pairs=True)))
+    assert "halves for neighbouring pairs" in found[0].sentence
+
+
+def test_other_numbers_are_no_attention() -> None:
+    other = normal(2, TOKENS, HEADS * SIZE, seed=40)
+    found = name_kinds(evidence_of(other, attention()))
+    assert not any("computed again" in kind.sentence for kind in found)
+    found = name_kinds(evidence_of(attention(last=1), other))
+    assert not any("computed again" in kind.sentence for kind in found)
+
+
+def test_rounding_alone_is_not_given_a_cause() -> None:
+    reference = attention()
+    noise = 1e-7 * normal(*reference.shape, seed=41) * reference.abs()
+    found = name_kinds(evidence_of(reference + noise, reference))
+    assert not any("computed again" in kind.sentence for kind in found)
