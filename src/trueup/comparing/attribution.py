@@ -157,6 +157,7 @@ def _errors(rows: Rows, metrics: Metrics, verdict: Judgement) -> Floats:
     error = np.where(np.isnan(metrics.difference), 0.0, metrics.rel_l2)
     error = np.where(np.isinf(verdict.score), np.inf, error)
     shaped = rows.paired & (rows.target.summary >= 0) & (rows.reference.summary >= 0)
+    shaped &= rows.layout < 0  # else the two were brought to one shape
     error = np.where(shaped & (rows.target.shape != rows.reference.shape), np.inf, error)
     whole = np.isnan(floor_of_rows(rows, None)) & (error > 0)
     return np.where(rows.paired, np.where(whole, np.inf, error), 0.0)

@@ -113,7 +113,7 @@ class Inflow:
         made[at] = np.maximum.reduce(parts)[call[at]]
 
         used = np.maximum.reduce([arriving, entered, within])
-        seen = self._has(~np.isnan(values) & (forward | backward))
+        seen = self._has(rows.paired & (forward | backward))
         self._of_gradients(made, given, used, seen)
         again = self.first < np.arange(len(rows))
         made[again] = given[self.first[again]]
