@@ -19,6 +19,9 @@ class Sizes:
     norm_eps: float = 1e-5
     batch_size: int = 3
     seq_length: int = 16
+    num_experts: int = 0
+    num_chosen: int = 2
+    """experts a token goes to"""
 
     @property
     def head_size(self) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.matching.implementations import megatron, torchtitan
+from tests.matching.implementations import inputs, megatron, torchtitan
 from tests.matching.implementations.sizes import SIZES, Sizes
 from tests.matching.implementations.weights import for_megatron, for_torchtitan
 
@@ -37,23 +37,20 @@ def huggingface(sizes: Sizes) -> nn.Module:
         use_cache=False,
     )
     config._attn_implementation = "eager"
-    torch.manual_seed(20)
     return LlamaForCausalLM(config)
 
 
 def build(name: str, sizes: Sizes) -> nn.Module:
     """One implementation with the common weights."""
-    trusted = huggingface(sizes)
-    if name == "hf":
-        return trusted
-    weights = {key: value.detach() for key, value in trusted.state_dict().items()}
+    weights = inputs.weights(sizes)
     model: nn.Module
-    if name == "megatron":
-        model = megatron.GPTModel(sizes)
-        model.load_state_dict(for_megatron(weights, sizes))
+    if name == "hf":
+        model = huggingface(sizes)
+    elif name == "megatron":
+        model, weights = megatron.GPTModel(sizes), for_megatron(weights, sizes)
     else:
-        model = torchtitan.Transformer(sizes)
-        model.load_state_dict(for_torchtitan(weights, sizes))
+        model, weights = torchtitan.Transformer(sizes), for_torchtitan(weights, sizes)
+    model.load_state_dict(weights)
     return model
 
 
@@ -94,9 +91,7 @@ def train(name: str, *, sizes: Sizes, change: str | None = None, steps: int = 2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
     for step in range(steps):
-        torch.manual_seed(100 + step)
-        tokens = torch.randint(0, sizes.vocab_size, (sizes.batch_size, sizes.seq_length))
-        loss = loss_of(model, name, tokens)
+        loss = loss_of(model, name, inputs.tokens(step, sizes))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

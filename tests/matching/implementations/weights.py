@@ -1,4 +1,4 @@
-"""The weights of the Hugging Face model under the names and in the layouts of the others, moved by hand."""
+"""The common weights under the names and in the layouts of the other implementations, moved by hand."""
 
 from __future__ import annotations
 
@@ -63,4 +63,24 @@ def for_torchtitan(weights: Weights, sizes: Sizes) -> Weights:
                 halves = weight.view(-1, 2, sizes.head_size // 2, sizes.hidden_size)
                 weight = halves.transpose(1, 2).reshape(weight.shape)
             made[f"layers.{i}.{new}.weight"] = weight
+    return made
+
+
+def for_mindspore(weights: Weights, sizes: Sizes) -> Weights:
+    """Everything but the embedding transposed; query, key and value side by side, gate and up too."""
+    made = {
+        "words.embedding_table": weights["model.embed_tokens.weight"],
+        "last.gamma": weights["model.norm.weight"],
+        "predict.matrix": weights["lm_head.weight"].T,
+    }
+    for i in range(sizes.num_layers):
+        old, new = f"model.layers.{i}.", f"stack.{i}."
+        fused = torch.cat([weights[f"{old}self_attn.{x}_proj.weight"] for x in "qkv"])
+        made[f"{new}mix.fused_in.matrix"] = fused.T
+        made[f"{new}mix.merge.matrix"] = weights[f"{old}self_attn.o_proj.weight"].T
+        made[f"{new}before_mix.gamma"] = weights[f"{old}input_layernorm.weight"]
+        made[f"{new}before_feed.gamma"] = weights[f"{old}post_attention_layernorm.weight"]
+        fused = torch.cat([weights[f"{old}mlp.{x}_proj.weight"] for x in ("gate", "up")])
+        made[f"{new}feed.widen.matrix"] = fused.T
+        made[f"{new}feed.narrow.matrix"] = weights[f"{old}mlp.down_proj.weight"].T
     return made

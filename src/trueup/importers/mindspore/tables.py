@@ -10,6 +10,7 @@
 | `recompute_Default/...` | mode `recompute` |
 | `optimizer-...`, what updates a parameter | phase `optimizer` |
 | `AllReduce` and its kin | kind and phase `collective` |
+| a weight that an operator of forward takes | kind `parameter`, phase `param`, slot `value` |
 | `Parameter.<name>` | kind `parameter`; written when the iteration is over, so phase `optimizer`, |
 | | slot `param`, or `state.<prefix>`; phase `param` slot `value` where nothing updates |
 | `Parameter` that is no weight | `output.N` of one api call `mindspore.graph_inputs` |
@@ -22,19 +23,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trueup.importers.frames import columns_from_rows, frame_from_columns
 from trueup.importers.mindspore.entries import Execution, TensorEntry
 from trueup.importers.mindspore.modules import with_module_records
-from trueup.importers.mindspore.names import OperatorName, is_container, operator_name
+from trueup.importers.mindspore.names import OperatorName, is_container, operator_name, wrappers_among
+from trueup.importers.mindspore.operators import Operators
 from trueup.importers.mindspore.order import GraphNames
 from trueup.importers.mindspore.summaries import Summaries
 from trueup.store import StepTables, schema
 
-PARAMETER = "Parameter"
 GRAPH_INPUTS = "mindspore.graph_inputs"
 _COLLECTIVES = frozenset(
     {
@@ -67,6 +68,7 @@ class Graph:
     path: Path
     operators: list[Execution]
     parameters: list[Execution]
+    known: Operators
 
 
 class TableBuilder:
@@ -77,6 +79,7 @@ class TableBuilder:
         self._calls: list[tuple[Any, ...]] = []
         self._records: list[tuple[Any, ...]] = []
         self._summaries = Summaries()
+        self._summarised: dict[int, tuple[int | None, str | None]] = {}
         self._rows: dict[tuple[Any, ...], int] = {}
         self._ordinals: dict[tuple[Any, ...], int] = {}
         self._total: dict[tuple[str, str], int] = {}
@@ -88,9 +91,7 @@ class TableBuilder:
             TraceError: a tensor's file is damaged or refused.
         """
         operators = [
-            (graph, execution, operator_name(self._names.full_name(execution.op_name), execution.op_type))
-            for graph in graphs
-            for execution in graph.operators
+            (graph, execution, self._named(graph, execution)) for graph in graphs for execution in graph.operators
         ]
         self._depth = max((len(name.wrappers) for _, _, name in operators), default=0)
         self._has_modules = any(name.modules for _, _, name in operators)
@@ -100,6 +101,7 @@ class TableBuilder:
         if not updates:
             for graph in graphs:
                 self._parameters(graph, updated=False)
+        self._weights_before(operators)
         for graph, execution, name in operators:
             self._operator(graph, execution, name)
         if updates:
@@ -120,6 +122,17 @@ class TableBuilder:
         ]
 
     # -- operators ------------------------------------------------------------------------------------------
+
+    def _named(self, graph: Graph, execution: Execution) -> OperatorName:
+        listed = graph.known.names.get(execution.op_name, execution.op_name)
+        name = operator_name(self._names.full_name(listed), execution.op_type)
+        if name.phase == "forward" and graph.known.is_backward(execution.op_name):
+            return replace(name, phase="backward")
+        cells = graph.known.cells(execution.op_name)
+        if cells is None:
+            return name
+        depth = wrappers_among(cells)
+        return replace(name, wrappers=cells[:depth], modules=cells[depth:])
 
     def _operator(self, graph: Graph, execution: Execution, name: OperatorName) -> None:
         collective = name.op in _COLLECTIVES or execution.op_type in _COLLECTIVES
@@ -184,6 +197,22 @@ class TableBuilder:
             for number, execution in enumerate(given):
                 self._record(call, "forward", f"output.{number}", graph, execution.tensors[0])
 
+    def _weights_before(self, operators: list[tuple[Graph, Execution, OperatorName]]) -> None:
+        """Weights as they were before the update: as the first operator of forward took them."""
+        for graph, execution, name in operators:
+            node = graph.known.nodes.get(execution.op_name)
+            if node is None or graph.known.flow is None or name.phase != "forward":
+                continue
+            for tensor in execution.tensors:
+                slot = tensor.name.slot
+                if tensor.name.side != "input" or slot >= len(node.operands):
+                    continue
+                weight = graph.known.flow.origin(node.operands[slot])
+                if isinstance(weight, str) and graph.known.flow.parameters.get(weight, False):
+                    call = ("parameter", weight, None)
+                    if call not in self._rows:
+                        self._record(self._parameter(weight), "param", "value", graph, tensor)
+
     def _parameters(self, graph: Graph, *, updated: bool) -> None:
         names = {
             p.op_name: self._names.parameters.get(p.op_name, p.op_name)
@@ -208,7 +237,9 @@ class TableBuilder:
     # -- rows -----------------------------------------------------------------------------------------------
 
     def _record(self, call: int, phase: str, slot: str, graph: Graph, tensor: TensorEntry) -> None:
-        summary, reason = self._summaries.add(tensor, graph.path, graph.number)
+        if id(tensor) not in self._summarised:
+            self._summarised[id(tensor)] = self._summaries.add(tensor, graph.path, graph.number, graph.known)
+        summary, reason = self._summarised[id(tensor)]
         self._records.append((call, phase, slot, 0, summary, None, reason))
 
     def _add(
