@@ -23,6 +23,8 @@ _SHAPE = re.compile(r"\(([\d, ]*)\)")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 PASSING = frozenset({"Load", "Depend"})
 """nodes that are their first operand"""
+HANDED_ON = PASSING | {"UpdateState", "MakeTuple", "TupleGetItem", "Return"}
+"""nodes that compute nothing"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,28 @@ class GraphFlow:
             else:
                 return operand
         return operand
+
+    def weight(self, operand: Operand) -> str | None:
+        """The weight an operand is, or is made of alone (transposed, broadcast)."""
+        origin = self.origin(operand)
+        if isinstance(origin, str):
+            return origin if self.parameters.get(origin) else None
+        return self.prepares(self.nodes[origin.node]) if isinstance(origin, Of) else None
+
+    def prepares(self, node: Node) -> str | None:
+        """The weight that is all a node takes."""
+        held = [operand for operand in node.operands if isinstance(operand, Of | str)]
+        return self.weight(held[0]) if len(held) == 1 and node.op not in HANDED_ON else None
+
+    def users(self) -> dict[int, list[int]]:
+        """Number of a node -> those that take what it gives, past nodes that only hand it on."""
+        found: dict[int, list[int]] = {}
+        for number, node in self.nodes.items():
+            for operand in node.operands if node.op not in HANDED_ON else ():
+                origin = self.origin(operand)
+                if isinstance(origin, Of):
+                    found.setdefault(origin.node, []).append(number)
+        return found
 
 
 def read_flow(file: Path) -> GraphFlow:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +41,18 @@ class Operators:
         """The cells an operator of the forward run ran in, where that is known better than from its name."""
         node = self.nodes.get(name)
         return None if node is None else self.scopes.get(node.number)
+
+    def first_uses(self, places: Mapping[str, int]) -> dict[str, int]:
+        """Of operators that prepare a weight, the place of the first that takes what they give."""
+        if self.flow is None:
+            return {}
+        users, name_of = self.flow.users(), {node.number: name for name, node in self.nodes.items()}
+        out: dict[str, int] = {}
+        for name, node in reversed(self.nodes.items()):
+            if self.flow.prepares(node) is not None:
+                takers = [name_of[user] for user in users.get(node.number, ()) if user in name_of]
+                out[name] = min((out.get(taker, places[taker]) for taker in takers), default=places[name])
+        return out
 
     def is_backward(self, name: str) -> bool:
         """Whether the graph has an operator in backward, though its name may not say so."""

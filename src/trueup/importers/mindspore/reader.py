@@ -227,7 +227,8 @@ def _graph(number: int, folder: GraphFolder, opened: _Opened, names: GraphNames)
     places, listed = names.places(folder.graph), opened.operators.names
     known = {e.op_name: places[other] for e in operators if (other := listed.get(e.op_name)) in places}
     if len(known) == len(operators):  # each ran once, and the order names them all
-        operators.sort(key=lambda e: known[e.op_name])
+        used = opened.operators.first_uses(known)
+        operators.sort(key=lambda e: (used.get(e.op_name, known[e.op_name]), known[e.op_name]))
     return Graph(
         number=number,
         path=folder.path,

@@ -11,14 +11,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from trueup.importers.mindspore.graph import GraphFlow, Node, Of, Operand
+from trueup.importers.mindspore.graph import HANDED_ON, GraphFlow, Node, Of
 from trueup.importers.mindspore.names import operator_name
 
 Cell = tuple[str, str | None]
 Scope = tuple[Cell, ...]
 """cells from the outermost in, each with its name and class"""
 Path = tuple[str, ...]
-_HANDED_ON = frozenset({"Load", "Depend", "UpdateState", "MakeTuple", "TupleGetItem", "Return"})
 
 
 def true_scopes(flow: GraphFlow) -> dict[int, Scope]:
@@ -28,7 +27,7 @@ def true_scopes(flow: GraphFlow) -> dict[int, Scope]:
 
 
 def _is_forward(flow: GraphFlow, node: Node) -> bool:
-    if node.name is None or node.op in _HANDED_ON or flow.is_backward(node):
+    if node.name is None or node.op in HANDED_ON or flow.is_backward(node):
         return False
     name = operator_name(node.name, node.op)
     return name.phase == "forward" and name.mode == "train"
@@ -76,24 +75,13 @@ class _Scopes:
         found: dict[int, Path] = {}
         seen: set[str] = set()
         for at, node in enumerate(self._nodes):
-            for weight in filter(None, map(self._weight, node.operands)):
+            for weight in filter(None, map(self._flow.weight, node.operands)):
                 owner = self._owner(weight, model)
                 if weight not in seen and owner is not None:
                     found.setdefault(at, owner)
-                if self._only_weight(node) is None:
+                if self._flow.prepares(node) is None:
                     seen.add(weight)
         return found
-
-    def _weight(self, operand: Operand) -> str | None:
-        """The weight an operand is, or is made of alone (transposed, broadcast)."""
-        origin = self._flow.origin(operand)
-        if isinstance(origin, str):
-            return origin if self._flow.parameters.get(origin) else None
-        return self._only_weight(self._flow.nodes[origin.node]) if isinstance(origin, Of) else None
-
-    def _only_weight(self, node: Node) -> str | None:
-        held = [operand for operand in node.operands if isinstance(operand, Of | str)]
-        return self._weight(held[0]) if len(held) == 1 and node.op not in _HANDED_ON else None
 
     def _owner(self, weight: str, model: Path) -> Path | None:
         """The cell a weight's name says, where that, or the one around it, is a cell of the model."""
