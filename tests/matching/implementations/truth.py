@@ -17,6 +17,13 @@ from trueup.matching.across.sites import site_of
 from trueup.matching.tree import Side, Words
 
 _FILE = Path(__file__).with_name("truth.yaml")
+_PACKAGES = {
+    "T": "torch.Tensor",
+    "F": "torch.nn.functional",
+    "M": "mindspore.Tensor",
+    "mint": "mindspore.mint",
+    "P": "mindspore.ops",
+}
 
 
 @dataclass(kw_only=True)
@@ -68,8 +75,8 @@ def tensors_of(name: str, sizes: Sizes) -> dict[str, str]:
             for tensor, sites in tensors.items():
                 for site in sites:
                     function, _, output = site.partition("@")
-                    long = function.replace("T.", "torch.Tensor.", 1) if function[:2] == "T." else function
-                    long = long.replace("F.", "torch.nn.functional.", 1) if long[:2] == "F." else long
+                    short, dot, rest = function.partition(".")
+                    long = f"{_PACKAGES.get(short, short)}{dot}{rest}"
                     out[f"{where}{long}@{output or 0}"] = filled(tensor)
     return out
 
