@@ -1,6 +1,6 @@
 """Two training steps of one implementation, from the same weights and on the same tokens as the others.
 
-python -m tests.matching.implementations.train NAME [--change NAME] [--sizes NAME]
+python -m tests.matching.implementations.train NAME [--change NAME] [--sizes NAME] [--sgd]
 """
 
 from __future__ import annotations
@@ -82,13 +82,17 @@ def loss_of(model: nn.Module, name: str, tokens: Tensor) -> Tensor:
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def train(name: str, *, sizes: Sizes, change: str | None = None, steps: int = 2) -> list[float]:
+def train(
+    name: str, *, sizes: Sizes, change: str | None = None, steps: int = 2, sgd: bool = False
+) -> list[float]:
     """Losses of all steps."""
     torch.set_num_threads(1)
     model = build(name, sizes)
     if change is not None:
         plant(model, change, sizes)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    if sgd:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-1)
     losses = []
     for step in range(steps):
         loss = loss_of(model, name, inputs.tokens(step, sizes))
@@ -104,5 +108,6 @@ if __name__ == "__main__":
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--change")
     parser.add_argument("--sizes", choices=SIZES, default="plain")
+    parser.add_argument("--sgd", action="store_true")
     given = parser.parse_args()
-    print(train(given.name, sizes=SIZES[given.sizes], change=given.change))
+    print(train(given.name, sizes=SIZES[given.sizes], change=given.change, sgd=given.sgd))

@@ -7,6 +7,7 @@ lists of them.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -105,6 +106,14 @@ class GraphFlow:
         """The weight that is all a node takes."""
         held = [operand for operand in node.operands if isinstance(operand, Of | str)]
         return self.weight(held[0]) if len(held) == 1 and node.op not in HANDED_ON else None
+
+    def size(self, operand: Operand) -> int:
+        """Number of elements of what an operator gave; 0 for all else."""
+        origin = self.origin(operand)
+        node = self.nodes.get(origin.node) if isinstance(origin, Of) else None
+        if node is None or not isinstance(origin, Of) or node.op in HANDED_ON:
+            return 0
+        return math.prod(node.shapes[origin.output]) if origin.output < len(node.shapes) else 0
 
     def users(self) -> dict[int, list[int]]:
         """Number of a node -> those that take what it gives, past nodes that only hand it on."""

@@ -11,6 +11,7 @@
 | `optimizer-...`, what updates a parameter | phase `optimizer` |
 | `AllReduce` and its kin | kind and phase `collective` |
 | a weight that an operator of forward takes | kind `parameter`, phase `param`, slot `value` |
+| a gradient that an update takes | phase `param_grad`, slot `clipped` |
 | `Parameter.<name>` | kind `parameter`; written when the iteration is over, so phase `optimizer`, |
 | | slot `param`, or `state.<prefix>`; phase `param` slot `value` where nothing updates |
 | `Parameter` that is no weight | `output.N` of one api call `mindspore.graph_inputs` |
@@ -145,6 +146,8 @@ class TableBuilder:
             arguments=execution.arguments,
         )
         phase = "collective" if collective else name.phase
+        if phase == "optimizer":
+            self._gradient(graph, execution)
         slots = [(self._slot(tensor, phase), tensor) for tensor in execution.tensors]
         for slot, tensor in slots:
             self._record(call, phase, slot, graph, tensor)
@@ -212,6 +215,19 @@ class TableBuilder:
                     call = ("parameter", weight, None)
                     if call not in self._rows:
                         self._record(self._parameter(weight), "param", "value", graph, tensor)
+
+    def _gradient(self, graph: Graph, execution: Execution) -> None:
+        """The gradient an update takes: of all it takes that the graph made, the largest."""
+        node, flow = graph.known.nodes.get(execution.op_name), graph.known.flow
+        if node is None or flow is None:
+            return
+        weight = next((o for operand in node.operands if isinstance(o := flow.origin(operand), str)), None)
+        sizes = [flow.size(operand) for operand in node.operands]
+        largest = max(sizes, default=0)
+        taken = next((t for t in execution.tensors if t.name.side == "input" and t.name.slot < len(sizes)
+                      and sizes[t.name.slot] == largest), None)
+        if weight is not None and flow.parameters.get(weight) and sizes.count(largest) == 1 and taken is not None:
+            self._record(self._parameter(weight), "param_grad", "clipped", graph, taken)
 
     def _parameters(self, graph: Graph, *, updated: bool) -> None:
         names = {
