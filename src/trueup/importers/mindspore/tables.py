@@ -14,6 +14,8 @@
 | a gradient that an update takes | phase `param_grad`, slot `clipped` |
 | `Parameter.<name>` | kind `parameter`; written when the iteration is over, so phase `optimizer`, |
 | | slot `param`, or `state.<prefix>`; phase `param` slot `value` where nothing updates |
+| `Parameter` that no operator of forward takes (a learning rate) | `output.N` of one api call |
+| | `mindspore.optimizer_settings`, phase `optimizer` |
 | `Parameter` that is no weight | `output.N` of one api call `mindspore.graph_inputs` |
 
 A cell called twice in a step is one module call here: the dump does not tell its calls apart. Cells beside
@@ -38,6 +40,7 @@ from trueup.importers.mindspore.summaries import Summaries
 from trueup.store import StepTables, schema
 
 GRAPH_INPUTS = "mindspore.graph_inputs"
+OPTIMIZER_SETTINGS = "mindspore.optimizer_settings"
 _COLLECTIVES = frozenset(
     {
         "AllReduce",
@@ -81,6 +84,8 @@ class TableBuilder:
         self._records: list[tuple[Any, ...]] = []
         self._summaries = Summaries()
         self._summarised: dict[int, tuple[int | None, str | None]] = {}
+        self._weights: set[str] = set()
+        """what operators of forward take, as far as the graph tells"""
         self._rows: dict[tuple[Any, ...], int] = {}
         self._ordinals: dict[tuple[Any, ...], int] = {}
         self._total: dict[tuple[str, str], int] = {}
@@ -213,6 +218,7 @@ class TableBuilder:
                 weight = graph.known.flow.origin(node.operands[slot])
                 if isinstance(weight, str) and graph.known.flow.parameters.get(weight, False):
                     call = ("parameter", weight, None)
+                    self._weights.add(weight)
                     if call not in self._rows:
                         self._record(self._parameter(weight), "param", "value", graph, tensor)
 
@@ -236,13 +242,21 @@ class TableBuilder:
             if p.op_name not in self._names.graph_inputs
         }
         everything = frozenset(names.values())
+        settings: list[Execution] = []
         for execution in graph.parameters:
             if execution.op_name not in names:
                 continue
             name, prefix = _parameter_and_state(names[execution.op_name], everything)
+            if self._weights and prefix is None and name not in self._weights:
+                settings.append(execution)
+                continue
             phase = "optimizer" if updated or prefix else "param"
             slot = f"state.{prefix}" if prefix else "param" if updated else "value"
             self._record(self._parameter(name), phase, slot, graph, execution.tensors[0])
+        if settings:
+            call = self._add(None, "api", OPTIMIZER_SETTINGS)
+            for number, execution in enumerate(settings):
+                self._record(call, "optimizer", f"output.{number}", graph, execution.tensors[0])
 
     def _parameter(self, name: str) -> int:
         key = ("parameter", name, None)
