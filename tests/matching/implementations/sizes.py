@@ -29,6 +29,8 @@ class Sizes:
         return self.hidden_size // self.num_heads
 
 
+EXPERTS = Sizes(num_experts=5, num_layers=2, ffn_size=40)
+"""of the mixtures of experts"""
 SIZES = {
     "plain": Sizes(),
     "alike": Sizes(batch_size=2, seq_length=8, num_layers=2),
@@ -36,3 +38,4 @@ SIZES = {
 }
 """``alike``: batch as large as the key heads, sequence as a head, so that shapes do not tell layouts;
 ``wide``: as many sequences as key heads, as long as half the width"""
+ALL_SIZES = SIZES | {"experts": EXPERTS}

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.matching.implementations import inputs, megatron, torchtitan
-from tests.matching.implementations.sizes import SIZES, Sizes
+from tests.matching.implementations import inputs, megatron, torch_moe, torchtitan
+from tests.matching.implementations.sizes import ALL_SIZES, Sizes
 from tests.matching.implementations.weights import for_megatron, for_torchtitan
 
-NAMES = ("hf", "megatron", "torchtitan")
+NAMES = ("hf", "megatron", "torchtitan", "torch_moe")
 
 
 def huggingface(sizes: Sizes) -> nn.Module:
@@ -48,6 +48,8 @@ def build(name: str, sizes: Sizes) -> nn.Module:
         model = huggingface(sizes)
     elif name == "megatron":
         model, weights = megatron.GPTModel(sizes), for_megatron(weights, sizes)
+    elif name == "torch_moe":
+        model, weights = torch_moe.Transformer(sizes), for_torchtitan(weights, sizes)
     else:
         model, weights = torchtitan.Transformer(sizes), for_torchtitan(weights, sizes)
     model.load_state_dict(weights)
@@ -107,7 +109,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--change")
-    parser.add_argument("--sizes", choices=SIZES, default="plain")
+    parser.add_argument("--sizes", choices=ALL_SIZES, default="plain")
     parser.add_argument("--sgd", action="store_true")
     given = parser.parse_args()
-    print(train(given.name, sizes=SIZES[given.sizes], change=given.change, sgd=given.sgd))
+    print(train(given.name, sizes=ALL_SIZES[given.sizes], change=given.change, sgd=given.sgd))

@@ -13,16 +13,20 @@ import mindspore as ms
 from mindspore import Tensor, nn
 from mindspore.experimental import optim
 
-from tests.matching.implementations import inputs, mindspore_gpt
-from tests.matching.implementations.sizes import SIZES, Sizes
+from tests.matching.implementations import inputs, mindspore_gpt, mindspore_moe
+from tests.matching.implementations.sizes import ALL_SIZES, Sizes
 from tests.matching.implementations.weights import for_mindspore
 
-NAMES = ("mindspore",)
+MODELS = {
+    "mindspore": mindspore_gpt.Model,
+    "mindspore_moe": mindspore_moe.Model,
+    "mindspore_sorted_moe": mindspore_moe.SortedModel,
+}
 
 
 def build(name: str, sizes: Sizes) -> nn.Cell:
     """One implementation with the common weights."""
-    model = mindspore_gpt.Model(sizes)
+    model = MODELS[name](sizes)
     weights = for_mindspore(inputs.weights(sizes), sizes)
     for key, parameter in model.parameters_and_names():
         parameter.set_data(Tensor(weights.pop(key).contiguous().numpy()))
@@ -36,6 +40,13 @@ def plant(model: nn.Cell, change: str) -> None:
         model.stack[1].before_feed.eps = 1e-2
     elif change == "attention_scale":
         model.stack[1].mix.scale *= 1.05
+    elif change == "one_expert_fewer":
+        model.stack[1].feed.num_chosen -= 1
+    elif change == "expert":
+        weight = model.stack[1].feed.narrow
+        values = weight.asnumpy().copy()
+        values[2] *= 1.05
+        weight.set_data(Tensor(values))
     else:
         raise SystemExit(f"no change is called {change}")
 
@@ -68,9 +79,9 @@ def train(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("name", choices=MODELS)
     parser.add_argument("--change")
-    parser.add_argument("--sizes", choices=SIZES, default="plain")
+    parser.add_argument("--sizes", choices=ALL_SIZES, default="plain")
     parser.add_argument("--graph", action="store_true")
     given = parser.parse_args()
-    print(train(given.name, sizes=SIZES[given.sizes], change=given.change, graph=given.graph))
+    print(train(given.name, sizes=ALL_SIZES[given.sizes], change=given.change, graph=given.graph))

@@ -17,6 +17,8 @@ from trueup.matching.across.sites import site_of
 from trueup.matching.tree import Side, Words
 
 _FILE = Path(__file__).with_name("truth.yaml")
+_LIKE = {"torch_moe": "torchtitan", "mindspore_moe": "mindspore", "mindspore_sorted_moe": "mindspore"}
+"""whose modules an implementation has besides its experts"""
 _PACKAGES = {
     "T": "torch.Tensor",
     "F": "torch.nn.functional",
@@ -55,8 +57,9 @@ def _truth() -> dict[str, Any]:
 def modules_of(name: str, sizes: Sizes) -> dict[str, int]:
     """Module of one implementation -> number of its line, layers apart."""
     out = {}
+    name = _LIKE.get(name, name)
     for number, line in enumerate(_truth()["modules"]):
-        if name in line:
+        if name in line and not (sizes.num_experts and line.get("dense")):
             for layer in range(sizes.num_layers if "{i}" in line[name] else 1):
                 out[line[name].replace("{i}", str(layer))] = number * 1000 + layer
     return out

@@ -57,7 +57,15 @@ def for_torchtitan(weights: Weights, sizes: Sizes) -> Weights:
         "output.weight": weights["lm_head.weight"],
     }
     for i in range(sizes.num_layers):
+        layer = f"model.layers.{i}.block_sparse_moe."
+        made |= {
+            f"layers.{i}.feed_forward.{name.removeprefix(layer)}": weight
+            for name, weight in weights.items()
+            if name.startswith(layer)
+        }
         for old, new in _TITAN.items():
+            if sizes.num_experts and old.startswith("mlp."):
+                continue
             weight = weights[f"model.layers.{i}.{old}.weight"]
             if new in ("attention.wq", "attention.wk"):
                 halves = weight.view(-1, 2, sizes.head_size // 2, sizes.hidden_size)
@@ -80,7 +88,24 @@ def for_mindspore(weights: Weights, sizes: Sizes) -> Weights:
         made[f"{new}mix.merge.matrix"] = weights[f"{old}self_attn.o_proj.weight"].T
         made[f"{new}before_mix.gamma"] = weights[f"{old}input_layernorm.weight"]
         made[f"{new}before_feed.gamma"] = weights[f"{old}post_attention_layernorm.weight"]
-        fused = torch.cat([weights[f"{old}mlp.{x}_proj.weight"] for x in ("gate", "up")])
-        made[f"{new}feed.widen.matrix"] = fused.T
-        made[f"{new}feed.narrow.matrix"] = weights[f"{old}mlp.down_proj.weight"].T
+        made |= _stacked(weights, old, new, sizes) if sizes.num_experts else _fused(weights, old, new)
     return made
+
+
+def _fused(weights: Weights, old: str, new: str) -> Weights:
+    gate_and_up = torch.cat([weights[f"{old}mlp.{x}_proj.weight"] for x in ("gate", "up")])
+    return {
+        f"{new}feed.widen.matrix": gate_and_up.T,
+        f"{new}feed.narrow.matrix": weights[f"{old}mlp.down_proj.weight"].T,
+    }
+
+
+def _stacked(weights: Weights, old: str, new: str, sizes: Sizes) -> Weights:
+    """Experts along the first dimension, the router's weight transposed."""
+    experts = [f"{old}block_sparse_moe.experts.{e}." for e in range(sizes.num_experts)]
+    wide = [torch.cat([weights[f"{expert}w{x}.weight"] for x in "13"]).T for expert in experts]
+    return {
+        f"{new}feed.router": weights[f"{old}block_sparse_moe.gate.weight"].T,
+        f"{new}feed.wide": torch.stack(wide),
+        f"{new}feed.narrow": torch.stack([weights[f"{expert}w2.weight"].T for expert in experts]),
+    }
