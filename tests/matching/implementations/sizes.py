@@ -38,4 +38,8 @@ SIZES = {
 }
 """``alike``: batch as large as the key heads, sequence as a head, so that shapes do not tell layouts;
 ``wide``: as many sequences as key heads, as long as half the width"""
-ALL_SIZES = SIZES | {"experts": EXPERTS}
+SMALL = Sizes(
+    vocab_size=32, hidden_size=16, ffn_size=24, num_layers=2, num_heads=4, batch_size=2, seq_length=8
+)
+"""of the dump in tests/fixtures/mindspore"""
+ALL_SIZES = SIZES | {"experts": EXPERTS, "small": SMALL}

@@ -56,7 +56,8 @@ def train(
 ) -> list[float]:
     """Losses of all steps."""
     ms.set_device("CPU")
-    ms.set_context(mode=ms.GRAPH_MODE if graph else ms.PYNATIVE_MODE, jit_config={"jit_level": "O0"})
+    if graph:
+        ms.set_context(mode=ms.GRAPH_MODE, jit_config={"jit_level": "O0"})
     model = build(name, sizes)
     if change is not None:
         plant(model, change)
@@ -64,9 +65,9 @@ def train(
     whole.set_train()
     batches = [Tensor(inputs.tokens(step, sizes).int().numpy()) for step in range(steps)]
     if graph:
-        step = nn.TrainOneStepCell(whole, nn.SGD(model.trainable_params(), 1e-1))
-        step.set_train()
-        return [float(step(batch).asnumpy()) for batch in batches]
+        update = nn.TrainOneStepCell(whole, nn.SGD(model.trainable_params(), 1e-1))
+        update.set_train()
+        return [float(update(batch).asnumpy()) for batch in batches]
     optimizer = optim.AdamW(list(model.trainable_params()), lr=1e-3)
     gradient = ms.value_and_grad(whole, None, optimizer.parameters)
     losses = []
