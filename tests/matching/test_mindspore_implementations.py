@@ -20,15 +20,13 @@ MODULES, OUTPUTS = 0.98, 0.90
 """the bars: module sites, API outputs that both sides have; no pair may be wrong"""
 PAIRS = [
     ("mindspore", "torchtitan", "alike"),
-    ("mindspore", "megatron", "plain"),
-    ("mindspore_moe", "torch_moe", "experts"),
+    ("mindspore", "megatron", "alike"),
     ("mindspore_sorted_moe", "torch_moe", "experts"),
 ]
+"""more of them, and more faults, are in benchmarks/matching.py"""
 FAULTS = [
     ("mindspore", "torchtitan", "alike", "norm_eps", ("network.stack.1.before_feed", "forward")),
-    ("mindspore", "torchtitan", "alike", "attention_scale", ("network.stack.1.mix", "forward")),
     ("mindspore_sorted_moe", "torch_moe", "experts", "expert", ("network.stack.1.feed", "param")),
-    ("mindspore_sorted_moe", "torch_moe", "experts", "one_expert_fewer", ("network.stack.1.feed", "forward")),
 ]
 
 
@@ -64,7 +62,9 @@ def test_bars(runs: Runs, mine: str, theirs: str, sizes: str, turned: bool) -> N
 
 
 @pytest.mark.parametrize(("mine", "theirs", "sizes"), PAIRS)
-def test_the_hand_written_tensors_are_the_same_numbers(runs: Runs, mine: str, theirs: str, sizes: str) -> None:
+def test_the_hand_written_tensors_are_the_same_numbers(
+    runs: Runs, mine: str, theirs: str, sizes: str
+) -> None:
     assert_same_numbers(
         numbers
         for name in (mine, theirs)

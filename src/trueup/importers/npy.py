@@ -25,10 +25,13 @@ def read_npy(file: Path, dtype: str) -> StoredTensor:
     """
     values, shape = read_memory(file)
     if values.size != math.prod(shape):
-        raise TraceError(
-            f"{file} is not a whole .npy file: {values.size} elements where its head says {list(shape)}"
-        )
+        raise not_whole(file, values.size, shape)
     return stored(values.reshape(shape), dtype)
+
+
+def not_whole(file: Path, size: int, shape: tuple[int, ...]) -> TraceError:
+    """What to raise where a file holds another number of elements than its head says."""
+    return TraceError(f"{file} is not a whole .npy file: {size} elements where its head says {list(shape)}")
 
 
 def read_memory(file: Path) -> tuple[NDArray[Any], tuple[int, ...]]:

@@ -88,7 +88,8 @@ def _modules(tables: StepTables) -> list[str]:
 def _returned(tables: StepTables) -> dict[str, frozenset[int]]:
     """Sizes of what each module returns."""
     outputs = tables.records.filter(
-        (pl.col("phase").cast(pl.String) == "forward") & pl.col("slot").cast(pl.String).str.starts_with("output")
+        (pl.col("phase").cast(pl.String) == "forward")
+        & pl.col("slot").cast(pl.String).str.starts_with("output")
     ).select("call", "summary")
     modules = tables.calls.filter(pl.col("kind").cast(pl.String) == "module")
     sizes = (

@@ -244,5 +244,6 @@ def _reason(
     if split and side.owners.get(name):
         return f"fused: the {word} has {', '.join(sorted(split))}"
     if side.whole(name) in of_set:
-        return f"holds the same weights as another module; the {word}'s one is {of_set[side.whole(name)] or '(root)'}"
+        held = of_set[side.whole(name)] or "(root)"
+        return f"holds the same weights as another module; the {word}'s one is {held}"
     return f"no module of the {word} holds just these weights"

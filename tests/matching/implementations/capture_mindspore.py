@@ -1,4 +1,4 @@
-"""Captures of the MindSpore implementations, in this process, and dumps of graph mode, each in one of its own."""
+"""Captures of the MindSpore implementations, in this process; dumps of graph mode, each in one of its own."""
 
 from __future__ import annotations
 

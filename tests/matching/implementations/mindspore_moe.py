@@ -1,7 +1,7 @@
 """A mixture of experts for MindSpore: the experts' weights stacked, the router's a parameter of the layer.
 
-``StackedExperts`` gives every token to every expert and weighs what it need not have done with 0, ``SortedExperts``
-brings tokens into the order of their experts. Shapes: T tokens, H hidden, F inner, E experts.
+``StackedExperts`` gives every token to every expert and weighs what it need not have done with 0,
+``SortedExperts`` brings tokens into the order of their experts.
 """
 
 from __future__ import annotations

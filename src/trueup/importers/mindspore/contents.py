@@ -1,4 +1,4 @@
-"""What the tensors of operators hold, as short hashes: equal bytes, or where there are none equal statistics."""
+"""What the tensors of operators hold, as short hashes: of their bytes, else of their statistics."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The compiled graph as MindSpore prints it beside a dump (``graphs/*.ir``): which operator takes what of which.
+"""The compiled graph as MindSpore prints it beside a dump (``graphs/*.ir``): what flows where.
 
 One node a line, ``%7(x) = PrimFunc_Mul(%5, %para2_fc1.weight, I64(0))``, below it the types and
-``# Fullname with scope: (...)``. Of operands only what is needed is understood: nodes, parameters, integers and
-lists of them.
+``# Fullname with scope: (...)``. Of operands only what is needed is understood: nodes, parameters, integers
+and lists of them.
 """
 
 from __future__ import annotations
@@ -213,7 +213,5 @@ def _operand(text: str) -> Operand:
 
 def _shapes(types: str) -> tuple[tuple[int, ...], ...]:
     """The shapes among the types of what a node gives; a shape's numbers stand alone between brackets."""
-    found = []
-    for text in _SHAPE.findall(types.partition("elements_use_flags")[0]):
-        found.append(tuple(int(part) for part in text.split(",") if part.strip()))
-    return tuple(found)
+    found = _SHAPE.findall(types.partition("elements_use_flags")[0])
+    return tuple(tuple(int(part) for part in text.split(",") if part.strip()) for text in found)

@@ -1,8 +1,8 @@
 """Which operator of the printed graph each dumped one is.
 
-Mostly that of its name. But MindSpore renumbers some (``Concat-op0`` runs where ``Concat-op6`` is printed), and
-numbers those it expands functions into (``Expand/_MatMulExt/BatchMatMul-op23``) otherwise than it prints them.
-Such a one is known by what it takes from known operators and gives to them, bit for bit.
+Mostly that of its name. But MindSpore renumbers some (``Concat-op0`` runs where ``Concat-op6`` is printed),
+and numbers those it expands functions into (``Expand/_MatMulExt/BatchMatMul-op23``) otherwise than it prints
+them. Such a one is known by what it takes from known operators and gives to them, bit for bit.
 """
 
 from __future__ import annotations
@@ -173,7 +173,9 @@ class _Search:
         for names in fitting.values():
             for name in names:
                 claims[name] += 1
-        return {n: name for n, names in fitting.items() if len(names) == 1 and claims[name := min(names)] == 1}
+        return {
+            n: name for n, names in fitting.items() if len(names) == 1 and claims[name := min(names)] == 1
+        }
 
     def _fitting(self, node: Node) -> set[str]:
         kind = _kind(node.mangled_name)[0]

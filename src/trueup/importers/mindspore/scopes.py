@@ -1,5 +1,5 @@
-"""In which cell an operator ran. Its name alone does not say: a function of ``mint`` or ``ops`` is compiled once,
-and all its operators carry the scope of the cell that called it first, those it is expanded into none.
+"""In which cell an operator ran. Its name alone does not say: a function of ``mint`` or ``ops`` is compiled
+once, and all its operators carry the scope of the cell that called it first, those it is expanded into none.
 
 Certain are operators that take a weight: they ran in the cell that owns it. A scope is believed where no
 operator of another cell lies between it and the cell's own. All others stand between those two: in the

@@ -15,9 +15,9 @@ from trueup.importers.frames import columns_from_rows, frame_from_columns, with_
 from trueup.importers.mindspore.device_file import DeviceTensor, values_of
 from trueup.importers.mindspore.entries import TensorEntry
 from trueup.importers.mindspore.names import FileName
-from trueup.importers.mindspore.operators import Operators
+from trueup.importers.mindspore.operators import RESHAPES, Operators
 from trueup.importers.mindspore.views import MOVING_VIEWS, UNKNOWN_VIEW, view_of
-from trueup.importers.npy import read_memory, stored
+from trueup.importers.npy import not_whole, read_memory, stored
 from trueup.numerics._native import summarise_array
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS
@@ -119,14 +119,16 @@ def read_entry(
     """
     if device is not None:
         return values_of(folder / file, device)
-    values, shape = read_memory(folder / file)
-    found = view_of(values, shape, name, known.flow, known.nodes.get(name.op_name))
-    if found is None and values.size < math.prod(shape) and name.op_type not in MOVING_VIEWS:
+    try:
+        values, shape = read_memory(folder / file)
+        found = view_of(values, shape, name, known.flow, known.nodes.get(name.op_name))
+        if found is None and values.size < math.prod(shape) and name.op_type not in MOVING_VIEWS | RESHAPES:
+            raise not_whole(folder / file, values.size, shape)
+    except TraceError as error:
         raise TraceError(
-            f"{folder / file} is not a whole .npy file: {values.size} elements where its head says {list(shape)}. "
-            "The run was probably killed, or the disk full, while it was written: remove the file, "
+            f"{error}. The run was probably killed, or the disk full, while it was written: remove the file, "
             "or leave this step out with --steps."
-        )
+        ) from error
     return None if found is None else stored(found, name.dtype or "")
 
 

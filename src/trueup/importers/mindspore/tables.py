@@ -41,6 +41,8 @@ from trueup.store import StepTables, schema
 
 GRAPH_INPUTS = "mindspore.graph_inputs"
 OPTIMIZER_SETTINGS = "mindspore.optimizer_settings"
+AS_TAKEN = "as the first operator of forward takes it"
+AS_UPDATED = "as its update takes it"
 _COLLECTIVES = frozenset(
     {
         "AllReduce",
@@ -97,7 +99,9 @@ class TableBuilder:
             TraceError: a tensor's file is damaged or refused.
         """
         operators = [
-            (graph, execution, self._named(graph, execution)) for graph in graphs for execution in graph.operators
+            (graph, execution, self._named(graph, execution))
+            for graph in graphs
+            for execution in graph.operators
         ]
         self._depth = max((len(name.wrappers) for _, _, name in operators), default=0)
         self._has_modules = any(name.modules for _, _, name in operators)
@@ -211,6 +215,8 @@ class TableBuilder:
             node = graph.known.nodes.get(execution.op_name)
             if node is None or graph.known.flow is None or name.phase != "forward":
                 continue
+            if node.op.startswith("Assign"):
+                continue
             for tensor in execution.tensors:
                 slot = tensor.name.slot
                 if tensor.name.side != "input" or slot >= len(node.operands):
@@ -220,7 +226,7 @@ class TableBuilder:
                     call = ("parameter", weight, None)
                     self._weights.add(weight)
                     if call not in self._rows:
-                        self._record(self._parameter(weight), "param", "value", graph, tensor)
+                        self._record(self._parameter(weight), "param", "value", graph, tensor, AS_TAKEN)
 
     def _gradient(self, graph: Graph, execution: Execution) -> None:
         """The gradient an update takes: of all it takes that the graph made, the largest."""
@@ -230,10 +236,21 @@ class TableBuilder:
         weight = next((o for operand in node.operands if isinstance(o := flow.origin(operand), str)), None)
         sizes = [flow.size(operand) for operand in node.operands]
         largest = max(sizes, default=0)
-        taken = next((t for t in execution.tensors if t.name.side == "input" and t.name.slot < len(sizes)
-                      and sizes[t.name.slot] == largest), None)
-        if weight is not None and flow.parameters.get(weight) and sizes.count(largest) == 1 and taken is not None:
-            self._record(self._parameter(weight), "param_grad", "clipped", graph, taken)
+        taken = next(
+            (
+                t
+                for t in execution.tensors
+                if t.name.side == "input" and t.name.slot < len(sizes) and sizes[t.name.slot] == largest
+            ),
+            None,
+        )
+        if (
+            weight is not None
+            and flow.parameters.get(weight)
+            and sizes.count(largest) == 1
+            and taken is not None
+        ):
+            self._record(self._parameter(weight), "param_grad", "clipped", graph, taken, AS_UPDATED)
 
     def _parameters(self, graph: Graph, *, updated: bool) -> None:
         names = {
@@ -266,11 +283,19 @@ class TableBuilder:
 
     # -- rows -----------------------------------------------------------------------------------------------
 
-    def _record(self, call: int, phase: str, slot: str, graph: Graph, tensor: TensorEntry) -> None:
+    def _record(
+        self,
+        call: int,
+        phase: str,
+        slot: str,
+        graph: Graph,
+        tensor: TensorEntry,
+        why: str | None = None,
+    ) -> None:
         if id(tensor) not in self._summarised:
             self._summarised[id(tensor)] = self._summaries.add(tensor, graph.path, graph.number, graph.known)
         summary, reason = self._summarised[id(tensor)]
-        self._records.append((call, phase, slot, 0, summary, None, reason))
+        self._records.append((call, phase, slot, 0, summary, None, reason or why))
 
     def _add(
         self,

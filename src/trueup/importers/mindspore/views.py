@@ -1,7 +1,8 @@
-"""The values of views: of a tensor that shows another's memory, MindSpore dumps that memory under its own shape.
+"""The values of views: of a tensor that shows another's memory MindSpore dumps that memory, under its own
+shape.
 
-What ``SplitWithSizeView`` gives is a file with the shape of one part and the bytes of the whole. The graph tells
-whose memory it is and how the view lies in it; where there is no graph such a file is not read.
+What ``SplitWithSizeView`` gives is a file with the shape of one part and the bytes of the whole. The graph
+tells whose memory it is and how the view lies in it; where there is no graph such a file is not read.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from trueup.importers.mindspore.operators import RESHAPES
 Array = NDArray[Any]
 Step = Callable[[Array], Array]
 UNKNOWN_VIEW = (
-    "a view of another tensor: MindSpore dumped the memory of that one, and graphs/*.ir does not tell where in it "
-    "the view lies"
+    "a view of another tensor: MindSpore dumped the memory of that one, and graphs/*.ir does not tell where "
+    "in it the view lies"
 )
 
 
@@ -113,7 +114,7 @@ def _reshape(shape: tuple[int, ...]) -> Step:
 
 
 def _step(node: Node, output: int) -> Step | None:
-    """How a view lies in what it is of; None where the operator is no view, or one whose place is not known."""
+    """How a view lies in what it is of; None where the operator is none, or one whose place is not known."""
     arguments, make = _VIEWS.get(node.op, (0, None))
     try:
         return None if make is None else make(output, *node.operands[1 : 1 + arguments])

@@ -146,8 +146,9 @@ def _same_makers(
 
 
 def _makers(ports: Ports, places: Sequence[Port]) -> set[str]:
-    families = {ports.family(call) for call, _ in places}
-    return families - MOVING or families
+    """Families of what computed a content; of one that is only handed on here, of what brought it."""
+    families = [ports.family(call) for call, _ in places]
+    return set(families) - MOVING or {families[0]}
 
 
 def _mutual(far: Distances, near: NDArray[np.float64], margin: float) -> list[tuple[int, int]]:

@@ -42,8 +42,9 @@ def by_analogy(target: WeightTable, source: WeightTable, found: Inferred) -> Non
 
 
 def _there(targets: Mapping[str, str], sources: Mapping[str, str], found: Inferred) -> bool:
-    left = set(targets.values()) <= set(found.left_target) and set(sources.values()) <= set(found.left_source)
-    return left and len(set(sources.values())) == len(sources)
+    mine, theirs = set(targets.values()), set(sources.values())
+    left = mine <= set(found.left_target) and theirs <= set(found.left_source)
+    return left and len(theirs) == len(sources)
 
 
 def _alike(table: WeightTable, renamed: Mapping[str, str]) -> bool:
@@ -60,7 +61,7 @@ class _Renamed:
         )
 
     def all(self, names: Sequence[str]) -> dict[str, str] | None:
-        """Old name -> new name. A number in which likes among ``names`` differ, an expert's, is no layer's."""
+        """Old name -> new name. A number in which likes among ``names`` differ is an expert's, no layer's."""
         if not self._certain:
             return None
         likes: dict[str, list[list[str]]] = defaultdict(list)
