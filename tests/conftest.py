@@ -6,7 +6,11 @@ from importlib.util import find_spec
 
 import pytest
 
-_OF_MINDSPORE = ["adapters/mindspore/*", "matching/test_torch_and_mindspore.py"]
+_OF_MINDSPORE = [
+    "adapters/mindspore/*",
+    "matching/test_torch_and_mindspore.py",
+    "matching/test_mindspore_implementations.py",
+]
 collect_ignore_glob = [] if find_spec("mindspore") is not None else _OF_MINDSPORE
 
 

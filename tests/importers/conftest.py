@@ -28,6 +28,13 @@ def mindspore(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _unpacked(_MINDSPORE, tmp_path_factory.mktemp("mindspore")) / "mindspore-2.10"
 
 
+@pytest.fixture(scope="session")
+def graph_gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dump of one step of a GPT in graph mode, to be left as it is."""
+    packed = _MINDSPORE.with_name("graph-mode-gpt.tar.xz")
+    return _unpacked(packed, tmp_path_factory.mktemp("graph_gpt")) / "graph_gpt"
+
+
 def _unpacked(packed: Path, folder: Path) -> Path:
     with tarfile.open(packed) as archive:
         if sys.version_info >= (3, 12):

@@ -16,6 +16,7 @@ from trueup.comparing.run import compare
 from trueup.errors import TraceError
 from trueup.importers import MindsporeDump, open_trace
 from trueup.importers.mindspore.modules import FOUND
+from trueup.importers.mindspore.tables import AS_TAKEN, AS_UPDATED
 from trueup.numerics.digest import digest
 from trueup.numerics.statistics import statistics
 from trueup.store import StepTables
@@ -28,9 +29,12 @@ def named_calls(tables: StepTables) -> list[tuple[str, str, str | None]]:
     return list(zip(kinds, names, parents, strict=True))
 
 
+_INFERRED = [FOUND, AS_TAKEN, AS_UPDATED]
+
+
 def dumped(tables: StepTables) -> pl.DataFrame:
     """Records the dump has a file for."""
-    return tables.records.filter(pl.col("reason").cast(pl.String).fill_null("") != FOUND)
+    return tables.records.filter(pl.col("reason").cast(pl.String).fill_null("").is_in(_INFERRED).not_())
 
 
 # -- the real dumps ----------------------------------------------------------------------------------------
@@ -112,7 +116,8 @@ def test_what_goes_into_cells_and_comes_out_is_found_by_content(mindspore: Path)
     assert [inputs[n] for n in ("act", "fc2", "sm")] == [outputs[n] for n in ("fc1", "act", "fc2")]
     assert (inputs[""], outputs[""]) == (inputs["fc1"], outputs["sm"])
     assert inputs[""] == rows(tables, "mindspore.graph_inputs")[0]["digest"]
-    sites = [tables.calls["name"].cast(pl.String)[row] for row in tables.records["call"][2:20]]
+    forward = tables.records.filter(pl.col("phase") == "forward")
+    sites = [tables.calls["name"].cast(pl.String)[row] for row in forward["call"][2:20]]
     assert sites[:3] == ["", "fc1", "mindspore.ops.MatMul"]
     assert sites[sites.index("act") - 1] == "fc1"
 
@@ -157,6 +162,18 @@ def test_phases_of_backward_and_optimizer(mindspore: Path) -> None:
     assert [r["slot"] for r in updates] == [*(f"input.{n}" for n in range(5)), "output.0"]
 
 
+def test_weights_before_the_update_and_their_gradients_are_what_operators_take(mindspore: Path) -> None:
+    dump = open_trace(mindspore / "graph_O0")
+    tables = dump.read(1, 0)
+    (before,) = rows(tables, "fc1.weight", phase="param")
+    assert (before["slot"], before["reason"]) == ("value", AS_TAKEN)
+    assert before["digest"] == rows(dump.read(0, 0), "fc1.weight", phase="optimizer")[0]["digest"]
+    (gradient,) = rows(tables, "fc1.weight", phase="param_grad")
+    assert (gradient["slot"], gradient["shape"]) == ("clipped", [16, 8])
+    taken = rows(tables, "mindspore.ops.ApplyMomentum", phase="optimizer")
+    assert [r["slot"] for r in taken if r["digest"] == gradient["digest"]] == ["input.3"]
+
+
 def test_parameters_are_those_after_the_update(mindspore: Path) -> None:
     """A weight dumped with iteration 0 is what iteration 1 multiplies with."""
     dump = open_trace(mindspore / "graph_O0")
@@ -189,7 +206,7 @@ def test_a_dump_is_equal_to_itself_and_a_changed_value_is_found(mindspore: Path,
     shutil.copytree(mindspore / "graph_O0", tmp_path / "other")
     same = compare(tmp_path / "other", mindspore / "graph_O0")
     assert same.exit_code == 0
-    assert same.summary["counts"]["equal"] == same.summary["counts"]["compared"] == 2 * (107 + 10)
+    assert same.summary["counts"]["equal"] == same.summary["counts"]["compared"] == 2 * (107 + 10 + 8)
     (file,) = (tmp_path / "other/rank_0/Net/0/0").glob("BiasAdd.Default_*fc2*output.0*")
     file.chmod(0o600)
     np.save(file, np.load(file) * np.float32(1.01))
@@ -216,7 +233,7 @@ def test_statistics_of_a_run_compare_with_its_values(mindspore: Path, tmp_path: 
     compared = compare(tmp_path, mindspore / "graph_O0/rank_0/Net/0/0")
     counts = compared.summary["counts"]
     assert counts["num_unmatched"] == counts["different"] == 0
-    assert counts["compared"] == 107 + 10, "what goes into cells is found from three statistics as well"
+    assert counts["compared"] == 107 + 10 + 8, "what goes into cells is found from three statistics as well"
 
 
 # -- made by hand ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 from tests.matching.implementations.capture import PAIRS, captured, matched  # noqa: E402
 from tests.matching.implementations.sizes import SIZES  # noqa: E402
 from tests.matching.implementations.train import NAMES, train  # noqa: E402
-from tests.matching.implementations.truth import scored, tensors_of  # noqa: E402
+from tests.matching.implementations.truth import assert_same_numbers, numbers_of, scored  # noqa: E402
 from trueup import Tracer  # noqa: E402
 from trueup.comparing.options import CompareOptions  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
@@ -78,25 +78,9 @@ def test_the_measure_sees_a_wrong_and_a_missing_pair(runs: Runs) -> None:
 
 
 def test_the_hand_written_tensors_are_the_same_numbers(runs: Runs) -> None:
-    """Every tensor of the truth has one largest value and one norm, wherever it is said to be."""
-    from tests.matching.implementations.truth import places_of
-
-    seen: dict[str, dict[str, tuple[float, float]]] = {}
-    for name in NAMES:
-        (match,) = matched(runs.of(name), runs.of("hf" if name != "hf" else "megatron"), steps=(1,))
-        tables, side = Trace(runs.of(name)).read(1, 0), match.target
-        truth, places = tensors_of(name, SIZES["plain"]), places_of(side, match.words)
-        assert set(truth) <= set(places.values())
-        forward = side.record_phase == match.words.phase.index("forward")
-        columns = side.record_call, side.record_slot, side.record_summary
-        for call, slot, summary in zip(*(column[forward].tolist() for column in columns), strict=True):
-            tensor = truth.get(places.get((call, slot), ""))
-            if tensor is not None and summary >= 0:
-                row = tables.summaries.row(summary, named=True)
-                seen.setdefault(tensor, {})[f"{name} {places[call, slot]}"] = row["l2_norm"], row["maximum"]
-    for tensor, found in seen.items():
-        values = np.array(list(found.values()))
-        assert np.allclose(values, values[0], rtol=1e-4), (tensor, found)
+    assert_same_numbers(
+        numbers for name in NAMES for numbers in numbers_of(Trace(runs.of(name)), 1, name, SIZES["plain"])
+    )
 
 
 @pytest.mark.parametrize("task", ["tensor", "statistics"])

@@ -15,8 +15,8 @@ def first_absent_gradient(rows: Rows, verdict: Judgement) -> int | None:
 
     None where more than half of the weights have: then the two were captured otherwise.
     """
-    local = rows.phase_is("param_grad") & rows.slot_starts(LOCAL)
-    absent = local & (verdict.status == UNMATCHED) & _known_on_both(rows)
+    local = rows.phase_is("param_grad") & rows.slot_starts(LOCAL) & _known_on_both(rows)
+    absent = local & (verdict.status == UNMATCHED)
     at = np.flatnonzero(absent)
     if not len(at) or 2 * len(at) > int(local.sum()):
         return None

@@ -110,11 +110,23 @@ def _of_unmatched_tensor(rows: Rows) -> Bools:
 
 def _captured_on_one_side(rows: Rows) -> Bools:
     """Rows of a phase that the other trace does not hold at all: a matter of what was captured, not of what
-    ran."""
+    ran. Of gradients and updates in other code also those of a slot, or a kind of call, that it does not
+    hold."""
     out = np.zeros(len(rows), bool)
+    other_code = rows.match.bridge is not None
+    slots = rows.phase_is("param_grad", "optimizer") & other_code
+    kinds = rows.phase_is("backward", "param_grad", "optimizer") & other_code
     for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):
-        there = np.unique(other.side.record_phase)
-        out |= (half.record >= 0) & (other.record < 0) & ~np.isin(rows.phase, there)
+        alone = (half.record >= 0) & (other.record < 0)
+        side = other.side
+        out |= alone & ~np.isin(rows.phase, np.unique(side.record_phase))
+        for own, theirs, finer in (
+            (rows.slot, side.record_slot, slots),
+            (half.side.kind[half.call], side.kind[side.record_call], kinds),
+        ):
+            most = int(max(own.max(initial=0), theirs.max(initial=0))) + 1
+            there = np.unique(side.record_phase * most + theirs)
+            out |= alone & finer & ~np.isin(rows.phase * most + own, there)
     return out
 
 
@@ -194,12 +206,14 @@ def _other_dtype(rows: Rows, verdict: Judgement, floating: Bools) -> None:
 
 
 def bracketed(rows: Rows, verdict: Judgement) -> Bools:
-    """For each row without a verdict: whether the nearest compared rows before and after it agree."""
+    """For each row without a verdict: whether the nearest compared rows before and after it agree; the one
+    after what enters before all else, the one before what one trace alone was to hold."""
     compared = (verdict.status != UNMATCHED) & (verdict.status != UNDECIDED)
     agree = (verdict.status == EQUAL) | (verdict.status == WITHIN)
     index = np.arange(len(rows))
     before = np.maximum.accumulate(np.where(compared, index, -1))
     after = np.minimum.accumulate(np.where(compared, index, len(rows))[::-1])[::-1]
-    inside = (before >= 0) & (after < len(rows))
-    left, right = agree[np.maximum(before, 0)], agree[np.minimum(after, len(rows) - 1)]
-    return np.asarray(verdict.bracketable & inside & left & right)
+    left = agree[np.maximum(before, 0)] | (before < 0)
+    last = (after == len(rows)) & _captured_on_one_side(rows)
+    right = (agree[np.minimum(after, len(rows) - 1)] & (after < len(rows))) | last
+    return np.asarray(verdict.bracketable & left & right)

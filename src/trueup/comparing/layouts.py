@@ -56,11 +56,13 @@ class LayoutBook:
         weights = match.bridge.weights if match.bridge is not None else Inferred()
         turns = rotary_turns(weights.entries)
         self.unordered = len({e.target for e in weights.entries}) < sum(len(a.targets) for a in weights.atoms)
+        reordered = _reordered(weights)
         reader = _Reader(match, tables, traces, pair)
         for key, places in _by_key(match, tables).items():
             layout = self.decided.get(key)
             if layout is None:
-                layout = self._decide(key, places, shapes, turns, reader)
+                moved = _owner(match, places[0]) in reordered
+                layout = self._decide(key, places, shapes, turns, reader, moved=moved)
             if layout is not None:
                 self.decided[key] = layout
                 for at in places:
@@ -74,16 +76,20 @@ class LayoutBook:
         shapes: Sequence[Shape],
         turns: Sequence[tuple[int, int]],
         reader: _Reader,
+        *,
+        moved: bool,
     ) -> Layout | None:
+        """``moved``: the channels come from a weight whose rows lie in another order on the other side."""
         target, reference = key[0], key[1]
         finer = _with_pairs(reference, turns) + _with_pairs(target, turns)
         options = ways(target, reference, shapes, finer)
         samples = [s for at in places if (s := reader.values(at)) is not None][:SAMPLES]
         if samples:
-            return _nearest(options, samples) or self._unclear(target, reference, options)
+            near = _nearest(options, samples)
+            return near or (_unordered() if moved else self._unclear(target, reference, options))
         if target != reference and len(options) == 1:
             return options[0]
-        suspect = bool(finer) or self.unordered
+        suspect = bool(finer) or self.unordered or moved
         return _unordered() if target != reference or (suspect and reader.apart(places)) else None
 
     def _unclear(self, target: Shape, reference: Shape, options: Sequence[Layout]) -> Layout | None:
@@ -92,6 +98,24 @@ class LayoutBook:
             return None
         known = (one for key, one in self.decided.items() if key[:2] == (target, reference) and one.known)
         return next(known, options[0] if len(options) == 1 else _unordered())
+
+
+def _reordered(weights: Inferred) -> set[str]:
+    """Target modules whose own weight is all of one of the reference's, its rows in another order."""
+    return {
+        entry.target.rpartition(".")[0]
+        for entry in weights.entries
+        if len(entry.pieces) > 1 and len({piece.source for piece in entry.pieces}) == 1
+    }
+
+
+def _owner(match: StepMatch, at: int) -> str:
+    """The module around a pair of records."""
+    side, words = match.target, match.words
+    call = int(side.record_call[match.records.target[at]])
+    while call >= 0 and words.kind[side.kind[call]] != "module":
+        call = int(side.parent[call])
+    return words.name[side.name[call]] if call >= 0 else ""
 
 
 def _weights_handed_on(match: StepMatch) -> list[Layout | None]:

@@ -56,7 +56,13 @@ def build_bridge(
     )
     weights = infer(*first, given=None if given is None else given.weights)
     sides = [(_modules(t), _sizes(w)) for t, w in zip(tables, first, strict=True)]
-    modules = pair_modules(weights.atoms, sides[0], sides[1], None if given is None else given.modules)
+    modules = pair_modules(
+        weights.atoms,
+        sides[0],
+        sides[1],
+        None if given is None else given.modules,
+        (_returned(tables[0]), _returned(tables[1])),
+    )
     shapes = {name: first[1].facts(name).shape for name in first[1].names()}
     return Bridge(
         weights=weights,
@@ -77,6 +83,22 @@ def _modules(tables: StepTables) -> list[str]:
     """Names of called modules, in the order of their first call."""
     called = tables.calls.filter(pl.col("kind") == "module")["name"].cast(pl.String)
     return [name for name in called.unique(maintain_order=True).to_list() if name is not None]
+
+
+def _returned(tables: StepTables) -> dict[str, frozenset[int]]:
+    """Sizes of what each module returns."""
+    outputs = tables.records.filter(
+        (pl.col("phase").cast(pl.String) == "forward")
+        & pl.col("slot").cast(pl.String).str.starts_with("output")
+    ).select("call", "summary")
+    modules = tables.calls.filter(pl.col("kind").cast(pl.String) == "module")
+    sizes = (
+        outputs.join(modules.select("call", pl.col("name").cast(pl.String)), on="call")
+        .join(tables.summaries.select("summary", "numel"), on="summary")
+        .group_by("name")
+        .agg(pl.col("numel").unique())
+    )
+    return {name: frozenset(found) for name, found in sizes.iter_rows()}
 
 
 def _sizes(weights: WeightTable) -> dict[str, int]:

@@ -155,6 +155,8 @@ def is_rotary(steps: Sequence[MovingStep]) -> bool:
 
 def _rotary_turn(steps: Sequence[MovingStep]) -> tuple[int, int] | None:
     moving = [step for step in steps if not isinstance(step, Slice)]
+    if moving and isinstance(moving[0], Permute) and moving[0].dims == (1, 0):
+        moving = moving[1:]
     if len(moving) < 2 or not isinstance(moving[0], Reshape) or not isinstance(moving[1], Permute):
         return None
     sizes = moving[0].shape[1:3]

@@ -19,6 +19,10 @@ ALMOST = 0.8
 BY_WEIGHTS, BY_MOST_WEIGHTS, BY_NAME = 0.99, 0.8, 0.85
 
 
+Returned = Mapping[str, frozenset[int]]
+"""module -> numbers of elements of the tensors it returns"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModulePair:
     """Two modules that do the same."""
@@ -85,10 +89,11 @@ def pair_modules(
     target: tuple[Sequence[str], Mapping[str, int]],
     reference: tuple[Sequence[str], Mapping[str, int]],
     given: Mapping[str, str | None] | None = None,
+    returned: tuple[Returned, Returned] = ({}, {}),
 ) -> ModulePairs:
     """Pairs of modules; each side gives its called modules' names and the sizes of its weights.
 
-    ``given`` are pairs a person insists on.
+    ``given`` are pairs a person insists on; ``returned`` the sizes of what modules return, as far as known.
     """
     found = ModulePairs()
     alone = {one for one, other in (given or {}).items() if other is None}
@@ -99,7 +104,7 @@ def pair_modules(
     target = [name for name in target[0] if name not in alone], target[1]
     here = Holdings(target[0], _groups(atoms, target[1], first=True), target[1])
     there = Holdings(reference[0], _groups(atoms, reference[1], first=False), reference[1])
-    _same_weights(found, here, there)
+    _same_weights(found, here, there, returned)
     _most_weights(found, here, there)
     _same_names(found, target[0], reference[0])
     _say_why(found, here, there)
@@ -117,29 +122,44 @@ def _groups(atoms: Sequence[Atom], sizes: Mapping[str, int], *, first: bool) -> 
     return group | {name: apart + k for k, name in enumerate(sizes) if name not in group}
 
 
-def _same_weights(found: ModulePairs, here: Holdings, there: Holdings) -> None:
+def _same_weights(
+    found: ModulePairs, here: Holdings, there: Holdings, returned: tuple[Returned, Returned]
+) -> None:
     sets: tuple[dict[frozenset[int], list[str]], ...] = ({}, {})
     for side, by_set in zip((here, there), sets, strict=True):
         for name in side.modules:
             if side.whole(name) and not side.partly(name):
                 by_set.setdefault(side.whole(name), []).append(name)
     for weights, names in sets[0].items():
-        for one, other in _nested(names, sets[1].get(weights, []), here, there):
+        for one, other in _nested(names, sets[1].get(weights, []), here, there, returned):
             found.add(one, other, "weights", BY_WEIGHTS)
 
 
-def _nested(names: list[str], others: list[str], here: Holdings, there: Holdings) -> list[tuple[str, str]]:
-    """Modules with the same weights: outermost first on both sides."""
+def _nested(
+    names: list[str],
+    others: list[str],
+    here: Holdings,
+    there: Holdings,
+    returned: tuple[Returned, Returned],
+) -> list[tuple[str, str]]:
+    """Modules with the same weights: outermost first on both sides; of chains of other lengths their ends."""
     names, others = sorted(names, key=_depth), sorted(others, key=_depth)
     if len(names) == len(others):
         return list(zip(names, others, strict=True))
     pairs = []
-    for ends in (_owner, _root):
-        one, other = ends(names, here), ends(others, there)
-        if one is not None and other is not None:
-            pairs.append((one, other))
-            names, others = [n for n in names if n != one], [n for n in others if n != other]
-    return pairs
+    one, other = _owner(names, here), _owner(others, there)
+    if one is not None and other is not None:
+        pairs.append((one, other))
+        names, others = [n for n in names if n != one], [n for n in others if n != other]
+    whole = [(a, b) for a in names for b in others if not (a and b) and _alike(a, b, returned)]
+    return pairs + whole[:1]
+
+
+def _alike(one: str, other: str, returned: tuple[Returned, Returned]) -> bool:
+    """Whether two may return the same: a model that returns logits is not the one around it that returns the
+    loss."""
+    mine, theirs = returned[0].get(one), returned[1].get(other)
+    return not mine or not theirs or bool(mine & theirs)
 
 
 def _depth(name: str) -> int:
@@ -149,10 +169,6 @@ def _depth(name: str) -> int:
 def _owner(names: list[str], side: Holdings) -> str | None:
     """The innermost that owns a weight itself."""
     return next((name for name in reversed(names) if side.owners.get(name)), None)
-
-
-def _root(names: list[str], side: Holdings) -> str | None:
-    return "" if "" in names else None
 
 
 def _most_weights(found: ModulePairs, here: Holdings, there: Holdings) -> None:
@@ -228,5 +244,6 @@ def _reason(
     if split and side.owners.get(name):
         return f"fused: the {word} has {', '.join(sorted(split))}"
     if side.whole(name) in of_set:
-        return f"holds the same weights as another module; the {word}'s one is {of_set[side.whole(name)]}"
+        held = of_set[side.whole(name)] or "(root)"
+        return f"holds the same weights as another module; the {word}'s one is {held}"
     return f"no module of the {word} holds just these weights"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from tests.matching.implementations.sizes import SIZES
+from tests.matching.implementations.sizes import ALL_SIZES
 from tests.matching.implementations.train import train
 from trueup import Tracer
+from trueup.importers import open_trace
 from trueup.matching import StepMatch, match_step
 from trueup.matching.bridge import Bridge, build_bridge
-from trueup.store import Trace
 
 PAIRS = (
     ("megatron", "hf"),
@@ -23,14 +23,20 @@ PAIRS = (
 
 
 def captured(
-    folder: Path, name: str, *, sizes: str = "plain", change: str | None = None, task: str = "tensor"
+    folder: Path,
+    name: str,
+    *,
+    sizes: str = "plain",
+    change: str | None = None,
+    task: str = "tensor",
+    sgd: bool = False,
 ) -> Path:
     """Two steps of one implementation."""
-    path = folder / f"{name}_{sizes}_{change}_{task}"
+    path = folder / f"{name}_{sizes}_{change}_{task}{'_sgd' * sgd}"
     threads = torch.get_num_threads()
     try:
-        with Tracer(path, level="mix", task=task, steps="0-1"):
-            train(name, sizes=SIZES[sizes], change=change)
+        with Tracer(path, framework="torch", level="mix", task=task, steps="0-1"):
+            train(name, sizes=ALL_SIZES[sizes], change=change, sgd=sgd)
     finally:
         torch.set_num_threads(threads)
     return path
@@ -38,7 +44,7 @@ def captured(
 
 def matched(target: Path, reference: Path, steps: tuple[int, ...] = (0, 1)) -> list[StepMatch]:
     """The matches of some steps, without a map."""
-    traces = Trace(target), Trace(reference)
+    traces = open_trace(target), open_trace(reference)
     bridge: Bridge | None = None
     out = []
     for step in steps:

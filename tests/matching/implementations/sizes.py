@@ -19,6 +19,9 @@ class Sizes:
     norm_eps: float = 1e-5
     batch_size: int = 3
     seq_length: int = 16
+    num_experts: int = 0
+    num_chosen: int = 2
+    """experts a token goes to"""
 
     @property
     def head_size(self) -> int:
@@ -26,6 +29,8 @@ class Sizes:
         return self.hidden_size // self.num_heads
 
 
+EXPERTS = Sizes(num_experts=5, num_layers=2, ffn_size=40)
+"""of the mixtures of experts"""
 SIZES = {
     "plain": Sizes(),
     "alike": Sizes(batch_size=2, seq_length=8, num_layers=2),
@@ -33,3 +38,8 @@ SIZES = {
 }
 """``alike``: batch as large as the key heads, sequence as a head, so that shapes do not tell layouts;
 ``wide``: as many sequences as key heads, as long as half the width"""
+SMALL = Sizes(
+    vocab_size=32, hidden_size=16, ffn_size=24, num_layers=2, num_heads=4, batch_size=2, seq_length=8
+)
+"""of the dump in tests/fixtures/mindspore"""
+ALL_SIZES = SIZES | {"experts": EXPERTS, "small": SMALL}

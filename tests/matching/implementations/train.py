@@ -1,6 +1,6 @@
 """Two training steps of one implementation, from the same weights and on the same tokens as the others.
 
-python -m tests.matching.implementations.train NAME [--change NAME] [--sizes NAME]
+python -m tests.matching.implementations.train NAME [--change NAME] [--sizes NAME] [--sgd]
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.matching.implementations import megatron, torchtitan
-from tests.matching.implementations.sizes import SIZES, Sizes
+from tests.matching.implementations import inputs, megatron, torch_moe, torchtitan
+from tests.matching.implementations.sizes import ALL_SIZES, Sizes
 from tests.matching.implementations.weights import for_megatron, for_torchtitan
 
 NAMES = ("hf", "megatron", "torchtitan")
@@ -37,23 +37,22 @@ def huggingface(sizes: Sizes) -> nn.Module:
         use_cache=False,
     )
     config._attn_implementation = "eager"
-    torch.manual_seed(20)
     return LlamaForCausalLM(config)
 
 
 def build(name: str, sizes: Sizes) -> nn.Module:
     """One implementation with the common weights."""
-    trusted = huggingface(sizes)
-    if name == "hf":
-        return trusted
-    weights = {key: value.detach() for key, value in trusted.state_dict().items()}
+    weights = inputs.weights(sizes)
     model: nn.Module
-    if name == "megatron":
-        model = megatron.GPTModel(sizes)
-        model.load_state_dict(for_megatron(weights, sizes))
+    if name == "hf":
+        model = huggingface(sizes)
+    elif name == "megatron":
+        model, weights = megatron.GPTModel(sizes), for_megatron(weights, sizes)
+    elif name == "torch_moe":
+        model, weights = torch_moe.Transformer(sizes), for_torchtitan(weights, sizes)
     else:
-        model = torchtitan.Transformer(sizes)
-        model.load_state_dict(for_torchtitan(weights, sizes))
+        model, weights = torchtitan.Transformer(sizes), for_torchtitan(weights, sizes)
+    model.load_state_dict(weights)
     return model
 
 
@@ -85,18 +84,20 @@ def loss_of(model: nn.Module, name: str, tokens: Tensor) -> Tensor:
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def train(name: str, *, sizes: Sizes, change: str | None = None, steps: int = 2) -> list[float]:
+def train(
+    name: str, *, sizes: Sizes, change: str | None = None, steps: int = 2, sgd: bool = False
+) -> list[float]:
     """Losses of all steps."""
     torch.set_num_threads(1)
     model = build(name, sizes)
     if change is not None:
         plant(model, change, sizes)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    if sgd:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-1)
     losses = []
     for step in range(steps):
-        torch.manual_seed(100 + step)
-        tokens = torch.randint(0, sizes.vocab_size, (sizes.batch_size, sizes.seq_length))
-        loss = loss_of(model, name, tokens)
+        loss = loss_of(model, name, inputs.tokens(step, sizes))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -106,8 +107,9 @@ def train(name: str, *, sizes: Sizes, change: str | None = None, steps: int = 2)
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("name", choices=(*NAMES, "torch_moe"))
     parser.add_argument("--change")
-    parser.add_argument("--sizes", choices=SIZES, default="plain")
+    parser.add_argument("--sizes", choices=ALL_SIZES, default="plain")
+    parser.add_argument("--sgd", action="store_true")
     given = parser.parse_args()
-    print(train(given.name, sizes=SIZES[given.sizes], change=given.change))
+    print(train(given.name, sizes=ALL_SIZES[given.sizes], change=given.change, sgd=given.sgd))

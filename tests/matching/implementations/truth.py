@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -14,9 +15,19 @@ import yaml
 from tests.matching.implementations.sizes import Sizes
 from trueup.matching import StepMatch
 from trueup.matching.across.sites import site_of
-from trueup.matching.tree import Side, Words
+from trueup.matching.tree import Side, Words, build
+from trueup.store import TraceSource
 
 _FILE = Path(__file__).with_name("truth.yaml")
+_LIKE = {"torch_moe": "torchtitan", "mindspore_moe": "mindspore", "mindspore_sorted_moe": "mindspore"}
+"""whose modules an implementation has besides its experts"""
+_PACKAGES = {
+    "T": "torch.Tensor",
+    "F": "torch.nn.functional",
+    "M": "mindspore.Tensor",
+    "mint": "mindspore.mint",
+    "P": "mindspore.ops",
+}
 
 
 @dataclass(kw_only=True)
@@ -48,8 +59,9 @@ def _truth() -> dict[str, Any]:
 def modules_of(name: str, sizes: Sizes) -> dict[str, int]:
     """Module of one implementation -> number of its line, layers apart."""
     out = {}
+    name = _LIKE.get(name, name)
     for number, line in enumerate(_truth()["modules"]):
-        if name in line:
+        if name in line and not (sizes.num_experts and line.get("dense")):
             for layer in range(sizes.num_layers if "{i}" in line[name] else 1):
                 out[line[name].replace("{i}", str(layer))] = number * 1000 + layer
     return out
@@ -68,8 +80,8 @@ def tensors_of(name: str, sizes: Sizes) -> dict[str, str]:
             for tensor, sites in tensors.items():
                 for site in sites:
                     function, _, output = site.partition("@")
-                    long = function.replace("T.", "torch.Tensor.", 1) if function[:2] == "T." else function
-                    long = long.replace("F.", "torch.nn.functional.", 1) if long[:2] == "F." else long
+                    short, dot, rest = function.partition(".")
+                    long = f"{_PACKAGES.get(short, short)}{dot}{rest}"
                     out[f"{where}{long}@{output or 0}"] = filled(tensor)
     return out
 
@@ -86,6 +98,37 @@ def places_of(side: Side, words: Words) -> dict[tuple[int, int], str]:
         if head == "output":
             out[call, slot] = f"{site_of(side, words, call)}@{number}"
     return out
+
+
+def numbers_of(
+    trace: TraceSource, step: int, name: str, sizes: Sizes
+) -> Iterator[tuple[str, str, tuple[float, float]]]:
+    """Tensor, place and (norm, largest value) of all hand-written places of one implementation.
+
+    Raises:
+        AssertionError: a place is not in the trace.
+    """
+    tables = trace.read(step, 0)
+    side, _, words = build(tables, tables)
+    truth, places = tensors_of(name, sizes), places_of(side, words)
+    assert set(truth) <= set(places.values()), set(truth) - set(places.values())
+    forward = side.record_phase == words.phase.index("forward")
+    columns = side.record_call, side.record_slot, side.record_summary
+    for call, slot, summary in zip(*(column[forward].tolist() for column in columns), strict=True):
+        tensor = truth.get(places.get((call, slot), ""))
+        if tensor is not None and summary >= 0:
+            row = tables.summaries.row(summary, named=True)
+            yield tensor, f"{name} {places[call, slot]}", (row["l2_norm"], row["maximum"])
+
+
+def assert_same_numbers(found: Iterable[tuple[str, str, tuple[float, float]]]) -> None:
+    """Every tensor has one norm and one largest value, wherever it is said to be."""
+    seen: dict[str, dict[str, tuple[float, float]]] = {}
+    for tensor, place, numbers in found:
+        seen.setdefault(tensor, {})[place] = numbers
+    for tensor, places in seen.items():
+        values = np.array(list(places.values()))
+        assert np.allclose(values, values[0], rtol=1e-4), (tensor, places)
 
 
 def scored(match: StepMatch, target: str, reference: str, sizes: Sizes) -> Score:

@@ -8,6 +8,7 @@ full name became underscores; ``order`` knows the full names where the dump hold
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -166,7 +167,7 @@ def operator_name(full_name: str, op_type: str = "") -> OperatorName:
     if scope and (scope[-1].startswith("Grad_") or "Expand" in heads):
         group = scope.pop()
     cells = [_cell(part) for part in scope]
-    number = next((i for i, (name, _) in enumerate(cells) if name not in _WRAPPERS), len(cells))
+    number = wrappers_among(cells)
     op = _NUMBERED.fullmatch(last)
     own = op.group("op") if op else last
     phase = _phase(heads, group, cells, own, op_type)
@@ -179,6 +180,11 @@ def operator_name(full_name: str, op_type: str = "") -> OperatorName:
         wrappers=tuple(cells[:number]),
         modules=tuple(cells[number:]),
     )
+
+
+def wrappers_among(cells: Sequence[tuple[str, str | None]]) -> int:
+    """How many of the outermost cells lead to the model."""
+    return next((i for i, (name, _) in enumerate(cells) if name not in _WRAPPERS), len(cells))
 
 
 def _cell(part: str) -> tuple[str, str | None]:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from trueup.errors import TraceError
 from trueup.importers.mindspore.folders import GRAPHS, ORDER
+from trueup.importers.mindspore.graph import GraphFlow, read_flow
 from trueup.importers.mindspore.names import full_name_from_mangled, mangled
 
+PARAMETER = "Parameter"
+"""what files of parameters and inputs of the graph have in place of an operator's type"""
 HEADER = "NodeExecutionOrder-FullNameWithScope"
 _ORDER_FILE = re.compile(r"ms_execution_order_graph_(\w+)\.csv")
-_FULL_NAME = re.compile(r"full_?\s?name(?:_|\s)with(?:_|\s)scope: \(([^()]+)\)", re.IGNORECASE)
-_PARAMETER = re.compile(r"%para\d+_(\S+?)\s*:.*?(?:IsWeight: (true|false))?\s*$")
+_GRAPH_FILE = re.compile(r"_graph_(\w+)\.ir")
 
 
 @dataclass(slots=True)
@@ -28,6 +30,12 @@ class GraphNames:
     """full names of parameters, by the name files carry"""
     graph_inputs: set[str] = field(default_factory=set)
     """parameters of a graph that are no weights, by the name files carry"""
+    flows: dict[str, GraphFlow] = field(default_factory=dict)
+    """what flows where, by graph"""
+
+    def flow(self, graph: str) -> GraphFlow | None:
+        """Of one graph; where it has none of its own, the only one there is."""
+        return self.flows.get(graph) or (next(iter(self.flows.values())) if len(self.flows) == 1 else None)
 
     def full_name(self, name: str) -> str:
         """The full name of an operator; a guess where no list has it."""
@@ -104,18 +112,14 @@ def read_order(file: Path) -> list[str]:
 def _take_graph(known: GraphNames, file: Path) -> None:
     """The graph as text names its parameters, and its operators where no execution order does."""
     try:
-        with file.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.startswith("%para") and (parameter := _PARAMETER.match(line)):
-                    _take_parameter(known, parameter.group(1), parameter.group(2) == "false")
-                elif "cope: (" in line and (operator := _FULL_NAME.search(line)):
-                    known.full_names.setdefault(mangled(operator.group(1)), operator.group(1))
+        flow = read_flow(file)
     except OSError as error:
         raise TraceError(f"{file} cannot be read: {error.strerror or error}") from error
-
-
-def _take_parameter(known: GraphNames, name: str, is_input: bool) -> None:
-    short = mangled(name)
-    known.parameters.setdefault(short, name)
-    if is_input:
-        known.graph_inputs.add(short)
+    graph = _GRAPH_FILE.search(file.name)
+    known.flows.setdefault(graph.group(1) if graph else file.stem, flow)
+    for name, node in flow.by_name.items():
+        known.full_names.setdefault(name, node.name or name)
+    for name, is_weight in flow.parameters.items():
+        known.parameters.setdefault(mangled(name), name)
+        if not is_weight:
+            known.graph_inputs.add(mangled(name))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trueup.errors import TraceError
 from trueup.importers.mindspore import device_file
-from trueup.importers.mindspore.entries import Execution, GraphEntries, graph_entries
+from trueup.importers.mindspore.entries import GraphEntries, graph_entries
 from trueup.importers.mindspore.folders import METADATA, DumpFolders, GraphFolder, dump_folders
-from trueup.importers.mindspore.names import mangled
-from trueup.importers.mindspore.order import GraphNames, graph_names, read_order
-from trueup.importers.mindspore.tables import PARAMETER, Graph, TableBuilder
-from trueup.importers.npy import read_npy
+from trueup.importers.mindspore.names import FileName
+from trueup.importers.mindspore.operators import Operators, operators_of
+from trueup.importers.mindspore.order import PARAMETER, GraphNames, graph_names, read_order
+from trueup.importers.mindspore.summaries import read_entry
+from trueup.importers.mindspore.tables import Graph, TableBuilder
 from trueup.store import StepTables, StoredTensor
 
 IN_PLACE = (
@@ -25,6 +27,17 @@ BACKWARD_NAMES = (
     "of one of them"
 )
 _MOST_NAMED = 3
+_MOST_OPEN = 4
+"""folders of which it is remembered what is in them"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """What is known of one folder."""
+
+    entries: GraphEntries
+    operators: Operators
+    files: dict[str, FileName]
 
 
 class MindsporeDump:
@@ -55,6 +68,7 @@ class MindsporeDump:
             )
         self._names: dict[int, GraphNames] = {}
         self._unknown: dict[int, list[str]] = {}
+        self._opened: dict[Path, _Opened] = {}
         first = found.ranks[min(found.ranks)]
         about = _json_beside(first / METADATA / "config.json")
         options = _json_beside(first / METADATA / "data_dump.json")
@@ -91,16 +105,29 @@ class MindsporeDump:
         """
         folders = self._of(step, rank)
         names = self._names_of(rank)
-        entries = [graph_entries(folder) for folder in folders]
+        opened = [self._open(folder, rank) for folder in folders]
+        entries = [one.entries for one in opened]
         if not any(found.executions for found in entries):
             raise TraceError(self._nothing(folders, entries))
         self._unknown[rank] = [name for found in entries for name in found.unknown]
         graphs = [
-            _graph(number, folder, found.executions, names)
-            for number, (folder, found) in enumerate(zip(folders, entries, strict=True))
+            _graph(number, folder, found, names)
+            for number, (folder, found) in enumerate(zip(folders, opened, strict=True))
         ]
         graphs.sort(key=lambda graph: min((e.timestamp for e in graph.operators), default=0))
         return TableBuilder(names).build(graphs, step, rank)
+
+    def _open(self, folder: GraphFolder, rank: int) -> _Opened:
+        if folder.path not in self._opened:
+            while len(self._opened) >= _MOST_OPEN:
+                self._opened.pop(next(iter(self._opened)))
+            entries, names = graph_entries(folder), self._names_of(rank)
+            self._opened[folder.path] = _Opened(
+                entries=entries,
+                operators=operators_of(folder.path, folder.graph, entries.executions, names),
+                files={t.file: t.name for e in entries.executions for t in e.tensors if t.file is not None},
+            )
+        return self._opened[folder.path]
 
     def _nothing(self, folders: list[GraphFolder], entries: list[GraphEntries]) -> str:
         there = [name for found in entries for name in found.unknown][:_MOST_NAMED]
@@ -122,7 +149,10 @@ class MindsporeDump:
         file, inside, place = str(key).partition("#")
         path = self._of(step, rank)[summary["chunk"]].path / file
         if not inside:
-            return read_npy(path, summary["dtype"])
+            opened = self._open(self._of(step, rank)[summary["chunk"]], rank)
+            if file not in opened.files:
+                raise TraceError(f"{path} cannot be read: it has gone since the dump was opened")
+            return read_entry(opened.files[file], file, None, path.parent, opened.operators)
         side, _, slot = place.partition(".")
         return device_file.read_tensor(path, side, int(slot))
 
@@ -192,17 +222,19 @@ def operator_names(path: Path) -> list[str]:
     return read_order(path) if path.is_file() else MindsporeDump(path).operator_names()
 
 
-def _graph(number: int, folder: GraphFolder, executions: list[Execution], names: GraphNames) -> Graph:
-    operators = [e for e in executions if e.op_type != PARAMETER]
-    places = names.places(folder.graph)
-    known = {e.op_name: places[mangled(e.op_name)] for e in operators if mangled(e.op_name) in places}
+def _graph(number: int, folder: GraphFolder, opened: _Opened, names: GraphNames) -> Graph:
+    operators = [e for e in opened.entries.executions if e.op_type != PARAMETER]
+    places, listed = names.places(folder.graph), opened.operators.names
+    known = {e.op_name: places[other] for e in operators if (other := listed.get(e.op_name)) in places}
     if len(known) == len(operators):  # each ran once, and the order names them all
-        operators.sort(key=lambda e: known[e.op_name])
+        used = opened.operators.first_uses(known)
+        operators.sort(key=lambda e: (used.get(e.op_name, known[e.op_name]), known[e.op_name]))
     return Graph(
         number=number,
         path=folder.path,
         operators=operators,
-        parameters=[e for e in executions if e.op_type == PARAMETER],
+        parameters=[e for e in opened.entries.executions if e.op_type == PARAMETER],
+        known=opened.operators,
     )
 
 

@@ -12,9 +12,12 @@ import polars as pl
 
 from trueup.errors import TraceError
 from trueup.importers.frames import columns_from_rows, frame_from_columns, with_text
-from trueup.importers.mindspore.device_file import values_of
+from trueup.importers.mindspore.device_file import DeviceTensor, values_of
 from trueup.importers.mindspore.entries import TensorEntry
-from trueup.importers.npy import read_npy
+from trueup.importers.mindspore.names import FileName
+from trueup.importers.mindspore.operators import RESHAPES, Operators
+from trueup.importers.mindspore.views import MOVING_VIEWS, UNKNOWN_VIEW, view_of
+from trueup.importers.npy import not_whole, read_memory, stored
 from trueup.numerics._native import summarise_array
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS
@@ -37,7 +40,9 @@ class Summaries:
         self._digests: dict[int, str] = {}
         self._extra: dict[int, str] = {}
 
-    def add(self, entry: TensorEntry, folder: Path, chunk: int) -> tuple[int | None, str | None]:
+    def add(
+        self, entry: TensorEntry, folder: Path, chunk: int, known: Operators
+    ) -> tuple[int | None, str | None]:
         """Row of the summary of ``entry``, and what is special about it; no row where nothing is known.
 
         Raises:
@@ -47,7 +52,8 @@ class Summaries:
         if entry.device is not None and entry.device.trouble is not None:
             trouble, row = entry.device.trouble, None
         elif entry.file is not None:
-            row, trouble = _from_values(_values(entry, folder))
+            values = read_entry(entry.name, entry.file, entry.device, folder, known)
+            row, trouble = (None, UNKNOWN_VIEW) if values is None else _from_values(values)
             if row is not None:
                 row |= {"chunk": chunk, "tensor": tensor_key(entry)}
         else:
@@ -103,17 +109,27 @@ def tensor_key(entry: TensorEntry) -> str:
     return entry.file if entry.device is None else f"{entry.file}#{entry.name.side}.{entry.name.slot}"
 
 
-def _values(entry: TensorEntry, folder: Path) -> StoredTensor:
-    assert entry.file is not None
-    if entry.device is not None:
-        return values_of(folder / entry.file, entry.device)
+def read_entry(
+    name: FileName, file: str, device: DeviceTensor | None, folder: Path, known: Operators
+) -> StoredTensor | None:
+    """The values of a tensor; None where its file shows the memory of another, and it is not known where.
+
+    Raises:
+        TraceError: the file is damaged or refused.
+    """
+    if device is not None:
+        return values_of(folder / file, device)
     try:
-        return read_npy(folder / entry.file, entry.name.dtype or "")
+        values, shape = read_memory(folder / file)
+        found = view_of(values, shape, name, known.flow, known.nodes.get(name.op_name))
+        if found is None and values.size < math.prod(shape) and name.op_type not in MOVING_VIEWS | RESHAPES:
+            raise not_whole(folder / file, values.size, shape)
     except TraceError as error:
         raise TraceError(
             f"{error}. The run was probably killed, or the disk full, while it was written: remove the file, "
             "or leave this step out with --steps."
         ) from error
+    return None if found is None else stored(found, name.dtype or "")
 
 
 def _from_values(stored: StoredTensor) -> tuple[dict[str, Any] | None, str | None]:

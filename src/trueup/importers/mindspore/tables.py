@@ -10,8 +10,12 @@
 | `recompute_Default/...` | mode `recompute` |
 | `optimizer-...`, what updates a parameter | phase `optimizer` |
 | `AllReduce` and its kin | kind and phase `collective` |
+| a weight that an operator of forward takes | kind `parameter`, phase `param`, slot `value` |
+| a gradient that an update takes | phase `param_grad`, slot `clipped` |
 | `Parameter.<name>` | kind `parameter`; written when the iteration is over, so phase `optimizer`, |
 | | slot `param`, or `state.<prefix>`; phase `param` slot `value` where nothing updates |
+| `Parameter` that no operator of forward takes (a learning rate) | `output.N` of one api call |
+| | `mindspore.optimizer_settings`, phase `optimizer` |
 | `Parameter` that is no weight | `output.N` of one api call `mindspore.graph_inputs` |
 
 A cell called twice in a step is one module call here: the dump does not tell its calls apart. Cells beside
@@ -22,20 +26,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trueup.importers.frames import columns_from_rows, frame_from_columns
 from trueup.importers.mindspore.entries import Execution, TensorEntry
 from trueup.importers.mindspore.modules import with_module_records
-from trueup.importers.mindspore.names import OperatorName, is_container, operator_name
+from trueup.importers.mindspore.names import OperatorName, is_container, operator_name, wrappers_among
+from trueup.importers.mindspore.operators import Operators
 from trueup.importers.mindspore.order import GraphNames
 from trueup.importers.mindspore.summaries import Summaries
 from trueup.store import StepTables, schema
 
-PARAMETER = "Parameter"
 GRAPH_INPUTS = "mindspore.graph_inputs"
+OPTIMIZER_SETTINGS = "mindspore.optimizer_settings"
+AS_TAKEN = "as the first operator of forward takes it"
+AS_UPDATED = "as its update takes it"
 _COLLECTIVES = frozenset(
     {
         "AllReduce",
@@ -67,6 +74,7 @@ class Graph:
     path: Path
     operators: list[Execution]
     parameters: list[Execution]
+    known: Operators
 
 
 class TableBuilder:
@@ -77,6 +85,9 @@ class TableBuilder:
         self._calls: list[tuple[Any, ...]] = []
         self._records: list[tuple[Any, ...]] = []
         self._summaries = Summaries()
+        self._summarised: dict[int, tuple[int | None, str | None]] = {}
+        self._weights: set[str] = set()
+        """what operators of forward take, as far as the graph tells"""
         self._rows: dict[tuple[Any, ...], int] = {}
         self._ordinals: dict[tuple[Any, ...], int] = {}
         self._total: dict[tuple[str, str], int] = {}
@@ -88,7 +99,7 @@ class TableBuilder:
             TraceError: a tensor's file is damaged or refused.
         """
         operators = [
-            (graph, execution, operator_name(self._names.full_name(execution.op_name), execution.op_type))
+            (graph, execution, self._named(graph, execution))
             for graph in graphs
             for execution in graph.operators
         ]
@@ -100,6 +111,7 @@ class TableBuilder:
         if not updates:
             for graph in graphs:
                 self._parameters(graph, updated=False)
+        self._weights_before(operators)
         for graph, execution, name in operators:
             self._operator(graph, execution, name)
         if updates:
@@ -121,6 +133,17 @@ class TableBuilder:
 
     # -- operators ------------------------------------------------------------------------------------------
 
+    def _named(self, graph: Graph, execution: Execution) -> OperatorName:
+        listed = graph.known.names.get(execution.op_name, execution.op_name)
+        name = operator_name(self._names.full_name(listed), execution.op_type)
+        if name.phase == "forward" and graph.known.is_backward(execution.op_name):
+            return replace(name, phase="backward")
+        cells = graph.known.cells(execution.op_name)
+        if cells is None:
+            return name
+        depth = wrappers_among(cells)
+        return replace(name, wrappers=cells[:depth], modules=cells[depth:])
+
     def _operator(self, graph: Graph, execution: Execution, name: OperatorName) -> None:
         collective = name.op in _COLLECTIVES or execution.op_type in _COLLECTIVES
         group = name.group or ("Gradients" if name.phase == "backward" else None)
@@ -132,6 +155,8 @@ class TableBuilder:
             arguments=execution.arguments,
         )
         phase = "collective" if collective else name.phase
+        if phase == "optimizer":
+            self._gradient(graph, execution)
         slots = [(self._slot(tensor, phase), tensor) for tensor in execution.tensors]
         for slot, tensor in slots:
             self._record(call, phase, slot, graph, tensor)
@@ -184,6 +209,49 @@ class TableBuilder:
             for number, execution in enumerate(given):
                 self._record(call, "forward", f"output.{number}", graph, execution.tensors[0])
 
+    def _weights_before(self, operators: list[tuple[Graph, Execution, OperatorName]]) -> None:
+        """Weights as they were before the update: as the first operator of forward took them."""
+        for graph, execution, name in operators:
+            node = graph.known.nodes.get(execution.op_name)
+            if node is None or graph.known.flow is None or name.phase != "forward":
+                continue
+            if node.op.startswith("Assign"):
+                continue
+            for tensor in execution.tensors:
+                slot = tensor.name.slot
+                if tensor.name.side != "input" or slot >= len(node.operands):
+                    continue
+                weight = graph.known.flow.origin(node.operands[slot])
+                if isinstance(weight, str) and graph.known.flow.parameters.get(weight, False):
+                    call = ("parameter", weight, None)
+                    self._weights.add(weight)
+                    if call not in self._rows:
+                        self._record(self._parameter(weight), "param", "value", graph, tensor, AS_TAKEN)
+
+    def _gradient(self, graph: Graph, execution: Execution) -> None:
+        """The gradient an update takes: of all it takes that the graph made, the largest."""
+        node, flow = graph.known.nodes.get(execution.op_name), graph.known.flow
+        if node is None or flow is None:
+            return
+        weight = next((o for operand in node.operands if isinstance(o := flow.origin(operand), str)), None)
+        sizes = [flow.size(operand) for operand in node.operands]
+        largest = max(sizes, default=0)
+        taken = next(
+            (
+                t
+                for t in execution.tensors
+                if t.name.side == "input" and t.name.slot < len(sizes) and sizes[t.name.slot] == largest
+            ),
+            None,
+        )
+        if (
+            weight is not None
+            and flow.parameters.get(weight)
+            and sizes.count(largest) == 1
+            and taken is not None
+        ):
+            self._record(self._parameter(weight), "param_grad", "clipped", graph, taken, AS_UPDATED)
+
     def _parameters(self, graph: Graph, *, updated: bool) -> None:
         names = {
             p.op_name: self._names.parameters.get(p.op_name, p.op_name)
@@ -191,13 +259,21 @@ class TableBuilder:
             if p.op_name not in self._names.graph_inputs
         }
         everything = frozenset(names.values())
+        settings: list[Execution] = []
         for execution in graph.parameters:
             if execution.op_name not in names:
                 continue
             name, prefix = _parameter_and_state(names[execution.op_name], everything)
+            if self._weights and prefix is None and name not in self._weights:
+                settings.append(execution)
+                continue
             phase = "optimizer" if updated or prefix else "param"
             slot = f"state.{prefix}" if prefix else "param" if updated else "value"
             self._record(self._parameter(name), phase, slot, graph, execution.tensors[0])
+        if settings:
+            call = self._add(None, "api", OPTIMIZER_SETTINGS)
+            for number, execution in enumerate(settings):
+                self._record(call, "optimizer", f"output.{number}", graph, execution.tensors[0])
 
     def _parameter(self, name: str) -> int:
         key = ("parameter", name, None)
@@ -207,9 +283,19 @@ class TableBuilder:
 
     # -- rows -----------------------------------------------------------------------------------------------
 
-    def _record(self, call: int, phase: str, slot: str, graph: Graph, tensor: TensorEntry) -> None:
-        summary, reason = self._summaries.add(tensor, graph.path, graph.number)
-        self._records.append((call, phase, slot, 0, summary, None, reason))
+    def _record(
+        self,
+        call: int,
+        phase: str,
+        slot: str,
+        graph: Graph,
+        tensor: TensorEntry,
+        why: str | None = None,
+    ) -> None:
+        if id(tensor) not in self._summarised:
+            self._summarised[id(tensor)] = self._summaries.add(tensor, graph.path, graph.number, graph.known)
+        summary, reason = self._summarised[id(tensor)]
+        self._records.append((call, phase, slot, 0, summary, None, reason or why))
 
     def _add(
         self,

@@ -146,8 +146,9 @@ def _same_makers(
 
 
 def _makers(ports: Ports, places: Sequence[Port]) -> set[str]:
-    families = {ports.family(call) for call, _ in places}
-    return families - MOVING or families
+    """Families of what computed a content; of one that is only handed on here, of what brought it."""
+    families = [ports.family(call) for call, _ in places]
+    return set(families) - MOVING or {families[0]}
 
 
 def _mutual(far: Distances, near: NDArray[np.float64], margin: float) -> list[tuple[int, int]]:
@@ -300,5 +301,39 @@ def _alone(target: Ports, reference: Ports, own: Own, pairs: PortPairs) -> None:
         if keys[0][key] == keys[1][key] == 1 and not pairs.contradict(*contents):
             telling = contents[0] >= 0 and bool(target.contents.telling[contents[0]])
             moved = key[1] in MOVING  # what it is was decided where it was made
-            if telling and not moved and not elsewhere(target, reference, *contents):
+            if (
+                telling
+                and not moved
+                and not elsewhere(target, reference, *contents)
+                and not _without_effect(target, reference, contents, own, pairs)
+            ):
                 pairs.add(one, other, "flow", ALONE)
+
+
+def _without_effect(
+    target: Ports, reference: Ports, contents: tuple[int, int], own: Own, pairs: PortPairs
+) -> bool:
+    """Whether two contents are far apart and what is made of both is the same: scores masked with another
+    number are no counterparts."""
+    if _far(target, reference, contents) <= NEAR:
+        return False
+    takers = [
+        (call, slot)
+        for call in own.target
+        if any(target.content[call, entry] == contents[0] for entry in target.inputs.get(call, ()))
+        for slot in target.outputs.get(call, ())
+    ]
+    for one in takers:
+        other = pairs.reference_of.get(one)
+        if other is None:
+            continue
+        takes = [reference.content[other[0], entry] for entry in reference.inputs.get(other[0], ())]
+        made = target.content[one], reference.content[other]
+        if contents[1] in takes and min(made) >= 0:
+            return bool(_far(target, reference, made) <= SAME)
+    return False
+
+
+def _far(target: Ports, reference: Ports, contents: tuple[int, int]) -> float:
+    one, other = (np.array([content]) for content in contents)
+    return float(distances(target.contents, one, reference.contents, other)[0, 0])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.errors import ConfigError
-from trueup.matching.across.flow import Own, pair_flow, pair_leftovers
+from trueup.matching.across.flow import BY_FLOW, Own, elsewhere, pair_flow, pair_leftovers
 from trueup.matching.across.inputs import pair_inputs, pair_module_outputs
 from trueup.matching.across.ports import PortPairs, Ports, in_order, nearest_anchor, ports_of
 from trueup.matching.across.records import Paired, pair_records
@@ -45,6 +45,7 @@ def match_across(
     _calls_of_ports(*sides, calls, pairs)
     pair_leftovers(*sides, pairs)
     _calls_of_ports(*sides, calls, pairs)
+    _other_outputs(*sides, calls, pairs)
     _inputs(*sides, calls, pairs)
     return Across(calls=calls, paired=pair_records(tables, sides, calls, pairs, bridge))
 
@@ -178,6 +179,23 @@ def _owns(ports: Ports, call: int) -> bool:
     name = words.name[side.name[call]]
     names = (words.name[c] for c in np.unique(side.name[side.kind == code]).tolist())
     return any(weight.startswith(name + ".") or not name for weight in names)
+
+
+def _other_outputs(target: Ports, reference: Ports, calls: CallPairs, pairs: PortPairs) -> None:
+    """What pairs of calls of one function return besides: whole numbers say too little to be found by."""
+    for call in np.flatnonzero(calls.reference_of >= 0).tolist():
+        other = int(calls.reference_of[call])
+        slots = target.outputs.get(call, []), reference.outputs.get(other, [])
+        if target.kind(call) != "api" or target.family(call) != reference.family(other):
+            continue
+        for mine, theirs in zip(*slots, strict=True) if len(slots[0]) == len(slots[1]) > 1 else ():
+            contents = target.content[call, mine], reference.content[other, theirs]
+            if min(contents) < 0 or pairs.contradict(*contents) or elsewhere(target, reference, *contents):
+                continue
+            sizes = target.contents.numel[contents[0]], reference.contents.numel[contents[1]]
+            kinds = target.contents.kind[contents[0]], reference.contents.kind[contents[1]]
+            if sizes[0] == sizes[1] and kinds[0] == kinds[1]:
+                pairs.add((call, mine), (other, theirs), "flow", BY_FLOW)
 
 
 def _inputs(target: Ports, reference: Ports, calls: CallPairs, pairs: PortPairs) -> None:

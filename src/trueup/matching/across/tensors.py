@@ -18,6 +18,8 @@ from trueup.store import StepTables
 FAR = np.inf
 _FEATURES = ("l2_norm", "minimum", "maximum", "mean")
 _DIGITS = 7
+_NEIGHBOURS = 3
+"""contents next in size that one is compared with"""
 SAME = 1e-4
 """distance below which two tensors are taken for the same, rounding of another kernel apart"""
 ROUNDINGS = 4.0
@@ -75,13 +77,48 @@ def contents_of(tables: StepTables) -> Contents:
     rounded[:, 3] = np.round(features[:, 3] / np.where(scale > 0, scale, 1.0), _DIGITS - 2)
     keys = np.column_stack([numel, [ord(k) for k in kind] if len(kind) else numel, np.nan_to_num(rounded)])
     _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    first, inverse = _merged(first, inverse.reshape(-1), numel, kind, features)
     return Contents(
-        of_summary=inverse.reshape(-1).astype(np.int64),
+        of_summary=inverse.astype(np.int64),
         numel=numel[first],
         kind=kind[first],
         noise=np.array([_noise(d) for d in dtypes])[first] if dtypes else np.zeros(0),
         features=features[first],
     )
+
+
+def _merged(
+    first: Codes,
+    inverse: Codes,
+    numel: NDArray[np.float64],
+    kind: NDArray[np.str_],
+    features: NDArray[np.float64],
+) -> tuple[Codes, Codes]:
+    """Contents that rounding to so many digits parted by chance put together again.
+
+    ``first`` holds a row of each content, ``inverse`` the content of each row.
+    """
+    order = np.lexsort((features[first, 0], kind[first], numel[first]))
+    leader = list(range(len(first)))
+    for ahead in range(1, _NEIGHBOURS + 1):
+        one, two = first[order[:-ahead]], first[order[ahead:]]
+        same = (numel[one] == numel[two]) & (kind[one] == kind[two])
+        scale = np.abs(features[one, 0:1]) / np.sqrt(np.maximum(numel[one, None], 1))
+        unit = np.maximum(np.abs(features[one]), scale) * 10.0**-_DIGITS
+        with np.errstate(invalid="ignore"):
+            same &= (np.abs(features[one] - features[two]) <= unit).all(axis=1)
+        for a, b in zip(order[:-ahead][same].tolist(), order[ahead:][same].tolist(), strict=True):
+            leader[_leader_of(leader, b)] = _leader_of(leader, a)
+    kept, new = np.unique([_leader_of(leader, k) for k in range(len(leader))], return_inverse=True)
+    kept = kept.astype(np.int64)
+    return first[kept], new.reshape(-1)[inverse]
+
+
+def _leader_of(leader: list[int], one: int) -> int:
+    while leader[one] != one:
+        leader[one] = leader[leader[one]]
+        one = leader[one]
+    return one
 
 
 def _noise(dtype: str | None) -> float:

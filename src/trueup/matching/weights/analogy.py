@@ -3,7 +3,8 @@ numbers: a weight that differs in one layer alone still finds its partner."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,19 +34,21 @@ def by_analogy(target: WeightTable, source: WeightTable, found: Inferred) -> Non
         targets, sources = (renamed.all(names) for names in (atom.targets, atom.sources))
         if targets is None or sources is None or not _there(targets, sources, found):
             continue
-        if not (_alike(target, atom.targets, targets) and _alike(source, atom.sources, sources)):
+        if not (_alike(target, targets) and _alike(source, sources)):
             continue
-        found.add(targets, sources, "place", BY_ANALOGY)
+        found.add(targets.values(), sources.values(), "place", BY_ANALOGY)
         for old in (entries[t] for t in atom.targets if t in entries):
-            found.entries.append(_entry(old, renamed))
+            found.entries.append(_entry(old, targets, sources))
 
 
-def _there(targets: Sequence[str], sources: Sequence[str], found: Inferred) -> bool:
-    return set(targets) <= set(found.left_target) and set(sources) <= set(found.left_source)
+def _there(targets: Mapping[str, str], sources: Mapping[str, str], found: Inferred) -> bool:
+    mine, theirs = set(targets.values()), set(sources.values())
+    left = mine <= set(found.left_target) and theirs <= set(found.left_source)
+    return left and len(theirs) == len(sources)
 
 
-def _alike(table: WeightTable, old: Sequence[str], new: Sequence[str]) -> bool:
-    return all(table.facts(a).shape == table.facts(b).shape for a, b in zip(old, new, strict=True))
+def _alike(table: WeightTable, renamed: Mapping[str, str]) -> bool:
+    return all(table.facts(a).shape == table.facts(b).shape for a, b in renamed.items())
 
 
 class _Renamed:
@@ -57,17 +60,26 @@ class _Renamed:
             self._to[a] == b for a, b in zip(old, new, strict=True)
         )
 
-    def one(self, name: str) -> str:
-        return ".".join(self._to.get(part, part) if part.isdigit() else part for part in name.split("."))
+    def all(self, names: Sequence[str]) -> dict[str, str] | None:
+        """Old name -> new name. A number in which likes among ``names`` differ is an expert's, no layer's."""
+        if not self._certain:
+            return None
+        likes: dict[str, list[list[str]]] = defaultdict(list)
+        for name in names:
+            likes[like(name)].append(_numbers(name))
+        return {name: self._one(name, likes[like(name)]) for name in names}
 
-    def all(self, names: Sequence[str]) -> list[str] | None:
-        return [self.one(name) for name in names] if self._certain else None
+    def _one(self, name: str, likes: Sequence[Sequence[str]]) -> str:
+        common = iter(len(set(numbers)) == 1 for numbers in zip(*likes, strict=True))
+        return ".".join(
+            self._to.get(part, part) if part.isdigit() and next(common) else part for part in name.split(".")
+        )
 
 
 def _numbers(name: str) -> list[str]:
     return [part for part in name.split(".") if part.isdigit()]
 
 
-def _entry(old: Entry, renamed: _Renamed) -> Entry:
-    pieces = tuple(replace(piece, source=renamed.one(piece.source)) for piece in old.pieces)
-    return replace(old, target=renamed.one(old.target), pieces=pieces, how="name", confidence=BY_ANALOGY)
+def _entry(old: Entry, targets: Mapping[str, str], sources: Mapping[str, str]) -> Entry:
+    pieces = tuple(replace(piece, source=sources[piece.source]) for piece in old.pieces)
+    return replace(old, target=targets[old.target], pieces=pieces, how="name", confidence=BY_ANALOGY)
