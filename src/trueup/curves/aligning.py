@@ -1,0 +1,122 @@
+"""Which step of one log is which step of another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trueup.curves.columns import GRAD_NORM, LOSS, STEP
+from trueup.curves.curve import Curve, Floats
+
+MAX_OFFSET = 8
+"""Offsets tried around none at all, and around first step to first step."""
+_LOOKED_AT = 4096
+"""Steps the correlation is taken over."""
+_FEWEST = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """Step ``s`` of the target is step ``s - offset`` of the reference."""
+
+    offset: int
+    basis: str
+    """``given``, ``found`` (the curves' step-to-step changes tell) or ``assumed``"""
+    correlation: float | None
+    """of the changes from step to step, at this offset"""
+    runner_up: float | None
+    """the next best offset's"""
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in words."""
+        if self.offset == 0:
+            what = "steps are numbered alike"
+        else:
+            more = "more" if self.offset > 0 else "less"
+            what = f"the target's numbers are {abs(self.offset)} {more} than the reference's"
+        if self.basis == "given":
+            return f"{what}, as was said"
+        if self.basis == "assumed":
+            return f"{what}: assumed, for the curves do not tell"
+        next_best = "" if self.runner_up is None else f", {self.runner_up:.2f} at the next best offset"
+        return f"{what}: the changes from step to step correlate by {self.correlation:.2f}{next_best}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "offset": self.offset,
+            "basis": self.basis,
+            "correlation": self.correlation,
+            "runner_up": self.runner_up,
+            "sentence": self.sentence,
+        }
+
+
+def align(target: Curve, reference: Curve, *, offset: int | None = None) -> Alignment:
+    """Find how the two logs number the same step.
+
+    The step-to-step changes of the loss are mostly the data's, so at the right offset two runs over the same
+    data correlate. Where they do not, steps are taken as numbered alike, or first to first where one log
+    counts from 0 and the other from 1, or where they have no step in common.
+    """
+    if offset is not None:
+        return Alignment(offset=offset, basis="given", correlation=None, runner_up=None)
+    first = target.span[0] - reference.span[0]
+    apart = target.span[0] > reference.span[1] or reference.span[0] > target.span[1]
+    usual = first if apart or abs(first) == 1 else 0
+    found = {o: r for o in _offsets(target, reference, first) if (r := _correlation(target, reference, o))}
+    if not found:
+        return Alignment(offset=usual, basis="assumed", correlation=None, runner_up=None)
+    best = max(found, key=lambda o: found[o][0])
+    value, num = found[best]
+    others = [r for o, (r, _) in found.items() if o != best]
+    runner_up = max(others, default=0.0)
+    if value > 5 / np.sqrt(num) and value - runner_up > max(0.1, 3 / np.sqrt(num)):
+        return Alignment(offset=best, basis="found", correlation=value, runner_up=runner_up if others else None)
+    return Alignment(offset=usual, basis="assumed", correlation=None, runner_up=None)
+
+
+def _offsets(target: Curve, reference: Curve, first: int) -> list[int]:
+    unit = max(target.interval, reference.interval)
+    near = [k * unit for k in range(-MAX_OFFSET, MAX_OFFSET + 1)]
+    if unit > 1:
+        near += [-1, 1]
+    return sorted({*near, *(first + k for k in near), first})
+
+
+def _correlation(target: Curve, reference: Curve, offset: int) -> tuple[float, int] | None:
+    """Pearson's, of the changes from one common step to the next, and over how many."""
+    column = LOSS if LOSS in target.frame.columns and LOSS in reference.frame.columns else GRAD_NORM
+    mine, theirs = target.values(column), reference.values(column)
+    if mine is None or theirs is None:
+        return None
+    _, a, b = common_steps(target, reference, offset)
+    x, y = np.diff(mine[a[:_LOOKED_AT]]), np.diff(theirs[b[:_LOOKED_AT]])
+    good = np.isfinite(x) & np.isfinite(y)
+    if good.sum() < _FEWEST:
+        return None
+    x, y = _ranked(x[good]), _ranked(y[good])
+    size = float(np.sqrt((x @ x) * (y @ y)))
+    return (float(x @ y) / size, int(good.sum())) if size else None
+
+
+def _ranked(values: Floats) -> Floats:
+    """Clipped at a few spreads, so that one spike does not decide, and centred."""
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
+    clipped: Floats = np.clip(values, middle - 2 * (middle - low), middle + 2 * (high - middle))
+    return clipped - clipped.mean()
+
+
+def common_steps(
+    target: Curve, reference: Curve, offset: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The target's numbers of the steps both logs have, and their rows in either."""
+    mine = target.frame[STEP].to_numpy()
+    theirs = reference.frame[STEP].to_numpy() + offset
+    if len(mine) == len(theirs) and np.array_equal(mine, theirs):
+        rows = np.arange(len(mine))
+        return mine, rows, rows
+    return np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
