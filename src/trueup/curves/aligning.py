@@ -12,8 +12,8 @@ from trueup.curves.curve import Curve, Floats
 
 MAX_OFFSET = 8
 """Offsets tried around none at all, and around first step to first step."""
-_LOOKED_AT = 4096
-"""Steps the correlation is taken over."""
+_LOOKED_AT = 2048
+"""Lines the correlation is taken over."""
 _FEWEST = 24
 
 
@@ -67,7 +67,16 @@ def align(target: Curve, reference: Curve, *, offset: int | None = None) -> Alig
     first = target.span[0] - reference.span[0]
     apart = target.span[0] > reference.span[1] or reference.span[0] > target.span[1]
     usual = first if apart or abs(first) == 1 else 0
-    found = {o: r for o in _offsets(target, reference, first) if (r := _correlation(target, reference, o))}
+    begins = _begins(target, reference, first if apart else 0)
+    offsets = _offsets(target, reference, first)
+    found: dict[int, tuple[float, int]] = {}
+    for each in sorted(offsets, key=lambda o: abs(o - usual)) if begins is not None else []:
+        assert begins is not None
+        there = _correlation(*begins, each)
+        if there is not None:
+            found[each] = there
+        if len(found) > 2 and _stands_alone([r for r, _ in found.values()]):
+            break
     if not found:
         return Alignment(offset=usual, basis="assumed", correlation=None, runner_up=None)
     best = max(found, key=lambda o: found[o][0])
@@ -87,14 +96,38 @@ def _offsets(target: Curve, reference: Curve, first: int) -> list[int]:
     return sorted({*near, *(first + k for k in near), first})
 
 
-def _correlation(target: Curve, reference: Curve, offset: int) -> tuple[float, int] | None:
-    """Pearson's, of the changes from one common step to the next, and over how many."""
-    column = LOSS if LOSS in target.frame.columns and LOSS in reference.frame.columns else GRAD_NORM
-    mine, theirs = target.values(column), reference.values(column)
-    if mine is None or theirs is None:
+def _stands_alone(values: list[float]) -> bool:
+    """One correlation near 1 among small ones: no other offset can be as good."""
+    ordered = sorted(values)
+    return ordered[-1] > 0.9 and ordered[-2] < 0.5
+
+
+_Part = tuple[np.ndarray[Any, Any], Floats]
+
+
+def _begins(target: Curve, reference: Curve, offset: int) -> tuple[_Part, _Part] | None:
+    """Steps and losses (or gradient norms) of either, from where both have begun."""
+    both = {LOSS, GRAD_NORM} & set(target.frame.columns) & set(reference.frame.columns)
+    if not both:
         return None
-    _, a, b = common_steps(target, reference, offset)
-    x, y = np.diff(mine[a[:_LOOKED_AT]]), np.diff(theirs[b[:_LOOKED_AT]])
+    column = LOSS if LOSS in both else GRAD_NORM
+    begin = max(target.span[0], reference.span[0] + offset)
+    parts = []
+    for curve, first in ((target, begin - MAX_OFFSET), (reference, begin - offset - MAX_OFFSET)):
+        steps = curve.frame[STEP].to_numpy()
+        at = int(np.searchsorted(steps, first))
+        values = curve.frame[column].slice(at, _LOOKED_AT).cast(float).fill_null(float("nan"))
+        parts.append((steps[at : at + _LOOKED_AT], values.to_numpy()))
+    return parts[0], parts[1]
+
+
+def _correlation(target: _Part, reference: _Part, offset: int) -> tuple[float, int] | None:
+    """Pearson's, of the changes from one common step to the next, and over how many."""
+    theirs = reference[0] + offset
+    at = np.searchsorted(theirs, target[0])
+    at[at == len(theirs)] = 0
+    common = theirs[at] == target[0] if len(theirs) else np.zeros(len(target[0]), bool)
+    x, y = np.diff(target[1][common]), np.diff(reference[1][at[common]])
     good = np.isfinite(x) & np.isfinite(y)
     if good.sum() < _FEWEST:
         return None
@@ -108,15 +141,3 @@ def _ranked(values: Floats) -> Floats:
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
     clipped: Floats = np.clip(values, middle - 2 * (middle - low), middle + 2 * (high - middle))
     return clipped - clipped.mean()
-
-
-def common_steps(
-    target: Curve, reference: Curve, offset: int
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The target's numbers of the steps both logs have, and their rows in either."""
-    mine = target.frame[STEP].to_numpy()
-    theirs = reference.frame[STEP].to_numpy() + offset
-    if len(mine) == len(theirs) and np.array_equal(mine, theirs):
-        rows = np.arange(len(mine))
-        return mine, rows, rows
-    return np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)

@@ -24,6 +24,7 @@ from trueup.curves.statistics.envelope import Band, band, envelope, moving_mean
 from trueup.curves.statistics.frozen import Frozen, frozen
 from trueup.curves.statistics.health import Health, health, overflows, plateau, rates
 from trueup.curves.statistics.late import late
+from trueup.curves.statistics.noise import outliers
 from trueup.curves.statistics.onset import onset
 from trueup.curves.statistics.spikes import spikes
 from trueup.errors import NothingCompared
@@ -176,13 +177,14 @@ def _evidence(
     limit_abs, limit_rel = limits(found)
     room = band(difference, theirs, repeats, floor_abs=limit_abs, floor_rel=limit_rel)
     norms = paired.target.get(GRAD_NORM), paired.centre(GRAD_NORM)
-    parting = None if still is not None else onset(difference, steps)
+    bad = outliers(difference)
+    parting = None if still is not None else onset(difference, steps, bad)
     level = theirs[np.isfinite(theirs)]
     evidence = Evidence(
         criteria=tuple(found),
-        centre=centre(difference),
+        centre=centre(difference, bad),
         onset=parting,
-        late=None if still is not None else late(difference, theirs, steps),
+        late=None if still is not None else late(difference, theirs, steps, bad),
         envelope=envelope(mine, repeats, room, steps),
         spikes=spikes(mine, theirs, steps),
         norm_spikes=None if norms[0] is None or norms[1] is None else spikes(norms[0], norms[1], steps),

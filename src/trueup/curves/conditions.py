@@ -23,7 +23,7 @@ _TITLES = {
 }
 _FREE = {"num_params", "foreach", "fused", "capturable", "differentiable", "maximize", "initial_lr", "params"}
 """what an optimizer's group may have of its own without training otherwise"""
-_NEED = "two traces tell: --target-trace and --reference-trace"
+_NEED = "traces prove it: --target-trace, --reference-trace"
 
 DEFAULTS = (
     ("dataset", "Dataset", "wikitext-103 (pretraining), alpaca (fine-tuning)"),

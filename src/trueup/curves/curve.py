@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from trueup.curves.columns import STEP, STEP_SECONDS
 
 Floats = NDArray[np.float64]
+_ENOUGH = 10_000
+"""lines that tell how far apart lines are"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class Restart:
     """largest difference of the loss between the two"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Curve:
     """What the logs of one run say, ascending in ``step``, each step once."""
 
@@ -51,12 +54,13 @@ class Curve:
         """Steps the log has a line for."""
         return self.frame.height
 
-    @property
+    @cached_property
     def interval(self) -> int:
         """Steps between two lines, the usual ones."""
         if self.num_steps < 2:
             return 1
-        return max(1, int(np.median(np.diff(self.frame[STEP].to_numpy()))))
+        steps = self.frame[STEP].head(_ENOUGH).to_numpy()
+        return max(1, int(np.median(np.diff(steps))))
 
     @property
     def span(self) -> tuple[int, int]:

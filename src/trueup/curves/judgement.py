@@ -217,17 +217,17 @@ def _explained(e: Evidence, gap: float) -> bool:
 
 def _reasons(e: Evidence) -> list[str]:
     found = []
-    c = e.centre
-    if c is not None and math.isfinite(c.standard_error):
+    c, o = e.centre, e.onset
+    parted = o is not None and o.is_sure
+    if c is not None and math.isfinite(c.standard_error) and not parted:
         word = "within" if c.is_centred else "beyond"
         found.append(
             f"signed mean difference {_signed(c.mean)} ± {absolute(c.standard_error)}: {word} its noise "
-            f"({percent(1 - 0.01)} interval {_signed(c.low)} to {_signed(c.high)})"
+            f"(99 % interval {_signed(c.low)} to {_signed(c.high)})"
         )
-    o = e.onset
-    if o is not None and o.is_sure:
+    if o is not None and parted:
         found.append(
-            f"the difference changes at step {o.step} ({'a jump' if o.shape == 'jump' else 'the begin of a slope'}"
+            f"the difference changes at step {o.step} ({'a jump' if o.shape == 'jump' else 'the beginning of a slope'}"
             f", {_signed(o.before)} before, {_signed(o.after)} {'after' if o.shape == 'jump' else 'at the end'})"
         )
     if e.late is not None and e.late.p_value < 0.01:

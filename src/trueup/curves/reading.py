@@ -39,7 +39,7 @@ def read_curve(source: str | Path, *, columns: Mapping[str, str] | None = None, 
     if len(paths) == 1 and paths[0].is_dir():
         return _of_folder(paths[0], chosen, name or str(source))
     read = [_read_file(path, chosen) for path in paths]
-    return _curve(name or str(source), paths[0], read)
+    return curve_from_rows(name or str(source), paths[0], read)
 
 
 def _paths(source: str) -> list[Path]:
@@ -79,7 +79,7 @@ def _of_folder(folder: Path, chosen: Mapping[str, str], name: str) -> Curve:
     if not groups:
         raise TraceError(f"{folder} holds no training log that is known; name the log itself")
     best = max(groups, key=lambda key: (_num_steps(groups[key]), key[0] != "trainer_console", str(key[1])))
-    curve = _curve(name, folder, groups[best])
+    curve = curve_from_rows(name, folder, groups[best])
     others = [f"{where.relative_to(folder) if where != folder else '.'} ({kind})" for kind, where in groups]
     others.remove(f"{best[1].relative_to(folder) if best[1] != folder else '.'} ({best[0]})")
     if others:
@@ -97,7 +97,12 @@ def _num_steps(group: Sequence[tuple[Path, Reader, Rows]]) -> int:
     return pl.concat([rows.frame.select(STEP) for _, _, rows in group]).n_unique()
 
 
-def _curve(name: str, path: Path, read: Sequence[tuple[Path, Reader, Rows]]) -> Curve:
+def curve_from_rows(name: str, path: Path, read: Sequence[tuple[Path, Reader, Rows]]) -> Curve:
+    """The curve of the files of one run.
+
+    Raises:
+        TraceError: they hold no step with a loss or gradient norm.
+    """
     pieces = in_order([(file.stat().st_mtime, rows.frame) for file, _, rows in read])
     frame, restarts = merge(pieces)
     if not frame.height:

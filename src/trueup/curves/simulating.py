@@ -1,7 +1,8 @@
 """Training curves with known truth: what the tests and the benchmark of this package measure it by.
 
 Every run is ``trend + data noise + its own noise + spikes``. Trend, data noise and the data's spikes are those of all
-runs of a case; own noise is AR(1), own spikes come at random and die down over a few steps.
+runs of a case; own noise is AR(1) and sets in over the first steps, for all runs begin with the same weights; own
+spikes come at random and die down over a few steps.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from trueup.curves.curve import Curve, Floats
 
 NUM_DECAY = 6
 _DECAY = 0.5 ** np.arange(NUM_DECAY)
+_SETTING_IN = 20
+"""steps in which own noise reaches two thirds of its size"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,9 @@ def simulate(truth: Truth, seed: int) -> tuple[Curve, list[Curve]]:
 
 
 def _own(truth: Truth, random: np.random.Generator) -> Floats:
-    return autoregressive(truth.num_steps, truth.coefficient, truth.sigma, random) + _spikes(truth, random)
+    noise = autoregressive(truth.num_steps, truth.coefficient, truth.sigma, random) + _spikes(truth, random)
+    own: Floats = noise * -np.expm1(-np.arange(truth.num_steps) / _SETTING_IN)
+    return own
 
 
 def autoregressive(num: int, coefficient: float, sigma: float, random: np.random.Generator) -> Floats:

@@ -42,4 +42,5 @@ FORMAT = LineFormat(
     scales={"step_seconds": 1e-3},
     units={THROUGHPUT: TOKENS_PER_SECOND},
     finish=_global_step,
+    appendable=False,
 )

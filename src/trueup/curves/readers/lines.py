@@ -12,8 +12,8 @@ from trueup.curves.columns import GRAD_NORM, LOSS, SCHEMA, STEP
 from trueup.curves.readers.protocol import Rows
 from trueup.curves.readers.scanning import Key, scan
 
-SAMPLE_BYTES = 1 << 20
-"""Of the marked lines of this much text the keys are chosen that a program uses."""
+SAMPLE_BYTES = 1 << 17
+"""Of the marked lines of this much text the keys are chosen that a program uses, and it is seen what else is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,8 @@ class LineFormat:
 
     def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> Rows:
         """The rows of the lines in ``data``."""
-        keys = self._present(data[:SAMPLE_BYTES]) or self._present(data)
+        begin = max(0, data.find(self.marker.encode()))
+        keys = self._present(data[begin : begin + SAMPLE_BYTES]) or self._present(data)
         frame = scan(data, self.marker, list(keys.values()))
         frame = frame.rename({str(index): column for index, column in enumerate(keys)})
         if self.numbered:

@@ -8,7 +8,7 @@ import polars as pl
 
 from trueup.curves.columns import FLOPS_PER_DEVICE, GRAD_NORM, LOSS, THROUGHPUT
 from trueup.curves.readers.lines import LineFormat
-from trueup.curves.readers.protocol import LOCAL_NORM_SCHEMA
+from trueup.curves.readers.protocol import LOCAL_NORM_SCHEMA, mentions
 from trueup.curves.readers.scanning import Key
 
 _LIST = re.compile(rb"print torch local norm:\s*(?:[^\[\n]*\[)?([^\]]*(?:\[[^\]]*\][^\]]*)*)\]")
@@ -27,7 +27,7 @@ def _with_nan(frame: pl.DataFrame) -> pl.DataFrame:
 def local_norms(data: bytes) -> pl.DataFrame | None:
     """The lists a patched ``get_parameters`` prints: squares of L2 norms, in the optimizer's order, before the
     line of their step."""
-    if b"print torch local norm:" not in data:
+    if not mentions(data, b"print torch local norm:"):
         return None
     rows: list[tuple[int, int, None, float]] = []
     for match in _LIST.finditer(data):

@@ -8,7 +8,7 @@ import polars as pl
 
 from trueup.curves.columns import FLOPS_PER_DEVICE, GRAD_NORM, LOSS, STEP, THROUGHPUT
 from trueup.curves.readers.lines import LineFormat
-from trueup.curves.readers.protocol import LOCAL_NORM_SCHEMA
+from trueup.curves.readers.protocol import LOCAL_NORM_SCHEMA, mentions
 from trueup.curves.readers.scanning import Key
 
 _NORM = re.compile(
@@ -22,7 +22,7 @@ def _global_step(frame: pl.DataFrame) -> pl.DataFrame:
 
 def local_norms(data: bytes) -> pl.DataFrame | None:
     """Lines ``Epoch:[...], step:[...] local_norm/NAME: VALUE``: L2 norms."""
-    if b"local_norm/" not in data:
+    if not mentions(data, b"local_norm/"):
         return None
     rows: list[tuple[int, int, str, float]] = []
     seen: dict[int, int] = {}

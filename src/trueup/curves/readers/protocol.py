@@ -31,6 +31,11 @@ class Rows:
     """whether a line's loss is the mean over the steps since the line before"""
 
 
+def mentions(data: bytes, text: bytes) -> bool:
+    """Whether the first or last megabyte holds ``text``: what is printed every step is in both."""
+    return text in data[: 1 << 20] or text in data[-(1 << 20) :]
+
+
 class Reader(Protocol):
     """One format of training logs."""
 

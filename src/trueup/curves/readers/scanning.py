@@ -21,6 +21,7 @@ _VALUE = (
     r"[ \[('\"]*(?:tensor\()?(?:np\.float(?:64|32)\()?"
     r"((?i:[-+]?(?:nan|inf)|true|false)|[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?\.?\d*(?:[eE][-+]?\d+)?(?:[KMBT](?:\s|$))?)"
 )
+_SAMPLE_BYTES = 1 << 16
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -49,24 +50,34 @@ def scan(data: bytes, marker: str, keys: Sequence[Key]) -> pl.DataFrame:
     """
     if scanner is None:
         return scan_by_definition(data, marker, keys)
-    capacity = count(data, marker)
-    out = np.empty((len(keys), capacity))
-    there = np.zeros((len(keys), capacity), np.uint8)
     texts = tuple(key.text.encode() for key in keys)
     skips = b"".join(key.skip.encode() or b"\0" for key in keys)
-    rows = scanner.scan(
-        _address(data), len(data), marker.encode(), texts, skips, out.ctypes.data, there.ctypes.data, capacity
-    )
+    capacity = _estimate(data, marker)
+    while True:
+        out = np.empty((len(keys), capacity))
+        there = np.zeros((len(keys), capacity), np.uint8)
+        places = out.ctypes.data, there.ctypes.data
+        rows = scanner.scan(_address(data), len(data), marker.encode(), texts, skips, *places, capacity)
+        if rows < capacity:
+            break
+        capacity = 1 + count(data, marker)
     columns = []
     for index in range(len(keys)):
         values = pl.Series(str(index), out[index, :rows])
-        known = there[index, :rows].astype(bool)
+        known = there[index, :rows].view(bool)
         if not known.any():
             values = pl.Series(str(index), [None] * rows, pl.Float64)
         elif not known.all():
             values = values.set(pl.Series(~known), None)
         columns.append(values)
     return pl.DataFrame(columns)
+
+
+def _estimate(data: bytes, marker: str) -> int:
+    """More rows than there will be, if lines are as long everywhere as in the first part that has the marker."""
+    begin = max(0, data.find(marker.encode()))
+    part = data[begin : begin + _SAMPLE_BYTES]
+    return 64 + int(1.2 * count(part, marker) * max(1.0, (len(data) - begin) / max(1, len(part))))
 
 
 def scan_by_definition(data: bytes, marker: str, keys: Sequence[Key]) -> pl.DataFrame:

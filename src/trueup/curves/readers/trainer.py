@@ -49,5 +49,6 @@ CONSOLE = LineFormat(
         "learning_rate": (Key("'learning_rate': "),),
     },
     numbered=True,
+    appendable=False,
     loss_is_mean=True,
 )

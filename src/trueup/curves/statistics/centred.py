@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trueup.curves.curve import Floats
 from trueup.curves.statistics.noise import memory, outliers, two_sided
@@ -45,13 +46,15 @@ class Centre:
         return asdict(self) | {"is_centred": self.is_centred}
 
 
-def centre(difference: Floats) -> Centre:
+def centre(difference: Floats, bad: NDArray[np.bool_] | None = None) -> Centre:
     """Test whether the mean of a difference is zero.
+
+    ``bad``: its outliers, where they are known already.
 
     The standard error is that of a prewhitened block bootstrap (:func:`~trueup.curves.statistics.noise.memory`);
     outliers are left out of the mean, for one spike can hide or feign an offset.
     """
-    bad = outliers(difference)
+    bad = outliers(difference) if bad is None else bad
     good = ~bad
     num = int(good.sum())
     if num < 8:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.curves.curve import Floats
-from trueup.curves.statistics.envelope import moving_mean
 from trueup.curves.statistics.noise import memory, outliers, two_sided
 
 _LISTED = 20
@@ -98,28 +97,33 @@ def plateau(loss: Floats, other: Floats, steps: NDArray[np.int64]) -> int | None
         return None
     begins = [num * q // 8 for q in range(1, 7)]
     for begin in begins:
-        if _stalls(loss[begin:]) and _falls(other[begin:]):
+        if _falls(other[begin:]) and _stalls(loss[begin:]):
             return int(steps[begin])
     return None
 
 
 def _falls(values: Floats) -> bool:
-    smooth = moving_mean(values, max(20, len(values) // 10))
-    return bool(smooth[-1] < (1 - _PROGRESS) * smooth[0])
+    num = max(10, len(values) // 10)
+    first, last = (part[np.isfinite(part)] for part in (values[:num], values[-num:]))
+    return bool(len(first) and len(last) and np.median(last) < (1 - _PROGRESS) * np.median(first))
 
 
 def _stalls(values: Floats) -> bool:
-    good = ~outliers(values)
-    if good.sum() < 50:
+    """Whether the loss falls by less than a quarter of a hundredth, and no more than its noise explains."""
+    known = np.isfinite(values)
+    if known.sum() < 50 or _falls(values):
         return False
+    good = ~outliers(values)
     x = np.arange(len(values), dtype=float)
     x -= x[good].mean()
     spread = float(x[good] @ x[good])
     slope = float(x[good] @ (values[good] - values[good].mean())) / spread
     lost = -slope * len(values) / max(abs(float(values[good].mean())), 1e-30)
+    if lost >= _PROGRESS / 4:
+        return False
     rest = memory(values - slope * x, good)
-    significant = rest.long_run_variance > 0 and two_sided(slope / (rest.long_run_variance / spread) ** 0.5) < 0.01
-    return lost < _PROGRESS / 4 and not (significant and slope < 0 and lost > _PROGRESS / 8)
+    sure = rest.long_run_variance > 0 and two_sided(slope / (rest.long_run_variance / spread) ** 0.5) < 0.01
+    return not (sure and lost > _PROGRESS / 8)
 
 
 def rates(mine: Floats | None, theirs: Floats | None, steps: NDArray[np.int64]) -> Rates | None:

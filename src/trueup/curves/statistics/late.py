@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trueup.curves.curve import Floats
 from trueup.curves.statistics.centred import centre
@@ -44,13 +45,14 @@ class Late:
         return asdict(self) | {"trend": self.trend}
 
 
-def late(difference: Floats, reference: Floats, steps: Any) -> Late:
-    """Measure the last fifth."""
+def late(difference: Floats, reference: Floats, steps: Any, bad: NDArray[np.bool_] | None = None) -> Late:
+    """Measure the last fifth. ``bad``: the outliers, where they are known already."""
     begin = len(difference) - max(8, int(len(difference) * SHARE))
     begin = max(0, begin)
     tail, there = difference[begin:], steps[begin:]
-    found = centre(tail)
-    slope, p_value = _slope(tail, there)
+    out = outliers(tail) if bad is None else bad[begin:]
+    found = centre(tail, out)
+    slope, p_value = _slope(tail, there, ~out)
     level = reference[begin:]
     level = level[np.isfinite(level)]
     return Late(
@@ -64,9 +66,8 @@ def late(difference: Floats, reference: Floats, steps: Any) -> Late:
     )
 
 
-def _slope(values: Floats, steps: Any) -> tuple[float, float]:
+def _slope(values: Floats, steps: Any, good: NDArray[np.bool_]) -> tuple[float, float]:
     """Least-squares slope a step, and the probability of one so steep by the noise alone."""
-    good = ~outliers(values)
     if good.sum() < 8:
         return 0.0, 1.0
     x = np.asarray(steps, float)

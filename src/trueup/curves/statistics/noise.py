@@ -53,10 +53,11 @@ def outliers(values: Floats) -> NDArray[np.bool_]:
     padded = np.full(-(-num // _WINDOW) * _WINDOW, np.nan)
     padded[:num] = np.where(finite, values, np.nan)
     blocks = padded.reshape(-1, _WINDOW)
-    known = np.isfinite(blocks).any(axis=1)
-    medians = np.full(len(blocks), np.nan)
-    if known.any():
-        medians[known] = np.nanmedian(blocks[known], axis=1)
+    medians = np.median(blocks, axis=1)
+    for at in np.flatnonzero(np.isnan(medians)):
+        some = blocks[at][np.isfinite(blocks[at])]
+        medians[at] = np.median(some) if len(some) else np.nan
+    known = np.isfinite(medians)
     centres = (np.arange(len(blocks)) + 0.5) * _WINDOW
     if known.sum() == 0:
         return ~finite
@@ -68,6 +69,8 @@ def outliers(values: Floats) -> NDArray[np.bool_]:
     size = np.abs(rest) / scale
     tail = (size > _TAIL_SIGMAS).astype(np.int8)
     out = ~finite | (size > SPIKE_SIGMAS)
+    if not out.any():
+        return out
     for _ in range(_TAIL_STEPS):
         out[1:] |= out[:-1] & (tail[1:] > 0)
     return out

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trueup.curves.curve import Floats
 from trueup.curves.statistics.noise import memory, outliers
@@ -51,16 +52,16 @@ class Onset:
         return asdict(self) | {"is_sure": self.is_sure, "grows": self.grows}
 
 
-def onset(difference: Floats, steps: Any) -> Onset | None:
+def onset(difference: Floats, steps: Any, bad: NDArray[np.bool_] | None = None) -> Onset | None:
     """The likeliest change point, by least squares over all steps and both shapes; None of too few steps.
 
     Its significance is that of the CUSUM against a Brownian bridge, scaled by the long-run variance of what
-    is left when the fit is taken away.
+    is left when the fit is taken away. ``bad``: the outliers, where they are known already.
     """
     num = len(difference)
     if num < _FEWEST:
         return None
-    bad = outliers(difference)
+    bad = outliers(difference) if bad is None else bad
     y = _filled(difference, bad)
     centred = y - y.mean()
     total = np.cumsum(centred)

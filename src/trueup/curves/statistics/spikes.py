@@ -36,18 +36,17 @@ def heights(values: Floats) -> Floats:
 
     Steps that stood above six do not count among those; a curve's first 16 steps are never spikes.
     """
-    first = _heights(values, np.isfinite(values))
-    return _heights(values, np.isfinite(values) & ~(first > SIGMAS))
+    known = np.isfinite(values)
+    first = _heights(values, known)
+    tall = first > SIGMAS
+    return _heights(values, known & ~tall) if tall.any() else first
 
 
 def _heights(values: Floats, counted: NDArray[np.bool_]) -> Floats:
-    x = np.where(counted, values, 0.0)
-    shift = float(x[counted].mean()) if counted.any() else 0.0
-    x = np.where(counted, x - shift, 0.0)
-    ends = np.arange(len(x))
-    begins = np.maximum(ends - WINDOW, 0)
-    sums = (np.concatenate([[0.0], np.cumsum(part)]) for part in (counted.astype(float), x, x * x))
-    number, total, squares = (part[ends] - part[begins] for part in sums)
+    num = len(values)
+    shift = float(values[counted].mean()) if counted.any() else 0.0
+    x = np.where(counted, values - shift, 0.0)
+    number, total, squares = (_behind(part, num) for part in (counted.astype(float), x, x * x))
     enough = number >= 16
     number = np.maximum(number, 1)
     mean = total / number
@@ -55,6 +54,13 @@ def _heights(values: Floats, counted: NDArray[np.bool_]) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.where(enough & (deviation > 0), (values - shift - mean) / deviation, 0.0)
     return np.where(np.isposinf(values), np.inf, np.nan_to_num(found, nan=0.0, posinf=np.inf))
+
+
+def _behind(values: Floats, num: int) -> Floats:
+    """The sum over the 128 steps before each."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])[:num]
+    sums[WINDOW:] -= sums[:-WINDOW].copy()
+    return sums
 
 
 def spikes(target: Floats, reference: Floats, steps: NDArray[np.int64]) -> Spikes:

@@ -42,7 +42,7 @@ const layout = (panel) => {
     shapes, annotations: at.filter(({ what }) => what).map(({ x, what }) => ({ x, y: 1, yref: "paper", text: what, showarrow: false, xanchor: "left", yanchor: "top", xshift: 5, font: { color: tone, size: 11.5 } })),
   };
 };
-const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+const config = { responsive: true, displayModeBar: false };
 const drawn = [];
 for (const source of document.querySelectorAll("script.figures")) {
   const room = document.getElementById(source.dataset.into);

@@ -93,7 +93,7 @@ def _both(comparison: CurveComparison, column: str, title: str, y_title: str) ->
         y_title=y_title,
         lines=tuple(lines),
         marks=_marks(comparison) if column == LOSS else (),
-        range_of=np.concatenate([line.y for line in lines]) if column in (LOSS, GRAD_NORM) else None,
+        range_of=np.concatenate([line.y for line in lines]),
     )
 
 
@@ -233,5 +233,5 @@ def axis_range(panel: Panel) -> tuple[float, float] | None:
     if panel.band is not None:
         usual = float(np.median(panel.band[2]))
         low, high = min(low, -1.2 * usual), max(high, 1.2 * usual)
-    air = 0.05 * (high - low) or 1e-9
+    air = 0.05 * (high - low) or 0.1 * abs(high) or 1.0
     return low - air, high + air

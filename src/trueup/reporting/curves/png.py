@@ -73,7 +73,7 @@ def _draw(axes: Any, panel: Panel) -> None:
         axes.axhline(0, color=_INK, linewidth=0.8)
     for line in panel.lines:
         axes.plot(
-            line.x, line.y, color=_COLOURS[line.role], linewidth=_WIDTHS[line.role], label=elide(line.name, 44)
+            line.x, line.y, color=_COLOURS[line.role], linewidth=_WIDTHS[line.role], alpha=0.85, label=elide(line.name, 44)
         )
     limits = axis_range(panel)
     if limits is not None:
