@@ -23,7 +23,8 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="TARGET...",
-            help="Logs of the runs under question: a file, several of one run joined by commas, a folder, or a trace.",
+            help="Logs of the runs under question: a file, several of one run joined by commas, a "
+            "folder, or a trace.",
         ),
     ] = None,
     references: Annotated[
@@ -68,7 +69,10 @@ def command(
     target_trace: Annotated[
         Path | None,
         typer.Option(
-            "--target-trace", metavar="DIR", help="A trace of the target's first steps.", rich_help_panel=_PROOF
+            "--target-trace",
+            metavar="DIR",
+            help="A trace of the target's first steps.",
+            rich_help_panel=_PROOF,
         ),
     ] = None,
     reference_trace: Annotated[
@@ -125,20 +129,23 @@ def command(
 ) -> None:
     """Compare loss curves with a reference and its repeats: the migration standard, and what it does not see.
 
-    Reads logs of Megatron-LM, MindFormers, trueup_gpt, the Hugging Face Trainer, torchtitan, nanotron and verl,
+    Reads logs of Megatron-LM, MindFormers, trueup_gpt, the Hugging Face Trainer, torchtitan, nanotron and
+    verl,
     TensorBoard events, CSV, JSON and traces. Ends with 0 where the target is accepted, 1 where it differs, 2
     where that cannot be decided.
     """
     if not targets:
-        raise ConfigError("TARGET is missing: trueup curves TARGET --reference REF REF2 -o OUT; targets come first")
+        raise ConfigError(
+            "TARGET is missing: trueup curves TARGET --reference REF REF2 -o OUT; targets come first"
+        )
     if not references:
         raise ConfigError(f"say what to compare with: trueup curves {' '.join(targets)} --reference REF REF2")
     if tokenizer is not None and not tokenizer.is_dir():
-        raise ConfigError(f"--tokenizer {tokenizer}: no such folder; a local folder with tokenizer.json is wanted")
+        raise ConfigError(
+            f"--tokenizer {tokenizer}: no such folder; a local folder with tokenizer.json is wanted"
+        )
     formats = _formats(report)
-    options = _options(
-        offset, steps, assume or [], condition or [], target_trace, reference_trace, program
-    )
+    options = _options(offset, steps, assume or [], condition or [], target_trace, reference_trace, program)
     columns = _columns(column or [])
     if follow:
         raise typer.Exit(_follow(targets, references, columns, options, every=every, quiet=quiet))

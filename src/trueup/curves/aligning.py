@@ -84,7 +84,9 @@ def align(target: Curve, reference: Curve, *, offset: int | None = None) -> Alig
     others = [r for o, (r, _) in found.items() if o != best]
     runner_up = max(others, default=0.0)
     if value > 5 / np.sqrt(num) and value - runner_up > max(0.1, 3 / np.sqrt(num)):
-        return Alignment(offset=best, basis="found", correlation=value, runner_up=runner_up if others else None)
+        return Alignment(
+            offset=best, basis="found", correlation=value, runner_up=runner_up if others else None
+        )
     return Alignment(offset=usual, basis="assumed", correlation=None, runner_up=None)
 
 
@@ -140,4 +142,5 @@ def _ranked(values: Floats) -> Floats:
     """Clipped at a few spreads, so that one spike does not decide, and centred."""
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
     clipped: Floats = np.clip(values, middle - 2 * (middle - low), middle + 2 * (high - middle))
-    return clipped - clipped.mean()
+    centred: Floats = clipped - clipped.mean()
+    return centred

@@ -45,30 +45,66 @@ _ALIASES: dict[str, tuple[Alias, ...]] = {
     STEP: tuple(
         map(
             Alias,
-            "step global_step _step train/global_step trainer/global_step training/iteration iteration "
-            "current_steps iter steps training/global_step".split(),
+            [
+                "step",
+                "global_step",
+                "_step",
+                "train/global_step",
+                "trainer/global_step",
+                "training/iteration",
+                "iteration",
+                "current_steps",
+                "iter",
+                "steps",
+                "training/global_step",
+            ],
         )
     ),
     LOSS: tuple(
         map(
             Alias,
-            "loss train/loss train_loss lm_loss lm_loss/train training/loss loss_metrics/global_avg_loss "
-            "training_loss loss/train actor/loss actor/pg_loss train/lm_loss reduced_train_loss".split(),
+            [
+                "loss",
+                "train/loss",
+                "train_loss",
+                "lm_loss",
+                "lm_loss/train",
+                "training/loss",
+                "loss_metrics/global_avg_loss",
+                "training_loss",
+                "loss/train",
+                "actor/loss",
+                "actor/pg_loss",
+                "train/lm_loss",
+                "reduced_train_loss",
+            ],
         )
     ),
     GRAD_NORM: tuple(
         map(
             Alias,
-            "grad_norm train/grad_norm global_norm actor/grad_norm gradient_norm total_norm "
-            "train/gradient_norm training/grad_norm global_grad_norm".split(),
+            [
+                "grad_norm",
+                "train/grad_norm",
+                "global_norm",
+                "actor/grad_norm",
+                "gradient_norm",
+                "total_norm",
+                "train/gradient_norm",
+                "training/grad_norm",
+                "global_grad_norm",
+            ],
         )
     ),
     LEARNING_RATE: (
-        *map(Alias, "learning_rate lr train/learning_rate train/lr actor/lr training/learning_rate".split()),
+        *map(
+            Alias,
+            ["learning_rate", "lr", "train/learning_rate", "train/lr", "actor/lr", "training/learning_rate"],
+        ),
         Alias("train/lr(1e_3)", scale=1e-3),
         Alias("lr_adamw/pg1"),
     ),
-    LOSS_SCALE: tuple(map(Alias, "loss_scale train/loss_scale loss_scaler".split())),
+    LOSS_SCALE: tuple(map(Alias, ["loss_scale", "train/loss_scale", "loss_scaler"])),
     THROUGHPUT: (
         Alias("throughput(tps)", unit=_TPS),
         Alias("tps", unit=_TPS),
@@ -84,11 +120,18 @@ _ALIASES: dict[str, tuple[Alias, ...]] = {
     TOKENS: tuple(
         map(
             Alias,
-            "tokens consumed_tokens num_input_tokens_seen train/num_input_tokens_seen total_tokens "
-            "tokens_seen perf/total_num_tokens".split(),
+            [
+                "tokens",
+                "consumed_tokens",
+                "num_input_tokens_seen",
+                "train/num_input_tokens_seen",
+                "total_tokens",
+                "tokens_seen",
+                "perf/total_num_tokens",
+            ],
         )
     ),
-    SAMPLES: tuple(map(Alias, "samples consumed_samples consumed_train_samples samples_vs_steps".split())),
+    SAMPLES: tuple(map(Alias, ["samples", "consumed_samples", "consumed_train_samples", "samples_vs_steps"])),
     STEP_SECONDS: (
         Alias("step_seconds"),
         Alias("step_time"),
@@ -98,7 +141,7 @@ _ALIASES: dict[str, tuple[Alias, ...]] = {
         Alias("timing_s/step"),
         Alias("elapsed_time_per_iteration_ms", scale=1e-3),
     ),
-    SKIPPED: tuple(map(Alias, "skipped overflow skipped_iterations".split())),
+    SKIPPED: tuple(map(Alias, ["skipped", "overflow", "skipped_iterations"])),
 }
 _OF_PANEL = re.compile(r"^.* - ")
 """what W&B puts before a column's name when a panel is exported: the run's name"""
@@ -126,7 +169,9 @@ def parse_choice(text: str) -> tuple[str, str]:
     return column, name
 
 
-def find_columns(names: Iterable[str], chosen: Mapping[str, str] | None = None) -> dict[str, tuple[str, Alias]]:
+def find_columns(
+    names: Iterable[str], chosen: Mapping[str, str] | None = None
+) -> dict[str, tuple[str, Alias]]:
     """Column -> the name it has among ``names`` and what that name means.
 
     Args:

@@ -55,14 +55,19 @@ def commands(judgement: Judgement, target: Curve, *, program: str | None = None)
                 )
             )
         found.append(
-            Command(line="trueup diagnose target reference -o diagnosis", purpose="where the first steps differ, and why")
+            Command(
+                line="trueup diagnose target reference -o diagnosis",
+                purpose="where the first steps differ, and why",
+            )
         )
         if case == "first_step_gap" and at:
             line = f"trueup capture -o target-batch-{at} --only-batch {at} --learning-rate 0 -- {run}"
             found.insert(0, Command(line=line, purpose=f"the batch of step {step} alone, weights untouched"))
         if case == "fluctuation":
             line = f"trueup capture -o target-frozen --learning-rate 0 -- {run}"
-            found.insert(0, Command(line=line, purpose="forward and backward step by step, weights untouched"))
+            found.insert(
+                0, Command(line=line, purpose="forward and backward step by step, weights untouched")
+            )
         return found
     if case == "aligned" and at is not None:
         line = f"trueup capture -o target-batch-{at} --only-batch {at} --learning-rate 0 -- {run}"

@@ -105,7 +105,9 @@ class CurveComparison:
         }
 
 
-def compare_curves(target: Curve, references: Sequence[Curve], options: Options | None = None) -> CurveComparison:
+def compare_curves(
+    target: Curve, references: Sequence[Curve], options: Options | None = None
+) -> CurveComparison:
     """Judge a run by its reference and the reference's repeats.
 
     Raises:
@@ -248,15 +250,19 @@ def _notes(
     for curve in (target, *references):
         found += [f"{curve.name}: {note}" for note in curve.notes]
         for restart in curve.restarts:
-            apart = "" if restart.max_loss_diff is None else f", losses up to {restart.max_loss_diff:.3g} apart"
+            apart = (
+                "" if restart.max_loss_diff is None else f", losses up to {restart.max_loss_diff:.3g} apart"
+            )
             found.append(
-                f"{curve.name}: restarted at step {restart.step}, {restart.num_steps:,} steps logged twice{apart}; "
+                f"{curve.name}: restarted at step {restart.step}, {restart.num_steps:,} steps logged "
+                f"twice{apart}; "
                 "the later ones are kept"
             )
         places = decimals(curve.values(LOSS))
         if places is not None and places <= 3:
             found.append(
-                f"{curve.name} prints its loss with {places} decimals: differences below {0.5 * 10**-places:g} "
+                f"{curve.name} prints its loss with {places} decimals: differences below "
+                f"{0.5 * 10**-places:g} "
                 "cannot be seen"
             )
     return found

@@ -1,4 +1,5 @@
-"""What must be the same before curves are worth comparing, proved from two traces: weights, settings, randomness."""
+"""What must be the same before curves are worth comparing, proved from two traces: weights, settings,
+randomness."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from trueup.curves.standard import Criterion, Met
 from trueup.errors import ConfigError
@@ -34,6 +35,10 @@ DEFAULTS = (
     ("determinism", "Determinism", "on while comparing; off while the fluctuation is measured"),
 )
 """the standard's default configuration: key, name, value"""
+
+
+_Found: TypeAlias = "tuple[Met, str, str] | None"
+"""status, what was found, and a note; None where the traces do not tell"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +93,16 @@ def proofs(target: Path | None, reference: Path | None, *, assumed: Collection[s
     if target is None or reference is None:
         return [_unproved(key, assumed) for key in ASSUMABLE]
     mine, theirs = Trace(target), Trace(reference)
-    found = {
+    found: dict[str, _Found] = {
         WEIGHTS: _weights(mine, theirs),
         SETTINGS: _settings(mine, theirs),
         RANDOMNESS: _randomness(mine, theirs),
         DATA: _data(mine, theirs),
     }
-    return [_criterion(key, *found[key]) if found[key] else _unproved(key, assumed) for key in ASSUMABLE]
+    return [
+        _unproved(key, assumed) if (told := found[key]) is None else _criterion(key, *told)
+        for key in ASSUMABLE
+    ]
 
 
 def _unproved(key: str, assumed: Collection[str]) -> Criterion:
@@ -114,9 +122,6 @@ def _criterion(key: str, status: Met, value: str, note: str) -> Criterion:
         origin=_RULE,
         note=note,
     )
-
-
-_Found = tuple[Met, str, str] | None
 
 
 def _weights(mine: Trace, theirs: Trace) -> _Found:
@@ -160,7 +165,11 @@ def _settings(mine: Trace, theirs: Trace) -> _Found:
     if apart:
         return Met.NOT_MET, "; ".join(apart[:3]), "trueup check TARGET_CONFIG REFERENCE_CONFIG lists them all"
     shared = [key for key in sides[0] if key in sides[1]]
-    return Met.MET, f"{len(shared)} settings equal", "of optimizers and batches, proved from the traces: " + ", ".join(shared)
+    return (
+        Met.MET,
+        f"{len(shared)} settings equal",
+        "of optimizers and batches, proved from the traces: " + ", ".join(shared),
+    )
 
 
 def _groups(trace: Trace) -> dict[str, list[Any]]:
@@ -179,7 +188,9 @@ def _groups(trace: Trace) -> dict[str, list[Any]]:
 
 
 def _words(values: list[Any]) -> str:
-    return ", ".join(dict.fromkeys(f"{value:g}" if isinstance(value, float) else str(value) for value in values))
+    return ", ".join(
+        dict.fromkeys(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+    )
 
 
 def _randomness(mine: Trace, theirs: Trace) -> _Found:
@@ -194,7 +205,11 @@ def _randomness(mine: Trace, theirs: Trace) -> _Found:
     ]
     dropout = [_dropout(trace) for trace in (mine, theirs)]
     if open_:
-        return Met.NOT_MET, f"deterministic algorithms off in the {' and the '.join(open_)}", "capture with --deterministic"
+        return (
+            Met.NOT_MET,
+            f"deterministic algorithms off in the {' and the '.join(open_)}",
+            "capture with --deterministic",
+        )
     if any(dropout):
         return Met.NOT_MET, f"dropout of {max(dropout):g} is on", "set dropout to 0 on both sides"
     return Met.MET, "deterministic on both sides, no dropout seen", "proved from the traces"
@@ -224,8 +239,10 @@ def _data(mine: Trace, theirs: Trace) -> _Found:
         return Met.MET, f"{len(shared):,} batches equal", "proved by their digests"
     if mine.manifest.get("framework") != theirs.manifest.get("framework"):
         return None  # digests see the dtype of the ids, which frameworks choose
-    return Met.NOT_MET, f"{len(differ):,} of {len(shared):,} batches differ, the first at step {differ[0]}", (
-        "trueup diagnose TARGET REFERENCE -o OUT shows how"
+    return (
+        Met.NOT_MET,
+        f"{len(differ):,} of {len(shared):,} batches differ, the first at step {differ[0]}",
+        ("trueup diagnose TARGET REFERENCE -o OUT shows how"),
     )
 
 
@@ -248,8 +265,11 @@ def _told(trace: Path | None) -> dict[str, tuple[str, str]]:
     manifest, facts = source.manifest, source.rank_facts(0)
     world = int(manifest.get("world_size") or 1)
     dtypes = Counter(p.get("dtype") for p in facts.get("parameters") or [])
-    mesh = {axis for axis in facts.get("coordinate") or {}}
-    on = str(manifest.get("deterministic_algorithms", manifest.get("deterministic"))).lower() in ("true", "on")
+    mesh = set(facts.get("coordinate") or {})
+    on = str(manifest.get("deterministic_algorithms", manifest.get("deterministic"))).lower() in (
+        "true",
+        "on",
+    )
     found = {
         "cluster": ("kept" if world == 8 else "changed", f"{world} process{'es' if world > 1 else ''}"),
         "determinism": ("kept" if on else "changed", "on" if on else "off"),

@@ -79,7 +79,8 @@ class Curve:
         """A column as float64, missing numbers NaN; None where nobody logged it."""
         if column not in self.frame.columns:
             return None
-        return self.frame[column].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        values: Floats = self.frame[column].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        return values
 
     def to_json(self) -> dict[str, Any]:
         """Where it comes from and what was done to it."""

@@ -19,7 +19,20 @@ _UNPACK: dict[bytes, Callable[[bytes], bytes]] = {
     b"BZh": bz2.decompress,
     b"\xfd7zXZ": lzma.decompress,
 }
-_UNREAD = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npy", ".npz", ".pkl", ".yaml", ".yml", ".py", ".sh")
+_UNREAD = (
+    ".safetensors",
+    ".pt",
+    ".pth",
+    ".bin",
+    ".ckpt",
+    ".npy",
+    ".npz",
+    ".pkl",
+    ".yaml",
+    ".yml",
+    ".py",
+    ".sh",
+)
 
 
 def contents(path: Path) -> bytes:
@@ -64,7 +77,8 @@ def is_packed(path: Path) -> bool:
 
 
 def reader_for(path: Path, data: bytes) -> Reader | None:
-    """The reader that knows a file, by its first megabyte or else, of a log with a long preface, all of it."""
+    """The reader that knows a file, by its first megabyte or else, of a log with a long preface, all of
+    it."""
     reader = reader_of(data[:HEAD_BYTES], path)
     return reader or (reader_of(data, path) if len(data) > HEAD_BYTES else None)
 

@@ -79,7 +79,9 @@ def judge(evidence: Evidence) -> Judgement:
         outcome = Outcome.DIFFER
     elif open_:
         outcome = Outcome.UNDECIDED
-        headline = f"{headline}; not accepted yet: {_names(open_)} {'is' if len(open_) == 1 else 'are'} not proved"
+        headline = (
+            f"{headline}; not accepted yet: {_names(open_)} {'is' if len(open_) == 1 else 'are'} not proved"
+        )
     else:
         outcome = Outcome.AGREE
     return Judgement(
@@ -107,7 +109,8 @@ _DATA_ADVICE = (
     "look for overflow around the step, and for a weight whose local norm is abnormal",
 )
 _OPTIMIZER_ADVICE = (
-    "check what belongs to the optimizer: its type, the learning rate's course, weight decay and which weights "
+    "check what belongs to the optimizer: its type, the learning rate's course, weight decay and which "
+    "weights "
     "it applies to (one-dimensional ones and biases are not decayed by default on one side)",
     "check mixed precision operation by operation against the reference",
 )
@@ -118,49 +121,80 @@ def _case(e: Evidence, failed: Sequence[Criterion]) -> tuple[str, str, int | Non
     own = e.target_health
     if own.num_not_finite and not e.reference_health.num_not_finite:
         at = own.not_finite[0]
-        return "not_finite", f"The target's loss or gradient norm is not finite from step {at}", at, [
-            "run it again with --task overflow_check: it names the first call that makes NaN or infinity",
-            *_DATA_ADVICE[:2],
-        ]
+        return (
+            "not_finite",
+            f"The target's loss or gradient norm is not finite from step {at}",
+            at,
+            [
+                "run it again with --task overflow_check: it names the first call that makes NaN or infinity",
+                *_DATA_ADVICE[:2],
+            ],
+        )
     if e.frozen is not None:
         return _of_frozen(e, e.frozen)
     if "first_loss" in names:
-        return "first_step_gap", "The very first loss differs: the forward pass is not the same", None, [
-            "nothing was updated yet: compare structure, weights, data and precision of the first forward pass",
-            "capture step 1 on both sides and let trueup diagnose name the module",
-        ]
+        return (
+            "first_step_gap",
+            "The very first loss differs: the forward pass is not the same",
+            None,
+            [
+                "nothing was updated yet: compare structure, weights, data and precision of the first "
+                "forward pass",
+                "capture step 1 on both sides and let trueup diagnose name the module",
+            ],
+        )
     rates = e.rates
     found = e.onset if e.onset is not None and e.onset.is_sure else None
     late_gap = e.late is not None and e.late.p_value < 0.01 and _beyond(e, e.late.gap)
     gap = e.centre is not None and not e.centre.is_centred and _beyond(e, e.centre.mean)
     if rates is not None and rates.first_different is not None and (failed or late_gap or gap):
-        return "learning_rates_differ", (
-            f"The learning rates are not the same from step {rates.first_different}, and the losses part"
-        ), rates.first_different, [_OPTIMIZER_ADVICE[0]]
+        return (
+            "learning_rates_differ",
+            (f"The learning rates are not the same from step {rates.first_different}, and the losses part"),
+            rates.first_different,
+            [_OPTIMIZER_ADVICE[0]],
+        )
     if found is not None and _beyond(e, found.after) and not _explained(e, found.after):
         begun_early = found.index < _EARLY * e.num_steps and found.shape == "jump"
         if not begun_early and found.grows:
             return _parted(e, found)
     if late_gap and e.late is not None and not _explained(e, e.late.gap) and not gap:
-        return "late_difference", (
-            f"The runs agree at first; late in training the loss differs by {_signed(e.late.gap)} "
-            f"({percent(e.late.relative_gap)})"
-        ), e.late.first_step, list(_OPTIMIZER_ADVICE)
+        return (
+            "late_difference",
+            (
+                f"The runs agree at first; late in training the loss differs by {_signed(e.late.gap)} "
+                f"({percent(e.late.relative_gap)})"
+            ),
+            e.late.first_step,
+            list(_OPTIMIZER_ADVICE),
+        )
     if gap and e.centre is not None and not _explained(e, e.centre.mean):
-        return "steady_offset", (
-            f"The loss is {'higher' if e.centre.mean > 0 else 'lower'} by a steady {absolute(abs(e.centre.mean))}"
-        ), None, [
-            *_OPTIMIZER_ADVICE,
-            "compare the local norms of step 1 weight by weight: an embedding computed in another precision "
-            "shows there",
-        ]
+        return (
+            "steady_offset",
+            (
+                f"The loss is {'higher' if e.centre.mean > 0 else 'lower'} by a steady "
+                f"{absolute(abs(e.centre.mean))}"
+            ),
+            None,
+            [
+                *_OPTIMIZER_ADVICE,
+                "compare the local norms of step 1 weight by weight: an embedding computed in another "
+                "precision "
+                "shows there",
+            ],
+        )
     if "mean_loss" in names:
-        return "fluctuation", (
-            "The losses scatter more than the standard allows, to both sides of zero alike"
-        ), None, [
-            "repeat the reference at least twice with determinism off: if it scatters as much, that is the measure",
-            "set the learning rate to 0 and compare step by step: what then differs is forward and backward alone",
-        ]
+        return (
+            "fluctuation",
+            ("The losses scatter more than the standard allows, to both sides of zero alike"),
+            None,
+            [
+                "repeat the reference at least twice with determinism off: if it scatters as much, that "
+                "is the measure",
+                "set the learning rate to 0 and compare step by step: what then differs is forward and "
+                "backward alone",
+            ],
+        )
     if failed:
         return "conditions", "The runs were not set up alike", None, [c.note for c in failed if c.note]
     return "aligned", _aligned(e), None, []
@@ -170,7 +204,9 @@ def _parted(e: Evidence, found: Onset) -> tuple[str, str, int | None, list[str]]
     spike = e.spikes is not None and any(abs(s - found.step) <= 20 for s in e.spikes.target_only)
     size = f"to {_signed(found.after)} at the end" if found.shape == "slope" else f"to {_signed(found.after)}"
     if found.shape == "jump" or spike or e.rises:
-        headline = f"The loss parts at step {found.step}: the difference goes from {_signed(found.before)} {size}"
+        headline = (
+            f"The loss parts at step {found.step}: the difference goes from {_signed(found.before)} {size}"
+        )
         return "loss_diffusion", headline, found.step, list(_DATA_ADVICE)
     headline = f"From step {found.step} on the difference grows, {size}"
     advice = list(_OPTIMIZER_ADVICE)
@@ -181,19 +217,29 @@ def _parted(e: Evidence, found: Onset) -> tuple[str, str, int | None, list[str]]
 
 def _of_frozen(e: Evidence, f: Frozen) -> tuple[str, str, int | None, list[str]]:
     if f.num_beyond:
-        return "first_step_gap", (
-            f"With the learning rate at 0, {f.num_beyond:,} of {f.num_steps:,} steps have another loss"
-        ), f.max_loss_step, [
-            "no weight was updated: each of these batches shows a difference of the forward pass by itself",
-            "run one of them alone and compare forward and backward",
-        ]
+        return (
+            "first_step_gap",
+            (f"With the learning rate at 0, {f.num_beyond:,} of {f.num_steps:,} steps have another loss"),
+            f.max_loss_step,
+            [
+                "no weight was updated: each of these batches shows a difference of the forward pass by "
+                "itself",
+                "run one of them alone and compare forward and backward",
+            ],
+        )
     if f.outlying_steps:
-        return "aligned", (
-            "With the learning rate at 0 forward and backward agree; a few steps stand out"
-        ), f.outlying_steps[0], ["use the data of such a step alone to analyse forward and backward"]
-    return "aligned", "With the learning rate at 0 forward and backward agree step by step", None, [
-        "now set the learning rate above 0 and run the long test"
-    ]
+        return (
+            "aligned",
+            ("With the learning rate at 0 forward and backward agree; a few steps stand out"),
+            f.outlying_steps[0],
+            ["use the data of such a step alone to analyse forward and backward"],
+        )
+    return (
+        "aligned",
+        "With the learning rate at 0 forward and backward agree step by step",
+        None,
+        ["now set the learning rate above 0 and run the long test"],
+    )
 
 
 def _aligned(e: Evidence) -> str:
@@ -227,8 +273,10 @@ def _reasons(e: Evidence) -> list[str]:
         )
     if o is not None and parted:
         found.append(
-            f"the difference changes at step {o.step} ({'a jump' if o.shape == 'jump' else 'the beginning of a slope'}"
-            f", {_signed(o.before)} before, {_signed(o.after)} {'after' if o.shape == 'jump' else 'at the end'})"
+            f"the difference changes at step {o.step} "
+            f"({'a jump' if o.shape == 'jump' else 'the beginning of a slope'}"
+            f", {_signed(o.before)} before, {_signed(o.after)} "
+            f"{'after' if o.shape == 'jump' else 'at the end'})"
         )
     if e.late is not None and e.late.p_value < 0.01:
         found.append(
@@ -243,7 +291,11 @@ def _reasons(e: Evidence) -> list[str]:
 
 
 def _remarks(e: Evidence, outcome: Outcome) -> list[str]:
-    found = [f"{c.title}: {c.value}, {c.note or 'wanted ' + c.threshold}" for c in e.criteria if c.status is Met.WARNING]
+    found = [
+        f"{c.title}: {c.value}, {c.note or 'wanted ' + c.threshold}"
+        for c in e.criteria
+        if c.status is Met.WARNING
+    ]
     c = e.centre
     if outcome is not Outcome.DIFFER and c is not None and not c.is_centred and e.frozen is None:
         found.append(
@@ -254,11 +306,15 @@ def _remarks(e: Evidence, outcome: Outcome) -> list[str]:
     found += _health_remarks(e)
     r = e.rates
     if r is not None and r.first_different is not None:
-        found.append(f"the logged learning rates differ from step {r.first_different} (by up to {percent(r.max_rel_diff)})")
+        found.append(
+            f"the logged learning rates differ from step {r.first_different} (by up to "
+            f"{percent(r.max_rel_diff)})"
+        )
     late = e.late
     if late is not None and late.p_value < 0.01 and 0 < abs(late.relative_gap) < MEAN_REL:
         found.append(
-            f"the late gap is {percent(abs(late.relative_gap))}, below 1 %: acceptance may go to the evaluation of "
+            f"the late gap is {percent(abs(late.relative_gap))}, below 1 %: acceptance may go to the "
+            "evaluation of "
             "downstream tasks"
         )
     return found
@@ -271,11 +327,15 @@ def _spike_remarks(e: Evidence) -> list[str]:
             continue
         if s.target_only:
             found.append(
-                f"{len(s.target_only)} spike{'s' if len(s.target_only) > 1 else ''} of the {name} in the target alone, "
+                f"{len(s.target_only)} spike{'s' if len(s.target_only) > 1 else ''} of the {name} in the "
+                "target alone, "
                 f"at {_steps(s.target_only)}"
             )
         if s.both:
-            found.append(f"{len(s.both)} spike{'s' if len(s.both) > 1 else ''} of the {name} in both, at {_steps(s.both)}: the data's")
+            found.append(
+                f"{len(s.both)} spike{'s' if len(s.both) > 1 else ''} of the {name} in both, at "
+                f"{_steps(s.both)}: the data's"
+            )
     return found
 
 
@@ -283,7 +343,9 @@ def _health_remarks(e: Evidence) -> list[str]:
     found = []
     for side, h in (("target", e.target_health), ("reference", e.reference_health)):
         if h.num_overflow_steps:
-            found.append(f"the {side} overflowed at {h.num_overflow_steps:,} steps: {_steps(h.overflow_steps)}")
+            found.append(
+                f"the {side} overflowed at {h.num_overflow_steps:,} steps: {_steps(h.overflow_steps)}"
+            )
         if h.num_not_finite:
             found.append(f"the {side} is not finite at {h.num_not_finite:,} steps: {_steps(h.not_finite)}")
         if h.plateau_from is not None:

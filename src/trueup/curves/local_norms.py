@@ -63,10 +63,7 @@ def compare_local_norms(target: Curve, reference: Curve, step: int, offset: int)
         pairs, how = mine.join(other, on="index", suffix="_reference"), "order"
     else:
         return None
-    labels = [
-        name or f"weight {index}"
-        for name, index in zip(pairs["name"], pairs["index"], strict=True)
-    ]
+    labels = [name or f"weight {index}" for name, index in zip(pairs["name"], pairs["index"], strict=True)]
     rows = [
         (label, a, b, _apart(a, b))
         for label, a, b in zip(labels, pairs["local_norm"], pairs["local_norm_reference"], strict=True)

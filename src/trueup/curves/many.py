@@ -30,7 +30,9 @@ def compare_many(
     """
     for name in references:
         if list(references).count(name) > 1:
-            raise ConfigError(f"--reference {name} is given twice: a repeat is another run of the same program")
+            raise ConfigError(
+                f"--reference {name} is given twice: a repeat is another run of the same program"
+            )
     with ThreadPoolExecutor(_THREADS) as pool:
         known: list[Curve] = list(pool.map(lambda name: read_curve(name, columns=columns), references))
         yield from pool.map(

@@ -45,7 +45,9 @@ class Paired:
         stacked = np.stack(known)
         there = ~np.isnan(stacked)
         total = np.where(there, stacked, 0).sum(axis=0)
-        return np.divide(total, there.sum(axis=0), out=np.full(len(total), np.nan), where=there.any(axis=0))
+        counts = there.sum(axis=0)
+        mean: Floats = np.divide(total, counts, out=np.full(len(total), np.nan), where=counts > 0)
+        return mean
 
     def stacked(self, column: str) -> Floats | None:
         """(references that logged it, S)."""
@@ -65,7 +67,8 @@ def pair(target: Curve, references: Sequence[Curve], alignments: Sequence[Alignm
     if len(grid) == 0:
         first, other = target.span, references[0].span
         raise NothingCompared(
-            f"no step in common: {target.name} has {first[0]} to {first[1]}, {references[0].name} {other[0]} to "
+            f"no step in common: {target.name} has {first[0]} to {first[1]}, {references[0].name} "
+            f"{other[0]} to "
             f"{other[1]}. Say how they are numbered with --offset"
         )
     sides = [_side(target, grid, 0, _coarsest(target, references))]
@@ -91,8 +94,10 @@ def _grid(
     first = references[0].frame[STEP].to_numpy() + alignments[0].offset
     low, high = max(mine[0], first[0]), min(mine[-1], first[-1])
     if coarse is not None:
-        offset = 0 if coarse is target else next(
-            a.offset for c, a in zip(references, alignments, strict=True) if c is coarse
+        offset = (
+            0
+            if coarse is target
+            else next(a.offset for c, a in zip(references, alignments, strict=True) if c is coarse)
         )
         grid = coarse.frame[STEP].to_numpy() + offset
         grid = grid[(grid >= low) & (grid <= high)]
@@ -128,7 +133,9 @@ def _means(steps: NDArray[Any], values: Floats, grid: NDArray[np.int64], interva
     total = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.searchsorted(steps, grid, side="right")
     begins = np.searchsorted(steps, grid - interval, side="right")
-    whole = ends - begins == max(1, interval // max(1, int(np.median(np.diff(steps))) if len(steps) > 1 else 1))
+    whole = ends - begins == max(
+        1, interval // max(1, int(np.median(np.diff(steps))) if len(steps) > 1 else 1)
+    )
     count = np.maximum(ends - begins, 1)
     found: Floats = np.where(whole, (total[ends] - total[begins]) / count, np.nan)
     return found

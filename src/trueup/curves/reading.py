@@ -21,7 +21,9 @@ SEPARATOR = ","
 """between the files of one run"""
 
 
-def read_curve(source: str | Path, *, columns: Mapping[str, str] | None = None, name: str | None = None) -> Curve:
+def read_curve(
+    source: str | Path, *, columns: Mapping[str, str] | None = None, name: str | None = None
+) -> Curve:
     """The curve of one run.
 
     Args:
@@ -60,7 +62,8 @@ def _read_file(path: Path, chosen: Mapping[str, str]) -> tuple[Path, Reader, Row
     if reader is None:
         known = ", ".join(reader.title for reader in READERS)
         raise TraceError(
-            f"{path} is no training log of a kind that is read here ({known}): no line tells of a step with a "
+            f"{path} is no training log of a kind that is read here ({known}): no line tells of a step "
+            "with a "
             "loss or gradient norm"
         )
     return path, reader, reader.read(data, path, chosen)
@@ -83,7 +86,8 @@ def _of_folder(folder: Path, chosen: Mapping[str, str], name: str) -> Curve:
     others = [f"{where.relative_to(folder) if where != folder else '.'} ({kind})" for kind, where in groups]
     others.remove(f"{best[1].relative_to(folder) if best[1] != folder else '.'} ({best[0]})")
     if others:
-        note = f"of {len(groups)} sets of logs the one with most steps is read; left out: {', '.join(others[:4])}"
+        left_out = ", ".join(others[:4])
+        note = f"of {len(groups)} sets of logs the one with most steps is read; left out: {left_out}"
         curve = replace(curve, notes=(*curve.notes, note))
     return curve
 
@@ -119,7 +123,9 @@ def curve_from_rows(name: str, path: Path, read: Sequence[tuple[Path, Reader, Ro
         notes=tuple(dict.fromkeys(note for _, _, rows in read for note in rows.notes)),
         units={column: unit for _, _, rows in read for column, unit in rows.units.items()},
         loss_is_mean=any(rows.loss_is_mean for _, _, rows in read),
-        local_norms=pl.concat(norms).unique(["step", "index"], keep="last").sort("step", "index") if norms else None,
+        local_norms=pl.concat(norms).unique(["step", "index"], keep="last").sort("step", "index")
+        if norms
+        else None,
     )
 
 

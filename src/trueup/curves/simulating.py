@@ -1,7 +1,9 @@
 """Training curves with known truth: what the tests and the benchmark of this package measure it by.
 
-Every run is ``trend + data noise + its own noise + spikes``. Trend, data noise and the data's spikes are those of all
-runs of a case; own noise is AR(1) and sets in over the first steps, for all runs begin with the same weights; own
+Every run is ``trend + data noise + its own noise + spikes``. Trend, data noise and the data's spikes are
+those of all
+runs of a case; own noise is AR(1) and sets in over the first steps, for all runs begin with the same
+weights; own
 spikes come at random and die down over a few steps.
 """
 
@@ -49,7 +51,8 @@ class Truth:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean over all steps of target - mean of the references, own noise and own spikes together."""
+        """Of the mean over all steps of target - mean of the references, own noise and own spikes
+        together."""
         num, rho = self.num_steps, self.coefficient
         lags = np.arange(1, num)
         noise = self.sigma**2 / num * (1 + 2 * float(((1 - lags / num) * rho**lags).sum()))

@@ -20,7 +20,8 @@ NORM_REL = 0.10
 FEWEST_STEPS, DEFAULT_STEPS, DEFAULT_HOURS = 1000, 5000, 12
 FEWEST_REPEATS = 2
 ALLOWANCE = 1.25
-"""What few repeats may underestimate their own spread by: a threshold relaxed to it is this many times as large."""
+"""What few repeats may underestimate their own spread by: a threshold relaxed to it is this many times as
+large."""
 ROUGH = 0.05
 """A reference whose loss jumps by more than this share of itself from step to step is a rough one."""
 
@@ -145,13 +146,17 @@ def repeats(references: Sequence[Curve]) -> Criterion:
         (a.name, b.name)
         for i, a in enumerate(references)
         for b in references[:i]
-        if a.frame.height == b.frame.height and LOSS in a.frame.columns and a.frame[LOSS].equals(b.frame[LOSS])
+        if a.frame.height == b.frame.height
+        and LOSS in a.frame.columns
+        and a.frame[LOSS].equals(b.frame[LOSS])
     ]
     status = Met.MET if num >= FEWEST_REPEATS else Met.WARNING
     note = "" if status is Met.MET else "the reference's own fluctuation is not known: give repeats of it"
     if same:
         status = Met.WARNING
-        note = f"{same[0][0]} and {same[0][1]} are bit for bit the same: repeats are made with determinism off"
+        note = (
+            f"{same[0][0]} and {same[0][1]} are bit for bit the same: repeats are made with determinism off"
+        )
     return Criterion(
         key="repeats",
         title="Repeats of the reference, determinism off",
@@ -301,4 +306,5 @@ def _origin(rule: str, relaxed: bool, own: float | None, *, relative: bool = Fal
     if not relaxed or own is None:
         return f"{_GUIDE}, {rule}"
     said = percent(own) if relative else absolute(own)
-    return f"{_GUIDE}, {rule}, relaxed to the reference's own fluctuation ({said} between repeats, × {ALLOWANCE:g})"
+    fluctuation = f"{said} between repeats, × {ALLOWANCE:g}"
+    return f"{_GUIDE}, {rule}, relaxed to the reference's own fluctuation ({fluctuation})"

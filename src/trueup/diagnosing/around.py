@@ -1,4 +1,5 @@
-"""What a trace holds of the steps around the one where two curves part: batches as text, overflow, local norms."""
+"""What a trace holds of the steps around the one where two curves part: batches as text, overflow, local
+norms."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _ROWS, _LONGEST = 2, 240
 def around_step(
     target: Path, reference: Path | None, comparison: CurveComparison, *, tokenizer: Path | None = None
 ) -> dict[str, Any]:
-    """Loss scale, skipped updates and local norm of both runs around the step of a judgement, and the target's
+    """Loss scale, skipped updates and local norm of both runs around the step of a judgement, and the
+    target's
     rows there, as text where a tokenizer is given; empty where the traces hold none of it.
 
     Raises:
@@ -34,7 +36,11 @@ def around_step(
     wanted = range(max(0, at - _BESIDE), at + _BESIDE + 1)
     scalars = {"target": _lines(target, wanted)}
     if reference is not None:
-        shift = comparison.alignments[0].offset if comparison.target.trace and comparison.references[0].trace else 0
+        shift = (
+            comparison.alignments[0].offset
+            if comparison.target.trace and comparison.references[0].trace
+            else 0
+        )
         scalars["reference"] = _lines(reference, [s - shift for s in wanted])
     texts = _texts(target, wanted, tokenizer)
     said = [line for side, lines in scalars.items() for line in _said(side, lines)]
@@ -56,7 +62,11 @@ def _said(side: str, lines: list[dict[str, Any]]) -> list[str]:
     found = []
     for line in lines:
         parts = [f"loss {line['loss']:.6g}"] if isinstance(line.get("loss"), float) else []
-        for name, word in (("local_norm", "local norm"), ("grad_norm", "gradient norm"), ("loss_scale", "loss scale")):
+        for name, word in (
+            ("local_norm", "local norm"),
+            ("grad_norm", "gradient norm"),
+            ("loss_scale", "loss scale"),
+        ):
             if isinstance(line.get(name), (int, float)):
                 parts.append(f"{word} {line[name]:.4g}")
         if line.get("skipped"):

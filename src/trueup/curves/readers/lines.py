@@ -13,7 +13,8 @@ from trueup.curves.readers.protocol import Rows
 from trueup.curves.readers.scanning import Key, scan
 
 SAMPLE_BYTES = 1 << 17
-"""Of the marked lines of this much text the keys are chosen that a program uses, and it is seen what else is there."""
+"""Of the marked lines of this much text the keys are chosen that a program uses, and it is seen what else
+is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

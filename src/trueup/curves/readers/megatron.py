@@ -25,7 +25,8 @@ def _with_nan(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def local_norms(data: bytes) -> pl.DataFrame | None:
-    """The lists a patched ``get_parameters`` prints: squares of L2 norms, in the optimizer's order, before the
+    """The lists a patched ``get_parameters`` prints: squares of L2 norms, in the optimizer's order, before
+    the
     line of their step."""
     if not mentions(data, b"print torch local norm:"):
         return None

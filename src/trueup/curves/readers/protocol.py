@@ -39,10 +39,17 @@ def mentions(data: bytes, text: bytes) -> bool:
 class Reader(Protocol):
     """One format of training logs."""
 
-    name: str
-    title: str
-    appendable: bool
-    """whether a file that grows can be read on from where it ended"""
+    @property
+    def name(self) -> str:
+        """In one word."""
+
+    @property
+    def title(self) -> str:
+        """As reports say it."""
+
+    @property
+    def appendable(self) -> bool:
+        """Whether a file that grows can be read on from where it ended."""
 
     def recognises(self, head: bytes, path: Path) -> bool:
         """Whether a file that begins with ``head`` is of this format."""

@@ -43,7 +43,8 @@ def count(data: bytes, marker: str) -> int:
 
 
 def scan(data: bytes, marker: str, keys: Sequence[Key]) -> pl.DataFrame:
-    """One row a line that holds ``marker``, one Float64 column a key (``"0"``, ``"1"``, ...), null where a line
+    """One row a line that holds ``marker``, one Float64 column a key (``"0"``, ``"1"``, ...), null where a
+    line
     has no number behind it.
 
     Numbers may be NaN, inf, True or False, have commas between thousands and one of K M B T behind them.
@@ -74,7 +75,8 @@ def scan(data: bytes, marker: str, keys: Sequence[Key]) -> pl.DataFrame:
 
 
 def _estimate(data: bytes, marker: str) -> int:
-    """More rows than there will be, if lines are as long everywhere as in the first part that has the marker."""
+    """More rows than there will be, if lines are as long everywhere as in the first part that has the
+    marker."""
     begin = max(0, data.find(marker.encode()))
     part = data[begin : begin + _SAMPLE_BYTES]
     return 64 + int(1.2 * count(part, marker) * max(1.0, (len(data) - begin) / max(1, len(part))))

@@ -41,7 +41,7 @@ class EventFile:
         by_tag: dict[str, list[tuple[int, float]]] = {}
         for step, tag, value in scalars(data):
             by_tag.setdefault(tag, []).append((step, value))
-        found = {name: alias for name, alias in find_columns(by_tag, chosen).values()}
+        found = dict(find_columns(by_tag, chosen).values())
         if not found:
             raise TraceError(
                 f"{path} holds no scalar of a curve that is known; it holds {', '.join(list(by_tag)[:12])}. "

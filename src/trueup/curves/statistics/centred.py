@@ -51,7 +51,8 @@ def centre(difference: Floats, bad: NDArray[np.bool_] | None = None) -> Centre:
 
     ``bad``: its outliers, where they are known already.
 
-    The standard error is that of a prewhitened block bootstrap (:func:`~trueup.curves.statistics.noise.memory`);
+    The standard error is that of a prewhitened block bootstrap
+    (:func:`~trueup.curves.statistics.noise.memory`);
     outliers are left out of the mean, for one spike can hide or feign an offset.
     """
     bad = outliers(difference) if bad is None else bad

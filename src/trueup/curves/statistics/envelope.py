@@ -79,9 +79,7 @@ def band(difference: Floats, centre: Floats, repeats: Floats, *, floor_abs: floa
     )
 
 
-def envelope(
-    target: Floats, repeats: Floats, found: Band, steps: NDArray[np.int64]
-) -> Envelope:
+def envelope(target: Floats, repeats: Floats, found: Band, steps: NDArray[np.int64]) -> Envelope:
     """Judge the target by the band."""
     outside = np.abs(found.smoothed) > found.half_width
     inside, expected = None, None

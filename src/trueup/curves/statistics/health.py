@@ -1,4 +1,5 @@
-"""What is wrong with a curve by itself: NaN, overflow, no progress; and learning rates that were not the same."""
+"""What is wrong with a curve by itself: NaN, overflow, no progress; and learning rates that were not the
+same."""
 
 from __future__ import annotations
 

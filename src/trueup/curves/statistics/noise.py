@@ -65,7 +65,8 @@ def outliers(values: Floats) -> NDArray[np.bool_]:
     rest = values - local
     scale = robust_scale(rest)
     if not scale > 0:
-        return ~finite
+        out: NDArray[np.bool_] = ~finite
+        return out
     size = np.abs(rest) / scale
     tail = (size > _TAIL_SIGMAS).astype(np.int8)
     out = ~finite | (size > SPIKE_SIGMAS)

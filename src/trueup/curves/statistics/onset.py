@@ -121,4 +121,4 @@ def _kolmogorov(statistic: float) -> float:
     if statistic < 0.2:
         return 1.0
     terms = (2 * (-1) ** (k + 1) * math.exp(-2 * (k * statistic) ** 2) for k in range(1, 30))
-    return min(1.0, max(0.0, sum(terms)))
+    return float(min(1.0, max(0.0, sum(terms))))

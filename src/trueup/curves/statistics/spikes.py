@@ -90,4 +90,5 @@ def _near(these: NDArray[np.int64], those: NDArray[np.int64]) -> NDArray[np.bool
     at = np.searchsorted(those, these)
     after = np.abs(those[np.minimum(at, len(those) - 1)] - these)
     before = np.abs(those[np.maximum(at - 1, 0)] - these)
-    return np.minimum(after, before) <= _BESIDE
+    near: NDArray[np.bool_] = np.minimum(after, before) <= _BESIDE
+    return near

@@ -38,7 +38,9 @@ def write_html(comparisons: Sequence[CurveComparison], document: Mapping[str, An
         ConfigError: plotly is not installed.
     """
     plotly = require("plotly.offline", purpose="the page of the curves").get_plotlyjs()
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     html = "trueup.reporting.html"
     style = "".join(_asset(html, name) for name in ("page.css", "diagnosis.css"))
     style += _asset("trueup.reporting.curves", "curves.css")
@@ -54,7 +56,9 @@ def write_html(comparisons: Sequence[CurveComparison], document: Mapping[str, An
         "plotly": Markup(plotly.replace("</script", "<\\/script")),
         "plotly_hash": _hash(plotly.replace("</script", "<\\/script")),
         "version": trueup.__version__,
-        "runs": [_run(comparison, entry, index < MAX_DRAWN) for index, (comparison, entry) in enumerate(pairs)],
+        "runs": [
+            _run(comparison, entry, index < MAX_DRAWN) for index, (comparison, entry) in enumerate(pairs)
+        ],
         "left_out": max(0, len(pairs) - MAX_DRAWN),
     }
     text = environment.from_string(_asset("trueup.reporting.curves", "curves.html.j2")).render(context)
@@ -91,7 +95,10 @@ def _run(comparison: CurveComparison, entry: Mapping[str, Any], drawn: bool) -> 
         "around": entry.get("around"),
         "notes": [plain(note) for note in entry["notes"]],
         "standard": entry["standard"],
-        "sides": [_side("target", entry["target"]), *(_side("reference", one) for one in entry["references"])],
+        "sides": [
+            _side("target", entry["target"]),
+            *(_side("reference", one) for one in entry["references"]),
+        ],
         "figures": Markup(_figures(comparison)) if drawn else "",
     }
 

@@ -44,7 +44,11 @@ def _entry(entry: Mapping[str, Any]) -> str:
         *_table(
             ["condition", "default", "here"],
             [
-                [one["name"], one["default"], one["state"] + ("" if one["state"] == "kept" else f": {one['actual']}")]
+                [
+                    one["name"],
+                    one["default"],
+                    one["state"] + ("" if one["state"] == "kept" else f": {one['actual']}"),
+                ]
                 for one in entry["conditions"]
             ],
         ),
@@ -54,11 +58,17 @@ def _entry(entry: Mapping[str, Any]) -> str:
     norms = entry["statistics"]["local_norms"]
     if norms:
         rows = [[r["name"], f"{r['target']:.6g}", f"{r['reference']:.6g}"] for r in norms["rows"]]
-        lines += [f"\n### Local norms, step {norms['step']}\n", *_table(["weight", "target", "reference"], rows)]
+        lines += [
+            f"\n### Local norms, step {norms['step']}\n",
+            *_table(["weight", "target", "reference"], rows),
+        ]
     if judgement["advice"] or entry["next"]:
         lines += ["\n### Next\n", *(f"- {text}" for text in judgement["advice"])]
         lines += [f"- {one['purpose']}: `{one['line']}`" for one in entry["next"]]
-    lines += ["\n### Sign-off\n", *_table(["role", "name", "date"], [["developer", "", ""], ["reviewer", "", ""]])]
+    lines += [
+        "\n### Sign-off\n",
+        *_table(["role", "name", "date"], [["developer", "", ""], ["reviewer", "", ""]]),
+    ]
     return "\n".join(lines) + "\n"
 
 

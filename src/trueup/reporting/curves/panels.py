@@ -16,7 +16,8 @@ from trueup.curves.statistics.envelope import moving_mean
 from trueup.reporting.formatting import plain
 
 BUCKETS = 1500
-"""A longer line is drawn by the smallest and largest value of this many pieces: nothing that stands out is lost."""
+"""A longer line is drawn by the smallest and largest value of this many pieces: nothing that stands out
+is lost."""
 _BINS = 60
 
 
@@ -57,7 +58,11 @@ def panels(comparison: CurveComparison) -> list[Panel]:
     found: list[Panel | None] = [_both(comparison, LOSS, "Loss", "loss")]
     difference = comparison.difference(LOSS)
     if difference is not None:
-        found += [_difference(comparison, difference), _relative(comparison, difference), _histogram(difference)]
+        found += [
+            _difference(comparison, difference),
+            _relative(comparison, difference),
+            _histogram(difference),
+        ]
     for column, title, name in (
         (GRAD_NORM, "Global gradient norm", "gradient norm"),
         (LEARNING_RATE, "Learning rate, as logged", "learning rate"),
@@ -76,7 +81,9 @@ def _both(comparison: CurveComparison, column: str, title: str, y_title: str) ->
     paired = comparison.paired
     lines = []
     many = len(paired.references) > 1
-    for index, (curve, side) in reversed(list(enumerate(zip(comparison.references, paired.references, strict=True)))):
+    for index, (curve, side) in reversed(
+        list(enumerate(zip(comparison.references, paired.references, strict=True)))
+    ):
         values = side.get(column)
         if values is not None:
             role = "reference" if index == 0 else "repeat"
@@ -182,8 +189,7 @@ def _marks(comparison: CurveComparison) -> tuple[tuple[int, str], ...]:
     onset = comparison.evidence.onset
     if onset is not None and onset.is_sure:
         found.append((onset.step, f"parts at {onset.step:,}"))
-    for restart in comparison.target.restarts[:3]:
-        found.append((restart.step, "restart"))
+    found += [(restart.step, "restart") for restart in comparison.target.restarts[:3]]
     health = comparison.evidence.target_health
     if health.not_finite:
         found.append((health.not_finite[0], "not finite"))

@@ -13,7 +13,13 @@ from trueup.reporting.curves.panels import Panel, axis_range, panels
 from trueup.reporting.formatting import elide, plain
 
 _INK, _SOFT, _GRID, _PAPER = "#191b1e", "#5a5f66", "#e2dfd8", "#ffffff"
-_COLOURS = {"target": "#1d5fae", "reference": "#a3722e", "repeat": "#c9a66b", "raw": "#b9cbe2", "smooth": "#1d5fae"}
+_COLOURS = {
+    "target": "#1d5fae",
+    "reference": "#a3722e",
+    "repeat": "#c9a66b",
+    "raw": "#b9cbe2",
+    "smooth": "#1d5fae",
+}
 _WIDTHS = {"target": 0.9, "reference": 0.9, "repeat": 0.7, "raw": 0.6, "smooth": 1.6}
 _BAND, _MARK = "#4d7a70", "#b3391a"
 _TONES = {"agree": "#4d7a70", "differ": "#b3391a", "undecided": "#85590a"}
@@ -51,7 +57,9 @@ def write_png(comparison: CurveComparison, path: Path) -> Path:
 
 
 def _draw(axes: Any, panel: Panel) -> None:
-    axes.set_title(panel.title + (f" ({panel.notes})" if panel.notes else ""), loc="left", fontsize=10.5, color=_INK)
+    axes.set_title(
+        panel.title + (f" ({panel.notes})" if panel.notes else ""), loc="left", fontsize=10.5, color=_INK
+    )
     axes.set_xlabel(panel.x_title, fontsize=8.5, color=_SOFT)
     axes.set_ylabel(panel.y_title, fontsize=8.5, color=_SOFT)
     axes.tick_params(labelsize=8, colors=_SOFT, length=2)
@@ -73,7 +81,12 @@ def _draw(axes: Any, panel: Panel) -> None:
         axes.axhline(0, color=_INK, linewidth=0.8)
     for line in panel.lines:
         axes.plot(
-            line.x, line.y, color=_COLOURS[line.role], linewidth=_WIDTHS[line.role], alpha=0.85, label=elide(line.name, 44)
+            line.x,
+            line.y,
+            color=_COLOURS[line.role],
+            linewidth=_WIDTHS[line.role],
+            alpha=0.85,
+            label=elide(line.name, 44),
         )
     limits = axis_range(panel)
     if limits is not None:

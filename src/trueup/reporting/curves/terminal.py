@@ -97,13 +97,21 @@ def _facts(facts: list[tuple[str, RenderableType]]) -> Table:
 def _runs(comparison: CurveComparison, width: int) -> list[tuple[str, RenderableType]]:
     room = width - _MARGIN - _LABEL - 1
     facts: list[tuple[str, RenderableType]] = []
-    for label, curve in [("target", comparison.target), *(("reference", c) for c in comparison.references[:3])]:
+    for label, curve in [
+        ("target", comparison.target),
+        *(("reference", c) for c in comparison.references[:3]),
+    ]:
         first, last = curve.span
         said = f"  {curve.format} · steps {first:,}–{last:,}" + (
             f", every {curve.interval}" if curve.interval > 1 else ""
         )
         name = elide(plain(curve.name), max(16, room - len(said)))
-        facts.append((label if label == "target" or not facts[1:] else "", Text.assemble((name, "bold"), (said, "dim"))))
+        facts.append(
+            (
+                label if label == "target" or not facts[1:] else "",
+                Text.assemble((name, "bold"), (said, "dim")),
+            )
+        )
     more = len(comparison.references) - 3
     if more > 0:
         facts.append(("", Text(f"and {count(more, 'more repeat')}", style="dim")))
@@ -117,7 +125,9 @@ def _runs(comparison: CurveComparison, width: int) -> list[tuple[str, Renderable
 
 def sparkline(difference: Floats, width: int) -> Text:
     """The loss difference along training as one row of bars, its zero line in the middle."""
-    pieces = np.array_split(moving_mean(difference, max(1, len(difference) // (2 * width))), min(width, len(difference)))
+    pieces = np.array_split(
+        moving_mean(difference, max(1, len(difference) // (2 * width))), min(width, len(difference))
+    )
     with np.errstate(invalid="ignore"):
         means = np.array([np.nanmean(piece) if np.isfinite(piece).any() else np.nan for piece in pieces])
     largest = float(np.nanmax(np.abs(means))) if np.isfinite(means).any() else 0.0
@@ -174,8 +184,10 @@ def _findings(
     if around:
         for index, line in enumerate(around.get("said") or []):
             facts.append(("around it" if index == 0 else "", Text(plain(line))))
-        for text in around.get("texts") or []:
-            facts.append(("", Text(plain(f"{text['where']}: {text['text']}"), style="italic")))
+        facts += [
+            ("", Text(plain(f"{text['where']}: {text['text']}"), style="italic"))
+            for text in around.get("texts") or []
+        ]
     for index, note in enumerate(comparison.notes[:6]):
         facts.append(("note" if index == 0 else "", Text(plain(note), style="dim")))
     return facts

@@ -27,10 +27,13 @@ _WORDS = {"agree": "accepted", "differ": "not accepted", "undecided": "undecided
 
 
 def write_xlsx(comparisons: Sequence[CurveComparison], document: Mapping[str, Any], path: Path) -> Path:
-    """Write the workbook: one sheet of verdicts, one of criteria, and the curves of the first eight targets."""
+    """Write the workbook: one sheet of verdicts, one of criteria, and the curves of the first eight
+    targets."""
     options = {"strings_to_formulas": False, "strings_to_urls": False, "nan_inf_to_errors": False}
     with xlsxwriter.Workbook(str(path), options) as book:
-        head = book.add_format({"bold": True, "bg_color": "#1F2A37", "font_color": "#FFFFFF", "valign": "vcenter"})
+        head = book.add_format(
+            {"bold": True, "bg_color": "#1F2A37", "font_color": "#FFFFFF", "valign": "vcenter"}
+        )
         wrap = book.add_format({"text_wrap": True, "valign": "top"})
         shades = {
             status: book.add_format({"bg_color": back, "font_color": ink, "valign": "top"})
@@ -52,21 +55,41 @@ def _heading(sheet: Any, head: Any, columns: Sequence[tuple[str, int]]) -> None:
     sheet.freeze_panes(1, 0)
 
 
-def _acceptance(sheet: Any, head: Any, wrap: Any, shades: Mapping[str, Any], document: Mapping[str, Any]) -> None:
+def _acceptance(
+    sheet: Any, head: Any, wrap: Any, shades: Mapping[str, Any], document: Mapping[str, Any]
+) -> None:
     _heading(
         sheet,
         head,
-        [("target", 28), ("criterion", 44), ("measured", 22), ("wanted", 32), ("result", 14), ("origin", 60), ("note", 60)],
+        [
+            ("target", 28),
+            ("criterion", 44),
+            ("measured", 22),
+            ("wanted", 32),
+            ("result", 14),
+            ("origin", 60),
+            ("note", 60),
+        ],
     )
     row = 1
     for entry in document["comparisons"]:
         name = plain(entry["target"]["name"])
         tone = {"agree": "met", "differ": "not met", "undecided": "undecided"}[entry["outcome"]]
-        for column, text in enumerate([name, "verdict", "", "", _WORDS[entry["outcome"]], "", entry["judgement"]["headline"]]):
+        for column, text in enumerate(
+            [name, "verdict", "", "", _WORDS[entry["outcome"]], "", entry["judgement"]["headline"]]
+        ):
             sheet.write_string(row, column, plain(text), shades[tone])
         row += 1
         for one in entry["criteria"]:
-            texts = [name, one["title"], one["value"], one["threshold"], one["status"], one["origin"], one["note"]]
+            texts = [
+                name,
+                one["title"],
+                one["value"],
+                one["threshold"],
+                one["status"],
+                one["origin"],
+                one["note"],
+            ]
             for column, text in enumerate(texts):
                 sheet.write_string(row, column, plain(text), shades[one["status"]] if column == 4 else wrap)
             row += 1
@@ -105,7 +128,10 @@ def _curves(book: Any, sheet: Any, head: Any, comparison: CurveComparison, name:
     paired = comparison.paired
     columns: list[tuple[str, Any]] = [("step", paired.steps)]
     for column in (LOSS, GRAD_NORM, LEARNING_RATE):
-        sides = [("target", paired.target), *((f"reference {i}", s) for i, s in enumerate(paired.references, 1))]
+        sides = [
+            ("target", paired.target),
+            *((f"reference {i}", s) for i, s in enumerate(paired.references, 1)),
+        ]
         columns += [
             (f"{column} {role}", values) for role, side in sides if (values := side.get(column)) is not None
         ]
@@ -119,7 +145,14 @@ def _curves(book: Any, sheet: Any, head: Any, comparison: CurveComparison, name:
     if difference is not None and num > 1:
         chart = book.add_chart({"type": "scatter", "subtype": "straight"})
         at = len(columns) - 1
-        chart.add_series({"name": "difference", "categories": [name, 1, 0, num, 0], "values": [name, 1, at, num, at], "line": {"width": 0.75, "color": "#1D5FAE"}})  # fmt: skip
+        chart.add_series(
+            {
+                "name": "difference",
+                "categories": [name, 1, 0, num, 0],
+                "values": [name, 1, at, num, at],
+                "line": {"width": 0.75, "color": "#1D5FAE"},
+            }
+        )
         chart.set_title({"name": "Loss: target − reference", "name_font": {"size": 11}})
         chart.set_legend({"none": True})
         chart.set_size({"width": 760, "height": 320})
