@@ -240,14 +240,59 @@ def test_the_scanner_agrees_with_its_definition(reader: object, curve: Curve) ->
 
 @needs_scanner
 def test_numbers_of_every_shape_are_read_as_by_the_definition() -> None:
-    shapes = ["1", "-2.5", "+3e-4", "1.", ".5", "nan", "NaN", "-inf", "Infinity", "True", "false", "1,234", "12,34"]
-    shapes += ["1,234.5", "3K", "2.5M", "1B x", "7T", "8Mi", "[0.25]", "(1e-3,2e-3,)", "tensor(2.5, cuda)", "'6.93'"]
-    shapes += ["np.float64(0.125)", "abc", "", "-", "12345678901234567890123", "0.1234567890123456789", "1e400"]
-    shapes += ["4.9e-324", "1e-330", "9007199254740993", "1.7976931348623157e308", "e5", "0x10", "--3", "5e", "5e+"]
+    shapes = [
+        "1",
+        "-2.5",
+        "+3e-4",
+        "1.",
+        ".5",
+        "nan",
+        "NaN",
+        "-inf",
+        "Infinity",
+        "True",
+        "false",
+        "1,234",
+        "12,34",
+    ]
+    shapes += [
+        "1,234.5",
+        "3K",
+        "2.5M",
+        "1B x",
+        "7T",
+        "8Mi",
+        "[0.25]",
+        "(1e-3,2e-3,)",
+        "tensor(2.5, cuda)",
+        "'6.93'",
+    ]
+    shapes += [
+        "np.float64(0.125)",
+        "abc",
+        "",
+        "-",
+        "12345678901234567890123",
+        "0.1234567890123456789",
+        "1e400",
+    ]
+    shapes += [
+        "4.9e-324",
+        "1e-330",
+        "9007199254740993",
+        "1.7976931348623157e308",
+        "e5",
+        "0x10",
+        "--3",
+        "5e",
+        "5e+",
+    ]
     dice = random.Random(0)
     shapes += [repr(dice.uniform(-1, 1) * 10 ** dice.randint(-30, 30)) for _ in range(500)]
     data = "".join(f"step 1 value: {shape}\n" for shape in shapes).encode()
-    fast, slow = (scan(data, "step", [Key("value: ")]) for scan in (scanning.scan, scanning.scan_by_definition))
+    fast, slow = (
+        scan(data, "step", [Key("value: ")]) for scan in (scanning.scan, scanning.scan_by_definition)
+    )
     for shape, mine, true in zip(shapes, fast["0"], slow["0"], strict=True):
         assert mine == true or (mine != mine and true != true), shape
     assert fast["0"].to_list()[:5] == [1.0, -2.5, 3e-4, 1.0, 0.5]

@@ -157,10 +157,14 @@ def test_each_step_is_a_first_step_while_nothing_is_learnt() -> None:
     reference = np.full(1000, 10.0)
     target = reference + 1e-3 * np.random.default_rng(0).standard_normal(1000)
     target[400] += 0.03
-    found = frozen(loss=(target, reference), norm=None, steps=steps(1000), threshold_abs=5e-3, threshold_rel=5e-3)
+    found = frozen(
+        loss=(target, reference), norm=None, steps=steps(1000), threshold_abs=5e-3, threshold_rel=5e-3
+    )
     assert (found.max_loss_step, found.num_beyond, found.outlying_steps) == (401, 0, (401,))
     target[400] += 0.1
-    found = frozen(loss=(target, reference), norm=None, steps=steps(1000), threshold_abs=5e-3, threshold_rel=5e-3)
+    found = frozen(
+        loss=(target, reference), norm=None, steps=steps(1000), threshold_abs=5e-3, threshold_rel=5e-3
+    )
     assert found.num_beyond == 1
 
 
@@ -184,7 +188,9 @@ def test_the_band_widens_to_the_repeats() -> None:
 
 def test_a_repeat_lies_inside_the_others_as_often_as_expected() -> None:
     runs = np.stack([noise(20_000, 0.5, seed=seed) for seed in range(4)])
-    room = band(runs[3] - runs[:3].mean(axis=0), runs[:3].mean(axis=0), runs[:3], floor_abs=0.01, floor_rel=0.01)
+    room = band(
+        runs[3] - runs[:3].mean(axis=0), runs[:3].mean(axis=0), runs[:3], floor_abs=0.01, floor_rel=0.01
+    )
     found = envelope(runs[3], runs[:3], room, steps(20_000))
     assert found.expected_inside == 0.5
     assert found.inside == pytest.approx(0.5, abs=0.02)

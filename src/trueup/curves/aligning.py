@@ -135,7 +135,8 @@ def _correlation(target: _Part, reference: _Part, offset: int) -> tuple[float, i
         return None
     x, y = _ranked(x[good]), _ranked(y[good])
     size = float(np.sqrt((x @ x) * (y @ y)))
-    return (float(x @ y) / size, int(good.sum())) if size else None
+    rounding = len(x) * (1e-9 * float(np.nanmax(np.abs(target[1])))) ** 2
+    return (float(x @ y) / size, int(good.sum())) if size > rounding else None
 
 
 def _ranked(values: Floats) -> Floats:

@@ -277,6 +277,6 @@ def decimals(values: Floats | None) -> int | None:
         return None
     for places in range(6):
         scaled = some * 10**places
-        if np.abs(scaled - np.round(scaled)).max() < 1e-6 * max(1.0, float(np.abs(scaled).max())):
+        if np.abs(scaled - np.round(scaled)).max() < 1e-7 + 1e-12 * float(np.abs(scaled).max()):
             return places
     return None
