@@ -246,9 +246,12 @@ def test_nothing_in_common_is_an_error() -> None:
         compare_curves(target, references, Options(offset=5000))
     with pytest.raises(NothingCompared, match="no reference"):
         compare_curves(target, [])
+    only = [
+        replace(c, frame=c.frame.select("step", n))
+        for c, n in ((target, "loss"), (references[0], "grad_norm"))
+    ]
     with pytest.raises(NothingCompared, match="neither a loss nor a gradient norm"):
-        compare_curves(replace(target, frame=target.frame.select("step", "loss")),
-                       [replace(references[0], frame=references[0].frame.select("step", "grad_norm"))])  # fmt: skip
+        compare_curves(only[0], only[1:])
 
 
 def test_decimals_of_a_log_are_seen() -> None:

@@ -203,14 +203,14 @@ def test_several_ranks_in_one_log_are_one_step_each(curve: Curve, tmp_path: Path
 
 def test_what_is_no_log_says_what_was_looked_for(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello\nworld\n")
-    with pytest.raises(TraceError, match="no training log of a kind.*TensorBoard.*Megatron-LM"):
+    with pytest.raises(TraceError, match=r"no training log of a kind.*TensorBoard.*Megatron-LM"):
         read_curve(tmp_path / "a.txt")
     with pytest.raises(TraceError, match="no such log"):
         read_curve(tmp_path / "missing.log")
     with pytest.raises(TraceError, match="holds no training log"):
         read_curve(tmp_path)
     (tmp_path / "b.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(TraceError, match="it has a, b. Say which with --column"):
+    with pytest.raises(TraceError, match=r"it has a, b\. Say which with --column"):
         read_curve(tmp_path / "b.csv")
 
 

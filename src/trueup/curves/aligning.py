@@ -82,7 +82,7 @@ def align(target: Curve, reference: Curve, *, offset: int | None = None) -> Alig
     best = max(found, key=lambda o: found[o][0])
     value, num = found[best]
     others = [r for o, (r, _) in found.items() if o != best]
-    runner_up = max(others, default=0.0)
+    runner_up = max(0.0, *others) if others else 0.0
     if value > 5 / np.sqrt(num) and value - runner_up > max(0.1, 3 / np.sqrt(num)):
         return Alignment(
             offset=best, basis="found", correlation=value, runner_up=runner_up if others else None

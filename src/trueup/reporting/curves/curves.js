@@ -9,7 +9,7 @@ const look = () => ({
 });
 const axis = (title) => ({
   title: { text: title, font: { size: 12 }, standoff: 6 }, gridcolor: colour("--line"), zeroline: false,
-  linecolor: colour("--line-strong"), tickfont: { size: 11, color: colour("--soft") }, automargin: true,
+  linecolor: colour("--line-strong"), tickfont: { size: 11, color: colour("--soft") }, automargin: true, exponentformat: "e",
 });
 const traces = (panel) => {
   const styles = look();

@@ -144,6 +144,7 @@ def _criteria(criteria: tuple[Criterion, ...], width: int) -> Table:
     table.add_column(max_width=max(24, width * 2 // 5), overflow="fold")
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold", style="dim")
+    noted = ""
     for criterion in criteria:
         mark, colour = MARKS[criterion.status]
         failed = criterion.status is Met.NOT_MET
@@ -151,7 +152,7 @@ def _criteria(criteria: tuple[Criterion, ...], width: int) -> Table:
         if "relaxed" in criterion.origin:
             beside += ", relaxed to the repeats"
         elif criterion.status is Met.UNDECIDED and criterion.note:
-            beside = criterion.note
+            beside, noted = ("" if criterion.note == noted else criterion.note), criterion.note
         value = Text(elide(plain(criterion.value), 40), style="bold" if failed else "")
         table.add_row(
             Text(f" {mark} ", style=f"bold {colour}"),
