@@ -9,13 +9,21 @@ from hypothesis import strategies as st
 
 from trueup.curves.simulating import autoregressive
 from trueup.curves.statistics.centred import centre, critical
-from trueup.curves.statistics.envelope import band, envelope, moving_mean, repeat_distances
+from trueup.curves.statistics.envelope import (
+    Band,
+    Envelope,
+    band,
+    band_spread,
+    envelope,
+    moving_mean,
+    repeat_distances,
+)
 from trueup.curves.statistics.frozen import frozen
 from trueup.curves.statistics.health import overflows, plateau, rates
 from trueup.curves.statistics.late import late
 from trueup.curves.statistics.noise import memory, outliers, two_sided
 from trueup.curves.statistics.onset import onset
-from trueup.curves.statistics.spikes import spikes
+from trueup.curves.statistics.spikes import heights, spikes
 
 
 def noise(num: int = 4000, coefficient: float = 0.8, sigma: float = 0.01, seed: int = 0) -> np.ndarray:
@@ -109,7 +117,7 @@ def test_spikes_of_the_data_are_in_both_curves() -> None:
     mine, theirs = base + noise(seed=1, coefficient=0), base + noise(seed=2, coefficient=0)
     mine[[1000, 1001, 3000]] += 1.0
     theirs[[1001, 2000]] += 1.0
-    found = spikes(mine, theirs, steps(4000))
+    found = spikes(heights(mine), heights(theirs), steps(4000))
     assert (found.both, found.target_only, found.reference_only) == ((1001,), (3001,), (2001,))
     assert found.largest is not None
     assert found.largest > 20
@@ -168,30 +176,30 @@ def test_each_step_is_a_first_step_while_nothing_is_learnt() -> None:
     assert found.num_beyond == 1
 
 
+def judged(target: np.ndarray, repeats: np.ndarray) -> tuple[Band, Envelope]:
+    """The band of the repeats and what it says of the target."""
+    middle = repeats.mean(axis=0)
+    room = band(target - middle, middle, band_spread(repeats, middle), floor_abs=0.01, floor_rel=0.01)
+    return room, envelope(target, repeats, room, steps(len(target)), repeat_distances(repeats))
+
+
 def test_the_band_widens_to_the_repeats() -> None:
     trend = np.full(2000, 3.0)
     wide = np.stack([trend + noise(2000, 0.99, 0.2, seed) for seed in range(3)])
     narrow = np.stack([trend + noise(2000, 0.5, 0.001, seed) for seed in range(3)])
+    target = trend + noise(2000, 0.5, 0.001, 9)
     for repeats, origin in ((wide, "repeats"), (narrow, "standard"), (narrow[:1], "standard")):
-        middle = repeats.mean(axis=0)
-        target = trend + noise(2000, 0.5, 0.001, 9)
-        room = band(target - middle, middle, repeats, floor_abs=0.01, floor_rel=0.01)
-        found = envelope(target, repeats, room, steps(2000))
+        room, found = judged(target, repeats)
         assert room.origin == origin
         assert found.first_exceedance is None
-    gone = target + 0.5 * (np.arange(2000) > 1200)
-    room = band(gone - middle, middle, repeats, floor_abs=0.01, floor_rel=0.01)
-    found = envelope(gone, repeats, room, steps(2000))
+    _, found = judged(target + 0.5 * (np.arange(2000) > 1200), narrow)
     assert found.first_exceedance is not None
     assert abs(found.first_exceedance - 1200) < 30
 
 
 def test_a_repeat_lies_inside_the_others_as_often_as_expected() -> None:
-    runs = np.stack([noise(20_000, 0.5, seed=seed) for seed in range(4)])
-    room = band(
-        runs[3] - runs[:3].mean(axis=0), runs[:3].mean(axis=0), runs[:3], floor_abs=0.01, floor_rel=0.01
-    )
-    found = envelope(runs[3], runs[:3], room, steps(20_000))
+    runs = np.stack([3 + noise(20_000, 0.5, seed=seed) for seed in range(4)])
+    _, found = judged(runs[3], runs[:3])
     assert found.expected_inside == 0.5
     assert found.inside == pytest.approx(0.5, abs=0.02)
 

@@ -17,16 +17,23 @@ from trueup.curves.conditions import Condition, conditions, proofs
 from trueup.curves.curve import Curve, Floats
 from trueup.curves.judgement import Evidence, Judgement, judge, limits
 from trueup.curves.local_norms import LocalNorms, compare_local_norms
-from trueup.curves.pairing import Paired, Side, pair
+from trueup.curves.pairing import Paired, References, Shared, Side, pair
 from trueup.curves.standard import ADVISORY, FIRST_ABS, FIRST_REL, criteria
 from trueup.curves.statistics.centred import centre
-from trueup.curves.statistics.envelope import Band, band, envelope, moving_mean
+from trueup.curves.statistics.envelope import (
+    Band,
+    band,
+    band_spread,
+    envelope,
+    moving_mean,
+    repeat_distances,
+)
 from trueup.curves.statistics.frozen import Frozen, frozen
 from trueup.curves.statistics.health import Health, health, overflows, plateau, rates
 from trueup.curves.statistics.late import late
 from trueup.curves.statistics.noise import outliers
 from trueup.curves.statistics.onset import onset
-from trueup.curves.statistics.spikes import spikes
+from trueup.curves.statistics.spikes import Spikes, heights, spikes
 from trueup.errors import NothingCompared
 
 VERSION = 1
@@ -68,7 +75,7 @@ class CurveComparison:
 
     def difference(self, column: str) -> Floats | None:
         """target - mean of the references, (S,)."""
-        mine, theirs = self.paired.target.get(column), self.paired.centre(column)
+        mine, theirs = self.paired.target.get(column), self.paired.references.centre(column)
         return None if mine is None or theirs is None else mine - theirs
 
     def to_json(self) -> dict[str, Any]:
@@ -106,9 +113,15 @@ class CurveComparison:
 
 
 def compare_curves(
-    target: Curve, references: Sequence[Curve], options: Options | None = None
+    target: Curve,
+    references: Sequence[Curve],
+    options: Options | None = None,
+    *,
+    shared: Shared | None = None,
 ) -> CurveComparison:
     """Judge a run by its reference and the reference's repeats.
+
+    ``shared``: an empty dictionary, given again with every target of the same references: saves work.
 
     Raises:
         NothingCompared: no reference, no step in common, or no loss and no gradient norm on both sides.
@@ -117,7 +130,7 @@ def compare_curves(
     if not references:
         raise NothingCompared("there is no reference to compare with")
     alignments = tuple(align(target, reference, offset=options.offset) for reference in references)
-    paired = _cut(pair(target, references, alignments), options)
+    paired = _cut(pair(target, references, alignments, shared), options)
     evidence, found_band = _evidence(paired, target, references, options)
     judgement = judge(evidence)
     trace = options.target_trace or target.trace
@@ -153,7 +166,7 @@ def _cut(paired: Paired, options: Options) -> Paired:
     return Paired(
         steps=paired.steps[keep],
         target=cut(paired.target),
-        references=tuple(map(cut, paired.references)),
+        references=References(steps=paired.steps[keep], sides=tuple(map(cut, paired.references.sides))),
         notes=paired.notes,
     )
 
@@ -161,14 +174,24 @@ def _cut(paired: Paired, options: Options) -> Paired:
 def _evidence(
     paired: Paired, target: Curve, references: Sequence[Curve], options: Options
 ) -> tuple[Evidence, Band | None]:
-    column = LOSS if paired.target.get(LOSS) is not None and paired.centre(LOSS) is not None else GRAD_NORM
-    mine, theirs, repeats = paired.target.get(column), paired.centre(column), paired.stacked(column)
+    column = (
+        LOSS
+        if paired.target.get(LOSS) is not None and paired.references.centre(LOSS) is not None
+        else GRAD_NORM
+    )
+    mine, theirs, repeats = (
+        paired.target.get(column),
+        paired.references.centre(column),
+        paired.references.stacked(column),
+    )
     if mine is None or theirs is None or repeats is None:
         raise NothingCompared(
             f"{target.name} and {references[0].name} have neither a loss nor a gradient norm in common"
         )
     steps, difference = paired.steps, mine - theirs
-    found_rates = rates(paired.target.get(LEARNING_RATE), paired.references[0].get(LEARNING_RATE), steps)
+    found_rates = rates(
+        paired.target.get(LEARNING_RATE), paired.references.sides[0].get(LEARNING_RATE), steps
+    )
     still = _frozen(paired) if found_rates is not None and found_rates.all_zero else None
     found = criteria(paired, target, references, frozen=still is not None)
     found += proofs(
@@ -177,8 +200,8 @@ def _evidence(
         assumed=options.assumed,
     )
     limit_abs, limit_rel = limits(found)
-    room = band(difference, theirs, repeats, floor_abs=limit_abs, floor_rel=limit_rel)
-    norms = paired.target.get(GRAD_NORM), paired.centre(GRAD_NORM)
+    spread = paired.references.once("spread", column, lambda: band_spread(repeats, theirs))
+    room = band(difference, theirs, spread, floor_abs=limit_abs, floor_rel=limit_rel)
     bad = outliers(difference)
     parting = None if still is not None else onset(difference, steps, bad)
     level = theirs[np.isfinite(theirs)]
@@ -187,13 +210,19 @@ def _evidence(
         centre=centre(difference, bad),
         onset=parting,
         late=None if still is not None else late(difference, theirs, steps, bad),
-        envelope=envelope(mine, repeats, room, steps),
-        spikes=spikes(mine, theirs, steps),
-        norm_spikes=None if norms[0] is None or norms[1] is None else spikes(norms[0], norms[1], steps),
+        envelope=envelope(
+            mine,
+            repeats,
+            room,
+            steps,
+            paired.references.once("apart", column, lambda: repeat_distances(repeats)),
+        ),
+        spikes=_spikes(paired, column),
+        norm_spikes=_spikes(paired, GRAD_NORM),
         rates=found_rates,
         frozen=still,
-        target_health=_health(paired.target, paired.references[0], steps, still is None),
-        reference_health=_health(paired.references[0], paired.target, steps, still is None),
+        target_health=_health(paired.target, paired.references.sides[0], steps, still is None),
+        reference_health=_health(paired.references.sides[0], paired.target, steps, still is None),
         limit_abs=limit_abs,
         limit_rel=limit_rel,
         level=float(level.mean()) if len(level) else math.nan,
@@ -203,6 +232,15 @@ def _evidence(
     return evidence, room
 
 
+def _spikes(paired: Paired, column: str) -> Spikes | None:
+    mine, theirs = paired.target.get(column), paired.references.centre(column)
+    if mine is None or theirs is None:
+        return None
+    return spikes(
+        heights(mine), paired.references.once("heights", column, lambda: heights(theirs)), paired.steps
+    )
+
+
 def _rises(loss: Floats, index: int) -> bool:
     """Whether a loss is higher at its end than around ``index``."""
     smooth = moving_mean(loss, max(8, len(loss) // 50))
@@ -210,10 +248,10 @@ def _rises(loss: Floats, index: int) -> bool:
 
 
 def _frozen(paired: Paired) -> Frozen | None:
-    mine, theirs = paired.target.get(LOSS), paired.references[0].get(LOSS)
+    mine, theirs = paired.target.get(LOSS), paired.references.sides[0].get(LOSS)
     if mine is None or theirs is None:
         return None
-    norms = paired.target.get(GRAD_NORM), paired.references[0].get(GRAD_NORM)
+    norms = paired.target.get(GRAD_NORM), paired.references.sides[0].get(GRAD_NORM)
     return frozen(
         loss=(mine, theirs),
         norm=None if norms[0] is None or norms[1] is None else (norms[0], norms[1]),

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from trueup.curves.comparison import CurveComparison, Options, compare_curves
 from trueup.curves.curve import Curve
+from trueup.curves.pairing import Shared
 from trueup.curves.reading import read_curve
 from trueup.errors import ConfigError
 
@@ -35,6 +36,8 @@ def compare_many(
             )
     with ThreadPoolExecutor(_THREADS) as pool:
         known: list[Curve] = list(pool.map(lambda name: read_curve(name, columns=columns), references))
+        shared: Shared = {}
         yield from pool.map(
-            lambda name: compare_curves(read_curve(name, columns=columns), known, options), targets
+            lambda name: compare_curves(read_curve(name, columns=columns), known, options, shared=shared),
+            targets,
         )

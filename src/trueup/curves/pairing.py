@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from trueup.curves.curve import Curve, Floats
 from trueup.errors import NothingCompared
 
 _MEANS = (LOSS, GRAD_NORM)
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,36 +30,68 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """The references at the paired steps, and what was worked out of them: the same for every target
+    there."""
+
+    steps: NDArray[np.int64]
+    sides: tuple[Side, ...]
+    _known: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def once(self, what: str, column: str, work: Callable[[], _Result]) -> _Result:
+        """``work()``, done once."""
+        key = what, column
+        if key not in self._known:
+            self._known[key] = work()
+        found: _Result = self._known[key]
+        return found
+
+    def centre(self, column: str) -> Floats | None:
+        """The mean of the references at every step."""
+        return self.once("centre", column, lambda: self._centre(column))
+
+    def stacked(self, column: str) -> Floats | None:
+        """(references that logged it, S)."""
+        known = [c for side in self.sides if (c := side.get(column)) is not None]
+        return self.once("stacked", column, lambda: np.stack(known) if known else None)
+
+    def _centre(self, column: str) -> Floats | None:
+        stacked = self.stacked(column)
+        if stacked is None or len(stacked) < 2:
+            return None if stacked is None else stacked[0]
+        there = ~np.isnan(stacked)
+        if there.all():
+            whole: Floats = stacked.mean(axis=0)
+            return whole
+        total, counts = np.where(there, stacked, 0).sum(axis=0), there.sum(axis=0)
+        mean: Floats = np.divide(total, counts, out=np.full(len(total), np.nan), where=counts > 0)
+        return mean
+
+
+Shared = dict[tuple[int, ...], References]
+"""References by first step, last step, number of steps and offsets"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
     """Steps (S,), in the target's numbers, and what each run has there."""
 
     steps: NDArray[np.int64]
     target: Side
-    references: tuple[Side, ...]
+    references: References
     notes: tuple[str, ...]
 
-    def centre(self, column: str) -> Floats | None:
-        """The mean of the references at every step."""
-        known = [c for side in self.references if (c := side.get(column)) is not None]
-        if len(known) < 2:
-            return known[0] if known else None
-        stacked = np.stack(known)
-        there = ~np.isnan(stacked)
-        total = np.where(there, stacked, 0).sum(axis=0)
-        counts = there.sum(axis=0)
-        mean: Floats = np.divide(total, counts, out=np.full(len(total), np.nan), where=counts > 0)
-        return mean
 
-    def stacked(self, column: str) -> Floats | None:
-        """(references that logged it, S)."""
-        known = [c for side in self.references if (c := side.get(column)) is not None]
-        return np.stack(known) if known else None
-
-
-def pair(target: Curve, references: Sequence[Curve], alignments: Sequence[Alignment]) -> Paired:
+def pair(
+    target: Curve,
+    references: Sequence[Curve],
+    alignments: Sequence[Alignment],
+    shared: Shared | None = None,
+) -> Paired:
     """Bring all runs to common steps: those of the target, or of the run that was logged most coarsely.
 
     A log that prints the mean since its last line is compared with the mean of the other's same steps.
+    ``shared`` keeps the references of other targets at the same steps.
 
     Raises:
         NothingCompared: the target has no step in common with the first reference.
@@ -71,12 +104,18 @@ def pair(target: Curve, references: Sequence[Curve], alignments: Sequence[Alignm
             f"{other[0]} to "
             f"{other[1]}. Say how they are numbered with --offset"
         )
-    sides = [_side(target, grid, 0, _coarsest(target, references))]
-    sides += [
-        _side(curve, grid, alignment.offset, _coarsest(target, references))
-        for curve, alignment in zip(references, alignments, strict=True)
-    ]
-    return Paired(steps=grid, target=sides[0], references=tuple(sides[1:]), notes=tuple(notes))
+    coarse = _coarsest(target, references)
+    key = int(grid[0]), int(grid[-1]), len(grid), *(a.offset for a in alignments)
+    there = None if shared is None or coarse is target else shared.get(key)
+    if there is None or not np.array_equal(there.steps, grid):
+        sides = [
+            _side(curve, grid, alignment.offset, coarse)
+            for curve, alignment in zip(references, alignments, strict=True)
+        ]
+        there = References(steps=grid, sides=tuple(sides))
+        if shared is not None and coarse is not target:
+            shared[key] = there
+    return Paired(steps=grid, target=_side(target, grid, 0, coarse), references=there, notes=tuple(notes))
 
 
 def _coarsest(target: Curve, references: Sequence[Curve]) -> Curve | None:

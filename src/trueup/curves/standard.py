@@ -71,6 +71,8 @@ class Losses:
     target: Floats
     reference: Floats
     repeats: Floats
+    apart: float | None
+    """largest mean |difference| between two of the repeats"""
 
 
 def absolute(value: float | None) -> str:
@@ -108,11 +110,12 @@ def criteria(
 
 
 def _losses(paired: Paired) -> Losses | None:
-    mine, first = paired.target.get(LOSS), paired.references[0].get(LOSS)
-    every = paired.stacked(LOSS)
+    mine, first = paired.target.get(LOSS), paired.references.sides[0].get(LOSS)
+    every = paired.references.stacked(LOSS)
     if mine is None or first is None or every is None:
         return None
-    return Losses(target=mine, reference=first, repeats=every)
+    apart = paired.references.once("apart_abs", LOSS, lambda: _own_spread(every))
+    return Losses(target=mine, reference=first, repeats=every, apart=apart)
 
 
 def observed_steps(paired: Paired, target: Curve) -> Criterion:
@@ -172,12 +175,9 @@ def repeats(references: Sequence[Curve]) -> Criterion:
 
 def smooth(paired: Paired) -> Criterion:
     """The reference's loss should be smooth: a rough one hides differences, and feigns them."""
-    reference = paired.references[0].get(LOSS)
-    value = math.nan
-    if reference is not None and np.isfinite(reference).sum() > 2:
-        known = reference[np.isfinite(reference)]
-        steps = np.abs(np.diff(known)) / np.maximum(np.abs(known[1:]), 1e-30)
-        value = float(np.median(steps)) * 1.4826 / math.sqrt(2)
+    value = paired.references.once(
+        "roughness", LOSS, lambda: _roughness(paired.references.sides[0].get(LOSS))
+    )
     rough = value > ROUGH
     return Criterion(
         key="smooth",
@@ -190,6 +190,15 @@ def smooth(paired: Paired) -> Criterion:
         note="a rough curve: prefer model, weights and settings whose loss fluctuates less" if rough else "",
         numbers=(("roughness", value),),
     )
+
+
+def _roughness(loss: Floats | None) -> float:
+    """Robust standard deviation of a curve around its neighbours, relative to it."""
+    known = loss[np.isfinite(loss)] if loss is not None else np.zeros(0)
+    if len(known) < 3:
+        return math.nan
+    steps = np.abs(np.diff(known)) / np.maximum(np.abs(known[1:]), 1e-30)
+    return float(np.median(steps)) * 1.4826 / math.sqrt(2)
 
 
 def first_loss(losses: Losses) -> Criterion:
@@ -222,7 +231,7 @@ def mean_loss(losses: Losses) -> Criterion:
     mean_abs = float(apart[known].mean()) if known.any() else math.nan
     size = np.abs(losses.reference[known])
     mean_rel = float((apart[known] / np.maximum(size, 1e-30)).mean()) if known.any() else math.nan
-    own = _own_spread(losses.repeats)
+    own = losses.apart
     limit, relaxed = _relaxed(MEAN_ABS, own)
     lost = int((~np.isfinite(losses.target) & np.isfinite(losses.reference)).sum())
     met = (mean_abs < limit or mean_rel < MEAN_REL) and not lost
@@ -248,15 +257,15 @@ def mean_loss(losses: Losses) -> Criterion:
 
 def global_norm(paired: Paired) -> list[Criterion]:
     """Mean relative error of the global gradient norm within 10 %: watched, does not reject by itself."""
-    mine, theirs = paired.target.get(GRAD_NORM), paired.references[0].get(GRAD_NORM)
+    mine, theirs = paired.target.get(GRAD_NORM), paired.references.sides[0].get(GRAD_NORM)
     if mine is None or theirs is None:
         return []
     known = np.isfinite(mine) & np.isfinite(theirs) & (theirs != 0)
     if not known.any():
         return []
     value = float((np.abs(mine[known] - theirs[known]) / np.abs(theirs[known])).mean())
-    stacked = paired.stacked(GRAD_NORM)
-    own = _relative_spread(stacked) if stacked is not None else None
+    stacked = paired.references.stacked(GRAD_NORM)
+    own = paired.references.once("relative", GRAD_NORM, lambda: _relative_spread(stacked))
     limit, relaxed = _relaxed(NORM_REL, own)
     beyond = value > limit
     return [
@@ -285,8 +294,10 @@ def _own_spread(every: Floats) -> float | None:
     return max(found, default=None)
 
 
-def _relative_spread(every: Floats) -> float | None:
-    found = []
+def _relative_spread(every: Floats | None) -> float | None:
+    found: list[float] = []
+    if every is None:
+        return None
     for i in range(len(every)):
         for j in range(i):
             size = np.abs(every[j])

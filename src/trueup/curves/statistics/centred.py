@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trueup.curves.curve import Floats
 from trueup.curves.statistics.noise import memory, outliers, two_sided
 
-LEVEL = 0.01
+LEVEL = 0.005
 """How often a difference that is centred may be called not so."""
 
 

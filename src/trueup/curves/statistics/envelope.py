@@ -53,34 +53,56 @@ class Envelope:
         return asdict(self)
 
 
-def band(difference: Floats, centre: Floats, repeats: Floats, *, floor_abs: float, floor_rel: float) -> Band:
-    """The band of the repeats (k, S), never narrower than the standard's own thresholds.
+def window_of(num: int) -> int:
+    """Steps a difference is averaged over before it is held against the band."""
+    return max(_SHORTEST, int(num * _SHARE))
 
-    Its half width is four times the spread of the repeats' averages over the same window, times
-    sqrt(1 + 1/k) for the centre is known no better; one reference alone gives the standard's thresholds.
+
+def band_spread(repeats: Floats, centre: Floats) -> Floats | None:
+    """Half width (S,) of the band of the repeats (k, S); None of one alone.
+
+    Four times the spread of the repeats' averages over the window, times sqrt(1 + 1/k) for their centre is
+    known no better.
     """
-    num = len(difference)
-    window = max(_SHORTEST, int(num * _SHARE))
+    num, k = len(centre), len(repeats)
+    if k < 2:
+        return None
+    window = window_of(num)
+    apart = np.stack([moving_mean(one - centre, window) for one in repeats])
+    variance = np.mean(np.nan_to_num(apart) ** 2, axis=0) * k / (k - 1)
+    smooth = np.sqrt(np.maximum(moving_mean(variance, min(num, 10 * window)), 0))
+    half: Floats = SIGMAS * math.sqrt(1 + 1 / k) * smooth
+    return half
+
+
+def band(
+    difference: Floats, centre: Floats, spread: Floats | None, *, floor_abs: float, floor_rel: float
+) -> Band:
+    """The band of the repeats, never narrower than the standard's own thresholds.
+
+    ``spread``: of :func:`band_spread`.
+    """
+    window = window_of(len(difference))
     floor = np.maximum(floor_abs, floor_rel * np.abs(np.nan_to_num(centre)))
     smoothed = moving_mean(difference, window)
-    if len(repeats) < 2:
+    if spread is None:
         return Band(half_width=floor, origin="standard", window=window, smoothed=smoothed)
-    apart = np.stack([moving_mean(one - centre, window) for one in repeats])
-    k = len(repeats)
-    spread = np.sqrt(np.nanmean(np.nan_to_num(apart) ** 2, axis=0) * k / (k - 1))
-    spread = np.sqrt(np.maximum(moving_mean(spread**2, min(num, 10 * window)), 0))
-    own = SIGMAS * spread * math.sqrt(1 + 1 / k)
-    wider = bool(np.nanmean(own) > np.nanmean(floor))
     return Band(
-        half_width=np.maximum(own, floor),
-        origin="repeats" if wider else "standard",
+        half_width=np.maximum(spread, floor),
+        origin="repeats" if float(np.mean(spread)) > float(np.mean(floor)) else "standard",
         window=window,
         smoothed=smoothed,
     )
 
 
-def envelope(target: Floats, repeats: Floats, found: Band, steps: NDArray[np.int64]) -> Envelope:
-    """Judge the target by the band."""
+def envelope(
+    target: Floats,
+    repeats: Floats,
+    found: Band,
+    steps: NDArray[np.int64],
+    distances: tuple[float | None, float | None],
+) -> Envelope:
+    """Judge the target by the band. ``distances``: of :func:`repeat_distances`."""
     outside = np.abs(found.smoothed) > found.half_width
     inside, expected = None, None
     if len(repeats) > 1:
@@ -89,7 +111,7 @@ def envelope(target: Floats, repeats: Floats, found: Band, steps: NDArray[np.int
         within = (target >= low) & (target <= high) & known
         inside = float(within.sum() / known.sum()) if known.any() else None
         expected = (len(repeats) - 1) / (len(repeats) + 1)
-    apart, offset = repeat_distances(repeats)
+    apart, offset = distances
     return Envelope(
         origin=found.origin,
         num_repeats=len(repeats),

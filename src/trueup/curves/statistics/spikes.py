@@ -63,9 +63,9 @@ def _behind(values: Floats, num: int) -> Floats:
     return sums
 
 
-def spikes(target: Floats, reference: Floats, steps: NDArray[np.int64]) -> Spikes:
-    """Spikes of either curve, and which of them are in both: those are the data's."""
-    mine, theirs = heights(target), heights(reference)
+def spikes(mine: Floats, theirs: Floats, steps: NDArray[np.int64]) -> Spikes:
+    """Spikes of target and reference by their :func:`heights`, and which are in both: those are the
+    data's."""
     ours, others = _begins(mine), _begins(theirs)
     matched = _near(ours, others)
     alone = ours[~matched]

@@ -80,9 +80,9 @@ def panels(comparison: CurveComparison) -> list[Panel]:
 def _both(comparison: CurveComparison, column: str, title: str, y_title: str) -> Panel | None:
     paired = comparison.paired
     lines = []
-    many = len(paired.references) > 1
+    many = len(paired.references.sides) > 1
     for index, (curve, side) in reversed(
-        list(enumerate(zip(comparison.references, paired.references, strict=True)))
+        list(enumerate(zip(comparison.references, paired.references.sides, strict=True)))
     ):
         values = side.get(column)
         if values is not None:
@@ -138,7 +138,7 @@ def _joined(smooth: Floats, difference: Floats) -> Floats:
 
 
 def _relative(comparison: CurveComparison, difference: Floats) -> Panel | None:
-    level = comparison.paired.centre(LOSS)
+    level = comparison.paired.references.centre(LOSS)
     if level is None:
         return None
     steps = comparison.paired.steps

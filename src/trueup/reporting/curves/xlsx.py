@@ -130,7 +130,7 @@ def _curves(book: Any, sheet: Any, head: Any, comparison: CurveComparison, name:
     for column in (LOSS, GRAD_NORM, LEARNING_RATE):
         sides = [
             ("target", paired.target),
-            *((f"reference {i}", s) for i, s in enumerate(paired.references, 1)),
+            *((f"reference {i}", s) for i, s in enumerate(paired.references.sides, 1)),
         ]
         columns += [
             (f"{column} {role}", values) for role, side in sides if (values := side.get(column)) is not None
