@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from trueup.curves.curve import Floats
 from trueup.curves.statistics.noise import memory, outliers, two_sided
 
-LEVEL = 0.005
-"""How often a difference that is centred may be called not so."""
+LEVEL = 0.0027
+"""How often a difference that is centred may be called not so: three standard errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,10 @@ _TAIL_SIGMAS, _TAIL_STEPS = 2.0, 5
 """the steps right after an outlier that still stand out so far belong to it"""
 
 
+_ALIKE = 0.3
+"""correlation of neighbours above which the memory is told from more than one lag"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """A series as AR(1): ``x[t] - m = coefficient * (x[t-1] - m) + e[t]``."""
@@ -80,23 +84,40 @@ def outliers(values: Floats) -> NDArray[np.bool_]:
 def memory(values: Floats, good: NDArray[np.bool_]) -> Memory:
     """Fit AR(1) to the good steps, and measure what is left by a block bootstrap.
 
-    The coefficient is Kendall's bias-corrected estimate. The residuals' long-run variance is that of a
-    circular block bootstrap with blocks of n^(1/3): its exact expectation over all draws, so that no
-    random number enters; then both are put together (a prewhitened block bootstrap).
+    The residuals' long-run variance is that of a circular block bootstrap with blocks of n^(1/3): its exact
+    expectation over all draws, so that no random number enters; then both are put together (a prewhitened
+    block bootstrap).
     """
     num = int(good.sum())
     if num < 8:
         return Memory(coefficient=0.0, long_run_variance=math.nan)
-    x = np.where(good, values, 0.0) - values[good].mean()
+    x = np.where(good, values, 0.0) - np.where(good, values[good].mean(), 0.0)
+    coefficient = _coefficient(x, good, num)
     pairs = good[1:] & good[:-1]
-    before, after = x[:-1][pairs], x[1:][pairs]
-    power = float(before @ before)
-    raw = float(before @ after) / power if power else 0.0
-    coefficient = min(max(raw + (1 + 3 * raw) / num, -0.95), 1 - 2 / num)
-    rest = after - coefficient * before
+    rest = x[1:][pairs] - coefficient * x[:-1][pairs]
     length = max(1, round(len(rest) ** (1 / 3)))
     variance = _block_variance(rest - rest.mean(), length)
     return Memory(coefficient=coefficient, long_run_variance=variance / (1 - coefficient) ** 2)
+
+
+def _coefficient(x: Floats, good: NDArray[np.bool_], num: int) -> float:
+    """How much of ``x`` (0 where it is not good) is left a step later, corrected for Kendall's bias.
+
+    Where steps are much alike it is told from covariances at lags 1 to 3: independent noise of single steps,
+    such
+    as small spikes, makes neighbours less alike than the slow part is, and the standard error too small.
+    """
+    power = [_covariance(x, good, lag) for lag in range(4)]
+    raw = power[1] / power[0] if power[0] else 0.0
+    if raw > _ALIKE and power[2] > 0:
+        raw = (power[2] + power[3]) / (power[1] + power[2])
+    return min(max(raw + (1 + 3 * raw) / num, -0.95), 1 - 2 / num)
+
+
+def _covariance(x: Floats, good: NDArray[np.bool_], lag: int) -> float:
+    if lag == 0:
+        return float(x @ x) / max(1, int(good.sum()))
+    return float(x[lag:] @ x[:-lag]) / max(1, int((good[lag:] & good[:-lag]).sum()))
 
 
 def _block_variance(rest: Floats, length: int) -> float:
