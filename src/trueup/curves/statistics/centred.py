@@ -79,7 +79,7 @@ def centre(difference: Floats, bad: NDArray[np.bool_] | None = None) -> Centre:
     z = (math.inf if mean else 0.0) if exact else mean / error
     freedom = fitted.freedom(num)
     reach = critical(LEVEL, freedom) * (0.0 if exact else error)
-    runs, expected, runs_p = _runs(difference[good], fitted.coefficient)
+    runs, expected, runs_p = _runs(difference[good])
     return Centre(
         mean=mean,
         standard_error=0.0 if exact else error,
@@ -104,9 +104,11 @@ def critical(level: float, freedom: float = math.inf) -> float:
     return low
 
 
-def _runs(values: Floats, coefficient: float) -> tuple[int, float, float]:
+def _runs(values: Floats) -> tuple[int, float, float]:
     """Wald and Wolfowitz: runs of one sign around zero, among means of blocks that forget each other."""
-    rho = min(max(coefficient, 0.0), 0.9999)
+    x = values - values.mean()
+    power = float(x @ x)
+    rho = min(max(float(x[1:] @ x[:-1]) / power if power else 0.0, 0.0), 0.9999)
     block = 1 if rho < 0.05 else max(1, round(4 * (1 + rho) / (1 - rho)))
     whole = len(values) // block
     if whole < 10:
