@@ -216,6 +216,12 @@ def test_an_offset_the_curves_do_not_tell_is_assumed_and_said() -> None:
     assert align(zero, smooth[1], offset=4).basis == "given"
 
 
+def test_runs_over_other_data_are_asked_about() -> None:
+    target, other = runs(seed=1)[0], runs(seed=2)[1]
+    notes = compare_curves(target, other, ASSUMED).notes
+    assert any("do both runs read the same data?" in note for note in notes)
+
+
 def test_a_log_of_means_is_compared_with_means() -> None:
     target, references = runs(num_steps=3000)
     loss = references[0].frame["loss"].to_numpy().reshape(-1, 10).mean(axis=1)

@@ -15,6 +15,8 @@ MAX_OFFSET = 8
 _LOOKED_AT = 2048
 """Lines the correlation is taken over."""
 _FEWEST = 24
+_UNRELATED = 0.2
+"""Largest correlation of runs over other data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class Alignment:
     basis: str
     """``given``, ``found`` (the curves' step-to-step changes tell) or ``assumed``"""
     correlation: float | None
-    """of the changes from step to step, at this offset"""
+    """of the changes from step to step, at this offset; where it is assumed, the largest at any"""
     runner_up: float | None
     """the next best offset's"""
 
@@ -40,7 +42,13 @@ class Alignment:
         if self.basis == "given":
             return f"{what}, as was said"
         if self.basis == "assumed":
-            return f"{what}: assumed, for the curves do not tell"
+            if self.correlation is None or self.correlation > _UNRELATED:
+                return f"{what}: assumed, for the curves do not tell"
+            return (
+                f"{what}: assumed, for at no offset do the changes from step to step correlate; do both "
+                "runs read "
+                "the same data?"
+            )
         next_best = "" if self.runner_up is None else f", {self.runner_up:.2f} at the next best offset"
         return f"{what}: the changes from step to step correlate by {self.correlation:.2f}{next_best}"
 
@@ -87,7 +95,7 @@ def align(target: Curve, reference: Curve, *, offset: int | None = None) -> Alig
         return Alignment(
             offset=best, basis="found", correlation=value, runner_up=runner_up if others else None
         )
-    return Alignment(offset=usual, basis="assumed", correlation=None, runner_up=None)
+    return Alignment(offset=usual, basis="assumed", correlation=value, runner_up=runner_up)
 
 
 def _offsets(target: Curve, reference: Curve, first: int) -> list[int]:

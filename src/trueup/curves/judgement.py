@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trueup.curves.standard import MEAN_ABS, MEAN_REL, Criterion, Met, absolute, percent
-from trueup.curves.statistics.centred import LEVEL, Centre
+from trueup.curves.statistics.centred import Centre
 from trueup.curves.statistics.envelope import Envelope
 from trueup.curves.statistics.frozen import Frozen
 from trueup.curves.statistics.health import Health, Rates
@@ -269,7 +269,7 @@ def _reasons(e: Evidence) -> list[str]:
         word = "within" if c.is_centred else "beyond"
         found.append(
             f"signed mean difference {_signed(c.mean)} ± {absolute(c.standard_error)}: {word} its noise "
-            f"({100 * (1 - LEVEL):g} % interval {_signed(c.low)} to {_signed(c.high)})"
+            f"(interval {_signed(c.low)} to {_signed(c.high)})"
         )
     if o is not None and parted:
         found.append(
