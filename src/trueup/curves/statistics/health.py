@@ -106,7 +106,7 @@ def plateau(loss: Floats, other: Floats, steps: NDArray[np.int64]) -> int | None
 def _falls(values: Floats) -> bool:
     num = max(10, len(values) // 10)
     first, last = (part[np.isfinite(part)] for part in (values[:num], values[-num:]))
-    return bool(len(first) and len(last) and np.median(last) < (1 - _PROGRESS) * np.median(first))
+    return bool(len(first) and len(last) and last.mean() < (1 - _PROGRESS) * first.mean())
 
 
 def _stalls(values: Floats) -> bool:

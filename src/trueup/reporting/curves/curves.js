@@ -74,3 +74,4 @@ for (const [plot, panel] of drawn) {
     }
   });
 }
+document.documentElement.dataset.ready = "true";
