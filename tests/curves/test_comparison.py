@@ -47,6 +47,12 @@ def test_runs_of_the_same_program_are_accepted() -> None:
     assert set(told(found).values()) <= {Met.MET, Met.WARNING}
 
 
+def test_curves_that_are_equal_are_said_to_be() -> None:
+    target, _ = runs()
+    found = compare_curves(target, [target], ASSUMED)
+    assert found.judgement.headline == "The curves are equal at every step"
+
+
 def test_what_is_not_proved_leaves_it_undecided() -> None:
     found = compare_curves(*runs())
     assert found.to_json()["exit_code"] == 2
@@ -242,6 +248,7 @@ def test_a_log_of_means_is_compared_with_means() -> None:
 def test_only_some_steps() -> None:
     found = compare_curves(*runs(), Options(first=100, last=1599))
     assert (found.paired.steps[0], found.paired.steps[-1]) == (100, 1599)
+    assert "first_loss" not in told(found)
     with pytest.raises(NothingCompared, match="leaves nothing"):
         compare_curves(*runs(), Options(first=9000))
 

@@ -127,12 +127,13 @@ def command(
         typer.Option("--quiet", "-q", help="Print nothing; the exit status tells.", rich_help_panel=_OUT),
     ] = False,
 ) -> None:
-    """Compare loss curves with a reference and its repeats: the migration standard, and what it does not see.
+    """Judge loss curves by a reference, its repeats and the migration standard.
 
-    Reads logs of Megatron-LM, MindFormers, trueup_gpt, the Hugging Face Trainer, torchtitan, nanotron and
-    verl,
-    TensorBoard events, CSV, JSON and traces. Ends with 0 where the target is accepted, 1 where it differs, 2
-    where that cannot be decided.
+    Reads logs of Megatron-LM, MindFormers, trueup_gpt, Hugging Face Trainer,
+    torchtitan, nanotron and verl, TensorBoard events, CSV, JSON and traces.
+
+    Ends with 0 where the target is accepted, 1 where it differs, 2 where that
+    cannot be decided.
     """
     if not targets:
         raise ConfigError(

@@ -193,7 +193,13 @@ def _evidence(
         paired.target.get(LEARNING_RATE), paired.references.sides[0].get(LEARNING_RATE), steps
     )
     still = _frozen(paired) if found_rates is not None and found_rates.all_zero else None
-    found = criteria(paired, target, references, frozen=still is not None)
+    found = criteria(
+        paired,
+        target,
+        references,
+        frozen=still is not None,
+        from_the_first=options.first is None or options.first <= target.span[0],
+    )
     found += proofs(
         options.target_trace or target.trace,
         options.reference_trace or references[0].trace,

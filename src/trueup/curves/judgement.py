@@ -243,6 +243,9 @@ def _of_frozen(e: Evidence, f: Frozen) -> tuple[str, str, int | None, list[str]]
 
 
 def _aligned(e: Evidence) -> str:
+    c = e.centre
+    if c is not None and c.mean == c.standard_error == 0 and not c.num_outliers:
+        return "The curves are equal at every step"
     if e.centre is None or e.centre.is_centred:
         return "The curves agree: their difference fluctuates around zero within what is allowed"
     if e.envelope is not None and _explained(e, e.centre.mean) and _beyond(e, e.centre.mean):

@@ -96,13 +96,22 @@ def percent(value: float | None) -> str:
 
 
 def criteria(
-    paired: Paired, target: Curve, references: Sequence[Curve], *, frozen: bool = False
+    paired: Paired,
+    target: Curve,
+    references: Sequence[Curve],
+    *,
+    frozen: bool = False,
+    from_the_first: bool = True,
 ) -> list[Criterion]:
-    """Every criterion that a log alone can answer, in the standard's order."""
+    """Every criterion that a log alone can answer, in the standard's order.
+
+    ``frozen``: no weight is updated; ``from_the_first``: the steps begin where both logs do.
+    """
     losses = _losses(paired)
     found = [observed_steps(paired, target), repeats(references), smooth(paired)]
     if losses is not None:
-        found.append(first_loss(losses))
+        if from_the_first:
+            found.append(first_loss(losses))
         if not frozen:
             found.append(mean_loss(losses))
     found += global_norm(paired)
