@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,7 @@ from trueup.curves.aligning import align
 from trueup.curves.comparison import CurveComparison, Options, compare_curves, decimals
 from trueup.curves.conditions import ASSUMABLE
 from trueup.curves.curve import Curve
+from trueup.curves.many import compare_many
 from trueup.curves.simulating import Truth, simulate
 from trueup.curves.standard import Met, absolute, percent
 from trueup.errors import NothingCompared
@@ -286,3 +288,19 @@ def test_absolute_values_are_decimals(value: float | None, words: str) -> None:
 )
 def test_relative_values_are_percents(value: float | None, words: str) -> None:
     assert percent(value) == words
+
+
+def test_many_targets_are_judged_alike_and_hold_less(tmp_path: Path) -> None:
+    target, references = runs(num_steps=1200)
+    names = []
+    for number, curve in enumerate([*references, *[moved(target, 0.001 * n) for n in range(10)]]):
+        names.append(str(tmp_path / f"{number}.jsonl"))
+        Path(names[-1]).write_text(curve.frame.with_columns(tokens=pl.col("step") * 8.0).write_ndjson())
+    found = list(compare_many(names[2:], names[:2], options=ASSUMED))
+    alone = list(compare_many(names[2:3], names[:2], options=ASSUMED))
+    assert [one.target.name for one in found] == names[2:]
+    assert found[0].to_json()["statistics"] == alone[0].to_json()["statistics"]
+    assert "tokens" in alone[0].target.frame.columns
+    assert "tokens" not in found[0].target.frame.columns
+    assert found[9].evidence.centre is not None
+    assert found[9].evidence.centre.mean == pytest.approx(found[0].evidence.centre.mean + 0.009)  # type: ignore[union-attr]

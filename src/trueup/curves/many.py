@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, STEP
 from trueup.curves.comparison import CurveComparison, Options, compare_curves
 from trueup.curves.curve import Curve
-from trueup.curves.pairing import Shared
+from trueup.curves.pairing import Shared, Side
 from trueup.curves.reading import read_curve
 from trueup.errors import ConfigError
 
+_DRAWN = (LOSS, GRAD_NORM, LEARNING_RATE)
+_FEW = 8
+"""targets of which everything is kept"""
 _THREADS = 2
 """Reading is one core's work, and the scanner lets another thread run meanwhile."""
 
@@ -37,7 +42,17 @@ def compare_many(
     with ThreadPoolExecutor(_THREADS) as pool:
         known: list[Curve] = list(pool.map(lambda name: read_curve(name, columns=columns), references))
         shared: Shared = {}
-        yield from pool.map(
-            lambda name: compare_curves(read_curve(name, columns=columns), known, options, shared=shared),
-            targets,
-        )
+
+        def judged(name: str) -> CurveComparison:
+            found = compare_curves(read_curve(name, columns=columns), known, options, shared=shared)
+            return found if len(targets) <= _FEW else _slim(found)
+
+        yield from pool.map(judged, targets)
+
+
+def _slim(comparison: CurveComparison) -> CurveComparison:
+    """The comparison with no more columns of its target than reports draw."""
+    target, paired = comparison.target, comparison.paired
+    frame = target.frame.select(name for name in target.frame.columns if name in (STEP, *_DRAWN))
+    side = Side(columns={name: values for name, values in paired.target.columns.items() if name in _DRAWN})
+    return replace(comparison, target=replace(target, frame=frame), paired=replace(paired, target=side))
