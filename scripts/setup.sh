@@ -46,10 +46,10 @@ say "PyTorch (the first time takes minutes)"
 install torch==2.13.0
 if [ "$kind" = dev ]; then
     say "trueup with its tests' tools"
-    install -e '.[torch,dev,bench]'
+    install -e '.[torch,curves,dev,bench]'
 else
     say "trueup"
-    install -e '.[torch]'
+    install -e '.[torch,curves]'
 fi
 touch "$venv/.ready-run"
 if [ "$kind" = dev ]; then touch "$venv/.ready-dev"; fi

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from trueup.capture.debugger import PrecisionDebugger
     from trueup.capture.seeds import seed_all
     from trueup.capture.tracer import Tracer
+    from trueup.curves.comparison import compare_curves
+    from trueup.curves.reading import read_curve
 
 __version__ = "0.1.0"
 
@@ -20,10 +22,20 @@ _HOME = {
     "Tracer": "trueup.capture.tracer",
     "PrecisionDebugger": "trueup.capture.debugger",
     "ReplayDataset": "trueup.batches.replay",
+    "compare_curves": "trueup.curves.comparison",
+    "read_curve": "trueup.curves.reading",
     "seed_all": "trueup.capture.seeds",
 }
 
-__all__ = ["PrecisionDebugger", "ReplayDataset", "Tracer", "__version__", "seed_all"]
+__all__ = [
+    "PrecisionDebugger",
+    "ReplayDataset",
+    "Tracer",
+    "__version__",
+    "compare_curves",
+    "read_curve",
+    "seed_all",
+]
 
 
 def __getattr__(name: str) -> object:

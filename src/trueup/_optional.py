@@ -7,7 +7,7 @@ from types import ModuleType
 
 from trueup.errors import ConfigError
 
-_EXTRA_OF = {"torch": "torch", "mindspore": "mindspore"}
+_EXTRA_OF = {"torch": "torch", "mindspore": "mindspore", "plotly": "curves", "matplotlib": "curves"}
 
 
 def require(module: str, *, purpose: str) -> ModuleType:

@@ -16,6 +16,7 @@ from trueup.cli import (
     compare,
     compare_weights,
     convert_weights,
+    curves,
     diagnose,
     dump_config,
     export,
@@ -25,6 +26,7 @@ from trueup.cli import (
     replay,
     seed_all,
 )
+from trueup.cli.curves import with_references_named
 from trueup.cli.printing import error_line, hint_line
 from trueup.cli.replay_gradients import with_gradients_named
 from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError, WeightsError
@@ -37,6 +39,7 @@ _VERBS = (
     "compare",
     "compare-weights",
     "convert-weights",
+    "curves",
     "diagnose",
     "dump-config",
     "match",
@@ -67,6 +70,7 @@ app.command(name="check-run")(check_run.command)
 app.command(name="compare")(compare.command)
 app.command(name="compare-weights")(compare_weights.command)
 app.command(name="convert-weights")(convert_weights.command)
+app.command(name="curves")(curves.command)
 app.command(name="match")(match.command)
 app.command(name="diagnose")(diagnose.command)
 app.command(name="dump-config")(dump_config.command)
@@ -97,6 +101,8 @@ def run(argv: list[str]) -> int:
     verb = next((word for word in argv if not word.startswith("-")), "")
     if verb == "capture":
         argv = capture.with_scope_joined(argv)
+    if verb == "curves":
+        argv = with_references_named(argv)
     if verb == "replay":
         argv = with_gradients_named(argv)
     try:
@@ -125,6 +131,8 @@ def run(argv: list[str]) -> int:
 
 
 def _hint_of(error: TrueupError, verb: str) -> str:
+    if verb == "curves":
+        return "trueup curves --help says which logs are read and how runs are named"
     if isinstance(error, NothingCompared) and verb == "compare-weights":
         return "trueup compare-weights --help says how weights are paired"
     return _HINTS[next(kind for kind in _HINTS if isinstance(error, kind))].format(verb=verb)

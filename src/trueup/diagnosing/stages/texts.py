@@ -24,7 +24,7 @@ def texts_shown(target: Batch, reference: Batch, tokenizer: Path | None) -> list
     """
     if tokenizer is None:
         return []
-    coder = _open(tokenizer)
+    coder = open_tokenizer(tokenizer)
     names = [name for name in target.ids if name in reference.ids][:1]
     shown = []
     for name in names:
@@ -59,7 +59,7 @@ def _labels_of_row(batch: Batch, name: str, row: int) -> Ints | None:
     return found
 
 
-def _open(folder: Path) -> Any:
+def open_tokenizer(folder: Path) -> Any:
     """A tokenizer of the transformers library, from a local folder and nowhere else."""
     if not folder.is_dir():
         raise ConfigError(

@@ -1,0 +1,326 @@
+"""One target against its references: aligned, measured, judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trueup.curves.aligning import Alignment, align
+from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, SKIPPED
+from trueup.curves.commands import Command, commands
+from trueup.curves.conditions import Condition, conditions, proofs
+from trueup.curves.curve import Curve, Floats
+from trueup.curves.judgement import Evidence, Judgement, judge, limits
+from trueup.curves.local_norms import LocalNorms, compare_local_norms
+from trueup.curves.pairing import Paired, References, Shared, Side, pair
+from trueup.curves.standard import ADVISORY, FIRST_ABS, FIRST_REL, criteria
+from trueup.curves.statistics.centred import centre
+from trueup.curves.statistics.envelope import (
+    Band,
+    band,
+    band_spread,
+    envelope,
+    moving_mean,
+    repeat_distances,
+)
+from trueup.curves.statistics.frozen import Frozen, frozen
+from trueup.curves.statistics.health import Health, health, overflows, plateau, rates
+from trueup.curves.statistics.late import late
+from trueup.curves.statistics.noise import outliers
+from trueup.curves.statistics.onset import onset
+from trueup.curves.statistics.spikes import Spikes, heights, spikes
+from trueup.errors import NothingCompared
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a person may say of a comparison."""
+
+    offset: int | None = None
+    """target's step number minus the reference's; found where not given"""
+    assumed: frozenset[str] = frozenset()
+    stated: dict[str, str] = field(default_factory=dict)
+    """conditions of the standard, as changed"""
+    target_trace: Path | None = None
+    reference_trace: Path | None = None
+    program: str | None = None
+    """the target's training command, for the commands to run next"""
+    first: int | None = None
+    last: int | None = None
+    """only these steps, in the target's numbers"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveComparison:
+    """The result: what reports are made of."""
+
+    target: Curve
+    references: tuple[Curve, ...]
+    alignments: tuple[Alignment, ...]
+    paired: Paired
+    band: Band | None
+    evidence: Evidence
+    judgement: Judgement
+    conditions: tuple[Condition, ...]
+    commands: tuple[Command, ...]
+    local_norms: LocalNorms | None
+    notes: tuple[str, ...]
+
+    def difference(self, column: str) -> Floats | None:
+        """target - mean of the references, (S,)."""
+        mine, theirs = self.paired.target.get(column), self.paired.references.centre(column)
+        return None if mine is None or theirs is None else mine - theirs
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of curves.json, but for the curves themselves."""
+        e = self.evidence
+        parts = {
+            "centre": e.centre,
+            "onset": e.onset,
+            "late": e.late,
+            "envelope": e.envelope,
+            "spikes": e.spikes,
+            "grad_norm_spikes": e.norm_spikes,
+            "learning_rates": e.rates,
+            "learning_rate_0": e.frozen,
+            "target_health": e.target_health,
+            "reference_health": e.reference_health,
+            "local_norms": self.local_norms,
+        }
+        return {
+            "version": VERSION,
+            "outcome": self.judgement.outcome.value,
+            "exit_code": self.judgement.outcome.exit_code,
+            "target": self.target.to_json(),
+            "references": [curve.to_json() for curve in self.references],
+            "alignments": [alignment.to_json() for alignment in self.alignments],
+            "num_steps": len(self.paired.steps),
+            "judgement": self.judgement.to_json(),
+            "criteria": [criterion.to_json() for criterion in e.criteria],
+            "statistics": {name: None if p is None else p.to_json() for name, p in parts.items()},
+            "conditions": [condition.to_json() for condition in self.conditions],
+            "next": [command.to_json() for command in self.commands],
+            "notes": list(self.notes),
+            "standard": ADVISORY,
+        }
+
+
+def compare_curves(
+    target: Curve,
+    references: Sequence[Curve],
+    options: Options | None = None,
+    *,
+    shared: Shared | None = None,
+) -> CurveComparison:
+    """Judge a run by its reference and the reference's repeats.
+
+    ``shared``: an empty dictionary, given again with every target of the same references: saves work.
+
+    Raises:
+        NothingCompared: no reference, no step in common, or no loss and no gradient norm on both sides.
+    """
+    options = options or Options()
+    if not references:
+        raise NothingCompared("there is no reference to compare with")
+    alignments = tuple(align(target, reference, offset=options.offset) for reference in references)
+    paired = _cut(pair(target, references, alignments, shared), options)
+    evidence, found_band = _evidence(paired, target, references, options)
+    judgement = judge(evidence)
+    trace = options.target_trace or target.trace
+    at = judgement.step if judgement.step is not None else int(paired.steps[0])
+    return CurveComparison(
+        target=target,
+        references=tuple(references),
+        alignments=alignments,
+        paired=paired,
+        band=found_band,
+        evidence=evidence,
+        judgement=judgement,
+        conditions=tuple(conditions(trace, options.stated)),
+        commands=tuple(commands(judgement, target, program=options.program)),
+        local_norms=compare_local_norms(target, references[0], at, alignments[0].offset),
+        notes=tuple(_notes(target, references, alignments, paired)),
+    )
+
+
+def _cut(paired: Paired, options: Options) -> Paired:
+    if options.first is None and options.last is None:
+        return paired
+    low = -math.inf if options.first is None else options.first
+    high = math.inf if options.last is None else options.last
+    keep = (paired.steps >= low) & (paired.steps <= high)
+    if not keep.any():
+        first, last = paired.steps[0], paired.steps[-1]
+        raise NothingCompared(f"--steps leaves nothing: the common steps are {first} to {last}")
+
+    def cut(side: Side) -> Side:
+        return Side(columns={name: values[keep] for name, values in side.columns.items()})
+
+    return Paired(
+        steps=paired.steps[keep],
+        target=cut(paired.target),
+        references=References(steps=paired.steps[keep], sides=tuple(map(cut, paired.references.sides))),
+        notes=paired.notes,
+    )
+
+
+def _evidence(
+    paired: Paired, target: Curve, references: Sequence[Curve], options: Options
+) -> tuple[Evidence, Band | None]:
+    column = (
+        LOSS
+        if paired.target.get(LOSS) is not None and paired.references.centre(LOSS) is not None
+        else GRAD_NORM
+    )
+    mine, theirs, repeats = (
+        paired.target.get(column),
+        paired.references.centre(column),
+        paired.references.stacked(column),
+    )
+    if mine is None or theirs is None or repeats is None:
+        raise NothingCompared(
+            f"{target.name} and {references[0].name} have neither a loss nor a gradient norm in common"
+        )
+    steps, difference = paired.steps, mine - theirs
+    found_rates = rates(
+        paired.target.get(LEARNING_RATE), paired.references.sides[0].get(LEARNING_RATE), steps
+    )
+    still = _frozen(paired) if found_rates is not None and found_rates.all_zero else None
+    found = criteria(
+        paired,
+        target,
+        references,
+        frozen=still is not None,
+        from_the_first=options.first is None or options.first <= target.span[0],
+    )
+    found += proofs(
+        options.target_trace or target.trace,
+        options.reference_trace or references[0].trace,
+        assumed=options.assumed,
+    )
+    limit_abs, limit_rel = limits(found)
+    spread = paired.references.once("spread", column, lambda: band_spread(repeats, theirs))
+    room = band(difference, theirs, spread, floor_abs=limit_abs, floor_rel=limit_rel)
+    bad = outliers(difference)
+    parting = None if still is not None else onset(difference, steps, bad)
+    level = theirs[np.isfinite(theirs)]
+    evidence = Evidence(
+        criteria=tuple(found),
+        centre=centre(difference, bad),
+        onset=parting,
+        late=None if still is not None else late(difference, theirs, steps, bad),
+        envelope=envelope(
+            mine,
+            repeats,
+            room,
+            steps,
+            paired.references.once("apart", column, lambda: repeat_distances(repeats)),
+        ),
+        spikes=_spikes(paired, column),
+        norm_spikes=_spikes(paired, GRAD_NORM),
+        rates=found_rates,
+        frozen=still,
+        target_health=_health(paired.target, paired.references.sides[0], steps, still is None),
+        reference_health=_health(paired.references.sides[0], paired.target, steps, still is None),
+        limit_abs=limit_abs,
+        limit_rel=limit_rel,
+        level=float(level.mean()) if len(level) else math.nan,
+        num_steps=len(steps),
+        rises=parting is not None and _rises(mine, parting.index),
+    )
+    return evidence, room
+
+
+def _spikes(paired: Paired, column: str) -> Spikes | None:
+    mine, theirs = paired.target.get(column), paired.references.centre(column)
+    if mine is None or theirs is None:
+        return None
+    return spikes(
+        heights(mine), paired.references.once("heights", column, lambda: heights(theirs)), paired.steps
+    )
+
+
+def _rises(loss: Floats, index: int) -> bool:
+    """Whether a loss is higher at its end than around ``index``."""
+    smooth = moving_mean(loss, max(8, len(loss) // 50))
+    return bool(smooth[-1] > smooth[max(0, index - len(loss) // 100)])
+
+
+def _frozen(paired: Paired) -> Frozen | None:
+    mine, theirs = paired.target.get(LOSS), paired.references.sides[0].get(LOSS)
+    if mine is None or theirs is None:
+        return None
+    norms = paired.target.get(GRAD_NORM), paired.references.sides[0].get(GRAD_NORM)
+    return frozen(
+        loss=(mine, theirs),
+        norm=None if norms[0] is None or norms[1] is None else (norms[0], norms[1]),
+        steps=paired.steps,
+        threshold_abs=FIRST_ABS,
+        threshold_rel=FIRST_REL,
+    )
+
+
+def _health(side: Side, other: Side, steps: Any, trains: bool) -> Health:
+    bad = np.zeros(len(steps), bool)
+    for column in (LOSS, GRAD_NORM):
+        values = side.get(column)
+        if values is not None and np.isfinite(values).any():
+            first = int(np.argmax(np.isfinite(values)))
+            wrong = ~np.isfinite(values)
+            wrong[:first] = False
+            bad |= wrong
+    overflow = overflows(side.get(LOSS_SCALE), side.get(SKIPPED))
+    mine, theirs = side.get(LOSS), other.get(LOSS)
+    flat = plateau(mine, theirs, steps) if trains and mine is not None and theirs is not None else None
+    return health(steps=steps, bad=bad, overflow=overflow, plateau_from=flat)
+
+
+def _notes(
+    target: Curve, references: Sequence[Curve], alignments: Collection[Alignment], paired: Paired
+) -> list[str]:
+    found = [
+        f"{target.name} against {reference.name}: {alignment.sentence}"
+        for reference, alignment in zip(references, alignments, strict=True)
+        if alignment.offset or alignment.basis == "assumed"
+    ]
+    found += paired.notes
+    for curve in (target, *references):
+        found += [f"{curve.name}: {note}" for note in curve.notes]
+        for restart in curve.restarts:
+            apart = (
+                "" if restart.max_loss_diff is None else f", losses up to {restart.max_loss_diff:.3g} apart"
+            )
+            found.append(
+                f"{curve.name}: restarted at step {restart.step}, {restart.num_steps:,} steps logged "
+                f"twice{apart}; "
+                "the later ones are kept"
+            )
+        places = decimals(curve.values(LOSS))
+        if places is not None and places <= 3:
+            found.append(
+                f"{curve.name} prints its loss with {places} decimals: differences below "
+                f"{0.5 * 10**-places:g} "
+                "cannot be seen"
+            )
+    return found
+
+
+def decimals(values: Floats | None) -> int | None:
+    """How many decimals the numbers were printed with, if 5 or fewer."""
+    if values is None:
+        return None
+    some = values[np.isfinite(values)][:200]
+    if len(some) < 20:
+        return None
+    for places in range(6):
+        scaled = some * 10**places
+        if np.abs(scaled - np.round(scaled)).max() < 1e-7 + 1e-12 * float(np.abs(scaled).max()):
+            return places
+    return None

@@ -1,0 +1,99 @@
+"""Files of a run: plain or packed, and which of a folder belong together."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from trueup.curves.readers import Reader, reader_of
+from trueup.errors import TraceError
+
+HEAD_BYTES = 1 << 20
+_MAX_FILES = 5000
+_UNPACK: dict[bytes, Callable[[bytes], bytes]] = {
+    b"\x1f\x8b": gzip.decompress,
+    b"BZh": bz2.decompress,
+    b"\xfd7zXZ": lzma.decompress,
+}
+_UNREAD = (
+    ".safetensors",
+    ".pt",
+    ".pth",
+    ".bin",
+    ".ckpt",
+    ".npy",
+    ".npz",
+    ".pkl",
+    ".yaml",
+    ".yml",
+    ".py",
+    ".sh",
+)
+
+
+def contents(path: Path) -> bytes:
+    """The bytes of a file, unpacked where it is gzip, bzip2 or xz.
+
+    Raises:
+        TraceError: there is no such file, or it is damaged.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+    return _unpacked(data, path)
+
+
+def _unpacked(data: bytes, path: Path) -> bytes:
+    for begin, unpack in _UNPACK.items():
+        if data.startswith(begin):
+            try:
+                return unpack(data)
+            except EOFError:
+                return _whole_part(data, path)
+            except (OSError, lzma.LZMAError, zlib.error) as error:
+                raise TraceError(f"{path} is damaged: {error}") from error
+    return data
+
+
+def _whole_part(data: bytes, path: Path) -> bytes:
+    """What can be unpacked of a gzip file that is still being written."""
+    if not data.startswith(b"\x1f\x8b"):
+        raise TraceError(f"{path} is cut off")
+    unpacker, out = zlib.decompressobj(wbits=31), b""
+    out = unpacker.decompress(data)
+    return out[: out.rfind(b"\n") + 1]
+
+
+def is_packed(path: Path) -> bool:
+    """Whether the file cannot be read on from where it ended."""
+    with path.open("rb") as file:
+        begin = file.read(6)
+    return any(begin.startswith(magic) for magic in _UNPACK)
+
+
+def reader_for(path: Path, data: bytes) -> Reader | None:
+    """The reader that knows a file, by its first megabyte or else, of a log with a long preface, all of
+    it."""
+    reader = reader_of(data[:HEAD_BYTES], path)
+    return reader or (reader_of(data, path) if len(data) > HEAD_BYTES else None)
+
+
+def candidates(folder: Path) -> list[Path]:
+    """Files of a folder that may be logs.
+
+    Raises:
+        TraceError: there are far too many; a log or a folder of logs is wanted.
+    """
+    found = []
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if not hidden and path.is_file() and path.suffix not in _UNREAD and path.stat().st_size:
+            found.append(path)
+        if len(found) > _MAX_FILES:
+            raise TraceError(f"{folder} holds more than {_MAX_FILES} files; name the log itself")
+    return found

@@ -1,0 +1,58 @@
+"""Many targets against the same references, read and judged one after the other in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, STEP
+from trueup.curves.comparison import CurveComparison, Options, compare_curves
+from trueup.curves.curve import Curve
+from trueup.curves.pairing import Shared, Side
+from trueup.curves.reading import read_curve
+from trueup.errors import ConfigError
+
+_DRAWN = (LOSS, GRAD_NORM, LEARNING_RATE)
+_FEW = 8
+"""targets of which everything is kept"""
+_THREADS = 2
+"""Reading is one core's work, and the scanner lets another thread run meanwhile."""
+
+
+def compare_many(
+    targets: Sequence[str],
+    references: Sequence[str],
+    *,
+    columns: Mapping[str, str] | None = None,
+    options: Options | None = None,
+) -> Iterator[CurveComparison]:
+    """Read the references once, then judge target by target, in the order given.
+
+    Raises:
+        ConfigError: a reference is given twice, or is a target.
+        TraceError: a log cannot be read.
+        NothingCompared: a target has nothing in common with the references.
+    """
+    for name in references:
+        if list(references).count(name) > 1:
+            raise ConfigError(
+                f"--reference {name} is given twice: a repeat is another run of the same program"
+            )
+    with ThreadPoolExecutor(_THREADS) as pool:
+        known: list[Curve] = list(pool.map(lambda name: read_curve(name, columns=columns), references))
+        shared: Shared = {}
+
+        def judged(name: str) -> CurveComparison:
+            found = compare_curves(read_curve(name, columns=columns), known, options, shared=shared)
+            return found if len(targets) <= _FEW else _slim(found)
+
+        yield from pool.map(judged, targets)
+
+
+def _slim(comparison: CurveComparison) -> CurveComparison:
+    """The comparison with no more columns of its target than reports draw."""
+    target, paired = comparison.target, comparison.paired
+    frame = target.frame.select(name for name in target.frame.columns if name in (STEP, *_DRAWN))
+    side = Side(columns={name: values for name, values in paired.target.columns.items() if name in _DRAWN})
+    return replace(comparison, target=replace(target, frame=frame), paired=replace(paired, target=side))

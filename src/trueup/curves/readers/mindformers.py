@@ -1,0 +1,56 @@
+"""MindFormers' MFLossMonitor, and the local norms its TrainingStateMonitor logs."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from trueup.curves.columns import FLOPS_PER_DEVICE, GRAD_NORM, LOSS, STEP, THROUGHPUT
+from trueup.curves.readers.lines import LineFormat
+from trueup.curves.readers.protocol import LOCAL_NORM_SCHEMA, mentions
+from trueup.curves.readers.scanning import Key
+
+_NORM = re.compile(
+    rb"Epoch:\[ *(\d+)/ *\d+\], step:\[ *(\d+)/ *(\d+)\] local_norm/(\S+): ([-+\w.]+)", re.IGNORECASE
+)
+
+
+def _global_step(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(pl.col(STEP) + (pl.col("epoch") - 1) * pl.col("steps_per_epoch"))
+
+
+def local_norms(data: bytes) -> pl.DataFrame | None:
+    """Lines ``Epoch:[...], step:[...] local_norm/NAME: VALUE``: L2 norms."""
+    if not mentions(data, b"local_norm/"):
+        return None
+    rows: list[tuple[int, int, str, float]] = []
+    seen: dict[int, int] = {}
+    for epoch, step, steps, name, value in _NORM.findall(data):
+        at = int(step) + (int(epoch) - 1) * int(steps)
+        index = seen[at] = seen.get(at, -1) + 1
+        rows.append((at, index, name.decode("utf-8", "replace"), float(value)))
+    return pl.DataFrame(rows, schema=LOCAL_NORM_SCHEMA, orient="row")
+
+
+FORMAT = LineFormat(
+    name="mindformers",
+    title="MindFormers",
+    marker="Epoch:[",
+    keys={
+        "epoch": (Key("Epoch:["),),
+        STEP: (Key("step:["),),
+        "steps_per_epoch": (Key("step:[", skip="/"),),
+        LOSS: (Key(" loss:["), Key(" loss: ")),
+        "step_seconds": (Key("per_step_time: "),),
+        "learning_rate": (Key(" lr: "),),
+        "skipped": (Key("overflow cond: "),),
+        "loss_scale": (Key("loss_scale: "),),
+        GRAD_NORM: (Key("global_norm: "),),
+        THROUGHPUT: (Key("train_throughput_per_npu: "),),
+    },
+    scales={"step_seconds": 1e-3, THROUGHPUT: 1e-12},
+    units={THROUGHPUT: FLOPS_PER_DEVICE},
+    finish=_global_step,
+    local_norms=local_norms,
+)

@@ -1,0 +1,126 @@
+"""Is a difference centred on zero? Its signed mean against its standard error, and a runs test."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trueup.curves.curve import Floats
+from trueup.curves.statistics.noise import memory, outliers, two_sided
+
+LEVEL = 0.0027
+"""How often a difference that is centred may be called not so: three standard errors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Centre:
+    """The signed mean of a difference."""
+
+    mean: float
+    """over the steps that are no outliers"""
+    standard_error: float
+    low: float
+    high: float
+    """interval of confidence 1 - LEVEL"""
+    p_value: float
+    """of a mean so far from zero, were the difference centred"""
+    autocorrelation: float
+    num_steps: int
+    num_outliers: int
+    num_runs: int
+    expected_runs: float
+    runs_p_value: float
+    """of so few or so many changes of sign, between block means far enough apart to be independent"""
+
+    @property
+    def is_centred(self) -> bool:
+        """Whether the mean is within what its noise explains."""
+        return not self.p_value < LEVEL
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self) | {"is_centred": self.is_centred}
+
+
+def centre(difference: Floats, bad: NDArray[np.bool_] | None = None) -> Centre:
+    """Test whether the mean of a difference is zero.
+
+    ``bad``: its outliers, where they are known already.
+
+    The standard error is that of a prewhitened block bootstrap
+    (:func:`~trueup.curves.statistics.noise.memory`);
+    outliers are left out of the mean, for one spike can hide or feign an offset.
+    """
+    bad = outliers(difference) if bad is None else bad
+    good = ~bad
+    num = int(good.sum())
+    if num < 8:
+        return Centre(
+            mean=float(np.mean(difference[good])) if num else math.nan,
+            standard_error=math.nan,
+            low=math.nan,
+            high=math.nan,
+            p_value=1.0,
+            autocorrelation=0.0,
+            num_steps=num,
+            num_outliers=int(bad.sum()),
+            num_runs=0,
+            expected_runs=0.0,
+            runs_p_value=1.0,
+        )
+    mean = float(difference[good].mean())
+    fitted = memory(difference, good)
+    error = fitted.standard_error(num)
+    exact = error == 0 or not math.isfinite(error)
+    z = (math.inf if mean else 0.0) if exact else mean / error
+    freedom = fitted.freedom(num)
+    reach = critical(LEVEL, freedom) * (0.0 if exact else error)
+    runs, expected, runs_p = _runs(difference[good])
+    return Centre(
+        mean=mean,
+        standard_error=0.0 if exact else error,
+        low=mean - reach,
+        high=mean + reach,
+        p_value=two_sided(z, freedom),
+        autocorrelation=fitted.coefficient,
+        num_steps=num,
+        num_outliers=int((bad & np.isfinite(difference)).sum()),
+        num_runs=runs,
+        expected_runs=expected,
+        runs_p_value=runs_p,
+    )
+
+
+def critical(level: float, freedom: float = math.inf) -> float:
+    """How many standard errors are exceeded with this probability, both sides together."""
+    low, high = 0.0, 1e4
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if two_sided(middle, freedom) > level else (low, middle)
+    return low
+
+
+def _runs(values: Floats) -> tuple[int, float, float]:
+    """Wald and Wolfowitz: runs of one sign around zero, among means of blocks that forget each other."""
+    x = values - values.mean()
+    power = float(x @ x)
+    rho = min(max(float(x[1:] @ x[:-1]) / power if power else 0.0, 0.0), 0.9999)
+    block = 1 if rho < 0.05 else max(1, round(4 * (1 + rho) / (1 - rho)))
+    whole = len(values) // block
+    if whole < 10:
+        return 0, 0.0, 1.0
+    means = values[: whole * block].reshape(whole, block).mean(axis=1)
+    signs = means[means != 0] > 0
+    above = int(signs.sum())
+    below = len(signs) - above
+    if not above or not below:
+        return 1, 1.0, 2.0 ** (1 - len(signs)) if len(signs) else 1.0
+    runs = 1 + int((signs[1:] != signs[:-1]).sum())
+    total = above + below
+    expected = 1 + 2 * above * below / total
+    variance = (expected - 1) * (expected - 2) / (total - 1)
+    return runs, expected, two_sided((runs - expected) / math.sqrt(variance)) if variance > 0 else 1.0

@@ -1,0 +1,80 @@
+"""The late part of training: how large the gap is there, and whether it grows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trueup.curves.curve import Floats
+from trueup.curves.statistics.centred import centre
+from trueup.curves.statistics.noise import memory, outliers, two_sided
+
+SHARE = 0.2
+"""of the steps is late"""
+_LEVEL = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """The last fifth of the steps."""
+
+    first_step: int
+    gap: float
+    """mean of target - reference"""
+    standard_error: float
+    relative_gap: float
+    """over the mean of the reference there"""
+    p_value: float
+    per_1000_steps: float
+    """slope of the difference"""
+    trend_p_value: float
+
+    @property
+    def trend(self) -> str:
+        """``grows``, ``shrinks`` or ``steady``."""
+        if self.trend_p_value >= _LEVEL:
+            return "steady"
+        return "grows" if self.per_1000_steps * (self.gap or self.per_1000_steps) > 0 else "shrinks"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self) | {"trend": self.trend}
+
+
+def late(difference: Floats, reference: Floats, steps: Any, bad: NDArray[np.bool_] | None = None) -> Late:
+    """Measure the last fifth. ``bad``: the outliers, where they are known already."""
+    begin = len(difference) - max(8, int(len(difference) * SHARE))
+    begin = max(0, begin)
+    tail, there = difference[begin:], steps[begin:]
+    out = outliers(tail) if bad is None else bad[begin:]
+    found = centre(tail, out)
+    slope, p_value = _slope(tail, there, ~out)
+    level = reference[begin:]
+    level = level[np.isfinite(level)]
+    return Late(
+        first_step=int(there[0]),
+        gap=found.mean,
+        standard_error=found.standard_error,
+        relative_gap=found.mean / abs(float(level.mean())) if len(level) and level.mean() else math.nan,
+        p_value=found.p_value,
+        per_1000_steps=1000 * slope,
+        trend_p_value=p_value,
+    )
+
+
+def _slope(values: Floats, steps: Any, good: NDArray[np.bool_]) -> tuple[float, float]:
+    """Least-squares slope a step, and the probability of one so steep by the noise alone."""
+    if good.sum() < 8:
+        return 0.0, 1.0
+    x = np.asarray(steps, float)
+    x = x - x[good].mean()
+    spread = float(x[good] @ x[good])
+    slope = float(x[good] @ (values[good] - values[good].mean())) / spread
+    rest = memory(values - slope * x, good)
+    if not rest.long_run_variance > 0:
+        return slope, 0.0 if slope else 1.0
+    return slope, two_sided(slope / math.sqrt(rest.long_run_variance / spread))

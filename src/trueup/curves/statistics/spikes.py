@@ -1,0 +1,94 @@
+"""Steps at which a curve leaps up."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trueup.curves.curve import Floats
+
+WINDOW = 128
+SIGMAS = 6.0
+_BESIDE = 2
+"""Steps apart at which a spike of one curve still matches one of the other, and two of one curve are one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spikes:
+    """Spikes of both sides, by step."""
+
+    both: tuple[int, ...]
+    target_only: tuple[int, ...]
+    reference_only: tuple[int, ...]
+    largest: float | None
+    """how high the largest of the target alone stands, in sigmas"""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def heights(values: Floats) -> Floats:
+    """How many standard deviations each step stands above the 128 steps before it.
+
+    Steps that stood above six do not count among those; a curve's first 16 steps are never spikes.
+    """
+    known = np.isfinite(values)
+    first = _heights(values, known)
+    tall = first > SIGMAS
+    return _heights(values, known & ~tall) if tall.any() else first
+
+
+def _heights(values: Floats, counted: NDArray[np.bool_]) -> Floats:
+    num = len(values)
+    shift = float(values[counted].mean()) if counted.any() else 0.0
+    x = np.where(counted, values - shift, 0.0)
+    number, total, squares = (_behind(part, num) for part in (counted.astype(float), x, x * x))
+    enough = number >= 16
+    number = np.maximum(number, 1)
+    mean = total / number
+    deviation = np.sqrt(np.maximum(squares / number - mean**2, 0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.where(enough & (deviation > 0), (values - shift - mean) / deviation, 0.0)
+    return np.where(np.isposinf(values), np.inf, np.nan_to_num(found, nan=0.0, posinf=np.inf))
+
+
+def _behind(values: Floats, num: int) -> Floats:
+    """The sum over the 128 steps before each."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])[:num]
+    sums[WINDOW:] -= sums[:-WINDOW].copy()
+    return sums
+
+
+def spikes(mine: Floats, theirs: Floats, steps: NDArray[np.int64]) -> Spikes:
+    """Spikes of target and reference by their :func:`heights`, and which are in both: those are the
+    data's."""
+    ours, others = _begins(mine), _begins(theirs)
+    matched = _near(ours, others)
+    alone = ours[~matched]
+    tallest = mine[alone]
+    return Spikes(
+        both=tuple(steps[ours[matched]].tolist()),
+        target_only=tuple(steps[alone].tolist()),
+        reference_only=tuple(steps[others[~_near(others, ours)]].tolist()),
+        largest=float(tallest.max()) if len(tallest) else None,
+    )
+
+
+def _begins(height: Floats) -> NDArray[np.int64]:
+    """Where spikes begin: steps above six sigmas close to each other are one."""
+    above = np.flatnonzero(height > SIGMAS)
+    return above[np.concatenate([[True], np.diff(above) > _BESIDE + 1])] if len(above) else above
+
+
+def _near(these: NDArray[np.int64], those: NDArray[np.int64]) -> NDArray[np.bool_]:
+    if not len(those):
+        return np.zeros(len(these), bool)
+    at = np.searchsorted(those, these)
+    after = np.abs(those[np.minimum(at, len(those) - 1)] - these)
+    before = np.abs(those[np.maximum(at - 1, 0)] - these)
+    near: NDArray[np.bool_] = np.minimum(after, before) <= _BESIDE
+    return near

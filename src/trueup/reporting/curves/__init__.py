@@ -1,0 +1,96 @@
+"""Reports of compared curves: terminal, page, pictures, workbook, text to sign."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trueup.curves.comparison import CurveComparison
+from trueup.errors import ConfigError
+
+FORMATS = ("json", "html", "png", "xlsx", "md")
+
+
+def write_reports(
+    comparisons: Sequence[CurveComparison],
+    folder: Path,
+    formats: Collection[str],
+    *,
+    around: Mapping[str, Any] | None = None,
+) -> dict[str, Path]:
+    """Write the reports asked for into ``folder``: one file a format, one picture a target.
+
+    ``around``: target's name -> what traces say of the steps around its onset.
+
+    Raises:
+        ConfigError: a format needs a package that is not installed; all others are written before.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    document = document_of(comparisons, around or {})
+    written: dict[str, Path] = {}
+    missing: list[str] = []
+    for name in FORMATS:
+        if name not in formats:
+            continue
+        try:
+            written |= _write(name, comparisons, document, folder)
+        except ConfigError as error:
+            missing.append(str(error))
+    if missing:
+        raise ConfigError("; ".join(missing))
+    return written
+
+
+def document_of(comparisons: Sequence[CurveComparison], around: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of curves.json: one entry a target, numbers that are not finite as null."""
+    entries = [c.to_json() | {"around": around.get(c.target.name)} for c in comparisons]
+    codes = [entry["exit_code"] for entry in entries]
+    plain: dict[str, Any] = _finite({"version": 1, "exit_code": exit_code(codes), "comparisons": entries})
+    return plain
+
+
+def exit_code(codes: Sequence[int]) -> int:
+    """Of several targets: 1 where one differs, else 2 where one is undecided."""
+    return 1 if 1 in codes else max(codes, default=2)
+
+
+def _write(
+    name: str, comparisons: Sequence[CurveComparison], document: dict[str, Any], folder: Path
+) -> dict[str, Path]:
+    if name == "json":
+        path = folder / "curves.json"
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1, default=str)
+        path.write_text(text + "\n", encoding="utf-8")
+        return {"json": path}
+    if name == "md":
+        from trueup.reporting.curves.markdown import write_markdown
+
+        return {"md": write_markdown(document, folder / "acceptance.md")}
+    if name == "xlsx":
+        from trueup.reporting.curves.xlsx import write_xlsx
+
+        return {"xlsx": write_xlsx(comparisons, document, folder / "acceptance.xlsx")}
+    if name == "png":
+        from trueup.reporting.curves.png import write_png
+
+        several = len(comparisons) > 1
+        return {
+            f"png {number}" if several else "png": write_png(
+                comparison, folder / (f"curves-{number}.png" if several else "curves.png")
+            )
+            for number, comparison in enumerate(comparisons, 1)
+        }
+    from trueup.reporting.curves.html import write_html
+
+    return {"html": write_html(comparisons, document, folder / "curves.html")}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value

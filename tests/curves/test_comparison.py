@@ -1,0 +1,306 @@
+"""Two curves and their repeats: which case of the guide they are, by which criteria, and what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from trueup.curves.aligning import align
+from trueup.curves.comparison import CurveComparison, Options, compare_curves, decimals
+from trueup.curves.conditions import ASSUMABLE
+from trueup.curves.curve import Curve
+from trueup.curves.many import compare_many
+from trueup.curves.simulating import Truth, simulate
+from trueup.curves.standard import Met, absolute, percent
+from trueup.errors import NothingCompared
+
+ASSUMED = Options(assumed=frozenset(ASSUMABLE))
+QUIET = Truth(num_steps=3000, sigma=0.004, coefficient=0.8, spike_rate=0.0)
+Run = tuple[Curve, list[Curve]]
+
+
+def runs(seed: int = 1, **truth: object) -> Run:
+    """A target and two references."""
+    return simulate(replace(QUIET, **truth), seed)  # type: ignore[arg-type]
+
+
+def changed(curve: Curve, **columns: object) -> Curve:
+    """The curve with other columns."""
+    return replace(curve, frame=curve.frame.with_columns(**columns))
+
+
+def moved(curve: Curve, by: np.ndarray | float) -> Curve:
+    """The curve with its loss moved."""
+    return changed(curve, loss=pl.Series(curve.frame["loss"].to_numpy() + by))
+
+
+def told(comparison: CurveComparison) -> dict[str, Met]:
+    """How each criterion came out."""
+    return {one.key: one.status for one in comparison.evidence.criteria}
+
+
+def test_runs_of_the_same_program_are_accepted() -> None:
+    found = compare_curves(*runs(), ASSUMED)
+    assert (found.judgement.case, found.to_json()["exit_code"]) == ("aligned", 0)
+    assert set(told(found).values()) <= {Met.MET, Met.WARNING}
+
+
+def test_curves_that_are_equal_are_said_to_be() -> None:
+    target, _ = runs()
+    found = compare_curves(target, [target], ASSUMED)
+    assert found.judgement.headline == "The curves are equal at every step"
+
+
+def test_what_is_not_proved_leaves_it_undecided() -> None:
+    found = compare_curves(*runs())
+    assert found.to_json()["exit_code"] == 2
+    assert "same initial weights, same hyperparameters and randomness off are not proved" in (
+        found.judgement.headline
+    )
+
+
+def test_a_gap_of_the_first_loss_is_the_forward_pass() -> None:
+    target, references = runs()
+    found = compare_curves(moved(target, 0.2 * np.exp(-np.arange(3000) / 5)), references, ASSUMED)
+    assert (found.judgement.case, told(found)["first_loss"]) == ("first_step_gap", Met.NOT_MET)
+    assert found.commands[-1].line == "trueup diagnose target reference -o diagnosis"
+
+
+def test_a_loss_that_parts_and_rises_is_diffusion() -> None:
+    after = np.maximum(np.arange(3000) - 1800, 0)
+    target, references = runs()
+    found = compare_curves(moved(target, 0.002 * after), references, ASSUMED)
+    assert found.judgement.case == "loss_diffusion"
+    assert found.judgement.step is not None
+    assert abs(found.judgement.step - 1801) < 40
+    at = found.judgement.step - 1  # logs count from 1, trueup from 0
+    lines = [one.line for one in found.commands]
+    assert lines[0] == (
+        f"trueup capture -o target-step-{at} --preset diagnose --steps {at - 1}-{at + 1} -- python train.py"
+    )
+    assert lines[2].startswith(f"trueup capture -o target-without-{at} --skip-batch {at} --")
+
+
+def test_a_gap_that_opens_slowly_is_a_late_difference() -> None:
+    target, references = runs()
+    drift = 0.08 * np.maximum(np.arange(3000) - 1000, 0) / 2000
+    found = compare_curves(moved(target, drift), references, ASSUMED)
+    assert (found.judgement.case, found.to_json()["exit_code"]) == ("late_difference", 1)
+    assert "weight decay" in found.judgement.advice[0]
+
+
+def test_a_late_gap_below_one_percent_goes_to_downstream_tasks() -> None:
+    target, references = runs(sigma=0.001)
+    drift = 0.02 * np.maximum(np.arange(3000) - 1000, 0) / 2000
+    found = compare_curves(moved(target, drift), references, ASSUMED)
+    assert found.judgement.outcome.value == "agree"
+    assert any("evaluation of downstream tasks" in remark for remark in found.judgement.remarks)
+
+
+def test_the_guides_steady_tenth_is_told() -> None:
+    target, references = runs()
+    onto = 0.1 * -np.expm1(-np.arange(3000) / 30)
+    found = compare_curves(moved(target, onto), references, ASSUMED)
+    assert found.judgement.case == "steady_offset"
+    assert "higher by a steady 0.0" in found.judgement.headline or "0.10" in found.judgement.headline
+
+
+def test_a_steady_offset_between_the_repeats_is_within_reason() -> None:
+    """The guide's last example: the target lies between two runs of the reference that are apart
+    themselves."""
+    target, references = runs()
+    onto = -np.expm1(-np.arange(3000) / 30)
+    apart = [moved(references[0], -0.06 * onto), moved(references[1], 0.08 * onto)]
+    found = compare_curves(moved(target, 0.05 * onto), apart, ASSUMED)
+    assert found.judgement.outcome.value == "agree"
+    alone = compare_curves(moved(target, 0.05 * onto), references, ASSUMED)
+    assert alone.evidence.centre is not None
+    assert not alone.evidence.centre.is_centred
+
+
+def test_scatter_to_both_sides_is_fluctuation() -> None:
+    target, references = runs(sigma=0.0005)
+    swing = 0.2 * np.random.default_rng(0).standard_normal(3000) * np.minimum(1, np.arange(3000) / 100)
+    found = compare_curves(moved(target, swing), references, ASSUMED)
+    assert (found.judgement.case, told(found)["mean_loss"]) == ("fluctuation", Met.NOT_MET)
+    assert "--learning-rate 0" in found.commands[0].line
+
+
+def test_a_loss_that_becomes_nan() -> None:
+    target, references = runs()
+    loss = target.frame["loss"].to_numpy().copy()
+    loss[2000:] = np.nan
+    found = compare_curves(changed(target, loss=pl.Series(loss)), references, ASSUMED)
+    assert (found.judgement.case, found.judgement.step) == ("not_finite", 2001)
+    assert "--task overflow_check" in found.commands[0].line
+    assert compare_curves(target, references, ASSUMED).judgement.case == "aligned"
+
+
+def test_learning_rates_that_part_are_named_first() -> None:
+    target, references = runs()
+    rate = np.full(3000, 1e-4)
+    rate[1500:] *= 3
+    drift = 0.2 * np.maximum(np.arange(3000) - 1500, 0) / 1500
+    found = compare_curves(changed(moved(target, drift), learning_rate=pl.Series(rate)), references, ASSUMED)
+    assert (found.judgement.case, found.judgement.step) == ("learning_rates_differ", 1501)
+
+
+def test_with_the_learning_rate_at_zero_every_step_counts() -> None:
+    flat = 10 + 0.05 * np.random.default_rng(0).standard_normal(1200)
+    other = flat + 5e-4 * np.random.default_rng(1).standard_normal(1200)
+    target, references = runs(num_steps=1200)
+    still = [
+        changed(curve, loss=pl.Series(loss), learning_rate=pl.lit(0.0))
+        for curve, loss in zip((target, *references), (other, flat, flat + 1e-5), strict=True)
+    ]
+    found = compare_curves(still[0], still[1:], ASSUMED)
+    assert (found.judgement.case, found.evidence.onset, found.evidence.late) == ("aligned", None, None)
+    assert found.evidence.frozen is not None
+    bad = still[0].frame["loss"].to_numpy().copy()
+    bad[700] += 0.5
+    worse = compare_curves(changed(still[0], loss=pl.Series(bad)), still[1:], ASSUMED)
+    assert (worse.judgement.case, worse.judgement.step) == ("first_step_gap", 701)
+    assert "--only-batch 700 --learning-rate 0" in worse.commands[0].line
+
+
+def test_the_gradient_norm_warns_and_does_not_reject() -> None:
+    target, references = runs()
+    norm = target.frame["grad_norm"] * 2
+    found = compare_curves(changed(target, grad_norm=norm), references, ASSUMED)
+    assert told(found)["global_norm"] is Met.WARNING
+    assert found.judgement.outcome.value == "agree"
+    assert any("Global gradient norm" in remark for remark in found.judgement.remarks)
+
+
+def test_thresholds_relax_to_the_references_own_fluctuation() -> None:
+    target, references = runs(sigma=0.1)
+    numbers = {one.key: one for one in compare_curves(target, references, ASSUMED).evidence.criteria}
+    one = numbers["mean_loss"]
+    assert one.status is Met.MET
+    assert "relaxed to the reference's own fluctuation" in one.origin
+    strict = {c.key: c for c in compare_curves(target, references[:1], ASSUMED).evidence.criteria}
+    assert strict["mean_loss"].status is Met.NOT_MET
+    assert strict["mean_loss"].threshold == "< 0.010 or < 1.0 %"
+    assert strict["repeats"].status is Met.WARNING
+
+
+def test_repeats_that_are_the_same_file_tell_nothing() -> None:
+    target, references = runs()
+    found = compare_curves(target, [references[0], replace(references[0], name="again")], ASSUMED)
+    assert told(found)["repeats"] is Met.WARNING
+
+
+@pytest.mark.parametrize(("num", "status"), [(400, Met.UNDECIDED), (1500, Met.MET), (5000, Met.MET)])
+def test_too_few_steps_decide_nothing(num: int, status: Met) -> None:
+    found = compare_curves(*runs(num_steps=num), ASSUMED)
+    assert told(found)["steps"] is status
+    assert found.to_json()["exit_code"] == (0 if status is Met.MET else 2)
+
+
+def test_a_rough_reference_is_warned_of() -> None:
+    target, references = runs(data_sigma=0.5)
+    assert told(compare_curves(target, references, ASSUMED))["smooth"] is Met.WARNING
+
+
+@pytest.mark.parametrize("offset", [-3, -1, 0, 1, 5, 1000])
+def test_offsets_between_logs_are_found(offset: int) -> None:
+    target, references = runs(num_steps=1200)
+    shifted = changed(target, step=pl.col("step") + offset)
+    found = align(shifted, references[0])
+    assert (found.offset, found.basis) == (offset, "found")
+    assert compare_curves(shifted, references, ASSUMED).judgement.outcome.value == "agree"
+
+
+def test_an_offset_the_curves_do_not_tell_is_assumed_and_said() -> None:
+    smooth = [changed(c, loss=10 - pl.col("step") * 1e-3) for c in runs(num_steps=1200)[1]]
+    zero = changed(smooth[0], step=pl.col("step") - 1)
+    assert (align(zero, smooth[1]).offset, align(zero, smooth[1]).basis) == (-1, "assumed")
+    notes = compare_curves(zero, smooth[1:], ASSUMED).notes
+    assert any("assumed, for the curves do not tell" in note for note in notes)
+    assert align(zero, smooth[1], offset=4).basis == "given"
+
+
+def test_runs_over_other_data_are_asked_about() -> None:
+    target, other = runs(seed=1)[0], runs(seed=2)[1]
+    notes = compare_curves(target, other, ASSUMED).notes
+    assert any("do both runs read the same data?" in note for note in notes)
+
+
+def test_a_log_of_means_is_compared_with_means() -> None:
+    target, references = runs(num_steps=3000)
+    loss = references[0].frame["loss"].to_numpy().reshape(-1, 10).mean(axis=1)
+    coarse = replace(
+        references[0],
+        frame=pl.DataFrame({"step": np.arange(10, 3001, 10), "loss": loss}),
+        loss_is_mean=True,
+    )
+    found = compare_curves(target, [coarse, references[1]], ASSUMED)
+    assert len(found.paired.steps) == 300
+    assert found.evidence.centre is not None
+    assert found.evidence.centre.is_centred
+    apart = found.paired.target.columns["loss"] - target.frame["loss"].to_numpy().reshape(-1, 10).mean(axis=1)
+    assert np.abs(apart).max() < 1e-12
+    assert any("the mean since its last line" in note for note in found.notes)
+
+
+def test_only_some_steps() -> None:
+    found = compare_curves(*runs(), Options(first=100, last=1599))
+    assert (found.paired.steps[0], found.paired.steps[-1]) == (100, 1599)
+    assert "first_loss" not in told(found)
+    with pytest.raises(NothingCompared, match="leaves nothing"):
+        compare_curves(*runs(), Options(first=9000))
+
+
+def test_nothing_in_common_is_an_error() -> None:
+    target, references = runs(num_steps=100)
+    with pytest.raises(NothingCompared, match="no step in common"):
+        compare_curves(target, references, Options(offset=5000))
+    with pytest.raises(NothingCompared, match="no reference"):
+        compare_curves(target, [])
+    only = [
+        replace(c, frame=c.frame.select("step", n))
+        for c, n in ((target, "loss"), (references[0], "grad_norm"))
+    ]
+    with pytest.raises(NothingCompared, match="neither a loss nor a gradient norm"):
+        compare_curves(only[0], only[1:])
+
+
+def test_decimals_of_a_log_are_seen() -> None:
+    values = np.random.default_rng(0).uniform(1, 11, 100)
+    assert decimals(np.round(values, 3)) == 3
+    assert decimals(values) is None
+    assert decimals(np.round(values[:5], 3)) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.0312, "0.031"), (1.5, "1.50"), (0.0, "0"), (3e-7, "0.00000030"), (None, "–")]
+)
+def test_absolute_values_are_decimals(value: float | None, words: str) -> None:
+    assert absolute(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.0123, "1.2 %"), (0.10, "10.0 %"), (0.0003, "0.03 %"), (0.0, "0.0 %"), (None, "–")]
+)
+def test_relative_values_are_percents(value: float | None, words: str) -> None:
+    assert percent(value) == words
+
+
+def test_many_targets_are_judged_alike_and_hold_less(tmp_path: Path) -> None:
+    target, references = runs(num_steps=1200)
+    names = []
+    for number, curve in enumerate([*references, *[moved(target, 0.001 * n) for n in range(10)]]):
+        names.append(str(tmp_path / f"{number}.jsonl"))
+        Path(names[-1]).write_text(curve.frame.with_columns(tokens=pl.col("step") * 8.0).write_ndjson())
+    found = list(compare_many(names[2:], names[:2], options=ASSUMED))
+    alone = list(compare_many(names[2:3], names[:2], options=ASSUMED))
+    assert [one.target.name for one in found] == names[2:]
+    assert found[0].to_json()["statistics"] == alone[0].to_json()["statistics"]
+    assert "tokens" in alone[0].target.frame.columns
+    assert "tokens" not in found[0].target.frame.columns
+    assert found[9].evidence.centre is not None
+    assert found[9].evidence.centre.mean == pytest.approx(found[0].evidence.centre.mean + 0.009)  # type: ignore[union-attr]
