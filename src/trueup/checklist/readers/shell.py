@@ -1,0 +1,137 @@
+"""Launch scripts: what a shell would put on the training command's line, found without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from trueup.checklist.readers import command_line, environment
+from trueup.checklist.readers.shell_conditions import holds
+from trueup.checklist.readers.shell_words import Statement, Variables, expanded, expanded_text, statements
+from trueup.checklist.settings import Document, Setting
+from trueup.errors import ConfigError
+
+_STARTERS = ("torchrun", "python", "python3", "deepspeed", "accelerate", "srun", "mpirun", "msrun", "eval", "exec", "bash", "sh")
+_SKIPPED = frozenset({"echo", "printf", "mkdir", "cd", "rm", "exit", "set", "source", ".", "sleep", "tee", "cat"})
+_FEWEST_FLAGS = 3
+
+
+def looks_like(text: str) -> bool:
+    """Whether this is a script with a training command in it."""
+    head = text.lstrip()[:200]
+    shebang = head.startswith("#!") and any(shell in head.splitlines()[0] for shell in ("bash", "/sh", "zsh"))
+    return shebang or any(
+        line.split("#")[0].strip().startswith(("torchrun ", "deepspeed ", "python ", "--num-layers", "--", "msrun ", "bash "))
+        for line in text.splitlines()
+    ) and "--" in text  # fmt: skip
+
+
+def documents(text: str, path: str) -> list[Document]:
+    """The documents of a launch script: the flags of its training command, and the variables it exports.
+
+    Raises:
+        ConfigError: there is no training command in it.
+    """
+    run = _Run(path)
+    run.all(statements(text))
+    words = run.command or run.assembled()
+    if not words:
+        raise ConfigError(f"{path}: no training command in this script; a line with flags such as --num-layers is wanted")
+    found = command_line.from_words(words, path=path, kind="shell")
+    notes = tuple(run.notes())
+    first = found[0]
+    found[0] = Document(
+        dialect=first.dialect, path=path, settings=first.settings, data=first.data, kind="shell", notes=notes
+    )
+    exported = environment.known(run.exported)
+    if exported:
+        found.append(Document(dialect="environment", path=path, settings=exported, kind="environment"))
+    return found
+
+
+@dataclass(slots=True)
+class _Run:
+    """A script gone through once: assignments kept, branches taken where their test can be decided."""
+
+    path: str
+    variables: Variables = field(default_factory=Variables)
+    exported: dict[str, Setting] = field(default_factory=dict)
+    command: list[command_line.Word] = field(default_factory=list)
+    undecided: list[int] = field(default_factory=list)
+    stack: list[list[bool]] = field(default_factory=list)
+    """of every open `if`: whether this branch runs, and whether one was taken or may have been"""
+
+    def all(self, script: list[Statement]) -> None:
+        """Go through every statement."""
+        for statement in script:
+            self._one(statement)
+
+    def notes(self) -> Iterator[str]:
+        """What a reader of the result must know."""
+        if self.undecided:
+            lines = ", ".join(map(str, self.undecided[:5]))
+            yield f"{self.path}: the branch at line {lines} depends on what only the running shell knows; it was left out"
+        if self.variables.missing:
+            names = ", ".join(sorted(self.variables.missing)[:8])
+            yield f"{self.path}: not set in this script, so left open: {names}"
+
+    def assembled(self) -> list[command_line.Word]:
+        """Flags kept in variables that no command was seen to use."""
+        best: list[command_line.Word] = []
+        for name in self.variables.texts:
+            words = [(text, self._place(line)) for text, line in expanded(f"${name}", 0, self.variables)]
+            if sum(word.startswith("--") for word, _ in words) > max(_FEWEST_FLAGS, sum(w.startswith("--") for w, _ in best)):
+                best = words
+        return best
+
+    def _one(self, statement: Statement) -> None:
+        word = statement.words[0][0]
+        if word in ("if", "elif", "else", "fi"):
+            self._branch(word, statement)
+        elif all(running for running, _ in self.stack):
+            self._run(statement)
+
+    def _branch(self, word: str, statement: Statement) -> None:
+        if word == "fi":
+            self.stack[-1:] = []
+        elif word == "if":
+            running = all(running for running, _ in self.stack)
+            taken = holds(statement, self.variables) if running else False
+            if taken is None:
+                self.undecided.append(statement.line)
+            self.stack.append([bool(taken), taken is not False])
+        elif self.stack:
+            _, done = self.stack[-1]
+            taken = False if done else True if word == "else" else holds(statement, self.variables)
+            self.stack[-1] = [bool(taken), done or taken is not False]
+
+    def _run(self, statement: Statement) -> None:
+        words = statement.words
+        index = 0
+        exporting = words[0][0] in ("export", "declare", "local", "readonly", "typeset")
+        if words[0][0] in ("then", "do", "{", "export", "declare", "local", "readonly", "typeset"):
+            index = 1
+        while index < len(words) and (name := self.variables.assign(*words[index])) is not None:
+            if exporting:
+                text = expanded_text(f"${{{name}}}", self.variables)
+                self.exported[name] = Setting(name, text, self._place(words[index][1]))
+            index += 1
+        if index < len(words) and words[index][0] not in _SKIPPED and not exporting:
+            self._command(words[index:])
+
+    def _command(self, raw: list[tuple[str, int]]) -> None:
+        words = [(text, self._place(line)) for word, at in raw for text, line in expanded(word, at, self.variables)]
+        num_flags = sum(word.startswith("--") for word, _ in words)
+        starts = any(word.rpartition("/")[2] in _STARTERS for word, _ in words[:1]) or any(
+            word.endswith(".py") for word, _ in words
+        )
+        if starts and num_flags >= min(_FEWEST_FLAGS, 1) and num_flags > sum(w.startswith("--") for w, _ in self.command):
+            self.command = [part for word, place in words for part in _inner(word, place)]
+
+    def _place(self, line: int) -> str:
+        return f"{self.path}:{line}" if line else self.path
+
+
+def _inner(word: str, place: str) -> list[command_line.Word]:
+    """A quoted command inside a command (`eval "torchrun ..."`) as its words."""
+    return [(part, place) for part in word.split()] if " --" in word else [(word, place)]
