@@ -86,6 +86,17 @@ def check(
         _check_names(names)
     left = configured(read_side(target))
     right = None if reference is None else configured(read_side(reference))
+    return compared(left, right, only=only, ignore=ignore)
+
+
+def compared(
+    left: Configuration,
+    right: Configuration | None,
+    *,
+    only: Collection[str] = (),
+    ignore: Collection[str] = (),
+) -> Checklist:
+    """``check`` of configurations that are read already."""
     rows = [
         row
         for row in judged(left, right)
@@ -105,5 +116,5 @@ def check(
 def _check_names(names: Collection[str]) -> None:
     keys = {rule.key for file in rules().values() for rule in file}
     for name in names:
-        if name not in SECTIONS and name not in keys and name not in fields().all():
+        if name not in SECTIONS and name not in keys and name not in fields().all:
             raise ConfigError(f"{name!r} is neither a section ({', '.join(SECTIONS)}) nor a field; docs/check.md lists the fields")

@@ -115,7 +115,7 @@ def _merged(translations: Iterable[Translation], notes: list[str]) -> dict[str, 
                 merged[name] = value
             elif value.origin is Origin.SET is other.origin and not same(value.value, other.value):
                 notes.append(_conflict(name, other, value))
-    return {name: merged[name] for name in fields().all() if name in merged}
+    return {name: merged[name] for name in fields().all if name in merged}
 
 
 def _conflict(name: str, first: Value, second: Value) -> str:
@@ -131,7 +131,7 @@ def _where(settings: tuple[Setting, ...]) -> str:
 
 def _derive(values: dict[str, Value]) -> None:
     """Fill in what follows from other fields, until nothing more does."""
-    specs = fields().all()
+    specs = fields().all
     found = True
     while found:
         found = False

@@ -78,7 +78,7 @@ class Dialect(BaseModel):
 
     def keys_of(self, name: str) -> list[str]:
         """The keys a field is, where it is one key and no computation."""
-        plain = parsed(self.fields[name]).plain_keys() if name in self.fields else ()
+        plain = parsed(self.fields[name]).plain_keys if name in self.fields else ()
         return [place for key in plain for place in self.places(key)]
 
 
@@ -90,7 +90,7 @@ def dialects() -> dict[str, Dialect]:
         ConfigError: a file was edited into another form, or names a field there is not.
     """
     found: dict[str, Dialect] = {}
-    known = fields().all()
+    known = fields().all
     usual = {name: f"first({', '.join([name, *spec.names.split()])})" for name, spec in known.items()}
     for source in sorted((files("trueup.checklist") / "dialects").iterdir(), key=lambda item: item.name):
         if not source.name.endswith(".yaml"):
@@ -216,7 +216,7 @@ def _value(name: str, expression: Expression, reading: _Reading) -> Value | None
     settings = tuple(dict.fromkeys(s for s in reading.read))
     if settings:
         return Value(value=value, origin=Origin.SET, settings=settings)
-    if reading.defaulted or expression.names():
+    if reading.defaulted or expression.names:
         return Value(value=value, origin=Origin.DEFAULT, says=reading.dialect.default_words())
     return Value(value=value, origin=Origin.FIXED, says=reading.dialect.fixed.get(name, ""))
 
@@ -245,7 +245,7 @@ def how_to_set(dialect: Dialect, document: Document, name: str) -> str:
     if name in dialect.write:
         keys = list(dict.fromkeys(key for table in dialect.write[name].values() for key in table))
     elif name in dialect.fields:
-        names = parsed(dialect.fields[name]).names()
+        names = parsed(dialect.fields[name]).names
         keys = _there(dialect, document, name)[:1] or [dialect.places(key)[0] for key in names]
     else:
         return ""

@@ -47,7 +47,18 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "translate": lambda value, table: table.get(value, value),
     "starts": lambda text, head: str(text).startswith(head),
     "contains": lambda text, part: part in str(text),
+    "leading_zeros": lambda pattern: _leading_zeros(pattern),
 }
+
+
+def _leading_zeros(pattern: Any) -> int:
+    """Zeros a list begins with; the list may be written as ``([0]*3+[1]*58)``, or be one number for all."""
+    items = parsed(pattern).evaluate(NOTHING) if isinstance(pattern, str) else pattern
+    if not isinstance(items, (list, tuple)):
+        return 0
+    return next((index for index, item in enumerate(items) if item), len(items))
+
+
 _LAZY = frozenset({"first", "given", "known", "key"})
 
 
@@ -71,6 +82,25 @@ class Scope(Protocol):
         """Forget what was read since; it led nowhere."""
 
 
+class _Nothing:
+    """The scope of expressions without names."""
+
+    def value(self, name: str) -> Any:
+        raise Unset(name)
+
+    def given(self, name: str) -> bool:
+        return False
+
+    def mark(self) -> int:
+        return 0
+
+    def back(self, mark: int) -> None:
+        return
+
+
+NOTHING: Scope = _Nothing()
+
+
 @dataclass(frozen=True, slots=True)
 class Expression:
     """One parsed expression.
@@ -78,11 +108,15 @@ class Expression:
     Beside Python's operators it knows ``first(a, b)`` (the first key a person set, else the first that has a value),
     ``given(a)`` (a person set it), ``known(a)`` (it has a value), ``key("a.b-c")`` (a key that is no identifier),
     ``unset`` (no value), ``translate(a, {...})``, ``round_up(a, multiple)``, ``lower``, ``ceil``, ``starts``,
-    ``contains`` and the arithmetic of ``int float str len min max abs round``.
+    ``contains``, ``leading_zeros`` and the arithmetic of ``int float str len min max abs round``.
     """
 
     text: str
     tree: ast.expr
+    names: tuple[str, ...]
+    """every dotted name it may read, in the order written"""
+    plain_keys: tuple[str, ...]
+    """the keys it stands for where it is one key, or ``first`` of keys; else none"""
 
     def evaluate(self, scope: Scope) -> Any:
         """Its value.
@@ -95,16 +129,6 @@ class Expression:
             return _evaluate(self.tree, scope)
         except (TypeError, ValueError, ZeroDivisionError, KeyError, IndexError) as error:
             raise ConfigError(f"cannot compute {self.text!r}: {error}") from error
-
-    def names(self) -> tuple[str, ...]:
-        """Every dotted name it may read, in the order written."""
-        return tuple(dict.fromkeys(name for name in _names(self.tree) if name != "unset"))
-
-    def plain_keys(self) -> tuple[str, ...]:
-        """The keys it stands for where it is one key, or ``first`` of keys; else none."""
-        nodes = self.tree.args if _is_call(self.tree, "first") else [self.tree]  # type: ignore[attr-defined]
-        keys = [_key(node) for node in nodes]
-        return tuple(key for key in keys if key is not None) if all(keys) else ()
 
 
 @lru_cache(maxsize=4096)
@@ -119,7 +143,14 @@ def parsed(text: str) -> Expression:
         _check(tree)
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"not an expression of the checklist: {text!r} ({error})") from error
-    return Expression(text, tree)
+    names = tuple(dict.fromkeys(name for name in _names(tree) if name != "unset"))
+    return Expression(text, tree, names, _plain_keys(tree))
+
+
+def _plain_keys(tree: ast.expr) -> tuple[str, ...]:
+    nodes = tree.args if isinstance(tree, ast.Call) and _is_call(tree, "first") else [tree]
+    keys = [_key(node) for node in nodes]
+    return tuple(key for key in keys if key is not None) if all(keys) else ()
 
 
 def _is_call(node: ast.expr, name: str) -> bool:

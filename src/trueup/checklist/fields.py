@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -50,7 +50,7 @@ class Section(_Strict):
     fields: dict[str, FieldSpec]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fields:
     """All of fields.yaml."""
 
@@ -58,15 +58,12 @@ class Fields:
 
     def spec(self, name: str) -> FieldSpec:
         """The field of that name."""
-        return self.all()[name]
+        return self.all[name]
 
+    @cached_property
     def all(self) -> dict[str, FieldSpec]:
         """Every field in the order of the file."""
         return {name: spec for section in self.sections.values() for name, spec in section.fields.items()}
-
-    def section_of(self, name: str) -> str:
-        """Key of the section that holds the field."""
-        return next(key for key, section in self.sections.items() if name in section.fields)
 
 
 def yaml_of(name: str) -> Any:

@@ -101,7 +101,7 @@ def _conditions(rule: Rule, section: str, target: Configuration, reference: Conf
     if not broken:
         return
     where = " and ".join(f"the {name}" for name in broken) if reference is not None else ""
-    names = parsed(rule.each).names()
+    names = parsed(rule.each).names
     words = {name: ", ".join(f"{n} {side.values[n].value}" for n in names if n in side.values) for name, side in sides.items()}
     cells = {name: Cell(value=words[name]) if name in broken else Cell() for name in sides}
     yield _row(
@@ -206,12 +206,8 @@ def _severity(rule: Rule, target: Configuration, reference: Configuration) -> Se
 def _not_met(rule: Rule, target: Configuration, reference: Configuration) -> str:
     if not rule.recommended:
         return ""
-    missing = [
-        f"the {name} has {side.values[rule.field].value}"
-        for name, side in (("target", target), ("reference", reference))
-        if rule.field in side.values and applies(rule.when, side) and _holds(rule.recommended, side) is False
-    ]
-    return f"{rule.advice} ({' and '.join(missing)})" if missing else ""
+    sides = [side for side in (target, reference) if rule.field in side.values and applies(rule.when, side)]
+    return rule.advice if any(_holds(rule.recommended, side) is False for side in sides) else ""
 
 
 def _verify(rule: Rule) -> str:

@@ -111,7 +111,7 @@ def learning_rate(values: Mapping[str, Any], steps: npt.NDArray[np.int64]) -> Cu
     offset = int(values.get("warmup_offset", 0))
     total = int(values.get("decay_steps") or values.get("train_steps") or 0)
     step = steps.astype(np.float64)
-    done = np.clip((step + offset - warmup) / max(1, total - warmup), 0.0, 1.0) if total else np.zeros_like(step)
+    done = np.clip((step - warmup) / max(1, total - warmup), 0.0, 1.0) if total else np.zeros_like(step)
     rate = low + (peak - low) * _decay(kind, done, step, warmup, total, values)
     if kind == "inverse_sqrt":
         rate = np.maximum(low, peak * np.sqrt(max(1, warmup) / np.maximum(step, max(1, warmup))))

@@ -34,5 +34,5 @@ def document(text: str, path: str) -> Document:
 
 def known(settings: Mapping[str, Setting]) -> dict[str, Setting]:
     """Those of the variables some canonical field reads."""
-    keys = {name for text in dialects()["environment"].fields.values() for name in parsed(text).names()}
+    keys = {name for text in dialects()["environment"].fields.values() for name in parsed(text).names}
     return {key: setting for key, setting in settings.items() if key in keys}

@@ -20,10 +20,8 @@ def looks_like(text: str) -> bool:
     """Whether this is a script with a training command in it."""
     head = text.lstrip()[:200]
     shebang = head.startswith("#!") and any(shell in head.splitlines()[0] for shell in ("bash", "/sh", "zsh"))
-    return shebang or any(
-        line.split("#")[0].strip().startswith(("torchrun ", "deepspeed ", "python ", "--num-layers", "--", "msrun ", "bash "))
-        for line in text.splitlines()
-    ) and "--" in text  # fmt: skip
+    begun = (line.strip().partition(" ")[0].rpartition("/")[2] for line in text.splitlines())
+    return shebang or any(word in _STARTERS for word in begun) and " --" in text
 
 
 def documents(text: str, path: str) -> list[Document]:

@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from trueup.checklist.expression import NOTHING, Unset, parsed
+from trueup.errors import ConfigError
+
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)$", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?]")
 _BRACED = re.compile(r"(#?)([A-Za-z_]\w*|[0-9@*]+)(\[[@*0-9]+\])?(?:(:?[-=+?])(.*))?$", re.DOTALL)
@@ -71,7 +74,7 @@ def statements(text: str, first_line: int = 1) -> list[Statement]:
 def _words(text: str, line: int) -> Iterator[tuple[str, int, bool]]:
     """Raw words with their lines; an empty one ends a statement."""
     index, word, start = 0, "", line
-    test = 0
+    inside_test = False
     while index < len(text):
         character = text[index]
         if character == "\\" and text[index + 1 : index + 2] in ("\n", "\r"):
@@ -84,11 +87,11 @@ def _words(text: str, line: int) -> Iterator[tuple[str, int, bool]]:
         if character == "#" and not word:
             index = (text.find("\n", index) + len(text) + 1) % (len(text) + 1)
             continue
-        if character.isspace() or character in _ENDS and not test:
+        if character.isspace() or character in _ENDS and not (inside_test and character in "&|"):
             if word:
-                test += (word == "[[") - (word == "]]")
+                inside_test = word == "[[" or inside_test and word != "]]"
                 yield word, start, False
-            if character in _ENDS and not (test and character in "&|"):
+            if character in _ENDS:
                 yield "", line, True
             line += character == "\n"
             index += 1
@@ -241,26 +244,8 @@ def _arithmetic(text: str, variables: Variables, whole: str) -> str:
     filled = re.sub(r"[A-Za-z_]\w*", lambda match: _looked_up(match.group(), variables), filled)
     if not _ARITHMETIC.match(filled) or "**" in filled:
         return whole
-    from trueup.checklist.expression import parsed
-    from trueup.errors import ConfigError
-
     try:
-        return str(parsed(filled.replace("/", "//")).evaluate(_Nothing()))
-    except ConfigError:
+        return str(parsed(filled.replace("/", "//")).evaluate(NOTHING))
+    except (ConfigError, Unset):
         return whole
 
-
-class _Nothing:
-    """The scope of arithmetic whose variables are put in already."""
-
-    def value(self, name: str) -> object:
-        raise ValueError(name)
-
-    def given(self, name: str) -> bool:
-        return False
-
-    def mark(self) -> int:
-        return 0
-
-    def back(self, mark: int) -> None:
-        return
