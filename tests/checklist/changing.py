@@ -37,7 +37,9 @@ def changes_nothing(key: str, value: Any, side: Configuration) -> str:
         return "sequence parallelism does nothing at tp 1"
     if last == "capacity_factor" and value < 0:
         return "dropless whatever the negative number"
-    if last == "use_sliding_window" and ("sliding_window" not in values or values["sliding_window"] in (0, 32768)):
+    if last == "use_sliding_window" and (
+        "sliding_window" not in values or values["sliding_window"] in (0, 32768)
+    ):
         return "there is no window shorter than a sequence"
     if last in ("multiple_of", "make_vocab_size_divisible_by"):
         return "rounding up to it gives the same size"

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from trueup.checklist.configuration import Configuration, configured
+from trueup.checklist.dialect import Origin
 from trueup.checklist.fields import fields
 from trueup.checklist.judging import Row, Status, judged
 from trueup.checklist.readers import read_side
@@ -30,7 +31,11 @@ class Checklist:
     def outcome(self) -> str:
         """``agree``, ``differ`` or ``undecided``; of one side: whether it meets the recommendations."""
         if self.reference is None:
-            return "differ" if any(r.status is Status.BROKEN and r.severity != "note" for r in self.rows) else "agree"
+            return (
+                "differ"
+                if any(r.status is Status.BROKEN and r.severity != "note" for r in self.rows)
+                else "agree"
+            )
         if any(row.matters for row in self.rows) or self.schedules.same is False:
             return "differ"
         return "undecided" if self.undecided else "agree"
@@ -58,8 +63,6 @@ class Checklist:
 
 def _stated(row: Row) -> bool:
     """Whether a person set the field on the side that has it."""
-    from trueup.checklist.dialect import Origin
-
     cells = [cell for cell in (row.target, row.reference) if cell is not None]
     return row.status is Status.NOT_COMPARABLE or any(c.origin in (Origin.SET, Origin.DERIVED) for c in cells)
 
@@ -100,7 +103,9 @@ def compared(
     rows = [
         row
         for row in judged(left, right)
-        if (not only or row.section in only or row.key in only) and row.section not in ignore and row.key not in ignore
+        if (not only or row.section in only or row.key in only)
+        and row.section not in ignore
+        and row.key not in ignore
     ]
     sides = {"target": left} if right is None else {"target": left, "reference": right}
     verdicts = {name: judge_versions(versions_of(side)) for name, side in sides.items()}
@@ -117,4 +122,6 @@ def _check_names(names: Collection[str]) -> None:
     keys = {rule.key for file in rules().values() for rule in file}
     for name in names:
         if name not in SECTIONS and name not in keys and name not in fields().all:
-            raise ConfigError(f"{name!r} is neither a section ({', '.join(SECTIONS)}) nor a field; docs/check.md lists the fields")
+            raise ConfigError(
+                f"{name!r} is neither a section ({', '.join(SECTIONS)}) nor a field (listed in docs/check.md)"
+            )

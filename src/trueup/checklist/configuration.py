@@ -98,9 +98,7 @@ def configured(documents: Iterable[Document]) -> Configuration:
     notes = [note for translation in translations for note in translation.document.notes]
     values = _merged(translations, notes)
     _derive(values)
-    unreadable = {
-        name: why for t in translations for name, why in t.unreadable.items() if name not in values
-    }
+    unreadable = {name: why for t in translations for name, why in t.unreadable.items() if name not in values}
     return Configuration(
         translations=translations, values=values, unreadable=unreadable, notes=tuple(dict.fromkeys(notes))
     )
@@ -119,10 +117,8 @@ def _merged(translations: Iterable[Translation], notes: list[str]) -> dict[str, 
 
 
 def _conflict(name: str, first: Value, second: Value) -> str:
-    return (
-        f"{name}: {_where(first.settings)} says {first.value}, {_where(second.settings)} says {second.value}; "
-        "the first stands"
-    )
+    said = [f"{_where(value.settings)} says {value.value}" for value in (first, second)]
+    return f"{name}: {', '.join(said)}; the first stands"
 
 
 def _where(settings: tuple[Setting, ...]) -> str:

@@ -51,7 +51,7 @@ class Dialect(BaseModel):
     leaves: bool = False
     """keys are also known by their last part alone, as in plain and Lightning files"""
     roots: dict[str, list[str]] = Field(default_factory=dict)
-    """short names of the mappings keys lie in, each with the places it is looked for: ``m: [model.model_config]``"""
+    """short names of the mappings keys lie in, with where they are looked for: ``m: [model.model_config]``"""
     defaults: dict[str, str | int | float | bool] = Field(default_factory=dict)
     """what the framework takes for a key nobody sets, as expressions"""
     fields: dict[str, str] = Field(default_factory=dict)
@@ -59,7 +59,7 @@ class Dialect(BaseModel):
     fixed: dict[str, str] = Field(default_factory=dict)
     """why a field whose expression reads no key has its value"""
     write: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
-    """field -> canonical value (or ``*``) -> keys to set; ``$`` stands for the value, null takes a key away"""
+    """field -> canonical value (or ``*``) -> keys to set; ``$`` is the value, null takes a key away"""
     prepare: dict[str, Any] = Field(default_factory=dict)
     """keys of the dialect beside canonical fields that a first reproduction wants"""
     unread: str = ""
@@ -101,7 +101,9 @@ def dialects() -> dict[str, Dialect]:
             raise ConfigError(f"checklist/dialects/{source.name}: {error}") from error
         named = [*dialect.fields, *dialect.not_configurable, *dialect.fixed, *dialect.write]
         if wrong := [name for name in named if name not in known]:
-            raise ConfigError(f"checklist/dialects/{source.name}: no such canonical field: {', '.join(wrong)}")
+            raise ConfigError(
+                f"checklist/dialects/{source.name}: no such canonical field: {', '.join(wrong)}"
+            )
         for text in (*dialect.defaults.values(), *dialect.fields.values()):
             parsed(str(text))
         if not dialect.fields:
@@ -151,7 +153,7 @@ class _Reading:
         return None
 
     def _default(self, name: str) -> Any:
-        """What the framework takes; the settings it reads for that are not the person's choice of this key."""
+        """What the framework takes; settings it reads for that are not a choice of this key."""
         kept = list(self.read)
         self.resolving.add(name)
         try:
@@ -231,13 +233,22 @@ def _leaves(document: Document) -> dict[str, Setting]:
 
 
 def writes(dialect: Dialect, document: Document, name: str, value: Any) -> dict[str, Any] | None:
-    """Keys to set (None takes one away) so that the field has this value; None where it cannot be set there."""
+    """Keys to set (None takes one away) so that the field has this value; None where that cannot be."""
     if name in dialect.write:
         table = dialect.write[name]
         chosen = table.get(_spelled(value), table.get("*"))
-        return None if chosen is None else {k: value if v == "$" else v for k, v in chosen.items()}
+        return None if chosen is None else {key: _filled(text, value) for key, text in chosen.items()}
     keys = _there(dialect, document, name)
     return {keys[0]: value} if keys else None
+
+
+def _filled(template: Any, value: Any) -> Any:
+    """The template with the value in the place of ``$``."""
+    if isinstance(template, dict):
+        return {key: _filled(text, value) for key, text in template.items()}
+    if template == "$":
+        return value
+    return template.replace("$", str(value)) if isinstance(template, str) else template
 
 
 def how_to_set(dialect: Dialect, document: Document, name: str) -> str:
@@ -270,4 +281,3 @@ def elements(key: str) -> tuple[str, int | None]:
     """A key and the element of its list that is meant: ``("optimizer.betas", 1)``."""
     found = _INDEXED.match(key)
     return (found.group(1), int(found.group(2))) if found else (key, None)
-

@@ -26,8 +26,7 @@ def to_json(checklist: Checklist) -> dict[str, Any]:
         "reference": None if checklist.reference is None else _side(checklist.reference),
         "counts": dict(Counter(row.status.value for row in checklist.rows)),
         "sections": {key: section.title for key, section in fields().sections.items()},
-        "rows": [_row(row) for row in checklist.rows],
-        "undecided": [row.key for row in checklist.undecided],
+        "rows": [_row(row, is_open=row in checklist.undecided) for row in checklist.rows],
         "schedules": _schedules(checklist),
         "versions": {
             name: {"together": verdict.together, "sentence": verdict.sentence}
@@ -43,24 +42,24 @@ def headline(checklist: Checklist) -> str:
         unmet = [row for row in checklist.rows if row.status is Status.BROKEN and row.severity != "note"]
         if not unmet:
             return "Everything recommended for a comparison is kept, as far as this configuration says."
-        return f"{_count(len(unmet), 'recommendation')} for a comparison {'is' if len(unmet) == 1 else 'are'} not kept."
+        return f"{_count(len(unmet), 'recommendation')} for a comparison {_verb(len(unmet), 'is', 'are')} not kept."
     rows = [row for row in checklist.rows if row.matters]
     errors = sum(row.severity == "error" for row in rows)
+    if errors:
+        verbs = _verb(errors, "differs that makes", "differ that make")
+        more = f", {len(rows) - errors} more that may change the numbers" if len(rows) > errors else ""
+        return f"{_count(errors, 'setting')} {verbs} another training{more}."
     if rows:
-        parts = [
-            f"{_count(errors, 'setting')} {'differs' if errors == 1 else 'differ'} that {'makes' if errors == 1 else 'make'} another training"
-            if errors
-            else "",
-            f"{len(rows) - errors} more that may change the numbers" if errors and len(rows) > errors else "",
-            f"{_count(len(rows), 'setting')} may change the numbers" if not errors else "",
-        ]
-        return ", ".join(part for part in parts if part) + "."
+        return f"{_count(len(rows), 'setting')} {_verb(len(rows), 'differs', 'differ')} and may change the numbers."
     if checklist.schedules.same is False:
         return "The settings agree one by one, but not the learning rates they lead to."
     if checklist.undecided:
-        number = len(checklist.undecided)
-        return f"Nothing differs, but {_count(number, 'setting')} could not be compared."
+        return f"Nothing differs, but {_count(len(checklist.undecided), 'setting')} could not be compared."
     return "The configurations describe the same training."
+
+
+def _verb(number: int, singular: str, plural: str) -> str:
+    return singular if number == 1 else plural
 
 
 def _count(number: int, noun: str) -> str:
@@ -87,7 +86,7 @@ def _side(side: Configuration) -> dict[str, Any]:
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: Row, *, is_open: bool) -> dict[str, Any]:
     return {
         "key": row.key,
         "section": row.section,
@@ -95,12 +94,13 @@ def _row(row: Row) -> dict[str, Any]:
         "status": row.status.value,
         "severity": row.severity,
         "matters": row.matters,
+        "open": is_open,
         "target": _cell(row.target),
         "reference": None if row.reference is None else _cell(row.reference),
         "reason": row.reason,
         "why": row.why,
         "advice": row.advice,
-        "sources": [f"accuracy guide, {source}" for source in row.sources],
+        "sources": list(row.sources),
     }
 
 

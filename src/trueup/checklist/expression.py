@@ -105,10 +105,10 @@ NOTHING: Scope = _Nothing()
 class Expression:
     """One parsed expression.
 
-    Beside Python's operators it knows ``first(a, b)`` (the first key a person set, else the first that has a value),
-    ``given(a)`` (a person set it), ``known(a)`` (it has a value), ``key("a.b-c")`` (a key that is no identifier),
-    ``unset`` (no value), ``translate(a, {...})``, ``round_up(a, multiple)``, ``lower``, ``ceil``, ``starts``,
-    ``contains``, ``leading_zeros`` and the arithmetic of ``int float str len min max abs round``.
+    Beside Python's operators it knows ``first(a, b)`` (the first key a person set, else the first that has a
+    value), ``given(a)`` (a person set it), ``known(a)`` (it has a value), ``key("a.b-c")`` (a key that is no
+    identifier), ``unset`` (no value), ``translate(a, {...})``, ``round_up(a, multiple)``, ``lower``, ``ceil``,
+    ``starts``, ``contains``, ``leading_zeros`` and the arithmetic of ``int float str len min max abs round``.
     """
 
     text: str
@@ -187,13 +187,26 @@ def _names(node: ast.AST) -> list[str]:
 def _check(node: ast.AST) -> None:
     """Only what ``_evaluate`` knows."""
     if isinstance(node, ast.Call):
-        if not isinstance(node.func, ast.Name) or node.func.id not in _FUNCTIONS.keys() | _LAZY or node.keywords:
+        if (
+            not isinstance(node.func, ast.Name)
+            or node.func.id not in _FUNCTIONS.keys() | _LAZY
+            or node.keywords
+        ):
             raise ValueError(f"no such function: {ast.unparse(node)}")
         for argument in node.args:
             _check(argument)
         return
     known = (
-        *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare),
+        *(
+            ast.Name,
+            ast.Attribute,
+            ast.Subscript,
+            ast.Constant,
+            ast.BinOp,
+            ast.BoolOp,
+            ast.UnaryOp,
+            ast.Compare,
+        ),
         *(ast.IfExp, ast.List, ast.Tuple, ast.Dict, ast.Load, ast.And, ast.Or, ast.Not, ast.USub),
         *_BINARY,
         *_COMPARE,

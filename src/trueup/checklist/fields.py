@@ -23,7 +23,16 @@ _DTYPES = {
     "float8": "fp8 float8 e4m3 hybrid",
 }
 _DTYPE_OF = {word: name for name, words in _DTYPES.items() for word in words.split()}
-_TRUTH = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+_TRUTH = {
+    "true": True,
+    "on": True,
+    "yes": True,
+    "1": True,
+    "false": False,
+    "off": False,
+    "no": False,
+    "0": False,
+}
 
 
 class _Strict(BaseModel):
@@ -76,7 +85,9 @@ def yaml_of(name: str) -> Any:
 
     source = files("trueup.checklist") / name
     try:
-        return yaml.load(source.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return yaml.load(
+            source.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        )
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: {error}") from error
 

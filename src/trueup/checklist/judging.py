@@ -65,7 +65,12 @@ class Row:
 
 def judged(target: Configuration, reference: Configuration | None) -> list[Row]:
     """Every row, in the order of the sections. A field no side speaks of has none."""
-    return [row for section, file in rules().items() for rule in file for row in _rows(rule, section, target, reference)]
+    return [
+        row
+        for section, file in rules().items()
+        for rule in file
+        for row in _rows(rule, section, target, reference)
+    ]
 
 
 def _rows(rule: Rule, section: str, target: Configuration, reference: Configuration | None) -> Iterator[Row]:
@@ -95,14 +100,21 @@ def _holds(condition: str, scope: Configuration) -> bool | None:
         return None
 
 
-def _conditions(rule: Rule, section: str, target: Configuration, reference: Configuration | None) -> Iterator[Row]:
+def _conditions(
+    rule: Rule, section: str, target: Configuration, reference: Configuration | None
+) -> Iterator[Row]:
     sides = {"target": target} if reference is None else {"target": target, "reference": reference}
-    broken = [name for name, side in sides.items() if applies(rule.when, side) and _holds(rule.each, side) is False]
+    broken = [
+        name for name, side in sides.items() if applies(rule.when, side) and _holds(rule.each, side) is False
+    ]
     if not broken:
         return
     where = " and ".join(f"the {name}" for name in broken) if reference is not None else ""
     names = parsed(rule.each).names
-    words = {name: ", ".join(f"{n} {side.values[n].value}" for n in names if n in side.values) for name, side in sides.items()}
+    words = {
+        name: ", ".join(f"{n} {side.values[n].value}" for n in names if n in side.values)
+        for name, side in sides.items()
+    }
     cells = {name: Cell(value=words[name]) if name in broken else Cell() for name in sides}
     yield _row(
         rule,
@@ -123,10 +135,23 @@ def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
             cell = _cell(rule, side)
             yield _row(rule, section, Status.NOT_COMPARABLE, target=cell, reason=side.unreadable[rule.field])
         elif reason := side.not_configurable(rule.field):
-            yield _row(rule, section, Status.NOT_CONFIGURABLE, target=_cell(rule, side), reason=reason, advice=_verify(rule))
+            yield _row(
+                rule,
+                section,
+                Status.NOT_CONFIGURABLE,
+                target=_cell(rule, side),
+                reason=reason,
+                advice=_verify(rule),
+            )
         return
     met = _holds(rule.recommended, side) if rule.recommended else None
-    status = Status.BROKEN if met is False else Status.DEFAULT if value.origin is Origin.DEFAULT else Status.ALIGNED
+    status = (
+        Status.BROKEN
+        if met is False
+        else Status.DEFAULT
+        if value.origin is Origin.DEFAULT
+        else Status.ALIGNED
+    )
     yield _row(
         rule,
         section,
@@ -155,27 +180,45 @@ def _compared(rule: Rule, section: str, target: Configuration, reference: Config
         yield _one_sided(rule, section, severity, target, reference)
         return
     left, right = _effective(rule, target, values[0]), _effective(rule, reference, values[1])
-    equal = same(left, right) or rule.field == "data_files" and _file_names(left) == _file_names(right)
-    defaults = [_default_words(name, v) for name, v in (("target", values[0]), ("reference", values[1])) if v.origin is Origin.DEFAULT]
+    equal = same(left, right) or (rule.field == "data_files" and _file_names(left) == _file_names(right))
+    defaults = [
+        _default_words(name, v)
+        for name, v in (("target", values[0]), ("reference", values[1]))
+        if v.origin is Origin.DEFAULT
+    ]
     status = Status.DIFFERENT if not equal else Status.DEFAULT if defaults else Status.ALIGNED
     reason = "; ".join(defaults)
     if equal and not same(values[0].value, values[1].value):
         reason = "the same in effect" + (f"; {reason}" if reason else "")
-    yield _row(rule, section, status, severity, *cells, reason=reason, advice=_not_met(rule, target, reference))
+    yield _row(
+        rule, section, status, severity, *cells, reason=reason, advice=_not_met(rule, target, reference)
+    )
 
 
 def _file_names(value: Any) -> list[str]:
-    return [str(item).rstrip("/").rpartition("/")[2] for item in value] if isinstance(value, list) else [str(value)]
+    return (
+        [str(item).rstrip("/").rpartition("/")[2] for item in value]
+        if isinstance(value, list)
+        else [str(value)]
+    )
 
 
-def _one_sided(rule: Rule, section: str, severity: Severity, target: Configuration, reference: Configuration) -> Row:
+def _one_sided(
+    rule: Rule, section: str, severity: Severity, target: Configuration, reference: Configuration
+) -> Row:
     """A field one side says nothing of: it cannot, or it did not."""
     silent, name = (target, "target") if rule.field not in target.values else (reference, "reference")
     cells = _cell(rule, target), _cell(rule, reference)
     reason = silent.not_configurable(rule.field)
     if reason:
         return _row(
-            rule, section, Status.NOT_CONFIGURABLE, severity, *cells, reason=f"{name}: {reason}", advice=_verify(rule)
+            rule,
+            section,
+            Status.NOT_CONFIGURABLE,
+            severity,
+            *cells,
+            reason=f"{name}: {reason}",
+            advice=_verify(rule),
         )
     return _row(
         rule,
@@ -198,7 +241,9 @@ def _effective(rule: Rule, side: Configuration, value: Value) -> Any:
 
 
 def _severity(rule: Rule, target: Configuration, reference: Configuration) -> Severity:
-    frameworks = [side.values["framework"].value for side in (target, reference) if "framework" in side.values]
+    frameworks = [
+        side.values["framework"].value for side in (target, reference) if "framework" in side.values
+    ]
     crossing = len(frameworks) == 2 and frameworks[0] != frameworks[1]
     return rule.across if crossing and rule.across else rule.severity
 

@@ -44,8 +44,8 @@ class Rule(BaseModel):
     """what is compared in place of the field's value: an expression over one side"""
     recommended: str = ""
     """what should hold on a side whose runs are compared"""
-    reproduce: Any = None
-    """the value of a first, reduced reproduction"""
+    reproduce: str = ""
+    """the value of a first, reduced reproduction: an expression over the side"""
     verify: str = ""
     """what to look at where a side cannot configure the field"""
 
@@ -72,7 +72,7 @@ class Rule(BaseModel):
             raise ValueError("one of `field`, `each`, `by_hand` is wanted, and a `name` without `field`")
         if self.field and self.field not in fields().all:
             raise ValueError(f"no such canonical field: {self.field}")
-        for text in (self.when, self.compare, self.recommended, self.each):
+        for text in (self.when, self.compare, self.recommended, self.reproduce, self.each):
             if text:
                 parsed(text)
         return self

@@ -54,7 +54,11 @@ def schedules(target: Configuration, reference: Configuration | None) -> Schedul
     computed = [_schedule(side, steps, span or last) for side, span in zip(sides, spans, strict=True)]
     if len(computed) == 1:
         return Schedules(
-            target=computed[0], reference=None, learning_rate_gap=None, weight_decay_gap=None, first_step_apart=None
+            target=computed[0],
+            reference=None,
+            learning_rate_gap=None,
+            weight_decay_gap=None,
+            first_step_apart=None,
         )
     rates = computed[0].learning_rate, computed[1].learning_rate
     gap, first = _gap(*rates, steps)
@@ -68,7 +72,9 @@ def schedules(target: Configuration, reference: Configuration | None) -> Schedul
     )
 
 
-def _gap(left: Curve | None, right: Curve | None, steps: npt.NDArray[np.int64]) -> tuple[float | None, int | None]:
+def _gap(
+    left: Curve | None, right: Curve | None, steps: npt.NDArray[np.int64]
+) -> tuple[float | None, int | None]:
     if left is None or right is None:
         return None, None
     largest = max(float(np.abs(left).max()), float(np.abs(right).max()))
@@ -80,7 +86,9 @@ def _gap(left: Curve | None, right: Curve | None, steps: npt.NDArray[np.int64]) 
 
 
 def _span(side: Configuration) -> int | None:
-    return next((int(side.values[key].value) for key in ("train_steps", "decay_steps") if key in side.values), None)
+    return next(
+        (int(side.values[key].value) for key in ("train_steps", "decay_steps") if key in side.values), None
+    )
 
 
 def _schedule(side: Configuration, steps: npt.NDArray[np.int64], span: int) -> Schedule:
@@ -94,14 +102,16 @@ def _schedule(side: Configuration, steps: npt.NDArray[np.int64], span: int) -> S
     elif kind not in (*_NEEDS_SPAN, "constant"):
         missing = f"lr_schedule {kind}, which is not known here"
     rate = None if missing else learning_rate(values, steps)
-    return Schedule(steps=steps, learning_rate=rate, weight_decay=weight_decay(values, steps, span), missing=missing)
+    return Schedule(
+        steps=steps, learning_rate=rate, weight_decay=weight_decay(values, steps, span), missing=missing
+    )
 
 
 def learning_rate(values: Mapping[str, Any], steps: npt.NDArray[np.int64]) -> Curve:
     """The learning rate the optimizer uses at each step, counted from 0.
 
-    ``values`` are canonical fields: learning_rate, lr_schedule, min_lr, warmup_steps, warmup_init_lr, warmup_offset,
-    decay_steps, stable_decay_steps, stable_decay_style. Decay spans ``decay_steps`` less the warmup, as in
+    ``values`` are canonical fields: learning_rate, lr_schedule, min_lr, warmup_steps, warmup_init_lr,
+    warmup_offset, decay_steps, stable_decay_steps, stable_decay_style. Decay spans ``decay_steps`` less the warmup, as in
     Megatron-LM, transformers, MindFormers and torchtitan; beyond it the rate stays at ``min_lr``.
     """
     peak, low = float(values["learning_rate"]), float(values.get("min_lr", 0.0))

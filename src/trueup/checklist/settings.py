@@ -1,4 +1,4 @@
-"""What a reader takes from one file: keys of its dialect with their values and places, nothing interpreted."""
+"""What a reader takes from one file: keys with their values and places, nothing interpreted."""
 
 from __future__ import annotations
 

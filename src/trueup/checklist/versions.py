@@ -48,9 +48,13 @@ def judge_versions(stated: dict[str, str]) -> VersionVerdict | None:
     held = [row for row in rows if any(_alike(row[name], version) for name, version in stated.items())]
     known = all(any(_alike(row[name], version) for row in rows) for name, version in stated.items())
     if not known:
-        return VersionVerdict(together=None, sentence=f"{words}: not all of these are in the {as_of}; unknown, not wrong")
+        return VersionVerdict(
+            together=None, sentence=f"{words}: not all of these are in the {as_of}; unknown, not wrong"
+        )
     wanted = "; ".join(", ".join(f"{name} {row[name]}" for name in _FIELDS) for row in held[:2])
-    return VersionVerdict(together=False, sentence=f"{words}: not published as one set; the {as_of} has {wanted}")
+    return VersionVerdict(
+        together=False, sentence=f"{words}: not published as one set; the {as_of} has {wanted}"
+    )
 
 
 def _alike(left: object, right: object) -> bool:

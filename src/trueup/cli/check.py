@@ -21,8 +21,8 @@ def command(
         str | None,
         typer.Argument(
             metavar="TARGET",
-            help="Configuration of the run under question: a file, several joined by commas, a folder, a trace, or "
-            "a quoted command line.",
+            help="Configuration of the run under question: a file, several joined by commas, a folder, a trace, "
+            "or a quoted command line.",
             show_default=False,
         ),
     ] = None,
@@ -35,14 +35,16 @@ def command(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write checklist.html, .xlsx and .json into this folder.")
+        Path | None,
+        typer.Option("-o", "--output", help="Write checklist.html, .xlsx and .json into this folder."),
     ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="SECTION|FIELD", help="Look at these alone; may be repeated."),
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option("--ignore", metavar="SECTION|FIELD", help="Leave these out; may be repeated.")
+        list[str] | None,
+        typer.Option("--ignore", metavar="SECTION|FIELD", help="Leave these out; may be repeated."),
     ] = None,
     prepare: Annotated[
         bool,
@@ -67,17 +69,19 @@ def command(
 ) -> None:
     """Check that two training configurations describe the same training, before anything is dumped.
 
-    Reads Megatron-LM (command line, launch script, log, YAML, checkpoint), MindFormers (static graph and pynative),
-    Hugging Face (config.json, TrainingArguments, trainer_state.json), DeepSpeed, torchtitan, Lightning, plain YAML,
-    JSON and TOML, traces of trueup, and environments. Ends with 0 if they agree, 1 if they differ, 2 if that cannot
-    be decided.
+    Reads Megatron-LM (command line, launch script, log, YAML, checkpoint), MindFormers (static graph and
+    pynative), Hugging Face (config.json, TrainingArguments, trainer_state.json), DeepSpeed, torchtitan,
+    Lightning, plain YAML, JSON and TOML, traces of trueup, and environments. Ends with 0 if they agree, 1 if
+    they differ, 2 if that cannot be decided.
     """
     from trueup.checklist import check
 
     if target is None:
         raise ConfigError("TARGET is missing: trueup check TARGET_CONFIG REFERENCE_CONFIG")
     if prepare or expand:
-        _write_reduced(target, reference, output, prepare=prepare, expand=expand, as_json=as_json, quiet=quiet)
+        _write_reduced(
+            target, reference, output, prepare=prepare, expand=expand, as_json=as_json, quiet=quiet
+        )
         return
     checklist = check(
         [target], None if reference is None else [reference], only=_names(only), ignore=_names(ignore)

@@ -53,7 +53,11 @@ def place(cell: Mapping[str, Any] | None) -> str:
     if cell["places"]:
         words = f"{cell['keys'][0]} ({file_and_line(cell['places'][0])})"
         more = len(cell["places"]) - 1
-        return words + (f" and {more} more" if more else "") + (" (computed)" if cell["origin"] == "derived" else "")
+        return (
+            words
+            + (f" and {more} more" if more else "")
+            + (" (computed)" if cell["origin"] == "derived" else "")
+        )
     return str(cell["says"])
 
 
@@ -70,7 +74,12 @@ def ordered(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def telling(row: Mapping[str, Any]) -> bool:
-    """Whether a row belongs on the first screen: it differs, breaks a rule, or could not be compared and matters."""
+    """Whether a row belongs on the first screen: it differs, breaks a rule, or leaves the verdict open."""
     if row["status"] in ("different", "broken", "not_comparable"):
         return bool(row["severity"] != "note")
-    return bool(row["status"] == "not_set" and row["severity"] == "error")
+    return bool(row["open"])
+
+
+def sources(row: Mapping[str, Any]) -> str:
+    """The rows of the guide a demand comes from."""
+    return f"accuracy guide, {'; '.join(row['sources'])}"

@@ -20,7 +20,11 @@ KEY_WIDTH, VALUE_WIDTH = 24, 18
 
 
 def print_checklist(
-    document: Mapping[str, Any], console: Console, *, everything: bool = False, reports: Mapping[str, Path] | None = None
+    document: Mapping[str, Any],
+    console: Console,
+    *,
+    everything: bool = False,
+    reports: Mapping[str, Path] | None = None,
 ) -> None:
     """Print the screen of a check (the document of checklist.json); ``everything`` shows aligned rows too."""
     console.print(screen(document, everything=everything, reports=reports or {}))
@@ -50,7 +54,9 @@ def _sides(document: Mapping[str, Any]) -> Table:
     table.add_column(overflow="fold")
     for side in ("target", "reference"):
         for number, file in enumerate((document[side] or {}).get("documents", [])):
-            words = Text.assemble(plain(file["path"]), (f"  {file['title']}, {count(file['num_settings'], 'setting')}", "dim"))
+            words = Text.assemble(
+                plain(file["path"]), (f"  {file['title']}, {count(file['num_settings'], 'setting')}", "dim")
+            )
             table.add_row(side if number == 0 else "", words)
     return table
 
@@ -83,7 +89,9 @@ def _cells(row: Mapping[str, Any], document: Mapping[str, Any]) -> list[Renderab
 
 
 def _value(cell: Mapping[str, Any]) -> Text:
-    return Text.assemble(shown(cell["value"], longest=24), (" default" if cell["origin"] == "default" else "", "dim"))
+    return Text.assemble(
+        shown(cell["value"], longest=24), (" default" if cell["origin"] == "default" else "", "dim")
+    )
 
 
 def _note(row: Mapping[str, Any]) -> Text:
@@ -114,14 +122,25 @@ def _schedule_lines(document: Mapping[str, Any]) -> list[RenderableType]:
     if document["reference"] is None:
         return []
     if found["same"] is None:
-        missing = [f"{side}: {found[side]['missing']}" for side in ("target", "reference") if found[side]["missing"]]
+        missing = [
+            f"{side}: {found[side]['missing']}" for side in ("target", "reference") if found[side]["missing"]
+        ]
         words = f"learning rates cannot be computed ({'; '.join(missing)})" if missing else ""
     elif found["same"]:
         words = "the computed learning rates are the same at every step"
     else:
-        gap = f"{found['learning_rate_gap']:.1%}" if found["learning_rate_gap"] >= 1e-3 else f"{found['learning_rate_gap']:.1e}"
-        words = f"the computed learning rates part at step {found['first_step_apart']}, by up to {gap} of the peak"
-    return [Text(""), Padding(Text(words, style="" if found["same"] is False else "dim"), (0, 0, 0, 3))] if words else []
+        gap = (
+            f"{found['learning_rate_gap']:.1%}"
+            if found["learning_rate_gap"] >= 1e-3
+            else f"{found['learning_rate_gap']:.1e}"
+        )
+        step = found["first_step_apart"]
+        words = f"the computed learning rates part at step {step}, by up to {gap} of the peak"
+    return (
+        [Text(""), Padding(Text(words, style="" if found["same"] is False else "dim"), (0, 0, 0, 3))]
+        if words
+        else []
+    )
 
 
 def _closing(document: Mapping[str, Any], reports: Mapping[str, Path], everything: bool) -> Table:
@@ -129,8 +148,15 @@ def _closing(document: Mapping[str, Any], reports: Mapping[str, Path], everythin
     table.add_column(style="dim", width=10, no_wrap=True)
     table.add_column(overflow="fold")
     counts = document["counts"]
-    rest = [f"{counts[key]} {words}" for key, (_, words) in STATUS.items() if counts.get(key) and key != "different"]
-    table.add_row("rest" if counts.get("different") else "rows", Text(", ".join(rest), style="dim"))
+    rest = [
+        f"{counts[key]} {words}"
+        for key, (_, words) in STATUS.items()
+        if counts.get(key) and key != "different"
+    ]
+    table.add_row(
+        "rest" if counts.get("different") else "rows",
+        Text(", ".join(rest) + ("" if everything else "; all of them with --all"), style="dim"),
+    )
     for verdict in document["versions"].values():
         style = "red" if verdict["together"] is False else ""
         table.add_row("versions", Text(plain(verdict["sentence"]), style=style))
@@ -140,12 +166,15 @@ def _closing(document: Mapping[str, Any], reports: Mapping[str, Path], everythin
     if everything and document["unread"]:
         table.add_row("unread", Text(plain(", ".join(document["unread"])), style="dim"))
     elif document["unread"]:
-        table.add_row("unread", Text(f"{count(len(document['unread']), 'key')} that no rule speaks of, with --all", style="dim"))
+        table.add_row(
+            "unread", Text(f"{count(len(document['unread']), 'key')} that no rule speaks of", style="dim")
+        )
     for row in document["rows"]:
         if row["status"] == "by_hand":
-            table.add_row("by hand", Text.assemble(plain(row["reason"]), (f"  {row['advice']}" if row["advice"] else "", "cyan")))
+            table.add_row(
+                "by hand",
+                Text.assemble(plain(row["reason"]), (f"  {row['advice']}" if row["advice"] else "", "cyan")),
+            )
     if reports:
         table.add_row("report", Text(", ".join(plain(str(path)) for path in reports.values())))
-    if not everything:
-        table.add_row("", Text("every row: --all", style="dim"))
     return table

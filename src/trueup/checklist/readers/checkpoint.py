@@ -1,4 +1,4 @@
-"""The arguments a Megatron checkpoint carries, walked opcode by opcode: nothing is unpickled, no class is built."""
+"""The arguments in a Megatron checkpoint, walked opcode by opcode: nothing is unpickled, no class built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of a command line: flags of Megatron, TrainingArguments or torchtitan, launcher's options, variables before it."""
+"""Words of a command line: flags of Megatron, TrainingArguments or torchtitan, and variables before them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.\-]*(=.*)?$", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 _NEGATED = {"disable_bias_linear": "add_bias_linear", "no_rope_fusion": "apply_rope_fusion"}
 _KEPT_NO = frozenset({"no_load_optim", "no_load_rng", "no_save_optim", "no_save_rng", "no_load", "no_save"})
-_TRAINER = {"per_device_train_batch_size", "lr_scheduler_type", "max_grad_norm", "learning_rate", "model_name_or_path"}
+_TRAINER = {
+    "per_device_train_batch_size",
+    "lr_scheduler_type",
+    "max_grad_norm",
+    "learning_rate",
+    "model_name_or_path",
+}
 _TORCHTITAN = ("training.", "parallelism.", "optimizer.", "lr_scheduler.", "job.")
 
 Word = tuple[str, str]
@@ -53,16 +59,21 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]
     data = {key: setting.value for key, setting in settings.items()}
     script = next((w for w, _ in words if w.endswith(".py")), "")
     dialect = _dialect(settings)
-    found = [Document(dialect=dialect, path=path, settings=settings, data={"script": script, **data}, kind=kind)]
+    found = [
+        Document(dialect=dialect, path=path, settings=settings, data={"script": script, **data}, kind=kind)
+    ]
     if variables:
-        pairs = {w.partition("=")[0]: Setting(w.partition("=")[0], w.partition("=")[2], place) for w, place in variables}
+        pairs = {
+            w.partition("=")[0]: Setting(w.partition("=")[0], w.partition("=")[2], place)
+            for w, place in variables
+        }
         if known := environment.known(pairs):
             found.append(Document(dialect="environment", path=path, settings=known, kind="environment"))
     return found
 
 
 def flags(words: Sequence[Word]) -> dict[str, Setting]:
-    """Flags with their values, by the names a program gives them: ``--no-rope-fusion`` sets apply_rope_fusion."""
+    """Flags with their values, by the program's names: ``--no-rope-fusion`` sets apply_rope_fusion."""
     found: dict[str, Setting] = {}
     index = 0
     while index < len(words):

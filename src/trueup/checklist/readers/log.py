@@ -13,6 +13,7 @@ _BEGIN = re.compile(r"-{4,} arguments -{4,}")
 _END = re.compile(r"-{4,} end of arguments -{4,}")
 _LINE = re.compile(r"\s*([A-Za-z_]\w*)\s\.{2,}\s(.*)$")
 _TIMESTAMP = re.compile(r"^\s*(\[[^\]]*\]\s*)?(\d+:\s)?")
+_MEMBER = re.compile(r"[A-Z]\w*\.(\w+)$")
 _HEAD_LINES = 20_000
 
 
@@ -44,7 +45,9 @@ def document(lines: list[tuple[int, str]], path: str) -> Document:
     for number, line in lines:
         match = _LINE.match(_TIMESTAMP.sub("", line))
         if match:
-            settings[match.group(1)] = Setting(match.group(1), _value(match.group(2).strip()), f"{path}:{number}")
+            settings[match.group(1)] = Setting(
+                match.group(1), _value(match.group(2).strip()), f"{path}:{number}"
+            )
     data = {key: setting.value for key, setting in settings.items()}
     return Document(dialect="megatron", path=path, settings=settings, data=data, kind="log")
 
@@ -55,4 +58,5 @@ def _value(text: str) -> Any:
             return list(ast.literal_eval(text))
         except (ValueError, SyntaxError, TypeError):
             return text
-    return scalar(text)
+    member = _MEMBER.match(text)  # of an enumeration: AttnBackend.flash
+    return member.group(1) if member else scalar(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,9 +12,19 @@ from trueup.checklist.settings import Document, Setting, flat
 from trueup.errors import ConfigError
 
 _MEGATRON = {"num_layers", "hidden_size", "num_attention_heads"}
-_MEGATRON_OWN = {"tensor_model_parallel_size", "ffn_hidden_size", "lr_decay_style", "untie_embeddings_and_output_weights"}
+_MEGATRON_OWN = {
+    "tensor_model_parallel_size",
+    "ffn_hidden_size",
+    "lr_decay_style",
+    "untie_embeddings_and_output_weights",
+}
 _TRAINER = {"per_device_train_batch_size", "lr_scheduler_type", "adam_epsilon", "max_grad_norm", "optim"}
-_DEEPSPEED = {"train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer", "steps_per_print"}
+_DEEPSPEED = {
+    "train_micro_batch_size_per_gpu",
+    "zero_optimization",
+    "zero_allow_untested_optimizer",
+    "steps_per_print",
+}
 _LARGEST_MARKED = 400_000
 
 
@@ -37,7 +48,9 @@ def parse(text: str, path: str) -> tuple[Any, str]:
     try:
         return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), "yaml"
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: not a configuration that can be read: {problem or one_line(error)}") from error
+        raise ConfigError(
+            f"{path}: not a configuration that can be read: {problem or one_line(error)}"
+        ) from error
 
 
 def one_line(error: Exception) -> str:
@@ -46,14 +59,11 @@ def one_line(error: Exception) -> str:
 
 
 def _toml(text: str, path: str) -> Any:
-    try:
-        import tomllib
-    except ImportError:  # Python 3.10
-        from trueup._optional import require
+    from trueup._optional import require
 
-        tomllib = require("tomli", purpose="a TOML file on Python 3.10")
+    toml = require("tomli" if sys.version_info < (3, 11) else "tomllib", purpose="a TOML file")
     try:
-        return tomllib.loads(text)
+        return toml.loads(text)
     except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {one_line(error)}") from error
 
@@ -98,7 +108,10 @@ def _flavor(settings: dict[str, Setting], path: str) -> tuple[str, ...]:
     """The sizes of torchtitan's flavor, which its TOML names only."""
     from trueup.checklist.fields import yaml_of
 
-    name, flavor = (_value(settings, f"model.{key}", default) for key, default in (("name", "llama3"), ("flavor", "debugmodel")))
+    name, flavor = (
+        _value(settings, f"model.{key}", default)
+        for key, default in (("name", "llama3"), ("flavor", "debugmodel"))
+    )
     sizes = yaml_of("readers/flavors.yaml").get(name, {}).get(str(flavor))
     if sizes is None:
         return (f"{path}: the sizes of flavor {name}/{flavor} are in torchtitan's code and not known here",)
@@ -118,8 +131,17 @@ def dialect_of(data: Mapping[str, Any]) -> str:
 
 
 def _is_pynative(data: Mapping[str, Any]) -> bool:
-    sections = {"training_config", "parallel_config", "model_config", "dataset_config", "optimizer_config", "gpt_config"}
-    return "training_config" in data or len(sections & data.keys()) >= 2 and "model" not in data and "trainer" not in data
+    sections = {
+        "training_config",
+        "parallel_config",
+        "model_config",
+        "dataset_config",
+        "optimizer_config",
+        "gpt_config",
+    }
+    return "training_config" in data or (
+        len(sections & data.keys()) >= 2 and "model" not in data and "trainer" not in data
+    )
 
 
 def _is_mindformers(data: Mapping[str, Any]) -> bool:
@@ -129,12 +151,18 @@ def _is_mindformers(data: Mapping[str, Any]) -> bool:
 
 
 def _is_torchtitan(data: Mapping[str, Any]) -> bool:
-    return {"training", "model"} <= data.keys() and bool({"job", "parallelism", "activation_checkpoint", "lr_scheduler"} & data.keys()) and all(isinstance(data[key], Mapping) for key in ("training", "model"))
+    return (
+        {"training", "model"} <= data.keys()
+        and bool({"job", "parallelism", "activation_checkpoint", "lr_scheduler"} & data.keys())
+        and all(isinstance(data[key], Mapping) for key in ("training", "model"))
+    )
 
 
 def _is_lightning(data: Mapping[str, Any]) -> bool:
     trainer = data.get("trainer")
-    return isinstance(trainer, Mapping) and bool({"max_steps", "accelerator", "devices", "precision", "max_epochs", "strategy"} & trainer.keys())
+    return isinstance(trainer, Mapping) and bool(
+        {"max_steps", "accelerator", "devices", "precision", "max_epochs", "strategy"} & trainer.keys()
+    )
 
 
 def _is_hf_model(data: Mapping[str, Any]) -> bool:

@@ -10,7 +10,14 @@ from trueup.checklist.settings import Document
 from trueup.errors import ConfigError
 
 _LARGEST_BYTES = 64 << 20
-_NAMED = ("config.json", "training_args.json", "trainer_state.json", "ds_config.json", "deepspeed.json", "environment.txt")
+_NAMED = (
+    "config.json",
+    "training_args.json",
+    "trainer_state.json",
+    "ds_config.json",
+    "deepspeed.json",
+    "environment.txt",
+)
 _PICKLE = b"\x80"
 _ZIP = b"PK\x03\x04"
 
@@ -51,12 +58,16 @@ def _folder(folder: Path) -> list[Document]:
         return _file(found)
     known = [folder / name for name in _NAMED if (folder / name).is_file()]
     if not known:
-        known = sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml", ".toml", ".sh") and p.is_file())
+        known = sorted(
+            p for p in folder.iterdir() if p.suffix in (".yaml", ".yml", ".toml", ".sh") and p.is_file()
+        )
     if not known:
         raise ConfigError(f"{folder}: no configuration in this folder that is known; name the file")
     if len(known) > 1 and known[0].name not in _NAMED:
         names = ", ".join(path.name for path in known[:6])
-        raise ConfigError(f"{folder}: several configurations are in this folder ({names}); name the one that is meant")
+        raise ConfigError(
+            f"{folder}: several configurations are in this folder ({names}); name the one that is meant"
+        )
     return [document for path in known for document in _file(path)]
 
 

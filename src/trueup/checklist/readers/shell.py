@@ -11,8 +11,23 @@ from trueup.checklist.readers.shell_words import Statement, Variables, expanded,
 from trueup.checklist.settings import Document, Setting
 from trueup.errors import ConfigError
 
-_STARTERS = ("torchrun", "python", "python3", "deepspeed", "accelerate", "srun", "mpirun", "msrun", "eval", "exec", "bash", "sh")
-_SKIPPED = frozenset({"echo", "printf", "mkdir", "cd", "rm", "exit", "set", "source", ".", "sleep", "tee", "cat"})
+_STARTERS = (
+    "torchrun",
+    "python",
+    "python3",
+    "deepspeed",
+    "accelerate",
+    "srun",
+    "mpirun",
+    "msrun",
+    "eval",
+    "exec",
+    "bash",
+    "sh",
+)
+_SKIPPED = frozenset(
+    {"echo", "printf", "mkdir", "cd", "rm", "exit", "set", "source", ".", "sleep", "tee", "cat"}
+)
 _FEWEST_FLAGS = 3
 
 
@@ -21,7 +36,7 @@ def looks_like(text: str) -> bool:
     head = text.lstrip()[:200]
     shebang = head.startswith("#!") and any(shell in head.splitlines()[0] for shell in ("bash", "/sh", "zsh"))
     begun = (line.strip().partition(" ")[0].rpartition("/")[2] for line in text.splitlines())
-    return shebang or any(word in _STARTERS for word in begun) and " --" in text
+    return shebang or (any(word in _STARTERS for word in begun) and " --" in text)
 
 
 def documents(text: str, path: str) -> list[Document]:
@@ -34,7 +49,9 @@ def documents(text: str, path: str) -> list[Document]:
     run.all(statements(text))
     words = run.command or run.assembled()
     if not words:
-        raise ConfigError(f"{path}: no training command in this script; a line with flags such as --num-layers is wanted")
+        raise ConfigError(
+            f"{path}: no training command in this script; a line with flags such as --num-layers is wanted"
+        )
     found = command_line.from_words(words, path=path, kind="shell")
     notes = tuple(run.notes())
     first = found[0]
@@ -68,7 +85,7 @@ class _Run:
         """What a reader of the result must know."""
         if self.undecided:
             lines = ", ".join(map(str, self.undecided[:5]))
-            yield f"{self.path}: the branch at line {lines} depends on what only the running shell knows; it was left out"
+            yield f"{self.path}: left out, as only the running shell can decide it: the branch at line {lines}"
         if self.variables.missing:
             names = ", ".join(sorted(self.variables.missing)[:8])
             yield f"{self.path}: not set in this script, so left open: {names}"
@@ -78,7 +95,9 @@ class _Run:
         best: list[command_line.Word] = []
         for name in self.variables.texts:
             words = [(text, self._place(line)) for text, line in expanded(f"${name}", 0, self.variables)]
-            if sum(word.startswith("--") for word, _ in words) > max(_FEWEST_FLAGS, sum(w.startswith("--") for w, _ in best)):
+            if sum(word.startswith("--") for word, _ in words) > max(
+                _FEWEST_FLAGS, sum(w.startswith("--") for w, _ in best)
+            ):
                 best = words
         return best
 
@@ -118,12 +137,18 @@ class _Run:
             self._command(words[index:])
 
     def _command(self, raw: list[tuple[str, int]]) -> None:
-        words = [(text, self._place(line)) for word, at in raw for text, line in expanded(word, at, self.variables)]
+        words = [
+            (text, self._place(line)) for word, at in raw for text, line in expanded(word, at, self.variables)
+        ]
         num_flags = sum(word.startswith("--") for word, _ in words)
         starts = any(word.rpartition("/")[2] in _STARTERS for word, _ in words[:1]) or any(
             word.endswith(".py") for word, _ in words
         )
-        if starts and num_flags >= min(_FEWEST_FLAGS, 1) and num_flags > sum(w.startswith("--") for w, _ in self.command):
+        if (
+            starts
+            and num_flags >= min(_FEWEST_FLAGS, 1)
+            and num_flags > sum(w.startswith("--") for w, _ in self.command)
+        ):
             self.command = [part for word, place in words for part in _inner(word, place)]
 
     def _place(self, line: int) -> str:

@@ -45,7 +45,12 @@ class Variables:
             return None
         name, sign, value = match.groups()
         if value.startswith("(") and value.endswith(")"):
-            items = [part for statement in statements(value[1:-1], line) for raw in statement.words for part in expanded(*raw, self)]
+            items = [
+                part
+                for statement in statements(value[1:-1], line)
+                for raw in statement.words
+                for part in expanded(*raw, self)
+            ]
             before = self.arrays.get(name, []) if sign == "+=" else []
             self.arrays[name] = [*before, *items]
             self.texts.setdefault(name, ("", line))
@@ -87,9 +92,9 @@ def _words(text: str, line: int) -> Iterator[tuple[str, int, bool]]:
         if character == "#" and not word:
             index = (text.find("\n", index) + len(text) + 1) % (len(text) + 1)
             continue
-        if character.isspace() or character in _ENDS and not (inside_test and character in "&|"):
+        if character.isspace() or (character in _ENDS and not (inside_test and character in "&|")):
             if word:
-                inside_test = word == "[[" or inside_test and word != "]]"
+                inside_test = word == "[[" or (inside_test and word != "]]")
                 yield word, start, False
             if character in _ENDS:
                 yield "", line, True
@@ -116,7 +121,7 @@ def _taken(text: str, index: int, word: str) -> str:
     if character in '"`':
         return text[index : _closing_quote(text, index) + 1]
     opens = {"(": ")", "{": "}"}
-    if character in opens and (word.endswith("$") or character == "(" and word.endswith("=")):
+    if character in opens and (word.endswith("$") or (character == "(" and word.endswith("="))):
         return text[index : _closing(text, index, character, opens[character]) + 1]
     return character
 
@@ -155,7 +160,11 @@ def expanded(word: str, line: int, variables: Variables) -> list[Raw]:
         return list(variables.arrays[match.group(1)])
     origin = re.fullmatch(r"\$\{?(\w+)\}?", bare)
     if origin and origin.group(1) in variables.texts:
-        line = variables.texts[origin.group(1)][1] if " " in variables.texts[origin.group(1)][0] else line or variables.texts[origin.group(1)][1]
+        line = (
+            variables.texts[origin.group(1)][1]
+            if " " in variables.texts[origin.group(1)][0]
+            else line or variables.texts[origin.group(1)][1]
+        )
     text = expanded_text(word, variables)
     quoted = word[:1] in "\"'" and word[-1:] == word[:1]
     if quoted and " --" not in f" {text}":
@@ -170,7 +179,7 @@ def _split(text: str) -> list[str]:
 
 
 def expanded_text(word: str, variables: Variables) -> str:
-    """A raw word as one text: quotes taken off, variables put in; what cannot be known stays as ``${NAME}``."""
+    """A raw word as one text: quotes off, variables put in; what cannot be known stays as ``${NAME}``."""
     result, index = "", 0
     quote = ""
     while index < len(word):
@@ -233,7 +242,7 @@ def _braced(inside: str, variables: Variables) -> str:
         return items[int(index[1:-1])][0] if int(index[1:-1]) < len(items) else ""
     if sign and sign.endswith("+"):
         return expanded_text(other, variables) if known else ""
-    if sign and (not known or sign.startswith(":") and not _looked_up(name, variables)):
+    if sign and (not known or (sign.startswith(":") and not _looked_up(name, variables))):
         return expanded_text(other, variables)
     return _looked_up(name, variables)
 
@@ -248,4 +257,3 @@ def _arithmetic(text: str, variables: Variables, whole: str) -> str:
         return str(parsed(filled.replace("/", "//")).evaluate(NOTHING))
     except (ConfigError, Unset):
         return whole
-

@@ -1,4 +1,4 @@
-"""A trace of trueup as a configuration: what its manifest, its first rank and its first step say of the run."""
+"""A trace of trueup as a configuration: what manifest, first rank and first step say of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from trueup.errors import ConfigError
 from trueup.store import layout
 
 _FACTS = frozenset(
-    "framework framework_version python_version cuda deterministic_algorithms seed allow_tf32 world_size".split()
+    {
+        *("framework", "framework_version", "python_version", "cuda", "world_size"),
+        *("deterministic_algorithms", "seed", "allow_tf32"),
+    }
 )
 
 
@@ -41,7 +44,9 @@ def documents(folder: Path) -> list[Document]:
     for name, model in (rank.get("configuration") or {}).items():
         if isinstance(model, Mapping) and model:
             where = f"{place} (configuration of {name or 'the model'})"
-            found.append(mappings.from_data(model, dialect=mappings.dialect_of(model), path=where, kind="trace"))
+            found.append(
+                mappings.from_data(model, dialect=mappings.dialect_of(model), path=where, kind="trace")
+            )
     return found
 
 
@@ -60,8 +65,14 @@ def _optimizer(rank: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     groups = [group for group in found[0].get("groups", []) if isinstance(group, Mapping)]
     decaying = [group for group in groups if group.get("weight_decay")]
-    undecayed = sum(int(g.get("num_params") or 0) for g in groups if not g.get("weight_decay")) if decaying else 0
-    return {"name": found[0].get("class"), "group": dict((decaying or groups or [{}])[0]), "undecayed": undecayed}
+    undecayed = (
+        sum(int(g.get("num_params") or 0) for g in groups if not g.get("weight_decay")) if decaying else 0
+    )
+    return {
+        "name": found[0].get("class"),
+        "group": dict((decaying or groups or [{}])[0]),
+        "undecayed": undecayed,
+    }
 
 
 def _scalars(folder: Path) -> dict[str, Any]:
