@@ -237,7 +237,11 @@ def writes(dialect: Dialect, document: Document, name: str, value: Any) -> dict[
     if name in dialect.write:
         table = dialect.write[name]
         chosen = table.get(_spelled(value), table.get("*"))
-        return None if chosen is None else {key: _filled(text, value) for key, text in chosen.items()}
+        if chosen is None:
+            return None
+        ways = [key for key, text in chosen.items() if text == "$"]
+        used = [key for key in ways if key in document.settings] or ways
+        return {key: _filled(text, value) for key, text in chosen.items() if key not in ways or key in used}
     keys = _there(dialect, document, name)
     return {keys[0]: value} if keys else None
 

@@ -42,7 +42,8 @@ def headline(checklist: Checklist) -> str:
         unmet = [row for row in checklist.rows if row.status is Status.BROKEN and row.severity != "note"]
         if not unmet:
             return "Everything recommended for a comparison is kept, as far as this configuration says."
-        return f"{_count(len(unmet), 'recommendation')} for a comparison {_verb(len(unmet), 'is', 'are')} not kept."
+        verb = _verb(len(unmet), "is", "are")
+        return f"{_count(len(unmet), 'recommendation')} for a comparison {verb} not kept."
     rows = [row for row in checklist.rows if row.matters]
     errors = sum(row.severity == "error" for row in rows)
     if errors:
@@ -50,7 +51,8 @@ def headline(checklist: Checklist) -> str:
         more = f", {len(rows) - errors} more that may change the numbers" if len(rows) > errors else ""
         return f"{_count(errors, 'setting')} {verbs} another training{more}."
     if rows:
-        return f"{_count(len(rows), 'setting')} {_verb(len(rows), 'differs', 'differ')} and may change the numbers."
+        verb = _verb(len(rows), "differs", "differ")
+        return f"{_count(len(rows), 'setting')} {verb} and may change the numbers."
     if checklist.schedules.same is False:
         return "The settings agree one by one, but not the learning rates they lead to."
     if checklist.undecided:

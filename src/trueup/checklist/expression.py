@@ -107,8 +107,8 @@ class Expression:
 
     Beside Python's operators it knows ``first(a, b)`` (the first key a person set, else the first that has a
     value), ``given(a)`` (a person set it), ``known(a)`` (it has a value), ``key("a.b-c")`` (a key that is no
-    identifier), ``unset`` (no value), ``translate(a, {...})``, ``round_up(a, multiple)``, ``lower``, ``ceil``,
-    ``starts``, ``contains``, ``leading_zeros`` and the arithmetic of ``int float str len min max abs round``.
+    identifier), ``unset`` (no value), ``translate(a, {...})``, ``round_up(a, multiple)``, ``leading_zeros(a)``,
+    ``lower``, ``starts``, ``contains`` and the arithmetic of ``int float str len min max abs round ceil``.
     """
 
     text: str

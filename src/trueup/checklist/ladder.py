@@ -1,4 +1,4 @@
-"""From the reduced configuration back to the whole job, one feature a rung: the first that disagrees names it."""
+"""From the reduced configuration back to the whole job, one feature a rung."""
 
 from __future__ import annotations
 

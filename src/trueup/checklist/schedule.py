@@ -111,8 +111,8 @@ def learning_rate(values: Mapping[str, Any], steps: npt.NDArray[np.int64]) -> Cu
     """The learning rate the optimizer uses at each step, counted from 0.
 
     ``values`` are canonical fields: learning_rate, lr_schedule, min_lr, warmup_steps, warmup_init_lr,
-    warmup_offset, decay_steps, stable_decay_steps, stable_decay_style. Decay spans ``decay_steps`` less the warmup, as in
-    Megatron-LM, transformers, MindFormers and torchtitan; beyond it the rate stays at ``min_lr``.
+    warmup_offset, decay_steps, stable_decay_steps, stable_decay_style. Decay spans ``decay_steps`` less the
+    warmup, as in Megatron-LM, transformers, MindFormers and torchtitan; beyond it stays ``min_lr``.
     """
     peak, low = float(values["learning_rate"]), float(values.get("min_lr", 0.0))
     kind = str(values["lr_schedule"])

@@ -21,8 +21,8 @@ def command(
         str | None,
         typer.Argument(
             metavar="TARGET",
-            help="Configuration of the run under question: a file, several joined by commas, a folder, a trace, "
-            "or a quoted command line.",
+            help="Configuration of the run under question: a file, several joined by commas, a folder, "
+            "a trace, or a quoted command line.",
             show_default=False,
         ),
     ] = None,

@@ -161,8 +161,8 @@ def _schedule_words(document: Mapping[str, Any]) -> str:
     if found["same"]:
         return "What the optimizer uses at every step, computed from both configurations: the same."
     return (
-        "What the optimizer uses at every step, computed from both configurations. The learning rates part at "
-        f"step {found['first_step_apart']}, by up to {found['learning_rate_gap']:.2%} of the peak."
+        "What the optimizer uses at every step, computed from both configurations. The learning rates part "
+        f"at step {found['first_step_apart']}, by up to {found['learning_rate_gap']:.2%} of the peak."
     )
 
 

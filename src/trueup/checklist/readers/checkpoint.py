@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickletools
 import zipfile
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from trueup.checklist.settings import Document, Setting
 from trueup.errors import ConfigError
 
 _LARGEST_PICKLE = 256 << 20
+_MOST_PICKLES = 8
 _LATEST = "latest_checkpointed_iteration.txt"
 
 
@@ -34,14 +36,25 @@ def document(path: Path) -> Document:
     Raises:
         ConfigError: it is damaged, or holds no ``args``.
     """
-    data = _Walk().over(_pickle_of(path))
-    found = data.get("args") if isinstance(data, dict) else None
+    found = _arguments(_pickle_of(path))
     state = found.state if isinstance(found, Thing) else found
     if not isinstance(state, Mapping) or not state:
         raise ConfigError(f"{path}: no `args` in this checkpoint; the launch script or the log has them too")
     settings = {str(key): Setting(str(key), _plain(value), str(path)) for key, value in state.items()}
     plain = {key: setting.value for key, setting in settings.items()}
     return Document(dialect="megatron", path=str(path), settings=settings, data=plain, kind="checkpoint")
+
+
+def _arguments(content: bytes) -> Any:
+    """``args`` of the first of the file's pickles that holds them; a legacy file has some before its own."""
+    stream = io.BytesIO(content)
+    for _ in range(_MOST_PICKLES):
+        if stream.tell() >= len(content):
+            break
+        data = _Walk().over(stream)
+        if isinstance(data, dict) and "args" in data:
+            return data["args"]
+    return None
 
 
 def _pickle_of(path: Path) -> bytes:
@@ -84,14 +97,14 @@ class _Walk:
     stack: list[Any] = field(default_factory=list)
     memo: dict[int, Any] = field(default_factory=dict)
 
-    def over(self, content: bytes) -> Any:
-        """What the pickle holds; of tensors and other objects their names.
+    def over(self, stream: io.BytesIO) -> Any:
+        """What the next pickle holds; of tensors and other objects their names.
 
         Raises:
             ConfigError: it is damaged.
         """
         try:
-            for opcode, argument, _ in pickletools.genops(content):
+            for opcode, argument, _ in pickletools.genops(stream):
                 if opcode.name == "STOP":
                     break
                 self._step(opcode.name, argument)

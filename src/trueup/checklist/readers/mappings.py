@@ -18,7 +18,7 @@ _MEGATRON_OWN = {
     "lr_decay_style",
     "untie_embeddings_and_output_weights",
 }
-_TRAINER = {"per_device_train_batch_size", "lr_scheduler_type", "adam_epsilon", "max_grad_norm", "optim"}
+_TRAINER = {"per_device_train_batch_size", "lr_scheduler_type", "adam_epsilon", "max_grad_norm"}
 _DEEPSPEED = {
     "train_micro_batch_size_per_gpu",
     "zero_optimization",
@@ -169,6 +169,11 @@ def _is_hf_model(data: Mapping[str, Any]) -> bool:
     return "model_type" in data or "architectures" in data
 
 
+def _is_hf_trainer(data: Mapping[str, Any]) -> bool:
+    state = {"log_history", "global_step"} <= data.keys()
+    return state or bool(_TRAINER & data.keys()) or isinstance(data.get("optim"), str)
+
+
 def _is_megatron(data: Mapping[str, Any]) -> bool:
     keys = {key.rpartition(".")[2].replace("-", "_") for key, _ in flat(data)}
     return len(_MEGATRON & keys) >= 2 and bool(_MEGATRON_OWN & keys)
@@ -181,7 +186,7 @@ _TESTS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "lightning": _is_lightning,
     "deepspeed": lambda data: bool(_DEEPSPEED & data.keys()),
     "hf_model": _is_hf_model,
-    "hf_trainer": lambda data: bool(_TRAINER & data.keys()) or {"log_history", "global_step"} <= data.keys(),
+    "hf_trainer": _is_hf_trainer,
     "megatron": _is_megatron,
 }
 

@@ -85,7 +85,7 @@ class _Run:
         """What a reader of the result must know."""
         if self.undecided:
             lines = ", ".join(map(str, self.undecided[:5]))
-            yield f"{self.path}: left out, as only the running shell can decide it: the branch at line {lines}"
+            yield f"{self.path}: left out, as only the shell can decide it: the branch at line {lines}"
         if self.variables.missing:
             names = ", ".join(sorted(self.variables.missing)[:8])
             yield f"{self.path}: not set in this script, so left open: {names}"
