@@ -134,6 +134,8 @@ def test_a_launch_script_is_gone_through_as_a_shell_would(tmp_path: Path) -> Non
         'MODEL+=("--num-attention-heads 8" --swiglu)\n'
         'TRAIN=" \\\n    --lr 1e-4 \\\n    --seed ${SEED} --no-rope-fusion --disable-bias-linear "\n'
         "for i in 1 2; do echo $i --num-layers 77; done\n"
+        'case "${SIZE}" in small) MODEL+=(--sequence-parallel) ;; big) MODEL+=(--qk-layernorm) ;; *) exit 2;; esac\n'
+        "if (( GPUS > 4 && NODES == 2 )); then\n  MODEL+=(--tensor-model-parallel-size 2)\nfi\n"
         'torchrun --nproc_per_node $GPUS pretrain_gpt.py "${MODEL[@]}" $TRAIN --bf16 \\\n'
         "    --data-path $DATA\n",
         encoding="utf-8",
@@ -141,7 +143,7 @@ def test_a_launch_script_is_gone_through_as_a_shell_would(tmp_path: Path) -> Non
     side = _side(path)
     wanted = {"num_layers": 4, "hidden_size": 128, "num_heads": 8, "activation": "swiglu", "learning_rate": 1e-4,
               "seed": 7, "rope_fusion": False, "linear_bias": False, "compute_dtype": "bfloat16", "num_devices": 8,
-              "overflow_mode": "infnan"}  # fmt: skip
+              "overflow_mode": "infnan", "qk_norm": True, "sequence_parallel": False, "tensor_parallel": 2}  # fmt: skip
     assert _values(side, wanted) == wanted
     assert side.values["num_layers"].settings[0].place == f"{path}:16"
     assert any("DATA" in note for note in side.notes)

@@ -95,7 +95,7 @@ def configured(documents: Iterable[Document]) -> Configuration:
     translations = tuple(map(translated, documents))
     if not translations:
         raise ConfigError("no configuration was given")
-    notes = [note for translation in translations for note in translation.document.notes]
+    notes = [note for t in translations for note in (*t.document.notes, *t.notes)]
     values = _merged(translations, notes)
     _derive(values)
     unreadable = {name: why for t in translations for name, why in t.unreadable.items() if name not in values}

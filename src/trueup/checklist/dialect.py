@@ -62,6 +62,8 @@ class Dialect(BaseModel):
     """field -> canonical value (or ``*``) -> keys to set; ``$`` is the value, null takes a key away"""
     prepare: dict[str, Any] = Field(default_factory=dict)
     """keys of the dialect beside canonical fields that a first reproduction wants"""
+    cautions: dict[str, str] = Field(default_factory=dict)
+    """condition over the document -> what a reader of the result must know"""
     unread: str = ""
     """a pattern of keys that say nothing of the mathematics: paths, logging, saving"""
 
@@ -104,7 +106,7 @@ def dialects() -> dict[str, Dialect]:
             raise ConfigError(
                 f"checklist/dialects/{source.name}: no such canonical field: {', '.join(wrong)}"
             )
-        for text in (*dialect.defaults.values(), *dialect.fields.values()):
+        for text in (*dialect.defaults.values(), *dialect.fields.values(), *dialect.cautions):
             parsed(str(text))
         if not dialect.fields:
             dialect = dialect.model_copy(update={"fields": usual})
@@ -173,15 +175,22 @@ class Translation:
     unreadable: Mapping[str, str]
     """fields whose settings are no value: why"""
     used: frozenset[str]
-    """keys some field reads"""
+    """keys some field read"""
+    notes: tuple[str, ...] = ()
 
     def unread(self) -> list[str]:
-        """Keys that were set and that no canonical field reads."""
+        """Keys that were set and that no canonical field speaks of."""
         pattern = re.compile(self.dialect.unread) if self.dialect.unread else None
+        spoken = self.used | {
+            elements(place)[0]
+            for text in (*self.dialect.fields.values(), *self.dialect.defaults.values())
+            for name in parsed(str(text)).names
+            for place in self.dialect.places(name)
+        }
         return [
             key
             for key in self.document.settings
-            if key not in self.used and not (pattern and pattern.search(key))
+            if key not in spoken and not (pattern and pattern.search(key))
         ]
 
 
@@ -207,7 +216,15 @@ def translated(document: Document) -> Translation:
         elif unreadable_why:
             where = ", ".join(dict.fromkeys(s.place for s in reading.read))
             unreadable[name] = f"{unreadable_why} ({where})" if where else unreadable_why
-    return Translation(document, dialect, values, unreadable, frozenset(used))
+    notes = [f"{document.path}: {said}" for text, said in dialect.cautions.items() if _holds(text, document)]
+    return Translation(document, dialect, values, unreadable, frozenset(used), tuple(notes))
+
+
+def _holds(condition: str, document: Document) -> bool:
+    try:
+        return bool(parsed(condition).evaluate(_Reading(document, dialects()[document.dialect])))
+    except Unset:
+        return False
 
 
 def _value(name: str, expression: Expression, reading: _Reading) -> Value | None:

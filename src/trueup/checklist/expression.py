@@ -47,6 +47,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "translate": lambda value, table: table.get(value, value),
     "starts": lambda text, head: str(text).startswith(head),
     "contains": lambda text, part: part in str(text),
+    "count": lambda value: len(value) if isinstance(value, list) else len(str(value).split(",")),
     "leading_zeros": lambda pattern: _leading_zeros(pattern),
 }
 
@@ -108,6 +109,7 @@ class Expression:
     Beside Python's operators it knows ``first(a, b)`` (the first key a person set, else the first that has a
     value), ``given(a)`` (a person set it), ``known(a)`` (it has a value), ``key("a.b-c")`` (a key that is no
     identifier), ``unset`` (no value), ``translate(a, {...})``, ``round_up(a, multiple)``, ``leading_zeros(a)``,
+    ``count(a)`` (items of a list, or of text with commas),
     ``lower``, ``starts``, ``contains`` and the arithmetic of ``int float str len min max abs round ceil``.
     """
 

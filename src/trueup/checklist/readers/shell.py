@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -74,7 +75,9 @@ class _Run:
     command: list[command_line.Word] = field(default_factory=list)
     undecided: list[int] = field(default_factory=list)
     stack: list[list[bool]] = field(default_factory=list)
-    """of every open `if`: whether this branch runs, and whether one was taken or may have been"""
+    """of every open `if` and `case`: whether this branch runs, and whether one was taken or may have been"""
+    subjects: list[str | None] = field(default_factory=list)
+    """what every open `case` looks at; None where that is not known"""
 
     def all(self, script: list[Statement]) -> None:
         """Go through every statement."""
@@ -105,6 +108,13 @@ class _Run:
         word = statement.words[0][0]
         if word in ("if", "elif", "else", "fi"):
             self._branch(word, statement)
+        elif word == "case" and len(statement.words) > 1:
+            self._case(statement)
+        elif word == "esac" and self.subjects:
+            self.subjects.pop()
+            self.stack[-1:] = []
+        elif self.subjects and word.endswith(")") and "(" not in word:
+            self._pattern(word[:-1], statement)
         elif all(running for running, _ in self.stack):
             self._run(statement)
 
@@ -121,6 +131,26 @@ class _Run:
             _, done = self.stack[-1]
             taken = False if done else True if word == "else" else holds(statement, self.variables)
             self.stack[-1] = [bool(taken), done or taken is not False]
+
+    def _case(self, statement: Statement) -> None:
+        self.variables.missing, before = set(), self.variables.missing
+        subject = expanded_text(statement.words[1][0], self.variables)
+        known = not self.variables.missing and "$(" not in subject
+        self.variables.missing = before
+        if not known and all(running for running, _ in self.stack):
+            self.undecided.append(statement.line)
+        self.subjects.append(subject if known else None)
+        self.stack.append([False, False])
+        if len(statement.words) > 3:  # the first pattern stands on the same line
+            self._one(Statement(statement.words[3:]))
+
+    def _pattern(self, pattern: str, statement: Statement) -> None:
+        subject, (_, done) = self.subjects[-1], self.stack[-1]
+        plain = expanded_text(pattern, self.variables)
+        taken = subject is not None and not done and fnmatch.fnmatchcase(subject, plain)
+        self.stack[-1] = [taken, done or taken]
+        if len(statement.words) > 1:
+            self._one(Statement(statement.words[1:]))
 
     def _run(self, statement: Statement) -> None:
         words = statement.words

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from trueup.checklist.expression import NOTHING, Unset, parsed
 from trueup.checklist.readers.shell_words import Statement, Variables, expanded_text
 from trueup.checklist.settings import scalar
+from trueup.errors import ConfigError
 
+_NAME = re.compile(r"(?<![\w${])(?!and\b|or\b)[A-Za-z_]\w*")
 _NUMBERS = {
     "-eq": lambda a, b: a == b,
     "-ne": lambda a, b: a != b,
@@ -20,11 +24,26 @@ _NUMBERS = {
 def holds(statement: Statement, variables: Variables) -> bool | None:
     """Whether the test of ``if [ ... ]`` holds; None where that cannot be known from the script."""
     words = [word for word, _ in statement.words[1:] if word not in ("then",)]
-    words = [word for word in words if word not in ("[", "]", "[[", "]]", "test")]
     before = set(variables.missing)
-    decided = _either(words, variables)
+    if words and words[0].startswith("(("):
+        decided = _arithmetic(" ".join(words), variables)
+    else:
+        decided = _either([word for word in words if word not in ("[", "]", "[[", "]]", "test")], variables)
     variables.missing = before
     return decided
+
+
+def _arithmetic(text: str, variables: Variables) -> bool | None:
+    """``(( TP > 1 && PP == 2 ))``."""
+    inside = text.strip().removeprefix("((").removesuffix("))").replace("&&", " and ").replace("||", " or ")
+    variables.missing = set()
+    filled = expanded_text(_NAME.sub(lambda match: f"${{{match.group()}}}", inside), variables)
+    if variables.missing:
+        return None
+    try:
+        return bool(parsed(filled.replace("/", "//")).evaluate(NOTHING))
+    except (ConfigError, Unset):
+        return None
 
 
 def _either(words: Sequence[str], variables: Variables) -> bool | None:
