@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from trueup.checklist.readers import read_side
 from trueup.checklist.rules import rules
 from trueup.errors import ConfigError
 
+DOCS = Path(__file__).parents[2] / "docs"
 ANCHOR_KEYS = Path(__file__).parent / "pynative_keys.yaml"
 
 
@@ -57,7 +59,9 @@ def test_defaults_of_pynative_are_the_published_ones() -> None:
 
 
 def test_every_field_of_a_rule_can_be_read_in_some_dialect() -> None:
-    read = {name for dialect in dialects().values() if dialect.title != "plain file" for name in dialect.fields}
+    read = {
+        name for dialect in dialects().values() if dialect.title != "plain file" for name in dialect.fields
+    }
     derived = {name for name, spec in fields().all.items() if spec.derive}
     ruled = {rule.field for file in rules().values() for rule in file if rule.field}
     assert ruled - read - derived == {"head_dtype", "bias_add_dtype"}  # fixed in every framework's code
@@ -68,7 +72,10 @@ def test_megatron_without_bf16_and_fp16_is_float32(tmp_path: Path) -> None:
     values = _values(f"#!/bin/bash\n{command}\n", tmp_path)
     assert (values["compute_dtype"], values["grad_comm_dtype"]) == ("float32", "float32")
     assert _values(f"#!/bin/bash\n{command} --bf16\n", tmp_path)["grad_comm_dtype"] == "float32"
-    assert _values(f"#!/bin/bash\n{command} --bf16 --grad-reduce-in-bf16\n", tmp_path)["grad_comm_dtype"] == "bfloat16"
+    assert (
+        _values(f"#!/bin/bash\n{command} --bf16 --grad-reduce-in-bf16\n", tmp_path)["grad_comm_dtype"]
+        == "bfloat16"
+    )
     assert _values(f"#!/bin/bash\n{command} --fp16\n", tmp_path)["loss_scaling"] == "dynamic"
 
 
@@ -81,7 +88,9 @@ def test_megatron_groups_are_one_unless_told(tmp_path: Path) -> None:
 
 
 def test_megatron_feed_forward_and_vocabulary_as_its_code_computes_them(tmp_path: Path) -> None:
-    command = "python pretrain_gpt.py --num-layers 2 --hidden-size 4096 --num-attention-heads 4 --vocab-size 50257"
+    command = (
+        "python pretrain_gpt.py --num-layers 2 --hidden-size 4096 --num-attention-heads 4 --vocab-size 50257"
+    )
     values = _values(f"#!/bin/bash\n{command} --swiglu --tensor-model-parallel-size 8\n", tmp_path)
     assert values["intermediate_size"] == 10880  # int(4 * 4096 * 2 / 3 / 64) * 64
     assert values["padded_vocab_size"] == 51200  # the next multiple of 128 * 8
@@ -97,7 +106,9 @@ def test_mindformers_gradients_travel_in_the_dtype_of_the_weights(tmp_path: Path
 @pytest.mark.parametrize(
     ("multiplier", "multiple", "wanted"), [(None, 256, 11008), (1.3, 1024, 14336), (None, 4096, 12288)]
 )
-def test_mindformers_width_from_multiple_of(multiplier: float | None, multiple: int, wanted: int, tmp_path: Path) -> None:
+def test_mindformers_width_from_multiple_of(
+    multiplier: float | None, multiple: int, wanted: int, tmp_path: Path
+) -> None:
     line = "" if multiplier is None else f"    ffn_dim_multiplier: {multiplier}\n"
     text = f"model:\n  model_config:\n    hidden_size: 4096\n    multiple_of: {multiple}\n{line}"
     assert _values(text, tmp_path)["intermediate_size"] == wanted
@@ -128,7 +139,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert tried > 60
 
 
-@pytest.mark.parametrize("text", ["__import__('os')", "a.b()", "(lambda: 1)()", "[x for x in y]", "1 if", "f'{a}'"])
+@pytest.mark.parametrize(
+    "text", ["__import__('os')", "a.b()", "(lambda: 1)()", "[x for x in y]", "1 if", "f'{a}'"]
+)
 def test_an_expression_is_only_an_expression(text: str) -> None:
     with pytest.raises(ConfigError, match="not an expression"):
         parsed(text)
@@ -139,3 +152,8 @@ def test_what_a_settled_operand_decides_an_unset_one_does_not_unsettle() -> None
     assert parsed("unset or True").evaluate(NOTHING) is True
     assert parsed("first(unset, 3)").evaluate(NOTHING) == 3
     assert parsed("leading_zeros('([0]*3+[1]*2)')").evaluate(NOTHING) == 3
+
+
+def test_the_page_of_fields_is_the_one_the_data_makes() -> None:
+    namespace = runpy.run_path(str(DOCS / "make_check_fields.py"))
+    assert (DOCS / "check-fields.md").read_text() == namespace["page"](), "run python docs/make_check_fields.py"

@@ -57,7 +57,15 @@ def test_reduced(name: str, tmp_path: Path) -> None:
         if field in after and field not in left and not dense:
             assert after[field].value == wanted, field
     assert left <= {"shuffle", "num_layers", "global_batch_size", "gradient_accumulation", "data_parallel"}
-    kept = ("hidden_size", "num_heads", "vocab_size", "learning_rate", "compute_dtype", "adam_beta2", "norm_eps")
+    kept = (
+        "hidden_size",
+        "num_heads",
+        "vocab_size",
+        "learning_rate",
+        "compute_dtype",
+        "adam_beta2",
+        "norm_eps",
+    )
     for field in kept:
         assert before.get(field) is None or after[field].value == before[field].value, field
 
@@ -66,11 +74,18 @@ def test_reduced(name: str, tmp_path: Path) -> None:
 def test_the_environment_is_shell(name: str, tmp_path: Path) -> None:
     result = prepared(_documents(name), tmp_path)
     done = subprocess.run(
-        ["bash", "-euc", f"source {result.environment}; echo $PYTHONHASHSEED"], capture_output=True, text=True, check=True
+        ["bash", "-euc", f"source {result.environment}; echo $PYTHONHASHSEED"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == "1234"
     text = result.environment.read_text()
-    for name_ in ("HCCL_DETERMINISTIC", "ASCEND_LAUNCH_BLOCKING", "MS_ASCEND_CHECK_OVERFLOW_MODE=INFNAN_MODE"):
+    for name_ in (
+        "HCCL_DETERMINISTIC",
+        "ASCEND_LAUNCH_BLOCKING",
+        "MS_ASCEND_CHECK_OVERFLOW_MODE=INFNAN_MODE",
+    ):
         assert name_ in text
     assert "CUBLAS_WORKSPACE_CONFIG" in text or name.endswith((".yaml", "_tp.yaml"))
 
@@ -79,14 +94,18 @@ def test_the_environment_is_shell(name: str, tmp_path: Path) -> None:
 def test_two_sides_that_agree_still_agree_when_reduced(group: tuple[str, ...], tmp_path: Path) -> None:
     sides = []
     for number, name in enumerate(group[:2]):
-        prepared(_documents(name), tmp_path / str(number)) if (tmp_path / str(number)).mkdir() is None else None
+        prepared(_documents(name), tmp_path / str(number)) if (
+            tmp_path / str(number)
+        ).mkdir() is None else None
         sides.append(_read(tmp_path / str(number)))
     rows = [row for row in compared(sides[0], sides[1]).rows if row.matters]
     by_hand = {"shuffle", "data_order_seed"}
     assert {row.key for row in rows} <= by_hand
 
 
-@pytest.mark.parametrize("name", ["qwen3/megatron_tp.yaml", "qwen3/mindformers_tp.yaml", "mixtral/megatron.sh", "llama2/hf"])
+@pytest.mark.parametrize(
+    "name", ["qwen3/megatron_tp.yaml", "qwen3/mindformers_tp.yaml", "mixtral/megatron.sh", "llama2/hf"]
+)
 def test_the_ladder_adds_one_feature_a_rung_and_ends_at_the_whole_job(name: str, tmp_path: Path) -> None:
     result = expanded(_documents(name), tmp_path)
     sides = [configured([d for path in rung.files for d in read_side([str(path)])]) for rung in result.rungs]
@@ -101,7 +120,13 @@ def test_the_ladder_adds_one_feature_a_rung_and_ends_at_the_whole_job(name: str,
         assert named & changed or rung is result.rungs[-1]
         assert changed <= named | follows
     names = [rung.name for rung in result.rungs]
-    order = ["full size", "data parallel, whole batch", "tensor parallel", "sequence parallel", "pipeline parallel"]
+    order = [
+        "full size",
+        "data parallel, whole batch",
+        "tensor parallel",
+        "sequence parallel",
+        "pipeline parallel",
+    ]
     assert [name for name in names if name in order] == [name for name in order if name in names]
 
 

@@ -185,7 +185,13 @@ class Mischief:
 def test_checkpoint_arguments_are_read_without_unpickling(tmp_path: Path) -> None:
     witness = tmp_path / "witness"
     arguments = argparse.Namespace(
-        num_layers=6, bf16=True, lr=1e-3, data_path=["/x"], kv_channels=None, path=Path("/a"), evil=Mischief(witness)
+        num_layers=6,
+        bf16=True,
+        lr=1e-3,
+        data_path=["/x"],
+        kv_channels=None,
+        path=Path("/a"),
+        evil=Mischief(witness),
     )
     folder = tmp_path / "ckpt" / "iter_0000010" / "mp_rank_00"
     folder.mkdir(parents=True)
@@ -271,7 +277,9 @@ def test_a_trace_is_a_configuration(tmp_path: Path) -> None:
     rank = {"optimizers": [{"class": "AdamW", "groups": groups}],
             "configuration": {"": {"model_type": "llama", "num_hidden_layers": 2, "rms_norm_eps": 1e-6}}}  # fmt: skip
     (tmp_path / "ranks" / "rank_00000.json").write_text(json.dumps(rank))
-    (tmp_path / "scalars" / "rank_00000.jsonl").write_text('{"batch_size": 8, "microbatches": 2, "global_batch_size": 8}\n')
+    (tmp_path / "scalars" / "rank_00000.jsonl").write_text(
+        '{"batch_size": 8, "microbatches": 2, "global_batch_size": 8}\n'
+    )
     wanted = {"num_layers": 2, "adam_eps": 1e-6, "weight_decay": 0.1, "weight_decay_scope": "matrices",
               "micro_batch_size": 4, "deterministic": True, "torch_version": "2.13.0", "optimizer": "adamw"}  # fmt: skip
     assert _values(_side(tmp_path), wanted) == wanted

@@ -16,7 +16,9 @@ STEPS = np.arange(100)
 BASE: dict[str, Any] = {"learning_rate": 1e-3, "train_steps": 100, "decay_steps": 100}
 
 
-def _megatron(step: int, *, peak: float, low: float, warmup: int, total: int, style: str, last: int = 0) -> float:
+def _megatron(
+    step: int, *, peak: float, low: float, warmup: int, total: int, style: str, last: int = 0
+) -> float:
     """The rule of Megatron's OptimizerParamScheduler, written down anew."""
     if warmup and step <= warmup:
         return peak * step / warmup
@@ -30,13 +32,16 @@ def _megatron(step: int, *, peak: float, low: float, warmup: int, total: int, st
 
 
 @pytest.mark.parametrize(
-    ("style", "canonical"), [("linear", "linear"), ("cosine", "cosine"), ("constant", "constant"), ("WSD", "wsd")]
+    ("style", "canonical"),
+    [("linear", "linear"), ("cosine", "cosine"), ("constant", "constant"), ("WSD", "wsd")],
 )
 @pytest.mark.parametrize("warmup", [0, 10])
 def test_megatron(style: str, canonical: str, warmup: int) -> None:
     values = BASE | {"lr_schedule": canonical, "min_lr": 1e-4, "warmup_steps": warmup, "stable_decay_steps": 20,
                      "stable_decay_style": "exponential"}  # fmt: skip
-    wanted = [_megatron(int(s), peak=1e-3, low=1e-4, warmup=warmup, total=100, style=style, last=20) for s in STEPS]
+    wanted = [
+        _megatron(int(s), peak=1e-3, low=1e-4, warmup=warmup, total=100, style=style, last=20) for s in STEPS
+    ]
     np.testing.assert_allclose(learning_rate(values, STEPS), wanted, rtol=1e-12)
 
 
@@ -56,7 +61,11 @@ def test_transformers(name: str, canonical: str, keywords: dict[str, float]) -> 
     transformers = pytest.importorskip("transformers")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
     schedule = transformers.get_scheduler(
-        name, optimizer, num_warmup_steps=10, num_training_steps=100, scheduler_specific_kwargs=keywords or None
+        name,
+        optimizer,
+        num_warmup_steps=10,
+        num_training_steps=100,
+        scheduler_specific_kwargs=keywords or None,
     )
     wanted = []
     for _ in STEPS:
@@ -71,7 +80,10 @@ def test_transformers(name: str, canonical: str, keywords: dict[str, float]) -> 
 def test_torchtitan_is_one_part_of_the_warmup_ahead(warmup: int) -> None:
     """Its rule: (step + 1) / warmup, then 1 - (step + 1 - warmup - 1) / decay with one virtual step more."""
     decay = 100 - warmup
-    factors = [(s + 1) / warmup if s < warmup else 1.0 if s < warmup + 1 else 1 - (s + 1 - warmup - 1) / decay for s in STEPS]
+    factors = [
+        (s + 1) / warmup if s < warmup else 1.0 if s < warmup + 1 else 1 - (s + 1 - warmup - 1) / decay
+        for s in STEPS
+    ]
     values = BASE | {"lr_schedule": "linear", "warmup_steps": warmup, "warmup_offset": 1, "min_lr": 0.0}
     np.testing.assert_allclose(learning_rate(values, STEPS), 1e-3 * np.array(factors), rtol=1e-12)
 
@@ -97,7 +109,9 @@ def test_two_schedules_of_other_names_may_be_one(tmp_path: Path) -> None:
     )
     found = check([str(tmp_path / "a.json")], [str(tmp_path / "b.json")]).schedules
     assert found.same
-    (tmp_path / "b.json").write_text((tmp_path / "b.json").read_text().replace('"warmup_steps": 10', '"warmup_steps": 11'))
+    (tmp_path / "b.json").write_text(
+        (tmp_path / "b.json").read_text().replace('"warmup_steps": 10', '"warmup_steps": 11')
+    )
     found = check([str(tmp_path / "a.json")], [str(tmp_path / "b.json")]).schedules
     assert found.same is False
     assert found.first_step_apart == 1

@@ -90,7 +90,7 @@ def _rows(rule: Rule, section: str, target: Configuration, reference: Configurat
 
 def applies(condition: str, side: Configuration) -> bool:
     """Whether a condition on one side holds; one that cannot be decided does not limit the rule away."""
-    return not condition or _holds(condition, side) is True
+    return not condition or _holds(condition, side) is not False
 
 
 def _holds(condition: str, scope: Configuration) -> bool | None:

@@ -107,7 +107,7 @@ def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, An
     ):
         value = side.values.get(rule.field)
         after = _wanted(rule.reproduce, rule.field, side) if applies(rule.when, side) else None
-        if after is None or (value is None and section == "parallel"):
+        if after is None or (value is None and (section == "parallel" or rule.when)):
             continue
         wanted[rule.field] = after
         if value is not None and same(value.value, after):

@@ -17,6 +17,8 @@ from trueup.reporting.formatting import count, plain
 _VERDICT = {"agree": ("✓", "green"), "differ": ("✗", "red"), "undecided": ("?", "yellow")}
 _COLOUR = {"error": "red", "warning": "yellow", "note": "dim"}
 KEY_WIDTH, VALUE_WIDTH = 24, 18
+WIDE = 110
+"""columns from which notes stand beside their rows"""
 
 
 def print_checklist(
@@ -27,10 +29,12 @@ def print_checklist(
     reports: Mapping[str, Path] | None = None,
 ) -> None:
     """Print the screen of a check (the document of checklist.json); ``everything`` shows aligned rows too."""
-    console.print(screen(document, everything=everything, reports=reports or {}))
+    console.print(screen(document, everything=everything, reports=reports or {}, width=console.width))
 
 
-def screen(document: Mapping[str, Any], *, everything: bool, reports: Mapping[str, Path]) -> RenderableType:
+def screen(
+    document: Mapping[str, Any], *, everything: bool, reports: Mapping[str, Path], width: int
+) -> RenderableType:
     """The whole screen as one renderable."""
     glyph, colour = _VERDICT[document["outcome"]]
     parts: list[RenderableType] = [
@@ -42,7 +46,7 @@ def screen(document: Mapping[str, Any], *, everything: bool, reports: Mapping[st
         rows = [row for row in document["rows"] if row["section"] == key]
         chosen = [row for row in ordered(rows) if row["status"] != "by_hand" and (everything or telling(row))]
         if chosen:
-            parts += [Text(""), Text(f"   {title}", style="bold"), _table(chosen, document)]
+            parts += [Text(""), Text(f"   {title}", style="bold"), _table(chosen, document, width)]
     parts += _schedule_lines(document)
     parts += [Text(""), Padding(_closing(document, reports, everything), (0, 0, 0, 3)), Text("")]
     return Group(*parts)
@@ -61,24 +65,32 @@ def _sides(document: Mapping[str, Any]) -> Table:
     return table
 
 
-def _table(rows: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) -> RenderableType:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(width=5, no_wrap=True)
-    table.add_column(no_wrap=True, width=KEY_WIDTH)
-    table.add_column(overflow="fold", width=VALUE_WIDTH)
-    if document["reference"] is not None:
-        table.add_column(overflow="fold", width=VALUE_WIDTH)
-    table.add_column(overflow="fold", ratio=1)
+def _table(rows: Sequence[Mapping[str, Any]], document: Mapping[str, Any], width: int) -> RenderableType:
+    """One line a row; in a narrow terminal what is to be said of it goes below."""
+    beside = width >= WIDE
+    value = VALUE_WIDTH if beside else max(12, min(VALUE_WIDTH, (width - KEY_WIDTH - 12) // 2))
+    parts: list[RenderableType] = []
     for row in rows:
-        table.add_row(*_cells(row, document))
-    return table
+        *cells, note = _cells(row, document)
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(width=5, no_wrap=True)
+        table.add_column(width=KEY_WIDTH, overflow="ellipsis", no_wrap=True)
+        for _ in cells[2:]:
+            table.add_column(width=value, overflow="fold")
+        if beside:
+            table.add_column(overflow="fold")
+        table.add_row(*cells, *([note] if beside else []))
+        parts.append(table)
+        if not beside and note.plain:
+            parts.append(Padding(note, (0, 0, 0, 7)))
+    return Group(*parts)
 
 
-def _cells(row: Mapping[str, Any], document: Mapping[str, Any]) -> list[RenderableType]:
+def _cells(row: Mapping[str, Any], document: Mapping[str, Any]) -> list[Text]:
     loud = row["status"] in ("different", "broken", "not_comparable", "not_set")
     colour = _COLOUR[row["severity"]] if loud else "dim"
     rule = row["status"] == "broken" and row["target"]["origin"] is None
-    cells: list[RenderableType] = [
+    cells: list[Text] = [
         Text(f"   {STATUS[row['status']][0]}", style=f"bold {colour}"),
         Text(row["key"], style="bold" if loud and row["severity"] == "error" else ""),
         Text("") if rule else _value(row["target"]),
