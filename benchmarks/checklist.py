@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from results import Results, Row, heading, parser
 from tests.checklist.changing import changes, changes_nothing, found
 from tests.checklist.pairs import pairs, side
+
 from trueup.checklist import check
 from trueup.checklist.check import compared
 from trueup.checklist.configuration import configured
@@ -22,13 +23,13 @@ from trueup.checklist.judging import Status
 from trueup.checklist.readers import read_side
 
 METHOD = (
-    "Files of tests/checklist/configurations: Megatron-LM (launch scripts, a log, YAML), MindFormers (static "
-    "and pynative), Hugging Face with TrainingArguments, DeepSpeed or a command line, torchtitan. A false "
-    "difference is a row `different`, `broken` or `not comparable` that is more than a note, or a computed "
-    "learning rate that parts. Changes: integers doubled, floats times 1.5, truth values turned, dtypes and "
-    "choices exchanged, list elements one by one; a change is found where a new row, or the computed learning "
-    "rate, differs. Changes that leave the training as it is (sequence parallelism at tp 1, rounding up to "
-    "another multiple with the same result, ...) are counted apart, by their reason."
+    "Files of tests/checklist/configurations: Megatron-LM (launch scripts, a log, YAML), MindFormers "
+    "(static and pynative), Hugging Face with TrainingArguments, DeepSpeed or a command line, torchtitan. "
+    "A false difference is a row `different`, `broken` or `not comparable` that is more than a note, or a "
+    "computed learning rate that parts. Changes: integers doubled, floats times 1.5, truth values turned, "
+    "dtypes and choices exchanged, list elements one by one; a change is found where a new row, or the "
+    "computed learning rate, differs. Changes that leave the training as it is (sequence parallelism at "
+    "tp 1, rounding up to another multiple with the same result, ...) are counted apart, by their reason."
 )
 _QUICK = 4
 

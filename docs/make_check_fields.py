@@ -14,10 +14,11 @@ SHOWN = ("megatron", "mindformers", "pynative", "hf_model", "hf_trainer", "deeps
 MOST_KEYS = 3
 HEAD = """# Fields of `trueup check`
 
-Written by `python docs/make_check_fields.py` from src/trueup/checklist. Every dialect's keys are brought to these
-fields and compared there. **error**: another training; warning: may change the numbers; note: to know. A key with `…`
-is computed from more than one (the expression is in dialects/*.yaml); *fixed*: no key changes it, its value is known;
-*code*: no key changes it, so it is verified in the precision table of `trueup compare`.
+Written by `python docs/make_check_fields.py` from src/trueup/checklist. Every dialect's keys are brought
+to these fields and compared there. **error**: another training; warning: may change the numbers; note:
+to know. A key with `…` is computed from more than one (the expression is in dialects/*.yaml); *fixed*:
+no key changes it, its value is known; *code*: no key changes it, so it is verified in the precision
+table of `trueup compare`.
 """
 
 
@@ -31,7 +32,9 @@ def page() -> str:
         parts.append("|---|---|---|---|" + "---|" * len(SHOWN))
         for name, spec in section.fields.items():
             rule = named.get(name)
-            weight = "" if rule is None else f"**{rule.severity}**" if rule.severity == "error" else rule.severity
+            weight = (
+                "" if rule is None else f"**{rule.severity}**" if rule.severity == "error" else rule.severity
+            )
             wanted = f"`{rule.recommended}`" if rule is not None and rule.recommended else ""
             words = " | ".join(_words(dialects()[dialect], name) for dialect in SHOWN)
             parts.append(f"| `{name}` | {spec.about} | {weight} | {wanted} | {words} |")

@@ -185,6 +185,6 @@ def test_prepare_and_expand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     status, out, _ = _run(MEGATRON, "--expand", "-o", str(tmp_path / "e"), "--json", capsys=capsys)
     document = json.loads(out)
     assert status == 0
-    assert [rung["name"] for rung in document["rungs"]][0] == "reduced"
+    assert document["rungs"][0]["name"] == "reduced"
     assert all(Path(path).exists() for path in document["files"])
     assert subprocess.run(["bash", "-n", document["files"][0]], check=False).returncode == 0

@@ -156,4 +156,6 @@ def test_what_a_settled_operand_decides_an_unset_one_does_not_unsettle() -> None
 
 def test_the_page_of_fields_is_the_one_the_data_makes() -> None:
     namespace = runpy.run_path(str(DOCS / "make_check_fields.py"))
-    assert (DOCS / "check-fields.md").read_text() == namespace["page"](), "run python docs/make_check_fields.py"
+    assert (DOCS / "check-fields.md").read_text() == namespace["page"](), (
+        "run python docs/make_check_fields.py"
+    )

@@ -115,8 +115,19 @@ def test_the_ladder_adds_one_feature_a_rung_and_ends_at_the_whole_job(name: str,
     for rung, below, here in zip(result.rungs[1:], sides, sides[1:], strict=False):
         changed = {row.key for row in compared(here, below).rows if row.status.value == "different"}
         named = {text.partition(":")[0] for text in rung.adds}
-        follows = {"data_parallel", "num_devices", "gradient_accumulation", "global_batch_size", "padded_vocab_size",
-                   "virtual_pipeline", "zero_level", "load_balancing", "decay_steps", "min_lr", "data_order_seed"}  # fmt: skip
+        follows = {
+            "data_parallel",
+            "num_devices",
+            "gradient_accumulation",
+            "global_batch_size",
+            "padded_vocab_size",
+            "virtual_pipeline",
+            "zero_level",
+            "load_balancing",
+            "decay_steps",
+            "min_lr",
+            "data_order_seed",
+        }
         assert named & changed or rung is result.rungs[-1]
         assert changed <= named | follows
     names = [rung.name for rung in result.rungs]

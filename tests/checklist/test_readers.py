@@ -24,13 +24,15 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"num_layers": 4, "compute_dtype": "bfloat16", "data_files": ["/a", "/b"]},
     ),
     "megatron yaml": (
-        "language_model:\n  num_layers: 4\n  hidden_size: 8\n  num_attention_heads: 2\n  ffn_hidden_size: 12\n"
+        "language_model:\n  num_layers: 4\n  hidden_size: 8\n"
+        "  num_attention_heads: 2\n  ffn_hidden_size: 12\n"
         "model_parallel:\n  tensor_model_parallel_size: 2\nlr: 1e-4\n",
         "megatron",
         {"num_layers": 4, "tensor_parallel": 2, "learning_rate": 1e-4, "intermediate_size": 12},
     ),
     "mindformers": (
-        "model:\n  model_config:\n    num_layers: 4\n    hidden_size: 4096\n    multiple_of: 256\nrunner_wrapper:\n"
+        "model:\n  model_config:\n    num_layers: 4\n"
+        "    hidden_size: 4096\n    multiple_of: 256\nrunner_wrapper:\n"
         "  use_clip_grad: True\n",
         "mindformers",
         {"num_layers": 4, "intermediate_size": 11008, "clip_grad": 1.0, "weight_decay_scope": "matrices"},
@@ -76,8 +78,10 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"num_layers": 32, "intermediate_size": 14336, "seq_length": 64, "weight_decay_scope": "all"},
     ),
     "lightning": (
-        "seed_everything: 7\ntrainer:\n  precision: bf16-mixed\n  accumulate_grad_batches: 4\n  max_steps: 10\n"
-        "model:\n  class_path: m.GPT\n  init_args:\n    n_layer: 3\noptimizer:\n  class_path: torch.optim.AdamW\n"
+        "seed_everything: 7\ntrainer:\n  precision: bf16-mixed\n"
+        "  accumulate_grad_batches: 4\n  max_steps: 10\n"
+        "model:\n  class_path: m.GPT\n  init_args:\n    n_layer: 3\n"
+        "optimizer:\n  class_path: torch.optim.AdamW\n"
         "  init_args:\n    lr: 0.1\n    betas: [0.9, 0.95]\n",
         "lightning",
         {"compute_dtype": "bfloat16", "num_layers": 3, "adam_beta2": 0.95, "seed": 7, "optimizer": "adamw"},
@@ -134,16 +138,30 @@ def test_a_launch_script_is_gone_through_as_a_shell_would(tmp_path: Path) -> Non
         'MODEL+=("--num-attention-heads 8" --swiglu)\n'
         'TRAIN=" \\\n    --lr 1e-4 \\\n    --seed ${SEED} --no-rope-fusion --disable-bias-linear "\n'
         "for i in 1 2; do echo $i --num-layers 77; done\n"
-        'case "${SIZE}" in small) MODEL+=(--sequence-parallel) ;; big) MODEL+=(--qk-layernorm) ;; *) exit 2;; esac\n'
+        'case "${SIZE}" in small) MODEL+=(--sequence-parallel) ;;'
+        " big) MODEL+=(--qk-layernorm) ;; *) exit 2;; esac\n"
         "if (( GPUS > 4 && NODES == 2 )); then\n  MODEL+=(--tensor-model-parallel-size 2)\nfi\n"
         'torchrun --nproc_per_node $GPUS pretrain_gpt.py "${MODEL[@]}" $TRAIN --bf16 \\\n'
         "    --data-path $DATA\n",
         encoding="utf-8",
     )
     side = _side(path)
-    wanted = {"num_layers": 4, "hidden_size": 128, "num_heads": 8, "activation": "swiglu", "learning_rate": 1e-4,
-              "seed": 7, "rope_fusion": False, "linear_bias": False, "compute_dtype": "bfloat16", "num_devices": 8,
-              "overflow_mode": "infnan", "qk_norm": True, "sequence_parallel": False, "tensor_parallel": 2}  # fmt: skip
+    wanted = {
+        "num_layers": 4,
+        "hidden_size": 128,
+        "num_heads": 8,
+        "activation": "swiglu",
+        "learning_rate": 1e-4,
+        "seed": 7,
+        "rope_fusion": False,
+        "linear_bias": False,
+        "compute_dtype": "bfloat16",
+        "num_devices": 8,
+        "overflow_mode": "infnan",
+        "qk_norm": True,
+        "sequence_parallel": False,
+        "tensor_parallel": 2,
+    }
     assert _values(side, wanted) == wanted
     assert side.values["num_layers"].settings[0].place == f"{path}:16"
     assert any("DATA" in note for note in side.notes)
@@ -152,7 +170,8 @@ def test_a_launch_script_is_gone_through_as_a_shell_would(tmp_path: Path) -> Non
 def test_a_branch_only_the_shell_can_decide_is_left_out_and_said(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(
-        "#!/bin/bash\nA='--num-layers 2 --hidden-size 8'\nif [ $(hostname) = x ]; then\n  A='--num-layers 9'\nfi\n"
+        "#!/bin/bash\nA='--num-layers 2 --hidden-size 8'\n"
+        "if [ $(hostname) = x ]; then\n  A='--num-layers 9'\nfi\n"
         "python pretrain_gpt.py $A\n",
         encoding="utf-8",
     )
@@ -165,7 +184,8 @@ def test_nothing_in_a_script_is_run(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     witness = tmp_path / "witness"
     path.write_text(
-        f"#!/bin/bash\ntouch {witness}\nX=$(touch {witness})\npython train.py --num-layers `touch {witness}` --lr 1\n",
+        f"#!/bin/bash\ntouch {witness}\nX=$(touch {witness})\n"
+        f"python train.py --num-layers `touch {witness}` --lr 1\n",
         encoding="utf-8",
     )
     _side(path)
@@ -227,8 +247,10 @@ def test_several_files_describe_one_side(tmp_path: Path) -> None:
     assert [d.dialect for d in folder.documents] == ["hf_model", "hf_trainer", "deepspeed"]
     joined = _side(",".join(str(tmp_path / n) for n in ("config.json", "training_args.json", "env.txt")))
     assert _values(joined, {"num_layers": 0, "clip_grad": 0, "hash_seed": 0}) == {
-        "num_layers": 2, "clip_grad": 0.5, "hash_seed": "3"
-    }  # fmt: skip
+        "num_layers": 2,
+        "clip_grad": 0.5,
+        "hash_seed": "3",
+    }
     assert any("clip_grad" in note and "0.5" in note and "1.0" in note for note in folder.notes)
 
 
@@ -269,17 +291,35 @@ def test_what_is_no_configuration_is_refused_by_name(content: str, words: str, t
 def test_a_trace_is_a_configuration(tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
     (tmp_path / "scalars").mkdir()
-    manifest = {"schema_version": 1, "framework": "pytorch", "framework_version": "2.13.0", "seed": 3,
-                "deterministic_algorithms": True, "environment": {"PYTHONHASHSEED": "1"}}  # fmt: skip
+    manifest = {
+        "schema_version": 1,
+        "framework": "pytorch",
+        "framework_version": "2.13.0",
+        "seed": 3,
+        "deterministic_algorithms": True,
+        "environment": {"PYTHONHASHSEED": "1"},
+    }
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    groups = [{"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.1, "num_params": 3},
-              {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.0, "num_params": 5}]  # fmt: skip
-    rank = {"optimizers": [{"class": "AdamW", "groups": groups}],
-            "configuration": {"": {"model_type": "llama", "num_hidden_layers": 2, "rms_norm_eps": 1e-6}}}  # fmt: skip
+    groups = [
+        {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.1, "num_params": 3},
+        {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.0, "num_params": 5},
+    ]
+    rank = {
+        "optimizers": [{"class": "AdamW", "groups": groups}],
+        "configuration": {"": {"model_type": "llama", "num_hidden_layers": 2, "rms_norm_eps": 1e-6}},
+    }
     (tmp_path / "ranks" / "rank_00000.json").write_text(json.dumps(rank))
     (tmp_path / "scalars" / "rank_00000.jsonl").write_text(
         '{"batch_size": 8, "microbatches": 2, "global_batch_size": 8}\n'
     )
-    wanted = {"num_layers": 2, "adam_eps": 1e-6, "weight_decay": 0.1, "weight_decay_scope": "matrices",
-              "micro_batch_size": 4, "deterministic": True, "torch_version": "2.13.0", "optimizer": "adamw"}  # fmt: skip
+    wanted = {
+        "num_layers": 2,
+        "adam_eps": 1e-6,
+        "weight_decay": 0.1,
+        "weight_decay_scope": "matrices",
+        "micro_batch_size": 4,
+        "deterministic": True,
+        "torch_version": "2.13.0",
+        "optimizer": "adamw",
+    }
     assert _values(_side(tmp_path), wanted) == wanted

@@ -37,8 +37,13 @@ def _megatron(
 )
 @pytest.mark.parametrize("warmup", [0, 10])
 def test_megatron(style: str, canonical: str, warmup: int) -> None:
-    values = BASE | {"lr_schedule": canonical, "min_lr": 1e-4, "warmup_steps": warmup, "stable_decay_steps": 20,
-                     "stable_decay_style": "exponential"}  # fmt: skip
+    values = BASE | {
+        "lr_schedule": canonical,
+        "min_lr": 1e-4,
+        "warmup_steps": warmup,
+        "stable_decay_steps": 20,
+        "stable_decay_style": "exponential",
+    }
     wanted = [
         _megatron(int(s), peak=1e-3, low=1e-4, warmup=warmup, total=100, style=style, last=20) for s in STEPS
     ]
@@ -102,10 +107,12 @@ def test_weight_decay_rises() -> None:
 def test_two_schedules_of_other_names_may_be_one(tmp_path: Path) -> None:
     """A warmup as a share and one as steps; the rates are computed and compared, not their names."""
     (tmp_path / "a.json").write_text(
-        '{"optim": "adamw_torch", "learning_rate": 1e-3, "lr_scheduler_type": "linear", "warmup_ratio": 0.1, "max_steps": 100}'
+        '{"optim": "adamw_torch", "learning_rate": 1e-3, '
+        '"lr_scheduler_type": "linear", "warmup_ratio": 0.1, "max_steps": 100}'
     )
     (tmp_path / "b.json").write_text(
-        '{"optim": "adamw_torch", "learning_rate": 1e-3, "lr_scheduler_type": "linear", "warmup_steps": 10, "max_steps": 100}'
+        '{"optim": "adamw_torch", "learning_rate": 1e-3, '
+        '"lr_scheduler_type": "linear", "warmup_steps": 10, "max_steps": 100}'
     )
     found = check([str(tmp_path / "a.json")], [str(tmp_path / "b.json")]).schedules
     assert found.same

@@ -106,11 +106,11 @@ NOTHING: Scope = _Nothing()
 class Expression:
     """One parsed expression.
 
-    Beside Python's operators it knows ``first(a, b)`` (the first key a person set, else the first that has a
-    value), ``given(a)`` (a person set it), ``known(a)`` (it has a value), ``key("a.b-c")`` (a key that is no
-    identifier), ``unset`` (no value), ``translate(a, {...})``, ``round_up(a, multiple)``, ``leading_zeros(a)``,
-    ``count(a)`` (items of a list, or of text with commas),
-    ``lower``, ``starts``, ``contains`` and the arithmetic of ``int float str len min max abs round ceil``.
+    Beside Python's operators it knows ``first(a, b)`` (the first key a person set, else the first that has
+    a value), ``given(a)`` (a person set it), ``known(a)`` (it has a value), ``key("a.b-c")`` (a key that is
+    no identifier), ``unset`` (no value), ``translate(a, {...})``, ``round_up(a, multiple)``,
+    ``leading_zeros(a)``, ``count(a)`` (items of a list, or of text with commas), ``lower``, ``starts``,
+    ``contains`` and the arithmetic of ``int float str len min max abs round ceil``.
     """
 
     text: str

@@ -128,7 +128,7 @@ def _row(row: Mapping[str, Any], *, both: bool) -> dict[str, Any]:
         "style": f"loud {row['severity']}" if telling(row) else "",
         "key": row["key"],
         "about": plain(row["about"]),
-        "cells": [_cell(cell) for cell in cells],
+        "cells": [_cell(cell, helped=telling(row)) for cell in cells],
         "reason": plain(row["reason"]) if row["status"] not in ("framework_default", "different") else "",
         "why": plain(row["why"]),
         "advice": plain(row["advice"]),
@@ -136,13 +136,13 @@ def _row(row: Mapping[str, Any], *, both: bool) -> dict[str, Any]:
     }
 
 
-def _cell(cell: Mapping[str, Any] | None) -> dict[str, Any]:
+def _cell(cell: Mapping[str, Any] | None, *, helped: bool) -> dict[str, Any]:
     if cell is None:
         return {"value": "", "place": "", "set_with": "", "default": False}
     return {
         "value": shown(cell["value"], longest=_LONGEST_VALUE),
         "place": plain(place(cell)),
-        "set_with": plain(cell["set_with"]) if cell["origin"] != "set" else "",
+        "set_with": plain(cell["set_with"]) if helped and cell["origin"] != "set" else "",
         "default": cell["origin"] in ("default", None),
     }
 
