@@ -114,6 +114,19 @@ def test_mindformers_width_from_multiple_of(
     assert _values(text, tmp_path)["intermediate_size"] == wanted
 
 
+def test_high_precision_mode_and_the_other_ascend_settings(tmp_path: Path) -> None:
+    values = _values(
+        "model:\n  model_config:\n    num_layers: 2\n"
+        "context:\n  enable_graph_kernel: True\n  deterministic: 'ON'\n"
+        "  ascend_config:\n    precision_mode: must_keep_origin_dtype\n"
+        "    ge_options:\n      global:\n        ge.opSelectImplmode: high_precision\n",
+        tmp_path,
+    )
+    wanted = {"operator_precision": "high_precision", "graph_kernel_fusion": True, "deterministic": True}
+    assert {name: values[name] for name in wanted} == wanted
+    assert values["precision_mode"] == "must_keep_origin_dtype"
+
+
 def test_a_default_says_whose_it_is(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text(CASES["deepspeed"][0])

@@ -63,8 +63,8 @@ def place(cell: Mapping[str, Any] | None) -> str:
 
 def file_and_line(text: str) -> str:
     """A place without the folders before its file."""
-    head, _, tail = text.rpartition("/")
-    return tail if head and " " not in tail else text
+    where, bracket, what = text.partition(" (")
+    return where.rpartition("/")[2] + bracket + what
 
 
 def ordered(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
