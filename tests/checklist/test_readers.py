@@ -180,6 +180,29 @@ def test_a_branch_only_the_shell_can_decide_is_left_out_and_said(tmp_path: Path)
     assert any("line 3" in note for note in side.notes)
 
 
+def test_files_a_command_names_are_read_too(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(CASES["mindformers"][0])
+    (tmp_path / "run.sh").write_text(
+        '#!/bin/bash\nbash msrun_launcher.sh "run_mindformer.py --config run.yaml --use_parallel True" 8\n'
+    )
+    side = _side(tmp_path / "run.sh")
+    assert [document.dialect for document in side.documents] == ["mindformers"]
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "train_batch_size": 8}')
+    (tmp_path / "hf.sh").write_text(
+        "#!/bin/bash\ndeepspeed train.py --deepspeed ds.json --learning_rate 1e-3 --max_grad_norm 0.5\n"
+    )
+    side = _side(tmp_path / "hf.sh")
+    assert [document.dialect for document in side.documents] == ["hf_trainer", "deepspeed"]
+    assert side.values["zero_level"].value == 2
+    (tmp_path / "ds.json").unlink()
+    assert any("ds.json" in note for note in _side(tmp_path / "hf.sh").notes)
+
+
+def test_a_command_of_another_program_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no flag of Megatron-LM"):
+        read_side(["python x.py --foo 1 --bar"])
+
+
 def test_nothing_in_a_script_is_run(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     witness = tmp_path / "witness"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trueup.checklist.dialect import dialects, elements
+from trueup.checklist.expression import parsed
 from trueup.checklist.readers import environment
 from trueup.checklist.settings import Document, Setting, scalar
 from trueup.errors import ConfigError
@@ -23,6 +25,12 @@ _TRAINER = {
     "model_name_or_path",
 }
 _TORCHTITAN = ("training.", "parallelism.", "optimizer.", "lr_scheduler.", "job.")
+
+_CONFIG_FLAGS = (
+    *("config", "config_path", "config_file", "yaml_cfg", "job.config_file"),
+    *("deepspeed", "deepspeed_config"),
+)
+_LAUNCHER = {"nproc_per_node", "nnodes"}
 
 Word = tuple[str, str]
 """a word and its place"""
@@ -59,6 +67,10 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]
     data = {key: setting.value for key, setting in settings.items()}
     script = next((w for w, _ in words if w.endswith(".py")), "")
     dialect = _dialect(settings)
+    if not _known(dialect, settings) and not config_files(settings):
+        shown = ", ".join(f"--{key}" for key in list(settings)[:5])
+        wanted = "Megatron-LM, TrainingArguments or torchtitan"
+        raise ConfigError(f"{path}: no flag of {wanted}, and no --config file, among {shown}")
     found = [
         Document(dialect=dialect, path=path, settings=settings, data={"script": script, **data}, kind=kind)
     ]
@@ -70,6 +82,27 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]
         if known := environment.known(pairs):
             found.append(Document(dialect="environment", path=path, settings=known, kind="environment"))
     return found
+
+
+def config_files(settings: Mapping[str, Setting]) -> list[str]:
+    """Files of settings that the command names."""
+    found = (settings[key].value for key in _CONFIG_FLAGS if key in settings)
+    return [value for value in found if isinstance(value, str)]
+
+
+def speaks(document: Document) -> bool:
+    """Whether a command says anything beyond the files it names."""
+    return _known(document.dialect, document.settings)
+
+
+def _known(dialect: str, settings: Mapping[str, Setting]) -> bool:
+    """Whether the dialect has a word for any of the flags."""
+    known = dialects()[dialect]
+    texts = (*known.fields.values(), *map(str, known.defaults.values()))
+    names = {
+        elements(place)[0] for text in texts for name in parsed(text).names for place in known.places(name)
+    }
+    return bool(names & settings.keys() - _LAUNCHER)
 
 
 def flags(words: Sequence[Word]) -> dict[str, Setting]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from trueup.checklist.readers import checkpoint, command_line, environment, log, mappings, shell, trace
@@ -35,12 +36,31 @@ def _source(source: str) -> list[Document]:
     path = Path(source)
     if not _exists(path):
         if command_line.looks_like(source):
-            return command_line.documents(source, path="command line")
+            return _with_named(command_line.documents(source, path="command line"), Path())
         parts = [part for part in source.split(",") if part]
         if len(parts) > 1:
             return [document for part in parts for document in _source(part)]
         raise ConfigError(f"no such file or folder: {source}")
     return _folder(path) if path.is_dir() else _file(path)
+
+
+def _with_named(documents: list[Document], folder: Path) -> list[Document]:
+    """A command with the files of settings it names: beside the script, or from where trueup runs.
+
+    Flags stand before what a file says, as programs have it.
+    """
+    command = documents[0]
+    notes = list(command.notes)
+    named: list[Document] = []
+    for text in command_line.config_files(command.settings):
+        found = next((place for place in (folder / text, Path(text)) if place.is_file()), None)
+        if found is None:
+            notes.append(f"{command.path}: it names {text}, which is not there")
+        else:
+            named += _file(found)
+    if named and not command_line.speaks(command):
+        return [*named, *documents[1:]]
+    return [replace(command, notes=tuple(notes)), *named, *documents[1:]]
 
 
 def _exists(path: Path) -> bool:
@@ -86,7 +106,7 @@ def _file(path: Path) -> list[Document]:
     if "\x00" in content:
         raise ConfigError(f"{name}: a binary file of a kind that is not known")
     if shell.looks_like(content):
-        return shell.documents(content, name)
+        return _with_named(shell.documents(content, name), path.parent)
     if environment.looks_like(content):
         return [environment.document(content, name)]
     return [mappings.document(content, name)]
