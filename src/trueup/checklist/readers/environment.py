@@ -11,7 +11,6 @@ from trueup.checklist.settings import Document, Setting
 
 _ASSIGNMENT = re.compile(r"""\s*(?:export\s+)?([A-Za-z_]\w*)=("[^"]*"|'[^']*'|[^\s#]*)\s*(#.*)?$""")
 _PACKAGE = re.compile(r"\s*([A-Za-z0-9][\w.\-]*)\s*(?:===?|@)\s*([\w.+\-:/]+)\s*(#.*)?$")
-_VERSION = re.compile(r"\s*([A-Za-z][\w \-]*?)\s*[:=]\s*v?(\d[\w.+\-]*)\s*$")
 
 
 def looks_like(text: str) -> bool:

@@ -98,9 +98,7 @@ class _Run:
         best: list[command_line.Word] = []
         for name in self.variables.texts:
             words = [(text, self._place(line)) for text, line in expanded(f"${name}", 0, self.variables)]
-            if sum(word.startswith("--") for word, _ in words) > max(
-                _FEWEST_FLAGS, sum(w.startswith("--") for w, _ in best)
-            ):
+            if _num_flags(words) > max(_FEWEST_FLAGS, _num_flags(best)):
                 best = words
         return best
 
@@ -167,22 +165,22 @@ class _Run:
             self._command(words[index:])
 
     def _command(self, raw: list[tuple[str, int]]) -> None:
+        """Keep the command where it starts a program and has more flags than the one kept so far."""
         words = [
             (text, self._place(line)) for word, at in raw for text, line in expanded(word, at, self.variables)
         ]
-        num_flags = sum(word.startswith("--") for word, _ in words)
         starts = any(word.rpartition("/")[2] in _STARTERS for word, _ in words[:1]) or any(
             word.endswith(".py") for word, _ in words
         )
-        if (
-            starts
-            and num_flags >= min(_FEWEST_FLAGS, 1)
-            and num_flags > sum(w.startswith("--") for w, _ in self.command)
-        ):
+        if starts and _num_flags(words) > _num_flags(self.command):
             self.command = [part for word, place in words for part in _inner(word, place)]
 
     def _place(self, line: int) -> str:
         return f"{self.path}:{line}" if line else self.path
+
+
+def _num_flags(words: list[command_line.Word]) -> int:
+    return sum(part.startswith("--") for word, _ in words for part in word.split())
 
 
 def _inner(word: str, place: str) -> list[command_line.Word]:
