@@ -26,6 +26,7 @@ NAMES = [
     "diagnose",
     "matching",
     "curves",
+    "checklist",
 ]
 PAGE = ROOT / "docs" / "benchmarks.md"
 WHY = ROOT / "benchmarks" / "missed.yaml"

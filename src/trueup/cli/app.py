@@ -12,6 +12,7 @@ import typer
 from trueup import __version__
 from trueup.cli import (
     capture,
+    check,
     check_run,
     compare,
     compare_weights,
@@ -35,6 +36,7 @@ _DEBUG = "TRUEUP_DEBUG"
 _BAD_USE = 2
 _VERBS = (
     "capture",
+    "check",
     "check-run",
     "compare",
     "compare-weights",
@@ -66,6 +68,7 @@ app = typer.Typer(
     epilog="Start with: trueup capture -o runs/reference -- python train.py",
 )
 app.command(name="capture", context_settings={"allow_interspersed_args": False})(capture.command)
+app.command(name="check")(check.command)
 app.command(name="check-run")(check_run.command)
 app.command(name="compare")(compare.command)
 app.command(name="compare-weights")(compare_weights.command)

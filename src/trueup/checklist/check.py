@@ -1,0 +1,127 @@
+"""``trueup check``'s one call: two sides, or one, read, judged and summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from trueup.checklist.configuration import Configuration, configured
+from trueup.checklist.dialect import Origin
+from trueup.checklist.fields import fields
+from trueup.checklist.judging import Row, Status, judged
+from trueup.checklist.readers import read_side
+from trueup.checklist.rules import SECTIONS, rules
+from trueup.checklist.schedule import Schedules, schedules
+from trueup.checklist.versions import VersionVerdict, judge_versions, versions_of
+from trueup.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checklist:
+    """The outcome of one check."""
+
+    target: Configuration
+    reference: Configuration | None
+    rows: tuple[Row, ...]
+    schedules: Schedules
+    versions: dict[str, VersionVerdict]
+    """by side, where two or more versions of the Ascend stack are stated"""
+
+    @property
+    def outcome(self) -> str:
+        """``agree``, ``differ`` or ``undecided``; of one side: whether it meets the recommendations."""
+        if self.reference is None:
+            return (
+                "differ"
+                if any(r.status is Status.BROKEN and r.severity != "note" for r in self.rows)
+                else "agree"
+            )
+        if any(row.matters for row in self.rows) or self.schedules.same is False:
+            return "differ"
+        return "undecided" if self.undecided else "agree"
+
+    @property
+    def exit_code(self) -> int:
+        """0 agree, 1 differ, 2 undecided."""
+        return {"agree": 0, "differ": 1}.get(self.outcome, 2)
+
+    @property
+    def undecided(self) -> list[Row]:
+        """Rows that could not be compared though they decide what is trained."""
+        open_ = (Status.NOT_SET, Status.NOT_COMPARABLE)
+        return [row for row in self.rows if row.status in open_ and row.severity == "error" and _stated(row)]
+
+    def unread(self) -> list[str]:
+        """``key (file)`` of settings no canonical field reads."""
+        sides = [self.target] if self.reference is None else [self.target, self.reference]
+        found = []
+        for side in sides:
+            for translation in side.translations:
+                found += [f"{key} ({translation.document.path})" for key in translation.unread()]
+        return found
+
+
+def _stated(row: Row) -> bool:
+    """Whether a person set the field on the side that has it."""
+    cells = [cell for cell in (row.target, row.reference) if cell is not None]
+    return row.status is Status.NOT_COMPARABLE or any(c.origin in (Origin.SET, Origin.DERIVED) for c in cells)
+
+
+def check(
+    target: Sequence[str],
+    reference: Sequence[str] | None = None,
+    *,
+    only: Collection[str] = (),
+    ignore: Collection[str] = (),
+) -> Checklist:
+    """Hold one configuration against another, or against the recommendations.
+
+    Args:
+        target: files, folders or a command line that together describe the run under question.
+        reference: the same for the trusted run; None applies the recommendations alone.
+        only: sections or fields to look at; all by default.
+        ignore: sections or fields to leave out.
+
+    Raises:
+        ConfigError: a file that cannot be read, or a section or field that there is not.
+    """
+    for names in (only, ignore):
+        _check_names(names)
+    left = configured(read_side(target))
+    right = None if reference is None else configured(read_side(reference))
+    return compared(left, right, only=only, ignore=ignore)
+
+
+def compared(
+    left: Configuration,
+    right: Configuration | None,
+    *,
+    only: Collection[str] = (),
+    ignore: Collection[str] = (),
+) -> Checklist:
+    """``check`` of configurations that are read already."""
+    rows = [
+        row
+        for row in judged(left, right)
+        if (not only or row.section in only or row.key in only)
+        and row.section not in ignore
+        and row.key not in ignore
+    ]
+    sides = {"target": left} if right is None else {"target": left, "reference": right}
+    verdicts = {name: judge_versions(versions_of(side)) for name, side in sides.items()}
+    return Checklist(
+        target=left,
+        reference=right,
+        rows=tuple(rows),
+        schedules=schedules(left, right),
+        versions={name: verdict for name, verdict in verdicts.items() if verdict is not None},
+    )
+
+
+def _check_names(names: Collection[str]) -> None:
+    keys = {rule.key for file in rules().values() for rule in file}
+    for name in names:
+        if name not in SECTIONS and name not in keys and name not in fields().all:
+            raise ConfigError(
+                f"{name!r} is neither a section ({', '.join(SECTIONS)}) nor a field (listed in docs/check.md)"
+            )

@@ -1,0 +1,156 @@
+"""One side of a check: its documents read together, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trueup.checklist.dialect import Origin, Translation, Value, how_to_set, translated
+from trueup.checklist.expression import Unset, parsed
+from trueup.checklist.fields import NotAValue, canonical, fields, same
+from trueup.checklist.settings import Document, Setting
+from trueup.errors import ConfigError
+
+_RANK = {Origin.SET: 0, Origin.FIXED: 1, Origin.DEFAULT: 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What a side says of its training, in canonical fields."""
+
+    translations: tuple[Translation, ...]
+    values: Mapping[str, Value]
+    unreadable: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def documents(self) -> tuple[Document, ...]:
+        """The files that were read."""
+        return tuple(translation.document for translation in self.translations)
+
+    @property
+    def name(self) -> str:
+        """The files, as a person gave them."""
+        return ", ".join(document.path for document in self.documents)
+
+    def not_configurable(self, name: str) -> str | None:
+        """Why this side cannot set the field; None where it can, or no dialect speaks of it."""
+        found = (t.dialect.not_configurable.get(name) for t in self.translations)
+        return next((reason for reason in found if reason), None)
+
+    def how_to_set(self, name: str) -> str:
+        """The keys that set the field here, or nothing."""
+        found = (how_to_set(t.dialect, t.document, name) for t in self.translations)
+        return next((keys for keys in found if keys), "")
+
+    def value(self, name: str) -> Any:
+        """The scope of conditions: the canonical value. Raises ``Unset``."""
+        if name not in self.values:
+            raise Unset(name)
+        return self.values[name].value
+
+    def given(self, name: str) -> bool:
+        """Whether a file sets the field or it follows from what one sets."""
+        return name in self.values and self.values[name].origin in (Origin.SET, Origin.DERIVED)
+
+    def mark(self) -> int:
+        return 0
+
+    def back(self, mark: int) -> None:
+        return
+
+
+@dataclass(slots=True)
+class _Deriving:
+    """Canonical values while more of them are derived; notes what a derivation read."""
+
+    values: dict[str, Value]
+    read: list[str] = field(default_factory=list)
+
+    def value(self, name: str) -> Any:
+        if name not in self.values:
+            raise Unset(name)
+        self.read.append(name)
+        return self.values[name].value
+
+    def given(self, name: str) -> bool:
+        return name in self.values and self.values[name].origin in (Origin.SET, Origin.DERIVED)
+
+    def mark(self) -> int:
+        return len(self.read)
+
+    def back(self, mark: int) -> None:
+        del self.read[mark:]
+
+
+def configured(documents: Iterable[Document]) -> Configuration:
+    """The documents of one side as one configuration.
+
+    Where two set the same field to different values the first stands, and a note says so.
+
+    Raises:
+        ConfigError: there is no document.
+    """
+    translations = tuple(map(translated, documents))
+    if not translations:
+        raise ConfigError("no configuration was given")
+    notes = [note for t in translations for note in (*t.document.notes, *t.notes)]
+    values = _merged(translations, notes)
+    _derive(values)
+    unreadable = {name: why for t in translations for name, why in t.unreadable.items() if name not in values}
+    return Configuration(
+        translations=translations, values=values, unreadable=unreadable, notes=tuple(dict.fromkeys(notes))
+    )
+
+
+def _merged(translations: Iterable[Translation], notes: list[str]) -> dict[str, Value]:
+    merged: dict[str, Value] = {}
+    for translation in translations:
+        for name, value in translation.values.items():
+            other = merged.get(name)
+            if other is None or _RANK[value.origin] < _RANK[other.origin]:
+                merged[name] = value
+            elif value.origin is Origin.SET is other.origin and not same(value.value, other.value):
+                notes.append(_conflict(name, other, value))
+    return {name: merged[name] for name in fields().all if name in merged}
+
+
+def _conflict(name: str, first: Value, second: Value) -> str:
+    said = [f"{_where(value.settings)} says {value.value}" for value in (first, second)]
+    return f"{name}: {', '.join(said)}; the first stands"
+
+
+def _where(settings: tuple[Setting, ...]) -> str:
+    return ", ".join(f"{s.key} ({s.place})" for s in settings)
+
+
+def _derive(values: dict[str, Value]) -> None:
+    """Fill in what follows from other fields, until nothing more does."""
+    specs = fields().all
+    found = True
+    while found:
+        found = False
+        for name, spec in specs.items():
+            if name in values:
+                continue
+            for text in spec.derive:
+                derived = _derived(text, values, name)
+                if derived is not None:
+                    values[name], found = derived, True
+                    break
+
+
+def _derived(text: str, values: dict[str, Value], name: str) -> Value | None:
+    scope = _Deriving(values)
+    try:
+        raw = parsed(text).evaluate(scope)
+        value = canonical(raw, fields().spec(name))
+    except (Unset, NotAValue, ConfigError):
+        return None
+    inputs = [values[key] for key in dict.fromkeys(scope.read)]
+    settings = tuple(dict.fromkeys(s for v in inputs for s in v.settings))
+    if any(v.origin in (Origin.SET, Origin.DERIVED) for v in inputs):
+        return Value(value=value, origin=Origin.DERIVED, settings=settings, says=text)
+    origin = Origin.DEFAULT if any(v.origin is Origin.DEFAULT for v in inputs) else Origin.FIXED
+    return Value(value=value, origin=origin, says=next((v.says for v in inputs if v.says), text))

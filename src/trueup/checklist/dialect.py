@@ -1,0 +1,304 @@
+"""One framework's words for the canonical fields: dialects/*.yaml, and a document read with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trueup.checklist.expression import Expression, Unset, parsed
+from trueup.checklist.fields import NotAValue, canonical, fields, yaml_of
+from trueup.checklist.settings import Document, Setting
+from trueup.errors import ConfigError
+
+_INDEXED = re.compile(r"(.+)\[(\d+)\]$")
+
+
+class Origin(Enum):
+    """Where a value comes from."""
+
+    SET = "set"
+    DERIVED = "derived"
+    DEFAULT = "default"
+    FIXED = "fixed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A canonical value of one side: where it comes from, and the settings that say so."""
+
+    value: Any
+    origin: Origin
+    settings: tuple[Setting, ...] = ()
+    says: str = ""
+    """for a default the framework and version, for a derived value how, for a fixed one why"""
+
+
+class Dialect(BaseModel):
+    """One file of dialects/: see docs/check.md for the form."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    version: str = ""
+    framework: str = ""
+    leaves: bool = False
+    """keys are also known by their last part alone, as in plain and Lightning files"""
+    roots: dict[str, list[str]] = Field(default_factory=dict)
+    """short names of the mappings keys lie in, with where they are looked for: ``m: [model.model_config]``"""
+    defaults: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """what the framework takes for a key nobody sets, as expressions"""
+    fields: dict[str, str] = Field(default_factory=dict)
+    not_configurable: dict[str, str] = Field(default_factory=dict)
+    fixed: dict[str, str] = Field(default_factory=dict)
+    """why a field whose expression reads no key has its value"""
+    write: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
+    """field -> canonical value (or ``*``) -> keys to set; ``$`` is the value, null takes a key away"""
+    prepare: dict[str, Any] = Field(default_factory=dict)
+    """keys of the dialect beside canonical fields that a first reproduction wants"""
+    cautions: dict[str, str] = Field(default_factory=dict)
+    """condition over the document -> what a reader of the result must know"""
+    unread: str = ""
+    """a pattern of keys that say nothing of the mathematics: paths, logging, saving"""
+
+    def default_words(self) -> str:
+        """``Megatron-LM core 0.12``."""
+        return f"{self.title} {self.version}".strip()
+
+    def places(self, name: str) -> list[str]:
+        """The keys of a document a name of the dialect's expressions may stand for."""
+        root, _, rest = name.partition(".")
+        if root not in self.roots:
+            return [name]
+        return [f"{place}.{rest}" if place else rest for place in self.roots[root]]
+
+    def keys_of(self, name: str) -> list[str]:
+        """The keys a field is, where it is one key and no computation."""
+        plain = parsed(self.fields[name]).plain_keys if name in self.fields else ()
+        return [place for key in plain for place in self.places(key)]
+
+
+@lru_cache(maxsize=1)
+def dialects() -> dict[str, Dialect]:
+    """Every dialect by its name.
+
+    Raises:
+        ConfigError: a file was edited into another form, or names a field there is not.
+    """
+    found: dict[str, Dialect] = {}
+    known = fields().all
+    usual = {name: f"first({', '.join([name, *spec.names.split()])})" for name, spec in known.items()}
+    for source in sorted((files("trueup.checklist") / "dialects").iterdir(), key=lambda item: item.name):
+        if not source.name.endswith(".yaml"):
+            continue
+        try:
+            dialect = Dialect.model_validate(yaml_of(f"dialects/{source.name}"))
+        except ValidationError as error:
+            raise ConfigError(f"checklist/dialects/{source.name}: {error}") from error
+        named = [*dialect.fields, *dialect.not_configurable, *dialect.fixed, *dialect.write]
+        if wrong := [name for name in named if name not in known]:
+            raise ConfigError(
+                f"checklist/dialects/{source.name}: no such canonical field: {', '.join(wrong)}"
+            )
+        for text in (*dialect.defaults.values(), *dialect.fields.values(), *dialect.cautions):
+            parsed(str(text))
+        if not dialect.fields:
+            dialect = dialect.model_copy(update={"fields": usual})
+        found[source.name.removesuffix(".yaml")] = dialect
+    return found
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A document as the scope of its dialect's expressions; notes what was read."""
+
+    document: Document
+    dialect: Dialect
+    leaves: Mapping[str, Setting] = field(default_factory=dict)
+    read: list[Setting] = field(default_factory=list)
+    defaulted: list[str] = field(default_factory=list)
+    resolving: set[str] = field(default_factory=set)
+
+    def value(self, name: str) -> Any:
+        setting = self._setting(name)
+        if setting is not None:
+            self.read.append(setting)
+            return setting.value
+        if name in self.dialect.defaults and name not in self.resolving:
+            self.defaulted.append(name)
+            return self._default(name)
+        raise Unset(name)
+
+    def given(self, name: str) -> bool:
+        setting = self._setting(name)
+        if setting is not None:
+            self.read.append(setting)
+        return setting is not None
+
+    def mark(self) -> int:
+        return len(self.read)
+
+    def back(self, mark: int) -> None:
+        del self.read[mark:]
+
+    def _setting(self, name: str) -> Setting | None:
+        for place in self.dialect.places(elements(name)[0]):
+            setting = self.document.settings.get(place) or self.leaves.get(place)
+            if setting is not None and setting.value is not None and setting.value != "":
+                return setting
+        return None
+
+    def _default(self, name: str) -> Any:
+        """What the framework takes; settings it reads for that are not a choice of this key."""
+        kept = list(self.read)
+        self.resolving.add(name)
+        try:
+            return parsed(str(self.dialect.defaults[name])).evaluate(self)
+        finally:
+            self.resolving.discard(name)
+            self.read = kept
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A document in canonical fields."""
+
+    document: Document
+    dialect: Dialect
+    values: Mapping[str, Value]
+    unreadable: Mapping[str, str]
+    """fields whose settings are no value: why"""
+    used: frozenset[str]
+    """keys some field read"""
+    notes: tuple[str, ...] = ()
+
+    def unread(self) -> list[str]:
+        """Keys that were set and that no canonical field speaks of."""
+        pattern = re.compile(self.dialect.unread) if self.dialect.unread else None
+        spoken = self.used | {
+            elements(place)[0]
+            for text in (*self.dialect.fields.values(), *self.dialect.defaults.values())
+            for name in parsed(str(text)).names
+            for place in self.dialect.places(name)
+        }
+        return [
+            key
+            for key in self.document.settings
+            if key not in spoken and not (pattern and pattern.search(key))
+        ]
+
+
+def translated(document: Document) -> Translation:
+    """Every canonical field the document sets, or its framework's defaults give."""
+    dialect = dialects()[document.dialect]
+    leaves = _leaves(document) if dialect.leaves else {}
+    values: dict[str, Value] = {}
+    unreadable: dict[str, str] = {}
+    used: set[str] = set()
+    for name, text in dialect.fields.items():
+        reading = _Reading(document, dialect, leaves)
+        value = unreadable_why = None
+        try:
+            value = _value(name, parsed(text), reading)
+        except Unset:
+            pass
+        except (NotAValue, ConfigError) as error:
+            unreadable_why = str(error)
+        used |= {setting.key for setting in reading.read}
+        if value is not None:
+            values[name] = value
+        elif unreadable_why:
+            where = ", ".join(dict.fromkeys(s.place for s in reading.read))
+            unreadable[name] = f"{unreadable_why} ({where})" if where else unreadable_why
+    notes = [f"{document.path}: {said}" for text, said in dialect.cautions.items() if _holds(text, document)]
+    return Translation(document, dialect, values, unreadable, frozenset(used), tuple(notes))
+
+
+def _holds(condition: str, document: Document) -> bool:
+    try:
+        return bool(parsed(condition).evaluate(_Reading(document, dialects()[document.dialect])))
+    except Unset:
+        return False
+
+
+def _value(name: str, expression: Expression, reading: _Reading) -> Value | None:
+    raw = expression.evaluate(reading)
+    if raw is None:
+        return None
+    value = canonical(raw, fields().spec(name))
+    settings = tuple(dict.fromkeys(s for s in reading.read))
+    if settings:
+        return Value(value=value, origin=Origin.SET, settings=settings)
+    if reading.defaulted or expression.names:
+        return Value(value=value, origin=Origin.DEFAULT, says=reading.dialect.default_words())
+    return Value(value=value, origin=Origin.FIXED, says=reading.dialect.fixed.get(name, ""))
+
+
+def _leaves(document: Document) -> dict[str, Setting]:
+    """Settings by their last part, where only one has it."""
+    found: dict[str, Setting | None] = {}
+    for key, setting in document.settings.items():
+        leaf = key.rpartition(".")[2].lower().replace("-", "_")
+        found[leaf] = None if leaf in found and found[leaf] != setting else setting
+    return {leaf: setting for leaf, setting in found.items() if setting is not None}
+
+
+def writes(dialect: Dialect, document: Document, name: str, value: Any) -> dict[str, Any] | None:
+    """Keys to set (None takes one away) so that the field has this value; None where that cannot be."""
+    if name in dialect.write:
+        table = dialect.write[name]
+        chosen = table.get(_spelled(value), table.get("*"))
+        if chosen is None:
+            return None
+        ways = [key for key, text in chosen.items() if text == "$"]
+        used = [key for key in ways if key in document.settings] or ways
+        return {key: _filled(text, value) for key, text in chosen.items() if key not in ways or key in used}
+    keys = _there(dialect, document, name)
+    return {keys[0]: value} if keys else None
+
+
+def _filled(template: Any, value: Any) -> Any:
+    """The template with the value in the place of ``$``."""
+    if isinstance(template, dict):
+        return {key: _filled(text, value) for key, text in template.items()}
+    if template == "$":
+        return value
+    return template.replace("$", str(value)) if isinstance(template, str) else template
+
+
+def how_to_set(dialect: Dialect, document: Document, name: str) -> str:
+    """The keys a person changes for this field, or nothing."""
+    if name in dialect.write:
+        keys = list(dict.fromkeys(key for table in dialect.write[name].values() for key in table))
+    elif name in dialect.fields:
+        names = parsed(dialect.fields[name]).names
+        keys = _there(dialect, document, name)[:1] or [dialect.places(key)[0] for key in names]
+    else:
+        return ""
+    return ", ".join(_shown(key, document.kind) for key in keys)
+
+
+def _there(dialect: Dialect, document: Document, name: str) -> list[str]:
+    """The keys of a plain field: those the document has, or all."""
+    keys = dialect.keys_of(name)
+    return [key for key in keys if elements(key)[0] in document.settings] or keys
+
+
+def _shown(key: str, kind: str) -> str:
+    return f"--{key.replace('_', '-')}" if kind in ("shell", "log", "checkpoint") else key
+
+
+def _spelled(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def elements(key: str) -> tuple[str, int | None]:
+    """A key and the element of its list that is meant: ``("optimizer.betas", 1)``."""
+    found = _INDEXED.match(key)
+    return (found.group(1), int(found.group(2))) if found else (key, None)

@@ -1,0 +1,305 @@
+"""The small language of the checklist's YAML files: Python's expressions over keys, nothing that can act."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+from trueup.errors import ConfigError
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda left, right: left in right,
+    ast.NotIn: lambda left, right: left not in right,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "len": len,
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "round": round,
+    "ceil": math.ceil,
+    "lower": lambda text: str(text).lower(),
+    "round_up": lambda number, multiple: -(-int(number) // int(multiple)) * int(multiple),
+    "translate": lambda value, table: table.get(value, value),
+    "starts": lambda text, head: str(text).startswith(head),
+    "contains": lambda text, part: part in str(text),
+    "count": lambda value: len(value) if isinstance(value, list) else len(str(value).split(",")),
+    "leading_zeros": lambda pattern: _leading_zeros(pattern),
+}
+
+
+def _leading_zeros(pattern: Any) -> int:
+    """Zeros a list begins with; the list may be written as ``([0]*3+[1]*58)``, or be one number for all."""
+    items = parsed(pattern).evaluate(NOTHING) if isinstance(pattern, str) else pattern
+    if not isinstance(items, (list, tuple)):
+        return 0
+    return next((index for index, item in enumerate(items) if item), len(items))
+
+
+_LAZY = frozenset({"first", "given", "known", "key"})
+
+
+class Unset(Exception):
+    """A name has no value here."""
+
+
+class Scope(Protocol):
+    """Where an expression looks its names up."""
+
+    def value(self, name: str) -> Any:
+        """The value of a dotted name. Raises ``Unset``."""
+
+    def given(self, name: str) -> bool:
+        """Whether a person set it."""
+
+    def mark(self) -> int:
+        """Where the record of what was read stands."""
+
+    def back(self, mark: int) -> None:
+        """Forget what was read since; it led nowhere."""
+
+
+class _Nothing:
+    """The scope of expressions without names."""
+
+    def value(self, name: str) -> Any:
+        raise Unset(name)
+
+    def given(self, name: str) -> bool:
+        return False
+
+    def mark(self) -> int:
+        return 0
+
+    def back(self, mark: int) -> None:
+        return
+
+
+NOTHING: Scope = _Nothing()
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One parsed expression.
+
+    Beside Python's operators it knows ``first(a, b)`` (the first key a person set, else the first that has
+    a value), ``given(a)`` (a person set it), ``known(a)`` (it has a value), ``key("a.b-c")`` (a key that is
+    no identifier), ``unset`` (no value), ``translate(a, {...})``, ``round_up(a, multiple)``,
+    ``leading_zeros(a)``, ``count(a)`` (items of a list, or of text with commas), ``lower``, ``starts``,
+    ``contains`` and the arithmetic of ``int float str len min max abs round ceil``.
+    """
+
+    text: str
+    tree: ast.expr
+    names: tuple[str, ...]
+    """every dotted name it may read, in the order written"""
+    plain_keys: tuple[str, ...]
+    """the keys it stands for where it is one key, or ``first`` of keys; else none"""
+
+    def evaluate(self, scope: Scope) -> Any:
+        """Its value.
+
+        Raises:
+            Unset: it depends on a name that has none. ``and`` / ``or`` still decide where the rest decides.
+            ConfigError: operands that do not go together.
+        """
+        try:
+            return _evaluate(self.tree, scope)
+        except (TypeError, ValueError, ZeroDivisionError, KeyError, IndexError) as error:
+            raise ConfigError(f"cannot compute {self.text!r}: {error}") from error
+
+
+@lru_cache(maxsize=4096)
+def parsed(text: str) -> Expression:
+    """The expression a YAML file wrote.
+
+    Raises:
+        ConfigError: it is not one, or uses what the language has not.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        _check(tree)
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(f"not an expression of the checklist: {text!r} ({error})") from error
+    names = tuple(dict.fromkeys(name for name in _names(tree) if name != "unset"))
+    return Expression(text, tree, names, _plain_keys(tree))
+
+
+def _plain_keys(tree: ast.expr) -> tuple[str, ...]:
+    nodes = tree.args if isinstance(tree, ast.Call) and _is_call(tree, "first") else [tree]
+    keys = [_key(node) for node in nodes]
+    return tuple(key for key in keys if key is not None) if all(keys) else ()
+
+
+def _is_call(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+
+
+def _dotted(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        head = _dotted(node.value)
+        return None if head is None else f"{head}.{node.attr}"
+    return None
+
+
+def _key(node: ast.expr) -> str | None:
+    """A dotted name, or an element of one: ``optimizer.betas[0]``."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        head = _dotted(node.value)
+        return None if head is None else f"{head}[{node.slice.value!r}]"
+    if isinstance(node, ast.Call) and _is_call(node, "key") and isinstance(node.args[0], ast.Constant):
+        return str(node.args[0].value)
+    return _dotted(node)
+
+
+def _names(node: ast.AST) -> list[str]:
+    name = _key(node) if isinstance(node, ast.expr) else None
+    if name is not None:
+        return [name]
+    below = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
+    return [found for child in below for found in _names(child)]
+
+
+def _check(node: ast.AST) -> None:
+    """Only what ``_evaluate`` knows."""
+    if isinstance(node, ast.Call):
+        if (
+            not isinstance(node.func, ast.Name)
+            or node.func.id not in _FUNCTIONS.keys() | _LAZY
+            or node.keywords
+        ):
+            raise ValueError(f"no such function: {ast.unparse(node)}")
+        for argument in node.args:
+            _check(argument)
+        return
+    known = (
+        *(
+            ast.Name,
+            ast.Attribute,
+            ast.Subscript,
+            ast.Constant,
+            ast.BinOp,
+            ast.BoolOp,
+            ast.UnaryOp,
+            ast.Compare,
+        ),
+        *(ast.IfExp, ast.List, ast.Tuple, ast.Dict, ast.Load, ast.And, ast.Or, ast.Not, ast.USub),
+        *_BINARY,
+        *_COMPARE,
+    )
+    if not isinstance(node, known):
+        raise ValueError(f"not known here: {type(node).__name__}")
+    for child in ast.iter_child_nodes(node):
+        _check(child)
+
+
+def _evaluate(node: ast.expr, scope: Scope) -> Any:
+    name = _dotted(node)
+    if name is not None:
+        return scope.value(name)
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Subscript():
+            return _element(_evaluate(node.value, scope), _evaluate(node.slice, scope))
+        case ast.BinOp():
+            return _BINARY[type(node.op)](_evaluate(node.left, scope), _evaluate(node.right, scope))
+        case ast.UnaryOp():
+            value = _evaluate(node.operand, scope)
+            return not value if isinstance(node.op, ast.Not) else -value
+        case ast.BoolOp():
+            return _boolean(node, scope)
+        case ast.Compare():
+            return _comparison(node, scope)
+        case ast.IfExp():
+            return _evaluate(node.body if _evaluate(node.test, scope) else node.orelse, scope)
+        case ast.List() | ast.Tuple():
+            return [_evaluate(item, scope) for item in node.elts]
+        case ast.Dict():
+            keys = [_evaluate(key, scope) for key in node.keys if key is not None]
+            return dict(zip(keys, [_evaluate(value, scope) for value in node.values], strict=True))
+        case ast.Call(func=ast.Name(id=function)):
+            return _call(function, node.args, scope)
+    raise TypeError(f"not known here: {ast.unparse(node)}")
+
+
+def _element(value: Any, index: Any) -> Any:
+    if isinstance(value, Mapping):
+        if index not in value:
+            raise Unset(str(index))
+        return value[index]
+    if not isinstance(value, (list, tuple)) or not -len(value) <= index < len(value):
+        raise Unset(str(index))
+    return value[index]
+
+
+def _boolean(node: ast.BoolOp, scope: Scope) -> bool:
+    """Three-valued: what one operand settles, an unset other one does not unsettle."""
+    settling, unset = isinstance(node.op, ast.Or), None
+    for operand in node.values:
+        try:
+            if bool(_evaluate(operand, scope)) is settling:
+                return settling
+        except Unset as error:
+            unset = error
+    if unset is not None:
+        raise unset
+    return not settling
+
+
+def _comparison(node: ast.Compare, scope: Scope) -> bool:
+    left = _evaluate(node.left, scope)
+    for sign, operand in zip(node.ops, node.comparators, strict=True):
+        right = _evaluate(operand, scope)
+        if not _COMPARE[type(sign)](left, right):
+            return False
+        left = right
+    return True
+
+
+def _call(function: str, arguments: list[ast.expr], scope: Scope) -> Any:
+    if function == "key":
+        return scope.value(_key(ast.Call(ast.Name("key"), arguments, [])) or "")
+    if function not in _LAZY:
+        return _FUNCTIONS[function](*(_evaluate(argument, scope) for argument in arguments))
+    if function in ("first", "given"):
+        chosen = next((argument for argument in arguments if scope.given(_key(argument) or "")), None)
+        if function == "given":
+            return chosen is not None
+        arguments = arguments if chosen is None else [chosen]
+    for argument in arguments:
+        mark = scope.mark()
+        try:
+            value = _evaluate(argument, scope)
+            return True if function == "known" else value
+        except Unset:
+            scope.back(mark)
+    if function == "known":
+        return False
+    raise Unset(", ".join(ast.unparse(argument) for argument in arguments))

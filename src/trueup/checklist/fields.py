@@ -1,0 +1,181 @@
+"""The canonical fields every dialect maps to (fields.yaml), and values brought to one form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trueup.errors import ConfigError
+
+Kind = Literal["int", "float", "bool", "dtype", "choice", "text", "list", "version"]
+_CLOSE = 1e-9
+_DTYPES = {
+    "float32": "fp32 float32 float full 32 32-true ms.float32 mstype.float32 float_32",
+    "bfloat16": "bf16 bfloat16 bf16-mixed bf16-true bfloat",
+    "float16": "fp16 float16 half 16 16-mixed 16-true",
+    "float64": "fp64 float64 double 64 64-true",
+    "float8": "fp8 float8 e4m3 hybrid",
+}
+_DTYPE_OF = {word: name for name, words in _DTYPES.items() for word in words.split()}
+_TRUTH = {
+    "true": True,
+    "on": True,
+    "yes": True,
+    "1": True,
+    "false": False,
+    "off": False,
+    "no": False,
+    "0": False,
+}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FieldSpec(_Strict):
+    """One canonical field."""
+
+    kind: Kind
+    about: str
+    derive: tuple[str, ...] = ()
+    """expressions over other canonical fields, tried in order where no file sets it"""
+    aliases: Mapping[str, str] = Field(default_factory=dict)
+    """for a choice: canonical value -> other spellings, separated by blanks"""
+    names: str = ""
+    """other names plain files use for it, separated by blanks"""
+
+
+class Section(_Strict):
+    """Fields that belong together."""
+
+    title: str
+    fields: dict[str, FieldSpec]
+
+
+@dataclass(frozen=True)
+class Fields:
+    """All of fields.yaml."""
+
+    sections: dict[str, Section]
+
+    def spec(self, name: str) -> FieldSpec:
+        """The field of that name."""
+        return self.all[name]
+
+    @cached_property
+    def all(self) -> dict[str, FieldSpec]:
+        """Every field in the order of the file."""
+        return {name: spec for section in self.sections.values() for name, spec in section.fields.items()}
+
+
+def yaml_of(name: str) -> Any:
+    """A data file of the checklist.
+
+    Raises:
+        ConfigError: it is not YAML.
+    """
+    import yaml
+
+    source = files("trueup.checklist") / name
+    try:
+        return yaml.load(
+            source.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        )
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: {error}") from error
+
+
+@lru_cache(maxsize=1)
+def fields() -> Fields:
+    """The canonical fields.
+
+    Raises:
+        ConfigError: fields.yaml was edited into another form.
+    """
+    try:
+        return Fields({key: Section.model_validate(value) for key, value in yaml_of("fields.yaml").items()})
+    except ValidationError as error:
+        raise ConfigError(f"checklist/fields.yaml: {error}") from error
+
+
+class NotAValue(ValueError):
+    """A setting that no value of its field can be made of."""
+
+
+def canonical(value: Any, spec: FieldSpec) -> Any:
+    """The value in the one form of its kind: dtypes as ``bfloat16``, choices by their first name.
+
+    Raises:
+        NotAValue: ``auto``, an unresolved variable, another type.
+    """
+    try:
+        return _CONVERT[spec.kind](value, spec)
+    except (TypeError, ValueError, KeyError) as error:
+        raise NotAValue(f"{value!r} is not a value of kind {spec.kind}") from error
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two canonical values are one: numbers to nine digits, all else exactly."""
+    if isinstance(left, float) or isinstance(right, float):
+        return isinstance(left, (int, float)) and isinstance(right, (int, float)) and math.isclose(
+            left, right, rel_tol=_CLOSE, abs_tol=1e-300
+        )  # fmt: skip
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)
+
+
+def _int(value: Any, spec: FieldSpec) -> int:
+    if isinstance(value, str):
+        value = float(value) if not value.strip().lstrip("+-").isdigit() else int(value)
+    if value != int(value):
+        raise ValueError(value)
+    return int(value)
+
+
+def _float(value: Any, spec: FieldSpec) -> float:
+    return float(value)
+
+
+def _bool(value: Any, spec: FieldSpec) -> bool:
+    return value if isinstance(value, bool) else _TRUTH[str(value).strip().lower()]
+
+
+def _dtype(value: Any, spec: FieldSpec) -> str:
+    word = str(value).strip().lower()
+    return _DTYPE_OF[word.removeprefix("torch.").removeprefix("mstype.").removeprefix("ms.")]
+
+
+def _choice(value: Any, spec: FieldSpec) -> str:
+    word = str(value).strip().lower().replace("-", "_").replace(" ", "_")
+    for name, words in spec.aliases.items():
+        if word == name or word in words.lower().replace("-", "_").split():
+            return name
+    return word
+
+
+def _text(value: Any, spec: FieldSpec) -> str:
+    return str(value).strip()
+
+
+def _list(value: Any, spec: FieldSpec) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+_CONVERT = {
+    "int": _int,
+    "float": _float,
+    "bool": _bool,
+    "dtype": _dtype,
+    "choice": _choice,
+    "text": _text,
+    "version": _text,
+    "list": _list,
+}

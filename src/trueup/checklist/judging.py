@@ -1,0 +1,305 @@
+"""Two configurations, or one, held against the rules: one row a demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from trueup.checklist.configuration import Configuration
+from trueup.checklist.dialect import Origin, Value
+from trueup.checklist.expression import Unset, parsed
+from trueup.checklist.fields import fields, same
+from trueup.checklist.rules import Rule, Severity, rules
+from trueup.errors import ConfigError
+
+
+class Status(Enum):
+    """What became of one demand."""
+
+    DIFFERENT = "different"
+    BROKEN = "broken"
+    NOT_COMPARABLE = "not_comparable"
+    NOT_SET = "not_set"
+    NOT_CONFIGURABLE = "not_configurable"
+    DEFAULT = "framework_default"
+    ALIGNED = "aligned"
+    BY_HAND = "by_hand"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One side of a row; ``value`` is None where the side says nothing."""
+
+    value: Any = None
+    origin: Origin | None = None
+    keys: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+    says: str = ""
+    set_with: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One demand and its outcome. ``reference`` is None in a check of one side."""
+
+    key: str
+    section: str
+    about: str
+    status: Status
+    severity: Severity
+    target: Cell
+    reference: Cell | None
+    reason: str = ""
+    why: str = ""
+    advice: str = ""
+    """what to do, where a recommendation is not met or a condition broken"""
+    sources: tuple[str, ...] = ()
+
+    @property
+    def matters(self) -> bool:
+        """Whether it is a difference that can change the numbers."""
+        return self.status is Status.DIFFERENT and self.severity != "note"
+
+
+def judged(target: Configuration, reference: Configuration | None) -> list[Row]:
+    """Every row, in the order of the sections. A field no side speaks of has none."""
+    return [
+        row
+        for section, file in rules().items()
+        for rule in file
+        for row in _rows(rule, section, target, reference)
+    ]
+
+
+def _rows(rule: Rule, section: str, target: Configuration, reference: Configuration | None) -> Iterator[Row]:
+    sides = [target] if reference is None else [target, reference]
+    if rule.by_hand:
+        yield _row(rule, section, Status.BY_HAND, reason=rule.by_hand, advice=rule.command)
+    elif not any(applies(rule.when, side) for side in sides):
+        return
+    elif rule.field:
+        if reference is None:
+            yield from _alone(rule, section, target)
+        else:
+            yield from _compared(rule, section, target, reference)
+    else:
+        yield from _conditions(rule, section, target, reference)
+
+
+def applies(condition: str, side: Configuration) -> bool:
+    """Whether a condition on one side holds; one that cannot be decided does not limit the rule away."""
+    return not condition or _holds(condition, side) is not False
+
+
+def _holds(condition: str, scope: Configuration) -> bool | None:
+    try:
+        return bool(parsed(condition).evaluate(scope))
+    except (Unset, ConfigError):
+        return None
+
+
+def _conditions(
+    rule: Rule, section: str, target: Configuration, reference: Configuration | None
+) -> Iterator[Row]:
+    sides = {"target": target} if reference is None else {"target": target, "reference": reference}
+    broken = [
+        name for name, side in sides.items() if applies(rule.when, side) and _holds(rule.each, side) is False
+    ]
+    if not broken:
+        return
+    where = " and ".join(f"the {name}" for name in broken) if reference is not None else ""
+    names = parsed(rule.each).names
+    words = {
+        name: ", ".join(f"{n} {side.values[n].value}" for n in names if n in side.values)
+        for name, side in sides.items()
+    }
+    cells = {name: Cell(value=words[name]) if name in broken else Cell() for name in sides}
+    yield _row(
+        rule,
+        section,
+        Status.BROKEN,
+        target=cells["target"],
+        reference=cells.get("reference"),
+        reason=f"{where}: {rule.says}" if where else rule.says,
+        advice=rule.advice,
+    )
+
+
+def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
+    """One side against the recommendation."""
+    value = side.values.get(rule.field)
+    if value is None:
+        if rule.field in side.unreadable:
+            cell = _cell(rule, side)
+            yield _row(rule, section, Status.NOT_COMPARABLE, target=cell, reason=side.unreadable[rule.field])
+        elif reason := side.not_configurable(rule.field):
+            yield _row(
+                rule,
+                section,
+                Status.NOT_CONFIGURABLE,
+                target=_cell(rule, side),
+                reason=reason,
+                advice=_verify(rule),
+            )
+        return
+    met = _holds(rule.recommended, side) if rule.recommended else None
+    status = (
+        Status.BROKEN
+        if met is False
+        else Status.DEFAULT
+        if value.origin is Origin.DEFAULT
+        else Status.ALIGNED
+    )
+    yield _row(
+        rule,
+        section,
+        status,
+        target=_cell(rule, side),
+        reason=_default_words("", value) if value.origin is Origin.DEFAULT else "",
+        advice=rule.advice if met is False else "",
+    )
+
+
+def _compared(rule: Rule, section: str, target: Configuration, reference: Configuration) -> Iterator[Row]:
+    values = target.values.get(rule.field), reference.values.get(rule.field)
+    cells = _cell(rule, target), _cell(rule, reference)
+    unreadable = [
+        f"{name}: {side.unreadable[rule.field]}"
+        for name, side in (("target", target), ("reference", reference))
+        if rule.field in side.unreadable
+    ]
+    severity = _severity(rule, target, reference)
+    if unreadable:
+        yield _row(rule, section, Status.NOT_COMPARABLE, severity, *cells, reason="; ".join(unreadable))
+        return
+    if values[0] is None and values[1] is None:
+        return
+    if values[0] is None or values[1] is None:
+        yield _one_sided(rule, section, severity, target, reference)
+        return
+    left, right = _effective(rule, target, values[0]), _effective(rule, reference, values[1])
+    equal = same(left, right) or (rule.field == "data_files" and _file_names(left) == _file_names(right))
+    defaults = [
+        _default_words(name, v)
+        for name, v in (("target", values[0]), ("reference", values[1]))
+        if v.origin is Origin.DEFAULT
+    ]
+    status = Status.DIFFERENT if not equal else Status.DEFAULT if defaults else Status.ALIGNED
+    reason = "; ".join(defaults)
+    if equal and not same(values[0].value, values[1].value):
+        reason = "the same in effect" + (f"; {reason}" if reason else "")
+    yield _row(
+        rule, section, status, severity, *cells, reason=reason, advice=_not_met(rule, target, reference)
+    )
+
+
+def _file_names(value: Any) -> list[str]:
+    return (
+        [str(item).rstrip("/").rpartition("/")[2] for item in value]
+        if isinstance(value, list)
+        else [str(value)]
+    )
+
+
+def _one_sided(
+    rule: Rule, section: str, severity: Severity, target: Configuration, reference: Configuration
+) -> Row:
+    """A field one side says nothing of: it cannot, or it did not."""
+    silent, name = (target, "target") if rule.field not in target.values else (reference, "reference")
+    cells = _cell(rule, target), _cell(rule, reference)
+    reason = silent.not_configurable(rule.field)
+    if reason:
+        return _row(
+            rule,
+            section,
+            Status.NOT_CONFIGURABLE,
+            severity,
+            *cells,
+            reason=f"{name}: {reason}",
+            advice=_verify(rule),
+        )
+    return _row(
+        rule,
+        section,
+        Status.NOT_SET,
+        severity,
+        *cells,
+        reason=f"the {name} does not say",
+        advice=_not_met(rule, target, reference),
+    )
+
+
+def _effective(rule: Rule, side: Configuration, value: Value) -> Any:
+    if not rule.compare:
+        return value.value
+    try:
+        return parsed(rule.compare).evaluate(side)
+    except (Unset, ConfigError):
+        return value.value
+
+
+def _severity(rule: Rule, target: Configuration, reference: Configuration) -> Severity:
+    frameworks = [
+        side.values["framework"].value for side in (target, reference) if "framework" in side.values
+    ]
+    crossing = len(frameworks) == 2 and frameworks[0] != frameworks[1]
+    return rule.across if crossing and rule.across else rule.severity
+
+
+def _not_met(rule: Rule, target: Configuration, reference: Configuration) -> str:
+    if not rule.recommended:
+        return ""
+    sides = [side for side in (target, reference) if rule.field in side.values and applies(rule.when, side)]
+    return rule.advice if any(_holds(rule.recommended, side) is False for side in sides) else ""
+
+
+def _verify(rule: Rule) -> str:
+    return f"{rule.verify} in the precision table of trueup compare" if rule.verify else ""
+
+
+def _default_words(name: str, value: Value) -> str:
+    return f"{name + ': ' if name else ''}default of {value.says}"
+
+
+def _cell(rule: Rule, side: Configuration) -> Cell:
+    value = side.values.get(rule.field)
+    how = side.how_to_set(rule.field)
+    if value is None:
+        return Cell(set_with=how)
+    return Cell(
+        value=value.value,
+        origin=value.origin,
+        keys=tuple(s.key for s in value.settings),
+        places=tuple(s.place for s in value.settings),
+        says=value.says,
+        set_with=how,
+    )
+
+
+def _row(
+    rule: Rule,
+    section: str,
+    status: Status,
+    severity: Severity | None = None,
+    target: Cell | None = None,
+    reference: Cell | None = None,
+    *,
+    reason: str = "",
+    advice: str = "",
+) -> Row:
+    about = fields().spec(rule.field).about if rule.field else rule.key.replace("_", " ")
+    return Row(
+        key=rule.key,
+        section=section,
+        about=about,
+        status=status,
+        severity=severity or rule.severity,
+        target=target or Cell(),
+        reference=reference,
+        reason=reason,
+        why=rule.why,
+        advice=advice,
+        sources=rule.sources,
+    )

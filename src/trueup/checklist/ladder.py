@@ -1,0 +1,123 @@
+"""From the reduced configuration back to the whole job, one feature a rung."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from trueup.checklist.configuration import configured
+from trueup.checklist.dialect import dialects, writes
+from trueup.checklist.prepare import (
+    Change,
+    Reduced,
+    Rung,
+    not_reached,
+    reduction,
+    write_environment,
+    write_rung,
+)
+from trueup.checklist.readers import read_side
+from trueup.checklist.settings import Document
+from trueup.checklist.writing import writable
+
+_BATCH = frozenset({"data_parallel", "global_batch_size", "gradient_accumulation"})
+RUNGS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("full size", frozenset({"num_layers", "first_dense_layers", "num_mtp_layers"})),
+    ("learning-rate schedule", frozenset({"lr_schedule", "warmup_steps", "adam_eps"})),
+    ("data parallel, whole batch", _BATCH),
+    ("tensor parallel", frozenset({"tensor_parallel"})),
+    ("sequence parallel", frozenset({"sequence_parallel"})),
+    ("pipeline parallel", frozenset({"pipeline_parallel", "virtual_pipeline"})),
+    ("expert parallel", frozenset({"expert_parallel"})),
+    ("context parallel", frozenset({"context_parallel"})),
+    ("optimizer parallel", frozenset({"optimizer_parallel", "zero_level"})),
+    ("micro-batch interleaving", frozenset({"micro_batch_interleave"})),
+    ("recomputation", frozenset({"recompute"})),
+    (
+        "load balancing and randomness",
+        frozenset(
+            {
+                *("aux_loss_factor", "router_jitter", "shuffle"),
+                *("hidden_dropout", "attention_dropout", "embedding_dropout", "lora_dropout"),
+            }
+        ),
+    ),
+)
+_WHOLE = "whole job"
+_MESH = ("data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel")
+
+
+def expanded(documents: Sequence[Document], output: Path) -> Reduced:
+    """Write every rung into a numbered folder of ``output``: first the reduced one, last the whole job.
+
+    Raises:
+        ConfigError: none of the documents can be written.
+    """
+    changes, wanted = reduction(documents)
+    rungs = [_rung(0, "reduced", documents, changes, output, ())]
+    left = list(changes)
+    for name, names in RUNGS:
+        gone = [change for change in left if change.field in names and change.before != change.after]
+        if not gone:
+            continue
+        left = [change for change in left if change.field not in names]
+        adds = tuple(f"{c.field}: {c.after} → {c.before}" for c in gone if c.before is not None)
+        rungs.append(_rung(len(rungs), name, documents, left, output, adds))
+    adds = tuple(
+        f"{c.field}: {c.after} → {c.before}" for c in left if c.before is not None and c.before != c.after
+    )
+    rungs.append(_rung(len(rungs), _WHOLE, documents, [], output, adds))
+    environment = write_environment(configured(documents), output)
+    return Reduced(
+        rungs=tuple(rungs),
+        changes=tuple(changes),
+        environment=environment,
+        unreachable=not_reached(documents, wanted, rungs[0]),
+    )
+
+
+def _rung(
+    number: int,
+    name: str,
+    documents: Sequence[Document],
+    changes: Sequence[Change],
+    output: Path,
+    adds: tuple[str, ...],
+) -> Rung:
+    folder = output / f"{number:02d}_{name.replace(',', '').replace(' ', '_').replace('-', '_')}"
+    rung = write_rung(name, documents, changes, folder, adds=adds)
+    if not any(change.field == "num_devices" for change in changes):
+        return rung
+    devices = _devices(rung, documents)
+    fitted = [change for change in changes if change.field != "num_devices"]
+    for index, document in enumerate(documents):
+        keys = (
+            writes(dialects()[document.dialect], document, "num_devices", devices)
+            if writable(document)
+            else None
+        )
+        if keys:
+            fitted.append(Change(field="num_devices", before=None, after=devices, document=index, keys=keys))
+    return write_rung(name, documents, fitted, folder, adds=adds)
+
+
+def _devices(rung: Rung, documents: Sequence[Document]) -> int:
+    """Devices the rung's strategy needs; replicas as the whole job has them once they are back."""
+    now = configured(read_side([str(path) for path in rung.files]))
+    whole = configured(documents)
+    restored = "data_parallel" not in {key for key in now.values if now.values[key].origin.value == "derived"}
+    sizes = {name: int(now.values[name].value) if name in now.values else 1 for name in _MESH}
+    if not restored:
+        batch = {
+            name: side.values.get("global_batch_size") for name, side in (("now", now), ("whole", whole))
+        }
+        same_batch = (
+            batch["now"] is not None
+            and batch["whole"] is not None
+            and batch["now"].value == batch["whole"].value
+        )
+        sizes["data_parallel"] = (
+            int(whole.values["data_parallel"].value) if same_batch and "data_parallel" in whole.values else 1
+        )
+    return math.prod(sizes.values())

@@ -1,0 +1,222 @@
+"""A configuration reduced to a first, deterministic reproduction, written in its own dialect."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trueup.checklist.configuration import Configuration, configured
+from trueup.checklist.dialect import dialects, writes
+from trueup.checklist.expression import Unset, parsed
+from trueup.checklist.fields import NotAValue, canonical, fields, same, yaml_of
+from trueup.checklist.judging import applies
+from trueup.checklist.readers import read_side
+from trueup.checklist.rules import rules
+from trueup.checklist.settings import Document
+from trueup.checklist.writing import changed, file_name, writable, written
+from trueup.errors import ConfigError
+
+ENVIRONMENT = "environment.sh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One field brought to the value of a first reproduction."""
+
+    field: str
+    before: Any
+    after: Any
+    document: int
+    """index of the document that sets it"""
+    keys: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One written configuration: what it has that the one before had not."""
+
+    name: str
+    files: tuple[Path, ...]
+    adds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced:
+    """What was written, and what could not be."""
+
+    rungs: tuple[Rung, ...]
+    changes: tuple[Change, ...]
+    environment: Path
+    unreachable: tuple[str, ...]
+    """fields that this dialect cannot set as wanted: sentences"""
+
+    def to_json(self) -> dict[str, Any]:
+        """As one JSON document."""
+        return {
+            "files": [str(path) for rung in self.rungs for path in rung.files],
+            "rungs": [
+                {"name": r.name, "files": list(map(str, r.files)), "adds": list(r.adds)} for r in self.rungs
+            ],
+            "environment": str(self.environment),
+            "changes": [
+                {"field": c.field, "before": c.before, "after": c.after, "keys": c.keys} for c in self.changes
+            ],
+            "unreachable": list(self.unreachable),
+        }
+
+
+def prepared(documents: Sequence[Document], output: Path) -> Reduced:
+    """Write the reduced configuration and its environment into ``output``.
+
+    Two layers, constant learning rate, no warmup, no dropout, Adam's eps 1e-8, every other randomness and
+    parallel feature off, a fixed seed, deterministic kernels: rules/*.yaml, where a rule has ``reproduce``.
+
+    Raises:
+        ConfigError: none of the documents can be written.
+    """
+    changes, wanted = reduction(documents)
+    rung = write_rung("reduced", documents, changes, output, adds=())
+    environment = write_environment(configured(documents), output)
+    return Reduced(
+        rungs=(rung,),
+        changes=tuple(changes),
+        environment=environment,
+        unreachable=not_reached(documents, wanted, rung),
+    )
+
+
+def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, Any]]:
+    """The changes to a first reproduction, and every field's wanted value.
+
+    Raises:
+        ConfigError: none of the documents can be written.
+    """
+    if not any(map(writable, documents)):
+        names = ", ".join(document.path for document in documents)
+        raise ConfigError(
+            f"{names}: what is reduced must be a configuration or a command, not {documents[0].kind}"
+        )
+    side = configured(documents)
+    changes: list[Change] = []
+    wanted: dict[str, Any] = {}
+    for section, rule in (
+        (section, rule) for section, file in rules().items() for rule in file if rule.reproduce
+    ):
+        value = side.values.get(rule.field)
+        after = _wanted(rule.reproduce, rule.field, side) if applies(rule.when, side) else None
+        if after is None or (value is None and (section == "parallel" or rule.when)):
+            continue
+        wanted[rule.field] = after
+        if value is not None and same(value.value, after):
+            continue
+        found = [_change(rule.field, side, after, i, d) for i, d in enumerate(documents) if writable(d)]
+        changes += _where_it_is_set([change for change in found if change], side, rule.field, documents)
+    return changes, wanted
+
+
+def _wanted(expression: str, field: str, side: Configuration) -> Any:
+    try:
+        return canonical(parsed(expression).evaluate(side), fields().spec(field))
+    except (Unset, NotAValue, ConfigError):
+        return None
+
+
+def _change(field: str, side: Configuration, wanted: Any, index: int, document: Document) -> Change | None:
+    keys = writes(dialects()[document.dialect], document, field, wanted)
+    value = side.values.get(field)
+    if not keys:
+        return None
+    return Change(
+        field=field, before=None if value is None else value.value, after=wanted, document=index, keys=keys
+    )
+
+
+def _where_it_is_set(
+    made: list[Change], side: Configuration, field: str, documents: Sequence[Document]
+) -> list[Change]:
+    """In the documents that set the field; where none does, in the first that can."""
+    value = side.values.get(field)
+    places = {setting.place for setting in value.settings} if value is not None else set()
+    setting = [
+        change
+        for change in made
+        if any(
+            s.place in places
+            for key in change.keys
+            for s in [documents[change.document].settings.get(key)]
+            if s
+        )
+    ]
+    return setting or made[:1]
+
+
+def write_rung(
+    name: str,
+    documents: Sequence[Document],
+    changes: Iterable[Change],
+    folder: Path,
+    *,
+    adds: tuple[str, ...],
+) -> Rung:
+    """Write every document with its changes into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    by_document: dict[int, dict[str, Any]] = {}
+    for change in changes:
+        by_document.setdefault(change.document, {}).update(change.keys)
+    for index, document in enumerate(documents):
+        if not writable(document):
+            continue
+        keys = by_document.get(index, {})
+        if keys:
+            extra = dialects()[document.dialect].prepare
+            keys = {
+                **{k: v for k, v in extra.items() if k in document.settings or k in document.data},
+                **keys,
+            }
+        data = changed(document, keys)
+        remarks = [f"{name}: {document.path}, written by trueup check"]
+        path = folder / file_name(document)
+        path.write_text(written(document, data, remarks=remarks), encoding="utf-8")
+        files.append(path)
+    return Rung(name=name, files=tuple(files), adds=adds)
+
+
+def not_reached(documents: Sequence[Document], wanted: Mapping[str, Any], rung: Rung) -> tuple[str, ...]:
+    """Fields that, read back from what was written, are not as wanted: what is left to do by hand."""
+    kept = [document for document in documents if not writable(document)]
+    again = configured([*read_side([str(path) for path in rung.files]), *kept]).values
+    advice = {rule.field: rule.advice or rule.why for file in rules().values() for rule in file if rule.field}
+    return tuple(
+        f"{field} stays {again[field].value}, {after} is wanted: {advice[field]}"
+        for field, after in wanted.items()
+        if field in again and not same(again[field].value, after)
+    )
+
+
+def write_environment(side: Configuration, output: Path) -> Path:
+    """Write the variables of a deterministic run as lines to source."""
+    content = yaml_of("reproduction.yaml")
+    framework = side.values.get("framework")
+    device = side.values.get("device")
+    ascend = (framework is not None and framework.value == "mindspore") or (
+        device is not None and device.value == "npu"
+    )
+    groups = ["any", "ascend"] if ascend else ["any", "cuda"]
+    lines = ["# the environment of a deterministic reproduction; source it before the training command"]
+    lines += [_export(line) for group in groups for line in content[group]]
+    if not ascend:
+        lines += ["# on Ascend, as well:", *(f"# {_export(line)}" for line in content["ascend"])]
+    lines.append(
+        "# generators and kernels, in the script: trueup seed-all; from outside: trueup capture --seed 1234"
+    )
+    path = output / ENVIRONMENT
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _export(line: Mapping[str, str]) -> str:
+    return f"export {line['name']}={shlex.quote(line['value'])}  # {line['why']}"

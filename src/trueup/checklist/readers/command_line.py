@@ -1,0 +1,147 @@
+"""Words of a command line: flags of Megatron, TrainingArguments or torchtitan, and variables before them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trueup.checklist.dialect import dialects, elements
+from trueup.checklist.expression import parsed
+from trueup.checklist.readers import environment
+from trueup.checklist.settings import Document, Setting, scalar
+from trueup.errors import ConfigError
+
+_FLAG = re.compile(r"--?[A-Za-z][\w.\-]*(=.*)?$", re.DOTALL)
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+_NEGATED = {"disable_bias_linear": "add_bias_linear", "no_rope_fusion": "apply_rope_fusion"}
+_KEPT_NO = frozenset({"no_load_optim", "no_load_rng", "no_save_optim", "no_save_rng", "no_load", "no_save"})
+_TRAINER = {
+    "per_device_train_batch_size",
+    "lr_scheduler_type",
+    "max_grad_norm",
+    "learning_rate",
+    "model_name_or_path",
+}
+_TORCHTITAN = ("training.", "parallelism.", "optimizer.", "lr_scheduler.", "job.")
+
+_CONFIG_FLAGS = (
+    *("config", "config_path", "config_file", "yaml_cfg", "job.config_file"),
+    *("deepspeed", "deepspeed_config"),
+)
+_LAUNCHER = {"nproc_per_node", "nnodes"}
+
+Word = tuple[str, str]
+"""a word and its place"""
+
+
+def looks_like(text: str) -> bool:
+    """Whether this is no name of a file but a command."""
+    return " --" in f" {text}" and " " in text.strip()
+
+
+def documents(text: str, *, path: str) -> list[Document]:
+    """A command line given as text.
+
+    Raises:
+        ConfigError: quotes that do not close, or no flag that is known.
+    """
+    try:
+        words = shlex.split(text, comments=False)
+    except ValueError as error:
+        raise ConfigError(f"the command line cannot be split into words: {error}") from error
+    return from_words([(word, path) for word in words], path=path, kind="shell")
+
+
+def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]:
+    """The documents of one command: its flags, and the variables set before it.
+
+    Raises:
+        ConfigError: no flag in it.
+    """
+    variables = [(w, place) for w, place in words if _VARIABLE.match(w)]
+    settings = flags(words)
+    if not settings:
+        raise ConfigError(f"{path}: no flag such as --num-layers in this command")
+    data = {key: setting.value for key, setting in settings.items()}
+    script = next((w for w, _ in words if w.endswith(".py")), "")
+    dialect = _dialect(settings)
+    if not _known(dialect, settings) and not config_files(settings):
+        shown = ", ".join(f"--{key}" for key in list(settings)[:5])
+        wanted = "Megatron-LM, TrainingArguments or torchtitan"
+        raise ConfigError(f"{path}: no flag of {wanted}, and no --config file, among {shown}")
+    found = [
+        Document(dialect=dialect, path=path, settings=settings, data={"script": script, **data}, kind=kind)
+    ]
+    if variables:
+        pairs = {
+            w.partition("=")[0]: Setting(w.partition("=")[0], w.partition("=")[2], place)
+            for w, place in variables
+        }
+        if known := environment.known(pairs):
+            found.append(Document(dialect="environment", path=path, settings=known, kind="environment"))
+    return found
+
+
+def config_files(settings: Mapping[str, Setting]) -> list[str]:
+    """Files of settings that the command names."""
+    found = (settings[key].value for key in _CONFIG_FLAGS if key in settings)
+    return [value for value in found if isinstance(value, str)]
+
+
+def speaks(document: Document) -> bool:
+    """Whether a command says anything beyond the files it names."""
+    return _known(document.dialect, document.settings)
+
+
+def _known(dialect: str, settings: Mapping[str, Setting]) -> bool:
+    """Whether the dialect has a word for any of the flags."""
+    known = dialects()[dialect]
+    texts = (*known.fields.values(), *map(str, known.defaults.values()))
+    names = {
+        elements(place)[0] for text in texts for name in parsed(text).names for place in known.places(name)
+    }
+    return bool(names & settings.keys() - _LAUNCHER)
+
+
+def flags(words: Sequence[Word]) -> dict[str, Setting]:
+    """Flags with their values, by the program's names: ``--no-rope-fusion`` sets apply_rope_fusion."""
+    found: dict[str, Setting] = {}
+    index = 0
+    while index < len(words):
+        word, place = words[index]
+        index += 1
+        if not word.startswith("-") or not _FLAG.match(word):
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        taken: list[str] = [value] if equals else []
+        while not equals and index < len(words) and not _is_flag(words[index][0]):
+            if words[index][0].endswith(".py"):
+                break
+            taken.append(words[index][0])
+            index += 1
+        setting = _setting(name.replace("-", "_"), taken, place)
+        found[setting.key] = setting
+    return found
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and not isinstance(scalar(word), (int, float)) and bool(_FLAG.match(word))
+
+
+def _setting(name: str, taken: Sequence[str], place: str) -> Setting:
+    if not taken and name not in _KEPT_NO:
+        if name in _NEGATED:
+            return Setting(_NEGATED[name], False, place)
+        if name.startswith("no_"):
+            return Setting(name.removeprefix("no_"), False, place)
+        return Setting(name, True, place)
+    values: list[Any] = [scalar(word) for word in taken]
+    return Setting(name, values[0] if len(values) == 1 else values or True, place)
+
+
+def _dialect(settings: dict[str, Setting]) -> str:
+    if any(key.startswith(_TORCHTITAN) for key in settings):
+        return "torchtitan"
+    return "hf_trainer" if _TRAINER & settings.keys() and "num_layers" not in settings else "megatron"

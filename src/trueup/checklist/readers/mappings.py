@@ -1,0 +1,197 @@
+"""YAML, JSON and TOML files: which dialect their keys speak, and their settings."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trueup.checklist.readers.marks import toml_lines, yaml_lines
+from trueup.checklist.settings import Document, Setting, flat
+from trueup.errors import ConfigError
+
+_MEGATRON = {"num_layers", "hidden_size", "num_attention_heads"}
+_MEGATRON_OWN = {
+    "tensor_model_parallel_size",
+    "ffn_hidden_size",
+    "lr_decay_style",
+    "untie_embeddings_and_output_weights",
+}
+_TRAINER = {"per_device_train_batch_size", "lr_scheduler_type", "adam_epsilon", "max_grad_norm"}
+_DEEPSPEED = {
+    "train_micro_batch_size_per_gpu",
+    "zero_optimization",
+    "zero_allow_untested_optimizer",
+    "steps_per_print",
+}
+_LARGEST_MARKED = 400_000
+
+
+def parse(text: str, path: str) -> tuple[Any, str]:
+    """The data of a JSON, TOML or YAML text, and which of them it is.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    stripped = text.lstrip()
+    problem = ""
+    if stripped.startswith(("{", "[")):
+        try:
+            return json.loads(text), "json"
+        except ValueError as error:
+            problem = f"as JSON: {error}"
+    if path.endswith(".toml") or (stripped.startswith("[") and "=" in text):
+        return _toml(text, path), "toml"
+    import yaml
+
+    try:
+        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), "yaml"
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: not a configuration that can be read: {problem or one_line(error)}"
+        ) from error
+
+
+def one_line(error: Exception) -> str:
+    """An error of a parser in one line."""
+    return " ".join(str(error).split())
+
+
+def _toml(text: str, path: str) -> Any:
+    from trueup._optional import require
+
+    toml = require("tomli" if sys.version_info < (3, 11) else "tomllib", purpose="a TOML file")
+    try:
+        return toml.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: not TOML: {one_line(error)}") from error
+
+
+def document(text: str, path: str) -> Document:
+    """A YAML, JSON or TOML file.
+
+    Raises:
+        ConfigError: it is none of them, or holds no mapping.
+    """
+    data, kind = parse(text, path)
+    if not isinstance(data, Mapping) or not data:
+        raise ConfigError(f"{path}: a mapping of settings is wanted, this holds {_what(data)}")
+    data = {str(key): value for key, value in data.items()}
+    dialect = dialect_of(data)
+    lines = (toml_lines if kind == "toml" else yaml_lines)(text) if len(text) < _LARGEST_MARKED else {}
+    return from_data(data, dialect=dialect, path=path, kind=kind, lines=lines)
+
+
+def from_data(
+    data: Mapping[str, Any], *, dialect: str, path: str, kind: str, lines: Mapping[str, int] | None = None
+) -> Document:
+    """Nested settings as a document of a dialect."""
+    keyed = {key: value for key, value in _flat(data, dialect).items() if value != "auto"}
+    by_leaf = {key.rpartition(".")[2]: line for key, line in (lines or {}).items()}
+    settings = {}
+    for key, value in keyed.items():
+        line = (lines or {}).get(key) or (by_leaf.get(key) if dialect == "megatron" else None)
+        settings[key] = Setting(key, value, f"{path}:{line}" if line else path)
+    notes = _flavor(settings, path) if dialect == "torchtitan" else ()
+    return Document(dialect=dialect, path=path, settings=settings, data=data, kind=kind, notes=notes)
+
+
+def _flat(data: Mapping[str, Any], dialect: str) -> dict[str, Any]:
+    found = dict(flat(data))
+    if dialect != "megatron":
+        return found
+    return {key.rpartition(".")[2].replace("-", "_"): value for key, value in found.items()}
+
+
+def _flavor(settings: dict[str, Setting], path: str) -> tuple[str, ...]:
+    """The sizes of torchtitan's flavor, which its TOML names only."""
+    from trueup.checklist.fields import yaml_of
+
+    name, flavor = (
+        _value(settings, f"model.{key}", default)
+        for key, default in (("name", "llama3"), ("flavor", "debugmodel"))
+    )
+    sizes = yaml_of("readers/flavors.yaml").get(name, {}).get(str(flavor))
+    if sizes is None:
+        return (f"{path}: the sizes of flavor {name}/{flavor} are in torchtitan's code and not known here",)
+    chosen = settings.get("model.flavor")
+    place = f"flavor {name}/{flavor}, {chosen.place if chosen else path}"
+    settings.update({f"flavor.{key}": Setting(f"flavor.{key}", value, place) for key, value in sizes.items()})
+    return ()
+
+
+def _value(settings: Mapping[str, Setting], key: str, default: str) -> str:
+    return str(settings[key].value) if key in settings else default
+
+
+def dialect_of(data: Mapping[str, Any]) -> str:
+    """The dialect these keys speak; ``plain`` where it is none that is known."""
+    return next((name for name, test in _TESTS.items() if test(data)), "plain")
+
+
+def _is_pynative(data: Mapping[str, Any]) -> bool:
+    sections = {
+        "training_config",
+        "parallel_config",
+        "model_config",
+        "dataset_config",
+        "optimizer_config",
+        "gpt_config",
+    }
+    return "training_config" in data or (
+        len(sections & data.keys()) >= 2 and "model" not in data and "trainer" not in data
+    )
+
+
+def _is_mindformers(data: Mapping[str, Any]) -> bool:
+    model = data.get("model")
+    inside = isinstance(model, Mapping) and "model_config" in model
+    return inside or bool({"runner_config", "runner_wrapper", "train_dataset_task"} & data.keys())
+
+
+def _is_torchtitan(data: Mapping[str, Any]) -> bool:
+    return (
+        {"training", "model"} <= data.keys()
+        and bool({"job", "parallelism", "activation_checkpoint", "lr_scheduler"} & data.keys())
+        and all(isinstance(data[key], Mapping) for key in ("training", "model"))
+    )
+
+
+def _is_lightning(data: Mapping[str, Any]) -> bool:
+    trainer = data.get("trainer")
+    return isinstance(trainer, Mapping) and bool(
+        {"max_steps", "accelerator", "devices", "precision", "max_epochs", "strategy"} & trainer.keys()
+    )
+
+
+def _is_hf_model(data: Mapping[str, Any]) -> bool:
+    return "model_type" in data or "architectures" in data
+
+
+def _is_hf_trainer(data: Mapping[str, Any]) -> bool:
+    state = {"log_history", "global_step"} <= data.keys()
+    return state or bool(_TRAINER & data.keys()) or isinstance(data.get("optim"), str)
+
+
+def _is_megatron(data: Mapping[str, Any]) -> bool:
+    keys = {key.rpartition(".")[2].replace("-", "_") for key, _ in flat(data)}
+    return len(_MEGATRON & keys) >= 2 and bool(_MEGATRON_OWN & keys)
+
+
+_TESTS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+    "pynative": _is_pynative,
+    "mindformers": _is_mindformers,
+    "torchtitan": _is_torchtitan,
+    "lightning": _is_lightning,
+    "deepspeed": lambda data: bool(_DEEPSPEED & data.keys()),
+    "hf_model": _is_hf_model,
+    "hf_trainer": _is_hf_trainer,
+    "megatron": _is_megatron,
+}
+
+
+def _what(data: Any) -> str:
+    if data is None or data == {}:
+        return "nothing"
+    return f"a list of {len(data)}" if isinstance(data, list) else f"text: {str(data)[:40]!r}"

@@ -1,0 +1,119 @@
+"""The rules of the checklist: rules/*.yaml, one file a section."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from trueup.checklist.expression import parsed
+from trueup.checklist.fields import fields, yaml_of
+from trueup.errors import ConfigError
+
+Severity = Literal["error", "warning", "note"]
+SECTIONS = ("structure", "moe", "optimizer", "weights", "precision", "parallel", "data", "environment")
+
+
+class Rule(BaseModel):
+    """One demand: that a field agree, that a condition hold, or a thing only a person can look at.
+
+    Exactly one of ``field``, ``each`` and ``by_hand`` is given; a rule without ``field`` has a ``name``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = ""
+    sources: tuple[str, ...]
+    """rows of the accuracy guide: ``section: key parameter``"""
+    severity: Severity = "note"
+    """``error``: another training; ``warning``: other rounding, or likely to mislead; ``note``: to know"""
+    across: Severity | None = None
+    """the severity where the two sides run on different frameworks"""
+    why: str = ""
+    advice: str = ""
+    when: str = ""
+    """condition on one side; the rule applies where it holds on either"""
+    always: bool = False
+    """the section's own ``when`` does not limit this rule"""
+
+    field: str = ""
+    compare: str = ""
+    """what is compared in place of the field's value: an expression over one side"""
+    recommended: str = ""
+    """what should hold on a side whose runs are compared"""
+    reproduce: str = ""
+    """the value of a first, reduced reproduction: an expression over the side"""
+    verify: str = ""
+    """what to look at where a side cannot configure the field"""
+
+    each: str = ""
+    """condition every side must meet"""
+    says: str = ""
+    """the finding where it does not hold"""
+    holds: Mapping[str, Any] = Field(default_factory=dict)
+    breaks: Mapping[str, Any] = Field(default_factory=dict)
+    """examples, used as tests"""
+
+    by_hand: str = ""
+    command: str = ""
+
+    @field_validator("advice", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> str:
+        return str(value)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Rule:
+        kinds = [kind for kind in (self.field, self.each, self.by_hand) if kind]
+        if len(kinds) != 1 or not (self.name or self.field):
+            raise ValueError("one of `field`, `each`, `by_hand` is wanted, and a `name` without `field`")
+        if self.field and self.field not in fields().all:
+            raise ValueError(f"no such canonical field: {self.field}")
+        for text in (self.when, self.compare, self.recommended, self.reproduce, self.each):
+            if text:
+                parsed(text)
+        return self
+
+    @property
+    def key(self) -> str:
+        """What the rule is called in a report."""
+        return self.field or self.name
+
+
+class RuleFile(BaseModel):
+    """One section's rules."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    when: str = ""
+    """condition on one side under which the section's field rules apply"""
+    rules: tuple[Rule, ...]
+
+
+@lru_cache(maxsize=1)
+def rules() -> dict[str, tuple[Rule, ...]]:
+    """Every rule, by section in the order of a report.
+
+    Raises:
+        ConfigError: a file was edited into another form, or a field has no rule.
+    """
+    found: dict[str, tuple[Rule, ...]] = {}
+    for section in SECTIONS:
+        source = files("trueup.checklist") / "rules" / f"{section}.yaml"
+        try:
+            file = RuleFile.model_validate(yaml_of(f"rules/{section}.yaml"))
+        except ValidationError as error:
+            raise ConfigError(f"{source}: {error}") from error
+        found[section] = tuple(_limited(rule, file.when) for rule in file.rules)
+    return found
+
+
+def _limited(rule: Rule, when: str) -> Rule:
+    """The rule under its section's condition."""
+    if not when or rule.always or rule.by_hand:
+        return rule
+    both = f"({when}) and ({rule.when})" if rule.when else when
+    return rule.model_copy(update={"when": both})

@@ -1,0 +1,69 @@
+"""What a reader takes from one file: keys with their values and places, nothing interpreted."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+$")
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting:
+    """One key as it was written; ``place`` is ``file:line``, or the file alone."""
+
+    key: str
+    value: Any
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One file (or command line, or folder) of one dialect.
+
+    ``data`` is the nested form a writer needs; ``settings`` the flat one the dialect's expressions read.
+    ``notes`` are limits of the reading a person must know of.
+    """
+
+    dialect: str
+    path: str
+    settings: Mapping[str, Setting]
+    data: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    kind: str = "yaml"
+    """how it is written: ``yaml json toml shell log checkpoint trace environment``"""
+
+
+def scalar(text: str) -> Any:
+    """A word of a command line or a log as a value: number, truth value, None or the text itself."""
+    word = text.strip()
+    if word.lower() in _WORDS:
+        return _WORDS[word.lower()]
+    try:
+        return int(word)
+    except ValueError:
+        pass
+    try:
+        value = float(word)
+    except ValueError:
+        return word
+    return value if math.isfinite(value) else word
+
+
+def tidy(value: Any) -> Any:
+    """A value of YAML or JSON: ``1e-5``, which YAML 1.1 takes for text, is a number."""
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value.strip()) else value
+
+
+def flat(data: Any, *, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Every leaf of nested mappings under its dotted key; lists and empty mappings are leaves."""
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from flat(value, prefix=f"{name}.")
+            continue
+        yield name, [tidy(item) for item in value] if isinstance(value, list) else tidy(value)

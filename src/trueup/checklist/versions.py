@@ -1,0 +1,67 @@
+"""Versions that belong together (versions.yaml); what the table does not hold is unknown, not wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trueup.checklist.configuration import Configuration
+from trueup.checklist.fields import yaml_of
+
+_FIELDS = {
+    "mindformers": "mindformers_version",
+    "mindspore": "mindspore_version",
+    "cann": "cann_version",
+    "driver": "driver_version",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionVerdict:
+    """``together`` is None where the table says nothing of these versions."""
+
+    together: bool | None
+    sentence: str
+
+
+def table() -> dict[str, Any]:
+    """The dated table."""
+    content: dict[str, Any] = yaml_of("versions.yaml")
+    return content
+
+
+def versions_of(side: Configuration) -> dict[str, str]:
+    """The versions of the Ascend stack a side states."""
+    return {name: str(side.values[key].value) for name, key in _FIELDS.items() if key in side.values}
+
+
+def judge_versions(stated: dict[str, str]) -> VersionVerdict | None:
+    """Whether two or more stated versions are in one row of the table; None where fewer are stated."""
+    if len(stated) < 2:
+        return None
+    content = table()
+    words = ", ".join(f"{name} {version}" for name, version in stated.items())
+    as_of = f"table of {content['as_of']}"
+    rows = content["sets"]
+    if any(all(_alike(row[name], version) for name, version in stated.items()) for row in rows):
+        return VersionVerdict(together=True, sentence=f"{words}: published as one set ({as_of})")
+    held = [row for row in rows if any(_alike(row[name], version) for name, version in stated.items())]
+    known = all(any(_alike(row[name], version) for row in rows) for name, version in stated.items())
+    if not known:
+        return VersionVerdict(
+            together=None, sentence=f"{words}: not all of these are in the {as_of}; unknown, not wrong"
+        )
+    wanted = "; ".join(", ".join(f"{name} {row[name]}" for name in _FIELDS) for row in held[:2])
+    return VersionVerdict(
+        together=False, sentence=f"{words}: not published as one set; the {as_of} has {wanted}"
+    )
+
+
+def _alike(left: object, right: object) -> bool:
+    """Equal but for case, a leading v, and a suffix such as ``.beta1`` or ``-rc1``'s spelling."""
+    return _spelled(left) == _spelled(right)
+
+
+def _spelled(version: object) -> str:
+    text = str(version).lower().removeprefix("v").replace("-", ".")
+    return text.partition(".beta")[0]

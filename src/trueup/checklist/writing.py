@@ -1,0 +1,165 @@
+"""Configurations written back in their own dialect: YAML, JSON, TOML, or a launch script."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trueup.checklist.dialect import Dialect, dialects, elements, translated
+from trueup.checklist.settings import Document
+from trueup.errors import ConfigError
+
+_LAUNCHER = (
+    "nproc_per_node",
+    "nnodes",
+    "node_rank",
+    "master_addr",
+    "master_port",
+    "rdzv_backend",
+    "rdzv_endpoint",
+)
+_NEGATED = {"add_bias_linear": "disable_bias_linear", "apply_rope_fusion": "no_rope_fusion"}
+_INNER = ("script", "flavor", "world_size")
+_COMPUTED = (
+    "data_parallel_size",
+    "padded_vocab_size",
+    "params_dtype",
+    "virtual_pipeline_model_parallel_size",
+)
+"""what Megatron's log and checkpoint list, but no flag sets"""
+_SUFFIX = {"yaml": ".yaml", "json": ".json", "toml": ".toml"}
+_WRITABLE = frozenset({"yaml", "json", "toml", "shell", "log", "checkpoint"})
+
+
+def writable(document: Document) -> bool:
+    """Whether the document's kind can be written at all."""
+    return document.kind in _WRITABLE
+
+
+def file_name(document: Document) -> str:
+    """A name for it: its own, or launch.sh for a command line, a log or a checkpoint."""
+    if document.kind not in _SUFFIX:
+        stem = Path(document.path).stem if document.path.endswith(".sh") else "launch"
+        return f"{stem}.sh"
+    own = Path(document.path.partition(" (")[0])
+    return own.name if own.suffix else own.name + _SUFFIX[document.kind]
+
+
+def changed(document: Document, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The document's data with keys set; None takes a key away, ``betas[1]`` sets one element."""
+    data: dict[str, Any] = copy.deepcopy(dict(document.data))
+    for key, value in keys.items():
+        name, index = elements(key)
+        into, last = _place(data, name, document)
+        if value is None:
+            into.pop(last, None)
+        elif index is not None and isinstance(into.get(last), list):
+            into[last][index] = value
+        else:
+            into[last] = value
+    return data
+
+
+def _place(data: dict[str, Any], name: str, document: Document) -> tuple[dict[str, Any], str]:
+    """The mapping a dotted key lies in, made where missing; Megatron's keys are found wherever they lie."""
+    if name in data or document.kind in ("shell", "log", "checkpoint"):
+        return data, name
+    if document.dialect == "megatron" and (found := _holding(data, name)) is not None:
+        return found
+    *path, last = name.split(".")
+    into = data
+    for part in path:
+        below = into.get(part)
+        if not isinstance(below, dict):
+            below = into[part] = {}
+        into = below
+    return into, last
+
+
+def _holding(data: dict[str, Any], leaf: str) -> tuple[dict[str, Any], str] | None:
+    for key, value in data.items():
+        if key.replace("-", "_") == leaf:
+            return data, key
+        if isinstance(value, dict) and (found := _holding(value, leaf)) is not None:
+            return found
+    return None
+
+
+def written(document: Document, data: Mapping[str, Any], *, remarks: list[str]) -> str:
+    """The text of the changed document; ``remarks`` head it where its form has remarks.
+
+    Raises:
+        ConfigError: a kind that has no text.
+    """
+    head = "".join(f"# {line}\n" for line in remarks)
+    match document.kind:
+        case "json":
+            return json.dumps(data, ensure_ascii=False, indent=2) + "\n"
+        case "yaml":
+            import yaml
+
+            return head + yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=110)
+        case "toml":
+            return head + _toml(data)
+        case "shell" | "log" | "checkpoint":
+            return "#!/bin/bash\n" + head + _launch(document, data)
+    raise ConfigError(f"{document.path}: {document.kind} cannot be written")
+
+
+def _toml(data: Mapping[str, Any], prefix: str = "") -> str:
+    plain = {key: value for key, value in data.items() if not isinstance(value, Mapping)}
+    text = "".join(f"{key} = {_toml_value(value)}\n" for key, value in plain.items() if value is not None)
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            text += f"\n[{prefix}{key}]\n" + _toml(value, f"{prefix}{key}.")
+    return text
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
+    return repr(value) if isinstance(value, (int, float)) else json.dumps(str(value), ensure_ascii=False)
+
+
+def _launch(document: Document, data: Mapping[str, Any]) -> str:
+    """One command, one flag a line. Of a log or a checkpoint only what the checklist knows is repeated."""
+    dialect = dialects()[document.dialect]
+    keys = [key for key in data if key not in _INNER]
+    if document.kind != "shell":
+        known = translated(document).used | set(data) - set(document.settings)
+        keys = [key for key in keys if key in known and key not in _COMPUTED]
+    lines = [
+        line for key in keys if key not in _LAUNCHER and (line := _flag(key, data[key], dialect, document))
+    ]
+    places = {"nproc_per_node": data["world_size"]} if data.get("world_size") else {}
+    places |= {key: data[key] for key in _LAUNCHER if key in data}
+    launcher = " ".join(f"--{key}={value}" for key, value in places.items())
+    script = str(data.get("script") or ("pretrain_gpt.py" if document.dialect == "megatron" else "train.py"))
+    return " \\\n    ".join([f"torchrun {launcher} {script}".replace("  ", " "), *lines]) + "\n"
+
+
+def _flag(key: str, value: Any, dialect: Dialect, document: Document) -> str:
+    on_by_default = str(dialect.defaults.get(key)) == "True"
+    if value is None or (value is True and on_by_default and document.dialect == "megatron"):
+        return ""
+    if isinstance(value, bool) and document.dialect == "megatron":
+        if value:
+            return _dashed(key)
+        return _dashed(_NEGATED.get(key, f"no_{key}")) if on_by_default or key in _NEGATED else ""
+    words = value if isinstance(value, list) else [value]
+    dashed = f"--{key}" if document.dialect != "megatron" else _dashed(key)
+    return f"{dashed} {' '.join(shlex.quote(_word(word)) for word in words)}"
+
+
+def _word(value: Any) -> str:
+    return str(value)
+
+
+def _dashed(key: str) -> str:
+    return f"--{key.replace('_', '-')}"

@@ -1,0 +1,157 @@
+"""The reduced configuration is what it says, in every dialect; the ladder ends at the original."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.checklist.pairs import SAME, side
+from trueup.checklist.check import compared
+from trueup.checklist.configuration import Configuration, configured
+from trueup.checklist.ladder import expanded
+from trueup.checklist.prepare import prepared
+from trueup.checklist.readers import read_side
+from trueup.checklist.settings import Document
+from trueup.errors import ConfigError
+
+SIDES = [name for group in SAME for name in group]
+REDUCED = {
+    "num_layers": 2,
+    "lr_schedule": "constant",
+    "warmup_steps": 0,
+    "adam_eps": 1e-8,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "tensor_parallel": 1,
+    "pipeline_parallel": 1,
+    "context_parallel": 1,
+    "expert_parallel": 1,
+    "optimizer_parallel": False,
+    "sequence_parallel": False,
+    "aux_loss_factor": 0.0,
+    "graph_kernel_fusion": False,
+    "recompute": "none",
+    "seed": 1234,
+}
+
+
+def _read(folder: Path) -> Configuration:
+    files = sorted(path for path in folder.iterdir() if path.name != "environment.sh" and path.is_file())
+    return configured([document for path in files for document in read_side([str(path)])])
+
+
+def _documents(name: str) -> list[Document]:
+    return read_side([side(name)])
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_reduced(name: str, tmp_path: Path) -> None:
+    before = configured(_documents(name)).values
+    result = prepared(_documents(name), tmp_path)
+    after = _read(tmp_path).values
+    left = {sentence.partition(" ")[0] for sentence in result.unreachable}
+    for field, wanted in REDUCED.items():
+        dense = field == "aux_loss_factor" and after["num_experts"].value == 1
+        if field in after and field not in left and not dense:
+            assert after[field].value == wanted, field
+    assert left <= {"shuffle", "num_layers", "global_batch_size", "gradient_accumulation", "data_parallel"}
+    kept = (
+        "hidden_size",
+        "num_heads",
+        "vocab_size",
+        "learning_rate",
+        "compute_dtype",
+        "adam_beta2",
+        "norm_eps",
+    )
+    for field in kept:
+        assert before.get(field) is None or after[field].value == before[field].value, field
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_the_environment_is_shell(name: str, tmp_path: Path) -> None:
+    result = prepared(_documents(name), tmp_path)
+    done = subprocess.run(
+        ["bash", "-euc", f"source {result.environment}; echo $PYTHONHASHSEED"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "1234"
+    text = result.environment.read_text()
+    for name_ in (
+        "HCCL_DETERMINISTIC",
+        "ASCEND_LAUNCH_BLOCKING",
+        "MS_ASCEND_CHECK_OVERFLOW_MODE=INFNAN_MODE",
+    ):
+        assert name_ in text
+    assert "CUBLAS_WORKSPACE_CONFIG" in text or name.endswith((".yaml", "_tp.yaml"))
+
+
+@pytest.mark.parametrize("group", [g for g in SAME if "torchtitan" not in g[0]], ids=lambda g: g[0])
+def test_two_sides_that_agree_still_agree_when_reduced(group: tuple[str, ...], tmp_path: Path) -> None:
+    sides = []
+    for number, name in enumerate(group[:2]):
+        prepared(_documents(name), tmp_path / str(number)) if (
+            tmp_path / str(number)
+        ).mkdir() is None else None
+        sides.append(_read(tmp_path / str(number)))
+    rows = [row for row in compared(sides[0], sides[1]).rows if row.matters]
+    by_hand = {"shuffle", "data_order_seed"}
+    assert {row.key for row in rows} <= by_hand
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen3/megatron_tp.yaml", "qwen3/mindformers_tp.yaml", "mixtral/megatron.sh", "llama2/hf"]
+)
+def test_the_ladder_adds_one_feature_a_rung_and_ends_at_the_whole_job(name: str, tmp_path: Path) -> None:
+    result = expanded(_documents(name), tmp_path)
+    sides = [configured([d for path in rung.files for d in read_side([str(path)])]) for rung in result.rungs]
+    assert sides[0].values["num_layers"].value == 2
+    original = configured(_documents(name))
+    assert not [row.key for row in compared(sides[-1], original).rows if row.matters]
+    for rung, below, here in zip(result.rungs[1:], sides, sides[1:], strict=False):
+        changed = {row.key for row in compared(here, below).rows if row.status.value == "different"}
+        named = {text.partition(":")[0] for text in rung.adds}
+        follows = {
+            "data_parallel",
+            "num_devices",
+            "gradient_accumulation",
+            "global_batch_size",
+            "padded_vocab_size",
+            "virtual_pipeline",
+            "zero_level",
+            "load_balancing",
+            "decay_steps",
+            "min_lr",
+            "data_order_seed",
+        }
+        assert named & changed or rung is result.rungs[-1]
+        assert changed <= named | follows
+    names = [rung.name for rung in result.rungs]
+    order = [
+        "full size",
+        "data parallel, whole batch",
+        "tensor parallel",
+        "sequence parallel",
+        "pipeline parallel",
+    ]
+    assert [name for name in names if name in order] == [name for name in order if name in names]
+
+
+def test_devices_follow_the_strategy(tmp_path: Path) -> None:
+    result = expanded(_documents("qwen3/megatron_tp.yaml"), tmp_path)
+    devices = [_side_value(rung.files[0], "num_devices") for rung in result.rungs]
+    assert devices == [1, 1, 1, 2, 4, 4, 8, 8]
+
+
+def _side_value(path: Path, field: str) -> object:
+    return configured(read_side([str(path)])).values[field].value
+
+
+def test_a_trace_cannot_be_reduced(tmp_path: Path) -> None:
+    document = Document(dialect="trace", path="x", settings={}, kind="trace")
+    with pytest.raises(ConfigError, match="configuration or a command"):
+        prepared([document], tmp_path)

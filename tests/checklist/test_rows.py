@@ -1,0 +1,166 @@
+"""Every row of the guide has a rule, and every rule an aligned and a misaligned case."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.checklist.rows import BY_HAND, ROWS
+from trueup.checklist import check
+from trueup.checklist.check import Checklist
+from trueup.checklist.fields import FieldSpec, fields
+from trueup.checklist.judging import Status
+from trueup.checklist.rules import Rule, rules
+
+ALL_RULES = [rule for file in rules().values() for rule in file]
+FIELD_RULES = [rule for rule in ALL_RULES if rule.field]
+CONDITIONS = [rule for rule in ALL_RULES if rule.each]
+CONTEXT: dict[str, Any] = {
+    # under these every `when` of a field rule holds
+    "num_experts": 8,
+    "num_shared_experts": 1,
+    "capacity_factor": 1.1,
+    "experts_per_token": 2,
+    "kv_lora_rank": 16,
+    "position_embedding": "rope",
+    "rope_scaling": "yarn",
+    "num_mtp_layers": 1,
+    "optimizer": "adamw",
+    "weight_decay": 0.1,
+    "weight_decay_schedule": "linear",
+    "lr_schedule": "wsd",
+    "learning_rate": 0.001,
+    "warmup_steps": 10,
+    "train_steps": 100,
+    "clip_grad": 1.0,
+    "gradient_accumulation": 2,
+    "data_parallel": 2,
+    "tensor_parallel": 2,
+    "pipeline_parallel": 2,
+    "lora_rank": 8,
+    "qkv_bias": True,
+    "compute_dtype": "float16",
+    "loss_scaling": "dynamic",
+    "router_expert_bias": True,
+    "shuffle": True,
+    "seq_length": 4096,
+}
+PAIRS: dict[str, tuple[Any, Any]] = {
+    # what is no second value of its kind by the usual change
+    "tf32": (True, False),
+    "sliding_window": (1024, 2048),
+    "initial_weights": ("a", "b"),
+    "capacity_factor": (1.1, 1.5),
+    "attention": ("gqa", "mha"),
+    "weight_decay_scope": ("all", "matrices"),
+    "lr_schedule": ("wsd", "cosine"),
+    "weight_decay_schedule": ("linear", "constant"),
+    "load_balancing": ("aux_loss", "none"),
+    "token_drop_policy": ("position", "probs"),
+    "recompute": ("full", "none"),
+    "loss_reduction": ("mean", "per_token"),
+}
+CHANGED_CONTEXT: dict[str, dict[str, Any]] = {
+    "tf32": {"compute_dtype": "float32"},
+    "init_std": {},
+    "rope_original_positions": {"rope_scaling": "yarn"},
+}
+
+
+@pytest.mark.parametrize("section", ROWS)
+def test_every_row_of_the_guide_has_a_rule(section: str) -> None:
+    cited = {source for rule in ALL_RULES for source in rule.sources}
+    missing = [row for row in ROWS[section] if f"{section}: {row}" not in cited]
+    assert not missing
+
+
+def test_no_rule_cites_a_row_that_is_not_there() -> None:
+    known = {f"{section}: {row}" for section, rows in ROWS.items() for row in rows}
+    known |= {"data: same data", "weight conversion: same weights"}
+    assert {source for rule in ALL_RULES for source in rule.sources} <= known
+
+
+def test_every_row_is_tested_by_a_rule_with_two_cases_or_named() -> None:
+    two_cases = {source for rule in (*FIELD_RULES, *CONDITIONS) for source in rule.sources}
+    rows = {f"{section}: {row}" for section, names in ROWS.items() for row in names}
+    assert rows - two_cases <= set(BY_HAND)
+
+
+def test_every_field_has_exactly_one_rule() -> None:
+    named = [rule.field for rule in FIELD_RULES]
+    helpers = {"warmup_ratio", "decay_steps_for_warmup"}
+    assert sorted(named) == sorted(set(fields().all) - helpers)
+
+
+@pytest.mark.parametrize("rule", FIELD_RULES, ids=lambda rule: str(rule.key))
+def test_field(rule: Rule, tmp_path: Path) -> None:
+    """Aligned where both sides have one value; different, and the verdict with it, where they have two."""
+    first, second = PAIRS.get(rule.field) or _two_values(fields().spec(rule.field))
+    context = CONTEXT | CHANGED_CONTEXT.get(rule.field, {})
+    if rule.field in ("init_std", "init_method", "init_scaled_output"):
+        context.pop("initial_weights", None)
+    one, other = context | {rule.field: first}, context | {rule.field: second}
+    aligned = _checked(tmp_path, one, one)
+    assert _status(aligned, rule.key) is Status.ALIGNED
+    assert aligned.exit_code == 0
+    apart = _checked(tmp_path, one, other)
+    assert _status(apart, rule.key) is Status.DIFFERENT
+    row = next(row for row in apart.rows if row.key == rule.key)
+    if row.severity != "note":
+        assert apart.exit_code == 1
+
+
+@pytest.mark.parametrize("rule", [r for r in FIELD_RULES if r.recommended], ids=lambda rule: str(rule.key))
+def test_recommendation(rule: Rule, tmp_path: Path) -> None:
+    """One side alone: some value keeps the recommendation and some other breaks it."""
+    context = CONTEXT | CHANGED_CONTEXT.get(rule.field, {})
+    outcomes = {
+        _status(_checked(tmp_path, context | {rule.field: value}, None), rule.key)
+        for value in _telling_values(fields().spec(rule.field))
+    }
+    assert Status.BROKEN in outcomes
+    assert outcomes & {Status.ALIGNED, Status.DEFAULT}
+
+
+@pytest.mark.parametrize("rule", CONDITIONS, ids=lambda rule: rule.key)
+def test_condition(rule: Rule, tmp_path: Path) -> None:
+    assert _status(_checked(tmp_path, rule.holds, rule.holds), rule.key) is None
+    assert _status(_checked(tmp_path, rule.breaks, rule.holds), rule.key) is Status.BROKEN
+    assert _status(_checked(tmp_path, rule.breaks, None), rule.key) is Status.BROKEN
+
+
+def _two_values(spec: FieldSpec) -> tuple[Any, Any]:
+    return {
+        "int": (4, 6),
+        "float": (0.5, 0.25),
+        "bool": (True, False),
+        "dtype": ("float32", "bfloat16"),
+        "text": ("one", "two"),
+        "version": ("2.4.10", "2.6.0"),
+        "list": (["/data/a.bin"], ["/data/b.bin"]),
+        "choice": (*list(spec.aliases)[:2], "one", "two")[:2],
+    }[spec.kind]
+
+
+def _telling_values(spec: FieldSpec) -> tuple[Any, ...]:
+    """Values on either side of the bounds that recommendations name."""
+    if spec.kind in ("int", "float"):
+        return 0, 1, 16, 17, 0.9, 0.95, 1e-8
+    choices = "constant", "topkrouterv1", "infnan", "must_keep_origin_dtype", "another"
+    return choices if spec.kind == "choice" else _two_values(spec)
+
+
+def _checked(folder: Path, target: Mapping[str, Any], reference: Mapping[str, Any] | None) -> Checklist:
+    for name, values in (("target", target), ("reference", reference)):
+        if values is not None:
+            (folder / f"{name}.json").write_text(json.dumps(dict(values)), encoding="utf-8")
+    second = None if reference is None else [str(folder / "reference.json")]
+    return check([str(folder / "target.json")], second)
+
+
+def _status(checklist: Checklist, key: str) -> Status | None:
+    return next((row.status for row in checklist.rows if row.key == key), None)
