@@ -92,9 +92,20 @@ def _options(
     """Options of trueup itself."""
 
 
+def _add_installed(verb: str) -> None:
+    """Commands that other packages register under ``trueup.commands``; loaded when one of them, or help, is wanted."""
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="trueup.commands"):
+        if verb in ("", entry.name) and entry.name not in {one.name for one in app.registered_commands}:
+            app.command(name=entry.name)(entry.load())
+
+
 def run(argv: list[str]) -> int:
     """Run one command and return its exit status; a person's mistake is one line, never a traceback."""
     verb = next((word for word in argv if not word.startswith("-")), "")
+    if verb not in _VERBS:
+        _add_installed(verb)
     if verb == "capture":
         argv = capture.with_scope_joined(argv)
     if verb == "replay":

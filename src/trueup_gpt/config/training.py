@@ -38,10 +38,10 @@ class TrainingConfig(Section):
     eval_iters: Positive = 10
     """validation batches each time; not a key of the original"""
     save_interval: Positive | None = None
-    eval_metric: Literal["loss", "perplexity", "accuracy"] | None = None
+    eval_metric: Literal["loss", "perplexity"] | None = None
     """decides which checkpoint is the best; default: loss"""
     best_metric_comparison: Literal["less_equal", "greater_equal", "less", "greater"] | None = None
-    """default: greater for accuracy, else less"""
+    """default: less"""
     grad_clip_kwargs: GradClipKwargs | None = None
     loss_scale: float | None = Field(None, gt=0)
     """static"""

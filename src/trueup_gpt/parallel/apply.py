@@ -63,9 +63,7 @@ def apply_layout(model: nn.Module, layout: Layout, mesh: Mesh) -> dict[str, Plac
     places = {
         fqn: place_of(fqn, parameter.shape, layout, mesh) for fqn, parameter in model.named_parameters()
     }
-    for fqn, old in list(model.named_parameters()):
-        new = nn.Parameter(torch.empty(places[fqn].size, dtype=old.dtype, device="meta"))
-        _put(model, old, new)
+    _replace(model, lambda fqn, old: torch.empty(places[fqn].size, dtype=old.dtype, device="meta"))
     for call in layout.calls:
         if mesh.size(call.axis) > 1:
             for owner, name in _matching(model, call.pattern):
@@ -75,18 +73,21 @@ def apply_layout(model: nn.Module, layout: Layout, mesh: Mesh) -> dict[str, Plac
 
 def fill(model: nn.Module, places: Mapping[str, Place], config: Config, device: torch.device) -> None:
     """Make the parameters real on ``device``, with their initial values."""
-    for fqn, old in list(model.named_parameters()):
-        place = places[fqn]
-        whole = initial_value(fqn, place.shape, config.model, config.training.seed)
-        _put(model, old, nn.Parameter(place.cut(whole).clone(memory_format=torch.contiguous_format).to(device)))
+
+    def value(fqn: str, old: nn.Parameter) -> Tensor:
+        whole = initial_value(fqn, places[fqn].shape, config.model, config.training.seed)
+        return places[fqn].cut(whole).clone(memory_format=torch.contiguous_format).to(device)
+
+    _replace(model, value)
 
 
-def _put(model: nn.Module, old: nn.Parameter, new: nn.Parameter) -> None:
-    """In every place of ``old``: tied parameters stay tied."""
+def _replace(model: nn.Module, value: Callable[[str, nn.Parameter], Tensor]) -> None:
+    """Give every parameter another value, of another shape or on another device; tied ones stay tied."""
+    new = {id(old): nn.Parameter(value(fqn, old)) for fqn, old in model.named_parameters()}
     for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is old:
-                setattr(module, name, new)
+        for name, old in list(module._parameters.items()):
+            if old is not None:
+                setattr(module, name, new[id(old)])
 
 
 def _matching(model: nn.Module, pattern: str) -> Iterator[tuple[nn.Module, str]]:

@@ -16,7 +16,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from trueup_gpt.parallel.apply import Place
 from trueup_gpt.parallel.mesh import Mesh
-from trueup_gpt.parallel.placement import Invariant, Replicate
+from trueup_gpt.parallel.placement import Invariant, Replicate, all_gather, reduce_scatter
 
 DATA_AXES = ("edp", "ep", "cp")
 
@@ -177,12 +177,12 @@ class ZeroOne:
             if axes:
                 sum_over((gradient_of(self._parameters[one.fqn]) for one in places), self._mesh.group(*axes))
         for bucket in self._buckets:
-            dist.reduce_scatter_tensor(bucket.own_gradient, bucket.gradients, group=bucket.group)
+            reduce_scatter(bucket.own_gradient, bucket.gradients, group=bucket.group)
 
     def publish(self) -> None:
         """Gather the parameters that each process has updated."""
         for bucket in self._buckets:
-            dist.all_gather_into_tensor(bucket.values, bucket.own_values.clone(), group=bucket.group)
+            all_gather(bucket.values, bucket.own_values.clone(), group=bucket.group)
 
     def zero_grad(self) -> None:
         """Gradients stay where they are: they are parts of one tensor."""

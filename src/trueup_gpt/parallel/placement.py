@@ -56,6 +56,9 @@ class Partial:
 
 
 Placement = Shard | Replicate | Invariant | Partial
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""one tensor in, one out; torch 2.13 gave both new names"""
 
 
 def part(total: int, parts: int, index: int) -> tuple[int, int]:
@@ -130,15 +133,16 @@ def _gather(x: Tensor, have: Shard, group: Any) -> Tensor:
     first = x.movedim(have.dim, 0)
     if have.total is None or have.total % size == 0:
         out = first.new_empty((size * first.shape[0], *first.shape[1:]))
-        dist.all_gather_into_tensor(out, first.contiguous(), group=group)
-        return out.movedim(0, have.dim)
+        all_gather(out, first.contiguous(), group=group)
+        return out.movedim(0, have.dim).contiguous()
     lengths = _lengths(have.total, group)
     padded = first.new_zeros((max(lengths), *first.shape[1:]))
     padded[: first.shape[0]] = first
-    out = padded.new_empty((size, *padded.shape))
-    dist.all_gather_into_tensor(out, padded, group=group)
-    whole = torch.cat([one[:length] for one, length in zip(out, lengths, strict=True)])
-    return whole.movedim(0, have.dim)
+    out = padded.new_empty((size * max(lengths), *first.shape[1:]))
+    all_gather(out, padded, group=group)
+    parts = out.split(max(lengths))
+    whole = torch.cat([one[:length] for one, length in zip(parts, lengths, strict=True)])
+    return whole.movedim(0, have.dim).contiguous()
 
 
 def _reduce_scatter(x: Tensor, need: Shard, group: Any) -> Tensor:
@@ -146,10 +150,10 @@ def _reduce_scatter(x: Tensor, need: Shard, group: Any) -> Tensor:
     first = x.movedim(need.dim, 0).contiguous()
     if first.shape[0] % size:
         dist.all_reduce(first, group=group)
-        return _own_part(first, Shard(0), group).movedim(0, need.dim)
+        return _own_part(first, Shard(0), group).movedim(0, need.dim).contiguous()
     out = first.new_empty((first.shape[0] // size, *first.shape[1:]))
-    dist.reduce_scatter_tensor(out, first, group=group)
-    return out.movedim(0, need.dim)
+    reduce_scatter(out, first, group=group)
+    return out.movedim(0, need.dim).contiguous()
 
 
 def _shard_to_shard(x: Tensor, have: Shard, need: Shard, group: Any) -> Tensor:

@@ -28,8 +28,6 @@ class Stage(nn.Module):
         super().__init__()
         self.model, self.number = model, number
         self.losses: list[Tensor] = []
-        self.correct: list[Tensor] = []
-        """in evaluation: how many labels of each microbatch were the likeliest token"""
 
     def forward(self, x: Tensor, *, loss_weight: Tensor, **batch: Any) -> Tensor:
         y = self.model(x, loss_weight=loss_weight, **batch)
