@@ -1,4 +1,4 @@
-"""The boxes of a whole tensor that one process holds, as torch's distributed checkpoint writes and reads them."""
+"""The boxes of a whole tensor that one process holds, for torch's distributed checkpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+)
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -119,7 +124,7 @@ Range = tuple[tuple[int, ...], tuple[int, ...], tuple[int, int]]
 
 
 def ranges(shape: Sequence[int], start: int, stop: int) -> Iterator[Range]:
-    """Cut elements ``start`` to ``stop`` of a flattened tensor into boxes: offset, size, and elements of each.
+    """Cut elements ``start`` to ``stop`` of a flattened tensor into boxes: offset, size, elements.
 
     Example:
         >>> [(offset, size) for offset, size, _ in ranges((3, 4), 2, 9)]

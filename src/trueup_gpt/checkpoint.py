@@ -17,11 +17,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from trueup.errors import ConfigError
 from trueup_gpt.boxes import Boxes, LoadPlanner, SavePlanner, boxes_of
+from trueup_gpt.hugging_face import HuggingFaceWeights, check_exchangeable, is_hugging_face
 from trueup_gpt.parallel.pieces import Piece
 from trueup_gpt.session import Session
 
@@ -46,7 +48,9 @@ class Checkpoints:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
         _barrier()
-        dcp.save(self._state(), checkpoint_id=unfinished, no_dist=not dist.is_initialized(), planner=SavePlanner())
+        save(
+            self._state(), checkpoint_id=unfinished, no_dist=not dist.is_initialized(), planner=SavePlanner()
+        )
         if self._session.mesh.rank == 0:
             (unfinished / RUN_FILE).write_text(json.dumps(self._facts(), indent=1), encoding="utf-8")
             if path.exists():
@@ -67,20 +71,39 @@ class Checkpoints:
         training = self._session.config.training
         if training.load_checkpoint is None and not training.resume_training:
             return None
-        path = self._find(training.load_checkpoint or self.folder)
+        given = training.load_checkpoint
+        if given is not None and is_hugging_face(given):
+            self._import(given)
+            return given
+        path = self._find(given or self.folder)
         if path is None:
             return None
         facts = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
         self._check(path, facts)
         whole = training.resume_training and not training.no_load_optim
         state = self._state(optimizer=whole, random=False)
-        dcp.load(state, checkpoint_id=path, no_dist=not dist.is_initialized(), planner=LoadPlanner())
+        load(state, checkpoint_id=path, no_dist=not dist.is_initialized(), planner=LoadPlanner())
         if training.resume_training:
             self._session.step.number = 0 if training.new_dataset else facts["step"]
             self._session.step.scale.load_state_dict(facts["loss_scale"])
             if not training.no_load_rng:
                 self._load_random(path, facts["num_processes"])
         return path
+
+    def _import(self, folder: Path) -> None:
+        """Weights alone, from a Hugging Face folder; each process takes its part."""
+        session = self._session
+        check_exchangeable(session.config)
+        weights = HuggingFaceWeights(folder)
+        for fqn, parameter in session.parallel.parameters.items():
+            place = session.parallel.places[fqn]
+            whole = weights.read(fqn, session.config.moe.num_experts)
+            if whole.shape != place.shape:
+                raise ConfigError(f"{folder}: {fqn} is {tuple(whole.shape)}, here {tuple(place.shape)}")
+            for box in boxes_of(place, parameter.data)[1]:
+                for dim, (offset, size) in enumerate(zip(box.offset, box.values.shape, strict=True)):
+                    whole = whole.narrow(dim, offset, size)
+                box.values.copy_(whole)
 
     def _find(self, given: Path) -> Path | None:
         if (given / RUN_FILE).exists():
@@ -100,7 +123,9 @@ class Checkpoints:
         if missing:
             raise ConfigError(f"{path} holds no {missing[0]}: it is of another model")
         if wrong:
-            raise ConfigError(f"{path}: {wrong[0]} is {saved[wrong[0]]}, here {shapes[wrong[0]]}: it is of another model")
+            raise ConfigError(
+                f"{path}: {wrong[0]} is {saved[wrong[0]]}, here {shapes[wrong[0]]}: it is of another model"
+            )
 
     def _facts(self) -> dict[str, Any]:
         from trueup_gpt.parallel.stages import parameter_shapes
@@ -119,7 +144,8 @@ class Checkpoints:
 
     def _state(self, *, optimizer: bool = True, random: bool = True) -> dict[str, Any]:
         """Names to tensors: boxes of this process's parts. What is loaded is written into them."""
-        parallel, state = self._session.parallel, {}
+        parallel = self._session.parallel
+        state: dict[str, Any] = {}
         for fqn, parameter in parallel.parameters.items():
             state[f"model.{fqn}"] = Boxes.of(parameter.data, boxes_of(parallel.places[fqn], parameter.data))
         if optimizer:
@@ -143,7 +169,7 @@ class Checkpoints:
         if num_processes != mesh.size(*mesh.sizes):
             return
         state = {f"random.{mesh.rank}": _random_state(mesh.device)}
-        dcp.load(state, checkpoint_id=path, no_dist=not dist.is_initialized(), planner=LoadPlanner())
+        load(state, checkpoint_id=path, no_dist=not dist.is_initialized(), planner=LoadPlanner())
         found = state[f"random.{mesh.rank}"]
         if mesh.device.type == "cpu":
             torch.set_rng_state(found)
@@ -159,7 +185,7 @@ def numbered(folder: Path, prefix: str) -> list[Path]:
 def _random_state(device: torch.device) -> Tensor:
     if device.type == "cpu":
         return torch.get_rng_state()
-    return torch.get_device_module(device).get_rng_state(device)  # type: ignore[no-any-return]
+    return torch.get_device_module(device).get_rng_state(device)
 
 
 def _make_state(optimizer: torch.optim.Optimizer, pieces: list[Piece]) -> None:

@@ -35,15 +35,21 @@ def command(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Parameters and memory of each rank; nothing runs.", rich_help_panel=_HOW),
+        typer.Option(
+            "--dry-run", help="Parameters and memory of each rank; nothing runs.", rich_help_panel=_HOW
+        ),
     ] = False,
     synchronous: Annotated[
         bool,
-        typer.Option("--synchronous", help="Errors are raised where they happen: slow.", rich_help_panel=_HOW),
+        typer.Option(
+            "--synchronous", help="Errors are raised where they happen: slow.", rich_help_panel=_HOW
+        ),
     ] = False,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on from the last checkpoint of output_dir.", rich_help_panel=_CHANGE),
+        typer.Option(
+            "--resume", help="Go on from the last checkpoint of output_dir.", rich_help_panel=_CHANGE
+        ),
     ] = False,
     changes: Annotated[
         list[str] | None,
@@ -52,6 +58,14 @@ def command(
             metavar="SECTION.KEY=VALUE",
             help="Such as training_config.seed=1; may be given again.",
             rich_help_panel=_CHANGE,
+        ),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write the last checkpoint, of whatever layout, as Hugging Face safetensors; nothing runs.",
+            rich_help_panel=_HOW,
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
@@ -63,6 +77,9 @@ def command(
     read = _read(config, changes or [], resume=resume, quiet=quiet)
     if dry_run:
         _show_needs(read, nproc)
+        return
+    if export is not None:
+        _export(read, export)
         return
     if nproc is not None and nproc > 1 and "RANK" not in os.environ:
         _launch(nproc)
@@ -81,7 +98,9 @@ def _read(config: Path | None, changes: list[str], *, resume: bool, quiet: bool)
     for change in changes:
         key, sign, value = change.partition("=")
         if not sign:
-            raise ConfigError(f"--set {change!r}: SECTION.KEY=VALUE is wanted, such as training_config.seed=1")
+            raise ConfigError(
+                f"--set {change!r}: SECTION.KEY=VALUE is wanted, such as training_config.seed=1"
+            )
         overrides[key.strip()] = yaml.safe_load(value)
     if resume:
         overrides["training_config.resume_training"] = True
@@ -106,7 +125,14 @@ def _launch(nproc: int) -> None:
             skip = True
         elif not word.startswith("--nproc="):
             kept.append(word)
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}", "-m", "trueup_gpt"]
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={nproc}",
+        "-m",
+        "trueup_gpt",
+    ]
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *launcher, *kept])
@@ -114,7 +140,19 @@ def _launch(nproc: int) -> None:
 
 def _synchronous(wanted: bool) -> None:
     if wanted:
-        os.environ |= {"CUDA_LAUNCH_BLOCKING": "1", "ASCEND_LAUNCH_BLOCKING": "1", "TORCH_NCCL_BLOCKING_WAIT": "1"}
+        os.environ |= {
+            "CUDA_LAUNCH_BLOCKING": "1",
+            "ASCEND_LAUNCH_BLOCKING": "1",
+            "TORCH_NCCL_BLOCKING_WAIT": "1",
+        }
+
+
+def _export(config: Config, folder: Path) -> None:
+    from trueup.cli.printing import note_line
+    from trueup_gpt.exporting import export_hugging_face
+
+    source = export_hugging_face(config, folder)
+    note_line(f"wrote {source} as {folder}")
 
 
 def _show_needs(config: Config, nproc: int | None) -> None:
@@ -125,14 +163,28 @@ def _show_needs(config: Config, nproc: int | None) -> None:
 
     found = needs(config, nproc)
     table = Table(box=None, pad_edge=False)
-    for name in ("pp rank", "layers", "parameters", "weights", "gradients", "optimizer", "activations", "together"):
+    for name in (
+        "pp rank",
+        "layers",
+        "parameters",
+        "weights",
+        "gradients",
+        "optimizer",
+        "activations",
+        "together",
+    ):
         table.add_column(name, justify="right")
     for rank in found.ranks:
         sizes = (rank.weights, rank.gradients, rank.optimizer, rank.activations, rank.total)
         table.add_row(
-            str(rank.pp_rank), str(rank.layers), f"{rank.parameters:,}", *(f"{size / 2**30:.2f} GiB" for size in sizes)
+            str(rank.pp_rank),
+            str(rank.layers),
+            f"{rank.parameters:,}",
+            *(f"{size / 2**30:.2f} GiB" for size in sizes),
         )
-    active = "" if found.active_parameters == found.parameters else f", {found.active_parameters:,} act on a token"
+    active = (
+        "" if found.active_parameters == found.parameters else f", {found.active_parameters:,} act on a token"
+    )
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     console.print(f"{found.parameters:,} parameters{active}")
     console.print(f"{found.world_size} processes: {found.mesh}\n")
@@ -192,7 +244,7 @@ class _progress:
 
 
 def main() -> None:
-    """``python -m trueup_gpt``: as ``trueup train``. A process that fails says so and ends at once, so that none waits."""
+    """As ``trueup train``. A process that fails says so and ends at once, so that none waits for it."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(command)
     status = 0

@@ -1,4 +1,4 @@
-"""What a configuration would need, without weights and without processes: parameters and memory of each rank."""
+"""What a configuration would need: parameters and memory of each rank, without weights or processes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def needs(config: Config, world_size: int | None = None) -> Needs:
     total = sum(shape.numel() for shape in shapes.values())
     experts = sum(shape.numel() for fqn, shape in shapes.items() if ".experts." in fqn)
     idle = experts - experts * config.moe.moe_router_topk // max(config.moe.num_experts, 1) if experts else 0
-    meshes = [Mesh(sizes, number * (size // sizes["pp"]), torch.device("meta")) for number in range(sizes["pp"])]
+    meshes = [
+        Mesh(sizes, number * (size // sizes["pp"]), torch.device("meta")) for number in range(sizes["pp"])
+    ]
     return Needs(
         parameters=total,
         active_parameters=total - idle,
@@ -129,7 +131,9 @@ def _activations(config: Config, mesh: Mesh, layers: int) -> int:
     shared = 5 * stream / (tp if config.parallel.sequence_parallel else 1)
     layer = shared + (4 * stream + wide) / tp
     if not model.use_flash_attention:
-        scores = config.dataset.batch_size * model.num_attention_heads * (model.seq_length // mesh.size("cp")) ** 2
+        scores = (
+            config.dataset.batch_size * model.num_attention_heads * (model.seq_length // mesh.size("cp")) ** 2
+        )
         layer += 3 * scores * item / tp
     if config.parallel.recompute:
         layer = stream / (tp if config.parallel.sequence_parallel else 1)
@@ -139,5 +143,3 @@ def _activations(config: Config, mesh: Mesh, layers: int) -> int:
         in_flight = config.dataset.micro_batch_num
     logits = tokens * model.vocab_size * 4 * 2 / tp if mesh.coordinate("pp") == pp - 1 else 0
     return int(layer * layers * in_flight + logits)
-
-

@@ -1,4 +1,4 @@
-"""What a run says: ``log/rank_N/info.log`` and ``error.log``, ``metrics.jsonl``, TensorBoard, and the terminal."""
+"""What a run says: ``log/rank_N/info.log``, ``error.log``, ``metrics.jsonl``, TensorBoard, terminal."""
 
 from __future__ import annotations
 
@@ -102,4 +102,4 @@ def _board(folder: Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(folder))

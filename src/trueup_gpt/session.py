@@ -85,7 +85,9 @@ def steps_of(config: Config, data: Source, mesh: Mesh) -> int:
         return config.dataset.train_samples // rows
     if config.training.epochs:
         return config.training.epochs * data.num_rows // rows
-    raise ConfigError("training_config: training_iters, or epochs, or train_samples of dataset_config, is missing")
+    raise ConfigError(
+        "training_config: training_iters, or epochs, or train_samples of dataset_config, is missing"
+    )
 
 
 def seed_streams(config: Config, mesh: Mesh) -> None:

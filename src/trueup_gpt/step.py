@@ -59,7 +59,12 @@ class TrainStep:
     """
 
     def __init__(
-        self, parallel: Parallel, optimizer: torch.optim.Optimizer, config: Config, *, num_steps: int | None = None
+        self,
+        parallel: Parallel,
+        optimizer: torch.optim.Optimizer,
+        config: Config,
+        *,
+        num_steps: int | None = None,
     ) -> None:
         self.parallel, self.optimizer, self.config = parallel, optimizer, config
         self.scale = LossScale(config.training)
@@ -117,7 +122,9 @@ class TrainStep:
             return [1.0] * len(batches)
         return [1.0 / (len(batches) * mesh.size(*DATA))] * len(batches)
 
-    def _told(self, losses: Sequence[torch.Tensor], weights: Sequence[float], batches: Sequence[Batch]) -> list[float]:
+    def _told(
+        self, losses: Sequence[torch.Tensor], weights: Sequence[float], batches: Sequence[Batch]
+    ) -> list[float]:
         """Loss and tokens of this process, counted once: by the last stage's first tp rank."""
         mesh = self.parallel.mesh
         if not losses or mesh.coordinate("tp"):
@@ -139,7 +146,7 @@ class TrainStep:
         if not norms.finite and self.config.training.check_for_nan_in_grad and not self.scale.used:
             wrong = [name for name, norm in norms.local.items() if norm - norm != 0.0]
             raise GradientNotFinite(
-                f"step {self.number}: the gradients of {len(wrong)} parameters are not finite, the first {wrong[0]}; "
+                f"step {self.number}: gradients of {len(wrong)} parameters are not finite: {wrong[0]}, ...; "
                 "trueup capture --task overflow_check finds where that began"
             )
         if norms.finite or not self.scale.used:

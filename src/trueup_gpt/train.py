@@ -82,7 +82,11 @@ def train(session: Session, log: RunLog, *, on_step: Callable[[StepResult], None
             if on_step is not None:
                 on_step(result)
             done = number + 1
-            if training.eval_interval and done % training.eval_interval == 0 and session.validation is not None:
+            if (
+                training.eval_interval
+                and done % training.eval_interval == 0
+                and session.validation is not None
+            ):
                 best = _validate(session, log, checkpoints, best)
             outcome.interrupted = _any(asked.number, session)
             last = done == session.num_steps and training.save_interval is not None
@@ -90,7 +94,9 @@ def train(session: Session, log: RunLog, *, on_step: Callable[[StepResult], None
                 outcome.checkpoint = checkpoints.save()
                 log.info(f"saved {outcome.checkpoint}")
             if outcome.interrupted:
-                log.warning(f"ended by {signal.Signals(asked.number or signal.SIGTERM).name} after step {number}")
+                log.warning(
+                    f"ended by {signal.Signals(asked.number or signal.SIGTERM).name} after step {number}"
+                )
                 break
     outcome.steps = session.step.number
     return outcome
@@ -165,8 +171,8 @@ def _signals() -> Iterator[_Asked]:
     """SIGINT and SIGTERM are noted while it lasts; a second one acts as ever."""
     asked = _Asked()
     before: dict[int, Any] = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, asked)
+    for one in (signal.SIGINT, signal.SIGTERM):
+        before[one] = signal.signal(one, asked)
     try:
         yield asked
     finally:

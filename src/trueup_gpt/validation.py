@@ -11,7 +11,7 @@ from trueup_gpt.session import Session
 
 
 def evaluate(session: Session) -> float:
-    """Mean loss over ``eval_iters`` steps of the validation data, always the same ones; alike in every process."""
+    """Mean loss over the first ``eval_iters`` steps of the validation data; alike in every process."""
     assert session.validation is not None
     runner, mesh = runner_for(session.parallel), session.mesh
     count = session.config.dataset.micro_batch_num

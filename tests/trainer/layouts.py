@@ -76,7 +76,7 @@ def configuration(dtype: str = "float64", **sections: dict[str, Any]) -> dict[st
 
 
 def start(plain: dict[str, Any]) -> tuple[Config, Mesh, Parallel, TrainStep]:
-    """Model, optimizer and step in this process; micro_batch_num is of all data-parallel ranks, dealt out to them."""
+    """Model, optimizer and step in this process; micro_batch_num is of all data-parallel ranks together."""
     mesh = start_mesh(config_from(plain), "cpu")
     dealt = {"micro_batch_num": plain["dataset_config"]["micro_batch_num"] // mesh.size(*DATA)}
     config = config_from(plain | {"dataset_config": plain["dataset_config"] | dealt})
@@ -134,7 +134,9 @@ def run(plain: dict[str, Any], size: int, steps: int = STEPS) -> Run:
         parts = world(size).run("tests.trainer.layouts:train", plain, steps)
     first = parts[0][0]
     for results, _, _ in parts[1:]:
-        assert [one.loss for one in results] == [one.loss for one in first], "processes do not agree on the loss"
+        assert [one.loss for one in results] == [one.loss for one in first], (
+            "processes do not agree on the loss"
+        )
         assert [one.grad_norm for one in results] == [one.grad_norm for one in first]
     return Run(
         [one.loss for one in first],
@@ -146,7 +148,7 @@ def run(plain: dict[str, Any], size: int, steps: int = STEPS) -> Run:
 
 
 def merged(parts: list[Any]) -> dict[str, NDArray[Any]]:
-    """Whole tensors; every element must be there, and processes that have the same one must agree bit for bit."""
+    """Whole tensors; every element must be there, and processes that have the same one must agree."""
     found: dict[str, NDArray[Any]] = {}
     for fqn, shape, offset, size, flat, values in parts:
         whole = found.setdefault(fqn, np.full(shape, np.nan, values.dtype))

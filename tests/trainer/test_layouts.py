@@ -1,4 +1,4 @@
-"""Every layout is the same mathematics: against one process with the same weights and the same global batch."""
+"""Every layout is the same mathematics: against one process with the same weights and global batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from tests.trainer.layouts import GPT2, MOE, Run, configuration, reference, run
 
 pytestmark = [pytest.mark.torch, pytest.mark.distributed]
 TP, PP, CP, EP = (
-    f"{word}_size" for word in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel", "expert_model_parallel")
+    f"{word}_size"
+    for word in (
+        "tensor_model_parallel",
+        "pipeline_model_parallel",
+        "context_parallel",
+        "expert_model_parallel",
+    )
 )
 VPP, SP = "virtual_pipeline_model_parallel_size", {"sequence_parallel": True}
 TIED = {"untie_embeddings_and_output_weights": False}

@@ -1,4 +1,4 @@
-"""Groups of gloo processes that live as long as the tests, each running many layouts: starting them is the cost."""
+"""Groups of gloo processes that live as long as the tests and run many layouts: starting them is the cost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ class World:
         found: dict[int, Any] = {}
         ends = time.monotonic() + SECONDS
         while len(found) < self.size:
-            waiting = {connection: rank for rank, (_, connection) in enumerate(self._workers) if rank not in found}
+            waiting = {
+                connection: rank for rank, (_, connection) in enumerate(self._workers) if rank not in found
+            }
             for connection in wait(list(waiting), max(0.0, ends - time.monotonic())):
                 kind, value = connection.recv()  # type: ignore[union-attr]
                 if kind == "error":
@@ -76,7 +78,12 @@ def _work(connection: Connection, rank: int, size: int, store: str) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "TRUEUP_DEVICE": "cpu"}
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(rank),
+        "TRUEUP_DEVICE": "cpu",
+    }
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     while True:
         try:

@@ -93,7 +93,7 @@ def _options(
 
 
 def _add_installed(verb: str) -> None:
-    """Commands that other packages register under ``trueup.commands``; loaded when one of them, or help, is wanted."""
+    """Commands that other packages register under ``trueup.commands``, loaded when one or help is wanted."""
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="trueup.commands"):

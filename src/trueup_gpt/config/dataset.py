@@ -14,8 +14,8 @@ class DatasetConfig(Section):
     """The data. A step reads batch_size * micro_batch_num rows for each data-parallel rank."""
 
     dataset_dir: Path = Path("./dataset")
-    """a text file or folder of text (bytes are the vocabulary), ``.npy`` of ids, Megatron's ``.bin``/``.idx``,
-    a trace or folder of recorded batches; or ``pydoc:topics``, English that comes with Python"""
+    """a text file or folder of text (bytes are the vocabulary), ``.npy`` of ids, Megatron's ``.bin`` and
+    ``.idx``, a trace or folder of recorded batches; or ``pydoc:topics``, English that comes with Python"""
     validation_dir: Path | None = None
     """the like, for validation; default: the last part of dataset_dir. Not a key of the original"""
     validation_share: float = 0.0

@@ -64,7 +64,7 @@ def _shapes(config: Config) -> Iterator[str]:
         yield _indivisible("num_attention_heads", heads, "num_query_groups", groups)
     rotated = int(model.head_dim * model.rotary_config.rotary_percent)
     if model.position_embedding_type == "rope" and rotated % 2:
-        yield f"rope turns pairs of channels; {rotated} channels of a head are turned, an even number is wanted"
+        yield f"rope turns pairs of channels: an even number of a head's is wanted, not {rotated}"
 
 
 def _tensor(config: Config) -> Iterator[str]:
@@ -132,7 +132,7 @@ def _numbers(config: Config) -> Iterator[str]:
         yield "loss_scale is static and loss_scale_value dynamic; choose one"
     cut = parallel.tensor_model_parallel_size > 1 or parallel.zero_level or config.moe.num_experts > 1
     if config.optimizer.optimizer_type == "Came" and cut:
-        yield "Came keeps means over rows and columns of whole weights: no tensor parallelism, zero_level or experts"
+        yield "Came needs whole weights: not possible with tensor parallelism, zero_level or experts"
     if parallel.zero_level in ("z2", "z3") and config.parallel.expert_model_parallel_size > 1:
         yield f"zero_level {parallel.zero_level} with expert parallelism is not possible; z1 is"
     dropout = model.attention_dropout or model.hidden_dropout

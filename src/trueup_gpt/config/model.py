@@ -15,12 +15,12 @@ Activation = Literal["gelu", "fast_gelu", "swiglu", "squared_relu", "silu", "rel
 class RotaryConfig(Section):
     """Rotary position embedding: angle of pair i at position p is p / (factor * base^(2i / dims))."""
 
-    rotary_base: float = Field(10000.0, gt=0)
-    rotary_percent: float = Field(1.0, gt=0, le=1)
+    rotary_base: float = Field(default=10000.0, gt=0)
+    rotary_percent: float = Field(default=1.0, gt=0, le=1)
     """share of a head's channels that are turned"""
     rotary_interleaved: bool = False
     """pairs are (0, 1), (2, 3), ... instead of (i, i + dims / 2)"""
-    seq_len_interpolation_factor: float = Field(1.0, gt=0)
+    seq_len_interpolation_factor: float = Field(default=1.0, gt=0)
     """positions are divided by it"""
 
 
@@ -42,7 +42,7 @@ class ModelConfig(Section):
     position_embedding_type: Literal["rope", "absolute"] = "absolute"
     rotary_config: RotaryConfig = RotaryConfig()
     normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
-    norm_epsilon: float = Field(1e-5, gt=0)
+    norm_epsilon: float = Field(default=1e-5, gt=0)
     use_final_norm: bool = True
     apply_residual_connection_post_norm: bool = False
     """the residual branch starts after the norm"""
@@ -61,7 +61,7 @@ class ModelConfig(Section):
     use_flash_attention: bool = False
     """torch's fused attention; softmax_compute_dtype then has no effect"""
     init_method: Literal["normal", "zeros", "ones"] = "normal"
-    init_method_std: float = Field(0.01, gt=0)
+    init_method_std: float = Field(default=0.01, gt=0)
     bias_init: Literal["normal", "zeros", "ones"] = "zeros"
     params_dtype: Dtype = "float32"
     compute_dtype: Dtype = "float32"
@@ -95,9 +95,9 @@ class MoEConfig(Section):
     num_experts: Positive = 1
     moe_router_topk: Positive = 2
     moe_router_load_balancing_type: Literal["none", "aux_loss"] = "none"
-    moe_aux_loss_coeff: float = Field(0.0, ge=0)
+    moe_aux_loss_coeff: float = Field(default=0.0, ge=0)
     """no effect with moe_router_load_balancing_type none"""
-    moe_z_loss_coeff: float | None = Field(None, ge=0)
+    moe_z_loss_coeff: float | None = Field(default=None, ge=0)
     moe_token_dispatcher_type: Literal["alltoall"] = "alltoall"
     num_experts_from_layer: Count = 0
     """layers before it keep the plain block; not a key of the original"""

@@ -120,7 +120,7 @@ def _put(sections: dict[str, dict[str, Any]], dotted: str, value: Any, source: s
 @cache
 def _foreign() -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
     text = Path(__file__).with_name("foreign.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)  # type: ignore[no-any-return]
+    return yaml.safe_load(text)
 
 
 def _drop_foreign(section: dict[str, Any], name: str, source: str) -> None:
@@ -133,9 +133,7 @@ def _drop_foreign(section: dict[str, Any], name: str, source: str) -> None:
     for key in [key for key in section if key in ignored]:
         value = section.pop(key)
         if value != ignored[key]["default"]:
-            warnings.warn(
-                f"{name}.{key} has no effect here: {ignored[key]['why']}", NoEffect, stacklevel=2
-            )
+            warnings.warn(f"{name}.{key} has no effect here: {ignored[key]['why']}", NoEffect, stacklevel=2)
 
 
 def _check_keys(section: Mapping[str, Any], model: Any, source: str, *, where: str) -> None:

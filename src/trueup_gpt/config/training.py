@@ -11,10 +11,10 @@ from trueup_gpt.config.base import Count, Positive, Section
 
 
 class GradClipKwargs(Section):
-    """``grad_clip_kwargs``: by the norm over all parameters, or value by value to [-clip_value, clip_value]."""
+    """``grad_clip_kwargs``: by the norm over all parameters, or value by value to +-clip_value."""
 
     grad_clip_type: Literal["ClipGlobalNorm", "GradClipByValue"] = "ClipGlobalNorm"
-    clip_value: float = Field(1.0, gt=0)
+    clip_value: float = Field(default=1.0, gt=0)
 
 
 class LossFuncKwargs(Section):
@@ -43,11 +43,11 @@ class TrainingConfig(Section):
     best_metric_comparison: Literal["less_equal", "greater_equal", "less", "greater"] | None = None
     """default: less"""
     grad_clip_kwargs: GradClipKwargs | None = None
-    loss_scale: float | None = Field(None, gt=0)
+    loss_scale: float | None = Field(default=None, gt=0)
     """static"""
-    loss_scale_value: float | None = Field(None, gt=0)
+    loss_scale_value: float | None = Field(default=None, gt=0)
     """dynamic: the first value"""
-    loss_scale_factor: float = Field(2, gt=1)
+    loss_scale_factor: float = Field(default=2, gt=1)
     loss_scale_window: Positive = 1000
     """finite steps after which the dynamic scale grows"""
     loss_reduction: Literal["mean", "sum"] = "mean"

@@ -45,7 +45,9 @@ class Batch:
         attention = arrays.get("attention_mask")
         for name, array in (("loss_mask", mask), ("attention_mask", attention)):
             if array is not None and array.shape != tokens.shape:
-                raise ConfigError(f"{where}: {name} is {array.shape}; {tokens.shape}, that of tokens, is wanted")
+                raise ConfigError(
+                    f"{where}: {name} is {array.shape}; {tokens.shape}, that of tokens, is wanted"
+                )
         return cls(
             tokens=torch.from_numpy(tokens),
             labels=torch.from_numpy(np.where(counted, labels, 0)),
@@ -57,10 +59,11 @@ class Batch:
         """On that device."""
         if device.type == "cpu":
             return self
-        moved = {one.name: getattr(self, one.name) for one in fields(self)}
-        return Batch(
-            **{name: None if x is None else x.to(device, non_blocking=True) for name, x in moved.items()}
-        )
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        moved: dict[str, Any] = {
+            name: None if x is None else x.to(device, non_blocking=True) for name, x in given.items()
+        }
+        return Batch(**moved)
 
     def named(self) -> dict[str, Tensor]:
         """What is there, by the names of the model's arguments, without the tokens."""

@@ -12,7 +12,7 @@ from trueup_gpt.data.source import Portion
 
 
 class RecordedSource:
-    """Step n is the n-th recorded one. The microbatches of its ranks are dealt out to ours, whatever their number."""
+    """Step n is the n-th recorded one; the microbatches of its ranks are dealt out to ours."""
 
     def __init__(self, path: Path, config: Config) -> None:
         self._batches, self._config = RecordedBatches.open(path), config
@@ -39,8 +39,8 @@ class RecordedSource:
         places, wanted = self._places[step], portion.num_microbatches * portion.dp_size
         if len(places) != wanted:
             raise ConfigError(
-                f"{path} has {len(places)} microbatches in step {step}; {portion.dp_size} data-parallel ranks with "
-                f"micro_batch_num {portion.num_microbatches} read {wanted}: set micro_batch_num to "
+                f"{path} has {len(places)} microbatches in step {step}; {portion.dp_size} dp ranks "
+                f"with micro_batch_num {portion.num_microbatches} read {wanted}: set micro_batch_num to "
                 f"{max(1, len(places) // portion.dp_size)}"
             )
         found = []
@@ -48,7 +48,9 @@ class RecordedSource:
             arrays = self._batches.at(places[number])
             if "labels" not in arrays:
                 raise ConfigError(f"{path} holds no labels: capture with --preset diagnose")
-            found.append(Batch.from_arrays(arrays, self._config.model.vocab_size, f"{path}, {places[number]}"))
+            found.append(
+                Batch.from_arrays(arrays, self._config.model.vocab_size, f"{path}, {places[number]}")
+            )
         return found
 
     def epoch(self, step: int, rows_of_step: int) -> int:

@@ -96,9 +96,13 @@ def rows_from_npy(path: Path, seq_length: int) -> StreamRows | ArrayRows:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is no array: {error}") from error
     if not np.issubdtype(ids.dtype, np.integer) or ids.ndim not in (1, 2):
-        raise ConfigError(f"{path} is {ids.dtype} {ids.shape}; integers, (tokens,) or (rows, tokens), are wanted")
+        raise ConfigError(
+            f"{path} is {ids.dtype} {ids.shape}; integers, (tokens,) or (rows, tokens), are wanted"
+        )
     if ids.ndim == 2 and ids.shape[1] <= seq_length:
-        raise ConfigError(f"{path} has rows of {ids.shape[1]} tokens; seq_length {seq_length} needs one more than it")
+        raise ConfigError(
+            f"{path} has rows of {ids.shape[1]} tokens; seq_length {seq_length} needs one more than it"
+        )
     return StreamRows(ArrayStream(ids), seq_length) if ids.ndim == 1 else ArrayRows(ids, seq_length)
 
 

@@ -56,7 +56,9 @@ class Rows(Protocol):
 class RowSource:
     """Rows in their order, or in another for each epoch; after the last comes the first of the next epoch."""
 
-    def __init__(self, rows: Rows, config: Config, *, first: int = 0, count: int | None = None, name: str = "") -> None:
+    def __init__(
+        self, rows: Rows, config: Config, *, first: int = 0, count: int | None = None, name: str = ""
+    ) -> None:
         self._rows, self._config, self._first, self._name = rows, config, first, name
         self.num_rows = len(rows) - first if count is None else count
         if self.num_rows < 1:

@@ -112,4 +112,4 @@ class Attention(nn.Module):
         if turn is not None:
             q_BTND, k_BTKD = (rotate(x, turn, interleaved=self.interleaved) for x in (q_BTND, k_BTKD))
         y_BTND = self.core(q_BTND, k_BTKD, v_BTKD, positions_BT, positions_BT, valid_BT)
-        return self.output(y_BTND.flatten(-2))  # type: ignore[no-any-return]
+        return self.output(y_BTND.flatten(-2))

@@ -1,4 +1,4 @@
-"""The mixture of experts: a router chooses A of E feed-forward blocks for each token. Suffixes as in ``gpt.py``.
+"""The mixture of experts: a router chooses A of E blocks for each token. Suffixes as in ``gpt.py``.
 
 The router's own losses are attached to the stream that leaves the block, so that they take part in backward
 in every pipeline stage without being handed on.
@@ -113,7 +113,7 @@ class MixtureOfExperts(nn.Module):
         if loss is None:
             return y_BTH
         weighted = loss if loss_weight is None else loss * loss_weight.sum()
-        return _WithLoss.apply(y_BTH, weighted)  # type: ignore[no-any-return]
+        return _WithLoss.apply(y_BTH, weighted)
 
     def combine(self, y_MAH: Tensor, weights_MA: Tensor, shape: torch.Size) -> Tensor:
         """The weighted sum over a token's experts, (B, T, H)."""

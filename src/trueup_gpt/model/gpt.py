@@ -1,4 +1,4 @@
-"""A decoder-only transformer. It knows nothing of processes: ``parallel/layout.py`` cuts it over them from outside.
+"""A decoder-only transformer that knows nothing of processes: ``parallel/layout.py`` cuts it from outside.
 
 Shape suffixes of names:
     B rows, T tokens of a row, S tokens attended to, H hidden_size, N heads, K heads of key and value,
@@ -121,7 +121,10 @@ class GPTModel(nn.Module):
         """
         turn = None
         if self.config.position_embedding_type == "rope":
-            turn = rotation(self._positions(x, positions_BT), self.config)
+            rows = (
+                x if labels_BT is None else labels_BT
+            )  # the stream between stages may hold a part of the rows
+            turn = rotation(self._positions(rows, positions_BT), self.config)
         x_BTH = self.embed(x, positions_BT) if self.pre_process else x
         for layer in self.layers.values():
             given = (x_BTH, turn, positions_BT, attention_mask_BT, loss_weight)
@@ -131,7 +134,7 @@ class GPTModel(nn.Module):
             return x_BTH
         logits_BTV = self.output(self.final_norm(x_BTH))
         if labels_BT is None:
-            return logits_BTV  # type: ignore[no-any-return]
+            return logits_BTV
         loss_BT = self.loss(logits_BTV, labels_BT)
         mask_BT = torch.ones_like(loss_BT) if loss_mask_BT is None else loss_mask_BT.to(loss_BT.dtype)
         num_tokens = self.over_tokens(mask_BT.sum())

@@ -26,7 +26,7 @@ def initial_value(fqn: str, shape: torch.Size, config: ModelConfig, seed: int) -
     if method != "normal":
         return torch.full(shape, float(method == "ones"), dtype=dtype)
     if len(shape) == 3:
-        parts = [_normal(shape[1:], config, generator_for(seed, fqn, e)) for e in range(shape[0])]
+        parts = [_normal(torch.Size(shape[1:]), config, generator_for(seed, fqn, e)) for e in range(shape[0])]
         return torch.stack(parts).to(dtype)
     return _normal(shape, config, generator_for(seed, fqn)).to(dtype)
 

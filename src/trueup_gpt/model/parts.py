@@ -81,12 +81,12 @@ class FeedForward(nn.Module):
     def forward(self, x_BTH: Tensor) -> Tensor:
         y_BTF = self.up(x_BTH)
         if self.gate is None:
-            return self.down(self.activation(y_BTF))  # type: ignore[no-any-return]
-        return self.down(self.activation(self.gate(x_BTH)) * y_BTF)  # type: ignore[no-any-return]
+            return self.down(self.activation(y_BTF))
+        return self.down(self.activation(self.gate(x_BTH)) * y_BTF)
 
 
 class CrossEntropy(nn.Module):
-    """-log softmax(logits)[label] of every token, in float32 unless the logits are float64 or kept as they are."""
+    """-log softmax(logits)[label] of every token, in float32 unless logits are float64 or are kept."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

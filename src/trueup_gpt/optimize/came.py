@@ -1,7 +1,7 @@
 """CAME, an optimizer with the memory of Adafactor and confidence-guided steps.
 
-Source: Luo et al., "CAME: Confidence-guided Adaptive Memory Efficient Optimization" (ACL 2023), algorithm 2, without
-relative step sizes.
+Source: Luo et al., "CAME: Confidence-guided Adaptive Memory Efficient Optimization" (ACL 2023), algorithm 2,
+without relative step sizes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ class Came(torch.optim.Optimizer):
     ) -> None:
         super().__init__(
             params,
-            {"lr": lr, "betas": betas, "eps": eps, "clip_threshold": clip_threshold, "weight_decay": weight_decay},
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "clip_threshold": clip_threshold,
+                "weight_decay": weight_decay,
+            },
         )
 
     @torch.no_grad()
@@ -69,10 +75,10 @@ class Came(torch.optim.Optimizer):
         """1 / sqrt of the running mean, for matrices of the outer product of its row and column means."""
         if square.dim() < 2:
             kept = state.setdefault(name, torch.zeros_like(square)).lerp_(square, 1.0 - beta)
-            return kept.rsqrt()  # type: ignore[no-any-return]
+            return kept.rsqrt()
         rows = state.setdefault(f"{name}_rows", torch.zeros_like(square.mean(-1)))
         columns = state.setdefault(f"{name}_columns", torch.zeros_like(square.mean(-2)))
         rows.lerp_(square.mean(-1), 1.0 - beta)
         columns.lerp_(square.mean(-2), 1.0 - beta)
         row = (rows / rows.mean(-1, keepdim=True)).rsqrt()[..., None]
-        return row * columns.rsqrt()[..., None, :]  # type: ignore[no-any-return]
+        return row * columns.rsqrt()[..., None, :]

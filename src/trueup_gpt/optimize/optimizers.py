@@ -56,9 +56,9 @@ def build_optimizer(config: OptimizerConfig, groups: Groups) -> torch.optim.Opti
     if kind == "Came":
         betas = config.betas if len(config.betas) == 3 else (0.9, 0.999, 0.9999)
         eps = config.eps if isinstance(config.eps, tuple) else (1e-30, 1e-16)
-        return Came(groups, rate, betas=betas, eps=eps)  # type: ignore[arg-type]
-    eps = config.eps[0] if isinstance(config.eps, tuple) else config.eps
-    shared: dict[str, Any] = {"lr": rate, "betas": config.betas[:2], "eps": eps}
+        return Came(groups, rate, betas=betas, eps=eps)
+    first = config.eps[0] if isinstance(config.eps, tuple) else config.eps
+    shared: dict[str, Any] = {"lr": rate, "betas": config.betas[:2], "eps": first}
     if kind == "Adam":
         return torch.optim.Adam(groups, **shared)
     return torch.optim.AdamW(groups, **shared, fused=True if kind == "SpeedAdamW" else None)

@@ -1,8 +1,8 @@
 """Learning rate and weight decay by step; steps count from 0.
 
-``learning_rate_scheduler_kwargs`` follows MindSpore (``nn.WarmUpLR``, ``CosineDecayLR``, ``PolynomialDecayLR``: the decay
-counts from step 0 and sets in after the warm-up); the ``lr_`` keys follow Megatron-core 0.16's
-``OptimizerParamScheduler`` (the decay counts from the end of the warm-up).
+``learning_rate_scheduler_kwargs`` follows MindSpore (``nn.WarmUpLR``, then ``CosineDecayLR`` or
+``PolynomialDecayLR``): the decay counts from step 0 and sets in after the warm-up. The ``lr_`` keys follow
+Megatron-core 0.16's ``OptimizerParamScheduler``: the decay counts from the end of the warm-up.
 """
 
 from __future__ import annotations

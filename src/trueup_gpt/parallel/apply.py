@@ -1,4 +1,4 @@
-"""Acts on the layout table: gives each process its part of every parameter, and moves tensors at the calls named."""
+"""Acts on the layout table: gives each process its part of every parameter, moves tensors at the calls."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def place_of(fqn: str, shape: torch.Size, layout: Layout, mesh: Mesh) -> Place:
 
 
 def apply_layout(model: nn.Module, layout: Layout, mesh: Mesh) -> dict[str, Place]:
-    """Cut the parameters of a model on the meta device, and wrap the calls; returns each parameter's place."""
+    """Cut the parameters of a model on the meta device, and wrap the calls; returns the places."""
     places = {
         fqn: place_of(fqn, parameter.shape, layout, mesh) for fqn, parameter in model.named_parameters()
     }

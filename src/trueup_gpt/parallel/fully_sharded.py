@@ -1,4 +1,4 @@
-"""ZeRO-2 and ZeRO-3 by torch's FSDP2. What tensor parallelism has cut is cut once more, over the data-parallel ranks."""
+"""ZeRO-2 and ZeRO-3 by torch's FSDP2: what tp has left whole or cut is cut over the data-parallel ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FullySharded:
         name = "_".join(axes)
         over = mesh.device_mesh[name]
         for stage in stages:
-            for layer in stage.model.layers.values():  # type: ignore[union-attr]
+            for layer in layers_of(stage):
                 fully_shard(layer, mesh=over, reshard_after_forward=not keep_gathered)
             fully_shard(stage, mesh=over, reshard_after_forward=not keep_gathered)
             for module in stage.modules():
@@ -48,8 +48,12 @@ class FullySharded:
 
     def reduce(self) -> None:
         """FSDP2 has reduced over the data-parallel ranks in backward; what tp ranks share is left."""
-        partial = [piece for piece in self.pieces if self._mesh.axes(piece.place.axes(Replicate)) and "tp" in
-                   self._mesh.axes(piece.place.axes(Replicate))]
+        partial = [
+            piece
+            for piece in self.pieces
+            if self._mesh.axes(piece.place.axes(Replicate))
+            and "tp" in self._mesh.axes(piece.place.axes(Replicate))
+        ]
         if partial:
             sum_over((local(gradient_of(piece.parameter)) for piece in partial), self._mesh.group("tp"))
 
@@ -60,6 +64,11 @@ class FullySharded:
         """Gradients are made anew."""
         for piece in self.pieces:
             piece.parameter.grad = None
+
+
+def layers_of(stage: nn.Module) -> list[nn.Module]:
+    """The units of a stage."""
+    return list(stage.get_submodule("model.layers").children())
 
 
 def parameters_of(stages: Sequence[nn.Module]) -> dict[str, nn.Parameter]:

@@ -1,4 +1,4 @@
-"""The norm of each parameter's gradient, of all together, and clipping; alike in every process and every layout."""
+"""The norm of each parameter's gradient, of all together, and clipping; alike in every process."""
 
 from __future__ import annotations
 
@@ -32,9 +32,14 @@ class Norms:
 
 
 def gradient_norms(
-    pieces: Sequence[Piece], names: Sequence[str], mesh: Mesh, *, also: Sequence[float] = (), skip: Sequence[str] = ()
+    pieces: Sequence[Piece],
+    names: Sequence[str],
+    mesh: Mesh,
+    *,
+    also: Sequence[float] = (),
+    skip: Sequence[str] = (),
 ) -> Norms:
-    """Sum squares parameter by parameter over all processes, and then over parameters in the order of ``names``.
+    """Sum squares parameter by parameter over all processes, then over parameters in the order of ``names``.
 
     A piece that several processes have is counted by the first of them, so that nothing is counted twice, and
     the sum has the same order whatever the pipeline.

@@ -1,8 +1,9 @@
-"""The layout table: how each parameter and each tensor between modules is placed on the mesh, and nothing else.
+"""The layout table: how each parameter and each tensor between modules is placed on the mesh.
 
-The model is written for one process. The table says which dim of each parameter is cut along which axis, and at
-which calls a tensor changes its placement; ``apply.py`` acts on it. Initialisation, reduction of gradients, the
-gradient norm, checkpoints and comparison of runs read the same table. It is plain data: ``Layout.to_dict``.
+The model is written for one process. The table says which dim of each parameter is cut along which axis, and
+at which calls a tensor changes its placement; ``apply.py`` acts on it. Initialisation, reduction of
+gradients, the gradient norm, checkpoints and comparison of runs read the same table. It is plain data:
+``Layout.to_dict``.
 """
 
 from __future__ import annotations

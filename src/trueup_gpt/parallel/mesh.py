@@ -1,6 +1,6 @@
 """The processes as a mesh. Axes, slowest first: pp pipeline, edp and ep together data, cp context, tp tensor.
 
-Experts are cut over ``ep``, which is a part of the data-parallel ranks: what is not an expert is replicated over it.
+Experts are cut over ``ep``, a part of the data-parallel ranks: what is not an expert is replicated over it.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def start_mesh(config: Config, device: str | None = None) -> Mesh:
     world_size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     sizes = mesh_sizes(config, world_size)
     kind = device or device_type()
-    place = torch.device(kind) if kind == "cpu" else torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
+    place = (
+        torch.device(kind) if kind == "cpu" else torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
+    )
     if kind != "cpu":
         torch.accelerator.set_device_index(place)
     mesh = Mesh(sizes, rank, place)
@@ -132,9 +134,7 @@ def start_mesh(config: Config, device: str | None = None) -> Mesh:
 
 def _make_groups(mesh: Mesh) -> None:
     names = mesh.axes(AXES)
-    made = init_device_mesh(
-        mesh.device.type, tuple(mesh.sizes[name] for name in names), mesh_dim_names=names
-    )
+    made = init_device_mesh(mesh.device.type, tuple(mesh.sizes[name] for name in names), mesh_dim_names=names)
     mesh.device_mesh = made
     for axes in _GROUPS:
         present = mesh.axes(axes)

@@ -50,7 +50,7 @@ class Piece:
 
 def local(tensor: Tensor) -> Tensor:
     """A DTensor's own part; any other tensor as it is."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return]
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 class Engine(Protocol):
@@ -78,7 +78,9 @@ def sum_over(tensors: Iterable[Tensor], group: Any) -> None:
             tensor.copy_(summed)
 
 
-def _by_axes(places: Iterable[Place], mesh: Mesh, among: tuple[str, ...]) -> dict[tuple[str, ...], list[Place]]:
+def _by_axes(
+    places: Iterable[Place], mesh: Mesh, among: tuple[str, ...]
+) -> dict[tuple[str, ...], list[Place]]:
     """Places by those of the axes ``among`` over which their gradients are partial."""
     found: dict[tuple[str, ...], list[Place]] = {}
     for place in places:
@@ -90,7 +92,9 @@ def _by_axes(places: Iterable[Place], mesh: Mesh, among: tuple[str, ...]) -> dic
 class Copies:
     """Every process of the data-parallel group has the whole of its parameters, and updates all."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], mesh: Mesh) -> None:
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], mesh: Mesh
+    ) -> None:
         self._parameters, self._mesh = parameters, mesh
         self._places = [places[fqn] for fqn in parameters]
         self.pieces = [
@@ -107,7 +111,9 @@ class Copies:
         for among in (("tp",), DATA_AXES):
             for axes, places in _by_axes(self._places, self._mesh, among).items():
                 if axes:
-                    sum_over((gradient_of(self._parameters[one.fqn]) for one in places), self._mesh.group(*axes))
+                    sum_over(
+                        (gradient_of(self._parameters[one.fqn]) for one in places), self._mesh.group(*axes)
+                    )
 
     def publish(self) -> None:
         """Nothing: every process has updated all."""
@@ -126,9 +132,11 @@ def gradient_of(parameter: nn.Parameter) -> Tensor:
 
 
 class _Bucket:
-    """Parameters with the same data-parallel axes, end to end in one tensor, and their gradients in another."""
+    """Parameters with the same data-parallel axes end to end in one tensor, their gradients in another."""
 
-    def __init__(self, places: list[Place], parameters: Mapping[str, nn.Parameter], mesh: Mesh, axes: tuple[str, ...]):
+    def __init__(
+        self, places: list[Place], parameters: Mapping[str, nn.Parameter], mesh: Mesh, axes: tuple[str, ...]
+    ):
         self.group = mesh.group(*axes)
         size, rank = mesh.size(*axes), mesh.coordinate(*axes)
         total = sum(parameters[place.fqn].numel() for place in places)
@@ -148,7 +156,9 @@ class _Bucket:
             parameter.grad = self.gradients[start:stop].view_as(parameter)
             low, high = max(start, own.start), min(stop, own.stop)
             if low < high:
-                self.pieces.append(self._piece(place, low - own.start, high - own.start, low - start, mesh, axes))
+                self.pieces.append(
+                    self._piece(place, low - own.start, high - own.start, low - start, mesh, axes)
+                )
             start = stop
 
     def _piece(self, place: Place, low: int, high: int, at: int, mesh: Mesh, axes: tuple[str, ...]) -> Piece:
@@ -160,9 +170,11 @@ class _Bucket:
 
 
 class ZeroOne:
-    """ZeRO-1: gradients are reduced so that each process gets a part, which it updates; then parameters are gathered."""
+    """ZeRO-1: each process gets and updates a part of the reduced gradients; parameters are gathered."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], mesh: Mesh) -> None:
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], mesh: Mesh
+    ) -> None:
         self._parameters, self._mesh = parameters, mesh
         self._places = [places[fqn] for fqn in parameters]
         by_axes = _by_axes(self._places, mesh, DATA_AXES)

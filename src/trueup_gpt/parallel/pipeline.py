@@ -47,7 +47,7 @@ def runner_for(parallel: Parallel) -> Runner:
 
 
 def sequence_part(batch: Batch, mesh: Mesh) -> Batch:
-    """The tokens of one context-parallel rank: the i-th and the i-th last of 2 cp parts, equal work for a causal mask."""
+    """The tokens of one context-parallel rank: the i-th and the i-th last of 2 cp parts, for equal work."""
     cp, rank = mesh.size("cp"), mesh.coordinate("cp")
     if cp == 1:
         return batch
@@ -65,7 +65,9 @@ def sequence_part(batch: Batch, mesh: Mesh) -> Batch:
 
 
 def _weight(value: float, device: torch.device) -> Tensor:
-    return torch.tensor([value], dtype=torch.float64 if device.type != "npu" else torch.float32, device=device)
+    return torch.tensor(
+        [value], dtype=torch.float64 if device.type != "npu" else torch.float32, device=device
+    )
 
 
 class Plain:
@@ -86,7 +88,7 @@ class Plain:
 
 
 class Pipelined:
-    """With torch.distributed.pipelining. Shapes between stages are told, so that no forward runs to find them."""
+    """With torch.distributed.pipelining. Shapes between stages are told: no forward runs to find them."""
 
     def __init__(self, parallel: Parallel) -> None:
         self._parallel, self._mesh = parallel, parallel.mesh

@@ -5,8 +5,8 @@
     Invariant    each has the whole, and its whole gradient
     Partial      each has a term, the tensor is the sum; each gets the whole gradient
 
-The gradient of a tensor is placed dually: Replicate and Partial change places, the others stay. So one function
-moves forward and backward. For a parameter, Replicate says that its gradient must be summed over the axis.
+The gradient of a tensor is placed dually: Replicate and Partial change places, the others stay. So one
+function moves forward and backward. Of a parameter, Replicate says that its gradient must be summed.
 (Invariant and Replicate are told apart as in JAX's ``shard_map`` and Megatron's ``f`` and ``g``.)
 """
 
@@ -95,7 +95,7 @@ def move(x: Tensor, have: Placement, need: Placement, group: Any) -> Tensor:
     """``x``, placed as ``have`` over the group, placed as ``need``; differentiable."""
     if have == need:
         return x
-    return _Move.apply(x, have, need, group)  # type: ignore[no-any-return]
+    return _Move.apply(x, have, need, group)
 
 
 def moved(x: Tensor, have: Placement, need: Placement, group: Any) -> Tensor:

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.model.parts import CrossEntropy, Embedding
+from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.parallel.placement import part
 
 Function = Callable[..., Any]
@@ -27,7 +27,7 @@ def vocabulary_rows(module: nn.Module, inner: Function, mesh: Mesh, axis: str) -
     def forward(ids_BT: Tensor) -> Tensor:
         local = ids_BT - start
         own = (local >= 0) & (local < module.weight.shape[0])
-        return inner(local.where(own, 0)) * own[..., None]  # type: ignore[no-any-return]
+        return inner(local.where(own, 0)) * own[..., None]
 
     return forward
 
@@ -70,7 +70,7 @@ def vocabulary_loss(module: nn.Module, inner: Function, mesh: Mesh, axis: str) -
 
     def forward(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
         widened = module.widened(logits_BTV)
-        return VocabParallelCrossEntropy.apply(widened, labels_BT, start, group)  # type: ignore[no-any-return]
+        return VocabParallelCrossEntropy.apply(widened, labels_BT, start, group)
 
     return forward
 
@@ -109,13 +109,13 @@ def exchanged_tokens(module: nn.Module, inner: Function, mesh: Mesh, axis: str) 
         arrived_MH = _AllToAll.apply(x_MH, sent, received, group)
         order = _by_expert(from_each.view(size, -1))
         y_MH = inner(arrived_MH[order], from_each.view(size, -1).sum(0))
-        return _AllToAll.apply(y_MH[order.argsort()], received, sent, group)  # type: ignore[no-any-return]
+        return _AllToAll.apply(y_MH[order.argsort()], received, sent, group)
 
     return forward
 
 
 def _by_expert(counts: Tensor) -> Tensor:
-    """Order that sorts rows, which lie by sender and then expert, by expert and then sender. counts: (ranks, experts)."""
+    """Order that sorts rows by expert; they lie by sender, then expert. counts: (senders, experts)."""
     experts = torch.arange(counts.shape[1], device=counts.device).repeat(counts.shape[0])
     return experts.repeat_interleave(counts.flatten()).argsort(stable=True)
 

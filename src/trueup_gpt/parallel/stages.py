@@ -1,4 +1,4 @@
-"""The model of one process: its pipeline stages, cut by the layout table and filled with their initial weights."""
+"""The model of one process: its pipeline stages, cut by the layout table and filled with weights."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ TIED = "word_embeddings.weight"
 class Stage(nn.Module):
     """A stage as the schedules run it: on the last one it gives the weighted loss and keeps the plain one."""
 
+    model: GPTModel
+
     def __init__(self, model: GPTModel, number: int) -> None:
         super().__init__()
         self.model, self.number = model, number
@@ -32,10 +34,10 @@ class Stage(nn.Module):
     def forward(self, x: Tensor, *, loss_weight: Tensor, **batch: Any) -> Tensor:
         y = self.model(x, loss_weight=loss_weight, **batch)
         if not self.model.post_process:
-            return y  # type: ignore[no-any-return]
+            return y
         loss = y[0]
         self.losses.append(loss.detach())
-        return loss * loss_weight.sum().to(loss.dtype)  # type: ignore[no-any-return]
+        return loss * loss_weight.sum().to(loss.dtype)
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ class Parallel:
         return (TIED,) if self.tied_group is not None and self.stages[0].number != 0 else ()
 
     def reduce_gradients(self) -> None:
-        """Sum what the first and the last stage share, then what data-parallel and tensor-parallel ranks do."""
+        """Sum what the first and the last stage share, then what data- and tensor-parallel ranks do."""
         if self.tied_group is not None:
             dist.all_reduce(local(gradient_of(self.parameters[TIED])), group=self.tied_group)
         self.engine.reduce()
@@ -98,7 +100,9 @@ def rank_of_stage(config: Config, stage: int) -> int:
     return stage % pp
 
 
-def model_on_meta(config: Config, layers: list[int] | None = None, *, first: bool = True, last: bool = True) -> GPTModel:
+def model_on_meta(
+    config: Config, layers: list[int] | None = None, *, first: bool = True, last: bool = True
+) -> GPTModel:
     """The model, or some of its layers, with parameters that have shapes but no values."""
     with torch.device("meta"):
         return GPTModel(
