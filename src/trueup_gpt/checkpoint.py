@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +50,7 @@ class Checkpoints:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
         _barrier()
-        save(
-            self._state(), checkpoint_id=unfinished, no_dist=not dist.is_initialized(), planner=SavePlanner()
-        )
+        _write(self._state(), unfinished)
         if self._session.mesh.rank == 0:
             (unfinished / RUN_FILE).write_text(json.dumps(self._facts(), indent=1), encoding="utf-8")
             if path.exists():
@@ -82,7 +82,7 @@ class Checkpoints:
         self._check(path, facts)
         whole = training.resume_training and not training.no_load_optim
         state = self._state(optimizer=whole, random=False)
-        load(state, checkpoint_id=path, no_dist=not dist.is_initialized(), planner=LoadPlanner())
+        _read(state, path)
         if training.resume_training:
             self._session.step.number = 0 if training.new_dataset else facts["step"]
             self._session.step.scale.load_state_dict(facts["loss_scale"])
@@ -169,7 +169,7 @@ class Checkpoints:
         if num_processes != mesh.size(*mesh.sizes):
             return
         state = {f"random.{mesh.rank}": _random_state(mesh.device)}
-        load(state, checkpoint_id=path, no_dist=not dist.is_initialized(), planner=LoadPlanner())
+        _read(state, path)
         found = state[f"random.{mesh.rank}"]
         if mesh.device.type == "cpu":
             torch.set_rng_state(found)
@@ -201,6 +201,24 @@ def _make_state(optimizer: torch.optim.Optimizer, pieces: list[Piece]) -> None:
         piece.parameter.grad = gradient
     for group, rate in zip(optimizer.param_groups, kept, strict=True):
         group["lr"] = rate
+
+
+def _write(state: dict[str, Any], folder: Path) -> None:
+    with _quiet():
+        save(state, checkpoint_id=folder, no_dist=not dist.is_initialized(), planner=SavePlanner())
+
+
+def _read(state: dict[str, Any], folder: Path) -> None:
+    with _quiet():
+        load(state, checkpoint_id=folder, no_dist=not dist.is_initialized(), planner=LoadPlanner())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's warning that there is one process."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
 
 
 def _barrier() -> None:

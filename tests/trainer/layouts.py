@@ -101,11 +101,15 @@ def train(plain: dict[str, Any], steps: int = STEPS) -> tuple[list[StepResult], 
     config, mesh, parallel, step = start(plain)
     data, _ = open_data(config)
     results = [step(data.read(portion(config, mesh, number))) for number in range(steps)]
-    weights = [
+    return results, weights_of(parallel), [_gradient(piece) for piece in parallel.engine.pieces]
+
+
+def weights_of(parallel: Parallel) -> list[Any]:
+    """Name, whole shape, offset and values of what this process computes with."""
+    return [
         (fqn, parallel.places[fqn].shape, parallel.places[fqn].offset, _whole(parameter.detach()))
         for fqn, parameter in parallel.parameters.items()
     ]
-    return results, weights, [_gradient(piece) for piece in parallel.engine.pieces]
 
 
 def _whole(tensor: Tensor) -> NDArray[Any]:
