@@ -15,6 +15,7 @@ from torch.distributed.pipelining.schedules import (
     ScheduleZBVZeroBubble,
 )
 
+from trueup.errors import ConfigError
 from trueup_gpt.data.batch import Batch
 from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.parallel.placement import part
@@ -107,7 +108,8 @@ class Pipelined:
     def _torch_stage(self, stage: Stage) -> PipelineStage:
         config, mesh, last = self._parallel.config, self._mesh, self._parallel.num_stages - 1
         length = config.model.seq_length // mesh.size("cp")
-        ids = torch.empty((config.dataset.batch_size, length), dtype=torch.int64, device="meta")
+        self._shape = torch.Size((config.dataset.batch_size, length))
+        ids = torch.empty(self._shape, dtype=torch.int64, device="meta")
         if config.parallel.sequence_parallel:
             length //= mesh.size("tp")
         shape = (config.dataset.batch_size, length, config.model.hidden_size)
@@ -129,9 +131,19 @@ class Pipelined:
             group=mesh.group("pp"),
         )
 
+    def _check(self, own: Sequence[Batch]) -> None:
+        """Another shape would meet buffers of the one that was told (torch reuses them, and says nothing)."""
+        for batch in own:
+            if batch.tokens.shape != self._shape:
+                raise ConfigError(
+                    f"a microbatch of {tuple(batch.tokens.shape)} tokens in a pipeline that was made for "
+                    f"{tuple(self._shape)}: set batch_size and seq_length to those of the data"
+                )
+
     def run(self, batches: Sequence[Batch], weights: Sequence[float], *, backward: bool) -> list[Tensor]:
         """See ``Runner``."""
         own = [sequence_part(batch, self._mesh) for batch in batches]
+        self._check(own)
         for stage in self._parallel.stages:
             stage.losses.clear()
         given = {name: torch.cat([batch.named()[name] for batch in own]) for name in own[0].named()}
