@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trueup_gpt.optimize import build_optimizer, weight_decay_groups
     from trueup_gpt.parallel.mesh import start_mesh
     from trueup_gpt.parallel.stages import build
-    from trueup_gpt.session import Session, prepare
+    from trueup_gpt.session import Session, prepare, steps_of
     from trueup_gpt.step import TrainStep
     from trueup_gpt.train import train
 
@@ -31,6 +31,7 @@ _HOME = {
     "load_config": "trueup_gpt.config",
     "open_data": "trueup_gpt.data",
     "prepare": "trueup_gpt.session",
+    "steps_of": "trueup_gpt.session",
     "start_mesh": "trueup_gpt.parallel.mesh",
     "train": "trueup_gpt.train",
     "weight_decay_groups": "trueup_gpt.optimize",
@@ -48,6 +49,7 @@ __all__ = [
     "open_data",
     "prepare",
     "start_mesh",
+    "steps_of",
     "train",
     "weight_decay_groups",
 ]

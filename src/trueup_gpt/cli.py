@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from trueup_gpt.logs import RunLog
     from trueup_gpt.step import StepResult
 
-_INTERRUPTED = 130
 _CHANGE = "Change the configuration"
 _HOW = "How it runs"
 
@@ -74,6 +73,8 @@ def command(
 
     Several machines: torchrun with its own options, and -m trueup_gpt CONFIG.
     """
+    from trueup_gpt.config import check_combinations
+
     read = _read(config, changes or [], resume=resume, quiet=quiet)
     if dry_run:
         _show_needs(read, nproc)
@@ -82,6 +83,7 @@ def command(
         _export(read, export)
         return
     if nproc is not None and nproc > 1 and "RANK" not in os.environ:
+        check_combinations(read, nproc)
         _launch(nproc)
     _synchronous(synchronous)
     raise typer.Exit(_run(read, device, quiet=quiet))
@@ -205,7 +207,7 @@ def _run(config: Config, device: str | None, *, quiet: bool) -> int:
         session = prepare(config, device=device)
         with _progress(log, session.num_steps, shown=not quiet and rank == 0) as on_step:
             outcome = train(session, log, on_step=on_step)
-        return _INTERRUPTED if outcome.interrupted else 0
+        return 128 + outcome.signal if outcome.signal else 0
     except BaseException as error:
         log.error(f"{type(error).__name__}: {error}")
         raise

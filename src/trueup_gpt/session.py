@@ -68,8 +68,7 @@ def prepare(config: Config, *, device: str | None = None) -> Session:
 
 def groups_of(parallel: Parallel) -> list[dict[str, object]]:
     """What this process updates, with weight decay and without."""
-    named = [(piece.fqn, piece.parameter, len(piece.place.shape)) for piece in parallel.engine.pieces]
-    return weight_decay_groups(named, parallel.config.optimizer.weight_decay)
+    return weight_decay_groups(parallel.named(), parallel.config.optimizer.weight_decay)
 
 
 def steps_of(config: Config, data: Source, mesh: Mesh) -> int:

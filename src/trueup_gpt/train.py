@@ -38,7 +38,8 @@ class Outcome:
     """that were done, those of an earlier run included"""
     losses: list[float] = field(default_factory=list)
     """of this run's steps"""
-    interrupted: bool = False
+    signal: int = 0
+    """that ended it before its last step"""
     checkpoint: Path | None = None
     """the last one written"""
 
@@ -88,15 +89,13 @@ def train(session: Session, log: RunLog, *, on_step: Callable[[StepResult], None
                 and session.validation is not None
             ):
                 best = _validate(session, log, checkpoints, best)
-            outcome.interrupted = _any(asked.number, session)
+            outcome.signal = _any(asked.number, session)
             last = done == session.num_steps and training.save_interval is not None
-            if outcome.interrupted or last or (training.save_interval and done % training.save_interval == 0):
+            if outcome.signal or last or (training.save_interval and done % training.save_interval == 0):
                 outcome.checkpoint = checkpoints.save()
                 log.info(f"saved {outcome.checkpoint}")
-            if outcome.interrupted:
-                log.warning(
-                    f"ended by {signal.Signals(asked.number or signal.SIGTERM).name} after step {number}"
-                )
+            if outcome.signal:
+                log.warning(f"ended by {signal.Signals(outcome.signal).name} after step {number}")
                 break
     outcome.steps = session.step.number
     return outcome
@@ -157,13 +156,13 @@ def _validate(session: Session, log: RunLog, checkpoints: Checkpoints, best: flo
     return value if best is None else best
 
 
-def _any(asked: int, session: Session) -> bool:
-    """Whether any process was asked to end: all must leave at the same step."""
+def _any(asked: int, session: Session) -> int:
+    """The signal by which any process was asked to end, else 0: all must leave at the same step."""
     if not dist.is_initialized():
-        return bool(asked)
-    found = torch.tensor([float(asked != 0)], device=session.mesh.device)
-    dist.all_reduce(found)
-    return bool(found.item())
+        return asked
+    found = torch.tensor([float(asked)], device=session.mesh.device)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return int(found.item())
 
 
 @contextmanager

@@ -15,10 +15,11 @@ from torch import Tensor
 from trueup_gpt.config import Config, config_from
 from trueup_gpt.data import open_data
 from trueup_gpt.data.source import Portion
-from trueup_gpt.optimize import build_optimizer, weight_decay_groups
+from trueup_gpt.optimize import build_optimizer
 from trueup_gpt.parallel.mesh import DATA, Mesh, start_mesh
 from trueup_gpt.parallel.pieces import Piece
 from trueup_gpt.parallel.stages import Parallel, build
+from trueup_gpt.session import groups_of
 from trueup_gpt.step import StepResult, TrainStep
 
 STEPS = 10
@@ -81,8 +82,7 @@ def start(plain: dict[str, Any]) -> tuple[Config, Mesh, Parallel, TrainStep]:
     dealt = {"micro_batch_num": plain["dataset_config"]["micro_batch_num"] // mesh.size(*DATA)}
     config = config_from(plain | {"dataset_config": plain["dataset_config"] | dealt})
     parallel = build(config, mesh)
-    named = [(one.fqn, one.parameter, len(one.place.shape)) for one in parallel.engine.pieces]
-    optimizer = build_optimizer(config.optimizer, weight_decay_groups(named, config.optimizer.weight_decay))
+    optimizer = build_optimizer(config.optimizer, groups_of(parallel))
     return config, mesh, parallel, TrainStep(parallel, optimizer, config, num_steps=STEPS)
 
 

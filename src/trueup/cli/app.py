@@ -148,7 +148,6 @@ def _misused(error: Exception, verb: str) -> int:
         return _BAD_USE
     message = " ".join(error.format_message().split()).replace("Value error, ", "")  # type: ignore[attr-defined]
     error_line(message)
-    hint_line(
-        f"trueup {verb} --help lists every option" if verb in _VERBS else "trueup --help lists the commands"
-    )
+    known = verb in {one.name for one in app.registered_commands}
+    hint_line(f"trueup {verb} --help lists every option" if known else "trueup --help lists the commands")
     return _BAD_USE

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from trueup.errors import ConfigError
 from trueup_gpt.config import Config, check_combinations, data_parallel_size
 
 AXES = ("pp", "edp", "ep", "cp", "tp")
@@ -110,6 +111,24 @@ def device_type() -> str:
     return "cpu" if accelerator is None else accelerator.type
 
 
+def _device(kind: str) -> torch.device:
+    """This process's device of that kind, made the current one."""
+    if kind not in _BACKENDS:
+        raise ConfigError(f"device {kind!r}: one of {', '.join(_BACKENDS)} is wanted")
+    if kind == "cpu":
+        return torch.device(kind)
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None or found.type != kind:
+        there = "none" if found is None else found.type
+        raise ConfigError(f"device {kind}: torch sees {there} here; cpu always goes")
+    place = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
+    if (place.index or 0) >= torch.accelerator.device_count():
+        count = torch.accelerator.device_count()
+        raise ConfigError(f"device {place}: this machine has {count}; start no more processes than that")
+    torch.accelerator.set_device_index(place)
+    return place
+
+
 def start_mesh(config: Config, device: str | None = None) -> Mesh:
     """Join the other processes that torchrun started, and make the groups.
 
@@ -118,16 +137,11 @@ def start_mesh(config: Config, device: str | None = None) -> Mesh:
     """
     world_size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     sizes = mesh_sizes(config, world_size)
-    kind = device or device_type()
-    place = (
-        torch.device(kind) if kind == "cpu" else torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
-    )
-    if kind != "cpu":
-        torch.accelerator.set_device_index(place)
+    place = _device(device or device_type())
     mesh = Mesh(sizes, rank, place)
     if world_size > 1:
         if not dist.is_initialized():
-            dist.init_process_group(_BACKENDS.get(kind), timeout=_TIMEOUT)
+            dist.init_process_group(_BACKENDS[place.type], timeout=_TIMEOUT)
         _make_groups(mesh)
     return mesh
 

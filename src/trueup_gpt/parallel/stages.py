@@ -62,6 +62,10 @@ class Parallel:
         """Those that the model computes with here."""
         return parameters_of(self.stages)
 
+    def named(self) -> list[tuple[str, nn.Parameter, int]]:
+        """What the optimizer of this process updates: name, parameter, number of dims of the whole."""
+        return [(piece.fqn, piece.parameter, len(piece.place.shape)) for piece in self.engine.pieces]
+
     @property
     def counted_elsewhere(self) -> tuple[str, ...]:
         """Parameters that another stage has as well, and counts."""
