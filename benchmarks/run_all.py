@@ -25,6 +25,7 @@ NAMES = [
     "origin",
     "diagnose",
     "matching",
+    "train_throughput",
 ]
 PAGE = ROOT / "docs" / "benchmarks.md"
 WHY = ROOT / "benchmarks" / "missed.yaml"

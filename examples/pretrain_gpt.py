@@ -1,7 +1,7 @@
-"""Train a GPT with the parts of the trainer in one's own hands; ``trueup train`` does the same in one command.
+"""Train a GPT with the trainer's parts in one's own hands; ``trueup train`` does the same in one command.
 
-    python examples/pretrain_gpt.py --config_path tiny
-    torchrun --nproc-per-node 8 examples/pretrain_gpt.py --config_path pretrain_gpt_7B
+python examples/pretrain_gpt.py --config_path tiny
+torchrun --nproc-per-node 8 examples/pretrain_gpt.py --config_path pretrain_gpt_7B
 """
 
 from __future__ import annotations

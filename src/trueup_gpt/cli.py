@@ -82,9 +82,10 @@ def command(
     if export is not None:
         _export(read, export)
         return
-    if nproc is not None and nproc > 1 and "RANK" not in os.environ:
-        check_combinations(read, nproc)
-        _launch(nproc)
+    world_size = int(os.environ.get("WORLD_SIZE", nproc or 1))
+    check_combinations(read, world_size)
+    if world_size > 1 and "RANK" not in os.environ:
+        _launch(world_size)
     _synchronous(synchronous)
     raise typer.Exit(_run(read, device, quiet=quiet))
 

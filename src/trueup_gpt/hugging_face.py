@@ -118,7 +118,7 @@ class HuggingFaceWeights:
         if name not in self._files:
             raise WeightsError(f"{self.folder} holds no {name}: is it a Llama or Mixtral of these sizes?")
         with safe_open(self.folder / self._files[name], "pt") as file:
-            return file.get_tensor(name)  # type: ignore[no-any-return]
+            return file.get_tensor(name)
 
 
 def hugging_face_config(config: Config) -> dict[str, Any]:

@@ -37,6 +37,10 @@ def _without_call(pattern: str) -> Any:
     return patch.object(stages, "layout_for", changed)
 
 
+def _kept(module: Any, inner: Any, *rest: Any) -> Any:
+    return inner
+
+
 def _expert_gradients_summed_again() -> Any:
     before = stages.Parallel.reduce_gradients
 
@@ -83,7 +87,7 @@ BREAKAGES: dict[str, Breakage] = {
     "norm gradients not summed over tp": lambda: _placed("*norm.*", Invariant()),
     "router gradient not summed over tp": lambda: _placed("layers.*.mlp.router.weight", Invariant()),
     "tied gradient not summed over stages": lambda: patch.object(stages, "_tie", lambda parallel: None),
-    "router losses counted by every tp rank": lambda: patch.dict(RULES, shared_loss=lambda _, inner, *rest: inner),
+    "router losses counted by every tp rank": lambda: patch.dict(RULES, shared_loss=_kept),
     "loss divided by own tokens": lambda: _without_call("*over_tokens"),
     "keys of own tokens only": lambda: _without_call("layers.*.attention.core"),
     "attention output not summed": lambda: _without_call("layers.*.attention.output.multiply"),

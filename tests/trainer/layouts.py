@@ -115,7 +115,7 @@ def weights_of(parallel: Parallel) -> list[Any]:
 def _whole(tensor: Tensor) -> NDArray[Any]:
     """What FSDP2 has cut is gathered; other cuts stay."""
     whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return whole.numpy().copy()  # type: ignore[no-any-return]
+    return (whole.float() if whole.dtype is torch.bfloat16 else whole).numpy().copy()  # type: ignore[no-any-return]
 
 
 def _gradient(piece: Piece) -> Any:

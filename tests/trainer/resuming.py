@@ -45,5 +45,3 @@ def with_training(plain: dict[str, Any], **keys: Any) -> dict[str, Any]:
     changed = copy.deepcopy(plain)
     changed["training_config"] |= {k: str(v) if isinstance(v, Path) else v for k, v in keys.items()}
     return changed
-
-

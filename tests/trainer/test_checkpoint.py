@@ -98,7 +98,9 @@ def test_the_layout_table_is_in_the_checkpoint(tmp_path: Path) -> None:
     assert facts["step"] == 1
 
 
-@pytest.mark.parametrize(("shape", "start", "stop"), [((3, 4), 2, 9), ((2, 3, 4), 5, 23), ((7,), 2, 5), ((4, 4), 4, 8)])
+@pytest.mark.parametrize(
+    ("shape", "start", "stop"), [((3, 4), 2, 9), ((2, 3, 4), 5, 23), ((7,), 2, 5), ((4, 4), 4, 8)]
+)
 def test_ranges_cover_every_element_once(shape: tuple[int, ...], start: int, stop: int) -> None:
     whole = np.arange(np.prod(shape)).reshape(shape)
     found = []

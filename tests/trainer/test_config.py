@@ -22,12 +22,14 @@ TP, PP = "tensor_model_parallel_size", "pipeline_model_parallel_size"
 def test_the_original_keys_are_read(tmp_path: Path) -> None:
     text = """
 training_config: {seed: 42, training_iters: 10, loss_scale: 4096, loss_reduction: mean,
-  grad_clip_kwargs: {grad_clip_type: GradClipByValue, clip_value: 2.0}, use_distributed_optimizer: True, bf16: True}
+  grad_clip_kwargs: {grad_clip_type: GradClipByValue, clip_value: 2.0},
+  use_distributed_optimizer: True, bf16: True}
 parallel_config: {tensor_model_parallel_size: 1, virtual_pipeline_model_parallel_size: null}
 gpt_config: {vocab_size: 100, position_embedding_type: learned_absolute, num_layers: 6, hidden_size: 4096,
   ffn_hidden_size: 11008, num_attention_heads: 32}
 optimizer_config: {optimizer_type: mint.AdamW, betas: [0.9, 0.95], eps: 1.e-8, learning_rate: 1.25e-6,
-  learning_rate_scheduler_kwargs: {warmup_steps: 200, decay_steps: 2000, use_cosine: True, end_learning_rate: 1.25e-7}}
+  learning_rate_scheduler_kwargs:
+    {warmup_steps: 200, decay_steps: 2000, use_cosine: True, end_learning_rate: 1.25e-7}}
 lora_config: {use_lora: False}
 """
     (tmp_path / "a.yaml").write_text(text)
@@ -50,9 +52,18 @@ lora_config: {use_lora: False}
             {"training_config": {"grad_clip_kwargs": {"clip": 1}}},
             "in 'training_config.grad_clip_kwargs': unknown key 'clip'; did you mean 'clip_value'?",
         ),
-        ({"model_config": {"hidden_act": "mish"}}, "'gelu', 'fast_gelu', 'swiglu', 'squared_relu', 'silu' or 'relu'"),
-        ({"model_config": {"encoder_attn_mask_type": "block"}}, "'causal', 'padding', 'padding_causal' or 'no_mask'"),
-        ({"model_config": {"use_sandwich_norm": True}}, "use_sandwich_norm: True is not possible: there are two norms"),
+        (
+            {"model_config": {"hidden_act": "mish"}},
+            "'gelu', 'fast_gelu', 'swiglu', 'squared_relu', 'silu' or 'relu'",
+        ),
+        (
+            {"model_config": {"encoder_attn_mask_type": "block"}},
+            "'causal', 'padding', 'padding_causal' or 'no_mask'",
+        ),
+        (
+            {"model_config": {"use_sandwich_norm": True}},
+            "use_sandwich_norm: True is not possible: there are two norms",
+        ),
         ({"lora_config": {"use_lora": True}}, "there is no LoRA here"),
         ({"training_config": {"fp16": True, "bf16": True}}, "fp16 and bf16 are both on"),
         ({"training_config": []}, "training_config: found []; keys with values are wanted"),
@@ -78,18 +89,50 @@ def test_a_key_without_effect_warns_and_says_why() -> None:
 @pytest.mark.parametrize(
     ("sections", "world", "said"),
     [
-        ({"parallel": {TP: 3}}, 3, "num_attention_heads 4 cannot be divided by tensor_model_parallel_size 3; 1, 2, 4"),
-        ({"parallel": {TP: 4}}, 4, "num_query_groups 2 cannot be divided by tensor_model_parallel_size 4; 1, 2 would do"),
-        ({"parallel": {PP: 3}}, 3, "num_layers 4 cannot be divided by stages 3; 1, 2, 4 would do; num_layer_list"),
+        (
+            {"parallel": {TP: 3}},
+            3,
+            "num_attention_heads 4 cannot be divided by tensor_model_parallel_size 3; 1, 2, 4",
+        ),
+        (
+            {"parallel": {TP: 4}},
+            4,
+            "num_query_groups 2 cannot be divided by tensor_model_parallel_size 4; 1, 2 would do",
+        ),
+        (
+            {"parallel": {PP: 3}},
+            3,
+            "num_layers 4 cannot be divided by stages 3; 1, 2, 4 would do; num_layer_list",
+        ),
         ({"parallel": {TP: 2, PP: 2}}, 6, "6 processes cannot be cut into tensor 2 x pipeline 2 x context 1"),
         ({"parallel": {"sequence_parallel": True}}, 1, "tensor_model_parallel_size is 1"),
         ({"parallel": {"expert_model_parallel_size": 2}}, 2, "needs num_experts of moe_config above 1"),
-        ({"parallel": {"context_parallel_size": 3}}, 3, "seq_length 16 cannot be divided by 2 x context_parallel"),
+        (
+            {"parallel": {"context_parallel_size": 3}},
+            3,
+            "seq_length 16 cannot be divided by 2 x context_parallel",
+        ),
         ({"model": {"fp16_lm_cross_entropy": True}}, 1, "needs compute_dtype float16; it is float64"),
-        ({"training": {"loss_scale": 2, "loss_scale_value": 2}}, 1, "loss_scale is static and loss_scale_value"),
-        ({"optimizer": {"optimizer_type": "Came"}, "parallel": {"zero_level": "z1"}}, 2, "Came needs whole weights"),
-        ({"parallel": {PP: 2, "num_layer_list": [1, 2]}}, 2, "2 numbers that add up to num_layers 4 are wanted"),
-        ({"parallel": {TP: 2}, "model": {"hidden_dropout": 0.1}}, 2, "dropout together with tensor or context"),
+        (
+            {"training": {"loss_scale": 2, "loss_scale_value": 2}},
+            1,
+            "loss_scale is static and loss_scale_value",
+        ),
+        (
+            {"optimizer": {"optimizer_type": "Came"}, "parallel": {"zero_level": "z1"}},
+            2,
+            "Came needs whole weights",
+        ),
+        (
+            {"parallel": {PP: 2, "num_layer_list": [1, 2]}},
+            2,
+            "2 numbers that add up to num_layers 4 are wanted",
+        ),
+        (
+            {"parallel": {TP: 2}, "model": {"hidden_dropout": 0.1}},
+            2,
+            "dropout together with tensor or context",
+        ),
     ],
 )
 def test_what_does_not_go_together_says_what_would(sections: dict[str, Any], world: int, said: str) -> None:
@@ -99,7 +142,9 @@ def test_what_does_not_go_together_says_what_would(sections: dict[str, Any], wor
 
 def test_overrides_win_and_are_checked() -> None:
     assert config_from(BASE, overrides={"training_config.seed": 9, "model.num_layers": 2}).training.seed == 9
-    assert config_from(BASE, overrides={"training_config.grad_clip_kwargs.clip_value": 3}).clip.clip_value == 3  # type: ignore[union-attr]
+    assert (
+        config_from(BASE, overrides={"training_config.grad_clip_kwargs.clip_value": 3}).clip.clip_value == 3
+    )  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match=r"SECTION\.KEY is wanted"):
         config_from(BASE, overrides={"seed": 9})
     with pytest.raises(ConfigError, match="unknown key 'sede'; did you mean 'seed'"):

@@ -112,7 +112,9 @@ def test_recorded_batches_in_their_order_dealt_out_to_any_number(tmp_path: Path)
     source, _ = open_data(_config(tmp_path))
     for dp in (1, 2):
         assert np.array_equal(_rows(source, 3, dp), EXPECTED)
-    with pytest.raises(ConfigError, match=r"2 microbatches in step 0; 1 dp ranks .* set micro_batch_num to 2"):
+    with pytest.raises(
+        ConfigError, match=r"2 microbatches in step 0; 1 dp ranks .* set micro_batch_num to 2"
+    ):
         source.read(Portion(step=0, dp_rank=0, dp_size=1, num_microbatches=3))
     with pytest.raises(ConfigError, match="holds 3 steps: set training_iters to no more"):
         source.read(Portion(step=3, dp_rank=0, dp_size=1, num_microbatches=2))

@@ -1,4 +1,4 @@
-"""Known mistakes of parallel trainers: each is made on purpose, and the comparison with one process goes red."""
+"""Known mistakes of parallel trainers: each is made on purpose, and the comparison goes red."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def test_tied_weights_stay_one_parameter_when_they_are_cut() -> None:
 
 def test_a_pipeline_refuses_rows_of_another_length() -> None:
     plain = configuration(parallel={PP: 2})
-    with pytest.raises(RuntimeError, match=r"a microbatch of \(2, 8\) tokens in a pipeline that was made for"):
+    with pytest.raises(
+        RuntimeError, match=r"a microbatch of \(2, 8\) tokens in a pipeline that was made for"
+    ):
         world(2).run("tests.trainer.test_mistakes:shorter_rows", plain)
 
 

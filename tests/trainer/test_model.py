@@ -35,7 +35,11 @@ def _theirs(config: Config) -> Any:
 
     facts = hugging_face_config(config)
     kind = transformers.MixtralConfig if config.moe.num_experts > 1 else transformers.LlamaConfig
-    facts = {key: value for key, value in facts.items() if key not in ("architectures", "model_type", "torch_dtype")}
+    facts = {
+        key: value
+        for key, value in facts.items()
+        if key not in ("architectures", "model_type", "torch_dtype")
+    }
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(kind(**facts), attn_implementation="eager")
     return model.eval()
@@ -73,7 +77,9 @@ def test_an_exported_checkpoint_is_loaded_by_hugging_face(tmp_path: Path) -> Non
 
 
 def test_a_model_without_such_a_form_says_why() -> None:
-    with pytest.raises(ConfigError, match=r"model_config\.hidden_act is 'gelu'; Llama and Mixtral have 'swiglu'"):
+    with pytest.raises(
+        ConfigError, match=r"model_config\.hidden_act is 'gelu'; Llama and Mixtral have 'swiglu'"
+    ):
         check_exchangeable(config_from(configuration(model={"hidden_act": "gelu"})))
 
 
@@ -91,7 +97,9 @@ def test_without_labels_logits_and_with_them_the_masked_mean() -> None:
 @pytest.mark.parametrize("kind", ["causal", "padding", "padding_causal", "no_mask"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_masks(kind: str, fused: bool) -> None:
-    config = config_from(configuration(model={"encoder_attn_mask_type": kind, "use_flash_attention": fused})).model
+    config = config_from(
+        configuration(model={"encoder_attn_mask_type": kind, "use_flash_attention": fused})
+    ).model
     torch.manual_seed(1)
     q, k, v = torch.randn(2, 6, 4, 8), torch.randn(2, 6, 2, 8), torch.randn(2, 6, 2, 8)
     q, k, v = q.double(), k.double(), v.double()

@@ -63,7 +63,9 @@ def test_norms_biases_and_vectors_do_not_decay() -> None:
     assert {"word_embeddings.weight", "output.weight"} <= set(decayed["names"])  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("kind", ["AdamW", "Adam", "SGD", "Came", "mint.AdamW", "SpeedAdamW", "AdamWeightDecay"])
+@pytest.mark.parametrize(
+    "kind", ["AdamW", "Adam", "SGD", "Came", "mint.AdamW", "SpeedAdamW", "AdamWeightDecay"]
+)
 def test_every_optimizer_learns(kind: str) -> None:
     optimizer = {"optimizer_type": kind, "learning_rate": {"SGD": 0.5, "Came": 5e-4}.get(kind, 0.01)}
     losses = run(configuration("float32", optimizer=optimizer), 1, 6).losses
@@ -119,3 +121,22 @@ def test_clipping_by_value() -> None:
     found = run(configuration(training={"grad_clip_kwargs": clip}), 1, 1)
     largest = max(float(abs(gradient).max()) for gradient in found.gradients.values())
     assert largest == 1e-3
+
+
+@pytest.mark.parametrize(
+    "keys", [{"bf16": True}, {"fp16": True, "loss_scale_value": 65536.0}], ids=["bf16", "fp16"]
+)
+def test_half_precision_stays_near(keys: dict[str, Any]) -> None:
+    plain = configuration("float32", training=keys)
+    del plain["model_config"]["compute_dtype"]
+    found, expected = run(plain, 1, 5), run(configuration("float32"), 1, 5)
+    assert found.losses != expected.losses
+    assert found.losses == pytest.approx(expected.losses, abs=0.02)
+
+
+def test_weights_of_half_precision_are_updated_in_it_and_that_is_said() -> None:
+    plain = configuration("bfloat16")
+    with pytest.warns(
+        UserWarning, match="params_dtype bfloat16: weights are updated in it, without float32 masters"
+    ):
+        start(plain)

@@ -20,8 +20,8 @@ def data_parallel_size(config: Config, world_size: int) -> int:
         product = " x ".join(f"{name} {size}" for name, size in sizes.items())
         near = max(taken, world_size // taken * taken)
         raise ConfigError(
-            f"{world_size} process{'' if world_size == 1 else 'es'} cannot be cut into {product}: a multiple of {taken} is wanted, "
-            f"such as --nproc {near}"
+            f"{world_size} {'process' if world_size == 1 else 'processes'} cannot be cut into {product}: "
+            f"a multiple of {taken} is wanted, such as --nproc {near}"
         )
     return world_size // taken
 

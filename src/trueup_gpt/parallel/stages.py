@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -128,6 +129,13 @@ def build(config: Config, mesh: Mesh, *, fill_weights: bool = True) -> Parallel:
         fill_weights: false: parameters stay on the meta device, for a trial without memory.
     """
     layout, by_stage = layout_for(config), stage_layers(config)
+    if config.model.params_dtype in ("bfloat16", "float16"):
+        warnings.warn(
+            f"params_dtype {config.model.params_dtype}: weights are updated in it, without float32 masters; "
+            "float32 with compute_dtype trains as mixed precision does",
+            UserWarning,
+            stacklevel=2,
+        )
     names = [fqn for fqn, _ in model_on_meta(config).named_parameters()]
     stages: list[Stage] = []
     places: dict[str, Place] = {}
