@@ -27,6 +27,7 @@ NAMES = [
     "matching",
     "curves",
     "checklist",
+    "train_throughput",
 ]
 PAGE = ROOT / "docs" / "benchmarks.md"
 WHY = ROOT / "benchmarks" / "missed.yaml"

@@ -99,9 +99,20 @@ def _options(
     """Options of trueup itself."""
 
 
+def _add_installed(verb: str) -> None:
+    """Commands that other packages register under ``trueup.commands``, loaded when one or help is wanted."""
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="trueup.commands"):
+        if verb in ("", entry.name) and entry.name not in {one.name for one in app.registered_commands}:
+            app.command(name=entry.name)(entry.load())
+
+
 def run(argv: list[str]) -> int:
     """Run one command and return its exit status; a person's mistake is one line, never a traceback."""
     verb = next((word for word in argv if not word.startswith("-")), "")
+    if verb not in _VERBS:
+        _add_installed(verb)
     if verb == "capture":
         argv = capture.with_scope_joined(argv)
     if verb == "curves":
@@ -148,7 +159,6 @@ def _misused(error: Exception, verb: str) -> int:
         return _BAD_USE
     message = " ".join(error.format_message().split()).replace("Value error, ", "")  # type: ignore[attr-defined]
     error_line(message)
-    hint_line(
-        f"trueup {verb} --help lists every option" if verb in _VERBS else "trueup --help lists the commands"
-    )
+    known = verb in {one.name for one in app.registered_commands}
+    hint_line(f"trueup {verb} --help lists every option" if known else "trueup --help lists the commands")
     return _BAD_USE

@@ -1,0 +1,226 @@
+"""Checkpoints by torch's distributed checkpoint: whole tensors to a reader, whatever layout wrote them.
+
+    output_dir/checkpoints/network_00000010/
+        run.json         step, scale of the loss, configuration, layout table
+        *.distcp         ``model.FQN``, ``optimizer.FQN.STATE``, ``random.RANK``
+
+A folder gets its name when it is whole. Each process writes the boxes it holds, and reads those it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from trueup.errors import ConfigError
+from trueup_gpt.boxes import Boxes, LoadPlanner, SavePlanner, boxes_of
+from trueup_gpt.hugging_face import HuggingFaceWeights, check_exchangeable, is_hugging_face
+from trueup_gpt.parallel.pieces import Piece
+from trueup_gpt.session import Session
+
+RUN_FILE = "run.json"
+_BEST = "best"
+
+
+class Checkpoints:
+    """The checkpoints of a run."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        training = session.config.training
+        self.folder = training.output_dir / "checkpoints"
+
+    def save(self, *, best: bool = False) -> Path:
+        """Write one, under its step's number or as the best; the oldest beyond ``keep_checkpoint_max`` go."""
+        training, step = self._session.config.training, self._session.step
+        name = f"{training.prefix}_{_BEST if best else f'{step.number:08d}'}"
+        unfinished, path = self.folder / f".{name}", self.folder / name
+        if self._session.mesh.rank == 0:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+        _barrier()
+        _write(self._state(), unfinished)
+        if self._session.mesh.rank == 0:
+            (unfinished / RUN_FILE).write_text(json.dumps(self._facts(), indent=1), encoding="utf-8")
+            if path.exists():
+                path.rename(self.folder / f".old_{name}")
+            unfinished.rename(path)
+            shutil.rmtree(self.folder / f".old_{name}", ignore_errors=True)
+            for old in numbered(self.folder, training.prefix)[: -training.keep_checkpoint_max]:
+                shutil.rmtree(old)
+        _barrier()
+        return path
+
+    def resume(self) -> Path | None:
+        """Load what the configuration names: weights, optimizer, random streams, place in the data.
+
+        Raises:
+            ConfigError: there is none, or it is of another model.
+        """
+        training = self._session.config.training
+        if training.load_checkpoint is None and not training.resume_training:
+            return None
+        given = training.load_checkpoint
+        if given is not None and is_hugging_face(given):
+            self._import(given)
+            return given
+        path = self._find(given or self.folder)
+        if path is None:
+            return None
+        facts = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
+        self._check(path, facts)
+        whole = training.resume_training and not training.no_load_optim
+        state = self._state(optimizer=whole, random=False)
+        _read(state, path)
+        if training.resume_training:
+            self._session.step.number = 0 if training.new_dataset else facts["step"]
+            self._session.step.scale.load_state_dict(facts["loss_scale"])
+            if not training.no_load_rng:
+                self._load_random(path, facts["num_processes"])
+        return path
+
+    def _import(self, folder: Path) -> None:
+        """Weights alone, from a Hugging Face folder; each process takes its part."""
+        session = self._session
+        check_exchangeable(session.config)
+        weights = HuggingFaceWeights(folder)
+        for fqn, parameter in session.parallel.parameters.items():
+            place = session.parallel.places[fqn]
+            whole = weights.read(fqn, session.config.moe.num_experts)
+            if whole.shape != place.shape:
+                raise ConfigError(f"{folder}: {fqn} is {tuple(whole.shape)}, here {tuple(place.shape)}")
+            for box in boxes_of(place, parameter.data)[1]:
+                for dim, (offset, size) in enumerate(zip(box.offset, box.values.shape, strict=True)):
+                    whole = whole.narrow(dim, offset, size)
+                box.values.copy_(whole)
+
+    def _find(self, given: Path) -> Path | None:
+        if (given / RUN_FILE).exists():
+            return given
+        found = numbered(given, self._session.config.training.prefix)
+        if found:
+            return found[-1]
+        if given == self.folder:
+            return None
+        raise ConfigError(f"load_checkpoint {given}: no checkpoint there; one holds {RUN_FILE}")
+
+    def _check(self, path: Path, facts: dict[str, Any]) -> None:
+        shapes = {fqn: list(place.shape) for fqn, place in self._session.parallel.places.items()}
+        saved = facts["parameters"]
+        wrong = [fqn for fqn in shapes if saved.get(fqn, shapes[fqn]) != shapes[fqn]]
+        missing = [name for name in self._session.parallel.names if name not in saved]
+        if missing:
+            raise ConfigError(f"{path} holds no {missing[0]}: it is of another model")
+        if wrong:
+            raise ConfigError(
+                f"{path}: {wrong[0]} is {saved[wrong[0]]}, here {shapes[wrong[0]]}: it is of another model"
+            )
+
+    def _facts(self) -> dict[str, Any]:
+        from trueup_gpt.parallel.stages import parameter_shapes
+
+        session = self._session
+        return {
+            "format": 1,
+            "step": session.step.number,
+            "loss_scale": session.step.scale.state_dict(),
+            "num_processes": session.mesh.size(*session.mesh.sizes),
+            "mesh": session.mesh.sizes,
+            "parameters": {fqn: list(shape) for fqn, shape in parameter_shapes(session.config).items()},
+            "configuration": session.config.to_dict(),
+            "layout": session.parallel.layout.to_dict(),
+        }
+
+    def _state(self, *, optimizer: bool = True, random: bool = True) -> dict[str, Any]:
+        """Names to tensors: boxes of this process's parts. What is loaded is written into them."""
+        parallel = self._session.parallel
+        state: dict[str, Any] = {}
+        for fqn, parameter in parallel.parameters.items():
+            state[f"model.{fqn}"] = Boxes.of(parameter.data, boxes_of(parallel.places[fqn], parameter.data))
+        if optimizer:
+            for piece in parallel.engine.pieces:
+                for name, tensor in self._optimizer_state(piece):
+                    state[f"optimizer.{piece.fqn}.{name}"] = tensor
+        if random:
+            state[f"random.{self._session.mesh.rank}"] = _random_state(self._session.mesh.device)
+        return state
+
+    def _optimizer_state(self, piece: Piece) -> Iterator[tuple[str, Any]]:
+        optimizer = self._session.step.optimizer
+        if piece.parameter not in optimizer.state:
+            _make_state(optimizer, self._session.parallel.engine.pieces)
+        for name, value in optimizer.state[piece.parameter].items():
+            alike = isinstance(value, Tensor) and value.shape == piece.parameter.shape
+            yield name, Boxes.of(value, boxes_of(piece.place, value, piece.flat)) if alike else value
+
+    def _load_random(self, path: Path, num_processes: int) -> None:
+        mesh = self._session.mesh
+        if num_processes != mesh.size(*mesh.sizes):
+            return
+        state = {f"random.{mesh.rank}": _random_state(mesh.device)}
+        _read(state, path)
+        found = state[f"random.{mesh.rank}"]
+        if mesh.device.type == "cpu":
+            torch.set_rng_state(found)
+        else:
+            torch.get_device_module(mesh.device).set_rng_state(found, mesh.device)
+
+
+def numbered(folder: Path, prefix: str) -> list[Path]:
+    """Whole checkpoints of a folder, in the order of their steps."""
+    return sorted(path for path in folder.glob(f"{prefix}_[0-9]*") if (path / RUN_FILE).exists())
+
+
+def _random_state(device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        return torch.get_rng_state()
+    return torch.get_device_module(device).get_rng_state(device)
+
+
+def _make_state(optimizer: torch.optim.Optimizer, pieces: list[Piece]) -> None:
+    """The state an optimizer has after a step that changes nothing: there is room to load into."""
+    gradients = [piece.parameter.grad for piece in pieces]
+    kept = [group["lr"] for group in optimizer.param_groups]
+    for piece in pieces:
+        piece.parameter.grad = torch.zeros_like(piece.parameter)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    for piece, gradient in zip(pieces, gradients, strict=True):
+        piece.parameter.grad = gradient
+    for group, rate in zip(optimizer.param_groups, kept, strict=True):
+        group["lr"] = rate
+
+
+def _write(state: dict[str, Any], folder: Path) -> None:
+    with _quiet():
+        save(state, checkpoint_id=folder, no_dist=not dist.is_initialized(), planner=SavePlanner())
+
+
+def _read(state: dict[str, Any], folder: Path) -> None:
+    with _quiet():
+        load(state, checkpoint_id=folder, no_dist=not dist.is_initialized(), planner=LoadPlanner())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's warning that there is one process."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
+
+
+def _barrier() -> None:
+    if dist.is_initialized():
+        dist.barrier()

@@ -1,0 +1,278 @@
+"""``trueup train``, and ``python -m trueup_gpt``, which torchrun starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trueup.errors import ConfigError, TrueupError
+
+if TYPE_CHECKING:
+    from trueup_gpt.config import Config
+    from trueup_gpt.logs import RunLog
+    from trueup_gpt.step import StepResult
+
+_CHANGE = "Change the configuration"
+_HOW = "How it runs"
+
+
+def command(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a shipped one.")
+    ] = None,
+    nproc: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Processes on this machine.", rich_help_panel=_HOW)
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="cpu|cuda|npu", help="Default: the one that is there.", rich_help_panel=_HOW),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Parameters and memory of each rank; nothing runs.", rich_help_panel=_HOW
+        ),
+    ] = False,
+    synchronous: Annotated[
+        bool,
+        typer.Option(
+            "--synchronous", help="Errors are raised where they happen: slow.", rich_help_panel=_HOW
+        ),
+    ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on from the last checkpoint of output_dir.", rich_help_panel=_CHANGE
+        ),
+    ] = False,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="Such as training_config.seed=1; may be given again.",
+            rich_help_panel=_CHANGE,
+        ),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write the last checkpoint, of whatever layout, as Hugging Face safetensors; nothing runs.",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+) -> None:
+    """Train a GPT as a configuration says, on one process or many.
+
+    Several machines: torchrun with its own options, and -m trueup_gpt CONFIG.
+    """
+    from trueup_gpt.config import check_combinations
+
+    read = _read(config, changes or [], resume=resume, quiet=quiet)
+    if dry_run:
+        _show_needs(read, nproc)
+        return
+    if export is not None:
+        _export(read, export)
+        return
+    world_size = int(os.environ.get("WORLD_SIZE", nproc or 1))
+    check_combinations(read, world_size)
+    if world_size > 1 and "RANK" not in os.environ:
+        _launch(world_size)
+    _synchronous(synchronous)
+    raise typer.Exit(_run(read, device, quiet=quiet))
+
+
+def _read(config: Path | None, changes: list[str], *, resume: bool, quiet: bool) -> Config:
+    import yaml
+
+    from trueup_gpt.config import load_config, shipped_configs
+
+    if config is None:
+        raise ConfigError(f"CONFIG is missing: a YAML file, or one of {', '.join(shipped_configs())}")
+    overrides: dict[str, Any] = {}
+    for change in changes:
+        key, sign, value = change.partition("=")
+        if not sign:
+            raise ConfigError(
+                f"--set {change!r}: SECTION.KEY=VALUE is wanted, such as training_config.seed=1"
+            )
+        overrides[key.strip()] = yaml.safe_load(value)
+    if resume:
+        overrides["training_config.resume_training"] = True
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        read = load_config(config, overrides)
+    if not quiet and os.environ.get("RANK", "0") == "0":
+        for one in said:
+            print(f"warning: {one.message}", file=sys.stderr)
+    return read
+
+
+def _launch(nproc: int) -> None:
+    """Become torch's launcher, which starts this command again in each process and ends all if one dies."""
+    words = sys.argv[1:]
+    words = words[1:] if words and words[0] == "train" else words
+    kept, skip = [], False
+    for word in words:
+        if skip:
+            skip = False
+        elif word == "--nproc":
+            skip = True
+        elif not word.startswith("--nproc="):
+            kept.append(word)
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={nproc}",
+        "-m",
+        "trueup_gpt",
+    ]
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, *launcher, *kept])
+
+
+def _synchronous(wanted: bool) -> None:
+    if wanted:
+        os.environ |= {
+            "CUDA_LAUNCH_BLOCKING": "1",
+            "ASCEND_LAUNCH_BLOCKING": "1",
+            "TORCH_NCCL_BLOCKING_WAIT": "1",
+        }
+
+
+def _export(config: Config, folder: Path) -> None:
+    from trueup.cli.printing import note_line
+    from trueup_gpt.exporting import export_hugging_face
+
+    source = export_hugging_face(config, folder)
+    note_line(f"wrote {source} as {folder}")
+
+
+def _show_needs(config: Config, nproc: int | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from trueup_gpt.dry_run import needs
+
+    found = needs(config, nproc)
+    table = Table(box=None, pad_edge=False)
+    for name in (
+        "pp rank",
+        "layers",
+        "parameters",
+        "weights",
+        "gradients",
+        "optimizer",
+        "activations",
+        "together",
+    ):
+        table.add_column(name, justify="right")
+    for rank in found.ranks:
+        sizes = (rank.weights, rank.gradients, rank.optimizer, rank.activations, rank.total)
+        table.add_row(
+            str(rank.pp_rank),
+            str(rank.layers),
+            f"{rank.parameters:,}",
+            *(f"{size / 2**30:.2f} GiB" for size in sizes),
+        )
+    active = (
+        "" if found.active_parameters == found.parameters else f", {found.active_parameters:,} act on a token"
+    )
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    console.print(f"{found.parameters:,} parameters{active}")
+    console.print(f"{found.world_size} processes: {found.mesh}\n")
+    console.print(table)
+    console.print("\nmemory of each process; activations are an estimate, the framework's own comes on top")
+
+
+def _run(config: Config, device: str | None, *, quiet: bool) -> int:
+    from trueup_gpt.logs import RunLog
+
+    training = config.training
+    rank = int(os.environ.get("RANK", "0"))
+    log = RunLog(training.output_dir, rank, speaks=not quiet, tensorboard=training.tensorboard)
+    try:
+        from trueup_gpt.session import prepare
+        from trueup_gpt.train import train
+
+        session = prepare(config, device=device)
+        with _progress(log, session.num_steps, shown=not quiet and rank == 0) as on_step:
+            outcome = train(session, log, on_step=on_step)
+        return 128 + outcome.signal if outcome.signal else 0
+    except BaseException as error:
+        log.error(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        log.close()
+
+
+class _progress:
+    """A line at the foot of a terminal: loss, tokens a second, time left. Elsewhere nothing."""
+
+    def __init__(self, log: RunLog, num_steps: int, *, shown: bool) -> None:
+        self._log, self._num_steps = log, num_steps
+        self._bar: Any = None
+        self._shown = shown and sys.stdout.isatty()
+
+    def __enter__(self) -> Any:
+        if not self._shown:
+            return None
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        self._bar = Progress(*columns, transient=True)
+        self._bar.start()
+        self._log.printer = self._bar.console.print
+        self._task = self._bar.add_task("", total=self._num_steps)
+        return self._step
+
+    def _step(self, result: StepResult) -> None:
+        said = f"loss {result.loss:.4f}  {self._log.tokens_per_second:,.0f} tokens/s{self._log.memory}"
+        self._bar.update(self._task, completed=result.step + 1, description=said)
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._log.printer = print
+
+
+def main() -> None:
+    """As ``trueup train``. A process that fails says so and ends at once, so that none waits for it."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(command)
+    status = 0
+    try:
+        found = app(prog_name="trueup train", standalone_mode=False)
+        status = found if isinstance(found, int) else 0
+    except TrueupError as error:
+        _complain(str(error))
+        status = 2
+    except Exception as error:
+        if hasattr(error, "format_message"):
+            _complain(" ".join(error.format_message().split()))
+            status = 2
+        else:
+            import traceback
+
+            traceback.print_exc()
+            _complain(f"{type(error).__name__}: {error}")
+            status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # gloo's threads may abort a process that ends by itself
+
+
+def _complain(message: str) -> None:
+    rank = os.environ.get("RANK")
+    where = "" if rank is None else f"rank {rank}: "
+    print(f"error: {where}{message}", file=sys.stderr)

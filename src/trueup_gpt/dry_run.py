@@ -1,0 +1,145 @@
+"""What a configuration would need: parameters and memory of each rank, without weights or processes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from trueup_gpt.config import Config
+from trueup_gpt.parallel.apply import Place, place_of
+from trueup_gpt.parallel.layout import layout_for
+from trueup_gpt.parallel.mesh import Mesh, mesh_sizes
+from trueup_gpt.parallel.pieces import DATA_AXES
+from trueup_gpt.parallel.placement import Replicate
+from trueup_gpt.parallel.stages import (
+    chunks_per_rank,
+    model_on_meta,
+    parameter_shapes,
+    rank_of_stage,
+    stage_layers,
+)
+
+_STATES = {"AdamW": 2.0, "Adam": 2.0, "mint.AdamW": 2.0, "SpeedAdamW": 2.0, "SGD": 0.0, "Came": 1.0}
+"""tensors like the parameter that an optimizer keeps"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """Of one pipeline rank, the largest of its tensor- and data-parallel ones. Bytes."""
+
+    pp_rank: int
+    layers: int
+    parameters: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    """an estimate: Korthikanti et al., "Reducing Activation Recomputation" (2022), equation 2 and 4"""
+
+    @property
+    def total(self) -> int:
+        """All together; the framework's own is not in it."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Of a whole run."""
+
+    parameters: int
+    active_parameters: int
+    """that act on a token: less than all, with a mixture of experts"""
+    world_size: int
+    mesh: str
+    ranks: list[RankMemory]
+
+
+def smallest_world(config: Config) -> int:
+    """Fewest processes that the sizes allow."""
+    parallel = config.parallel
+    return (
+        parallel.tensor_model_parallel_size
+        * parallel.pipeline_model_parallel_size
+        * parallel.context_parallel_size
+        * parallel.expert_model_parallel_size
+    )
+
+
+def needs(config: Config, world_size: int | None = None) -> Needs:
+    """What each rank would hold.
+
+    Raises:
+        ConfigError: the configuration does not fit that number of processes.
+    """
+    size = world_size or smallest_world(config)
+    sizes = mesh_sizes(config, size)
+    shapes = parameter_shapes(config)
+    total = sum(shape.numel() for shape in shapes.values())
+    experts = sum(shape.numel() for fqn, shape in shapes.items() if ".experts." in fqn)
+    idle = experts - experts * config.moe.moe_router_topk // max(config.moe.num_experts, 1) if experts else 0
+    meshes = [
+        Mesh(sizes, number * (size // sizes["pp"]), torch.device("meta")) for number in range(sizes["pp"])
+    ]
+    return Needs(
+        parameters=total,
+        active_parameters=total - idle,
+        world_size=size,
+        mesh=str(meshes[0]),
+        ranks=[_rank(config, mesh) for mesh in meshes],
+    )
+
+
+def _rank(config: Config, mesh: Mesh) -> RankMemory:
+    number, layout, by_stage = mesh.coordinate("pp"), layout_for(config), stage_layers(config)
+    places: dict[str, Place] = {}
+    layers = 0
+    for stage, held in enumerate(by_stage):
+        if rank_of_stage(config, stage) == number:
+            model = model_on_meta(config, held, first=stage == 0, last=stage == len(by_stage) - 1)
+            named = model.named_parameters()
+            places |= {fqn: place_of(fqn, value.shape, layout, mesh) for fqn, value in named}
+            layers += len(held)
+    item = getattr(torch, config.model.params_dtype).itemsize
+    level = config.parallel.zero_level
+    whole = sum(math.prod(place.size) for place in places.values())
+    cut = sum(math.ceil(math.prod(place.size) / _replicas(place, mesh)) for place in places.values())
+    return RankMemory(
+        pp_rank=number,
+        layers=layers,
+        parameters=whole,
+        weights=item * (cut if level == "z3" else whole),
+        gradients=item * (cut if level in ("z2", "z3") else whole),
+        optimizer=int(item * _STATES[config.optimizer.optimizer_type] * (cut if level else whole)),
+        activations=_activations(config, mesh, layers),
+    )
+
+
+def _replicas(place: Place, mesh: Mesh) -> int:
+    return math.prod(mesh.size(axis) for axis in place.axes(Replicate) if axis in DATA_AXES)
+
+
+def _activations(config: Config, mesh: Mesh, layers: int) -> int:
+    model, tp = config.model, mesh.size("tp")
+    item = getattr(torch, model.compute_dtype).itemsize
+    tokens = config.dataset.batch_size * model.seq_length // mesh.size("cp")
+    stream = tokens * model.hidden_size * item
+    wide = tokens * model.ffn_hidden_size * item * (3 if model.hidden_act == "swiglu" else 2)
+    if config.moe.num_experts > 1:
+        wide *= config.moe.moe_router_topk
+    shared = 5 * stream / (tp if config.parallel.sequence_parallel else 1)
+    layer = shared + (4 * stream + wide) / tp
+    if not model.use_flash_attention:
+        scores = (
+            config.dataset.batch_size * model.num_attention_heads * (model.seq_length // mesh.size("cp")) ** 2
+        )
+        layer += 3 * scores * item / tp
+    if config.parallel.recompute:
+        layer = stream / (tp if config.parallel.sequence_parallel else 1)
+    pp = mesh.size("pp")
+    in_flight = min(config.dataset.micro_batch_num, pp - mesh.coordinate("pp")) if pp > 1 else 1
+    if config.parallel.pipeline_schedule in ("gpipe", "zbv") or chunks_per_rank(config) > 1:
+        in_flight = config.dataset.micro_batch_num
+    logits = tokens * model.vocab_size * 4 * 2 / tp if mesh.coordinate("pp") == pp - 1 else 0
+    return int(layer * layers * in_flight + logits)

@@ -1,0 +1,167 @@
+"""Where the parts of a tensor are along one mesh axis, and moving it from one placement to another.
+
+    Shard(dim)   each process has a part of ``dim``
+    Replicate    each has the whole; what gradient a process gets is only its part of a sum
+    Invariant    each has the whole, and its whole gradient
+    Partial      each has a term, the tensor is the sum; each gets the whole gradient
+
+The gradient of a tensor is placed dually: Replicate and Partial change places, the others stay. So one
+function moves forward and backward. Of a parameter, Replicate says that its gradient must be summed.
+(Invariant and Replicate are told apart as in JAX's ``shard_map`` and Megatron's ``f`` and ``g``.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A part of ``dim`` each; parts are equal unless ``total`` says how long the whole is."""
+
+    dim: int
+    total: int | None = None
+
+    def __str__(self) -> str:
+        return f"shard({self.dim})"
+
+
+@dataclass(frozen=True, slots=True)
+class Replicate:
+    """The whole each, gradients partial."""
+
+    def __str__(self) -> str:
+        return "replicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """The whole each, gradients whole."""
+
+    def __str__(self) -> str:
+        return "invariant"
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A term each."""
+
+    def __str__(self) -> str:
+        return "partial"
+
+
+Placement = Shard | Replicate | Invariant | Partial
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""one tensor in, one out; torch 2.13 gave both new names"""
+
+
+def part(total: int, parts: int, index: int) -> tuple[int, int]:
+    """Offset and length of part ``index`` of ``total``; the first parts are longer by one where it is uneven.
+
+    Example:
+        >>> [part(10, 4, index) for index in range(4)]
+        [(0, 3), (3, 3), (6, 2), (8, 2)]
+    """
+    short, longer = divmod(total, parts)
+    return index * short + min(index, longer), short + (index < longer)
+
+
+def dual(placement: Placement) -> Placement:
+    """The placement of a tensor's gradient."""
+    if isinstance(placement, Replicate):
+        return Partial()
+    return Replicate() if isinstance(placement, Partial) else placement
+
+
+class _Move(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, have: Placement, need: Placement, group: Any) -> Tensor:
+        ctx.moved = have, need, group
+        return moved(x, have, need, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        have, need, group = ctx.moved
+        return moved(gradients[0], dual(need), dual(have), group), None, None, None
+
+
+def move(x: Tensor, have: Placement, need: Placement, group: Any) -> Tensor:
+    """``x``, placed as ``have`` over the group, placed as ``need``; differentiable."""
+    if have == need:
+        return x
+    return _Move.apply(x, have, need, group)
+
+
+def moved(x: Tensor, have: Placement, need: Placement, group: Any) -> Tensor:
+    """As ``move``, without a gradient. The sum over the group where ``have`` is Partial and ``need`` is not.
+
+    Raises:
+        NotImplementedError: from whole or part to a term; nothing here needs that.
+    """
+    if isinstance(have, Shard):
+        return _shard_to_shard(x, have, need, group) if isinstance(need, Shard) else _gather(x, have, group)
+    if isinstance(need, Shard):
+        return _reduce_scatter(x, need, group) if isinstance(have, Partial) else _own_part(x, need, group)
+    if isinstance(need, Partial) and not isinstance(have, Partial):
+        raise NotImplementedError(f"{have} to {need}")
+    if isinstance(have, Partial) and not isinstance(need, Partial):
+        x = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(x, group=group)
+        return x
+    return x.view_as(x)
+
+
+def _lengths(whole: int, group: Any) -> list[int]:
+    size = dist.get_world_size(group)
+    return [part(whole, size, index)[1] for index in range(size)]
+
+
+def _own_part(x: Tensor, need: Shard, group: Any) -> Tensor:
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    return x.narrow(need.dim, *part(x.shape[need.dim], size, rank)).contiguous()
+
+
+def _gather(x: Tensor, have: Shard, group: Any) -> Tensor:
+    """All parts, in order of rank. Uneven parts are padded on their way."""
+    size = dist.get_world_size(group)
+    first = x.movedim(have.dim, 0)
+    if have.total is None or have.total % size == 0:
+        out = first.new_empty((size * first.shape[0], *first.shape[1:]))
+        all_gather(out, first.contiguous(), group=group)
+        return out.movedim(0, have.dim).contiguous()
+    lengths = _lengths(have.total, group)
+    padded = first.new_zeros((max(lengths), *first.shape[1:]))
+    padded[: first.shape[0]] = first
+    out = padded.new_empty((size * max(lengths), *first.shape[1:]))
+    all_gather(out, padded, group=group)
+    parts = out.split(max(lengths))
+    whole = torch.cat([one[:length] for one, length in zip(parts, lengths, strict=True)])
+    return whole.movedim(0, have.dim).contiguous()
+
+
+def _reduce_scatter(x: Tensor, need: Shard, group: Any) -> Tensor:
+    size = dist.get_world_size(group)
+    first = x.movedim(need.dim, 0).contiguous()
+    if first.shape[0] % size:
+        dist.all_reduce(first, group=group)
+        return _own_part(first, Shard(0), group).movedim(0, need.dim).contiguous()
+    out = first.new_empty((first.shape[0] // size, *first.shape[1:]))
+    reduce_scatter(out, first, group=group)
+    return out.movedim(0, need.dim).contiguous()
+
+
+def _shard_to_shard(x: Tensor, have: Shard, need: Shard, group: Any) -> Tensor:
+    """A part of one dim for a part of another: an all-to-all."""
+    if have.dim == need.dim:
+        return x.view_as(x)
+    size = dist.get_world_size(group)
+    sent = torch.stack(x.chunk(size, dim=need.dim)).contiguous()
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent, group=group)
+    return torch.cat(list(received), dim=have.dim)

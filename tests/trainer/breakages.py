@@ -1,0 +1,154 @@
+"""Mistakes that parallel trainers were found to make, made here on purpose, one at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch.distributed as dist
+
+from tests.trainer import layouts
+from trueup_gpt import step
+from trueup_gpt.config import Config
+from trueup_gpt.parallel import apply, pieces, stages
+from trueup_gpt.parallel.layout import Layout, layout_for
+from trueup_gpt.parallel.placement import Invariant, Placement
+from trueup_gpt.parallel.rules import RULES
+
+Breakage = Callable[[], Any]
+
+
+def _placed(pattern: str, placement: Placement) -> Any:
+    def changed(config: Config) -> Layout:
+        layout = layout_for(config)
+        return dataclasses.replace(layout, parameters=layout.parameters | {pattern: {"tp": placement}})
+
+    return patch.object(stages, "layout_for", changed)
+
+
+def _without_call(pattern: str) -> Any:
+    def changed(config: Config) -> Layout:
+        layout = layout_for(config)
+        return dataclasses.replace(layout, calls=tuple(one for one in layout.calls if one.pattern != pattern))
+
+    return patch.object(stages, "layout_for", changed)
+
+
+def _kept(module: Any, inner: Any, *rest: Any) -> Any:
+    return inner
+
+
+def _expert_gradients_summed_again() -> Any:
+    before = stages.Parallel.reduce_gradients
+
+    def reduce(parallel: stages.Parallel) -> None:
+        for fqn, parameter in parallel.parameters.items():
+            if ".experts." in fqn:
+                dist.all_reduce(pieces.gradient_of(parameter), group=parallel.mesh.group("ep"))
+        before(parallel)
+
+    return patch.object(stages.Parallel, "reduce_gradients", reduce)
+
+
+def _replicas_counted() -> Any:
+    before = step.gradient_norms
+
+    def norms(given: Sequence[pieces.Piece], *args: Any, **kwargs: Any) -> Any:
+        return before([dataclasses.replace(one, copies=()) for one in given], *args, **kwargs)
+
+    return patch.object(step, "gradient_norms", norms)
+
+
+def _same_rows() -> Any:
+    before = layouts.portion
+
+    def portion(*args: Any) -> Any:
+        return dataclasses.replace(before(*args), dp_rank=0)
+
+    return patch.object(layouts, "portion", portion)
+
+
+def _decided_alone() -> Any:
+    """Each process looks at its own gradients alone."""
+    before = step.gradient_norms
+
+    def norms(given: Sequence[pieces.Piece], *args: Any, **kwargs: Any) -> Any:
+        found = before(given, *args, **kwargs)
+        own = sum(float(one.gradient().square().sum()) for one in given if one.gradient() is not None)
+        return dataclasses.replace(found, total=own**0.5)
+
+    return patch.object(step, "gradient_norms", norms)
+
+
+BREAKAGES: dict[str, Breakage] = {
+    "norm gradients not summed over tp": lambda: _placed("*norm.*", Invariant()),
+    "router gradient not summed over tp": lambda: _placed("layers.*.mlp.router.weight", Invariant()),
+    "tied gradient not summed over stages": lambda: patch.object(stages, "_tie", lambda parallel: None),
+    "router losses counted by every tp rank": lambda: patch.dict(RULES, shared_loss=_kept),
+    "loss divided by own tokens": lambda: _without_call("*over_tokens"),
+    "keys of own tokens only": lambda: _without_call("layers.*.attention.core"),
+    "attention output not summed": lambda: _without_call("layers.*.attention.output.multiply"),
+    "expert gradients summed over ep": _expert_gradients_summed_again,
+    "replicas counted in the norm": _replicas_counted,
+    "data-parallel ranks read the same rows": _same_rows,
+    "finite decided alone": _decided_alone,
+}
+
+
+@contextmanager
+def broken(name: str) -> Iterator[None]:
+    """With that mistake."""
+    assert apply.RULES is RULES
+    with BREAKAGES[name]():
+        yield
+
+
+def train(plain: dict[str, Any], name: str, steps: int) -> tuple[list[float], list[float]]:
+    """In this process, with the mistake: losses and gradient norms."""
+    with broken(name):
+        results, _, _ = layouts.train(plain, steps)
+    return [one.loss for one in results], [one.grad_norm for one in results]
+
+
+def overflow(plain: dict[str, Any], name: str | None, rank: int) -> list[tuple[bool, float]]:
+    """Gradients of one process become infinite in step 1: whether each step was finite, and the next scale."""
+    _, mesh, parallel, one_step = layouts.start(plain)
+    data, _ = layouts.open_data(one_step.config)
+    before = stages.Parallel.reduce_gradients
+
+    def reduce(self: stages.Parallel) -> None:
+        before(self)
+        if one_step.number == 1 and mesh.rank == rank:
+            parallel.parameters["layers.1.attention.query.weight"].grad[0, 0] = float("inf")  # type: ignore[index]
+
+    found = []
+    with patch.object(stages.Parallel, "reduce_gradients", reduce):
+        for number in range(3):
+            batches = data.read(layouts.portion(one_step.config, mesh, number))
+            if name is None:
+                result = one_step(batches)
+            else:
+                with broken(name):
+                    result = one_step(batches)
+            found.append((result.finite, one_step.scale.value))
+    return found
+
+
+def forward_calls(plain: dict[str, Any]) -> int:
+    """How often the layers of this process run forward in the first step."""
+    from trueup_gpt.model.gpt import Layer
+
+    calls = 0
+    before = Layer.forward
+
+    def counted(self: Layer, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return before(self, *args)
+
+    with patch.object(Layer, "forward", counted):
+        layouts.train(plain, 1)
+    return calls

@@ -1,0 +1,111 @@
+"""A run that was interrupted goes on as if it had not been, in the same layout and in any other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.trainer.layouts import MOE, configuration
+from tests.trainer.resuming import run, with_training
+from trueup.errors import ConfigError
+from trueup_gpt.boxes import ranges
+
+pytestmark = [pytest.mark.torch, pytest.mark.distributed]
+TP, PP = "tensor_model_parallel_size", "pipeline_model_parallel_size"
+SAVERS: dict[str, tuple[int, dict[str, Any]]] = {
+    "one": (1, {}),
+    "z1": (2, {"zero_level": "z1"}),
+    "z3": (2, {"zero_level": "z3"}),
+    "tp2 sp": (2, {TP: 2, "sequence_parallel": True}),
+    "pp2": (2, {PP: 2}),
+}
+LOADERS = {"one": SAVERS["one"], "tp2 z1 of four": (4, {TP: 2, "zero_level": "z1"}), "z3": SAVERS["z3"]}
+STEPS, HALF = 6, 3
+
+
+def _plain(parallel: dict[str, Any], folder: Path, dtype: str = "float64") -> dict[str, Any]:
+    plain = configuration(dtype, parallel=parallel)
+    return with_training(plain, training_iters=STEPS, output_dir=folder)
+
+
+@pytest.mark.parametrize("saver", SAVERS)
+def test_a_resumed_run_has_the_same_bits(saver: str, tmp_path: Path) -> None:
+    size, parallel = SAVERS[saver]
+    plain = _plain(parallel, tmp_path / "half", "float32")
+    whole = run(_plain(parallel, tmp_path / "whole", "float32"), size)
+    first = run(with_training(plain, training_iters=HALF, save_interval=HALF), size)
+    second = run(with_training(plain, resume_training=True), size)
+    assert first.losses + second.losses == whole.losses
+    for fqn, values in whole.weights.items():
+        assert np.array_equal(second.weights[fqn], values), fqn
+
+
+@pytest.mark.parametrize("saver", SAVERS)
+def test_any_layout_loads_what_any_wrote(saver: str, tmp_path: Path) -> None:
+    size, parallel = SAVERS[saver]
+    whole = run(_plain({}, tmp_path / "whole"), 1)
+    half = with_training(_plain(parallel, tmp_path / "half"), training_iters=HALF, save_interval=HALF)
+    run(half, size)
+    for name, (other, layout) in LOADERS.items():
+        plain = with_training(_plain(layout, tmp_path / name), resume_training=True)
+        plain["training_config"]["load_checkpoint"] = str(tmp_path / "half" / "checkpoints")
+        resumed = run(plain, other)
+        assert np.allclose(resumed.losses, whole.losses[HALF:], rtol=0, atol=1e-10), name
+        for fqn, values in whole.weights.items():
+            assert np.allclose(resumed.weights[fqn], values, rtol=0, atol=1e-10), (name, fqn)
+
+
+def test_experts_are_resharded(tmp_path: Path) -> None:
+    moe = configuration(moe=MOE)
+    whole = run(with_training(moe, training_iters=STEPS, output_dir=tmp_path / "whole"), 1)
+    cut = configuration(moe=MOE, parallel={"expert_model_parallel_size": 2})
+    half = with_training(cut, training_iters=HALF, save_interval=HALF, output_dir=tmp_path / "half")
+    run(half, 2)
+    keys = {"load_checkpoint": tmp_path / "half" / "checkpoints", "resume_training": True}
+    resumed = run(with_training(moe, training_iters=STEPS, output_dir=tmp_path / "other", **keys), 1)
+    assert np.allclose(resumed.losses, whole.losses[HALF:], rtol=0, atol=1e-10)
+
+
+def test_old_checkpoints_go_and_unfinished_ones_are_not_read(tmp_path: Path) -> None:
+    plain = with_training(_plain({}, tmp_path), training_iters=4, save_interval=1, keep_checkpoint_max=2)
+    run(plain, 1)
+    folder = tmp_path / "checkpoints"
+    assert sorted(path.name for path in folder.iterdir()) == ["network_00000003", "network_00000004"]
+    (folder / "network_00000009").mkdir()
+    resumed = run(with_training(plain, training_iters=5, save_interval=None, resume_training=True), 1)
+    assert len(resumed.losses) == 1
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    plain = with_training(_plain({}, tmp_path), training_iters=1, save_interval=1)
+    run(plain, 1)
+    plain["model_config"]["hidden_size"] = 64
+    with pytest.raises(ConfigError, match=r"\[257, 32\], here \[257, 64\]: it is of another model"):
+        run(with_training(plain, resume_training=True, training_iters=2), 1)
+    with pytest.raises(ConfigError, match=r"no checkpoint there; one holds run\.json"):
+        run(with_training(plain, load_checkpoint=tmp_path / "nothing"), 1)
+
+
+def test_the_layout_table_is_in_the_checkpoint(tmp_path: Path) -> None:
+    plain = with_training(_plain({}, tmp_path), training_iters=1, save_interval=1)
+    run(plain, 1)
+    facts = json.loads((tmp_path / "checkpoints" / "network_00000001" / "run.json").read_text())
+    assert facts["layout"]["parameters"]["output.weight"] == {"tp": "shard(0)"}
+    assert facts["step"] == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "start", "stop"), [((3, 4), 2, 9), ((2, 3, 4), 5, 23), ((7,), 2, 5), ((4, 4), 4, 8)]
+)
+def test_ranges_cover_every_element_once(shape: tuple[int, ...], start: int, stop: int) -> None:
+    whole = np.arange(np.prod(shape)).reshape(shape)
+    found = []
+    for offset, size, (low, high) in ranges(shape, start, stop):
+        box = whole[tuple(slice(o, o + n) for o, n in zip(offset, size, strict=True))]
+        assert box.ravel().tolist() == list(range(low, high))
+        found += box.ravel().tolist()
+    assert found == list(range(start, stop))
