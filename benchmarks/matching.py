@@ -28,8 +28,8 @@ METHOD = (
     "own, qkv and gate and up fused, weights transposed), in PyNative mode and as MindSpore's own dump of "
     "graph mode; mixtures of experts (PyTorch: each expert a module; MindSpore: stacked weights, dense or "
     "with sorted tokens). Two steps of each are captured at level mix; `trueup match` gets no map. Counted "
-    "against hand-written pairs: modules that both sides have, outputs of API calls that are the same tensor on both "
-    "sides (the smaller number of places), and pairs that are in neither list."
+    "against hand-written pairs: modules that both sides have, outputs of API calls that are the same tensor "
+    "on both sides (the smaller number of places), and pairs that are in neither list."
 )
 MINDSPORE = ROOT / ".venv-mindspore" / "bin" / "python"
 DUMP, DUMP_NAME = "mindspore_graph", "graph-mode dump"
