@@ -15,6 +15,8 @@ from trueup.checklist.schedule import Schedules, schedules
 from trueup.checklist.versions import VersionVerdict, judge_versions, versions_of
 from trueup.errors import ConfigError
 
+_OPTIMIZER = "optimizer"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checklist:
@@ -24,6 +26,10 @@ class Checklist:
     reference: Configuration | None
     rows: tuple[Row, ...]
     schedules: Schedules
+    weighs_schedules: bool
+    """whether the optimizer's section is looked at, so that computed learning rates that part count"""
+    limited: bool = False
+    """whether only some of the sections or fields were looked at"""
     versions: dict[str, VersionVerdict]
     """by side, where two or more versions of the Ascend stack are stated"""
 
@@ -36,9 +42,14 @@ class Checklist:
                 if any(r.status is Status.BROKEN and r.severity != "note" for r in self.rows)
                 else "agree"
             )
-        if any(row.matters for row in self.rows) or self.schedules.same is False:
+        if any(row.matters for row in self.rows) or self.rates_part:
             return "differ"
         return "undecided" if self.undecided else "agree"
+
+    @property
+    def rates_part(self) -> bool:
+        """Whether the computed learning rates part, and that is looked at."""
+        return self.weighs_schedules and self.schedules.same is False
 
     @property
     def exit_code(self) -> int:
@@ -114,6 +125,8 @@ def compared(
         reference=right,
         rows=tuple(rows),
         schedules=schedules(left, right),
+        limited=bool(only or ignore),
+        weighs_schedules=_OPTIMIZER not in ignore and (not only or _OPTIMIZER in only),
         versions={name: verdict for name, verdict in verdicts.items() if verdict is not None},
     )
 

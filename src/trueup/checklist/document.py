@@ -53,10 +53,12 @@ def headline(checklist: Checklist) -> str:
     if rows:
         verb = _verb(len(rows), "differs", "differ")
         return f"{_count(len(rows), 'setting')} {verb} and may change the numbers."
-    if checklist.schedules.same is False:
+    if checklist.rates_part:
         return "The settings agree one by one, but not the learning rates they lead to."
     if checklist.undecided:
         return f"Nothing differs, but {_count(len(checklist.undecided), 'setting')} could not be compared."
+    if checklist.limited:
+        return "Nothing differs in what was looked at."
     return "The configurations describe the same training."
 
 
@@ -120,7 +122,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
 def _schedules(checklist: Checklist) -> dict[str, Any]:
     found = checklist.schedules
     return {
-        "same": found.same,
+        "same": found.same if checklist.weighs_schedules else None,
         "learning_rate_gap": found.learning_rate_gap,
         "weight_decay_gap": found.weight_decay_gap,
         "first_step_apart": found.first_step_apart,

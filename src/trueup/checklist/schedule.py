@@ -12,7 +12,7 @@ import numpy.typing as npt
 from trueup.checklist.configuration import Configuration
 
 Curve = npt.NDArray[np.float64]
-MAX_POINTS = 2_000
+MAX_POINTS = 200_000
 _CLOSE = 1e-6
 _NEEDS_SPAN = ("cosine", "linear", "polynomial", "inverse_sqrt", "wsd", "cosine_restarts", "sqrt")
 
@@ -46,7 +46,7 @@ class Schedules:
 
 
 def schedules(target: Configuration, reference: Configuration | None) -> Schedules:
-    """Both schedules over the longer of the two runs, at up to 2,000 steps."""
+    """Both schedules over the longer of the two runs, at every step up to 200,000, beyond that at as many."""
     sides = [target] if reference is None else [target, reference]
     spans = [_span(side) for side in sides]
     last = max([span for span in spans if span] or [100])

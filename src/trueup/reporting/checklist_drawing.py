@@ -32,7 +32,7 @@ def schedule_drawing(schedules: Mapping[str, Any], quantity: str) -> str:
         at = _x(schedules["first_step_apart"], last)
         parts.append(f'<line class="apart" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
         parts.append(
-            _text(at + 5, TOP + 11, f"parts at step {schedules['first_step_apart']}", "said", "start")
+            _text(at + 5, TOP - 3, f"parts at step {schedules['first_step_apart']}", "said", "start")
         )
     name = quantity.replace("_", " ")
     label = escape(f"{name} of both sides over the steps of the run")

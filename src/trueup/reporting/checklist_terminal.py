@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -159,14 +160,14 @@ def _closing(document: Mapping[str, Any], reports: Mapping[str, Path], everythin
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(style="dim", width=10, no_wrap=True)
     table.add_column(overflow="fold")
-    counts = document["counts"]
+    hidden = Counter(row["status"] for row in document["rows"] if everything or not telling(row))
     rest = [
-        f"{counts[key]} {words}"
+        f"{hidden[key]} {words}{', to know' if key == 'different' and not everything else ''}"
         for key, (_, words) in STATUS.items()
-        if counts.get(key) and key != "different"
+        if hidden[key]
     ]
     table.add_row(
-        "rest" if counts.get("different") else "rows",
+        "rows" if everything or hidden.total() == len(document["rows"]) else "rest",
         Text(", ".join(rest) + ("" if everything else "; all of them with --all"), style="dim"),
     )
     for verdict in document["versions"].values():
