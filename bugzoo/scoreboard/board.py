@@ -8,6 +8,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from bugzoo.bases import bases
 from bugzoo.entries import HELD_OUT, TUNING, Entry, entries
 from bugzoo.scoreboard.answers import RAN, Answer
 from bugzoo.scoreboard.curves import MOST, Curves
@@ -138,6 +139,7 @@ def _groups(faults: list[Row]) -> list[tuple[str, list[Row]]]:
         (TUNING, lambda entry: entry.part == TUNING),
         (HELD_OUT, lambda entry: entry.part == HELD_OUT),
     ]
+    wanted.append(("MindSpore against PyTorch", lambda entry: bases()[entry.base].ported))
     for precision in ("fp32", "bf16", "fp16"):
         wanted.append((precision, partial(_is_one, precision=precision)))
         wanted += [
