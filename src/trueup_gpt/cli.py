@@ -205,7 +205,11 @@ def _run(config: Config, device: str | None, *, quiet: bool) -> int:
         from trueup_gpt.session import prepare
         from trueup_gpt.train import train
 
-        session = prepare(config, device=device)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", UserWarning)
+            session = prepare(config, device=device)
+        for one in said:
+            log.warning(str(one.message))
         with _progress(log, session.num_steps, shown=not quiet and rank == 0) as on_step:
             outcome = train(session, log, on_step=on_step)
         return 128 + outcome.signal if outcome.signal else 0
