@@ -45,7 +45,7 @@ def steps(size: int, rounds: int) -> dict[str, Any]:
 def main() -> None:
     """Run both, compare, save."""
     args = parser(__doc__).parse_args()
-    rounds = 4 if args.quick else 12
+    rounds = 4 if args.quick else 24
     results = Results(
         name="train_throughput",
         title="The reference trainer beside plain torch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import warnings
@@ -271,6 +272,9 @@ def main() -> None:
             traceback.print_exc()
             _complain(f"{type(error).__name__}: {error}")
             status = 1
+    if "RANK" not in os.environ:
+        sys.exit(status)
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # gloo's threads may abort a process that ends by itself
