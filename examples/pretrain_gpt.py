@@ -7,6 +7,7 @@ torchrun --nproc-per-node 8 examples/pretrain_gpt.py --config_path pretrain_gpt_
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import sys
 
@@ -60,5 +61,6 @@ if __name__ == "__main__":
         main()
     except TrueupError as error:
         sys.exit(f"error: {error}")
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(0)  # gloo's threads may abort a process that ends by itself

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import warnings
@@ -205,7 +206,11 @@ def _run(config: Config, device: str | None, *, quiet: bool) -> int:
         from trueup_gpt.session import prepare
         from trueup_gpt.train import train
 
-        session = prepare(config, device=device)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", UserWarning)
+            session = prepare(config, device=device)
+        for one in said:
+            log.warning(str(one.message))
         with _progress(log, session.num_steps, shown=not quiet and rank == 0) as on_step:
             outcome = train(session, log, on_step=on_step)
         return 128 + outcome.signal if outcome.signal else 0
@@ -267,6 +272,9 @@ def main() -> None:
             traceback.print_exc()
             _complain(f"{type(error).__name__}: {error}")
             status = 1
+    if "RANK" not in os.environ:
+        sys.exit(status)
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # gloo's threads may abort a process that ends by itself

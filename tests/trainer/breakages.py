@@ -114,7 +114,7 @@ def train(plain: dict[str, Any], name: str, steps: int) -> tuple[list[float], li
 
 
 def overflow(plain: dict[str, Any], name: str | None, rank: int) -> list[tuple[bool, float]]:
-    """Gradients of one process become infinite in step 1: whether each step was finite, and the next scale."""
+    """Gradients of one process become infinite in step 1: whether each step was finite, and the scale."""
     _, mesh, parallel, one_step = layouts.start(plain)
     data, _ = layouts.open_data(one_step.config)
     before = stages.Parallel.reduce_gradients

@@ -31,7 +31,8 @@ def rotate(x_BTND: Tensor, turn: Rotation, *, interleaved: bool) -> Tensor:
     a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)
     turned = a * cos - b * sin, b * cos + a * sin
     y = torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
-    return torch.cat((y.to(rest.dtype), rest), dim=-1)
+    y = y.to(x_BTND.dtype)
+    return torch.cat((y, rest), dim=-1) if rest.shape[-1] else y
 
 
 class AttentionCore(nn.Module):

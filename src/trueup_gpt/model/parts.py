@@ -93,7 +93,8 @@ class CrossEntropy(nn.Module):
         self.as_it_is, self.vocab_size = config.fp16_lm_cross_entropy, config.vocab_size
 
     def forward(self, logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
-        return F.cross_entropy(self.widened(logits_BTV).transpose(1, 2), labels_BT, reduction="none")
+        logits_MV = self.widened(logits_BTV).flatten(0, 1)
+        return F.cross_entropy(logits_MV, labels_BT.flatten(), reduction="none").view_as(labels_BT)
 
     def widened(self, logits_BTV: Tensor) -> Tensor:
         """The logits in the dtype of the loss."""
