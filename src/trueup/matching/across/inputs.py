@@ -6,10 +6,12 @@ import numpy as np
 
 from trueup.matching.across.flow import COMMUTATIVE, NEAR, elsewhere
 from trueup.matching.across.ports import Port, PortPairs, Ports
-from trueup.matching.across.tensors import SAME, distances
+from trueup.matching.across.tensors import FAR, SAME, distances
 
 CLOSE = 0.05
 """distance at which two inputs are the same though nothing else says so"""
+APART = 0.99
+"""distance at which what two modules are given is not the same, whatever its size"""
 BY_SLOT = 0.8
 Places = list[Port]
 
@@ -32,7 +34,10 @@ def pair_inputs(target: Ports, reference: Ports, call: int, other: int, pairs: P
     ordered = target.kind(call) != "module" and target.family(call) not in COMMUTATIVE
     settled = target.kind(call) != "module" and _returns_agree(target, reference, call, pairs)
     for one, two in _assigned(target, reference, left, right, pairs, in_order=ordered):
-        if settled and _far(target, reference, one, two) > NEAR:
+        far = _far(target, reference, one, two)
+        if target.kind(call) == "module" and APART <= far < FAR:
+            continue  # a mask and a table of angles, say, of one size
+        if settled and far > NEAR:
             continue  # another mask, another constant: what comes out is the same, so it is no counterpart
         if pairs.add(one, two, "flow", BY_SLOT):
             pairs.add_same(target.content[one], reference.content[two])
