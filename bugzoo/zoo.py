@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -22,7 +23,7 @@ sys.path[0] = str(ROOT)
 from bugzoo.entries import HELD_OUT, TUNING, Entry, entries  # noqa: E402
 from bugzoo.scoreboard import msprobe  # noqa: E402
 from bugzoo.scoreboard.answers import Answer  # noqa: E402
-from bugzoo.scoreboard.board import Row, board  # noqa: E402
+from bugzoo.scoreboard.board import Raw, Row, board  # noqa: E402
 from bugzoo.scoreboard.runs import MODES, REPLAY, Runs, What, write  # noqa: E402
 
 
@@ -47,8 +48,9 @@ def main() -> int:
     """Run, print a line an entry, write the board; 1 where a control raised an alarm or an entry failed."""
     given = arguments().parse_args()
     chosen = chosen_entries(given.only, given.part, given.base)
-    what = What(replay=not given.passive, noise=not given.no_noise, others=not given.no_others)
-    if what.others and msprobe.home() is None:
+    what = What(replay=not given.passive, noise=not given.no_noise)
+    ask_others = not given.no_others
+    if ask_others and msprobe.home() is None:
         print(
             "msprobe is not set up, its column stays empty: benchmarks/setup_msprobe.sh makes its environment"
         )
@@ -60,16 +62,19 @@ def main() -> int:
             if old not in (folder, others):
                 shutil.rmtree(old, ignore_errors=True)
     work = folder / f"work-{os.getpid()}"  # runs of parts may go on side by side
+    fresh = given.fresh or given.only is not None
     try:
-        fresh = given.fresh or given.only is not None
-        raw = run_all(chosen, Runs(work, what, others), folder / "answers", jobs=given.jobs, fresh=fresh)
+        runs = Runs(work, what)
+        raw = run_all(chosen, runs.entry, folder / "answers", jobs=given.jobs, fresh=fresh)
+        if is_whole:
+            write_board(given.board, with_others(raw, others))
+        if ask_others:
+            run_all(chosen, runs.others, others, jobs=given.jobs, fresh=False)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+    raw = with_others(raw, others)
     if is_whole:
-        given.board.write_text(board(raw), encoding="utf-8")
-        text = json.dumps(raw, indent=1, ensure_ascii=False)
-        given.board.with_name("scoreboard.json").write_text(text + "\n", encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
+        write_board(given.board, raw)
         print(f"written: {given.board}")
     else:
         print(board(raw).split("## Faults")[0].split("## Figures\n")[1])
@@ -114,20 +119,34 @@ def _digest(said: str, *folders: Path) -> str:
     return digest.hexdigest()[:12]
 
 
+def write_board(path: Path, raw: list[Raw]) -> None:
+    """The page, and beside it what it was made of."""
+    path.write_text(board(raw), encoding="utf-8")
+    text = json.dumps(raw, indent=1, ensure_ascii=False)
+    path.with_name("scoreboard.json").write_text(text + "\n", encoding="utf-8")
+
+
+def with_others(raw: list[Raw], others: Path) -> list[Raw]:
+    """Answers, and what msprobe and the loss curves said as far as they were asked."""
+    paths = {path.stem: path for path in others.glob("*.json")}
+    read = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items()}
+    return [one | {k: v for k, v in read.get(one["entry"], {}).items() if k not in one} for one in raw]
+
+
 def run_all(
-    chosen: list[Entry], runs: Runs, answers: Path, *, jobs: int, fresh: bool
-) -> list[dict[str, object]]:
-    """Every entry's answers, in the collection's order."""
-    began, done = time.perf_counter(), dict[str, dict[str, object]]()
+    chosen: list[Entry], ask: Callable[[Entry], Raw], answers: Path, *, jobs: int, fresh: bool
+) -> list[Raw]:
+    """What is answered for every entry, in the collection's order; kept one by one."""
+    began, done = time.perf_counter(), dict[str, Raw]()
     for entry in chosen:
         path = answers / f"{entry.name}.json"
         if path.exists() and not fresh:
             done[entry.name] = json.loads(path.read_text(encoding="utf-8"))
     if done:
-        print(f"{len(done)} of {len(chosen)} entries were run before the interruption")
+        print(f"{len(done)} of {len(chosen)} entries were run before")
     left = [entry for entry in chosen if entry.name not in done]
     with ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(runs.entry, entry): entry for entry in left}
+        waiting = {pool.submit(ask, entry): entry for entry in left}
         for number, future in enumerate(as_completed(waiting), start=1):
             entry, said = waiting[future], future.result()
             write(answers / f"{entry.name}.json", said)
@@ -137,7 +156,7 @@ def run_all(
     return [done[name] for name in entries() if name in done]
 
 
-def line(entry: Entry, said: dict[str, object]) -> str:
+def line(entry: Entry, said: Raw) -> str:
     """One entry in a terminal."""
     row, words = Row(entry=entry, raw=said), []
     for mode in MODES:

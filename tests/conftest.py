@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 
 import pytest
+
+# Tests run side by side: a thread for each core in each of them would wait for the others' most of the time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 _OF_MINDSPORE = [
     "adapters/mindspore/*",

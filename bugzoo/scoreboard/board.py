@@ -111,6 +111,9 @@ def _not_run(rows: list[Row]) -> list[str]:
     without = sum(row.raw.get("noise") != "measured" for row in rows)
     if without:
         said.append(f"- no noise profile for {without} of {len(rows)} entries")
+    unasked = sum("curves" not in row.raw for row in rows)
+    if unasked:
+        said.append(f"- msprobe and loss curves: not asked of {unasked} of {len(rows)} entries")
     return ["Not run, or failed:\n", *said, ""] if said else []
 
 

@@ -26,8 +26,6 @@ class What:
 
     replay: bool = True
     noise: bool = True
-    others: bool = True
-    """msprobe and the loss curves"""
 
 
 @dataclass(kw_only=True)
@@ -45,7 +43,6 @@ class Reference:
     program: Program
     values: Path
     sketches: Path
-    others: OtherReference | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     noise: str = "measured"
 
@@ -53,38 +50,52 @@ class Reference:
 class Runs:
     """Runs entries in a folder; safe to use from several threads."""
 
-    def __init__(self, folder: Path, what: What, others: Path) -> None:
-        """Args: a folder to work in, what is wanted, and where what others say is kept from run to run."""
-        self._folder, self._what, self._others = folder, what, others
+    def __init__(self, folder: Path, what: What) -> None:
+        """Args: a folder to work in, and what is wanted."""
+        self._folder, self._what = folder, what
+        self._programs: dict[str, Program] = {}
         self._references: dict[str, Reference] = {}
-        self._locks = {name: threading.Lock() for name in bases()}
+        self._other_references: dict[str, OtherReference] = {}
+        self._locks = {name: threading.RLock() for name in bases()}
 
-    def reference(self, base: str) -> Reference:
+    def program(self, name: str) -> Program:
+        """The clean program of a base, with what it goes on from.
+
+        Raises:
+            CommandFailed: what it goes on from could not be made.
+        """
+        with self._locks[name]:
+            if name not in self._programs:
+                self._programs[name] = self._make_program(name)
+            return self._programs[name]
+
+    def _make_program(self, name: str) -> Program:
+        base, folder = bases()[name], _new(self._folder / "programs" / name)
+        if base.resumes_at:
+            commands.make_checkpoint(base, folder / "checkpoint.pt")
+            return Program(base=base, checkpoint=folder / "checkpoint.pt")
+        if base.ported:
+            commands.capture(Program(base=base), folder / "original", values=True)
+            commands.hand_over(folder / "original", folder / "port")
+            return Program(base=base, checkpoint=folder / "port")
+        return Program(base=base)
+
+    def reference(self, name: str) -> Reference:
         """The clean run of a base, made when it is first asked for.
 
         Raises:
             CommandFailed: the clean program or a command on it failed.
         """
-        with self._locks[base]:
-            if base not in self._references:
-                self._references[base] = self._make_reference(base)
-            return self._references[base]
+        with self._locks[name]:
+            if name not in self._references:
+                self._references[name] = self._make_reference(self.program(name))
+            return self._references[name]
 
-    def _make_reference(self, name: str) -> Reference:
-        base, folder = bases()[name], self._folder / "references" / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        checkpoint = None
-        if base.resumes_at:
-            checkpoint = folder / "checkpoint.pt"
-            commands.make_checkpoint(base, checkpoint)
-        program = Program(base=base, checkpoint=checkpoint)
+    def _make_reference(self, program: Program) -> Reference:
+        folder = _new(self._folder / "references" / program.base.name)
         made = Reference(program=program, values=folder / "values", sketches=folder / "sketches")
         made.seconds["capture"] = commands.capture(program, made.values, values=True)
         commands.capture(program, made.sketches, values=False)
-        if base.ported:
-            commands.hand_over(made.values, folder / "port")
-            made.program = replace(program, checkpoint=folder / "port")
         if self._what.noise:
             self._measure_noise(made)
         return made
@@ -102,9 +113,7 @@ class Runs:
         """Every answer to one entry, as plain values."""
         began = time.perf_counter()
         said: dict[str, Any] = {"entry": entry.name}
-        folder = self._folder / "entries" / entry.name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder = _new(self._folder / "entries" / entry.name)
         try:
             reference = self.reference(entry.base)
             said |= self._answers(entry, reference, folder)
@@ -116,7 +125,7 @@ class Runs:
         return said
 
     def _answers(self, entry: Entry, reference: Reference, folder: Path) -> dict[str, Any]:
-        program = Program(base=reference.program.base, entry=entry, checkpoint=reference.program.checkpoint)
+        program = replace(reference.program, entry=entry)
         values, sketches = folder / "values", folder / "sketches"
         capture_seconds = commands.capture(program, values, values=True)
         commands.capture(program, sketches, values=False)
@@ -133,33 +142,41 @@ class Runs:
             "reference_seconds": reference.seconds,
             "capture_seconds": round(capture_seconds, 2),
         }
-        if self._what.others:
-            said |= self._said_by_others(program, reference, folder)
         return said
 
-    def _said_by_others(self, program: Program, reference: Reference, folder: Path) -> dict[str, Any]:
-        """What msprobe and the loss curve say of an entry; asked once, because trueup has no part in it."""
-        assert program.entry is not None
-        kept = self._others / f"{program.entry.name}.json"
-        if not kept.exists():
-            theirs = self._other_reference(reference)
-            said = {"curves": curves.compare_losses(curves.losses(program), theirs.losses).to_json()}
-            if theirs.msprobe is not None:
-                said["msprobe"] = msprobe.answer(program, theirs.msprobe, folder).to_json()
-            write(kept, said)
-        found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
-        return found
+    def others(self, entry: Entry) -> dict[str, Any]:
+        """What msprobe and the loss curve say of an entry, trueup has no part in it, as plain values."""
+        began = time.perf_counter()
+        folder = _new(self._folder / "others" / entry.name)
+        said: dict[str, Any] = {"entry": entry.name}
+        try:
+            reference = self._other_reference(entry.base)
+            planted = replace(self.program(entry.base), entry=entry)
+            said["curves"] = curves.compare_losses(curves.losses(planted), reference.losses).to_json()
+            if reference.msprobe is not None:
+                said["msprobe"] = msprobe.answer(planted, reference.msprobe, folder).to_json()
+        except CommandFailed as error:
+            said["failed"] = str(error)[-1500:]
+        shutil.rmtree(folder, ignore_errors=True)
+        said["seconds"] = round(time.perf_counter() - began, 1)
+        return said
 
-    def _other_reference(self, reference: Reference) -> OtherReference:
-        program, folder = reference.program, reference.values.parent
-        with self._locks[program.base.name]:
-            if reference.others is None:
+    def _other_reference(self, name: str) -> OtherReference:
+        with self._locks[name]:
+            if name not in self._other_references:
+                program = self.program(name)
                 made = OtherReference(losses=curves.losses(program), msprobe=None)
                 if msprobe.home() is not None and not program.base.ported:
-                    made.msprobe = folder / "msprobe"
+                    made.msprobe = _new(self._folder / "msprobe" / name)
                     msprobe.capture(program, made.msprobe)
-                reference.others = made
-            return reference.others
+                self._other_references[name] = made
+            return self._other_references[name]
+
+
+def _new(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
 
 
 def write(path: Path, said: dict[str, Any]) -> None:

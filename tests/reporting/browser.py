@@ -130,8 +130,9 @@ class Browser:
         )
 
     def open(self, page: Path, fragment: str = "") -> None:
-        """Load a file and wait until its scripts have set it up."""
+        """Load a file as for the first time and wait until its scripts have set it up."""
         self._call("POST", f"{self.session}/url", {"url": "about:blank"})
+        self.devtools("Storage.clearDataForOrigin", origin="file://", storageTypes="local_storage")
         self._call("POST", f"{self.session}/url", {"url": page.resolve().as_uri() + fragment})
         self.wait("document.documentElement.dataset.ready === 'true'")
 
