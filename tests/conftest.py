@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import ExitStack
 from importlib.util import find_spec
 
 import pytest
+
+from tests.warm import COLD, WARM, warm_python
 
 # Tests run side by side: a thread for each core in each of them would wait for the others' most of the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,6 +20,24 @@ _OF_MINDSPORE = [
     "matching/test_mindspore_implementations.py",
 ]
 collect_ignore_glob = [] if find_spec("mindspore") is not None else _OF_MINDSPORE
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Programs that tests start have PyTorch at hand."""
+    if find_spec("mindspore") is not None:
+        return
+    if WARM not in os.environ:
+        closing = ExitStack()
+        os.environ[WARM] = closing.enter_context(warm_python())
+        config.add_cleanup(closing.close)
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        sys.executable = os.environ[WARM]
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs start in a new Python, as they do outside of tests."""
+    monkeypatch.setattr(sys, "executable", COLD)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.capture.programs import environment, python
+
+pytestmark = pytest.mark.usefixtures("cold")
 
 IMPORT_SECONDS = 0.15
 HELP_SECONDS = 0.4

@@ -14,6 +14,7 @@ import pytest
 
 from tests.capture.programs import TRAIN, environment, write
 from tests.importers.conftest import dumps
+from tests.warm import COLD
 
 __all__ = ["dumps"]
 
@@ -55,7 +56,7 @@ def commands() -> list[list[str]]:
 
 def environment_with_trueup() -> dict[str, str]:
     """Where ``trueup`` and ``python`` are the ones under test."""
-    return environment(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    return environment(PATH=os.pathsep.join([str(Path(COLD).parent), os.environ["PATH"]]))
 
 
 @pytest.mark.torch

@@ -114,7 +114,10 @@ def _not_run(rows: list[Row]) -> list[str]:
     unasked = sum("curves" not in row.raw for row in rows)
     if unasked:
         said.append(f"- msprobe and loss curves: not asked of {unasked} of {len(rows)} entries")
-    return ["Not run, or failed:\n", *said, ""] if said else []
+    warm = sum(bool(row.raw.get("is_warm")) for row in rows)
+    if warm:
+        said.append(f"- seconds of {warm} of {len(rows)} entries are without the import of PyTorch")
+    return ["To know:\n", *said, ""] if said else []
 
 
 def _figures(faults: list[Row], controls: list[Row]) -> list[str]:

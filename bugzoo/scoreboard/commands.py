@@ -16,7 +16,9 @@ from bugzoo.bases import Base, command
 from bugzoo.entries import Entry
 from bugzoo.scoreboard.answers import FAILED, NOT_RUN, Answer, from_compare, from_diagnose
 
-TRUEUP = [sys.executable, "-m", "trueup"]
+PYTHON = os.environ.get("WARM_PYTHON", sys.executable)
+"""``python -m tests.warm make zoo``: PyTorch's import, most of a small run's time, is done once for all"""
+TRUEUP = [PYTHON, "-m", "trueup"]
 LIMIT_SECONDS = 600
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,7 +79,7 @@ class Program:
     checkpoint: Path | None = None
     """what it goes on from; of a ported base the folder of converted weights and recorded batches"""
 
-    def command(self, steps: int = 2, python: str = sys.executable) -> list[str]:
+    def command(self, steps: int = 2, python: str = PYTHON) -> list[str]:
         """What starts it."""
         planted = []
         if self.entry is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -141,6 +142,7 @@ class Runs:
             "noise": reference.noise if self._what.noise else NOT_RUN,
             "reference_seconds": reference.seconds,
             "capture_seconds": round(capture_seconds, 2),
+            "is_warm": sys.executable != commands.PYTHON,
         }
         return said
 

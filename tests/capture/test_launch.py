@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.capture.programs import TRAIN, environment, python, run_trueup, write
+from tests.warm import COLD
 from trueup.capture.launch import folder
 from trueup.capture.launch.command import check_command
 from trueup.capture.launch.environment import environment_from_options
@@ -33,7 +34,7 @@ def script(tmp_path: Path) -> Path:
 
 def test_a_script_is_captured_and_computes_what_it_computes_alone(script: Path, tmp_path: Path) -> None:
     alone = python(script, cwd=tmp_path)
-    captured = run_trueup("capture", "-o", "run", "--level", "mix", "--", PYTHON, "train.py", cwd=tmp_path)
+    captured = run_trueup("capture", "-o", "run", "--level", "mix", "--", COLD, "train.py", cwd=tmp_path)
     assert captured.returncode == 0, captured.stderr
     assert captured.stdout == alone.stdout != ""
     assert "captured steps 0-1 of rank 0 at level mix" in captured.stderr
@@ -42,7 +43,7 @@ def test_a_script_is_captured_and_computes_what_it_computes_alone(script: Path, 
 
 
 def test_the_program_s_own_words_are_all_it_prints_when_quiet(script: Path, tmp_path: Path) -> None:
-    captured = run_trueup("capture", "-q", "-o", "run", "--", PYTHON, "train.py", "1", cwd=tmp_path)
+    captured = run_trueup("capture", "-q", "-o", "run", "--", COLD, "train.py", "1", cwd=tmp_path)
     assert captured.stderr == ""
     assert captured.stdout.startswith("loss 0")
 
@@ -50,14 +51,14 @@ def test_the_program_s_own_words_are_all_it_prints_when_quiet(script: Path, tmp_
 def test_a_module_run_with_m(script: Path, tmp_path: Path) -> None:
     write(tmp_path / "pkg" / "__init__.py", "")
     script.rename(tmp_path / "pkg" / "train.py")
-    captured = run_trueup("capture", "-o", "run", "--", PYTHON, "-m", "pkg.train", cwd=tmp_path)
+    captured = run_trueup("capture", "-o", "run", "--", COLD, "-m", "pkg.train", cwd=tmp_path)
     assert captured.returncode == 0, captured.stderr
     assert Trace(tmp_path / "run").steps() == {0: [0], 1: [0]}
 
 
 def test_a_console_script(script: Path, tmp_path: Path) -> None:
     tool = write(
-        tmp_path / "bin" / "launch-training", f"#!{PYTHON}\nimport runpy\nrunpy.run_path('train.py')\n"
+        tmp_path / "bin" / "launch-training", f"#!{COLD}\nimport runpy\nrunpy.run_path('train.py')\n"
     )
     tool.chmod(0o755)
     env = environment(PATH=f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
@@ -68,7 +69,7 @@ def test_a_console_script(script: Path, tmp_path: Path) -> None:
 
 def test_a_child_process_of_a_launcher_without_torch(script: Path, tmp_path: Path) -> None:
     launcher = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, 'train.py']))"
-    captured = run_trueup("capture", "-o", "run", "--", PYTHON, "-c", launcher, cwd=tmp_path)
+    captured = run_trueup("capture", "-o", "run", "--", COLD, "-c", launcher, cwd=tmp_path)
     assert captured.returncode == 0, captured.stderr
     assert Trace(tmp_path / "run").steps() == {0: [0], 1: [0]}
 
@@ -103,7 +104,7 @@ if __name__ == "__main__":
         print(pool.map(work, [3]))
 """
     write(tmp_path / "train.py", body)
-    captured = run_trueup("capture", "-o", "run", "--", PYTHON, "train.py", cwd=tmp_path)
+    captured = run_trueup("capture", "-o", "run", "--", COLD, "train.py", cwd=tmp_path)
     assert captured.stdout == "[3]\n"
     assert captured.returncode == 2
     assert "nothing captured" in captured.stderr
@@ -121,7 +122,7 @@ import sys; sys.argv = ["train.py"]
 runpy.run_path("train.py")
 """
     write(tmp_path / "main.py", body)
-    captured = run_trueup("capture", "-o", "run", "--", PYTHON, "main.py", cwd=tmp_path)
+    captured = run_trueup("capture", "-o", "run", "--", COLD, "main.py", cwd=tmp_path)
     assert captured.returncode == 0, captured.stderr
     assert Trace(tmp_path / "run").steps() == {0: [0], 1: [0]}
 
@@ -133,6 +134,7 @@ def child_environment(tmp_path: Path, **base: str) -> dict[str, str]:
     return environment_from_options(CaptureOptions(output=tmp_path / "run"), base=environment(**base))
 
 
+@pytest.mark.usefixtures("cold")
 def test_start_up_imports_neither_torch_nor_trueup_and_leaves_the_path_alone(tmp_path: Path) -> None:
     body = "import sys; print(sorted({m.partition('.')[0] for m in sys.modules})); print(sys.path)"
     alone = python("-c", body, cwd=tmp_path).stdout.splitlines()
@@ -142,6 +144,7 @@ def test_start_up_imports_neither_torch_nor_trueup_and_leaves_the_path_alone(tmp
     assert not extra & {"torch", "trueup", "numpy", "json", "typing"}
 
 
+@pytest.mark.usefixtures("cold")
 def test_another_sitecustomize_runs_under_its_own_name(script: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other" / "sitecustomize.py", "import builtins; builtins.other_ran = True\n")
     body = "import sitecustomize; print(sitecustomize.__file__, other_ran)"
@@ -150,10 +153,11 @@ def test_another_sitecustomize_runs_under_its_own_name(script: Path, tmp_path: P
     env = environment(PYTHONPATH=str(other.parent))
     body = "assert other_ran\n" + TRAIN
     write(script, body)
-    captured = run_trueup("capture", "-o", "run", "--", PYTHON, "train.py", cwd=tmp_path, env=env)
+    captured = run_trueup("capture", "-o", "run", "--", COLD, "train.py", cwd=tmp_path, env=env)
     assert captured.returncode == 0, captured.stderr
 
 
+@pytest.mark.usefixtures("cold")
 def test_an_error_in_another_sitecustomize_looks_as_it_does_alone(tmp_path: Path) -> None:
     other = write(tmp_path / "other" / "sitecustomize.py", "raise ValueError('theirs')\n")
     path = {"PYTHONPATH": str(other.parent)}
@@ -163,6 +167,7 @@ def test_an_error_in_another_sitecustomize_looks_as_it_does_alone(tmp_path: Path
     assert "theirs" in started.stderr
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_failing_import_of_torch_passes_through_and_may_be_tried_again(tmp_path: Path) -> None:
     write(tmp_path / "torch" / "__init__.py", "raise ImportError('no libcudart')\n")
     body = """
@@ -177,6 +182,7 @@ for _ in range(2):
     assert result.stderr == ""
 
 
+@pytest.mark.usefixtures("cold")
 def test_an_error_of_ours_is_one_line_and_training_goes_on(script: Path, tmp_path: Path) -> None:
     env = child_environment(tmp_path) | {"TRUEUP_CAPTURE": '{"options": {"no such": 1}, "folders": []}'}
     result = python(script, "1", cwd=tmp_path, env=env)
@@ -186,6 +192,7 @@ def test_an_error_of_ours_is_one_line_and_training_goes_on(script: Path, tmp_pat
     assert "not captured: ConfigError" in result.stderr
 
 
+@pytest.mark.usefixtures("cold")
 def test_trueup_is_found_where_the_program_s_environment_lacks_it(script: Path, tmp_path: Path) -> None:
     base = {k: v for k, v in environment().items() if k != "PYTHONPATH"}
     env = environment_from_options(CaptureOptions(output=tmp_path / "run"), base=base)

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from tests.adapters.torch.reading import Captured
+from tests.warm import COLD
 from trueup.store import Trace
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -49,7 +49,7 @@ while True:
 
 
 def test_every_earlier_step_is_whole(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PROGRAM]
+    command = [COLD, "-c", PROGRAM]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         kill_many(server, tmp_path)
 

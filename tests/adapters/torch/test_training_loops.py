@@ -310,6 +310,7 @@ def test_an_exception_in_the_middle_of_a_step(where: str, tmp_path: Path) -> Non
     assert len(limits) == (1 if where == "forward" else 0)
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_program_that_dies(tmp_path: Path) -> None:
     program = f"""
 import torch, trueup

@@ -1,0 +1,43 @@
+"""A Python that has PyTorch imported already: programs that tests start run in forks of it.
+
+Importing PyTorch takes seconds, and hundreds of tests start a program that does. ``sys.executable`` of a
+test process becomes a command that looks like ``python``: it sends its words, environment and open files to
+a server that has done the imports, which forks; the fork runs the program as Python would, in a process of
+its own. PyTorch is hidden until the program imports it. What a fork cannot be (other flags, other threads,
+a hash seed) runs in a new Python; tests of Python's own start take ``COLD``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+COLD = sys.executable
+WARM = "WARM_PYTHON"
+"""the environment variable that tells the processes of one test run where it is"""
+_HERE = Path(__file__).parent
+
+
+@contextmanager
+def warm_python() -> Iterator[str]:
+    """A command that looks like ``python``, as long as it is needed."""
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
+        socket, command = f"{folder}/socket", Path(folder) / "python"
+        words = f"exec '{COLD}' -IS '{_HERE / 'client.py'}' '{COLD}' '{socket}' \"$@\""
+        command.write_text(f"#!/bin/sh\n{words}\n", encoding="utf-8")
+        command.chmod(0o755)
+        (Path(folder) / "python3").symlink_to(command)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("TRUEUP_", "PYTHON"))}
+        server = subprocess.Popen(
+            [COLD, str(_HERE / "server.py"), socket], stdin=subprocess.PIPE, env=environment
+        )
+        try:
+            yield str(command)
+        finally:
+            server.kill()
+            server.communicate()
