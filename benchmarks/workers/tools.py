@@ -43,7 +43,8 @@ class Trueup:
     def __init__(self, output: Path, options: dict[str, Any]) -> None:
         import trueup
 
-        self._tracer = trueup.Tracer(output, **{"steps": "all", **options})
+        watched = {"monitor": trueup.Monitor(**options["monitor"])} if "monitor" in options else {}
+        self._tracer = trueup.Tracer(output, **{"steps": "all", **options, **watched})
         self._tracer.start()
 
     def begin_step(self, model: Any) -> None:
