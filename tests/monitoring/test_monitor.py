@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -56,7 +57,7 @@ def test_numbers_are_those_of_the_tensors(tmp_path: Path) -> None:
         truth["gradient"] = {n: p.grad.norm().item() for n, p in net.named_parameters() if p.grad is not None}
         truth["before"] = {n: p.detach().clone() for n, p in net.named_parameters()}  # type: ignore[misc]
 
-    watched(tmp_path / "run", 3, trueup.Monitor(), net, change=note)
+    watched(tmp_path / "run", 3, trueup.Monitor(moments_every=2), net, change=note)
     run = open_run(tmp_path / "run")
     assert _last(run, "gradient", "l2_norm") == pytest.approx(truth["gradient"], rel=1e-6)
     weights = {n: p.norm().item() for n, p in net.named_parameters()}
@@ -66,6 +67,9 @@ def test_numbers_are_those_of_the_tensors(tmp_path: Path) -> None:
     ratios = {n: changes[n] / weights[n] for n in changes}
     assert _last(run, "update", "ratio") == pytest.approx(ratios, rel=1e-5)
     assert set(_last(run, "exp_avg_sq", "l2_norm")) == set(weights)
+    moments = run.series("exp_avg", "l2_norm")
+    assert moments is not None
+    assert np.isnan(moments.values).any(axis=1).tolist() == [False, True, False]
     line = run.lines[-1]
     assert line["grad_norm"] == pytest.approx(sum(g**2 for g in truth["gradient"].values()) ** 0.5, rel=1e-6)
     assert line["weight_norm"] == pytest.approx(sum(w**2 for w in weights.values()) ** 0.5, rel=1e-6)

@@ -47,7 +47,8 @@ class Wanted:
     local_gradients: bool = False
     weights: bool = True
     updates: bool = True
-    moments: bool = True
+    moments_every: int = 10
+    """at every so many measured steps, because they move slowly; 0: never"""
     modules: tuple[str, ...] = ()
     """modules whose outputs are measured: parts of names, class names, or patterns with ``*``"""
     routers: bool = True

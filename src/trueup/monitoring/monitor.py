@@ -83,7 +83,7 @@ class Monitor:
             local_gradients=run.world_size > 1 if local is None else local,
             weights=settings.weights,
             updates=settings.updates,
-            moments=settings.moments,
+            moments_every=settings.moments_every,
             modules=settings.modules,
             routers=settings.routers,
         )

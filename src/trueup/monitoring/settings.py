@@ -60,7 +60,8 @@ class MonitorSettings:
     """each weight's gradient before reduction too; None: where several processes train"""
     weights: bool = True
     updates: bool = True
-    moments: bool = True
+    moments_every: int = 10
+    """Adam's moments at every so many measured steps, because they move slowly; 0: never"""
     modules: tuple[str, ...] = ()
     """modules whose outputs are measured: parts of names, class names, or patterns with ``*``"""
     routers: bool = True
@@ -77,6 +78,7 @@ class MonitorSettings:
 
     def __post_init__(self) -> None:
         _check_number(self.every, "every", 1)
+        _check_number(self.moments_every, "moments_every", 0)
         _check_number(self.capture_steps, "capture_steps", 0)
         _check_number(self.max_captures, "max_captures", 0)
         unknown = set(self.rules.disabled) - set(RULES)

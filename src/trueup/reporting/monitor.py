@@ -168,8 +168,8 @@ def _weights(run: MonitoredRun, view: View, width: int) -> Table | None:
         "update/weight": _last(run.series(measures.UPDATE, RATIO, last=1)),
         "unchanged": _last(run.series(measures.UPDATE, ZERO_SHARE, last=1)),
         "|weight|": _last(weight),
-        "|m|": _last(run.series(measures.MOMENTS[0], L2_NORM, last=1)),
-        "|v|": _last(run.series(measures.MOMENTS[1], L2_NORM, last=1)),
+        "|m|": _last(run.series(measures.MOMENTS[0], L2_NORM, last=_TREND)),
+        "|v|": _last(run.series(measures.MOMENTS[1], L2_NORM, last=_TREND)),
     }
     return _table("weight", shown, gradient, columns, view, width)
 
@@ -246,9 +246,13 @@ def _cell(word: str, value: float | None) -> Text:
 
 
 def _last(series: Series | None) -> dict[str, float]:
-    if series is None or not len(series.steps):
+    """The last row in which anything was measured."""
+    if series is None:
         return {}
-    return dict(zip(series.names, series.values[-1].astype(float).tolist(), strict=True))
+    measured = np.flatnonzero(~np.isnan(series.values).all(axis=1))
+    if not len(measured):
+        return {}
+    return dict(zip(series.names, series.values[measured[-1]].astype(float).tolist(), strict=True))
 
 
 def _alarms(alarms: list[dict[str, Any]]) -> Table:

@@ -1,8 +1,8 @@
 """Series of one rank: a row of numbers a step, appended while the run goes on and readable at any time.
 
 A folder of segments, each a ``series_NNN.json`` that names the columns and a ``series_NNN.rows`` of
-fixed-size rows: the step as int64, then float32 values, little-endian. A new segment begins when a column is new. NaN is
-a number that was not measured in that step.
+fixed-size rows: the step as int64, then float32 values, little-endian. A new segment begins when a column is
+new. NaN is a number that was not measured in that step.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ class Measures:
         self.watched: dict[int, tuple[weakref.ref[nn.Module], str, bool]] = {}
         """module -> itself, its name, and whether it is a router"""
         self._training = False
+        self._num_taken = 0
         self._trees: dict[int, object] = {}
         self._tables: dict[str, Table] = {}
         self._waiting: list[tuple[str, list[str], list[int], Tensor]] = []
@@ -150,7 +151,8 @@ class Measures:
             self._updates(parameters)
         if wanted.weights:
             self._all(measures.WEIGHT, ((fqn, p) for p, fqn in parameters))
-        for key in measures.MOMENTS if wanted.moments else ():
+        due = wanted.moments_every > 0 and self._num_taken % wanted.moments_every == 0
+        for key in measures.MOMENTS if due else ():
             states = ((fqn, optimizer.state.get(p, {}).get(key)) for p, fqn in parameters)
             self._all(key, ((fqn, state) for fqn, state in states if isinstance(state, Tensor)))
 
@@ -172,6 +174,7 @@ class Measures:
         """What was measured since the last time."""
         self._to_host()
         taken = {kind: rows for kind, table in self._tables.items() if (rows := table.take()) is not None}
+        self._num_taken += bool(taken)
         return Measured(tables=taken, replicas=self.engine.replicas)
 
     def _table(self, kind: str) -> Table:
