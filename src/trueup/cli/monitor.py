@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from trueup.cli.printing import note_line
 from trueup.errors import ConfigError
+
+
+def _without_nan(value: Any) -> Any:
+    """Numbers that JSON does not know, as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _without_nan(one) for key, one in value.items()}
+    return [_without_nan(one) for one in value] if isinstance(value, list) else value
 
 
 def command(
@@ -54,7 +64,7 @@ def command(
         return
     if as_json:
         state = state_of(watched)
-        print(json.dumps(state, ensure_ascii=False, indent=2))
+        print(json.dumps(_without_nan(state), ensure_ascii=False, allow_nan=False, indent=2))
         raise typer.Exit(1 if state["alarms"] else 0)
     from rich.console import Console
 

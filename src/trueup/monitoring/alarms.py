@@ -18,6 +18,8 @@ class Subject:
     """``loss``, ``grad_norm``, or ``gradient of layers.0.attn.qkv.weight``"""
     value: float | None
     threshold: float | None
+    unit: str = ""
+    """what ``value`` counts"""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

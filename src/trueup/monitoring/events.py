@@ -29,8 +29,9 @@ def alarm_from_subjects(
 ) -> Alarm:
     """The alarm of one rule at one step."""
     first = subjects[0]
-    value = "" if first.value is None else f" {first.value:.6g}"
-    bound = "" if first.threshold is None else f" for {first.threshold:.6g}"
+    unit = f" {first.unit}" if first.unit else ""
+    value = "" if first.value is None else f" {first.value:.6g}{unit}"
+    bound = "" if first.threshold is None else f", bound {first.threshold:.6g}"
     more = f", and {len(subjects) - 1} more" if len(subjects) > 1 else ""
     return Alarm(
         rule=rule,

@@ -52,9 +52,13 @@ class MonitoredRun:
         self.lines += new
         return bool(new)
 
-    def numbers(self, name: str) -> NDArray[np.float64]:
-        """One scalar over the steps, NaN where it was not noted; of a learning rate the largest."""
-        return np.asarray([_number(line.get(name)) for line in self.lines], np.float64)
+    def numbers(self, name: str, *, noted: bool = False) -> NDArray[np.float64]:
+        """One scalar over the steps; of a learning rate the largest.
+
+        NaN where it was not noted; with ``noted`` only the steps where it was.
+        """
+        values = (line.get(name) for line in self.lines)
+        return np.asarray([_number(v) for v in values if not noted or v is not None], np.float64)
 
     def series(self, kind: str, column: str, *, last: int | None = None) -> Series | None:
         """One column of one kind; None where it was not measured."""

@@ -54,7 +54,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     measures.UNITS: (DEAD_SHARE,),
     measures.ROUTER: (IMBALANCE, STARVED_SHARE),
 }
-"""kind -> columns that are kept of it; ``update`` gets ``ratio`` besides"""
+"""kind -> columns that are kept of it; ``update`` gets ``ratio`` besides. Norms and largest magnitudes are
+NaN or infinite where some value is; so are those of updates, whose values are not counted, where none is
+finite"""
 _SCALED = (measures.GRADIENT, measures.LOCAL_GRADIENT)
 """in units of the loss scale"""
 
@@ -114,6 +116,11 @@ def reading_of(line: Mapping[str, Any], measured: Measured, *, whole: bool) -> R
 
 def _block(rows: Rows, columns: tuple[str, ...], scale: float) -> Block:
     made = {column: _COLUMNS[column](rows.rows) for column in columns}
+    if NUM_NAN in made:
+        for column in (L2_NORM, LARGEST):
+            if column in made:
+                infinite = np.where(made[NUM_INF] > 0, np.inf, made[column])
+                made[column] = np.where(made[NUM_NAN] > 0, np.nan, infinite)
     if scale != 1.0:
         for column in (L2_NORM, LARGEST):
             if column in made:
@@ -144,12 +151,7 @@ def _totals(blocks: dict[str, Block]) -> dict[str, float]:
 
 def _norm(block: Block) -> float:
     """Over all of a kind; infinite or NaN where some value is."""
-    columns = block.columns
-    if NUM_NAN in columns and columns[NUM_NAN].any():
-        return math.nan
-    if NUM_INF in columns and columns[NUM_INF].any():
-        return math.inf
-    return float(np.sqrt(np.nansum(np.square(columns[L2_NORM]))))
+    return float(np.sqrt(np.square(block.columns[L2_NORM]).sum()))
 
 
 def _listed(value: Any) -> list[Any]:

@@ -46,6 +46,8 @@ class _Latched:
 
     name = ""
     advice = ""
+    whole = False
+    """one alarm until all is well again, whatever is found meanwhile"""
 
     def __init__(
         self, settings: RuleSettings, *, raise_after: int = 1, clear_after: int | None = None
@@ -57,6 +59,8 @@ class _Latched:
         found = self.found(reading)
         if found is None:
             return []
+        if self.whole:
+            return found if self._latch.update([self.name] if found else []) else []
         subjects = {subject.name: subject for subject in found}
         return [subjects[name] for name in self._latch.update(subjects)]
 
@@ -69,17 +73,19 @@ class NaN(_Latched):
     """A NaN in the loss, a gradient, a weight or an activation."""
 
     name = "nan"
+    whole = True
     advice = "find the call that made it: trueup capture --task overflow_check"
 
     def found(self, reading: Reading) -> list[Subject]:
         """Gradients of an update a loss scaler left out are left alone."""
-        return list(_not_finite(reading, math.isnan, NUM_NAN))
+        return list(_not_finite(reading, math.isnan, NUM_NAN, "NaN"))
 
 
 class Overflow(_Latched):
     """An infinity, or a loss scaler that finds no scale."""
 
     name = "overflow"
+    whole = True
     advice = "find the call that made it: trueup capture --task overflow_check"
 
     def __init__(self, settings: RuleSettings) -> None:
@@ -89,14 +95,16 @@ class Overflow(_Latched):
     def found(self, reading: Reading) -> list[Subject]:
         """Infinities at once; updates left out only in a row."""
         self._skipped = self._skipped + 1 if reading.skipped else 0
-        found = list(_not_finite(reading, math.isinf, NUM_INF))
+        found = list(_not_finite(reading, math.isinf, NUM_INF, "infinite"))
         most = self.settings.skipped_steps
         if most and self._skipped >= most:
-            found.append(Subject(name="updates left out in a row", value=self._skipped, threshold=most))
+            found.append(Subject(name="updates left out in a row:", value=self._skipped, threshold=most))
         return found
 
 
-def _not_finite(reading: Reading, wrong: Callable[[float], bool], column: str) -> Iterator[Subject]:
+def _not_finite(
+    reading: Reading, wrong: Callable[[float], bool], column: str, unit: str
+) -> Iterator[Subject]:
     for name in _CURVES:
         value = reading.numbers.get(name)
         if value is not None and wrong(value) and not (reading.skipped and name == "grad_norm"):
@@ -109,7 +117,7 @@ def _not_finite(reading: Reading, wrong: Callable[[float], bool], column: str) -
             names, counts = counted
             for place in np.flatnonzero(counts):
                 name = f"{_said(kind)} {names[place]}"
-                yield Subject(name=name, value=float(counts[place]), threshold=0.0)
+                yield Subject(name=name, value=float(counts[place]), threshold=None, unit=unit)
 
 
 class Spike(_Latched):
@@ -135,7 +143,8 @@ class Spike(_Latched):
             if known is not None and not reading.skipped:
                 before = self._largest[kind].before(*known)
                 if multiple:
-                    found += _beyond(kind, known, before * multiple, known[1] > before * multiple)
+                    wrong = (known[1] > before * multiple) & np.isfinite(known[1])
+                    found += _beyond(kind, known, before * multiple, wrong)
         return found
 
     def _of_curves(self, reading: Reading) -> Iterator[Subject]:
@@ -193,7 +202,8 @@ class Exploding(_Latched):
             return None
         bound = self._baselines.of(*known) * self.settings.exploding_multiple
         with np.errstate(invalid="ignore"):
-            return _beyond(measures.GRADIENT, known, bound, known[1] > bound)
+            wrong = (known[1] > bound) & np.isfinite(known[1])
+            return _beyond(measures.GRADIENT, known, bound, wrong)
 
 
 class Frozen(_Latched):

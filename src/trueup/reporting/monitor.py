@@ -127,9 +127,9 @@ def _numbers(run: MonitoredRun, width: int) -> Table:
     grid.add_column(no_wrap=True)
     grid.add_column(style="dim", no_wrap=True, overflow="ellipsis")
     for name, said in _NUMBERS.items():
-        values = run.numbers(name)
+        values = run.numbers(name, noted=True)
         known = values[np.isfinite(values)]
-        if not len(values) or (not len(known) and not np.isinf(values).any()):
+        if not len(values):
             continue
         now = Text(number(values[-1], digits=4), style="" if np.isfinite(values[-1]) else "bold red")
         span = f"{number(known.min())} to {number(known.max())}" if len(known) else ""
@@ -168,8 +168,8 @@ def _weights(run: MonitoredRun, view: View, width: int) -> Table | None:
         "update/weight": _last(run.series(measures.UPDATE, RATIO, last=1)),
         "unchanged": _last(run.series(measures.UPDATE, ZERO_SHARE, last=1)),
         "|weight|": _last(weight),
-        "|m|": _last(run.series(measures.MOMENTS[0], L2_NORM, last=_TREND)),
-        "|v|": _last(run.series(measures.MOMENTS[1], L2_NORM, last=_TREND)),
+        "|m|": _last(run.series(measures.MOMENTS[0], L2_NORM, last=_TREND), seldom=True),
+        "|v|": _last(run.series(measures.MOMENTS[1], L2_NORM, last=_TREND), seldom=True),
     }
     return _table("weight", shown, gradient, columns, view, width)
 
@@ -245,14 +245,15 @@ def _cell(word: str, value: float | None) -> Text:
     return Text(number(value), style="" if np.isfinite(value) else "bold red")
 
 
-def _last(series: Series | None) -> dict[str, float]:
-    """The last row in which anything was measured."""
-    if series is None:
+def _last(series: Series | None, *, seldom: bool = False) -> dict[str, float]:
+    """The last row; of what is not measured at every row, the last that has a number."""
+    if series is None or not len(series.steps):
         return {}
-    measured = np.flatnonzero(~np.isnan(series.values).all(axis=1))
-    if not len(measured):
-        return {}
-    return dict(zip(series.names, series.values[measured[-1]].astype(float).tolist(), strict=True))
+    at = -1
+    if seldom:
+        measured = np.flatnonzero(~np.isnan(series.values).all(axis=1))
+        at = int(measured[-1]) if len(measured) else -1
+    return dict(zip(series.names, series.values[at].astype(float).tolist(), strict=True))
 
 
 def _alarms(alarms: list[dict[str, Any]]) -> Table:
@@ -260,6 +261,7 @@ def _alarms(alarms: list[dict[str, Any]]) -> Table:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for alarm in alarms[-_ALARMS:]:
+        rerun = f"\nagain: {plain(alarm['rerun'])}" if alarm is alarms[0] and alarm.get("rerun") else ""
         ranks = f", rank {', '.join(map(str, alarm['ranks']))}" if alarm["ranks"] != [0] else ""
         captured = alarm.get("captured_step")
         then = "" if captured is None else f"; step {captured} captured"
@@ -268,7 +270,7 @@ def _alarms(alarms: list[dict[str, Any]]) -> Table:
             Text.assemble(
                 (plain(alarm["sentence"]), "bold"),
                 (f"{ranks}{then}\n", "dim"),
-                (plain(alarm["advice"]), "dim"),
+                (plain(alarm["advice"]) + rerun, "dim"),
             ),
         )
     earlier = len(alarms) - _ALARMS
