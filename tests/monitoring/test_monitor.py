@@ -129,7 +129,7 @@ def test_a_nan_gives_one_alarm_with_its_file_and_the_next_step_in_full(
     watched(tmp_path / "run", 7, monitor, change=poison)
     alarms = [alarm for alarm in read_alarms(tmp_path / "run") if alarm["rule"] == "nan"]
     assert [alarm["step"] for alarm in alarms] == [3]
-    assert alarms[0]["sentence"] == "nan: weight 0.up.weight 1 NaN, and 2 more"
+    assert alarms[0]["sentence"] == "nan: weight 0.up.weight 1 NaN"
     assert alarms[0]["subjects"][0]["name"] == "weight 0.up.weight"
     assert alarms[0]["captured_step"] == 4
     assert [entry["step"] for entry in alarms[0]["before"]] == [0, 1, 2, 3]

@@ -43,6 +43,8 @@ _NUMBERS = {
     "weight_norm": "weight norm",
     "step_seconds": "seconds a step",
 }
+_CELL, _DRAWN = 8, 12
+"""characters of a number, and of a weight's trend"""
 _RAISED = 1
 _QUIET = 0
 
@@ -216,7 +218,8 @@ def _table(
     names = [name for name in shown.names if view.names in name]
     names.sort(key=lambda name: -np.nan_to_num(first.get(name, np.nan), nan=np.inf))
     grid = Table.grid(padding=(0, 2, 0, 0))
-    room = max(18, width - 3 - 12 * len(columns) - 14)
+    taken = sum(max(len(word), _CELL) + 2 for word in columns)
+    room = max(18, width - 3 - 2 - _DRAWN - taken)
     grid.add_column(no_wrap=True, min_width=min(room, 24))
     for _ in columns:
         grid.add_column(justify="right", no_wrap=True)
@@ -228,7 +231,9 @@ def _table(
     for name in names[: view.rows]:
         cells = [_cell(word, values.get(name)) for word, values in columns.items()]
         drawn = (
-            bars(trend.values[:, place[name]].astype(np.float64), 12) if trend and name in place else Text("")
+            bars(trend.values[:, place[name]].astype(np.float64), _DRAWN)
+            if trend and name in place
+            else Text("")
         )
         grid.add_row(Text("   " + elide(plain(name), room)), *cells, drawn)
     more = len(names) - view.rows
