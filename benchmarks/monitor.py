@@ -17,8 +17,8 @@ from step_time import LARGE, SMALL, Case, bytes_said, pairs, said
 METHOD = (
     "4-layer GPT, vocabulary 1000, batch 4, AdamW, one thread; every step watched, all rules on. Ratio of "
     "seconds with the monitor on to off, wall and CPU; warm-up steps and imports are not counted. On and off "
-    "alternate, each run in its own process; the median over the repeats is given. msprobe: its TrainerMon "
-    "with weight-gradient, parameter and optimizer-moment monitors, norm, at every step."
+    "alternate, each run in its own process; the median over the repeats is given. msprobe: its TrainerMon, "
+    "gradients and weights, minimum, maximum, mean and norm, at every step."
 )
 _NO_STEP: list[list[int]] = []
 """none is captured in full"""

@@ -242,6 +242,13 @@ def test_a_wrong_setting_is_named(settings: dict[str, object], word: str) -> Non
         trueup.Monitor(**settings)
 
 
+def test_a_monitor_that_comes_too_late_is_told(tmp_path: Path) -> None:
+    with trueup.Tracer(tmp_path / "a"):
+        late = trueup.Tracer(tmp_path / "a", monitor=trueup.Monitor())
+        with pytest.warns(UserWarning, match="not used"):
+            late.start()
+
+
 def test_a_monitor_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"trueup\.Monitor"):
         trueup.Tracer(tmp_path / "run", monitor=True)  # type: ignore[arg-type]

@@ -78,6 +78,11 @@ class Watch:
         self._session = session
         self._observer = observer
 
+    @property
+    def observer(self) -> Observer | None:
+        """Who watches."""
+        return self._observer
+
     def begin(self, world_size: int) -> None:
         """The run is open: its rank is known."""
         observer, session = self._observer, self._session

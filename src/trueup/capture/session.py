@@ -438,6 +438,7 @@ class Session:
             print(f"trueup: {why}. Capture stands aside, training goes on.", file=sys.stderr)
         self._aside = why
         self.active = False
+        self.adapter.watch(None)
         if self._writer is not None:
             self._writer.abandon_step()
 

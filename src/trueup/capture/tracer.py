@@ -69,6 +69,8 @@ class Tracer:
         elif self._session is None:
             framework = self._framework or framework_in_use(model)
             self._session = session.begin(self.options, framework=framework, observer=self._monitor)
+        if self._monitor is not None and self._session.watch.observer is not self._monitor:
+            warnings.warn("a capture is under way already: the monitor given here is not used", stacklevel=2)
         self._session.start(model)
 
     def stop(self) -> None:

@@ -68,6 +68,7 @@ class Monitor:
     def begin(self, run: WatchedRun) -> Wanted:
         """The run is open: make ready to write."""
         settings = self.settings
+        self.close()
         self._run = run
         self._rules = rules_from_settings(settings.rules)
         self._captured, self._last_time = [], None
