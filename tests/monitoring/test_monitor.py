@@ -144,6 +144,7 @@ def test_a_nan_gives_one_alarm_with_its_file_and_the_next_step_in_full(
 def test_a_spike_a_frozen_weight_and_a_zero_gradient(tmp_path: Path) -> None:
     net = model()
     net[1].unused = nn.Parameter(torch.ones(3))
+    net[1].down.bias.requires_grad_(False)  # type: ignore[union-attr]
     net[1].up.weight.register_hook(torch.zeros_like)  # type: ignore[union-attr]
     watched(
         tmp_path / "run",

@@ -228,7 +228,8 @@ class Frozen(_Latched):
             found += _beyond(measures.UPDATE, zeros, np.ones(len(zeros[0])), zeros[1] >= 1.0)
         gradients = reading.column(measures.GRADIENT, L2_NORM)
         if weights is not None and gradients is not None:
-            missing = [name for name in weights[0] if name not in set(gradients[0])]
+            known = {*gradients[0], *(zeros[0] if zeros is not None else ())}  # sparse ones are not measured
+            missing = [name for name in weights[0] if name not in known]
             found += [Subject(name=f"no gradient of {name}", value=None, threshold=None) for name in missing]
         return found
 

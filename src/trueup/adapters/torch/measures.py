@@ -146,7 +146,7 @@ class Measures:
         """An optimizer has stepped."""
         if not self.on:
             return
-        wanted, parameters = self.wanted, list(updated)
+        wanted, parameters = self.wanted, [(p, fqn) for p, fqn in updated if p.requires_grad]
         if wanted.updates:
             self._updates(parameters)
         if wanted.weights:
