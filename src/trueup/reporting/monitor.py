@@ -43,8 +43,8 @@ _NUMBERS = {
     "weight_norm": "weight norm",
     "step_seconds": "seconds a step",
 }
-_CELL, _DRAWN = 8, 12
-"""characters of a number, and of a weight's trend"""
+_CELL, _DRAWN, _NAME = 8, 12, 24
+"""characters of a number, of a weight's trend, and at least of its name"""
 _RAISED = 1
 _QUIET = 0
 
@@ -166,10 +166,10 @@ def _weights(run: MonitoredRun, view: View, width: int) -> Table | None:
         return None
     columns = {
         "|gradient|": _last(gradient),
-        "largest": _last(run.series(measures.GRADIENT, LARGEST, last=1)),
         "update/weight": _last(run.series(measures.UPDATE, RATIO, last=1)),
-        "unchanged": _last(run.series(measures.UPDATE, ZERO_SHARE, last=1)),
         "|weight|": _last(weight),
+        "largest": _last(run.series(measures.GRADIENT, LARGEST, last=1)),
+        "unchanged": _last(run.series(measures.UPDATE, ZERO_SHARE, last=1)),
         "|m|": _last(run.series(measures.MOMENTS[0], L2_NORM, last=_TREND), seldom=True),
         "|v|": _last(run.series(measures.MOMENTS[1], L2_NORM, last=_TREND), seldom=True),
     }
@@ -212,14 +212,17 @@ def _table(
     view: View,
     width: int,
 ) -> Table:
-    """Largest of the first column first; columns nobody measured are left out."""
+    """Largest of the first column first; columns nobody measured are left out, and the last that have no
+    room."""
     columns = {name: values for name, values in columns.items() if values}
     first = next(iter(columns.values()), {})
     names = [name for name in shown.names if view.names in name]
     names.sort(key=lambda name: -np.nan_to_num(first.get(name, np.nan), nan=np.inf))
     grid = Table.grid(padding=(0, 2, 0, 0))
-    taken = sum(max(len(word), _CELL) + 2 for word in columns)
-    room = max(18, width - 3 - 2 - _DRAWN - taken)
+    room = width - 3 - 2 - _DRAWN - sum(map(_taken, columns))
+    while room < _NAME and len(columns) > 1:
+        room += _taken(columns.popitem()[0])
+    room = max(_NAME, room)
     grid.add_column(no_wrap=True, min_width=min(room, 24))
     for _ in columns:
         grid.add_column(justify="right", no_wrap=True)
@@ -240,6 +243,10 @@ def _table(
     if more > 0:
         grid.add_row(Text(f"   and {count(more)} more", style="dim"))
     return grid
+
+
+def _taken(word: str) -> int:
+    return max(len(word), _CELL) + 2
 
 
 def _cell(word: str, value: float | None) -> Text:
