@@ -43,7 +43,7 @@ _NUMBERS = {
     "weight_norm": "weight norm",
     "step_seconds": "seconds a step",
 }
-_CELL, _DRAWN, _NAME = 8, 12, 24
+_CELL, _DRAWN, _NAME = 8, 12, 20
 """characters of a number, of a weight's trend, and at least of its name"""
 _RAISED = 1
 _QUIET = 0
@@ -183,9 +183,9 @@ def _outputs(run: MonitoredRun, view: View, width: int) -> Table | None:
     columns = {
         "|output|": _last(norm),
         "largest": _last(run.series(measures.ACTIVATION, LARGEST, last=1)),
-        "mean": _last(run.series(measures.ACTIVATION, MEAN, last=1)),
-        "zeros": _last(run.series(measures.ACTIVATION, ZERO_SHARE, last=1)),
         "dead units": _last(run.series(measures.UNITS, DEAD_SHARE, last=1)),
+        "zeros": _last(run.series(measures.ACTIVATION, ZERO_SHARE, last=1)),
+        "mean": _last(run.series(measures.ACTIVATION, MEAN, last=1)),
     }
     return _table("output of", norm, norm, columns, view, width)
 
