@@ -17,6 +17,7 @@ from results import FOLDER, QUICK_FOLDER, parser
 
 NAMES = [
     "step_time",
+    "monitor",
     "mindspore_step_time",
     "tiny_calls",
     "compare_traces",

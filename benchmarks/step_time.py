@@ -128,9 +128,11 @@ def pairs(
     }
 
 
-def said(measured: dict[str, Any] | None) -> str:
+def said(measured: dict[str, Any] | None, *, digits: int = 2) -> str:
     """``wall / cpu`` of a measurement."""
-    return "" if measured is None else f"{measured['ratio']['wall']:.2f} / {measured['ratio']['cpu']:.2f}"
+    if measured is None:
+        return ""
+    return " / ".join(f"{measured['ratio'][clock]:.{digits}f}" for clock in ("wall", "cpu"))
 
 
 def bytes_said(number: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,9 @@ from typing import Any, Protocol
 
 class Tool(Protocol):
     """Captures the steps of a training loop."""
+
+    def attach(self, model: Any, optimizer: Any) -> None:
+        """Both are made; the first step comes."""
 
     def begin_step(self, model: Any) -> None:
         """A step begins."""
@@ -26,6 +30,9 @@ class Tool(Protocol):
 
 class Nothing:
     """Capture off."""
+
+    def attach(self, model: Any, optimizer: Any) -> None:
+        """Nothing."""
 
     def begin_step(self, model: Any) -> None:
         """Nothing."""
@@ -43,8 +50,12 @@ class Trueup:
     def __init__(self, output: Path, options: dict[str, Any]) -> None:
         import trueup
 
-        self._tracer = trueup.Tracer(output, **{"steps": "all", **options})
+        watched = {"monitor": trueup.Monitor(**options["monitor"])} if "monitor" in options else {}
+        self._tracer = trueup.Tracer(output, **{"steps": "all", **options, **watched})
         self._tracer.start()
+
+    def attach(self, model: Any, optimizer: Any) -> None:
+        """Nothing to say."""
 
     def begin_step(self, model: Any) -> None:
         """Nothing to say."""
@@ -86,6 +97,9 @@ class Msprobe:
         path.write_text(json.dumps(config))
         self._debugger = PrecisionDebugger(config_path=str(path))
 
+    def attach(self, model: Any, optimizer: Any) -> None:
+        """It is given the model at every step."""
+
     def begin_step(self, model: Any) -> None:
         """Capture on."""
         self._debugger.start(model=model)
@@ -99,11 +113,39 @@ class Msprobe:
         """Nothing is left to write."""
 
 
+class MsprobeMonitor:
+    """msprobe's ``TrainerMon``: gradients and weights of every step, by the hooks of the optimizer."""
+
+    def __init__(self, output: Path, options: dict[str, Any]) -> None:
+        os.environ["MONITOR_OUTPUT_DIR"] = str(output)
+        from msprobe.pytorch import TrainerMon
+
+        kinds = {"wg_distribution": True, "param_distribution": True}
+        config = {"targets": {}, "format": "csv", "ops": ["min", "max", "mean", "norm"], **kinds, **options}
+        output.mkdir(parents=True, exist_ok=True)
+        path = output.parent / f"{output.name}.config.json"
+        path.write_text(json.dumps(config))
+        self._monitor = TrainerMon(config_file_path=str(path), params_have_main_grad=False)
+
+    def attach(self, model: Any, optimizer: Any) -> None:
+        """Put its hooks in place."""
+        self._monitor.set_monitor(model, grad_acc_steps=1, optimizer=optimizer)
+
+    def begin_step(self, model: Any) -> None:
+        """Nothing to say."""
+
+    def end_step(self) -> None:
+        """Nothing to say."""
+
+    def close(self) -> None:
+        """Nothing is left to write."""
+
+
 def tool_from(spec: dict[str, Any]) -> Tool:
     """The tool a specification names, set up to write to its ``output``."""
     if spec["tool"] is None:
         return Nothing()
-    kind = {"trueup": Trueup, "msprobe": Msprobe}[spec["tool"]]
+    kind = {"trueup": Trueup, "msprobe": Msprobe, "msprobe_monitor": MsprobeMonitor}[spec["tool"]]
     return kind(Path(spec["output"]), spec["options"])
 
 

@@ -31,6 +31,7 @@ def run(spec: dict[str, Any]) -> dict[str, float]:
                 parameter.mul_(1 + spec["perturb"] * torch.randn_like(parameter))
     tool, clock = tool_from(spec), Stopwatch()
     steps = Steps(Path(spec["output"]), keep=spec.get("keep", False))
+    tool.attach(training.model, training.optimizer)
     total = spec["warmup"] + spec["steps"]
     for step in range(total):
         if step == spec["warmup"]:

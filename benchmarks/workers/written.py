@@ -12,6 +12,10 @@ def bytes_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+def _lines(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl"))
+
+
 class Steps:
     """The step folders a tool writes: how large they are, and the old ones out of the way."""
 
@@ -31,7 +35,6 @@ class Steps:
     @property
     def bytes_a_step(self) -> float:
         """Mean over the steps, with the growing files beside them."""
-        if not self._seen:
-            return 0.0
-        beside = bytes_of(self._root / "scalars")
-        return (sum(self._seen.values()) + beside) / len(self._seen)
+        growing = bytes_of(self._root / "scalars") + bytes_of(self._root / "monitor")
+        num = len(self._seen) or _lines(self._root / "scalars")
+        return (sum(self._seen.values()) + growing) / num if num else 0.0

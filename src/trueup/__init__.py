@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from trueup.capture.tracer import Tracer
     from trueup.curves.comparison import compare_curves
     from trueup.curves.reading import read_curve
+    from trueup.monitoring.monitor import Monitor
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Monitor": "trueup.monitoring.monitor",
     "Tracer": "trueup.capture.tracer",
     "PrecisionDebugger": "trueup.capture.debugger",
     "ReplayDataset": "trueup.batches.replay",
@@ -28,6 +30,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Monitor",
     "PrecisionDebugger",
     "ReplayDataset",
     "Tracer",

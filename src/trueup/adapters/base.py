@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from trueup.adapters.measures import Measured, Wanted
+
 
 class Recorder(Protocol):
     """Columns of the step under way. Rows are plain tuples in the column order of ``store.schema``."""
@@ -99,6 +101,15 @@ class Adapter(Protocol):
 
     def save(self, name: str, value: Any) -> None:
         """Record a tensor the program hands over by name."""
+
+    def watch(self, wanted: Wanted | None) -> None:
+        """From now on measure this in the steps that are watched; None: nothing."""
+
+    def measure(self, on: bool) -> None:
+        """Whether the step that begins is measured."""
+
+    def measured(self) -> Measured:
+        """What was measured in the step under way; asked once when it ends."""
 
     def to_host(self) -> None:
         """Bring everything still on the device into the recorder's rows; called once when a step ends."""

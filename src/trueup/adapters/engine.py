@@ -107,6 +107,12 @@ class BaseEngine(NamedModules):
         self.unfinished: dict[int, Any] = {}
         self.forcing: Any = None
         """in a replay, what puts the reference's values in place of the program's (``forcing.Forcing``)"""
+        self.measures: Any = None
+        """where the run is watched, what measures it (the framework's ``measures.Measures``)"""
+        self.watched: dict[int, Any] = {}
+        """modules whose outputs are measured, by identity"""
+        self.replicas: tuple[int, ...] = ()
+        """ranks that hold the same weights, where that is known"""
 
     def adopt(self, sink: Sink) -> None:
         """Take the choices of the session (again, after a hot switch)."""

@@ -127,6 +127,11 @@ class NamedModules:
         self._name_tree(module, name)
         return name
 
+    def tree_of(self, root: Any) -> object:
+        """What a root was made of when it was last named: the same object while nothing below has changed."""
+        known = self._trees.get(id(root))
+        return None if known is None else known[0]
+
     def parameters_of(self, root: Any) -> list[tuple[Any, str]]:
         """Parameters of a root with their names, tied ones once."""
         if id(root) not in self._trees:  # a part of a known root, called by itself

@@ -117,6 +117,8 @@ class CaptureOptions:
     """the batch of this number, counted from 0 as the program's DataLoader gives them, is given every time"""
     skip_batch: int | None = None
     """the batch of this number is left out, the next one given in its place"""
+    observer: dict[str, Any] | None = None
+    """who watches the run while it trains: ``made_by`` and ``settings`` (capture/observer.py)"""
     overwrite: bool = False
     append: bool = False
     """go on in a folder that already holds this run (a second PrecisionDebugger)"""

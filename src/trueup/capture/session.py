@@ -18,6 +18,7 @@ from trueup import adapters
 from trueup.adapters.base import Adapter
 from trueup.capture.clock import StepClock
 from trueup.capture.facts import manifest_of, same_launch, scalar_line
+from trueup.capture.observer import Observer, Watch
 from trueup.capture.options import CaptureOptions, Task
 from trueup.capture.overflow import overflow_sentence
 from trueup.capture.recorder import Recorder
@@ -40,18 +41,18 @@ def current() -> Session | None:
     return _current
 
 
-def begin(options: CaptureOptions, *, framework: str) -> Session:
+def begin(options: CaptureOptions, *, framework: str, observer: Observer | None = None) -> Session:
     """Start the session of this process and put the framework's hooks in place.
 
     Tensors are captured from the first training forward on. A second call returns the session already under
     way, switched to the new options. A program that has imported two frameworks has a session for each until
-    one of them trains: that one is the run.
+    one of them trains: that one is the run. ``observer`` watches a session that is new.
     """
     global _current
     if _current is not None and (_current.framework == framework or _current.has_begun):
         _current.reconfigure(options)
         return _current
-    session = Session(options, framework=framework)
+    session = Session(options, framework=framework, observer=observer)
     if not _fork_noted:
         os.register_at_fork(after_in_child=_after_fork)
         _fork_noted.append(True)
@@ -74,7 +75,7 @@ def _after_fork() -> None:
 class Session:
     """Capture of one process; see the module's docstring."""
 
-    def __init__(self, options: CaptureOptions, *, framework: str) -> None:
+    def __init__(self, options: CaptureOptions, *, framework: str, observer: Observer | None = None) -> None:
         self.options = options
         self.active = False
         self.microbatch = 0
@@ -96,6 +97,7 @@ class Session:
         self._child = False
         self._hidden = False
         self.rank = 0
+        self.watch = Watch(self, observer)
         self.recorder = Recorder(RunWriter(options.output, rank=0), self.clock.step)
         self.scope = Scope.from_options(options)
         self.adapter: Adapter = adapters.load(framework).Adapter(self)
@@ -105,7 +107,7 @@ class Session:
 
     def start(self, model: object | None = None) -> None:
         """Capture on; with ``model`` (or a list of them) only inside it."""
-        with self._guard("start"):
+        with self.guard("start"):
             models = list(model) if isinstance(model, (list, tuple)) else [model] if model is not None else []
             self.adapter.set_models(models)
             self._started = self._explicit = True
@@ -119,7 +121,7 @@ class Session:
 
     def step(self) -> None:
         """The step is over, because the program says so."""
-        with self._guard("step"):
+        with self.guard("step"):
             self.clock.manual = True
             self._end_step()
             self.active = False
@@ -132,7 +134,7 @@ class Session:
 
     def save(self, name: str, value: object) -> None:
         """Record a number or a tensor under ``name``."""
-        with self._guard("save"):
+        with self.guard("save"):
             if isinstance(value, (bool, int, float, str)):
                 self._scalars.setdefault("saved", {})[name] = value
             elif self.active:
@@ -157,7 +159,7 @@ class Session:
             _current = None
         if os.getpid() != self._pid:
             return
-        with self._guard("close"):
+        with self.guard("close"):
             died = getattr(sys, "last_type", None)
             if died is not None and self.clock.seen_forward:
                 self.limit(
@@ -168,6 +170,7 @@ class Session:
             for sentence in self._unkept:
                 self.limit(sentence)
             self._finish()
+        self.watch.close()
         self._started = self.active = False
         self._aside = "closed"
 
@@ -199,6 +202,8 @@ class Session:
         self.microbatch = self.clock.microbatch
         if not self.active:
             self._open_step()
+        if self._writer is not None and not self._aside:
+            self.watch.step_begins(self.clock.step)
 
     def backward_begins(self) -> None:
         """``backward()`` was called; of a forward that is all compiled nothing may have been seen."""
@@ -277,7 +282,9 @@ class Session:
         if self._writer is None and not self._open_run():
             return
         assert self._writer is not None
-        if self.active or self.clock.step not in self.options.steps or self.rank not in self.options.ranks:
+        step = self.clock.step
+        wanted = step in self.options.steps or self.watch.captures(step)
+        if self.active or not wanted or self.rank not in self.options.ranks:
             return
         if self.recorder.records and self._recorded_step == self.clock.step:
             self.active = True
@@ -320,6 +327,7 @@ class Session:
         except OSError as error:
             self._stand_aside(f"the trace cannot be written: {error}")
             return False
+        self.watch.begin(world_size)
         return True
 
     def _end_step(self) -> None:
@@ -353,15 +361,15 @@ class Session:
             writer.finish_step(self.clock.step, recorder.columns())
             self._write_facts(writer)
         if self.clock.seen_forward or "saved" in self._scalars:
-            writer.append_scalars(
-                scalar_line(
-                    self._scalars,
-                    self.adapter,
-                    step=self.clock.step,
-                    rank=self.rank,
-                    microbatches=self.clock.microbatch + 1,
-                )
+            line = scalar_line(
+                self._scalars,
+                self.adapter,
+                step=self.clock.step,
+                rank=self.rank,
+                microbatches=self.clock.microbatch + 1,
             )
+            self.watch.step_over(line)
+            writer.append_scalars(line)
 
     def _wants_step(self, writer: RunWriter) -> bool:
         """Task overflow_check keeps a step only if a value that is not finite was made in it."""
@@ -430,6 +438,7 @@ class Session:
             print(f"trueup: {why}. Capture stands aside, training goes on.", file=sys.stderr)
         self._aside = why
         self.active = False
+        self.adapter.watch(None)
         if self._writer is not None:
             self._writer.abandon_step()
 
@@ -446,7 +455,8 @@ class Session:
         else:
             self._aside = "a forked child of a capturing process"
 
-    def _guard(self, site: str) -> _Guard:
+    def guard(self, site: str) -> _Guard:
+        """A context that turns an error of ours into a note."""
         return _Guard(self, site)
 
 

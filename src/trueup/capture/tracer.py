@@ -10,7 +10,9 @@ from typing import Any
 
 from trueup.capture import session
 from trueup.capture.frameworks import framework_in_use
+from trueup.capture.observer import Observer
 from trueup.capture.options import CaptureOptions, StepSet
+from trueup.errors import ConfigError
 
 
 class Tracer:
@@ -18,16 +20,30 @@ class Tracer:
 
     Every option of ``CaptureOptions`` may be given by name, ``steps`` and ``ranks`` also as text such as
     ``"0,5-8"``. ``framework`` is ``"torch"`` or ``"mindspore"``; by default the one the program uses.
+    ``monitor`` watches the run while it trains; with it no step is captured in full unless ``steps`` says so,
+    or an alarm does.
 
     Example:
         >>> with trueup.Tracer("runs/target", level="mix", steps="0-2") as tracer:   # doctest: +SKIP
         ...     train()
+        >>> tracer = trueup.Tracer("runs/long", monitor=trueup.Monitor(every=10))   # doctest: +SKIP
 
     Raises:
         ConfigError: an option is unknown or malformed.
     """
 
-    def __init__(self, output: str | Path, *, framework: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        output: str | Path,
+        *,
+        framework: str | None = None,
+        monitor: Observer | None = None,
+        **options: Any,
+    ) -> None:
+        if monitor is not None:
+            if not callable(getattr(monitor, "step_over", None)):
+                raise ConfigError(f"Tracer: monitor is {monitor!r}; give trueup.Monitor()")
+            options = {"steps": StepSet(()), **options, "observer": monitor.described()}
         for name in ("steps", "ranks"):
             if isinstance(options.get(name), str):
                 options[name] = StepSet.parse(options[name], what=name)
@@ -38,6 +54,7 @@ class Tracer:
         options["output"] = str(Path(output).absolute())
         self.options = CaptureOptions.from_json({**defaults, **options})
         self._framework = framework
+        self._monitor = monitor
         self._session: session.Session | None = None
 
     def start(self, model: object | None = None) -> None:
@@ -51,7 +68,9 @@ class Tracer:
             self._session = running
         elif self._session is None:
             framework = self._framework or framework_in_use(model)
-            self._session = session.begin(self.options, framework=framework)
+            self._session = session.begin(self.options, framework=framework, observer=self._monitor)
+        if self._monitor is not None and self._session.watch.observer is not self._monitor:
+            warnings.warn("a capture is under way already: the monitor given here is not used", stacklevel=2)
         self._session.start(model)
 
     def stop(self) -> None:

@@ -23,6 +23,7 @@ from trueup.cli import (
     export,
     inspect,
     match,
+    monitor,
     noise,
     replay,
     seed_all,
@@ -47,6 +48,7 @@ _VERBS = (
     "match",
     "inspect",
     "export",
+    "monitor",
     "noise",
     "replay",
     "seed-all",
@@ -79,6 +81,7 @@ app.command(name="diagnose")(diagnose.command)
 app.command(name="dump-config")(dump_config.command)
 app.command(name="inspect")(inspect.command)
 app.command(name="export")(export.command)
+app.command(name="monitor")(monitor.command)
 app.command(name="noise", context_settings={"allow_interspersed_args": False})(noise.command)
 app.command(name="replay", context_settings={"allow_interspersed_args": False})(replay.command)
 app.command(name="seed-all")(seed_all.command)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from trueup.capture.options import CaptureOptions, Level, StepSet, Task
+from trueup.cli.capture_watched import launch_watched, refuse_unwatched, watched
 from trueup.cli.printing import note_line, warning_line
 from trueup.errors import ConfigError
 
@@ -35,6 +36,7 @@ _WHAT = "What to capture"
 _HOW = "How much of it"
 _RUN = "The run"
 _CHANGE = "Change the run, on purpose"
+_WATCH = "Watch it while it trains"
 
 
 def command(
@@ -138,6 +140,39 @@ def command(
     skip_batch: Annotated[
         int | None, typer.Option(metavar="N", help="Leave batch N out.", rich_help_panel=_CHANGE)
     ] = None,
+    monitor: Annotated[
+        bool,
+        typer.Option(
+            "--monitor",
+            help="Norms of weights and gradients at every step, and alarms; in full only the step after an "
+            "alarm, unless --steps says which. Show it: trueup monitor RUN.",
+            rich_help_panel=_WATCH,
+        ),
+    ] = False,
+    monitor_every: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Only at every n-th step.", rich_help_panel=_WATCH),
+    ] = None,
+    monitor_modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Outputs of these modules too: parts of names, classes, or patterns with *.",
+            rich_help_panel=_WATCH,
+        ),
+    ] = None,
+    monitor_config: Annotated[
+        Path | None,
+        typer.Option(metavar="YAML", help="All settings and thresholds.", rich_help_panel=_WATCH),
+    ] = None,
+    on_alarm: Annotated[
+        str | None,
+        typer.Option(
+            metavar='"COMMAND"',
+            help="Run at every alarm; TRUEUP_EVENT is the path of its file.",
+            rich_help_panel=_WATCH,
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a trace that is there.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
 ) -> None:
@@ -179,7 +214,18 @@ def command(
         raise ConfigError("--overflow-nums goes with --task overflow_check")
     if options.only_batch is not None and options.skip_batch is not None:
         raise ConfigError("--only-batch and --skip-batch exclude each other")
-    raise typer.Exit(launch(options, command or [], say=_say_nothing if quiet else note_line))
+    say = _say_nothing if quiet else note_line
+    chosen = {
+        "every": monitor_every,
+        "modules": _words(monitor_modules, what="--monitor-modules") if monitor_modules else None,
+        "command": on_alarm,
+    }
+    if not (monitor or monitor_config):
+        refuse_unwatched(chosen)
+        raise typer.Exit(launch(options, command or [], say=say))
+    free = steps is None and preset is None and config is None
+    options = watched(options, monitor_config, {**chosen, "program": tuple(command or ())}, alone=free)
+    raise typer.Exit(launch_watched(options, command or [], say=say))
 
 
 def with_scope_joined(argv: list[str]) -> list[str]:

@@ -13,10 +13,13 @@ from trueup.curves.columns import LOSS, SCHEMA, SKIPPED, STEP, TOKENS
 from trueup.curves.curve import Curve
 from trueup.curves.merging import in_order, merge
 from trueup.curves.readers import READERS, Reader, Rows
+from trueup.curves.readers.protocol import LOCAL_NORM_SCHEMA
 from trueup.curves.readers.tables import JsonLines
 from trueup.errors import TraceError
 from trueup.store import layout
+from trueup.store.series import SeriesReader
 
+_MOST_NORMS = 5_000_000
 SEPARATOR = ","
 """between the files of one run"""
 
@@ -164,5 +167,28 @@ def _of_trace(path: Path, chosen: Mapping[str, str], name: str) -> Curve:
         format="trueup trace",
         files=(str(path),),
         restarts=restarts,
+        local_norms=_of_monitor(path),
         trace=path,
     )
+
+
+def _of_monitor(path: Path) -> pl.DataFrame | None:
+    """The local norms of a run that was monitored, of its first rank; of a long run those of some steps."""
+    for rank in sorted(layout.ranks(path)):
+        series = SeriesReader(layout.series_dir(path, rank)).series("gradient", "l2_norm")
+        if series is None:
+            continue
+        every = max(1, series.values.size // _MOST_NORMS)
+        steps, values = series.steps[::every], series.values[::every]
+        num = len(series.names)
+        frame = pl.DataFrame(
+            {
+                "step": steps.repeat(num),
+                "index": list(range(num)) * len(steps),
+                "name": list(series.names) * len(steps),
+                "local_norm": values.reshape(-1).astype("float64"),
+            },
+            schema=LOCAL_NORM_SCHEMA,
+        )
+        return frame.filter(pl.col("local_norm").is_not_nan())
+    return None

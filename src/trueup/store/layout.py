@@ -7,6 +7,7 @@ from pathlib import Path
 
 MANIFEST = "manifest.json"
 _STEP = re.compile(r"step_(\d{6,})$")
+_EVENT = re.compile(r"step_(\d+)\.(\w+)\.rank_(\d+)\.json$")
 _RANK = re.compile(r"rank_(\d{5,})$")
 
 
@@ -30,6 +31,37 @@ def rank_file(root: Path, rank: int) -> Path:
     return root / "ranks" / f"rank_{rank:05d}.json"
 
 
+def monitor_dir(root: Path) -> Path:
+    """What a monitor leaves besides scalars."""
+    return root / "monitor"
+
+
+def series_dir(root: Path, rank: int) -> Path:
+    """Series of one rank (``store.series``)."""
+    return monitor_dir(root) / f"rank_{rank:05d}"
+
+
+def events_dir(root: Path) -> Path:
+    """Alarms, one JSON file each."""
+    return monitor_dir(root) / "events"
+
+
+def event_file(root: Path, step: int, rule: str, rank: int) -> Path:
+    """The file of one alarm."""
+    return events_dir(root) / f"step_{step:06d}.{rule}.rank_{rank:05d}.json"
+
+
+def parse_event_file(name: str) -> tuple[int, str, int] | None:
+    """Step, rule and rank of an alarm by its file's name; None for another file.
+
+    Example:
+        >>> parse_event_file("step_000012.spike.rank_00003.json")
+        (12, 'spike', 3)
+    """
+    match = _EVENT.fullmatch(name)
+    return None if match is None else (int(match[1]), match[2], int(match[3]))
+
+
 def chunk_name(chunk: int) -> str:
     """File name of one chunk of stored tensors, inside ``tensors/``."""
     return f"chunk_{chunk:05d}.safetensors"
@@ -46,7 +78,8 @@ def rank_paths(root: Path, rank: int) -> list[Path]:
     """Everything one rank has left, steps it never finished included."""
     name = f"rank_{rank:05d}"
     steps = [*root.glob(f"step_*/{name}"), *root.glob(f"step_*/{name}.writing-*")]
-    return [*steps, rank_file(root, rank), scalars_file(root, rank)]
+    watched = [series_dir(root, rank), *events_dir(root).glob(f"step_*.{name}.json")]
+    return [*steps, *watched, rank_file(root, rank), scalars_file(root, rank)]
 
 
 def whole_steps(root: Path) -> dict[int, list[int]]:

@@ -8,6 +8,7 @@ import mindspore
 from mindspore import Tensor, nn
 
 from trueup.adapters.base import Sink
+from trueup.adapters.measures import Measured, Wanted
 from trueup.adapters.mindspore import api, collectives, compiled, long_run, modules, training
 from trueup.adapters.mindspore.determinism import contrary
 from trueup.adapters.mindspore.engine import Engine
@@ -54,6 +55,18 @@ class Adapter:
             )
         if "dropout" in options.store_values_of:
             self._sink.limit("what dropout dropped is not sampled in MindSpore programs")
+
+    def watch(self, wanted: Wanted | None) -> None:
+        """Scalars alone are watched in MindSpore programs."""
+        if wanted is not None:
+            self._sink.limit("weights, gradients and activations are not monitored in MindSpore programs")
+
+    def measure(self, on: bool) -> None:
+        """Nothing is measured."""
+
+    def measured(self) -> Measured:
+        """Nothing is."""
+        return Measured()
 
     def set_models(self, models: list[Any]) -> None:
         """Restrict capture to these models; an empty list means whatever trains."""

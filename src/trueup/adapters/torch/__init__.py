@@ -9,9 +9,11 @@ import torch
 import torch.distributed as dist
 
 from trueup.adapters.base import Sink
+from trueup.adapters.measures import Measured, Wanted
 from trueup.adapters.torch import api, collectives, escapes, long_run, modules, training
 from trueup.adapters.torch.engine import Engine, class_name
 from trueup.adapters.torch.forcing import forcing_from_options
+from trueup.adapters.torch.measures import Measures
 from trueup.adapters.torch.settings import configuration_of, settings_of
 
 __all__ = ["Adapter"]
@@ -61,6 +63,22 @@ class Adapter:
             frame = self._engine.enclosing()
             call = self._engine.add_call("api", f"save.{name}", None, "train", frame)
             self._engine.tensor(call, "forward", "output.0", value)
+
+    def watch(self, wanted: Wanted | None) -> None:
+        """From now on measure this in the steps that are watched; None: nothing."""
+        engine = self._engine
+        engine.measures = None if wanted is None else Measures(engine, wanted)
+        engine.watched = {} if engine.measures is None else engine.measures.watched
+
+    def measure(self, on: bool) -> None:
+        """Whether the step that begins is measured."""
+        if self._engine.measures is not None:
+            self._engine.measures.on = on
+
+    def measured(self) -> Measured:
+        """What was measured in the step under way."""
+        with torch._C.DisableTorchFunction():
+            return Measured() if self._engine.measures is None else self._engine.measures.take()
 
     def to_host(self) -> None:
         """Bring everything still on a device into the recorder's rows."""

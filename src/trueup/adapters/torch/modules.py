@@ -45,10 +45,14 @@ def _wrapped_call(self: Module, *args: Any, **kwargs: Any) -> Any:
         return _original(self, *args, **kwargs)
     local = engine.local
     if local.depth == 0:
-        return _top_level(engine, self, args, kwargs)
-    if not engine.sink.active or local.opaque or engine.in_optimizer:
-        return _original(self, *args, **kwargs)
-    return _captured(engine, self, args, kwargs)
+        result = _top_level(engine, self, args, kwargs)
+    elif not engine.sink.active or local.opaque or engine.in_optimizer:
+        result = _original(self, *args, **kwargs)
+    else:
+        result = _captured(engine, self, args, kwargs)
+    if id(self) in engine.watched:
+        engine.measures.output(self, result)
+    return result
 
 
 def _top_level(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -57,7 +61,9 @@ def _top_level(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: di
     kind = type(module).__name__
     recompute = _graph_task() != -1
     if kind in TRANSPARENT:
-        engine.wrapped_by[kind] = None
+        if kind not in engine.wrapped_by:
+            engine.wrapped_by[kind] = None
+            engine.replicas = _replicas(module)
         return _original(module, *args, **kwargs)
     if engine.models and not recompute and _holds_parameters_of_others(engine, module):
         return _original(module, *args, **kwargs)
@@ -103,10 +109,20 @@ def _announce(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
     if training:
         engine.training.root(module, args, kwargs)
         return True
+    if engine.measures is not None:
+        engine.measures.root(module, training=False)
     if has_parameters(module):
         engine.evaluation_roots += 1
         return engine.evaluation_on and engine.evaluation_roots <= engine.MAX_EVALUATION_ROOTS
     return True
+
+
+def _replicas(wrapper: Module) -> tuple[int, ...]:
+    """Ranks among which a wrapper keeps whole copies of the weights; none where it shards them."""
+    group = getattr(wrapper, "process_group", None)
+    if type(wrapper).__name__ != "DistributedDataParallel" or group is None:
+        return ()
+    return tuple(torch.distributed.get_process_group_ranks(group))
 
 
 def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

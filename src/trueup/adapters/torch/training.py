@@ -64,6 +64,10 @@ class Training:
         """A training forward of a root begins, the session knows already."""
         engine = self.engine
         engine.root_name(module)
+        measures = engine.measures
+        if measures is not None:
+            measures.root(module, training=True)
+        hooked = engine.gradients_on or (measures is not None and measures.wanted.local_gradients)
         try:
             self._note_batch(module, args, kwargs)
         except Exception as error:
@@ -73,10 +77,11 @@ class Training:
                 continue
             self._recorded.add(id(parameter))
             self._parameters[id(parameter)] = weakref.ref(parameter), fqn
-            if not engine.sink.active:
+            if engine.sink.active:
+                engine.tensor(engine.parameter_call(parameter, fqn), "param", "value", parameter)
+            elif measures is None or not measures.wanted.local_gradients:
                 continue
-            engine.tensor(engine.parameter_call(parameter, fqn), "param", "value", parameter)
-            if engine.gradients_on and parameter.requires_grad and parameter not in self._hooked:
+            if hooked and parameter.requires_grad and parameter not in self._hooked:
                 self._hooked[parameter] = parameter.register_hook(
                     functools.partial(self._arrived, fqn, id(parameter))
                 )
@@ -106,12 +111,15 @@ class Training:
     def _arrived(self, fqn: str, identity: int, gradient: Tensor) -> None:
         """A parameter's own gradient of this backward, before reduction and accumulation."""
         engine = self.engine
-        if not engine.sink.active or identity not in self._parameters:
+        watched = engine.measures is not None and engine.measures.on
+        if not (engine.sink.active or watched) or identity not in self._parameters:
             return
         try:
             with _no_torch_function():
+                if watched:
+                    engine.measures.local_gradient(fqn, gradient)
                 parameter = self._parameters[identity][0]()
-                if parameter is not None:
+                if parameter is not None and engine.sink.active and engine.gradients_on:
                     engine.tensor(engine.parameter_call(parameter, fqn), "param_grad", "local", gradient)
         except Exception as error:
             engine.failed(f"gradient of {fqn}", error)
@@ -143,6 +151,8 @@ class Training:
         """Backward is over: what was accumulated, and reduced, is in ``.grad``."""
         engine = self.engine
         engine.flush_gradients()
+        if engine.measures is not None:
+            engine.measures.gradients(self._living())
         present = False
         for parameter, fqn in self._living():
             if parameter.grad is None:
@@ -174,6 +184,8 @@ class Training:
         """An optimizer is about to step: note its settings and the gradients it receives."""
         engine = self.engine
         self._note_settings(optimizer)
+        if engine.measures is not None:
+            engine.measures.before_update(self._updated(optimizer))
         if not engine.sink.active:
             return
         if engine.gradients_on:
@@ -204,6 +216,8 @@ class Training:
         if had_closure:
             self._note_settings(optimizer)
         engine.summariser.forget()
+        if engine.measures is not None:
+            engine.measures.after_update(optimizer, self._updated(optimizer))
         if engine.sink.active and engine.optimizer_on:
             for parameter, fqn in self._updated(optimizer):
                 call = engine.parameter_call(parameter, fqn)

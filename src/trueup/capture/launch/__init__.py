@@ -71,5 +71,6 @@ def _conclude(
     if not outcome.seen and not existed:
         with contextlib.suppress(OSError):  # the program keeps its own files there
             options.output.rmdir()
-    looked = options.task is Task.OVERFLOW_CHECK and outcome.num_steps_run > 0
+    looking = options.task is Task.OVERFLOW_CHECK or options.observer is not None
+    looked = looking and outcome.num_steps_run > 0
     return status or (0 if (outcome.steps or looked) and not missed else NOTHING_CAPTURED)

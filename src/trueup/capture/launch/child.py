@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trueup.capture import seeds, session
+from trueup.capture.observer import observer_from_description
 from trueup.capture.options import CaptureOptions
 
 
@@ -15,4 +16,5 @@ def framework_is_ready(framework: str, plan: dict[str, Any]) -> None:
     """
     options = CaptureOptions.from_json(plan["options"])
     seeds.apply(options.seed, options.deterministic, framework=framework)
-    session.begin(options, framework=framework)
+    observer = observer_from_description(options.observer)
+    session.begin(options, framework=framework, observer=observer)

@@ -57,6 +57,8 @@ def sentences(outcome: CaptureOutcome, options: CaptureOptions, *, command: str)
     where = shown_path(outcome.output)
     if options.task is Task.OVERFLOW_CHECK and outcome.num_steps_run:
         return overflow_sentences(outcome.output, num_steps=outcome.num_steps_run, shown=where)
+    if not outcome.steps and options.observer is not None and outcome.num_steps_run:
+        return [f"watched {count(outcome.num_steps_run, 'step')}, none captured in full, in {where}"]
     if not outcome.steps:
         return _why_nothing(outcome, options, command=command)
     ranks = sorted({rank for there in outcome.steps.values() for rank in there})

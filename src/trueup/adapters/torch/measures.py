@@ -1,0 +1,262 @@
+"""Measures parameters and chosen outputs of a step that is watched, whether or not it is captured.
+
+On the CPU one C pass a tensor; on other devices, or without the kernel, a few multi-tensor operations,
+brought to the host when the step ends. Reads only: no hook is put on a module, nothing enters the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from trueup.adapters import measures
+from trueup.adapters.measures import Measured, Table, Wanted
+from trueup.adapters.torch.memory import data_ptr, storage_of
+from trueup.adapters.torch.router_load import load_of
+from trueup.adapters.torch.stats import CODES
+from trueup.adapters.torch.trees import split_result
+from trueup.numerics._native import AVAILABLE, kernels
+from trueup.numerics.summary import HAS_STATISTICS
+
+if TYPE_CHECKING:
+    from trueup.adapters.torch.engine import Engine
+
+_ROUTER = re.compile(r"(Router|TopKGate|MoEGate)$")
+_ROUTER_NAMES = ("router", "gate")
+_graph_task = torch._C._current_graph_task_id
+
+Named = Iterable[tuple[str, Tensor]]
+
+
+def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
+    """Outside any graph; an error is noted, and neither training nor capture hears of it."""
+
+    @functools.wraps(method)
+    def safe(self: Measures, *args: Any, **kwargs: Any) -> None:
+        try:
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                method(self, *args, **kwargs)
+        except Exception as error:
+            self.engine.failed(f"the monitor, {method.__name__}", error)
+
+    return safe
+
+
+class Measures:
+    """The tables of one process."""
+
+    def __init__(self, engine: Engine, wanted: Wanted) -> None:
+        self.engine = engine
+        self.wanted = wanted
+        self.on = False
+        """the step under way is measured"""
+        self.watched: dict[int, tuple[weakref.ref[nn.Module], str, bool]] = {}
+        """module -> itself, its name, and whether it is a router"""
+        self._training = False
+        self._num_taken = 0
+        self._trees: dict[int, object] = {}
+        self._tables: dict[str, Table] = {}
+        self._waiting: list[tuple[str, list[str], list[int], Tensor]] = []
+        self._before: dict[int, Tensor] = {}
+
+    # -- modules ------------------------------------------
+
+    @_never_raises
+    def root(self, module: nn.Module, *, training: bool) -> None:
+        """A forward of a root begins: which of its modules are watched?"""
+        self._training = training
+        if not (self.wanted.modules or self.wanted.routers) or not training:
+            return
+        tree = self.engine.tree_of(module)
+        if tree is None or self._trees.get(id(module)) is tree:
+            return
+        self._trees[id(module)] = tree
+        for _, child in self.engine.modules_below(module):
+            name = self.engine.name_of(child, None, recompute=True)
+            router = self.wanted.routers and _is_router(name, child)
+            if router or self.wanted.wants_module(name, self.engine.class_of(child)):
+                self.watched[id(child)] = weakref.ref(child), name, router
+
+    @_never_raises
+    def output(self, module: nn.Module, result: Any) -> None:
+        """A watched module has returned."""
+        if not (self.on and self._training) or _graph_task() != -1:
+            return
+        reference, name, router = self.watched[id(module)]
+        if reference() is not module:
+            return
+        tensors = [tensor for _, tensor in split_result(result)]
+        load = load_of(module, tensors) if router else None
+        if load is not None:
+            self._all(measures.ROUTER, [(name, load)])
+        if self.wanted.wants_module(name, self.engine.class_of(module)):
+            self._activation(name, tensors)
+
+    def _activation(self, name: str, tensors: list[Tensor]) -> None:
+        found = next((t.detach() for t in tensors if t.is_floating_point()), None)
+        if found is None or found.ndim == 0:
+            return
+        self._all(measures.ACTIVATION, [(name, found)])
+        rows = found.numel() // max(found.shape[-1], 1)
+        exact = found.is_cpu and AVAILABLE
+        if exact and self._table(measures.ACTIVATION).view(name)["num_zero"] < rows:
+            units = found.new_ones(found.shape[-1])  # too few zeros for a unit to be zero everywhere
+        else:
+            units = found.reshape(-1, found.shape[-1]).abs().amax(0)
+        self._all(measures.UNITS, [(name, units)])
+
+    # -- parameters ------------------------------------------
+
+    @_never_raises
+    def local_gradient(self, fqn: str, gradient: Tensor) -> None:
+        """A parameter's own gradient of this backward has come."""
+        if self.on and self.wanted.local_gradients:
+            with self.engine.lock:
+                self._all(measures.LOCAL_GRADIENT, [(fqn, gradient)])
+
+    @_never_raises
+    def gradients(self, parameters: Iterable[tuple[Tensor, str]]) -> None:
+        """Backward is over."""
+        if self.on and self.wanted.gradients:
+            self._all(measures.GRADIENT, ((fqn, p.grad) for p, fqn in parameters if p.grad is not None))
+
+    @_never_raises
+    def before_update(self, parameters: Iterable[tuple[Tensor, str]]) -> None:
+        """An optimizer is about to step: a sample of each weight is kept."""
+        if not (self.on and self.wanted.updates):
+            return
+        for parameter, _ in parameters:
+            sample = _sample(parameter) if parameter.grad is not None else None
+            if sample is None:
+                continue
+            kept = self._before.get(id(parameter))
+            if kept is None or kept.shape != sample.shape or kept.dtype != sample.dtype:
+                self._before[id(parameter)] = sample.clone()
+            else:
+                kept.copy_(sample)
+
+    @_never_raises
+    def after_update(self, optimizer: torch.optim.Optimizer, updated: Iterable[tuple[Tensor, str]]) -> None:
+        """An optimizer has stepped."""
+        if not self.on:
+            return
+        wanted, parameters = self.wanted, [(p, fqn) for p, fqn in updated if p.requires_grad]
+        if wanted.updates:
+            self._updates(parameters)
+        if wanted.weights:
+            self._all(measures.WEIGHT, ((fqn, p) for p, fqn in parameters))
+        due = wanted.moments_every > 0 and self._num_taken % wanted.moments_every == 0
+        for key in measures.MOMENTS if due else ():
+            states = ((fqn, optimizer.state.get(p, {}).get(key)) for p, fqn in parameters)
+            self._all(key, ((fqn, state) for fqn, state in states if isinstance(state, Tensor)))
+
+    def _updates(self, parameters: list[tuple[Tensor, str]]) -> None:
+        changes, factors = [], {}
+        for parameter, fqn in parameters:
+            before = self._before.get(id(parameter))
+            sample = _sample(parameter) if before is not None and parameter.grad is not None else None
+            if before is None or sample is None or sample.shape != before.shape:
+                continue
+            torch.sub(sample, before, out=before)
+            changes.append((fqn, before))
+            factors[fqn] = (_local(parameter).numel() / max(before.numel(), 1)) ** 0.5
+        self._all(measures.UPDATE, changes, factors)
+
+    # -- tables ------------------------------------------
+
+    def take(self) -> Measured:
+        """What was measured since the last time."""
+        self._to_host()
+        taken = {kind: rows for kind, table in self._tables.items() if (rows := table.take()) is not None}
+        self._num_taken += bool(taken)
+        return Measured(tables=taken, replicas=self.engine.replicas)
+
+    def _table(self, kind: str) -> Table:
+        table = self._tables.get(kind)
+        if table is None:
+            table = self._tables[kind] = Table()
+        return table
+
+    def _all(self, kind: str, tensors: Named, factors: dict[str, float] | None = None) -> None:
+        """Summarise tensors under their names; ``factors`` scale their norms."""
+        table = self._table(kind)
+        queued: list[tuple[str, Tensor]] = []
+        for name, whole in tensors:
+            tensor = _readable(whole)
+            if tensor is None:
+                continue
+            if tensor.is_cpu and AVAILABLE:
+                strides = None if tensor.is_contiguous() else tensor.stride()
+                code = CODES[tensor.dtype][0]
+                address = table.address(name)
+                kernels.summarise(data_ptr(tensor), tensor.shape, strides, code, HAS_STATISTICS, address)
+                if factors is not None:
+                    table.view(name)["l2_norm"] *= factors[name]
+            else:
+                queued.append((name, tensor))
+        for device in {tensor.device for _, tensor in queued}:
+            self._queue(kind, [one for one in queued if one[1].device == device], factors or {})
+
+    def _queue(self, kind: str, named: list[tuple[str, Tensor]], factors: dict[str, float]) -> None:
+        """Two multi-tensor operations and a count of zeros, still on the device."""
+        tensors = [tensor for _, tensor in named]
+        norms = torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float32))
+        largest = torch.stack(torch._foreach_norm(tensors, float("inf"), dtype=torch.float32))
+        counted = kind in (measures.UPDATE, measures.UNITS, measures.ROUTER)
+        zeros = [t.numel() - torch.count_nonzero(t) for t in tensors] if counted else []
+        num_zero = torch.stack(zeros).to(torch.float32) if zeros else torch.where(largest == 0, 1.0, 0.0)
+        norms = norms * norms.new_tensor([factors.get(name, 1.0) for name, _ in named])
+        numels = [tensor.numel() for tensor in tensors]
+        numbers = torch.stack([norms, largest, num_zero])
+        self._waiting.append((kind, [name for name, _ in named], numels, numbers))
+
+    def _to_host(self) -> None:
+        for kind, names, numels, numbers in self._waiting:
+            table = self._table(kind)
+            norms, largest, zeros = numbers.cpu().tolist()
+            for name, numel, norm, most, zero in zip(names, numels, norms, largest, zeros, strict=True):
+                row = table.view(name)
+                row["numel"], row["l2_norm"], row["maximum"], row["minimum"] = numel, norm, most, -most
+                row["num_zero"] = numel if most == 0 else int(zero)
+                row["num_nan"], row["num_posinf"] = norm != norm, most == float("inf")
+        self._waiting = []
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The shard of a distributed tensor that lies here."""
+    local: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local
+
+
+def _readable(tensor: Tensor) -> Tensor | None:
+    """What can be measured of a tensor, None where it has no plain floating values here."""
+    tensor = _local(tensor)
+    if tensor.layout is not torch.strided or tensor.dtype not in CODES or not tensor.is_floating_point():
+        return None
+    if tensor.is_nested or tensor.numel() == 0 or tensor.device.type == "meta":
+        return None
+    if storage_of(tensor).nbytes() < tensor.element_size() * tensor.numel() and tensor.is_contiguous():
+        return None  # given back by a wrapper that gathers parameters only while they are used
+    return tensor.detach()
+
+
+def _sample(parameter: Tensor) -> Tensor | None:
+    """A view of the values an update is measured by."""
+    tensor = _readable(parameter)
+    if tensor is None or not tensor.is_contiguous():
+        return None
+    runs, length, distance = measures.sample_of(tensor.numel())
+    return tensor.as_strided((runs, length), (distance, 1), tensor.storage_offset())
+
+
+def _is_router(name: str, module: nn.Module) -> bool:
+    """By its class or name; a projection to more than it gets is the gate of a feed-forward block."""
+    if isinstance(module, nn.Linear) and module.out_features >= module.in_features:
+        return False
+    return bool(_ROUTER.search(type(module).__name__)) or name.rpartition(".")[2] in _ROUTER_NAMES

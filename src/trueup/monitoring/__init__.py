@@ -1,0 +1,1 @@
+"""Watches a run while it trains: numbers of every step, alarms, evidence."""

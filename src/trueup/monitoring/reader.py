@@ -1,0 +1,160 @@
+"""Reads what a monitor writes, while it writes it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trueup.errors import ConfigError, TraceError
+from trueup.store import layout
+from trueup.store.series import Series, SeriesReader
+
+NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale", "update_ratio", "weight_norm", "step_seconds")
+
+
+@dataclass(slots=True)
+class MonitoredRun:
+    """One rank of a run, as far as it is written; ``update`` reads on."""
+
+    root: Path
+    rank: int
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    """scalars, one a step, in the order written"""
+    _at: int = 0
+
+    def update(self) -> bool:
+        """Read the whole lines that are new; whether there were any.
+
+        Raises:
+            TraceError: the scalars cannot be read.
+        """
+        path = layout.scalars_file(self.root, self.rank)
+        try:
+            if not path.exists():
+                return False
+            if path.stat().st_size < self._at:  # written anew
+                self._at, self.lines = 0, []
+            with path.open("rb") as file:
+                file.seek(self._at)
+                data = file.read()
+        except OSError as error:
+            raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+        end = data.rfind(b"\n") + 1
+        self._at += end
+        new = [entry for line in data[:end].splitlines() if (entry := _object(line)) is not None]
+        self.lines += new
+        return bool(new)
+
+    def numbers(self, name: str, *, noted: bool = False) -> NDArray[np.float64]:
+        """One scalar over the steps; of a learning rate the largest.
+
+        NaN where it was not noted; with ``noted`` only the steps where it was.
+        """
+        values = (line.get(name) for line in self.lines)
+        return np.asarray([_number(v) for v in values if not noted or v is not None], np.float64)
+
+    def series(self, kind: str, column: str, *, last: int | None = None) -> Series | None:
+        """One column of one kind; None where it was not measured."""
+        return self.reader().series(kind, column, last=last)
+
+    def reader(self) -> SeriesReader:
+        """The series as they are now."""
+        return SeriesReader(layout.series_dir(self.root, self.rank))
+
+    def alarms(self) -> list[dict[str, Any]]:
+        """Every alarm of any rank, in the order of steps."""
+        return read_alarms(self.root)
+
+
+def open_run(root: Path, *, rank: int | None = None) -> MonitoredRun:
+    """The rank of a run to be shown; by default the first that wrote anything.
+
+    Raises:
+        TraceError: the folder is no run, or its run was not monitored.
+        ConfigError: it has no such rank.
+    """
+    if not root.is_dir():
+        raise TraceError(f"no such run: {root}")
+    if not layout.monitor_dir(root).is_dir():
+        what = (
+            "was captured without --monitor"
+            if (root / layout.MANIFEST).exists()
+            else "holds no run of trueup"
+        )
+        raise TraceError(f"{root} {what}; trueup capture --monitor -o {root} -- python train.py")
+    known = sorted(layout.ranks(root))
+    if rank is not None and rank not in known:
+        raise ConfigError(f"--rank {rank}: {root} has ranks {', '.join(map(str, known)) or 'none yet'}")
+    run = MonitoredRun(root, rank if rank is not None else (known[0] if known else 0))
+    run.update()
+    return run
+
+
+def read_alarms(root: Path) -> list[dict[str, Any]]:
+    """What the files of a run's alarms hold, in the order of steps; one that cannot be read is left out."""
+    folder = layout.events_dir(root)
+    paths = sorted(path for path in folder.glob("*.json") if layout.parse_event_file(path.name))
+    found = []
+    for path in paths:
+        try:
+            entry = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(entry, dict):
+            found.append({**entry, "file": str(path)})
+    return sorted(found, key=lambda entry: (entry.get("step", 0), entry.get("time", 0)))
+
+
+def merged_alarms(alarms: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One a step and rule, with the ranks that gave it under ``ranks``."""
+    merged: dict[tuple[int, str], dict[str, Any]] = {}
+    for alarm in alarms:
+        first = merged.setdefault((alarm["step"], alarm["rule"]), {**alarm, "ranks": []})
+        first["ranks"].append(alarm["rank"])
+    return list(merged.values())
+
+
+def alarm_sentences(root: Path, *, most: int = 5) -> list[str]:
+    """What to tell the person once the run is over."""
+    alarms = merged_alarms(read_alarms(root))
+    if not alarms:
+        return ["the monitor gave no alarm"]
+    lines = [f"ALARM step {alarm['step']}: {alarm['sentence']}; {alarm['advice']}" for alarm in alarms[:most]]
+    if len(alarms) > most:
+        lines.append(f"and {len(alarms) - most} more alarms")
+    return lines
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and "step" in entry else None
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, list):
+        known = [one for one in value if isinstance(one, (int, float))]
+        return max(known) if known else math.nan
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def state_of(run: MonitoredRun) -> Mapping[str, Any]:
+    """What is known now, as plain values: the last of every number, and the alarms."""
+    last = run.lines[-1] if run.lines else {}
+    return {
+        "run": str(run.root),
+        "rank": run.rank,
+        "steps": len(run.lines),
+        "step": last.get("step"),
+        "numbers": {name: last[name] for name in NUMBERS if last.get(name) is not None},
+        "alarms": merged_alarms(run.alarms()),
+    }
