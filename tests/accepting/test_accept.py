@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,18 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from rich.console import Console
 
 from tests.accepting.evaluations import results
 from tests.curves import logs
 from tests.diagnosing import diagnosed as runs
 from tests.diagnosing.diagnosed import REFERENCE, capture
+from trueup.accepting.procedure import Given, accept
 from trueup.cli.app import run
+from trueup.curves.conditions import ASSUMABLE
 from trueup.curves.curve import Curve
 from trueup.curves.simulating import Truth, simulate
+from trueup.reporting.signoff.terminal import print_signoff
 
 pytestmark = pytest.mark.torch
 
@@ -28,7 +33,7 @@ SCORES = {"arc": (0.50, 0.014), "hellaswag": (0.60, 0.005)}
 def changed(curve: Curve, **columns: Any) -> Curve:
     """A curve with other columns."""
     frame = curve.frame.with_columns(*(pl.Series(name, values) for name, values in columns.items()))
-    return type(curve)(**{**vars(curve), "frame": frame})
+    return replace(curve, frame=frame)
 
 
 @pytest.fixture(scope="module")
@@ -73,19 +78,18 @@ ALL = (
 
 
 @pytest.fixture
-def accepted(
-    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Any:
-    """Runs the command in the folder and returns its status and document."""
+def there(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder, as the working directory."""
     monkeypatch.chdir(here)
+    return here
 
-    def call(*words: str) -> tuple[int, dict[str, Any]]:
-        status = run(["accept", *words, "-o", str(tmp_path / "out"), "--json"])
-        said = capsys.readouterr()
-        assert said.out, said.err
-        return status, json.loads(said.out)
 
-    return call
+def decided(output: Path, **given: Any) -> tuple[int, dict[str, Any]]:
+    """Exit status and document of the procedure, its reports left out."""
+    signoff = accept(Given(**given), output=output).signoff
+    document = json.loads((output / "signoff.json").read_text())
+    assert document == signoff.to_json()
+    return signoff.exit_code, document
 
 
 def item(document: dict[str, Any], key: str) -> dict[str, Any]:
@@ -93,8 +97,10 @@ def item(document: dict[str, Any], key: str) -> dict[str, Any]:
     return next(one for part in document["parts"] for one in part["items"] if one["key"] == key)
 
 
-def test_all_is_given_and_all_is_met(accepted: Any, tmp_path: Path) -> None:
-    status, document = accepted(*ALL)
+def test_all_is_given_and_all_is_met(there: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    status = run(["accept", *ALL, "-o", str(out), "--json"])
+    document = json.loads(capsys.readouterr().out)
     states = {
         one["key"]: (one["state"], one["measured"]) for part in document["parts"] for one in part["items"]
     }
@@ -103,7 +109,6 @@ def test_all_is_given_and_all_is_met(accepted: Any, tmp_path: Path) -> None:
     assert document["counts"]["failed"] == 0
     assert states["first_loss"][0] == states["weights"][0] == states["no_update_loss"][0] == "passed"
     assert states["forward"] == ("passed", "Equal bit for bit.")
-    out = tmp_path / "out"
     for name in ("signoff.html", "signoff.md", "signoff.json", "diagnosis/diagnosis.html"):
         assert (out / name).is_file(), name
     for name in ("long-run/curves.html", "learning-rate-0/curves.html", "checklist/checklist.html"):
@@ -114,37 +119,55 @@ def test_all_is_given_and_all_is_met(accepted: Any, tmp_path: Path) -> None:
     assert "- [ ] Scenario expansion" in text
     page = (out / "signoff.html").read_text()
     assert "data:image/png;base64," in page
-    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert page.count("<h2") >= 9
+    assert 'src="http' not in page
+    console = Console(width=100, record=True, force_terminal=False)
+    print_signoff(document, console, reports={"html": out / "signoff.html"})
+    assert max(map(len, console.export_text().splitlines())) <= 100
+
+
+BY_LOGS: dict[str, Any] = {
+    "curves": ["target.log", "gpu1.log", "gpu2.log"],
+    "assumed": frozenset(ASSUMABLE),
+}
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "key"),
+    ("given", "key"),
     [
-        ("target.log", "offset.log", "mean_loss"),
-        ("target", "faster", "optimizer"),
-        ("target.json", "beta.json", "checklist:optimizer"),
-        ("still.log", "moved.log", "no_update_loss"),
-        ("good_eval.json", "bad_eval.json", "eval:hellaswag:acc"),
+        ({"curves": ["offset.log", "gpu1.log", "gpu2.log"]}, "mean_loss"),
+        ({"configs": ("beta.json", "reference.json")}, "checklist:optimizer"),
+        ({"no_update": ["moved.log", "gpu0.log"]}, "no_update_loss"),
+        ({"evaluations": (Path("bad_eval.json"), Path("eval.json"))}, "eval:hellaswag:acc"),
     ],
 )
-def test_one_bad_thing_refuses(accepted: Any, old: str, new: str, key: str) -> None:
-    status, document = accepted(*(new if word == old else word for word in ALL))
+def test_one_bad_thing_refuses(there: Path, tmp_path: Path, given: dict[str, Any], key: str) -> None:
+    status, document = decided(tmp_path, **{**BY_LOGS, **given})
     assert status == 1
     assert item(document, key)["state"] == "failed"
     assert document["headline"].startswith("Refused: ")
 
 
+def test_a_fault_in_the_first_steps_refuses(there: Path, tmp_path: Path) -> None:
+    status, document = decided(tmp_path, **BY_LOGS, target=Path("faster"), reference=Path("reference"))
+    assert status == 1
+    assert item(document, "optimizer")["state"] == "failed"
+    assert any("learning" in sentence for sentence in item(document, "optimizer")["evidence"])
+    assert item(document, "forward")["state"] == "passed"
+
+
 @pytest.mark.parametrize(
-    ("words", "missing"),
+    ("given", "missing"),
     [
-        (("target", "reference"), {"mean_loss", "repeats", "steps", "judgement"}),
-        (("--curves", "target.log", "gpu1.log", "gpu2.log"), {"weights", "settings", "randomness"}),
-        (("--curves", "target.log", "gpu1.log", "--assume", "all"), {"repeats"}),
-        (("--eval", "good_eval.json", "eval.json"), {"mean_loss", "weights"}),
+        ({"curves": BY_LOGS["curves"]}, {"weights", "settings", "randomness"}),
+        ({"curves": BY_LOGS["curves"][:2], "assumed": BY_LOGS["assumed"]}, {"repeats"}),
+        ({"evaluations": (Path("good_eval.json"), Path("eval.json"))}, {"mean_loss", "weights", "repeats"}),
     ],
 )
-def test_what_is_not_given_leaves_it_open(accepted: Any, words: tuple[str, ...], missing: set[str]) -> None:
-    status, document = accepted(*words)
+def test_what_is_not_given_leaves_it_open(
+    there: Path, tmp_path: Path, given: dict[str, Any], missing: set[str]
+) -> None:
+    status, document = decided(tmp_path, **given)
     assert (status, document["outcome"]) == (2, "undecided")
     open_ = {
         one["key"]: one
@@ -156,24 +179,25 @@ def test_what_is_not_given_leaves_it_open(accepted: Any, words: tuple[str, ...],
     assert all(one["how"] for one in open_.values())
 
 
-def test_curves_and_vouched_conditions_are_enough_for_the_standard(accepted: Any) -> None:
-    status, document = accepted(*ALL[5:9], "--assume", "all")
+def test_logs_and_what_is_vouched_for_are_enough_for_the_standard(there: Path, tmp_path: Path) -> None:
+    status, document = decided(tmp_path, **BY_LOGS)
     assert status == 0
     assert item(document, "weights")["measured"] == "stated by the user"
     assert item(document, "downstream")["state"] == "not shown"
 
 
-def test_two_files_that_agree_prove_the_settings(accepted: Any) -> None:
-    _, document = accepted(*ALL[2:9], "--assume", "weights,randomness")
+def test_two_files_that_agree_prove_the_settings(there: Path, tmp_path: Path) -> None:
+    _, document = decided(tmp_path, configs=("target.json", "reference.json"))
     assert item(document, "settings")["state"] == "passed"
     assert "configuration files" in item(document, "settings")["measured"]
 
 
-def test_logs_without_a_loss_are_not_accepted(accepted: Any, here: Path) -> None:
+def test_logs_without_a_loss_are_not_accepted(there: Path, tmp_path: Path) -> None:
     for name in ("target", "gpu1", "gpu2"):
         text = "".join(f"{n},{1 + (n % 7) / 10}\n" for n in range(1, 1201))
-        (here / f"{name}.csv").write_text("step,grad_norm\n" + text)
-    status, document = accepted("--curves", "target.csv", "gpu1.csv", "gpu2.csv", "--assume", "all")
+        (tmp_path / f"{name}.csv").write_text("step,grad_norm\n" + text)
+    given = {**BY_LOGS, "curves": [str(tmp_path / f"{name}.csv") for name in ("target", "gpu1", "gpu2")]}
+    status, document = decided(tmp_path, **given)
     assert status == 2
     assert item(document, "mean_loss")["measured"] == "the logs do not tell"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     loss = target.frame["loss"].to_numpy() + 0.003 * np.maximum(np.arange(1200) - 700, 0)
     parted = target.frame.with_columns(pl.Series("loss", loss))
     made = {"good": logs.mindformers(target), "short": "\n".join(logs.mindformers(target).splitlines()[:400])}
-    made["bad"] = logs.mindformers(type(target)(**{**vars(target), "frame": parted}))
+    made["bad"] = logs.mindformers(replace(target, frame=parted))
     made |= {f"gpu{n}": logs.megatron(one) for n, one in enumerate(references)}
     for name, text in made.items():
         (folder / f"{name}.log").write_text(text)

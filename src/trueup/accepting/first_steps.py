@@ -39,6 +39,8 @@ def preparation_items(proved: Sequence[Criterion], diagnosis: Diagnosis | None) 
 
 
 def _prepared(item: Item, diagnosis: Diagnosis | None) -> Item:
+    if item.state is State.NOT_SHOWN:
+        item = replace(item, how=f"{HOW}; or --assume {item.key}")
     outcome = _outcome(diagnosis, _OF_STAGE.get(item.key))
     if outcome is None or outcome.status is StageStatus.UNDECIDED:
         return item
@@ -63,60 +65,55 @@ def step_items(diagnosis: Diagnosis | None) -> list[Item]:
 
 
 def _loss(number: int, diagnosis: Diagnosis | None) -> Item:
-    first = number == 1
-    common = {
-        "key": f"loss_of_step_{number}",
-        "part": Part.FIRST_STEPS,
-        "title": f"Loss of step {number}",
-        "threshold": f"< {absolute(FIRST_ABS)} or < {percent(FIRST_REL)}",
-        "origin": f"{STANDARD}, loss 1"
-        if first
-        else f"{GUIDE}, stage 2; the number is the standard's first loss",
-    }
+    rule = f"{GUIDE}, stage 2; the number is the standard's first loss"
+    item = Item(
+        key=f"loss_of_step_{number}",
+        part=Part.FIRST_STEPS,
+        title=f"Loss of step {number}",
+        state=State.NOT_SHOWN,
+        binding=False,
+        measured="not captured on both sides",
+        threshold=f"< {absolute(FIRST_ABS)} or < {percent(FIRST_REL)}",
+        origin=f"{STANDARD}, loss 1" if number == 1 else rule,
+        how=HOW,
+    )
     losses = () if diagnosis is None else diagnosis.losses
     pair = losses[number - 1] if len(losses) >= number else None
     if pair is None or pair["target"] is None or pair["reference"] is None:
-        return Item(
-            **common,  # type: ignore[arg-type]
-            state=State.NOT_SHOWN,
-            binding=False,
-            measured="not captured on both sides",
-            how=HOW,
-        )
+        return item
     mine, theirs = float(pair["target"]), float(pair["reference"])
     apart = abs(mine - theirs)
     relative = apart / abs(theirs) if theirs else math.inf if apart else 0.0
     met = apart < FIRST_ABS or relative < FIRST_REL
-    return Item(
-        **common,  # type: ignore[arg-type]
+    return replace(
+        item,
         state=State.PASSED if met else State.FAILED,
         binding=True,
         measured=f"{absolute(apart)}, {percent(relative)}",
         evidence=(f"captured step {pair['step']}: {mine:.8g} against {theirs:.8g}",),
+        how="",
     )
 
 
 def _stage(stage: Stage, title: str, rule: str, diagnosis: Diagnosis | None) -> Item:
     outcome = _outcome(diagnosis, stage)
-    common = {
-        "key": stage.value if stage is not Stage.LOSS else "next_loss",
-        "part": Part.FIRST_STEPS,
-        "title": title,
-        "threshold": _THRESHOLD,
-        "origin": f"{GUIDE}, stage 2: {rule}; bounds as trueup compare gives them",
-    }
+    item = Item(
+        key=stage.value if stage is not Stage.LOSS else "next_loss",
+        part=Part.FIRST_STEPS,
+        title=title,
+        state=State.NOT_SHOWN,
+        binding=False,
+        measured="no traces were given",
+        threshold=_THRESHOLD,
+        origin=f"{GUIDE}, stage 2: {rule}; bounds as trueup compare gives them",
+        how=HOW,
+    )
     if outcome is None:
-        return Item(
-            **common,  # type: ignore[arg-type]
-            state=State.NOT_SHOWN,
-            binding=False,
-            measured="no traces were given",
-            how=HOW,
-        )
+        return item
     state = _STATES[outcome.status]
     findings = [f"{f.headline} ({f.confidence:.0%} sure)" for f in outcome.findings]
-    return Item(
-        **common,  # type: ignore[arg-type]
+    return replace(
+        item,
         state=state,
         binding=outcome.status is StageStatus.FAILED and outcome.confirmed,
         measured=outcome.said,

@@ -132,23 +132,26 @@ def _unknown_spread(item: Item) -> Item:
 
 
 def _beyond(found: CurveComparison | None) -> Item:
-    common = {
-        "key": "judgement",
-        "part": Part.LONG_RUN,
-        "title": "Drift, late gap, spikes, plateau, NaN",
-        "threshold": "within the reference's own spread, centred on zero",
-        "origin": f"{GUIDE}, stage 3",
-        "binding": True,
-    }
+    item = Item(
+        key="judgement",
+        part=Part.LONG_RUN,
+        title="Drift, late gap, spikes, plateau, NaN",
+        state=State.NOT_SHOWN,
+        binding=True,
+        measured="no logs were given",
+        threshold="within the reference's own spread, centred on zero",
+        origin=f"{GUIDE}, stage 3",
+        how=HOW,
+    )
     if found is None:
-        return Item(**common, state=State.NOT_SHOWN, measured="no logs were given", how=HOW)  # type: ignore[arg-type]
+        return item
     judgement = found.judgement
-    differs = judgement.outcome is Outcome.DIFFER
-    return Item(
-        **common,  # type: ignore[arg-type]
-        state=State.FAILED if differs else State.PASSED,
+    return replace(
+        item,
+        state=State.FAILED if judgement.outcome is Outcome.DIFFER else State.PASSED,
         measured=judgement.headline.partition("; not accepted yet")[0],
         evidence=(*judgement.reasons, *judgement.remarks),
+        how="",
     )
 
 

@@ -92,5 +92,5 @@ def _finding(found: CurveComparison) -> Finding:
         evidence=(*judgement.reasons, *judgement.remarks),
         causes=judgement.advice,
         next=f"trueup curves {names[0]} --reference {' '.join(names[1:])} -o OUT",
-        next_note="to see the curves; " + "; then ".join(c.line for c in found.commands[:1]),
+        next_note="; then ".join(["to see the curves", *(c.line for c in found.commands[:1])]),
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -45,7 +46,7 @@ def screen(
         if part["items"]:
             parts += [Text(""), Text(f"   {part['title']}", style="bold"), _part(part, width)]
     parts += [Text(""), _closing(document, reports, missing), Text("")]
-    parts.append(Text(f"   {document['standard']}", style="dim"))
+    parts.append(Padding(Text(document["standard"], style="dim"), (0, 0, 0, _MARGIN)))
     return Group(*parts, Text(""))
 
 
@@ -53,8 +54,8 @@ def _part(part: Mapping[str, Any], width: int) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     rest = width - _MARGIN - 6
     table.add_column(width=_MARGIN)
-    table.add_column(max_width=rest * 2 // 5, overflow="fold")
-    table.add_column(max_width=rest - rest * 2 // 5, overflow="fold")
+    table.add_column(width=rest * 2 // 5, overflow="fold")
+    table.add_column(width=rest - rest * 2 // 5, overflow="fold")
     for item in part["items"]:
         glyph, _ = STATES[item["state"]]
         colour = _COLOURS[item["state"]]
