@@ -197,6 +197,11 @@ def is_beyond() -> pl.Expr:
     return pl.col("status").is_in(BEYOND)
 
 
+def is_compared() -> pl.Expr:
+    """Rows with a verdict; without one there is nothing that could agree."""
+    return pl.col("status").is_in(("equal", "within_noise", *BEYOND))
+
+
 FAR_BEYOND = 10.0
 """times what is allowed, from which on equal inputs leave no doubt of the place"""
 
