@@ -199,7 +199,7 @@ def test_logs_without_a_loss_are_not_accepted(there: Path, tmp_path: Path) -> No
     given = {**BY_LOGS, "curves": [str(tmp_path / f"{name}.csv") for name in ("target", "gpu1", "gpu2")]}
     status, document = decided(tmp_path, **given)
     assert status == 2
-    assert item(document, "mean_loss")["measured"] == "the logs do not tell"
+    assert item(document, "mean_loss")["measured"] == "not logged"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import typer
 
 from trueup.cli.diagnose import program_output_apart, words_of
 from trueup.cli.printing import note_line
+from trueup.cli.several import check_pair
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -145,6 +146,8 @@ def _given(
     from trueup.accepting.procedure import Given
     from trueup.curves.conditions import parse_assumptions, parse_conditions
 
+    check_pair("--config", config)
+    check_pair("--eval", evaluations)
     if target is not None and reference is None:
         raise ConfigError(f"REFERENCE is missing: trueup accept {target} REFERENCE -o OUT")
     if replay is not None and target is None:

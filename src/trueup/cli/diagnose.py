@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from trueup.cli.printing import note_line
+from trueup.cli.several import check_pair
 from trueup.errors import ConfigError
 
 _LOG = "program.log"
@@ -86,6 +87,7 @@ def command(
     from trueup.capture.launch.folder import make_writable
     from trueup.diagnosing.pipeline import diagnose
 
+    check_pair("--config", config)
     if target is None or reference is None:
         missing = "TARGET and REFERENCE are" if target is None else "REFERENCE is"
         raise ConfigError(f"{missing} missing: trueup diagnose TARGET REFERENCE -o OUT")

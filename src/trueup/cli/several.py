@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from trueup.errors import ConfigError
 
 SEVERAL: Mapping[str, tuple[str, ...]] = {
     "accept": ("--curves", "--learning-rate-0"),
@@ -30,3 +33,13 @@ def with_each_named(argv: list[str], options: Collection[str]) -> list[str]:
             named = word if word in options else ""
             first = bool(named)
     return out
+
+
+def check_pair(option: str, given: tuple[str, str] | tuple[Path, Path] | None) -> None:
+    """Refuse a pair whose second word is the next option.
+
+    Raises:
+        ConfigError: one word was given where two are wanted.
+    """
+    if given is not None and str(given[1]).startswith("-"):
+        raise ConfigError(f"{option} {given[0]}: two words are wanted, the target's and the reference's")

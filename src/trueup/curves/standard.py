@@ -132,7 +132,7 @@ def _no_losses() -> list[Criterion]:
         Criterion(
             key=key,
             title=title,
-            value="–",
+            value="not logged",
             threshold=f"< {absolute(limit)} or < {percent(share)}",
             status=Met.UNDECIDED,
             decisive=True,

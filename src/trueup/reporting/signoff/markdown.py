@@ -44,7 +44,12 @@ def _part(part: Mapping[str, Any]) -> list[str]:
             item["title"],
             item["measured"],
             item["threshold"],
-            _MARKS[item["state"]] + ("" if item["binding"] else " (does not decide)"),
+            _MARKS[item["state"]]
+            + (
+                " (does not decide)"
+                if not item["binding"] and item["state"] in ("not shown", "warning")
+                else ""
+            ),
             item["origin"],
         ]
         for item in part["items"]
