@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-PASSES = ("forward", "loss", "backward", "param_grad", "optimizer")
-"""phases a training step always has, whatever the program"""
+PASSES = ("backward", "param_grad", "optimizer")
+"""phases every training step has after its loss"""
 _WORDS = {
-    "forward": "the forward pass",
-    "loss": "the loss",
     "backward": "the backward pass",
     "param_grad": "the weights' gradients",
     "optimizer": "the optimizer's update",
