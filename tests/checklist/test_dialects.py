@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import runpy
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,62 @@ def test_mindformers_width_from_multiple_of(
     line = "" if multiplier is None else f"    ffn_dim_multiplier: {multiplier}\n"
     text = f"model:\n  model_config:\n    hidden_size: 4096\n    multiple_of: {multiple}\n{line}"
     assert _values(text, tmp_path)["intermediate_size"] == wanted
+
+
+MOE = "--num-experts 8 --moe-router-topk 2"
+BASE = "python pretrain_gpt.py --num-layers 4 --hidden-size 8 --num-attention-heads 2"
+
+
+@pytest.mark.parametrize(
+    ("flags", "config", "field", "value"),
+    [
+        ("--lr 1e-3 --decoupled-lr 1e-4", {}, "embedding_learning_rate", 1e-4),
+        ("--lr 1e-3", {}, "embedding_learning_rate", 1e-3),
+        (
+            "--window-size 128 --window-attn-skip-freq 2",
+            {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 128},
+            "sliding_layers",
+            [0, 2],
+        ),
+        (
+            "--no-rope-freq [0,0,0,1] --position-embedding-type rope",
+            {"no_rope_layers": [1, 1, 1, 0]},
+            "unrotated_layers",
+            [3],
+        ),
+        (
+            f"{MOE} --moe-layer-freq ([0]*1+[1]*1+[0]*1+[1]*1)",
+            {"num_experts": 8, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "mlp_only_layers": [2]},
+            "dense_layers",
+            [2],
+        ),
+        (
+            f"{MOE} --moe-layer-freq 2",
+            {"num_experts": 8, "num_experts_per_tok": 2, "decoder_sparse_step": 2},
+            "expert_layer_step",
+            2,
+        ),
+        (
+            "--rope-scaling-type yarn --rope-scaling-mscale 0.7",
+            {"rope_scaling": {"type": "yarn", "factor": 4, "mscale": 0.7}},
+            "rope_mscale",
+            0.7,
+        ),
+        (
+            "--use-rope-scaling",
+            {"rope_scaling": {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}},
+            "rope_high_freq_factor",
+            4.0,
+        ),
+    ],
+)
+def test_what_differs_by_layer_or_group_reads_alike(
+    flags: str, config: dict[str, Any], field: str, value: Any, tmp_path: Path
+) -> None:
+    assert _values(f"#!/bin/bash\n{BASE} {shlex.join(flags.split())}\n", tmp_path)[field] == value
+    if config:
+        base = {"model_type": "qwen3_moe", "num_hidden_layers": 4, "hidden_size": 8, "num_attention_heads": 2}
+        assert _values(json.dumps(base | config), tmp_path)[field] == value
 
 
 def test_high_precision_mode_and_the_other_ascend_settings(tmp_path: Path) -> None:

@@ -86,6 +86,49 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "lightning",
         {"compute_dtype": "bfloat16", "num_layers": 3, "adam_beta2": 0.95, "seed": 7, "optimizer": "adamw"},
     ),
+    "lightning with its defaults": (
+        "trainer:\n  devices: 4\n  num_nodes: 2\n  strategy: ddp\n  precision: 16-mixed\n  max_steps: 100\n"
+        "data:\n  class_path: m.Data\n  init_args:\n    batch_size: 3\n    shuffle: false\n"
+        "optimizer:\n  class_path: torch.optim.AdamW\n  init_args:\n    lr: 0.1\n"
+        "lr_scheduler:\n  class_path: torch.optim.lr_scheduler.CosineAnnealingLR\n"
+        "  init_args:\n    T_max: 100\n    eta_min: 0.01\n",
+        "lightning",
+        {
+            "adam_beta2": 0.999,
+            "adam_eps": 1e-8,
+            "weight_decay": 0.01,
+            "loss_scaling": "dynamic",
+            "param_dtype": "float32",
+            "data_parallel": 8,
+            "global_batch_size": 24,
+            "lr_schedule": "cosine",
+            "decay_steps": 100,
+            "min_lr": 0.01,
+            "shuffle": False,
+            "deterministic": False,
+        },
+    ),
+    "litgpt": (
+        "model_config:\n  n_layer: 3\n  n_embd: 8\n  n_head: 2\n  norm_class_name: RMSNorm\n"
+        "  mlp_class_name: LLaMAMLP\n  rope_base: 10000\nprecision: bf16-true\ndevices: 2\nseed: 1\n"
+        "train:\n  global_batch_size: 16\n  micro_batch_size: 4\n  max_norm: 1.0\n  min_lr: 4.0e-05\n"
+        "  lr_warmup_steps: 20\n  max_seq_length: 64\n  tie_embeddings: false\n"
+        "optimizer:\n  class_path: torch.optim.AdamW\n  init_args:\n    lr: 0.0004\n    betas: [0.9, 0.95]\n",
+        "lightning",
+        {
+            "num_layers": 3,
+            "compute_dtype": "bfloat16",
+            "param_dtype": "bfloat16",
+            "activation": "swiglu",
+            "global_batch_size": 16,
+            "clip_grad": 1.0,
+            "warmup_steps": 20,
+            "min_lr": 4e-5,
+            "adam_beta2": 0.95,
+            "seed": 1,
+            "seq_length": 64,
+        },
+    ),
     "plain": (
         "model:\n  n_layers: 3\n  d_model: 8\noptim:\n  lr: 1e-3\n  betas: [0.9, 0.99]\nrandom_seed: 5\n",
         "plain",

@@ -34,6 +34,7 @@ CONTEXT: dict[str, Any] = {
     "weight_decay_schedule": "linear",
     "lr_schedule": "wsd",
     "learning_rate": 0.001,
+    "sliding_window": 128,
     "warmup_steps": 10,
     "train_steps": 100,
     "clip_grad": 1.0,
@@ -67,6 +68,8 @@ PAIRS: dict[str, tuple[Any, Any]] = {
 CHANGED_CONTEXT: dict[str, dict[str, Any]] = {
     "tf32": {"compute_dtype": "float32"},
     "init_std": {},
+    "rope_low_freq_factor": {"rope_scaling": "llama3"},
+    "rope_high_freq_factor": {"rope_scaling": "llama3"},
     "rope_original_positions": {"rope_scaling": "yarn"},
 }
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.curves import logs
 from trueup.cli.app import run
-from trueup.cli.curves import with_references_named
+from trueup.cli.several import SEVERAL, with_each_named
 from trueup.curves.comparison import CurveComparison
 from trueup.curves.following import follow
 from trueup.curves.simulating import Truth, simulate
@@ -137,8 +137,8 @@ def test_a_mistake_in_any_argument_is_one_line(
 
 
 def test_words_after_reference_are_references() -> None:
-    assert with_references_named(["curves", "t", "-r", "a", "b", "--json"]) == [
-        "curves", "t", "-r", "a", "--reference", "b", "--json",
+    assert with_each_named(["curves", "t", "-r", "a", "b", "--json"], SEVERAL["curves"]) == [
+        "curves", "t", "-r", "a", "-r", "b", "--json",
     ]  # fmt: skip
 
 

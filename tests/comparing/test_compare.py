@@ -17,6 +17,7 @@ from tests.comparing.traces import Change, Recorder, network, scaled, unchanged
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.result import Comparison, open_comparison
 from trueup.comparing.run import compare
+from trueup.diagnosing.pipeline import diagnose
 from trueup.errors import ConfigError, NothingCompared
 from trueup.numerics.summary import HAS_STATISTICS
 from trueup.store import RunWriter
@@ -176,6 +177,27 @@ def test_other_calls_between_agreeing_ones_are_the_same_mathematics(tmp_path: Pa
     assert result.summary["bracketed"]
     assert result.summary["counts"]["num_unmatched"] == 1
     assert "same mathematics" in " ".join(result.summary["verdict"]["evidence"])
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_phase_of_one_trace_alone_is_not_said_to_agree(tmp_path: Path, alike: bool) -> None:
+    """The target's trace ends with the loss: as it was asked to, or although it was asked for as much."""
+    target, reference = network(), network()
+    records = target.step.records
+    kept = [at for at, phase in enumerate(records["phase"]) if phase in ("param", "forward", "loss")]
+    for column in records.values():
+        column[:] = [column[at] for at in kept]
+    options = {"options": {"level": "mix", "task": "statistics"}} if alike else {}
+    target.write(tmp_path / "target", **options)
+    reference.write(tmp_path / "reference", **options)
+    verdict = compare(tmp_path / "target", tmp_path / "reference").summary["verdict"]
+    assert verdict["exit_code"] == (2 if alike else 0)
+    assert "the backward pass, the weights' gradients and the optimizer's update" in verdict["headline"]
+    assert "same mathematics" not in " ".join(verdict["evidence"])
+    assert verdict["confidence"] <= 0.5
+    found = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
+    said = {one.stage.value: one.status.value for one in found.stages}
+    assert (said["forward"], said["backward"], said["reduction"]) == ("passed", "undecided", "undecided")
 
 
 def test_a_missing_gradient_is_never_agreement(tmp_path: Path) -> None:

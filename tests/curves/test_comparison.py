@@ -188,6 +188,25 @@ def test_thresholds_relax_to_the_references_own_fluctuation() -> None:
     assert strict["repeats"].status is Met.WARNING
 
 
+def test_without_a_loss_nothing_is_accepted() -> None:
+    target, references = runs()
+    sides = [replace(one, frame=one.frame.drop("loss")) for one in (target, *references)]
+    found = compare_curves(sides[0], sides[1:], ASSUMED)
+    assert found.to_json()["exit_code"] == 2
+    assert told(found)["mean_loss"] is told(found)["first_loss"] is Met.UNDECIDED
+    assert "first loss and mean error of the loss are not proved" in found.judgement.headline
+
+
+def test_repeats_far_apart_are_no_measure_to_accept_by() -> None:
+    """One of the references is a failed run: half as far from it proves nothing."""
+    target, (reference, repeat) = runs()
+    level = float(reference.frame["loss"].mean())  # type: ignore[arg-type]
+    ramp = level * np.minimum(np.arange(3000) / 300, 1)
+    found = compare_curves(moved(target, 0.1 * ramp), [reference, moved(repeat, 0.2 * ramp)], ASSUMED)
+    assert told(found)["mean_loss"] is Met.UNDECIDED
+    assert found.to_json()["exit_code"] == 2
+
+
 def test_repeats_that_are_the_same_file_tell_nothing() -> None:
     target, references = runs()
     found = compare_curves(target, [references[0], replace(references[0], name="again")], ASSUMED)

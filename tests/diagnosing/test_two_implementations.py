@@ -13,6 +13,8 @@ pytestmark = pytest.mark.torch
 from tests.matching.implementations.sizes import SIZES  # noqa: E402
 from tests.matching.implementations.train import train  # noqa: E402
 from trueup import Tracer  # noqa: E402
+from trueup.comparing.options import CompareOptions  # noqa: E402
+from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.gradients import VALUES, build_gradient_plan  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, UPDATED, WEIGHT, StepBook  # noqa: E402
@@ -23,14 +25,16 @@ from trueup.types.finding import Stage  # noqa: E402
 FUSED = "decoder.layers.0.self_attention.linear_qkv.weight"
 
 
-def captured(path: Path, name: str, *, change: str | None = None, decay_of_vectors: float = 0.01) -> Path:
+def captured(
+    path: Path, name: str, *, change: str | None = None, decay_of_vectors: float = 0.01, **more: bool
+) -> Path:
     """Two steps as the preset captures them, with the weight decay given for one-dimensional weights."""
     make = torch.optim.AdamW
 
     def by_shape(parameters: object, **settings: float) -> torch.optim.Optimizer:
         weights = list(parameters)  # type: ignore[call-overload]
         vectors = {"params": [w for w in weights if w.ndim == 1], "weight_decay": decay_of_vectors}
-        return make([{"params": [w for w in weights if w.ndim > 1]}, vectors], **settings)
+        return make([{"params": [w for w in weights if w.ndim > 1]}, vectors], **settings, **more)
 
     with pytest.MonkeyPatch.context() as patch, Tracer(path, level="L0", steps="0-1", store_values_of=VALUES):
         patch.setattr(torch.optim, "AdamW", by_shape)
@@ -86,6 +90,15 @@ def test_equal_runs_agree_stage_by_stage(runs: dict[str, Path], tmp_path: Path) 
     weights = next(stage for stage in found.stages if stage.stage is Stage.WEIGHTS)
     assert weights.said.startswith("All ")
     assert "bit for bit" in weights.said
+
+
+def test_a_state_that_one_optimizer_lacks_is_no_agreement(runs: dict[str, Path], tmp_path: Path) -> None:
+    """With amsgrad the first step is the same; only the state tells that later ones are not."""
+    target = captured(tmp_path / "target", "megatron", amsgrad=True)
+    for sides in ((target, runs["hf"]), (runs["hf"], target)):
+        verdict = compare(*sides, options=CompareOptions(steps=frozenset({0}))).summary["verdict"]
+        assert verdict["exit_code"] == 2, verdict
+        assert "max_exp_avg_sq" in " ".join(verdict["evidence"])
 
 
 def test_weight_decay_of_vectors_is_told_from_two_implementations(

@@ -49,15 +49,45 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "contains": lambda text, part: part in str(text),
     "count": lambda value: len(value) if isinstance(value, list) else len(str(value).split(",")),
     "leading_zeros": lambda pattern: _leading_zeros(pattern),
+    "layers": lambda number: list(range(int(number))),
+    "layers_with": lambda kinds, wanted: [at for at, kind in enumerate(_items(kinds)) if kind == wanted],
+    "windowed": lambda freq, num: _windowed(freq, num),
+    "unrotated": lambda freq, num: _every(freq, num),
+    "layer_step": lambda freq: freq if isinstance(freq, int) and freq > 0 else 1,
+    "dense_after": lambda freq: _dense_after(freq),
 }
 
 
-def _leading_zeros(pattern: Any) -> int:
-    """Zeros a list begins with; the list may be written as ``([0]*3+[1]*58)``, or be one number for all."""
+def _items(pattern: Any) -> list[Any]:
+    """The items of a list, which may be written as ``([0]*3+[1]*58)``; none of one number for all layers."""
     items = parsed(pattern).evaluate(NOTHING) if isinstance(pattern, str) else pattern
-    if not isinstance(items, (list, tuple)):
-        return 0
+    return list(items) if isinstance(items, (list, tuple)) else []
+
+
+def _leading_zeros(pattern: Any) -> int:
+    """Zeros a list begins with."""
+    items = _items(pattern)
     return next((index for index, item in enumerate(items) if item), len(items))
+
+
+def _dense_after(pattern: Any) -> list[int]:
+    """Zeros after the first one of a list: layers without experts behind the leading ones."""
+    start = _leading_zeros(pattern)
+    return [at for at, item in enumerate(_items(pattern)) if at >= start and not item]
+
+
+def _windowed(freq: Any, num_layers: int) -> list[int]:
+    """Layers with the window: ones of a list; of a number n all but every n-th."""
+    if isinstance(freq, int) and freq > 0:
+        return [at for at in range(num_layers) if (at + 1) % freq]
+    return [at for at, item in enumerate(_items(freq)) if item]
+
+
+def _every(freq: Any, num_layers: int) -> list[int]:
+    """Ones of a list; of a number n every n-th."""
+    if isinstance(freq, int) and freq > 0:
+        return [at for at in range(num_layers) if (at + 1) % freq == 0]
+    return [at for at, item in enumerate(_items(freq)) if item]
 
 
 _LAZY = frozenset({"first", "given", "known", "key"})

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from trueup.errors import ConfigError
 
 Kind = Literal["int", "float", "bool", "dtype", "choice", "text", "list", "version"]
-_CLOSE = 1e-9
+_CLOSE = 1e-7
+"""What a run keeps as float32, or a log prints, is the number that was written."""
 _DTYPES = {
     "float32": "fp32 float32 float full 32 32-true ms.float32 mstype.float32 float_32",
     "bfloat16": "bf16 bfloat16 bf16-mixed bf16-true bfloat",
@@ -122,7 +123,7 @@ def canonical(value: Any, spec: FieldSpec) -> Any:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two canonical values are one: numbers to nine digits, all else exactly."""
+    """Whether two canonical values are one: numbers to single precision, all else exactly."""
     if isinstance(left, float) or isinstance(right, float):
         return isinstance(left, (int, float)) and isinstance(right, (int, float)) and math.isclose(
             left, right, rel_tol=_CLOSE, abs_tol=1e-300

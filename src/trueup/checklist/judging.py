@@ -13,6 +13,7 @@ from trueup.checklist.expression import Unset, parsed
 from trueup.checklist.fields import fields, same
 from trueup.checklist.rules import Rule, Severity, rules
 from trueup.errors import ConfigError
+from trueup.types.finding import Stage
 
 
 class Status(Enum):
@@ -56,6 +57,8 @@ class Row:
     advice: str = ""
     """what to do, where a recommendation is not met or a condition broken"""
     sources: tuple[str, ...] = ()
+    acts: tuple[Stage, ...] = ()
+    """stages of a diagnosis in which a difference shows"""
 
     @property
     def matters(self) -> bool:
@@ -302,4 +305,5 @@ def _row(
         why=rule.why,
         advice=advice,
         sources=rule.sources,
+        acts=rule.acts,
     )

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from trueup.checklist.expression import parsed
 from trueup.checklist.fields import fields, yaml_of
 from trueup.errors import ConfigError
+from trueup.types.finding import Stage
 
 Severity = Literal["error", "warning", "note"]
 SECTIONS = ("structure", "moe", "optimizer", "weights", "precision", "parallel", "data", "environment")
@@ -36,6 +37,8 @@ class Rule(BaseModel):
     advice: str = ""
     when: str = ""
     """condition on one side; the rule applies where it holds on either"""
+    acts: tuple[Stage, ...] = ()
+    """stages of a diagnosis in which a difference shows; none: in none by itself"""
     always: bool = False
     """the section's own ``when`` does not limit this rule"""
 
@@ -90,6 +93,8 @@ class RuleFile(BaseModel):
 
     when: str = ""
     """condition on one side under which the section's field rules apply"""
+    acts: tuple[Stage, ...] = ()
+    """where the section's rules act that do not say otherwise"""
     rules: tuple[Rule, ...]
 
 
@@ -107,13 +112,13 @@ def rules() -> dict[str, tuple[Rule, ...]]:
             file = RuleFile.model_validate(yaml_of(f"rules/{section}.yaml"))
         except ValidationError as error:
             raise ConfigError(f"{source}: {error}") from error
-        found[section] = tuple(_limited(rule, file.when) for rule in file.rules)
+        found[section] = tuple(_limited(rule, file) for rule in file.rules)
     return found
 
 
-def _limited(rule: Rule, when: str) -> Rule:
-    """The rule under its section's condition."""
-    if not when or rule.always or rule.by_hand:
-        return rule
-    both = f"({when}) and ({rule.when})" if rule.when else when
-    return rule.model_copy(update={"when": both})
+def _limited(rule: Rule, file: RuleFile) -> Rule:
+    """The rule under its section's condition, and with what the section says for all of its rules."""
+    changed: dict[str, object] = {} if rule.acts else {"acts": file.acts}
+    if file.when and not rule.always and not rule.by_hand:
+        changed["when"] = f"({file.when}) and ({rule.when})" if rule.when else file.when
+    return rule.model_copy(update=changed)

@@ -11,6 +11,7 @@ import typer
 
 from trueup import __version__
 from trueup.cli import (
+    accept,
     capture,
     check,
     check_run,
@@ -28,14 +29,15 @@ from trueup.cli import (
     replay,
     seed_all,
 )
-from trueup.cli.curves import with_references_named
 from trueup.cli.printing import error_line, hint_line
 from trueup.cli.replay_gradients import with_gradients_named
+from trueup.cli.several import SEVERAL, with_each_named
 from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError, WeightsError
 
 _DEBUG = "TRUEUP_DEBUG"
 _BAD_USE = 2
 _VERBS = (
+    "accept",
     "capture",
     "check",
     "check-run",
@@ -70,6 +72,7 @@ app = typer.Typer(
     epilog="Start with: trueup capture -o runs/reference -- python train.py",
 )
 app.command(name="capture", context_settings={"allow_interspersed_args": False})(capture.command)
+app.command(name="accept")(accept.command)
 app.command(name="check")(check.command)
 app.command(name="check-run")(check_run.command)
 app.command(name="compare")(compare.command)
@@ -118,8 +121,7 @@ def run(argv: list[str]) -> int:
         _add_installed(verb)
     if verb == "capture":
         argv = capture.with_scope_joined(argv)
-    if verb == "curves":
-        argv = with_references_named(argv)
+    argv = with_each_named(argv, SEVERAL.get(verb, ()))
     if verb == "replay":
         argv = with_gradients_named(argv)
     try:

@@ -157,26 +157,6 @@ def command(
     raise typer.Exit(code)
 
 
-def with_references_named(argv: list[str]) -> list[str]:
-    """``--reference A B`` as ``--reference A --reference B``.
-
-    Example:
-        >>> with_references_named(["curves", "t", "--reference", "a", "b", "-o", "out"])
-        ['curves', 't', '--reference', 'a', '--reference', 'b', '-o', 'out']
-    """
-    out: list[str] = []
-    named, first = False, False
-    for word in argv:
-        if named and not first and not word.startswith("-"):
-            out.append("--reference")
-        out.append(word)
-        if word.startswith("-") and word != "-":
-            named = first = word in ("--reference", "-r")
-        else:
-            first = False
-    return out
-
-
 def _formats(report: str) -> list[str]:
     from trueup.reporting.curves import FORMATS
 

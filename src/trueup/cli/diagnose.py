@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from trueup.cli.printing import note_line
+from trueup.cli.several import check_pair
 from trueup.errors import ConfigError
 
 _LOG = "program.log"
@@ -55,6 +56,22 @@ def command(
     mapping: Annotated[
         Path | None, typer.Option("--map", help="Pairs that are given, as trueup match -o writes them.")
     ] = None,
+    config: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--config",
+            metavar="TARGET REFERENCE",
+            help="Configurations of both, as trueup check takes them. Default: what the traces stored.",
+        ),
+    ] = None,
+    curves: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--curves",
+            metavar="TARGET_LOG REFERENCE_LOG [REPEAT ...]",
+            help="Logs of the long run, the reference's and those of its repeats: judged as the last stage.",
+        ),
+    ] = None,
     html: Annotated[bool, typer.Option(help="Write diagnosis.html.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     quiet: Annotated[
@@ -63,13 +80,14 @@ def command(
 ) -> None:
     """Find out why two runs do not agree: what, where, which kind of fault, how sure, and what to do next.
 
-    Walks the stages of a training step: data, initial weights, forward and loss, backward, reduction and
-    clipping, optimizer, the next loss. Ends with 0 if the runs agree, 1 if they differ, 2 if that cannot be
-    decided.
+    Walks the stages of a training step: configuration, data, initial weights, forward and loss, backward,
+    reduction and clipping, optimizer, the next loss; then the long run. Ends with 0 if the
+    runs agree, 1 if they differ, 2 if that cannot be decided.
     """
     from trueup.capture.launch.folder import make_writable
     from trueup.diagnosing.pipeline import diagnose
 
+    check_pair("--config", config)
     if target is None or reference is None:
         missing = "TARGET and REFERENCE are" if target is None else "REFERENCE is"
         raise ConfigError(f"{missing} missing: trueup diagnose TARGET REFERENCE -o OUT")
@@ -78,18 +96,20 @@ def command(
     if no_noise and noise is not None:
         raise ConfigError(f"--noise {noise} and --no-noise contradict each other")
     make_writable(output)
-    with _output_of_programs_apart(output / _LOG):
+    with program_output_apart(output / _LOG):
         diagnosis = diagnose(
             target,
             reference,
             output=output,
-            command=None if replay is None else _split(replay),
+            command=None if replay is None else words_of(replay),
             replay=replayed,
             gradients=gradients,
             noise=False if no_noise else noise if noise is not None else True,
             replay_noise=noise_replay or [],
             tokenizer=tokenizer,
             mapping=mapping,
+            configs=config,
+            curves=curves or [],
             say=(lambda _: None) if quiet or as_json else note_line,
         )
     document = diagnosis.to_json()
@@ -109,7 +129,8 @@ def command(
     raise typer.Exit(diagnosis.exit_code)
 
 
-def _split(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
+    """The words of a command given as one option."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -120,7 +141,7 @@ def _split(text: str) -> list[str]:
 
 
 @contextmanager
-def _output_of_programs_apart(log: Path) -> Iterator[None]:
+def program_output_apart(log: Path) -> Iterator[None]:
     """What the replayed programs print goes to a file, so that the screen holds the verdict alone; their
     errors still show."""
     sys.stdout.flush()

@@ -20,6 +20,7 @@ _NEVER_BRACKETED = ("param", "param_grad", "optimizer", "loss")
 """A missing gradient or parameter is never a mere other spelling of the same mathematics."""
 
 
+STATE = "state"
 STEP_COUNTER = "state.step"
 """some optimizers count their steps for each parameter, others once for all"""
 
@@ -115,6 +116,12 @@ def _captured_on_one_side(rows: Rows) -> Bools:
     out = np.zeros(len(rows), bool)
     other_code = rows.match.bridge is not None
     slots = rows.phase_is("param_grad", "optimizer") & other_code
+    states = rows.phase_is("optimizer") & rows.slot_starts(STATE) & ~rows.slot_is(STEP_COUNTER)
+    state_slots = [
+        at
+        for at, word in enumerate(rows.match.words.slot)
+        if word.startswith(f"{STATE}.") and word != STEP_COUNTER
+    ]
     kinds = rows.phase_is("backward", "param_grad", "optimizer") & other_code
     for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):
         alone = (half.record >= 0) & (other.record < 0)
@@ -127,6 +134,8 @@ def _captured_on_one_side(rows: Rows) -> Bools:
             most = int(max(own.max(initial=0), theirs.max(initial=0))) + 1
             there = np.unique(side.record_phase * most + theirs)
             out |= alone & finer & ~np.isin(rows.phase * most + own, there)
+        if np.isin(side.record_slot, state_slots).any():  # the state of another optimizer, and captured
+            out &= ~(alone & states)
     return out
 
 

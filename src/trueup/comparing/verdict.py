@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from trueup.comparing.captured import phases_said, unseen
 from trueup.comparing.ledger import First, Ledger
 from trueup.comparing.scalars import DECISIVE, NORM
 from trueup.types import Outcome
@@ -36,8 +37,10 @@ def verdict_from(
     level: str | None,
     command: str,
     measured: bool = False,
+    alike: bool = False,
 ) -> dict[str, Any]:
-    """The ``verdict`` object of result.json; ``measured``: tolerances come from a noise profile."""
+    """The ``verdict`` object of result.json; ``measured``: tolerances come from a noise profile; ``alike``:
+    the same parts of a step were captured on both sides."""
     first = min(ledger.firsts.values(), key=lambda f: (f.step, f.order), default=None)
     if ledger.origin is not None:
         return _differ(ledger.origin, ledger, scalars, target, reference, level, command)
@@ -52,7 +55,8 @@ def verdict_from(
         return _scalars_differ(apart, ledger)
     if ledger.not_bracketed:
         return _undecided(ledger, target, reference)
-    return _agree(ledger)
+    phases = unseen(ledger.counts)
+    return _agree(ledger) if not phases else _agree_in_part(ledger, phases, alike=alike)
 
 
 def confidence(evidence: str, score: float, before: dict[str, Any], match: float) -> float:
@@ -254,6 +258,26 @@ def _undecided(ledger: Ledger, target: str, reference: str) -> dict[str, Any]:
         "before": f"{ledger.compared} records were compared; all agree within rounding.",
         "next": f"trueup compare {target} {reference} -o OUT",
         "next_note": "and read the unmatched and undecided rows in report.html",
+    }
+
+
+def _agree_in_part(ledger: Ledger, phases: list[str], *, alike: bool) -> dict[str, Any]:
+    """All that was compared agrees, but of some phases only one run holds anything."""
+    outcome = Outcome.UNDECIDED if alike else Outcome.AGREE
+    alone = f"{phases_said(phases)} {'is' if len(phases) == 1 else 'are'} in one trace alone"
+    why = ", though both were captured alike" if alike else ""
+    return _agree(ledger) | {
+        "outcome": outcome.value,
+        "exit_code": outcome.exit_code,
+        "headline": f"What both runs hold agrees, but {alone}{why}.",
+        "confidence": 0.5,
+        "evidence": [
+            f"{ledger.compared} records were compared, and agree",
+            f"not compared: {phases_said(phases)}",
+        ],
+        "next_note": "capture the same parts of a step on both sides"
+        if not alike
+        else "does the run that lacks them train at all?",
     }
 
 

@@ -22,6 +22,8 @@ FEWEST_REPEATS = 2
 ALLOWANCE = 1.25
 """What few repeats may underestimate their own spread by: a threshold relaxed to it is this many times as
 large."""
+WIDEST = 0.05
+"""Repeats further apart than this share of the loss are no fluctuation to relax a threshold to."""
 ROUGH = 0.05
 """A reference whose loss jumps by more than this share of itself from step to step is a rough one."""
 
@@ -114,8 +116,32 @@ def criteria(
             found.append(first_loss(losses))
         if not frozen:
             found.append(mean_loss(losses))
+    else:
+        found += _no_losses()
     found += global_norm(paired)
     return found
+
+
+def _no_losses() -> list[Criterion]:
+    """The standard is one of losses: without them nothing else accepts a run."""
+    lines = (
+        ("first_loss", "First loss", FIRST_ABS, FIRST_REL, "loss 1"),
+        ("mean_loss", "Mean error of the loss", MEAN_ABS, MEAN_REL, "loss 2"),
+    )
+    return [
+        Criterion(
+            key=key,
+            title=title,
+            value="not logged",
+            threshold=f"< {absolute(limit)} or < {percent(share)}",
+            status=Met.UNDECIDED,
+            decisive=True,
+            origin=f"{_GUIDE}, {rule}",
+            note="no loss was logged on both sides",
+            numbers=(("threshold_abs", limit), ("threshold_rel", share)),
+        )
+        for key, title, limit, share, rule in lines
+    ]
 
 
 def _losses(paired: Paired) -> Losses | None:
@@ -245,12 +271,20 @@ def mean_loss(losses: Losses) -> Criterion:
     lost = int((~np.isfinite(losses.target) & np.isfinite(losses.reference)).sum())
     met = (mean_abs < limit or mean_rel < MEAN_REL) and not lost
     note = f"{lost:,} steps have a loss in the reference alone" if lost else ""
+    level = float(size.mean()) if len(size) else math.nan
+    strict = mean_abs < MEAN_ABS or mean_rel < MEAN_REL
+    too_wide = relaxed and met and not strict and own is not None and own > WIDEST * level
+    if too_wide and own is not None:
+        note = (
+            f"the repeats are {absolute(own)} apart, {percent(own / level)} of the loss: test the original "
+            "model before it is the measure"
+        )
     return Criterion(
         key="mean_loss",
         title="Mean error of the loss",
         value=f"{absolute(mean_abs)}, {percent(mean_rel)}",
         threshold=f"< {absolute(limit)} or < {percent(MEAN_REL)}",
-        status=Met.MET if met else Met.NOT_MET,
+        status=Met.UNDECIDED if too_wide else Met.MET if met else Met.NOT_MET,
         decisive=True,
         origin=_origin("loss 2", relaxed, own),
         note=note,

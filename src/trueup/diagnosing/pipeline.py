@@ -21,14 +21,16 @@ from trueup.diagnosing.kinds import name_kinds
 from trueup.diagnosing.replay import ReplayNoise
 from trueup.diagnosing.replay import origins as replay_origins
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
+from trueup.diagnosing.stages.config import configurations, settled
 from trueup.diagnosing.stages.context import is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.long_run import curves_of
 from trueup.errors import ConfigError, TraceError
 from trueup.importers import open_trace
 from trueup.matching.mapping import read_mapping
 from trueup.store import TraceSource
 from trueup.types import Outcome
-from trueup.types.finding import Finding, Kind, Origin
+from trueup.types.finding import Finding, Kind, Origin, Stage
 
 FAR = 3.0
 """times what is allowed, from which on a difference in a later step alone is one"""
@@ -49,6 +51,8 @@ def diagnose(
     replay_noise: Sequence[Path] = (),
     tokenizer: Path | None = None,
     mapping: Path | None = None,
+    configs: tuple[str, str] | None = None,
+    curves: Sequence[str] = (),
     stages: Sequence[StageCheck] = STAGES,
     say: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
@@ -65,16 +69,21 @@ def diagnose(
         replay_noise: replays of benign variants of the reference, to judge the replay against.
         tokenizer: folder of a tokenizer, to show rows of the batch as text.
         mapping: pairs that are given, as ``trueup match -o`` writes them; None: all are found.
+        configs: configuration files of target and reference; None: what the traces stored.
+        curves: the target's log, the reference's, and those of its repeats; none: the long run is not judged.
         stages: what to look at, in this order.
         say: gets a sentence before each part that takes time.
 
     Raises:
         TraceError: a trace cannot be read.
         NothingCompared: the traces have nothing in common.
-        ConfigError: the command cannot be run.
+        ConfigError: the command cannot be run, or a configuration cannot be read.
     """
     clock = _Clock()
     sources = open_trace(target), open_trace(reference)
+    with clock.part("configurations and curves"):
+        settings = configurations(target, reference, configs)
+        long_run = curves_of(curves)
     say("comparing the two runs")
     with clock.part("compare"):
         comparison = compare(
@@ -88,7 +97,8 @@ def diagnose(
     with clock.part("stages"):
         passive = tuple(passive_origins(output / "compare"))
         context = work.context(comparison, passive, replay, gradients, replay_noise, tokenizer, mapping)
-        outcomes = _walk(context, stages)
+        context.configurations, context.curves = settings, long_run
+        outcomes = settled(_walk(context, stages), context)
     diagnosis = _concluded(context, outcomes, work, command)
     diagnosis.write(output)
     return diagnosis
@@ -239,7 +249,7 @@ def _equal(comparison: Comparison) -> bool:
 def _concluded(
     context: Context, outcomes: tuple[StageOutcome, ...], work: _Work, command: Sequence[str] | None
 ) -> Diagnosis:
-    findings = _ordered(outcomes) or _later(context)
+    findings = (*(_ordered(outcomes) or _later(context)), *_of_words(outcomes))
     if findings:
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
     outcome, headline, confidence = _verdict(findings, context)
@@ -268,13 +278,19 @@ def _concluded(
 
 
 def _ordered(outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
-    """The first failed stage with confirmation first; then the others as they stand in the step."""
-    failed = [o for o in outcomes if o.status is StageStatus.FAILED]
+    """The first failed stage with confirmation first; then the others as they stand in the step. Settings
+    that differ in words come after all that was measured."""
+    failed = [o for o in outcomes if o.status is StageStatus.FAILED and o.stage is not Stage.CONFIG]
     first = next((o for o in failed if o.confirmed), failed[0] if failed else None)
     if first is None:
         return ()
     rest = [o for o in failed if o is not first]
     return tuple(f for o in (first, *rest) for f in o.findings)
+
+
+def _of_words(outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
+    """What the configurations alone tell."""
+    return tuple(f for o in outcomes if o.stage is Stage.CONFIG for f in o.findings)
 
 
 def _with_before(finding: Finding, outcomes: Sequence[StageOutcome]) -> Finding:
@@ -283,12 +299,14 @@ def _with_before(finding: Finding, outcomes: Sequence[StageOutcome]) -> Finding:
     for outcome in outcomes:
         if finding in outcome.findings:
             break
-        if outcome.status is StageStatus.PASSED:
+        if outcome.status is StageStatus.PASSED and outcome.stage is not Stage.CONFIG:
             before.append(f"{outcome.title.partition(':')[0]}: {outcome.said[0].lower()}{outcome.said[1:]}")
     return replace(finding, counter_evidence=tuple(dict.fromkeys([*finding.counter_evidence, *before])))
 
 
 def _with_next(finding: Finding, context: Context, work: _Work) -> Finding:
+    if finding.stage in (Stage.CONFIG, Stage.LONG_RUN):
+        return finding
     if finding.next is not None or context.by_replay or context.given is not None or finding.confidence > 0.9:
         return finding
     command = shlex.join(str(p) for p in context.target.manifest.get("command") or ["python", "train.py"])
@@ -310,6 +328,13 @@ def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, 
         return Outcome.DIFFER, findings[0].headline + also, findings[0].confidence
     said = context.comparison.summary["verdict"]
     outcome = Outcome(said["outcome"])
+    long_run = context.outcome_of(Stage.LONG_RUN)
+    if outcome is Outcome.AGREE and long_run is not None and long_run.status is StageStatus.UNDECIDED:
+        return (
+            Outcome.UNDECIDED,
+            f"The captured steps agree, the long run is not decided: {long_run.said}",
+            0.5,
+        )
     if outcome is not Outcome.DIFFER:
         return outcome, said["headline"], float(said["confidence"] or 0.0)
     worst = context.rows.filter(is_beyond())["score"].max()

@@ -27,6 +27,7 @@ _STAGE = {
     "failed": ("✕", "failed"),
     "consequence": ("→", "follows from an earlier stage"),
     "undecided": ("?", "cannot be told"),
+    "skipped": ("·", "not looked at"),
 }
 _FAMILY = {NUMERICAL: "a numerical problem: word length, order of operations, dtype"}
 _OTHERWISE = "a problem of the model: data, settings, structure, use of the framework"
@@ -142,6 +143,8 @@ def _way(report: Report) -> str:
             "that weight's update. Numbers mark the findings."
         )
     said = {
+        "config": "The settings differ; on the way of the captured steps nothing else is wrong.",
+        "long_run": "The captured steps agree, forward to the loss and back; the runs part later.",
         "data": "The error enters with the batch, before anything is computed, and reaches all that follows.",
         "weights": "The error is in the weights from the start, and reaches all that is computed with them.",
         "reduction": "Forward and backward agree; the error is made on the gradients' way to the optimizer.",

@@ -18,6 +18,7 @@ BOX, GAP = 44.0, 16.0
 BETWEEN = 118.0
 """from the forward lane to the backward lane"""
 MAX_BLOCKS = 40
+_TONES = {"passed": "equal", "failed": "over", "consequence": "over"}
 _DOWNSTREAM = ("reduction", "optimizer", "loss")
 
 
@@ -148,7 +149,7 @@ def _times(score: float | None) -> str:
 
 def _loss(layout: _Layout, status: str, report: Report) -> list[str]:
     x, width = layout.loss
-    tone = {"passed": "equal", "failed": "over", "consequence": "over"}.get(status, "open")
+    tone = _TONES.get(status, "open")
     losses = report.document["losses"]
     first = losses[0] if losses else None
     if first is not None:
@@ -263,7 +264,7 @@ def _flag_label(finding: dict[str, Any] | Any) -> str:
 def _place_of(finding: Any, layout: _Layout) -> tuple[float, str] | None:
     """Where on the drawing a finding stands, and in which lane."""
     stage, (x, width) = finding["stage"], layout.loss
-    if stage in ("reduction", "optimizer", "resume"):
+    if stage in ("config", "reduction", "optimizer", "resume", "long_run"):
         return None
     if stage == "data":
         return (x + width / 2, "forward") if finding.get("phase") == "loss" else (LEFT - 12, "forward")
@@ -299,7 +300,7 @@ def _downstream(report: Report, stages: dict[str, str], top: float) -> list[str]
     parts, x = [_lane_label(top + height / 2, "update")], LEFT
     for stage in _DOWNSTREAM:
         status = stages.get(stage, "undecided")
-        tone = {"passed": "equal", "failed": "over", "consequence": "over", "undecided": "open"}[status]
+        tone = _TONES.get(status, "open")
         faint = " faint" if status == "consequence" else ""
         parts.append(
             f'<g class="box t-{tone}{faint}"><title>{escape(status)}</title>'

@@ -23,6 +23,7 @@ STAGE_LOOK = {
     "failed": ("✗", "red"),
     "consequence": ("→", "magenta"),
     "undecided": ("?", "yellow"),
+    "skipped": ("·", "dim"),
 }
 
 

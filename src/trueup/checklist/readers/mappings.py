@@ -159,9 +159,13 @@ def _is_torchtitan(data: Mapping[str, Any]) -> bool:
 
 
 def _is_lightning(data: Mapping[str, Any]) -> bool:
-    trainer = data.get("trainer")
-    return isinstance(trainer, Mapping) and bool(
-        {"max_steps", "accelerator", "devices", "precision", "max_epochs", "strategy"} & trainer.keys()
+    trainer, train = data.get("trainer"), data.get("train")
+    of_litgpt = isinstance(train, Mapping) and {"global_batch_size", "micro_batch_size"} <= train.keys()
+    return of_litgpt or (
+        isinstance(trainer, Mapping)
+        and bool(
+            {"max_steps", "accelerator", "devices", "precision", "max_epochs", "strategy"} & trainer.keys()
+        )
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from trueup.diagnosing.stages.config import ConfigStage
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.data import DataStage
 from trueup.diagnosing.stages.forward import BackwardStage, ForwardStage
+from trueup.diagnosing.stages.long_run import LongRunStage
 from trueup.diagnosing.stages.next_loss import NextLossStage
 from trueup.diagnosing.stages.optimizer import OptimizerStage
 from trueup.diagnosing.stages.protocol import StageCheck, StageOutcome, StageStatus
@@ -14,6 +16,7 @@ from trueup.diagnosing.stages.weights import WeightsStage
 __all__ = ["STAGES", "Context", "StageCheck", "StageOutcome", "StageStatus"]
 
 STAGES: tuple[StageCheck, ...] = (
+    ConfigStage(),
     DataStage(),
     WeightsStage(),
     ForwardStage(),
@@ -21,5 +24,6 @@ STAGES: tuple[StageCheck, ...] = (
     ReductionStage(),
     OptimizerStage(),
     NextLossStage(),
+    LongRunStage(),
 )
 """Walked in this order; the first that fails with confirmation gives the verdict."""

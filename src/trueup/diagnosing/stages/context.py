@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -20,6 +20,10 @@ from trueup.matching.bridge import Bridge
 from trueup.matching.mapping import NameMap
 from trueup.store import TraceSource
 from trueup.types.finding import Basis, Kind, Origin, Stage
+
+if TYPE_CHECKING:
+    from trueup.curves.comparison import CurveComparison
+    from trueup.diagnosing.stages.config import Configurations
 
 BEYOND = ("different", "origin", "amplified", "propagated")
 """statuses that mean: further apart than allowed"""
@@ -42,6 +46,10 @@ class Context:
     tokenizer: Path | None = None
     mapping: NameMap | None = None
     """pairs a person gave"""
+    configurations: Configurations | None = None
+    """the settings of both runs; None where nothing tells of them"""
+    curves: CurveComparison | None = None
+    """the long run's; None where no logs were given"""
     earlier: list[StageOutcome] = field(default_factory=list)
     _books: dict[tuple[int, int, int], StepBook] = field(default_factory=dict)
     _updates: dict[tuple[int, int, int], dict[str, Update]] = field(default_factory=dict)
@@ -149,13 +157,20 @@ class Context:
     # -- what stages before found ------------------------------------------
 
     def failed_before(self) -> StageOutcome | None:
-        """The first stage before this one that failed by itself."""
-        return next((o for o in self.earlier if o.status is StageStatus.FAILED), None)
+        """The first stage before this one that failed by itself. Settings that differ in words compute
+        nothing: no fault is looked for less after them."""
+        return next((o for o in self._computed if o.status is StageStatus.FAILED), None)
 
     @property
     def all_passed(self) -> bool:
         """Whether every stage so far agrees: what differs next has no cause before it."""
-        return all(o.status is StageStatus.PASSED for o in self.earlier)
+        return all(o.status is StageStatus.PASSED for o in self._computed)
+
+    @property
+    def _computed(self) -> list[StageOutcome]:
+        """Stages before this one that looked at what the runs computed."""
+        aside = (StageStatus.SKIPPED,)
+        return [o for o in self.earlier if o.stage is not Stage.CONFIG and o.status not in aside]
 
     def outcome_of(self, stage: Stage) -> StageOutcome | None:
         """What a stage before this one found."""
@@ -180,6 +195,11 @@ def counted(rows: pl.DataFrame) -> str:
 def is_beyond() -> pl.Expr:
     """Rows further apart than allowed."""
     return pl.col("status").is_in(BEYOND)
+
+
+def is_compared() -> pl.Expr:
+    """Rows with a verdict; without one there is nothing that could agree."""
+    return pl.col("status").is_in(("equal", "within_noise", *BEYOND))
 
 
 FAR_BEYOND = 10.0

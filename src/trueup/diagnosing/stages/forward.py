@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.stages.context import Context, counted, is_beyond, stands_alone
+from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared, stands_alone
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings
@@ -70,7 +70,7 @@ def _judged(
             findings=findings,
             confirmed=context.by_replay or bool(known) or (bool(located) and stands_alone(located[0])),
         )
-    if rows.is_empty():
+    if rows.filter(is_compared()).is_empty():
         return StageOutcome(
             **common, status=StageStatus.UNDECIDED, said="no record of it was made on both sides"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trueup.diagnosing.gradients import scalar_line
-from trueup.diagnosing.stages.context import Context, counted, is_beyond
+from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.forward import loss_said, source_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.types.finding import Stage
@@ -25,7 +25,7 @@ class NextLossStage:
             return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
         rows = context.of_phases("forward", "loss", at=1)
         evidence = (*loss_said(context, 1), *_given_said(context))
-        if rows.is_empty():
+        if rows.filter(is_compared()).is_empty():
             why = "no forward of the second step was recorded on both sides"
             return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why, evidence=evidence)
         evidence = (*evidence, f"records: {counted(rows)}")

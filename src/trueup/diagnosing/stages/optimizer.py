@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.stages.context import Context, counted, is_beyond
+from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, listed, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -103,7 +103,7 @@ def _outcome(
             findings=tuple(findings),
             confirmed=True,
         )
-    if rows.is_empty():
+    if not said and rows.filter(is_compared()).is_empty():
         why = "no update was recorded on both sides: an optimizer that is none of the framework's own?"
         return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
     if rows.filter(is_beyond()).is_empty():

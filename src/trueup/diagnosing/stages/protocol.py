@@ -21,6 +21,8 @@ class StageStatus(str, Enum):
     CONSEQUENCE = "consequence"
     """it differs, and what an earlier stage found explains that"""
     UNDECIDED = "undecided"
+    SKIPPED = "skipped"
+    """nothing was given that it could look at"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import polars as pl
 
 from trueup.diagnosing.ledger import Summing, handovers, summings
 from trueup.diagnosing.stages.clipping import clipping_findings, clipping_of, loss_scale_findings
-from trueup.diagnosing.stages.context import Context, counted, is_beyond
+from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -70,7 +70,7 @@ class ReductionStage:
                 findings=findings,
                 confirmed=True,
             )
-        if not said and rows.is_empty():
+        if not said and rows.filter(is_compared()).is_empty():
             why = "no gradient was recorded on both sides"
             return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
         if rows.filter(is_beyond()).is_empty():

@@ -1,0 +1,157 @@
+"""Results of lm-evaluation-harness (0.3 and later): one score a task and metric, with its standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trueup.errors import ConfigError
+
+_LOWER = ("perplexity", "bits_per_byte", "ter", "brier_score", "loss", "wer", "edit_distance")
+"""metrics that are better when smaller, where the file does not say"""
+_NO_METRIC = ("alias", "sample_len", "sample_count", "samples", "name")
+_PREFERRED = ("acc_norm", "acc", "exact_match", "pass@1", "mc2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One metric of one task."""
+
+    task: str
+    metric: str
+    """with its filter, as ``exact_match,strict-match``; the filter ``none`` is left out"""
+    value: float
+    standard_error: float | None
+    higher_is_better: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One results file."""
+
+    path: Path
+    model: str
+    scores: Mapping[tuple[str, str], Score]
+    """by task and metric, groups in place of the tasks they sum up"""
+    settings: Mapping[str, Mapping[str, Any]]
+    """task -> what must be alike for scores to be comparable"""
+
+    def primary(self, task: str) -> str | None:
+        """The metric a task is usually known by."""
+        own = [metric for name, metric in self.scores if name == task]
+        known = [m for word in _PREFERRED for m in own if m.partition(",")[0] == word]
+        return next(iter([*known, *own]), None)
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """A results file, or the newest ``results_*.json`` below a folder.
+
+    Raises:
+        ConfigError: there is none, or it is no file of lm-evaluation-harness.
+    """
+    file = _file(path)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: no JSON that can be read: {error}") from error
+    results = content.get("results") if isinstance(content, dict) else None
+    if not isinstance(results, Mapping) or not results:
+        raise ConfigError(f"{file}: no results of lm-evaluation-harness: it has no task under `results`")
+    summed = _summed_up(content, results)
+    scores = {
+        (score.task, score.metric): score
+        for task, found in results.items()
+        if isinstance(found, Mapping) and task not in summed
+        for score in _scores(task, found, content)
+    }
+    if not scores:
+        raise ConfigError(f"{file}: none of its {len(results)} tasks has a metric that is a number")
+    return Evaluation(
+        path=file,
+        model=_model(content, file),
+        scores=scores,
+        settings={task: _settings(content, task) for task, _ in scores},
+    )
+
+
+def _file(path: Path) -> Path:
+    if not path.exists():
+        raise ConfigError(
+            f"{path}: no such file; results of lm-evaluation-harness (--output_path) are wanted"
+        )
+    if not path.is_dir():
+        return path
+    found = sorted(path.rglob("results*.json"), key=lambda file: file.name)
+    if not found:
+        raise ConfigError(f"{path}: no results*.json in this folder; name the file")
+    return found[-1]
+
+
+def _summed_up(content: Mapping[str, Any], results: Mapping[str, Any]) -> set[str]:
+    """Tasks that a group with a score of its own holds."""
+    groups = content.get("group_subtasks") or {}
+    scored = {
+        name for name in groups if groups[name] and any(_scores(name, results.get(name) or {}, content))
+    }
+    below: set[str] = set()
+    todo = [task for name in scored for task in groups[name]]
+    while todo:
+        task = todo.pop()
+        if task not in below:
+            below.add(task)
+            todo += groups.get(task) or []
+    return below
+
+
+def _scores(task: str, found: Mapping[str, Any], content: Mapping[str, Any]) -> list[Score]:
+    told = (content.get("higher_is_better") or {}).get(task) or {}
+    scores = []
+    for key, value in found.items():
+        name, _, kind = key.partition(",")
+        number = _number(value)
+        if name in _NO_METRIC or name.endswith("_stderr") or number is None:
+            continue
+        error = _number(found.get(f"{name}_stderr,{kind}" if kind else f"{name}_stderr"))
+        higher = told.get(name)
+        if higher is None:
+            higher = not any(word in name for word in _LOWER)
+        scores.append(
+            Score(
+                task=task,
+                metric=name if kind in ("", "none") else key,
+                value=number,
+                standard_error=error,
+                higher_is_better=bool(higher),
+            )
+        )
+    return scores
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _settings(content: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """Version of the task, shots, samples: scores of other settings are no comparison."""
+    samples = (content.get("n-samples") or {}).get(task) or {}
+    found = {
+        "version of the task": (content.get("versions") or {}).get(task),
+        "shots": (content.get("n-shot") or {}).get(task),
+        "samples": samples.get("effective") if isinstance(samples, Mapping) else None,
+        "samples' hash": (content.get("task_hashes") or {}).get(task),
+        "limit": (content.get("config") or {}).get("limit"),
+        "chat template": content.get("chat_template_sha"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _model(content: Mapping[str, Any], file: Path) -> str:
+    config = content.get("config") or {}
+    named = content.get("model_name") or config.get("model_args") or config.get("model") or file.name
+    return str(named if not isinstance(named, Mapping) else named.get("pretrained", file.name))

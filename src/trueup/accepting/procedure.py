@@ -1,0 +1,178 @@
+"""The guide's procedure from its checklist to downstream tasks, with what is given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from trueup.accepting.downstream import Downstream, downstream, downstream_items
+from trueup.accepting.first_steps import preparation_items, step_items
+from trueup.accepting.item import Item, State
+from trueup.accepting.long_run import compared, leaves_a_small_gap, long_run_items, no_update_items
+from trueup.accepting.settings import by_hand, checklist_items
+from trueup.accepting.signoff import SignOff
+from trueup.curves.comparison import CurveComparison, Options
+from trueup.curves.conditions import ASSUMABLE, SETTINGS, conditions, proofs
+from trueup.diagnosing.diagnosis import Diagnosis
+from trueup.diagnosing.pipeline import diagnose
+from trueup.diagnosing.stages.config import Configurations, configurations
+from trueup.errors import ConfigError
+from trueup.store import layout
+
+EXPANSION = (
+    "Scenario expansion: from one device to many, then to the full model with every parallel feature, each "
+    "step accepted before the next (trueup check CONFIG --expand writes the steps)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """All that a person hands over."""
+
+    target: Path | None = None
+    """trace of the first steps of the run under question"""
+    reference: Path | None = None
+    configs: tuple[str, str] | None = None
+    curves: Sequence[str] = ()
+    """the target's log, the reference's, those of its repeats"""
+    no_update: Sequence[str] = ()
+    """the same at learning rate 0"""
+    evaluations: tuple[Path, Path] | None = None
+    command: Sequence[str] | None = None
+    """the target's program, to replay it"""
+    assumed: frozenset[str] = frozenset()
+    """what a person vouches for: weights, settings, randomness, data"""
+    stated: Mapping[str, str] = field(default_factory=dict)
+    """the standard's default conditions, as changed"""
+
+    @property
+    def traces(self) -> tuple[Path, Path] | None:
+        """Both traces."""
+        return None if self.target is None or self.reference is None else (self.target, self.reference)
+
+    def inputs(self) -> list[tuple[str, str]]:
+        """Role and place of everything."""
+        named: list[tuple[str, str]] = []
+        if self.traces is not None:
+            named += [
+                ("trace of the target", str(self.target)),
+                ("trace of the reference", str(self.reference)),
+            ]
+        if self.configs is not None:
+            named += zip(
+                ("configuration of the target", "configuration of the reference"), self.configs, strict=True
+            )
+        for what, logs in (("log", self.curves), ("log at learning rate 0", self.no_update)):
+            sides = ["target", "reference", *(f"reference, repeat {n}" for n in range(1, len(logs)))]
+            named += [(f"{what} of the {side}", log) for side, log in zip(sides, logs, strict=False)]
+        if self.evaluations is not None:
+            sides = ["evaluation of the target", "evaluation of the reference"]
+            named += [(side, str(path)) for side, path in zip(sides, self.evaluations, strict=True)]
+        return named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Procedure:
+    """The sign-off and all it was made from."""
+
+    signoff: SignOff
+    configurations: Configurations | None
+    diagnosis: Diagnosis | None
+    curves: CurveComparison | None
+    no_update: CurveComparison | None
+    downstream: Downstream | None
+
+
+def accept(given: Given, *, output: Path, say: Callable[[str], None] = lambda _: None) -> Procedure:
+    """Go through the whole guide; writes signoff.json below ``output``, and the diagnosis in ``diagnosis``.
+
+    Raises:
+        ConfigError: nothing was given, or something that cannot be read.
+        TraceError: a trace or log cannot be read.
+        NothingCompared: two things given have nothing in common.
+    """
+    if not given.inputs():
+        raise ConfigError(
+            "nothing to accept by: give two traces (trueup accept TARGET REFERENCE), --config, --curves, "
+            "--learning-rate-0 or --eval"
+        )
+    began = time.perf_counter()
+    native = _native(given.traces)
+    options = Options(
+        assumed=given.assumed,
+        stated=dict(given.stated),
+        target_trace=native[0] if native else None,
+        reference_trace=native[1] if native else None,
+    )
+    settings = _settings(given)
+    tasks = downstream(given.evaluations)
+    long_run = compared(given.curves, "--curves", options)
+    still = compared(given.no_update, "--learning-rate-0", replace(options, assumed=frozenset(ASSUMABLE)))
+    diagnosis = None
+    if given.traces is not None:
+        folder = output / "diagnosis"
+        diagnosis = diagnose(
+            *given.traces, output=folder, command=given.command, configs=given.configs, say=say
+        )
+    if long_run is not None:
+        proved = [c for c in long_run.evidence.criteria if c.key in ASSUMABLE]
+    else:
+        proved = proofs(options.target_trace, options.reference_trace, assumed=given.assumed)
+    items = [
+        *checklist_items(settings),
+        *(_by_files(item, settings) for item in preparation_items(proved, diagnosis)),
+        *step_items(diagnosis),
+        *no_update_items(still),
+        *long_run_items(long_run),
+        *downstream_items(tasks, wanted=leaves_a_small_gap(long_run)),
+    ]
+    notes = [] if long_run is None else list(long_run.notes)
+    signoff = SignOff(
+        items=tuple(items),
+        inputs=tuple(given.inputs()),
+        conditions=tuple(conditions(options.target_trace, dict(given.stated))),
+        by_hand=(*by_hand(settings), EXPANSION),
+        notes=tuple(notes),
+        seconds={"all": time.perf_counter() - began},
+    )
+    signoff.write(output)
+    return Procedure(
+        signoff=signoff,
+        configurations=settings,
+        diagnosis=diagnosis,
+        curves=long_run,
+        no_update=still,
+        downstream=tasks,
+    )
+
+
+def _native(traces: tuple[Path, Path] | None) -> tuple[Path, Path] | None:
+    """Both traces, where they are trueup's own: what dumps of others do not hold cannot be proved."""
+    if traces is None or not all((trace / layout.MANIFEST).is_file() for trace in traces):
+        return None
+    return traces
+
+
+def _settings(given: Given) -> Configurations | None:
+    if given.traces is None and given.configs is None:
+        return None
+    return configurations(*(given.traces or (Path(), Path())), given.configs)
+
+
+def _by_files(item: Item, settings: Configurations | None) -> Item:
+    """Hyperparameters that no trace proves are proved by two configuration files that agree throughout."""
+    if (
+        item.key != SETTINGS
+        or item.state is not State.NOT_SHOWN
+        or settings is None
+        or settings.given is None
+    ):
+        return item
+    if settings.checklist.outcome != "agree":
+        return item
+    said = (
+        f"{settings.num_compared} settings of the configuration files compared, none makes another training"
+    )
+    return replace(item, state=State.PASSED, measured=said, evidence=(), how="")

@@ -1,0 +1,189 @@
+"""Two evaluations compared: each difference against its standard error and the standard's 1 %."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from statistics import NormalDist
+from typing import Any
+
+from trueup.accepting.evaluation import Evaluation, Score
+from trueup.accepting.item import State
+from trueup.curves.standard import MEAN_REL
+from trueup.errors import NothingCompared
+
+LEVEL = 0.05
+"""chance that any one score of two equal models is called different"""
+COARSEST = 0.20
+"""Where two standard errors are more than this share of the score, the task had too few samples to tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One metric of one task on both sides."""
+
+    task: str
+    metric: str
+    target: float | None
+    reference: float | None
+    difference: float | None
+    """target - reference"""
+    relative: float | None
+    standard_error: float | None
+    """of the difference, sqrt(se_target^2 + se_reference^2): the same questions were asked, so that it is an
+    upper bound"""
+    z: float | None
+    state: State
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self) | {"state": self.state.value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """All of two evaluations."""
+
+    rows: tuple[Compared, ...]
+    together: Compared | None
+    """the mean over tasks of their main metric; None of fewer than two with a standard error"""
+    limit_z: float
+    """standard errors from which on a difference is one, for the number of scores judged"""
+
+
+def compare_evaluations(target: Evaluation, reference: Evaluation) -> Scores:
+    """Compare score by score.
+
+    Raises:
+        NothingCompared: no task and metric is in both.
+    """
+    shared = [key for key in target.scores if key in reference.scores]
+    if not shared:
+        raise NothingCompared(
+            f"{target.path} and {reference.path} have no task and metric in common: "
+            f"{', '.join(_tasks(target))} against {', '.join(_tasks(reference))}"
+        )
+    judged = [k for k in shared if _error(target.scores[k], reference.scores[k]) is not None]
+    limit = NormalDist().inv_cdf(1 - LEVEL / 2 / max(1, len(judged)))
+    rows = [_row(key, target, reference, limit) for key in shared]
+    rows += [_alone(target.scores[key], "target") for key in target.scores if key not in reference.scores]
+    rows += [
+        _alone(reference.scores[key], "reference") for key in reference.scores if key not in target.scores
+    ]
+    return Scores(rows=tuple(rows), together=_together(target, reference, shared), limit_z=limit)
+
+
+def _tasks(evaluation: Evaluation) -> list[str]:
+    names = list(dict.fromkeys(task for task, _ in evaluation.scores))
+    return names if len(names) <= 4 else [*names[:4], "..."]
+
+
+def _error(one: Score, other: Score) -> float | None:
+    errors = one.standard_error, other.standard_error
+    return None if errors[0] is None or errors[1] is None else math.hypot(errors[0], errors[1])
+
+
+def _row(key: tuple[str, str], target: Evaluation, reference: Evaluation, limit: float) -> Compared:
+    mine, theirs = target.scores[key], reference.scores[key]
+    difference, error = mine.value - theirs.value, _error(mine, theirs)
+    relative = difference / abs(theirs.value) if theirs.value else math.inf if difference else 0.0
+    z = (
+        difference / error
+        if error
+        else math.copysign(math.inf, difference)
+        if difference and error == 0
+        else None
+    )
+    state, why = _judged(mine, theirs, relative, error, z, limit)
+    other = _other_settings(target, reference, mine.task)
+    if other:
+        state, why = State.NOT_SHOWN, other
+    return Compared(
+        task=mine.task,
+        metric=mine.metric,
+        target=mine.value,
+        reference=theirs.value,
+        difference=difference,
+        relative=relative,
+        standard_error=error,
+        z=z,
+        state=state,
+        why=why,
+    )
+
+
+def _judged(
+    mine: Score, theirs: Score, relative: float, error: float | None, z: float | None, limit: float
+) -> tuple[State, str]:
+    if abs(relative) < MEAN_REL:
+        return State.PASSED, "less than 1 % apart"
+    worse = (relative < 0) is theirs.higher_is_better
+    if error is None:
+        state = State.FAILED if worse else State.WARNING
+        return state, f"{'worse' if worse else 'better'} by 1 % or more; the file gives no standard error"
+    if z is not None and abs(z) > limit:
+        state = State.FAILED if worse else State.WARNING
+        said = f"{abs(z):.1f} standard errors, more than {limit:.1f}"
+        return state, f"{'worse' if worse else 'better'} by {said}"
+    if theirs.value and 2 * error > COARSEST * abs(theirs.value):
+        return State.NOT_SHOWN, "too few samples to tell: two standard errors are more than 20 % of the score"
+    return State.PASSED, f"within its standard error ({abs(z or 0.0):.1f} of at most {limit:.1f})"
+
+
+def _other_settings(target: Evaluation, reference: Evaluation, task: str) -> str:
+    mine, theirs = target.settings.get(task, {}), reference.settings.get(task, {})
+    apart = [
+        f"{name} {mine[name]} against {theirs[name]}"
+        for name in mine
+        if mine[name] != theirs.get(name, mine[name])
+    ]
+    return f"evaluated otherwise: {'; '.join(apart)}" if apart else ""
+
+
+def _alone(score: Score, side: str) -> Compared:
+    other = "reference" if side == "target" else "target"
+    return Compared(
+        task=score.task,
+        metric=score.metric,
+        target=score.value if side == "target" else None,
+        reference=score.value if side == "reference" else None,
+        difference=None,
+        relative=None,
+        standard_error=None,
+        z=None,
+        state=State.NOT_SHOWN,
+        why=f"the {other} was not evaluated on it",
+    )
+
+
+def _together(target: Evaluation, reference: Evaluation, shared: list[tuple[str, str]]) -> Compared | None:
+    """A small loss everywhere, which no task shows by itself."""
+    tasks = dict.fromkeys(task for task, _ in shared)
+    keys = [(task, metric) for task in tasks if (metric := reference.primary(task)) is not None]
+    keys = [k for k in keys if k in shared and not _other_settings(target, reference, k[0])]
+    pairs = [(target.scores[k], reference.scores[k]) for k in keys]
+    pairs = [p for p in pairs if p[1].higher_is_better and _error(*p) is not None]
+    if len(pairs) < 2:
+        return None
+    mine, theirs = (sum(pair[side].value for pair in pairs) / len(pairs) for side in (0, 1))
+    error = math.sqrt(sum((_error(*pair) or 0.0) ** 2 for pair in pairs)) / len(pairs)
+    limit = NormalDist().inv_cdf(1 - LEVEL / 2)
+    main = [
+        Score(task="", metric="", value=v, standard_error=0.0, higher_is_better=True) for v in (mine, theirs)
+    ]
+    relative = (mine - theirs) / abs(theirs) if theirs else 0.0
+    z = (mine - theirs) / error if error else None
+    state, why = _judged(main[0], main[1], relative, error, z, limit)
+    return Compared(
+        task=f"all {len(pairs)} tasks together",
+        metric="mean of their main metric",
+        target=mine,
+        reference=theirs,
+        difference=mine - theirs,
+        relative=relative,
+        standard_error=error,
+        z=z,
+        state=state,
+        why=why,
+    )

@@ -1,0 +1,112 @@
+"""A sign-off: every item of the procedure, and whether the migrated run is accepted."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trueup.accepting.item import TITLES, Item, Part, State
+from trueup.comparing.result import plain
+from trueup.curves.conditions import Condition
+from trueup.curves.standard import ADVISORY
+from trueup.types import Outcome
+
+SCHEMA_VERSION = 1
+FILE = "signoff.json"
+WORDS = {Outcome.AGREE: "accepted", Outcome.DIFFER: "refused", Outcome.UNDECIDED: "undecided"}
+_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignOff:
+    """What a person files; ``to_json`` is signoff.json (docs/accept.md)."""
+
+    items: tuple[Item, ...]
+    inputs: tuple[tuple[str, str], ...]
+    """role and place of all that was given"""
+    conditions: tuple[Condition, ...] = ()
+    """the standard's default configuration, kept or changed"""
+    by_hand: tuple[str, ...] = ()
+    """what only a person can look at"""
+    notes: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Refused where an item that decides failed; accepted where all of those passed and none failed."""
+        if any(item.binding and item.state is State.FAILED for item in self.items):
+            return Outcome.DIFFER
+        open_ = any(item.binding and item.state is not State.PASSED for item in self.items)
+        failed = any(item.state is State.FAILED for item in self.items)
+        return Outcome.UNDECIDED if open_ or failed or not self.items else Outcome.AGREE
+
+    @property
+    def exit_code(self) -> int:
+        """0 accepted, 1 refused, 2 undecided."""
+        return self.outcome.exit_code
+
+    @property
+    def headline(self) -> str:
+        """One sentence: the decision, and what it rests on."""
+        binding = [item for item in self.items if item.binding]
+        if self.outcome is Outcome.AGREE:
+            return f"Accepted: all {len(binding)} items that decide are met."
+        if self.outcome is Outcome.DIFFER:
+            failed = [item for item in binding if item.state is State.FAILED]
+            return f"Refused: {_named(failed)} {'is' if len(failed) == 1 else 'are'} not met."
+        failed = [item for item in self.items if item.state is State.FAILED]
+        if failed:
+            return f"Undecided: {_named(failed)} failed, without proof."
+        open_ = [item for item in binding if item.state is not State.PASSED]
+        return f"Undecided: {_named(open_)} {'is' if len(open_) == 1 else 'are'} not shown."
+
+    def of(self, part: Part) -> list[Item]:
+        """The items of one part."""
+        return [item for item in self.items if item.part is part]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        document: dict[str, Any] = plain(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "outcome": WORDS[self.outcome],
+                "exit_code": self.exit_code,
+                "headline": self.headline,
+                "counts": {s.value: sum(item.state is s for item in self.items) for s in State},
+                "inputs": [{"role": role, "path": path} for role, path in self.inputs],
+                "parts": [
+                    {
+                        "key": part.value,
+                        "title": TITLES[part],
+                        "items": [item.to_json() for item in self.of(part)],
+                    }
+                    for part in Part
+                ],
+                "conditions": [condition.to_json() for condition in self.conditions],
+                "by_hand": list(self.by_hand),
+                "notes": list(self.notes),
+                "standard": ADVISORY,
+                "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
+            }
+        )
+        return document
+
+    def write(self, folder: Path) -> Path:
+        """Write signoff.json by one rename and return its path."""
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{FILE}.writing-{os.getpid()}"
+        text = json.dumps(self.to_json(), allow_nan=False, indent=1, ensure_ascii=False)
+        temporary.write_text(text + "\n", encoding="utf-8", errors="replace")
+        return temporary.replace(folder / FILE)
+
+
+def _named(items: Sequence[Item]) -> str:
+    words = [item.title[:1].lower() + item.title[1:] for item in items[:_NAMED]]
+    more = len(items) - _NAMED
+    if more > 0:
+        return f"{', '.join(words)} and {more} more"
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "nothing"

@@ -1,0 +1,216 @@
+"""Stage: do the two configurations describe the same training? What differs explains faults that later
+stages find; a finding of its own is only what no stage could see act."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trueup.checklist.check import Checklist, compared
+from trueup.checklist.configuration import configured
+from trueup.checklist.judging import Cell, Row, Status
+from trueup.checklist.readers import read_side
+from trueup.checklist.readers.trace import is_trace
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.errors import ConfigError
+from trueup.types.finding import Finding, Stage
+
+GIVEN, STORED = 0.7, 0.6
+"""how sure a difference that no stage saw act is a fault: from a run's files, from what its trace stored"""
+_COMPARED = (Status.ALIGNED, Status.DEFAULT, Status.DIFFERENT)
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configurations:
+    """Both sides of a run's settings, compared."""
+
+    checklist: Checklist
+    given: tuple[str, str] | None
+    """the files, where a person named them; None: what the traces stored"""
+
+    @property
+    def num_compared(self) -> int:
+        """Settings both sides tell of."""
+        return sum(row.status in _COMPARED for row in self.checklist.rows)
+
+
+def configurations(
+    target: Path, reference: Path, given: tuple[str, str] | None = None
+) -> Configurations | None:
+    """The configurations of two runs by the checklist's rules; None where nothing tells of them.
+
+    Raises:
+        ConfigError: a file given cannot be read, or the two have no setting in common.
+    """
+    if given is not None:
+        found = _compared(*given)
+        if not Configurations(checklist=found, given=given).num_compared:
+            raise ConfigError(f"--config {' '.join(given)}: they have no setting in common")
+        return Configurations(checklist=found, given=given)
+    if not (is_trace(target) and is_trace(reference)):
+        return None
+    return Configurations(checklist=_compared(str(target), str(reference)), given=None)
+
+
+def _compared(target: str, reference: str) -> Checklist:
+    return compared(configured(read_side([target])), configured(read_side([reference])))
+
+
+class ConfigStage:
+    """The settings of both runs, before anything is computed."""
+
+    stage = Stage.CONFIG
+    title = "Configuration: the settings of both runs, by the checklist"
+
+    def check(self, context: Context) -> StageOutcome:
+        """Every setting that makes another training; never confirmed, since words compute nothing."""
+        common: dict[str, Any] = {"stage": self.stage, "title": self.title}
+        both = context.configurations
+        if both is None or not both.num_compared:
+            why = "Neither run tells how it was configured; --config TARGET REFERENCE names the files."
+            return StageOutcome(**common, status=StageStatus.SKIPPED, said=why)
+        rows = [row for row in both.checklist.rows if row.matters]
+        grave = [row for row in rows if row.severity == "error"]
+        light = [row for row in rows if row.severity != "error"]
+        evidence = (*map(row_said, grave), *(f"may change rounding: {row_said(row)}" for row in light))
+        if not grave:
+            said = f"Nothing differs that makes another training ({both.num_compared} settings compared)."
+            return StageOutcome(**common, status=StageStatus.PASSED, said=said, evidence=evidence)
+        return StageOutcome(
+            **common,
+            status=StageStatus.FAILED,
+            said=_headline(grave),
+            evidence=evidence,
+            findings=(_finding(grave, both.given),),
+            details={"differences": [_plain(row) for row in grave], "given": both.given},
+        )
+
+
+def settled(outcomes: Sequence[StageOutcome], context: Context) -> tuple[StageOutcome, ...]:
+    """The outcomes with the configuration's differences weighed by the stages they act in.
+
+    A difference that acts where a stage failed is evidence there; one that acts only where all stages agree
+    had no effect; the others stay findings.
+    """
+    own = next((o for o in outcomes if o.stage is Stage.CONFIG and o.status is StageStatus.FAILED), None)
+    both = context.configurations
+    if own is None or both is None:
+        return tuple(outcomes)
+    rows = [row for row in both.checklist.rows if row.matters and row.severity == "error"]
+    others = [o for o in outcomes if o is not own]
+    shown: dict[int, list[Row]] = {}
+    left, idle = [], []
+    for row in rows:
+        at = next((i for i, o in enumerate(others) if o.stage in row.acts and _failed(o)), None)
+        if at is not None:
+            shown.setdefault(at, []).append(row)
+        elif _without_effect(row, others):
+            idle.append(row)
+        else:
+            left.append(row)
+    for at, found in shown.items():
+        others[at] = _with_rows(others[at], found)
+    done = iter(others)
+    weighed = _weighed(own, left, [r for found in shown.values() for r in found], idle, both.given, others)
+    return tuple(weighed if o is own else next(done) for o in outcomes)
+
+
+def _failed(outcome: StageOutcome) -> bool:
+    return outcome.status is StageStatus.FAILED and bool(outcome.findings)
+
+
+def _without_effect(row: Row, others: Sequence[StageOutcome]) -> bool:
+    """Whether every stage it acts in agrees; of the steps to come no stage has seen enough."""
+    statuses = [o.status for o in others if o.stage in row.acts]
+    seen = bool(statuses) and all(status is StageStatus.PASSED for status in statuses)
+    return seen and Stage.LONG_RUN not in row.acts
+
+
+def _with_rows(outcome: StageOutcome, rows: Sequence[Row]) -> StageOutcome:
+    first, *rest = outcome.findings
+    words = tuple(f"the configurations differ in what acts here: {row_said(row)}" for row in rows)
+    told = replace(first, evidence=(*first.evidence[:1], *words, *first.evidence[1:]))
+    return replace(outcome, findings=(told, *rest))
+
+
+def _weighed(
+    own: StageOutcome,
+    left: Sequence[Row],
+    shown: Sequence[Row],
+    idle: Sequence[Row],
+    given: tuple[str, str] | None,
+    others: Sequence[StageOutcome],
+) -> StageOutcome:
+    quiet = tuple(f"without effect in the captured steps: {row_said(row)}" for row in idle)
+    light = tuple(text for text in own.evidence if text.startswith("may change"))
+    evidence = (*map(row_said, (*left, *shown)), *quiet, *light)
+    if not left and not shown:
+        said = f"{_names(idle)} {'differs' if len(idle) == 1 else 'differ'} in words, without effect."
+        return replace(own, status=StageStatus.PASSED, said=said, evidence=evidence, findings=())
+    agree = all(o.status in (StageStatus.PASSED, StageStatus.SKIPPED) for o in others)
+    findings = (_finding(left, given, steps_agree=agree),) if left else ()
+    return replace(own, said=_headline((*left, *shown)), evidence=evidence, findings=findings)
+
+
+def _finding(rows: Sequence[Row], given: tuple[str, str] | None, *, steps_agree: bool = False) -> Finding:
+    headline = _headline(rows)
+    if steps_agree:
+        headline = f"The captured steps agree, but {headline[:1].lower()}{headline[1:]}"
+    advice = tuple(dict.fromkeys(row.advice for row in rows if row.advice))
+    return Finding(
+        stage=Stage.CONFIG,
+        headline=headline,
+        module=None,
+        site=f"configuration, {_names(rows)}",
+        confidence=GIVEN if given else STORED,
+        evidence=tuple(map(row_said, rows)),
+        causes=tuple(dict.fromkeys(row.why for row in rows if row.why)),
+        next=f"trueup check {given[0]} {given[1]}" if given else None,
+        next_note="; ".join(advice) if advice else "set them alike on both sides, and capture again",
+    )
+
+
+def _headline(rows: Sequence[Row]) -> str:
+    if len(rows) == 1:
+        row = rows[0]
+        return f"{row.key} differs: {_value(row.target)} against {_value(row.reference)}."
+    return f"{len(rows)} settings differ that make another training: {_names(rows)}."
+
+
+def _names(rows: Sequence[Row]) -> str:
+    more = len(rows) - _NAMED
+    return ", ".join(row.key for row in rows[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def row_said(row: Row) -> str:
+    """One row of the checklist: ``clip_grad 0.25 (max_norm, a.yaml:3) against 1.0 (clip_grad, b.yaml:7)``."""
+    sides = [_value(cell) + _place(cell) for cell in (row.target, row.reference)]
+    return f"{row.key} {sides[0]} against {sides[1]}"
+
+
+def _value(cell: Cell | None) -> str:
+    if cell is None or cell.value is None:
+        return "nothing"
+    return f"{cell.value:g}" if isinstance(cell.value, float) else str(cell.value)
+
+
+def _place(cell: Cell | None) -> str:
+    if cell is None or not cell.keys:
+        return f" ({cell.says})" if cell is not None and cell.says else ""
+    where = cell.places[0].rpartition("/")[2] if cell.places else ""
+    return f" ({', '.join(part for part in (cell.keys[0], where) if part)})"
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return {
+        "key": row.key,
+        "about": row.about,
+        "target": _value(row.target),
+        "reference": _value(row.reference),
+        "acts": [stage.value for stage in row.acts],
+        "sources": list(row.sources),
+    }

@@ -1,0 +1,96 @@
+"""Stage: the long run, judged by its loss curves against the reference's own spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trueup.curves.comparison import CurveComparison, Options, compare_curves
+from trueup.curves.conditions import ASSUMABLE
+from trueup.curves.reading import read_curve
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.forward import source_of
+from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.errors import ConfigError
+from trueup.types.finding import Finding, Stage
+from trueup.types.status import Outcome
+
+SURE = 0.9
+"""The standard's thresholds and the reference's spread are measured, not the fault's place."""
+
+
+def curves_of(logs: Sequence[str]) -> CurveComparison | None:
+    """The target's log, then the reference's and those of its repeats, judged; None without logs.
+
+    What a proof from traces would show of weights, settings and data, the stages before have looked at.
+
+    Raises:
+        ConfigError: the target's log alone.
+        TraceError: a log cannot be read.
+        NothingCompared: the logs have nothing in common.
+    """
+    if not logs:
+        return None
+    if len(logs) < 2:
+        raise ConfigError(
+            f"--curves {logs[0]}: say what to compare with, --curves TARGET_LOG REFERENCE_LOG ..."
+        )
+    target, *references = (read_curve(log) for log in logs)
+    return compare_curves(target, references, Options(assumed=frozenset(ASSUMABLE)))
+
+
+class LongRunStage:
+    """The whole run, as its logs tell."""
+
+    stage = Stage.LONG_RUN
+    title = "Long run: the loss curves, against the reference's own spread"
+
+    def check(self, context: Context) -> StageOutcome:
+        """The judgement of the curves; where a stage before failed, what they show may follow from it."""
+        common: dict[str, Any] = {"stage": self.stage, "title": self.title}
+        found = context.curves
+        if found is None:
+            why = "No curves were given: --curves TARGET_LOG REFERENCE_LOG [REPEAT ...]."
+            return StageOutcome(**common, status=StageStatus.SKIPPED, said=why)
+        judgement = found.judgement
+        said = f"{judgement.headline}."
+        common |= {"evidence": _evidence(found), "details": {"case": judgement.case, "step": judgement.step}}
+        if judgement.outcome is not Outcome.DIFFER:
+            passed = judgement.outcome is Outcome.AGREE
+            status = StageStatus.PASSED if passed else StageStatus.UNDECIDED
+            return StageOutcome(**common, status=status, said=said, confirmed=passed)
+        before = context.failed_before()
+        if before is not None:
+            said = f"{judgement.headline}, which may follow from {source_of(before)}."
+            return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said)
+        return StageOutcome(
+            **common, status=StageStatus.FAILED, said=said, findings=(_finding(found),), confirmed=True
+        )
+
+
+def _evidence(found: CurveComparison) -> tuple[str, ...]:
+    """What the judgement rests on; then each criterion of the standard that the logs answer."""
+    criteria = [
+        f"{c.title}: {c.value} (wanted {c.threshold}), {c.status.value}"
+        for c in found.evidence.criteria
+        if c.key not in ASSUMABLE
+    ]
+    return (*found.judgement.reasons, *criteria)
+
+
+def _finding(found: CurveComparison) -> Finding:
+    judgement = found.judgement
+    names = [str(Path(curve.name)) for curve in (found.target, *found.references)]
+    return Finding(
+        stage=Stage.LONG_RUN,
+        headline=f"{judgement.headline}.",
+        module=None,
+        site=f"loss curve, {judgement.case.replace('_', ' ')}",
+        step=judgement.step,
+        confidence=SURE,
+        evidence=(*judgement.reasons, *judgement.remarks),
+        causes=judgement.advice,
+        next=f"trueup curves {names[0]} --reference {' '.join(names[1:])} -o OUT",
+        next_note="; then ".join(["to see the curves", *(c.line for c in found.commands[:1])]),
+    )

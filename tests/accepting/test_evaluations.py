@@ -1,0 +1,136 @@
+"""Downstream scores: what is read of the harness's files, and when a difference is one."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.accepting.evaluations import results
+from trueup.accepting.evaluation import read_evaluation
+from trueup.accepting.item import State
+from trueup.accepting.scores import Scores, compare_evaluations
+from trueup.errors import ConfigError, NothingCompared
+
+Pairs = dict[str, tuple[float, float | str]]
+
+
+def compared(folder: Path, target: Pairs, reference: Pairs, **changed: object) -> Scores:
+    """Two files, compared."""
+    files = results(folder / "target.json", target, **changed), results(folder / "reference.json", reference)
+    return compare_evaluations(*map(read_evaluation, files))
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "state", "why"),
+    [
+        ((0.500, 0.016), (0.500, 0.016), State.PASSED, "less than 1 %"),
+        ((0.496, 0.001), (0.500, 0.001), State.PASSED, "less than 1 %"),
+        ((0.480, 0.016), (0.500, 0.016), State.PASSED, "within its standard error (0.9 of at most 2.0)"),
+        ((0.440, 0.016), (0.500, 0.016), State.FAILED, "worse by 2.7 standard errors"),
+        ((0.560, 0.016), (0.500, 0.016), State.WARNING, "better by 2.7 standard errors"),
+        ((0.440, 0.160), (0.500, 0.160), State.NOT_SHOWN, "too few samples"),
+        ((0.480, "N/A"), (0.500, "N/A"), State.FAILED, "gives no standard error"),
+        ((0.498, "N/A"), (0.500, "N/A"), State.PASSED, "less than 1 %"),
+        ((0.100, 0.000), (0.000, 0.000), State.WARNING, "better"),
+        ((0.000, 0.000), (0.000, 0.000), State.PASSED, "less than 1 %"),
+    ],
+)
+def test_a_score(
+    tmp_path: Path, target: tuple[float, float], reference: tuple[float, float], state: State, why: str
+) -> None:
+    row = compared(tmp_path, {"arc": target}, {"arc": reference}).rows[0]
+    assert row.state is state
+    assert why in row.why
+
+
+def test_less_is_better_where_it_is(tmp_path: Path) -> None:
+    sections = {"results": {"wikitext": {"word_perplexity,none": 12.0, "word_perplexity_stderr,none": "N/A"}}}
+    for name, value in (("target", 12.0), ("reference", 10.0)):
+        sections["results"]["wikitext"]["word_perplexity,none"] = value
+        (tmp_path / f"{name}.json").write_text(json.dumps(sections))
+    sides = [read_evaluation(tmp_path / f"{name}.json") for name in ("target", "reference")]
+    assert compare_evaluations(*sides).rows[0].state is State.FAILED
+    assert compare_evaluations(*reversed(sides)).rows[0].state is State.WARNING
+
+
+def test_many_tasks_are_not_many_chances_to_fail(tmp_path: Path) -> None:
+    """Two equal models on 40 tasks: the chance that one of them is called worse stays below 5 %."""
+    draw = random.Random(0)
+    failed = 0
+    for _ in range(60):
+        sides = [{f"t{i}": (0.5 + draw.gauss(0, 0.016), 0.016) for i in range(40)} for _ in range(2)]
+        found = compared(tmp_path, *sides)
+        failed += any(row.state is State.FAILED for row in found.rows)
+    assert failed <= 6
+
+
+def test_a_little_worse_everywhere_is_seen(tmp_path: Path) -> None:
+    reference = {f"t{i}": (0.5, 0.016) for i in range(30)}
+    target = {f"t{i}": (0.48, 0.016) for i in range(30)}
+    found = compared(tmp_path, target, reference)
+    assert {row.state for row in found.rows} == {State.PASSED}
+    assert found.together is not None
+    assert found.together.state is State.FAILED
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"n-shot": {"arc": 0}}, "shots 0 against 5"),
+        ({"versions": {"arc": 2.0}}, "version of the task 2.0 against 1.0"),
+        ({"n-samples": {"arc": {"original": 1000, "effective": 10}}}, "samples 10 against 1000"),
+    ],
+)
+def test_scores_of_another_setting_are_no_comparison(
+    tmp_path: Path, changed: dict[str, object], said: str
+) -> None:
+    row = compared(tmp_path, {"arc": (0.5, 0.016)}, {"arc": (0.5, 0.016)}, **changed).rows[0]
+    assert row.state is State.NOT_SHOWN
+    assert said in row.why
+
+
+def test_a_task_of_one_side_alone_is_listed(tmp_path: Path) -> None:
+    both, more = {"arc": (0.5, 0.016)}, {"arc": (0.5, 0.016), "mmlu": (0.4, 0.01)}
+    rows = compared(tmp_path, both, more).rows
+    assert [(row.task, row.state) for row in rows] == [("arc", State.PASSED), ("mmlu", State.NOT_SHOWN)]
+    assert rows[1].why == "the target was not evaluated on it"
+
+
+def test_a_group_stands_for_its_tasks(tmp_path: Path) -> None:
+    scores = {"mmlu": (0.5, 0.004), "mmlu_law": (0.5, 0.03), "arc": (0.5, 0.016)}
+    file = results(tmp_path / "a.json", scores, group_subtasks={"mmlu": ["mmlu_law"], "arc": []})
+    assert {task for task, _ in read_evaluation(file).scores} == {"mmlu", "arc"}
+
+
+def test_the_old_form_and_the_newest_file_of_a_folder(tmp_path: Path) -> None:
+    old = {"results": {"arc": {"acc": 0.4, "acc_stderr": 0.01, "acc_norm": 0.5, "acc_norm_stderr": 0.01}}}
+    (tmp_path / "model").mkdir()
+    for day, value in (("2024-01-02", 0.5), ("2024-01-01", 0.1)):
+        old["results"]["arc"]["acc_norm"] = value
+        (tmp_path / "model" / f"results_{day}.json").write_text(json.dumps(old))
+    found = read_evaluation(tmp_path)
+    assert found.scores["arc", "acc_norm"].value == 0.5
+    assert found.primary("arc") == "acc_norm"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "no JSON that can be read"),
+        ("[]", "no task under `results`"),
+        ('{"results": {}}', "no task under `results`"),
+        ('{"results": {"arc": {"alias": "arc", "acc,none": NaN}}}', "none of its 1 tasks has a metric"),
+    ],
+)
+def test_what_is_no_results_file_is_said(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_evaluation(tmp_path / "a.json")
+
+
+def test_nothing_in_common_is_never_green(tmp_path: Path) -> None:
+    with pytest.raises(NothingCompared, match="no task and metric in common: arc against mmlu"):
+        compared(tmp_path, {"arc": (0.5, 0.01)}, {"mmlu": (0.5, 0.01)})
