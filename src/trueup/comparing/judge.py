@@ -91,6 +91,8 @@ def _unmatched(rows: Rows, verdict: Judgement) -> None:
         # of other code, what hands a tensor on may hold a gradient here and none there
         of_matched &= rows.kind_is("module")
         counted = rows.phase_is("optimizer") & rows.slot_is(STEP_COUNTER)
+    # what a loss was made with is found in the graph, which other code need not show
+    counted = counted | (rows.phase_is("loss") & ~rows.slot_is("value"))
     essential = (rows.phase_is(*_NEVER_BRACKETED) & ~counted) | of_matched
     one_sided = _captured_on_one_side(rows)
     verdict.bracketable |= ~rows.paired & (~essential | one_sided)
@@ -114,7 +116,8 @@ def _captured_on_one_side(rows: Rows) -> Bools:
     hold."""
     out = np.zeros(len(rows), bool)
     other_code = rows.match.bridge is not None
-    slots = rows.phase_is("param_grad", "optimizer") & other_code
+    # a wrapper that cuts parameters leaves no gradient of a single backward to be seen
+    slots = rows.phase_is("param_grad", "optimizer") & (other_code | rows.slot_is("local"))
     kinds = rows.phase_is("backward", "param_grad", "optimizer") & other_code
     for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):
         alone = (half.record >= 0) & (other.record < 0)

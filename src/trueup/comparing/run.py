@@ -39,6 +39,7 @@ from trueup.comparing.whole import with_whole_statistics
 from trueup.comparing.worth import refuse_different_models, traces_noted
 from trueup.errors import NothingCompared
 from trueup.matching import StepMatch, match_step
+from trueup.merging.sides import as_wholes, notes_of
 from trueup.store import StepTables, TraceSource
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ def compare_sources(
         NothingCompared: as ``compare``.
     """
     options = options or CompareOptions()
+    sides = as_wholes(target, reference, merge=options.merging, layouts=options.layouts())
+    target, reference = sides.target, sides.reference
     pairs, notes = step_pairs(target, reference, options)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
@@ -92,7 +95,7 @@ def compare_sources(
         profile=_profile(reference, options.noise),
         arbiter=_arbiter(options.arbiter),
     )
-    work.ledger.notes += [*notes, *traces_noted(target, reference)]
+    work.ledger.notes += [*sides.notes, *notes, *traces_noted(target, reference)]
     writer = ResultWriter(None if output is None else output / "result.parquet")
     try:
         for pair in pairs:
@@ -216,6 +219,8 @@ class _Work:
             scalars = compare_scalars(*lines, ledger.limits, steps)
         for history in self.histories.values():
             ledger.notes += history.notes
+        for name, side in (("target", self.target), ("reference", self.reference)):
+            ledger.notes += [f"{name}: {note}." for note in notes_of(side)]
         arbitrated = None if self.arbiter is None else ledger.arbitrated(str(self.arbiter.path))
         if arbitrated is not None:
             ledger.notes.append(arbitrated["sentence"])

@@ -1,0 +1,103 @@
+"""Whether two traces are to be compared rank by rank, or both as wholes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trueup.errors import ConfigError
+from trueup.merging.trace import MergedTrace, microbatches_of
+from trueup.store import TraceSource
+from trueup.types.layout import Layout, layout_from_plain
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Target and reference, as they are compared."""
+
+    target: TraceSource
+    reference: TraceSource
+    notes: tuple[str, ...] = ()
+
+
+def declared(trace: TraceSource) -> Layout | None:
+    """The layout that the program declared, if it did."""
+    plain = trace.manifest.get("layout")
+    return None if not plain else layout_from_plain(plain)
+
+
+def world_size(trace: TraceSource) -> int:
+    """Ranks of a trace."""
+    return max((len(ranks) for ranks in trace.steps().values()), default=1)
+
+
+def as_wholes(
+    target: TraceSource,
+    reference: TraceSource,
+    *,
+    merge: bool | None = None,
+    layouts: tuple[Layout | None, Layout | None] = (None, None),
+) -> Sides:
+    """The two as they are to be compared.
+
+    Two runs of one layout are compared rank by rank. Else each is merged into whole tensors, and of
+    microbatches so many are taken together that both sides have as many.
+
+    Args:
+        target: the run under question.
+        reference: the run that is trusted.
+        merge: False: rank by rank whatever the layouts; True: merged even where they are the same.
+        layouts: given by a person; None: what the program declared.
+
+    Raises:
+        ConfigError: a layout is not of as many processes as the trace has ranks.
+    """
+    sides = target, reference
+    if merge is False:
+        return Sides(*sides)
+    known = [given or declared(side) or _alone(side) for side, given in zip(sides, layouts, strict=True)]
+    one, other = known
+    if one is None or other is None:
+        return Sides(*sides)
+    same = one.to_plain() == other.to_plain()
+    if not merge and (same or one.size == other.size == 1):
+        return Sides(*sides)
+    both = ((target, one), (reference, other))
+    for side, layout in both:
+        if layout.size != world_size(side):
+            raise ConfigError(
+                f"{side.path} holds {world_size(side)} ranks, its layout is of {layout.size} processes "
+                f"({shown(layout)}); capture all ranks, or compare rank by rank with --no-merge"
+            )
+    counts = [microbatches_of(side, layout, min(side.steps())) for side, layout in both]
+    common = math.gcd(*counts)
+    folds = [count // common for count in counts]
+    merged = [MergedTrace(side, layout, fold) for (side, layout), fold in zip(both, folds, strict=True)]
+    notes = [
+        f"{name}: {layout.size} ranks ({shown(layout)}) as whole tensors, layout {layout.source}"
+        + (f"; {fold} microbatches as one" if fold > 1 else "")
+        + "."
+        for name, layout, fold in zip(("target", "reference"), (one, other), folds, strict=True)
+        if layout.size > 1 or fold > 1
+    ]
+    return Sides(merged[0], merged[1], tuple(notes))
+
+
+def notes_of(trace: TraceSource) -> list[str]:
+    """What merging found worth saying."""
+    return list(trace.notes) if isinstance(trace, MergedTrace) else []
+
+
+def _alone(trace: TraceSource) -> Layout | None:
+    """Of one process everything is whole."""
+    return Layout(mesh={"rank": 1}) if world_size(trace) == 1 else None
+
+
+def shown(layout: Layout) -> str:
+    """Its mesh in words.
+
+    Example:
+        >>> shown(Layout(mesh={"dp": 2, "tp": 4, "pp": 1}))
+        'dp 2, tp 4'
+    """
+    return ", ".join(f"{axis} {size}" for axis, size in layout.mesh.items() if size > 1) or "one process"
