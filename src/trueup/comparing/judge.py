@@ -116,8 +116,9 @@ def _captured_on_one_side(rows: Rows) -> Bools:
     hold."""
     out = np.zeros(len(rows), bool)
     other_code = rows.match.bridge is not None
-    # a wrapper that cuts parameters leaves no gradient of a single backward to be seen
-    slots = rows.phase_is("param_grad", "optimizer") & (other_code | rows.slot_is("local"))
+    # FSDP2 shows no gradient of a single backward, a zero-bubble schedule none that is accumulated
+    own_backward = rows.slot_is("local") | rows.slot_is("accumulated")
+    slots = rows.phase_is("param_grad", "optimizer") & (other_code | own_backward)
     kinds = rows.phase_is("backward", "param_grad", "optimizer") & other_code
     for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):
         alone = (half.record >= 0) & (other.record < 0)

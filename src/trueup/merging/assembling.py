@@ -14,7 +14,7 @@ import numpy as np
 from trueup.merging.nodes import Join, Node, Part, Scaled, Seen, Sum, Unfit
 from trueup.merging.summary import Summary
 from trueup.types.layout import BATCH, Layout, Placed
-from trueup.types.placement import At, Partial, Placement, Replicate, Scattered, Segments, Shard, cut
+from trueup.types.placement import At, Partial, Placement, Replicate, Scattered, Segments, Shard, Unknown, cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +119,8 @@ def _built(
         raise Unfit(f"{len(children)} of {size} parts along {axis}")
     if len(children) == 1:
         return children[0]
+    if isinstance(placement, Unknown):
+        raise Unfit(f"its placement along {axis} is not known")
     number = children[0].shape == ()
     if isinstance(placement, Shard) and not number:
         join = Join(children, placement.dim, _segments(children, placement))

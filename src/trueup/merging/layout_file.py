@@ -24,6 +24,7 @@ class RowFile(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
     slot: str = "*"
+    phase: str | None = None
     split: tuple[int, ...] | None = None
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from trueup.errors import ConfigError
+from trueup.merging.infer import infer
 from trueup.merging.trace import MergedTrace, microbatches_of
 from trueup.store import TraceSource
 from trueup.types.layout import Layout, layout_from_plain
@@ -57,8 +58,13 @@ def as_wholes(
         return Sides(*sides)
     known = [given or declared(side) or _alone(side) for side, given in zip(sides, layouts, strict=True)]
     one, other = known
+    said: list[str] = []
+    if one is None and other is not None and other.size == 1:
+        one, said = _told(target, reference, "target")
+    elif other is None and one is not None and one.size == 1:
+        other, said = _told(reference, target, "reference")
     if one is None or other is None:
-        return Sides(*sides)
+        return _as_they_are(target, reference, merge=merge)
     same = one.to_plain() == other.to_plain()
     if not merge and (same or one.size == other.size == 1):
         return Sides(*sides)
@@ -80,7 +86,27 @@ def as_wholes(
         for name, layout, fold in zip(("target", "reference"), (one, other), folds, strict=True)
         if layout.size > 1 or fold > 1
     ]
-    return Sides(merged[0], merged[1], tuple(notes))
+    return Sides(merged[0], merged[1], (*notes, *said))
+
+
+def _told(parts: TraceSource, whole: TraceSource, name: str) -> tuple[Layout | None, list[str]]:
+    """The layout of ``parts`` from what it and one process's run hold in their first common step."""
+    common = sorted(set(parts.steps()) & set(whole.steps()))
+    if not common:
+        return None, []
+    found = infer(parts, whole, common[0], common[0])
+    return found.layout, [f"{name}: {note}." for note in found.notes()]
+
+
+def _as_they_are(target: TraceSource, reference: TraceSource, *, merge: bool | None) -> Sides:
+    sizes = world_size(target), world_size(reference)
+    if merge:
+        raise ConfigError(
+            f"--merge needs the layout of both runs ({sizes[0]} and {sizes[1]} ranks), and their programs do "
+            "not say it: give it with --target-layout and --reference-layout, or compare with a run of one "
+            "process"
+        )
+    return Sides(target, reference)
 
 
 def notes_of(trace: TraceSource) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,7 @@ class MergedStep:
     merged: int = 0
     """records of several parts"""
     unfit: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     copies: list[tuple[str, Copies]] = field(default_factory=list)
     """record -> copies that differ"""
 
@@ -51,6 +52,7 @@ def merge_step(step: int, ranks: Sequence[RankStep], layout: Layout, read: Reade
     """Calls by their place in the program, records by call, phase and slot, parts by the layout."""
     calls, number_of = _merged_calls(ranks)
     groups = _groups(ranks)
+    seldom = _seen_of_some(groups)
     out = MergedStep(
         tables=StepTables(
             step=step, rank=0, calls=calls[0], records=_EMPTY, summaries=_EMPTY, stacks=calls[1]
@@ -59,6 +61,12 @@ def merge_step(step: int, ranks: Sequence[RankStep], layout: Layout, read: Reade
     records: list[tuple[Any, ...]] = []
     summaries: list[Summary] = []
     kept: list[bool] = []
+    if seldom:
+        out.notes.append(
+            f"gradients as backward leaves them were seen of {seldom} parameters only, and left out: the "
+            "schedule runs parts of backward by itself"
+        )
+        groups = {key: sources for key, sources in groups.items() if key[2] != "accumulated"}
     for key in sorted(groups, key=lambda one: _order(one, groups[one])):
         (call, phase, slot), sources = key, groups[key]
         lead = sources[0]
@@ -166,7 +174,7 @@ def _groups(ranks: Sequence[RankStep]) -> dict[tuple[CallKey, str, str], list[So
             if call is None:
                 continue
             key = call.key, phase, slot
-            own = key, call.position
+            own = key, call.position, call.stage
             occurrence = seen.get(own, 0)
             seen[own] = occurrence + 1
             parameter = call.microbatch < 0
@@ -177,6 +185,14 @@ def _groups(ranks: Sequence[RankStep]) -> dict[tuple[CallKey, str, str], list[So
         for key, source in last.items():
             groups.setdefault(key, []).append(source)
     return groups
+
+
+def _seen_of_some(groups: Mapping[tuple[CallKey, str, str], list[Source]]) -> int:
+    """Parameters whose gradient was seen as backward left it, where others' were not: a schedule that runs
+    parts of backward by itself shows it of those whose backward came whole."""
+    whole = sum(phase == "param_grad" and slot == "accumulated" for _, phase, slot in groups)
+    received = sum(phase == "param_grad" and slot == "clipped" for _, phase, slot in groups)
+    return whole if whole < received else 0
 
 
 def _order(key: tuple[CallKey, str, str], sources: Sequence[Source]) -> tuple[int, ...]:

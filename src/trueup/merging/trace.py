@@ -81,6 +81,7 @@ class MergedTrace:
         return found
 
     def _note(self, found: MergedStep) -> None:
+        self.notes.update(dict.fromkeys(found.notes))
         if found.unfit:
             some = "; ".join(found.unfit[:_EXAMPLES])
             self.notes[f"{len(found.unfit)} records were not merged: {some}"] = None

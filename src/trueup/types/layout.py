@@ -37,6 +37,9 @@ class Row:
     """pattern of a module's or parameter's fqn; ``*`` stands for anything"""
     placements: Mapping[str, Placement]
     slot: str = "*"
+    phase: str | None = None
+    """of the records it is about, whose own placement it gives; None: of the tensor, whose gradient is placed
+    dually"""
     split: tuple[int, ...] | None = None
     """sizes, one of them -1, in which dim 0 is to be seen before dims are counted"""
 
@@ -97,23 +100,21 @@ class Layout:
         """Placements of a tensor that a call takes or gives, or of its gradient."""
         key = name, phase, slot
         if key not in self._known:
-            found = _fitting(self.tensors, name, slot)
-            placements = {BATCH: Shard(0), **found.placements}
-            if phase == "backward":
-                placements = {axis: gradient_of(one) for axis, one in placements.items()}
-            self._known[key] = Placed(placements, found.split)
+            every = Row("*", {BATCH: Shard(0)})
+            self._known[key] = _fitting((*self.tensors, every), name, phase, slot, dual=phase == "backward")
         return self._known[key]  # type: ignore[no-any-return]
 
     def of_parameter(self, name: str, phase: str, slot: str) -> Placed:
         """Placements of a parameter, its optimizer's state, or of its gradient in one of its states."""
         key = "", name, phase, slot
         if key not in self._known:
-            found = _fitting(self.parameters, name, slot).placements
-            placements: dict[str, Placement] = {axis: found.get(axis, Replicate()) for axis in self.mesh}
-            if phase == "param_grad" and slot != "clipped":
-                for axis, one in placements.items():
-                    reduced = slot == "accumulated" and axis in self.reduced
-                    placements[axis] = one if reduced else gradient_of(one)
+            every = Row("*", dict.fromkeys(self.mesh, Replicate()))
+            dual = phase == "param_grad" and slot != "clipped"
+            rows = (*self.parameters, every)
+            placements = dict(_fitting(rows, name, phase, slot, dual=dual).placements)
+            if slot == "accumulated" and self.reduced:
+                whole = _fitting(rows, name, phase, slot, dual=False).placements
+                placements |= {axis: whole[axis] for axis in self.reduced}
             placements[BATCH] = Partial() if slot == "local" else Invariant()
             self._known[key] = Placed(placements, None)
         return self._known[key]  # type: ignore[no-any-return]
@@ -186,26 +187,34 @@ def _check(layout: Layout) -> None:
 
 def _row(plain: Mapping[str, Any]) -> Row:
     given = dict(plain)
-    name, slot, split = given.pop("name"), given.pop("slot", "*"), given.pop("split", None)
+    name, slot, phase = given.pop("name"), given.pop("slot", "*"), given.pop("phase", None)
+    split = given.pop("split", None)
     placements = {axis: placement_from(text) for axis, text in given.items()}
-    return Row(str(name), placements, str(slot), None if split is None else tuple(split))
+    return Row(str(name), placements, str(slot), phase, None if split is None else tuple(split))
 
 
 def _plain(row: Row) -> dict[str, Any]:
     more: dict[str, Any] = {} if row.slot == "*" else {"slot": row.slot}
+    if row.phase is not None:
+        more["phase"] = row.phase
     if row.split is not None:
         more["split"] = list(row.split)
     return {"name": row.name, **more, **{axis: str(one) for axis, one in row.placements.items()}}
 
 
-def _fitting(rows: Sequence[Row], name: str, slot: str) -> Placed:
+def _fitting(rows: Sequence[Row], name: str, phase: str, slot: str, *, dual: bool) -> Placed:
+    """``dual``: the record is of a gradient, rows without a phase are about the tensor."""
     placements: dict[str, Placement] = {}
     split: tuple[int, ...] | None = None
     for row in rows:
-        if fnmatchcase(name, row.name) and fnmatchcase(slot, row.slot):
-            for axis, placement in row.placements.items():
-                placements.setdefault(axis, placement)
-            split = split or row.split
+        if row.phase not in (None, phase) or not (
+            fnmatchcase(name, row.name) and fnmatchcase(slot, row.slot)
+        ):
+            continue
+        for axis, placement in row.placements.items():
+            if axis not in placements:
+                placements[axis] = gradient_of(placement) if dual and row.phase is None else placement
+        split = split or row.split
     return Placed(placements, split)
 
 

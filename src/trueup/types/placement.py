@@ -5,6 +5,7 @@
     shard(d)        each has a part of dim d, in order; ``zigzag``: the i-th and the i-th last of 2n parts
     partial         each has a term, the whole is the sum; ``partial(mean)``: the mean
     scattered       each has some of the elements, in an order that is not known
+    unknown         nothing is known: the parts are not put together
     at(s)           only pipeline stage s has it; ``at(-1)``: the last one
 
 The gradient of a tensor is placed dually: replicate and partial change places, the others stay. (Replicate
@@ -76,6 +77,14 @@ class Scattered:
 
 
 @dataclass(frozen=True, slots=True)
+class Unknown:
+    """Not known: the parts cannot be put together."""
+
+    def __str__(self) -> str:
+        return "unknown"
+
+
+@dataclass(frozen=True, slots=True)
 class At:
     """In one pipeline stage only."""
 
@@ -85,7 +94,7 @@ class At:
         return f"at({self.stage})"
 
 
-Placement = Replicate | Invariant | Shard | Partial | Scattered | At
+Placement = Replicate | Invariant | Shard | Partial | Scattered | Unknown | At
 
 _WORDS: dict[str, Placement] = {
     "replicate": Replicate(),
@@ -94,6 +103,7 @@ _WORDS: dict[str, Placement] = {
     "partial(sum)": Partial(),
     "partial(mean)": Partial(mean=True),
     "scattered": Scattered(),
+    "unknown": Unknown(),
 }
 _CALL = re.compile(r"(shard|at)\(\s*(-?\d+)\s*((?:,\s*(?:zigzag|mean|divided|total\s*=\s*\d+)\s*)*)\)")
 
@@ -115,7 +125,7 @@ def placement_from(text: str) -> Placement:
     if found is None or (found[1] == "at" and found[3]):
         raise ConfigError(
             f"{text!r} is no placement: replicate, invariant, shard(DIM), shard(DIM,zigzag), "
-            "shard(DIM,total=N), partial, partial(mean), scattered or at(STAGE) is wanted"
+            "shard(DIM,total=N), partial, partial(mean), scattered, unknown or at(STAGE) is wanted"
         )
     if found[1] == "at":
         return At(int(found[2]))
@@ -186,7 +196,7 @@ def place(
     shards: list[tuple[str, int, Shard]] = []
     for axis, size in mesh.items():
         placement = placements.get(axis)
-        if isinstance(placement, Scattered):
+        if isinstance(placement, (Scattered, Unknown)):
             return None
         if isinstance(placement, Shard) and size > 1:
             if not -len(shape) <= placement.dim < len(shape):

@@ -130,6 +130,7 @@ class Engine(BaseEngine):
             "dtype": str(parameter.dtype).removeprefix("torch."),
             "numel": parameter.numel(),
             "requires_grad": parameter.requires_grad,
+            **_parallel(parameter),
         }
 
     def content_hash(self, parameter: Tensor) -> int | None:
@@ -146,6 +147,17 @@ class Engine(BaseEngine):
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return "inside a function transform (vmap, grad): no values of its own"
         return None
+
+
+_MEGATRON = ("partition_dim", "partition_stride", "sequence_parallel", "allreduce")
+
+
+def _parallel(parameter: Tensor) -> dict[str, Any]:
+    """What Megatron's layers say of their parameters: attributes on them."""
+    if not getattr(parameter, "tensor_model_parallel", False):
+        return {}
+    found = {name: getattr(parameter, name) for name in _MEGATRON if hasattr(parameter, name)}
+    return {"parallel": {name: int(value) for name, value in found.items()}}
 
 
 def has_parameters(module: nn.Module) -> bool:
