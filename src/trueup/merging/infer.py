@@ -71,6 +71,8 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
             by_key.setdefault(key, (found, []))[1].append(summary)
     decided: dict[Found, Placement | None] = {}
     for key, (found, summaries) in by_key.items():
+        if found[0] == "api":  # functions of one name are called in many places
+            continue
         if len(summaries) == len(ranks) and decided.get(found) is None:
             told = megatron.get(found[1]) if found[0] == "parameter" else None
             decided[found] = told or placement_of(summaries, there.get(key))

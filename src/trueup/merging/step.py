@@ -59,6 +59,7 @@ def merge_step(step: int, ranks: Sequence[RankStep], layout: Layout, read: Reade
         )
     )
     records: list[tuple[Any, ...]] = []
+    functions = 0
     summaries: list[Summary] = []
     kept: list[bool] = []
     if seldom:
@@ -88,14 +89,18 @@ def merge_step(step: int, ranks: Sequence[RankStep], layout: Layout, read: Reade
             kept.append(stored)
             out.merged += len(members) > 1
         except Unfit as error:
-            if not _elsewhere(layout, lead, phase, slot):
-                reason = f"the parts of {len(sources)} ranks were not merged: {error}"
-                out.unfit.append(f"{_said(lead, phase, slot)}: {error}")
-            else:
+            functions += lead.call.key[2] == "api"
+            if _elsewhere(layout, lead, phase, slot) or lead.call.key[2] == "api":
                 continue
+            reason = f"the parts of {len(sources)} ranks were not merged: {error}"
+            out.unfit.append(f"{_said(lead, phase, slot)}: {error}")
         microbatch = max(call_microbatch(lead), 0)
         grad = lead.rank.records["requires_grad"][lead.row]
         records.append((number_of[call], phase, slot, microbatch, row, grad, reason))
+    if functions:
+        out.notes.append(
+            f"{functions} tensors of the framework's functions are left out: no placement is known"
+        )
     out.tables = StepTables(
         step=step,
         rank=0,
@@ -114,7 +119,7 @@ def call_microbatch(source: Source) -> int:
 
 def _placed(layout: Layout, source: Source, phase: str, slot: str) -> Placed:
     kind = source.rank.rows["kind"][source.rank.records["call"][source.row]]
-    of = layout.of_parameter if kind == "parameter" else layout.of_tensor
+    of = {"parameter": layout.of_parameter, "api": layout.of_function}.get(kind, layout.of_tensor)
     return of(source.call.name, phase, slot)
 
 

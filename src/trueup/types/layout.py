@@ -20,6 +20,7 @@ from trueup.types.placement import (
     Placement,
     Replicate,
     Shard,
+    Unknown,
     gradient_of,
     placement_from,
 )
@@ -102,6 +103,16 @@ class Layout:
         if key not in self._known:
             every = Row("*", {BATCH: Shard(0)})
             self._known[key] = _fitting((*self.tensors, every), name, phase, slot, dual=phase == "backward")
+        return self._known[key]  # type: ignore[no-any-return]
+
+    def of_function(self, name: str, phase: str, slot: str) -> Placed:
+        """As ``of_tensor``, of a call of the framework's: without a row nothing is known of it."""
+        key = "function", name, phase, slot
+        if key not in self._known:
+            others = [axis for axis in self.mesh if axis not in (*self.batch, self.pipeline)]
+            every = Row("*", {BATCH: Shard(0), **dict.fromkeys(others, Unknown())})
+            given = tuple(row for row in self.tensors if row.name != "*")
+            self._known[key] = _fitting((*given, every), name, phase, slot, dual=phase == "backward")
         return self._known[key]  # type: ignore[no-any-return]
 
     def of_parameter(self, name: str, phase: str, slot: str) -> Placed:

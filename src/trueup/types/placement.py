@@ -5,7 +5,7 @@
     shard(d)        each has a part of dim d, in order; ``zigzag``: the i-th and the i-th last of 2n parts
     partial         each has a term, the whole is the sum; ``partial(mean)``: the mean
     scattered       each has some of the elements, in an order that is not known
-    unknown         nothing is known: the parts are not put together
+    unknown         nothing is known: parts that are not all the same are not put together
     at(s)           only pipeline stage s has it; ``at(-1)``: the last one
 
 The gradient of a tensor is placed dually: replicate and partial change places, the others stay. (Replicate
@@ -78,7 +78,7 @@ class Scattered:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Not known: the parts cannot be put together."""
+    """Not known: parts that are not all the same cannot be put together."""
 
     def __str__(self) -> str:
         return "unknown"
