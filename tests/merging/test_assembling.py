@@ -130,7 +130,7 @@ def test_any_placements_give_the_whole_back(chosen: list[Placement]) -> None:
         assert (found.minimum, found.maximum, found.num_zero) == (expected.minimum, expected.maximum, 0)
         np.testing.assert_allclose(found.l2_norm, expected.l2_norm, rtol=1e-14)
         zigzag = any(isinstance(one, Shard) and one.zigzag for one in placements.values())
-        assert found.digest == (None if zigzag else digest(whole))
+        assert found.digest == digest(whole) or (zigzag and found.digest is None)
     else:
         assert found.l2_norm is None
         assert found.digest is None
@@ -169,7 +169,7 @@ def test_copies_that_differ_are_named_and_count_with_their_mean() -> None:
 
 
 def test_parts_that_do_not_fit_say_how() -> None:
-    layout, whole = Layout(mesh={"tp": 2}), np.ones((2, 4))
+    layout, whole = Layout(mesh={"tp": 2}), np.arange(8.0).reshape(2, 4)
     members = parts_of(whole, {"tp": Shard(1)}, layout)
     with pytest.raises(Unfit, match="dim 2 of parts of shape"):
         merge(members, {"tp": Shard(2)}, layout)

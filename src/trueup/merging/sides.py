@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trueup.errors import ConfigError
 from trueup.merging.infer import infer
 from trueup.merging.trace import MergedTrace, microbatches_of
-from trueup.store import TraceSource
+from trueup.store import Trace, TraceSource
 from trueup.types.layout import Layout, layout_from_plain
 
 
@@ -19,6 +19,11 @@ class Sides:
     target: TraceSource
     reference: TraceSource
     notes: tuple[str, ...] = ()
+
+    @property
+    def merged(self) -> bool:
+        """Whether they are wholes put together from ranks."""
+        return isinstance(self.target, MergedTrace)
 
 
 def declared(trace: TraceSource) -> Layout | None:
@@ -54,11 +59,15 @@ def as_wholes(
         ConfigError: a layout is not of as many processes as the trace has ranks.
     """
     sides = target, reference
-    if merge is False:
+    held = [side.steps() for side in sides]
+    if merge is False or not all(held) or isinstance(target, MergedTrace):
         return Sides(*sides)
     known = [given or declared(side) or _alone(side) for side, given in zip(sides, layouts, strict=True)]
     one, other = known
     said: list[str] = []
+    foreign = not all(isinstance(side, Trace) for side in sides)  # dumps say too little of their parts
+    if foreign and not merge and not any(layouts):
+        return Sides(*sides)
     if one is None and other is not None and other.size == 1:
         one, said = _told(target, reference, "target")
     elif other is None and one is not None and one.size == 1:

@@ -68,7 +68,10 @@ def joined(
         setattr(whole, name, None if None in counts else sum(counts))
     if whole.num_finite is not None:
         some = [part for part in parts if part.num_finite]
-        if all(part.l2_norm is not None and part.mean is not None for part in some):
+        if some and all(part.mean is not None for part in some):
+            total = sum(part.num_finite or 0 for part in some)
+            whole.mean = sum((part.mean or 0.0) * (part.num_finite or 0) for part in some) / total
+        if some and all(part.l2_norm is not None for part in some):
             _statistics(whole, some)
     if starts is not None and all(part.digest is not None for part in parts):
         offset = [0] * len(shape)
@@ -82,15 +85,11 @@ def joined(
 
 
 def _statistics(whole: Summary, some: Sequence[Summary]) -> None:
-    if not some:
-        return
     whole.minimum = min((p.minimum for p in some if p.minimum is not None), default=None)
     whole.maximum = max((p.maximum for p in some if p.maximum is not None), default=None)
     whole.smallest_nonzero = min(
         (p.smallest_nonzero for p in some if p.smallest_nonzero is not None), default=None
     )
-    total = sum(p.num_finite or 0 for p in some)
-    whole.mean = sum((p.mean or 0.0) * (p.num_finite or 0) for p in some) / total
     whole.l2_norm = math.sqrt(sum((p.l2_norm or 0.0) ** 2 for p in some))
 
 

@@ -29,8 +29,7 @@ class MergedTrace:
     """
 
     def __init__(self, source: TraceSource, layout: Layout, fold: int = 1) -> None:
-        self.path, self.layout = source.path, layout
-        self.manifest = {**source.manifest, "layout": layout.to_plain()}
+        self.path, self.layout, self.manifest = source.path, layout, source.manifest
         self._source, self._fold = source, fold
         self._held: tuple[int, MergedStep] | None = None
         self.notes: dict[str, None] = {}

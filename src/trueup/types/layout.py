@@ -62,7 +62,10 @@ class Layout:
     """axes over which ``.grad`` is reduced already when backward returns"""
     source: str = "declared"
     """where it is known from"""
-    _known: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False, compare=False)
+    _tables: dict[str, Table] = field(default_factory=dict, repr=False, compare=False)
+    _known: dict[tuple[str, str, str, str, bool], Placed] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def size(self) -> int:
@@ -99,36 +102,38 @@ class Layout:
 
     def of_tensor(self, name: str, phase: str, slot: str) -> Placed:
         """Placements of a tensor that a call takes or gives, or of its gradient."""
-        key = name, phase, slot
-        if key not in self._known:
-            every = Row("*", {BATCH: Shard(0)})
-            self._known[key] = _fitting((*self.tensors, every), name, phase, slot, dual=phase == "backward")
-        return self._known[key]  # type: ignore[no-any-return]
+        return self._found("tensor", name, phase, slot, dual=phase == "backward")
 
     def of_function(self, name: str, phase: str, slot: str) -> Placed:
         """As ``of_tensor``, of a call of the framework's: without a row nothing is known of it."""
-        key = "function", name, phase, slot
-        if key not in self._known:
-            others = [axis for axis in self.mesh if axis not in (*self.batch, self.pipeline)]
-            every = Row("*", {BATCH: Shard(0), **dict.fromkeys(others, Unknown())})
-            given = tuple(row for row in self.tensors if row.name != "*")
-            self._known[key] = _fitting((*given, every), name, phase, slot, dual=phase == "backward")
-        return self._known[key]  # type: ignore[no-any-return]
+        return self._found("function", name, phase, slot, dual=phase == "backward")
 
     def of_parameter(self, name: str, phase: str, slot: str) -> Placed:
         """Placements of a parameter, its optimizer's state, or of its gradient in one of its states."""
-        key = "", name, phase, slot
+        dual = phase == "param_grad" and slot != "clipped"
+        found = self._found("parameter", name, phase, slot, dual=dual)
+        whole = self._found("parameter", name, phase, slot, dual=False).placements
+        reduced = {axis: whole[axis] for axis in self.reduced if slot == "accumulated"}
+        over_batch: Placement = Partial() if slot == "local" else Invariant()
+        return Placed({**found.placements, **reduced, BATCH: over_batch}, None)
+
+    def _found(self, kind: str, name: str, phase: str, slot: str, *, dual: bool) -> Placed:
+        key = kind, name, phase, slot, dual
         if key not in self._known:
-            every = Row("*", dict.fromkeys(self.mesh, Replicate()))
-            dual = phase == "param_grad" and slot != "clipped"
-            rows = (*self.parameters, every)
-            placements = dict(_fitting(rows, name, phase, slot, dual=dual).placements)
-            if slot == "accumulated" and self.reduced:
-                whole = _fitting(rows, name, phase, slot, dual=False).placements
-                placements |= {axis: whole[axis] for axis in self.reduced}
-            placements[BATCH] = Partial() if slot == "local" else Invariant()
-            self._known[key] = Placed(placements, None)
-        return self._known[key]  # type: ignore[no-any-return]
+            if kind not in self._tables:
+                self._tables[kind] = self._table(kind)
+            self._known[key] = self._tables[kind].fitting(name, phase, slot, dual=dual)
+        return self._known[key]
+
+    def _table(self, kind: str) -> Table:
+        """The rows of one kind, and the one that holds where none of them does."""
+        if kind == "parameter":
+            return Table((*self.parameters, Row("*", dict.fromkeys(self.mesh, Replicate()))))
+        if kind == "tensor":
+            return Table((*self.tensors, Row("*", {BATCH: Shard(0)})))
+        others = [axis for axis in self.mesh if axis not in (*self.batch, self.pipeline)]
+        given = (row for row in self.tensors if row.name != "*")
+        return Table((*given, Row("*", {BATCH: Shard(0), **dict.fromkeys(others, Unknown())})))
 
     def to_plain(self) -> dict[str, Any]:
         """As a manifest holds it."""
@@ -149,6 +154,32 @@ class Placed:
 
     placements: Mapping[str, Placement]
     split: tuple[int, ...] | None
+
+
+class Table:
+    """Rows, those of one name found without a look at the others: an inferred layout has thousands."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._patterns: list[tuple[int, Row]] = []
+        self._named: dict[str, list[tuple[int, Row]]] = {}
+        for number, row in enumerate(rows):
+            wild = any(sign in row.name for sign in "*?[")
+            (self._patterns if wild else self._named.setdefault(row.name, [])).append((number, row))
+
+    def fitting(self, name: str, phase: str, slot: str, *, dual: bool) -> Placed:
+        """``dual``: the record is of a gradient, rows without a phase are about the tensor."""
+        placements: dict[str, Placement] = {}
+        split: tuple[int, ...] | None = None
+        for _, row in sorted((*self._patterns, *self._named.get(name, ())), key=lambda one: one[0]):
+            if row.phase not in (None, phase):
+                continue
+            if not (fnmatchcase(name, row.name) and fnmatchcase(slot, row.slot)):
+                continue
+            for axis, placement in row.placements.items():
+                if axis not in placements:
+                    placements[axis] = gradient_of(placement) if dual and row.phase is None else placement
+            split = split or row.split
+        return Placed(placements, split)
 
 
 def layout_from_plain(plain: Mapping[str, Any], *, source: str = "declared") -> Layout:
@@ -211,22 +242,6 @@ def _plain(row: Row) -> dict[str, Any]:
     if row.split is not None:
         more["split"] = list(row.split)
     return {"name": row.name, **more, **{axis: str(one) for axis, one in row.placements.items()}}
-
-
-def _fitting(rows: Sequence[Row], name: str, phase: str, slot: str, *, dual: bool) -> Placed:
-    """``dual``: the record is of a gradient, rows without a phase are about the tensor."""
-    placements: dict[str, Placement] = {}
-    split: tuple[int, ...] | None = None
-    for row in rows:
-        if row.phase not in (None, phase) or not (
-            fnmatchcase(name, row.name) and fnmatchcase(slot, row.slot)
-        ):
-            continue
-        for axis, placement in row.placements.items():
-            if axis not in placements:
-                placements[axis] = gradient_of(placement) if dual and row.phase is None else placement
-        split = split or row.split
-    return Placed(placements, split)
 
 
 def bare_name(name: str, roots: Sequence[Mapping[str, str]]) -> str:
