@@ -95,6 +95,7 @@ def compare_sources(
         profile=_profile(reference, options.noise),
         arbiter=_arbiter(options.arbiter),
     )
+    work.layouts += sides.notes
     work.ledger.notes += [*sides.notes, *notes, *traces_noted(target, reference)]
     writer = ResultWriter(None if output is None else output / "result.parquet")
     try:
@@ -130,6 +131,8 @@ class _Work:
     stacks: tuple[StackBook, StackBook] = field(default_factory=lambda: (StackBook(), StackBook()))
     precision: list[pl.DataFrame] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
+    layouts: list[str] = field(default_factory=list)
+    """how ranks were put together"""
 
     def step(self, pair: StepPair, *, first: bool) -> pa.Table:
         """Compare one step of one rank."""
@@ -220,7 +223,8 @@ class _Work:
         for history in self.histories.values():
             ledger.notes += history.notes
         for name, side in (("target", self.target), ("reference", self.reference)):
-            ledger.notes += [f"{name}: {note}." for note in notes_of(side)]
+            self.layouts += [f"{name}: {note}." for note in notes_of(side)]
+        ledger.notes += self.layouts
         arbitrated = None if self.arbiter is None else ledger.arbitrated(str(self.arbiter.path))
         if arbitrated is not None:
             ledger.notes.append(arbitrated["sentence"])
@@ -250,6 +254,7 @@ class _Work:
             "depth": ledger.depth,
             "local_norms": ledger.local_norms,
             "stacks": {"target": self.stacks[0].frames, "reference": self.stacks[1].frames},
+            "layouts": list(dict.fromkeys(self.layouts)),
             "notes": list(dict.fromkeys(ledger.notes)),
         }
 

@@ -111,8 +111,9 @@ class Join:
             at = 0
             before = (slice(None),) * self._dim
             for start, length in segments:
-                place, held = slice(start, start + length), slice(at, at + length)
-                out[(*before, place)] = part[(*before, held)]
+                place = (*before, slice(start, start + length))
+                held = (*before, slice(at, at + length))
+                out[place] = part[held]
                 at += length
         return out
 
