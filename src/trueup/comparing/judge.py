@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from trueup.comparing.metrics import NONE, STATISTICS, Metrics
 from trueup.comparing.rows import Bools, Floats, Rows
 from trueup.comparing.tolerance import unit_roundoffs
 from trueup.matching.codes import Codes
+from trueup.merging.step import COPIES
 from trueup.numerics.dtypes import DTYPES
 
 STATUS = ("equal", "within_noise", "different", "unmatched", "undecided")
@@ -64,6 +66,7 @@ def judge(rows: Rows, metrics: Metrics, bound: Floats) -> Judgement:
     verdict.status[equal], verdict.score[equal] = EQUAL, 0.0
     _non_finite(rows, metrics, verdict, comparable & ~equal)
     _other_dtype(rows, verdict, floating)
+    _copies(rows, verdict)
     return verdict
 
 
@@ -198,6 +201,16 @@ def _non_finite(rows: Rows, metrics: Metrics, verdict: Judgement, open_: Bools) 
             known = verdict.reasons.get(row)
             verdict.reasons[row] = f"{known}; {said}" if known and verdict.status[row] == DIFFERENT else said
             verdict.status[row], verdict.score[row] = DIFFERENT, np.inf
+
+
+def _copies(rows: Rows, verdict: Judgement) -> None:
+    """Copies on several ranks that are not the same are a difference, whatever the first of them holds."""
+    for name, half in (("target", rows.target), ("reference", rows.reference)):
+        said = half.tables.records["reason"].cast(pl.String)
+        for record in np.flatnonzero(said.str.starts_with(COPIES).fill_null(value=False).to_numpy()).tolist():
+            for row in np.flatnonzero(half.record == record).tolist():
+                verdict.status[row], verdict.score[row] = DIFFERENT, np.inf
+                verdict.reasons[row] = f"{name}: {said[record]}"
 
 
 def _other_dtype(rows: Rows, verdict: Judgement, floating: Bools) -> None:

@@ -13,8 +13,12 @@ import numpy as np
 
 from trueup.merging.nodes import Join, Node, Part, Scaled, Seen, Sum, Unfit
 from trueup.merging.summary import Summary
+from trueup.numerics.dtypes import DTYPES
 from trueup.types.layout import BATCH, Layout, Placed
 from trueup.types.placement import At, Partial, Placement, Replicate, Scattered, Segments, Shard, Unknown, cut
+
+SAME = 16.0
+"""unit roundoffs within which copies count as the same: a kernel may round otherwise from run to run"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,16 +152,22 @@ def _segments(children: Sequence[Node], shard: Shard) -> list[Segments]:
 
 
 def _one_of(children: Sequence[Node], axis: str, groups: Sequence[Sequence[Member]], copies: Copies) -> Node:
-    """One of the copies; of copies that differ the mean, so that what one rank does differently is seen."""
+    """The first of the copies; those that differ from it by more than rounding are noted."""
     first = children[0].summary()
-    others = [at for at, child in enumerate(children) if at and not alike(first, child.summary())]
-    if not others:
-        return children[0]
-    far = [how_far(first, children[at].summary()) for at in others]
-    known = [one for one in far if one is not None]
-    ranks = tuple(sorted({member.part.rank for at in others for member in groups[at]}))
-    copies.differing.append((axis, ranks, max(known) if known else None))
-    return Sum(children, 1.0 / len(children))
+    unit = DTYPES[first.dtype].eps if first.dtype in DTYPES else 0.0
+    ranks: set[int] = set()
+    farthest: float | None = None
+    for child, group in zip(children[1:], groups[1:], strict=True):
+        if alike(first, child.summary()):
+            continue
+        far = how_far(first, child.summary())
+        if far is not None and unit and far <= SAME * unit:
+            continue
+        ranks |= {member.part.rank for member in group}
+        farthest = far if farthest is None else max(farthest, far or 0.0)
+    if ranks:
+        copies.differing.append((axis, tuple(sorted(ranks)), farthest))
+    return children[0]
 
 
 def alike(one: Summary, other: Summary) -> bool:

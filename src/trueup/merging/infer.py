@@ -75,7 +75,8 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
             continue
         if len(summaries) == len(ranks) and decided.get(found) is None:
             told = megatron.get(found[1]) if found[0] == "parameter" else None
-            decided[found] = told or placement_of(summaries, there.get(key))
+            terms = found[0] != "parameter" or found[3] in ("local", "accumulated")
+            decided[found] = told or placement_of(summaries, there.get(key), terms=terms)
     out = Inferred(mesh)
     rows: dict[bool, list[Row]] = {True: [], False: []}
     for (kind, name, phase, slot), placement in decided.items():
@@ -114,20 +115,29 @@ def _megatron(facts: Mapping[str, Any]) -> dict[str, Placement]:
     return found
 
 
-def placement_of(parts: Sequence[Summary], whole: Summary | None) -> Placement | None:
+def placement_of(parts: Sequence[Summary], whole: Summary | None, *, terms: bool = True) -> Placement | None:
     """The placement that explains how parts make the whole; None where none does.
 
     Args:
         parts: of all ranks, in order.
         whole: of one process; None: it has no such tensor.
+        terms: whether ranks may have terms of a sum. Of weights and what updates them they never do: there
+            parts of one shape that differ are copies that should not.
     """
     if all(alike(parts[0], part) for part in parts[1:]):
-        return Invariant()
+        return Partial() if terms and _equal_terms(parts, whole) else Invariant()
     if whole is None:
         return None
     if parts[0].shape == whole.shape:
-        return _terms(parts, whole)
+        return _terms(parts, whole) if terms else Invariant()
     return _shards(parts, whole)
+
+
+def _equal_terms(parts: Sequence[Summary], whole: Summary | None) -> bool:
+    """Whether every rank has the same n-th part of the whole: the gradient of a loss that counts 1/n."""
+    if whole is None or parts[0].shape != whole.shape or not parts[0].l2_norm or not whole.l2_norm:
+        return False
+    return abs(whole.l2_norm / parts[0].l2_norm / len(parts) - 1.0) < 1e-6
 
 
 def _shards(parts: Sequence[Summary], whole: Summary) -> Placement | None:

@@ -16,6 +16,8 @@ from trueup.store import StepTables
 from trueup.types.layout import BATCH, Layout, Placed
 from trueup.types.placement import At
 
+COPIES = "copies that should be the same are not"
+"""how the reason of a record begins whose copies on several ranks differ"""
 LAST_ONLY = ("accumulated", "clipped")
 """gradients of a parameter that only the last record of a step tells"""
 Reader = Callable[[int, dict[str, Any]], Values | None]
@@ -244,4 +246,4 @@ def _copies_said(copies: Copies) -> str:
     for axis, ranks, far in copies.differing:
         distance = "" if far is None else f" by {far:.2g}"
         said.append(f"along {axis} rank {', '.join(map(str, ranks))} differs{distance}")
-    return f"copies that should be the same are not: {'; '.join(said)}; their mean is compared"
+    return f"{COPIES}: {'; '.join(said)}"
