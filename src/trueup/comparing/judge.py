@@ -12,7 +12,7 @@ from trueup.comparing.metrics import NONE, STATISTICS, Metrics
 from trueup.comparing.rows import Bools, Floats, Rows
 from trueup.comparing.tolerance import unit_roundoffs
 from trueup.matching.codes import Codes
-from trueup.merging.step import COPIES
+from trueup.merging.step import COPIES, copies_distance
 from trueup.numerics.dtypes import DTYPES
 
 STATUS = ("equal", "within_noise", "different", "unmatched", "undecided")
@@ -66,7 +66,7 @@ def judge(rows: Rows, metrics: Metrics, bound: Floats) -> Judgement:
     verdict.status[equal], verdict.score[equal] = EQUAL, 0.0
     _non_finite(rows, metrics, verdict, comparable & ~equal)
     _other_dtype(rows, verdict, floating)
-    _copies(rows, verdict)
+    _copies(rows, metrics, verdict)
     return verdict
 
 
@@ -203,7 +203,7 @@ def _non_finite(rows: Rows, metrics: Metrics, verdict: Judgement, open_: Bools) 
             verdict.status[row], verdict.score[row] = DIFFERENT, np.inf
 
 
-def _copies(rows: Rows, verdict: Judgement) -> None:
+def _copies(rows: Rows, metrics: Metrics, verdict: Judgement) -> None:
     """Copies on several ranks that are not the same are a difference, whatever the first of them holds."""
     for name, half in (("target", rows.target), ("reference", rows.reference)):
         said = half.tables.records["reason"].cast(pl.String)
@@ -211,6 +211,8 @@ def _copies(rows: Rows, verdict: Judgement) -> None:
             for row in np.flatnonzero(half.record == record).tolist():
                 verdict.status[row], verdict.score[row] = DIFFERENT, np.inf
                 verdict.reasons[row] = f"{name}: {said[record]}"
+                far = (copies_distance(said[record]) or 0.0) * np.nan_to_num(metrics.norm[row])
+                metrics.difference[row] = np.fmax(metrics.difference[row], far)
 
 
 def _other_dtype(rows: Rows, verdict: Judgement, floating: Bools) -> None:

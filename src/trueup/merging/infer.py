@@ -1,6 +1,6 @@
 """The layout of a program that does not say it, told from what its ranks recorded beside one process's run.
 
-Of one axis, ``rank``: equal on all ranks is replicated; parts that make the whole's shape along one dim are
+Of one axis, ``world``: equal on all ranks is replicated; parts that make the whole's shape along one dim are
 shards of it (of gradients also with each part's mean for a mean over all); of the whole's own shape, terms
 that sum to it, or whose mean it is. What Megatron's layers say of their parameters comes first, and a
 distributed tensor says its place itself.
@@ -22,7 +22,7 @@ from trueup.store import TraceSource
 from trueup.types.layout import Layout, Row
 from trueup.types.placement import Invariant, Partial, Placement, Shard, Unknown
 
-AXIS = "rank"
+AXIS = "world"
 NEAR = 0.3
 """relative distance below which a sum or mean of terms is taken for the whole; sketches are good to 0.1"""
 Key = tuple[CallKey, str, str]

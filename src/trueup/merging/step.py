@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -241,9 +242,15 @@ def _said(source: Source, phase: str, slot: str) -> str:
     return f"{name} {phase} {slot}" if phase != "forward" else f"{name} {slot}"
 
 
+def copies_distance(reason: str) -> float | None:
+    """How far the farthest copy is, relative, from what ``reason`` says; None where that is not known."""
+    found = [float(number) for number in re.findall(r"differs by ([\d.e+-]+)", reason)]
+    return max(found, default=None)
+
+
 def _copies_said(copies: Copies) -> str:
     said = []
     for axis, ranks, far in copies.differing:
         distance = "" if far is None else f" by {far:.2g}"
-        said.append(f"along {axis} rank {', '.join(map(str, ranks))} differs{distance}")
+        said.append(f"rank {', '.join(map(str, ranks))} differs{distance} along {axis}")
     return f"{COPIES}: {'; '.join(said)}"

@@ -88,7 +88,9 @@ class MergedTrace:
             for axis, ranks, far in copies.differing:
                 distance = "" if far is None else f" by {far:.2g}"
                 who = ", ".join(map(str, ranks))
-                self.notes[f"copies of {name} differ along {axis}: rank {who}{distance}"] = None
+                self.notes[
+                    f"copies of {name} are not the same: rank {who} differs{distance} along {axis}"
+                ] = None
         if len(found.copies) > _EXAMPLES:
             self.notes[f"copies of {len(found.copies)} tensors differ in all"] = None
 
