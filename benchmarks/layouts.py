@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import polars as pl
-from benchmarks.processes import machine
+from benchmarks.results import machine
 
 from trueup.comparing.run import compare
 from trueup.numerics._native import summarise_array

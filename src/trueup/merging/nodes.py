@@ -189,7 +189,7 @@ def rounded(values: Values, dtype: str) -> Values:
         if dtype == "bfloat16":
             bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
             nearest = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
-            return np.where(np.isnan(values), np.uint64(0x7FC0), nearest).astype(np.uint16)
+            return np.asarray(np.where(np.isnan(values), np.uint64(0x7FC0), nearest).astype(np.uint16))
         if dtype.startswith("float8"):
             raise Unfit(f"a sum in {dtype} cannot be rounded to it here")
         return np.asarray(values.astype(np.dtype(entry.storage)))
