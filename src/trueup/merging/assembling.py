@@ -6,8 +6,10 @@ distributed tensor, or a flat piece of an optimizer, says of itself comes before
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
@@ -75,7 +77,7 @@ def assembled(members: Sequence[Member], placed: Placed, layout: Layout) -> tupl
         sizes = whole.shape
         lead = int(np.prod(sizes[: len(placed.split)]))
         whole = Seen(whole, (lead, *sizes[len(placed.split) :]))
-    numel = int(np.prod(whole.shape))
+    numel = math.prod(whole.shape)
     for member in kept:
         if member.sketched != numel:
             member.part.forget_sketch()
@@ -147,7 +149,7 @@ def _segments(children: Sequence[Node], shard: Shard) -> list[Segments]:
     if shard.zigzag:
         total = sum(lengths)
         return [cut(((0, total),), len(children), at, zigzag=True) for at in range(len(children))]
-    starts = np.cumsum([0, *lengths]).tolist()
+    starts = accumulate(lengths, initial=0)
     return [((start, length),) if length else () for start, length in zip(starts, lengths, strict=False)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +61,11 @@ class RankStep:
         self._name_calls()
         self.records = {name: tables.records[name].to_list() for name in tables.records.columns}
         self._summaries = {name: tables.summaries[name].to_list() for name in _WANTED}
-        self._told = [None if text is None else json.loads(text) for text in self._summaries["placement"]]
+        texts = self._summaries["placement"]
+        known = {text: json.loads(text) for text in set(texts) if text is not None}
+        self._told = [known.get(text) for text in texts]
+        columns = (self._summaries[name] for name in ("dtype", "shape", "numel", *STATISTICS, "digest"))
+        self._plain = list(zip(*columns, strict=True))
 
     def _name_calls(self) -> None:
         stages = self._layout.stages_at(self.coordinate)
@@ -122,17 +127,14 @@ class RankStep:
 
     def summary(self, row: int) -> tuple[Summary, int]:
         """A row of summaries, and the elements of the whole in which its sketch was taken."""
-        columns = self._summaries
-        found = Summary(columns["dtype"][row], tuple(columns["shape"][row]), columns["numel"][row])
-        for name in STATISTICS:
-            setattr(found, name, columns[name][row])
-        found.digest = columns["digest"][row]
-        sketch = columns["sketch"][row]
+        dtype, shape, *numbers = self._plain[row]
+        found = Summary(dtype, tuple(shape), *numbers)  # in the order of its fields
+        sketch = self._summaries["sketch"][row]
         if sketch is not None:
             found.sketch = np.frombuffer(sketch, "<f4", SKETCH_SIZE).astype(np.float64)
         told = self._told[row]
         whole = None if told is None else told.get("whole")
-        return found, found.numel if whole is None else int(np.prod(whole))
+        return found, found.numel if whole is None else math.prod(whole)
 
     def stack(self, number: int) -> list[str]:
         """Frames of a call stack."""
