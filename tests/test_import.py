@@ -101,7 +101,13 @@ def test_every_public_name_is_there(tmp_path: Path) -> None:
     import trueup
 
     classes = {"Tracer", "PrecisionDebugger", "ReplayDataset"}
-    assert set(trueup.__all__) >= classes | {"compare_curves", "read_curve", "seed_all", "__version__"}
+    assert set(trueup.__all__) >= classes | {
+        "compare_curves",
+        "declare_layout",
+        "read_curve",
+        "seed_all",
+        "__version__",
+    }
     for name in trueup.__all__:
         assert getattr(trueup, name) is not None
     result = python("-c", "import trueup; trueup.tracer", cwd=tmp_path)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trueup.batches.replay import ReplayDataset
     from trueup.capture.debugger import PrecisionDebugger
+    from trueup.capture.declared import declare_layout
     from trueup.capture.seeds import seed_all
     from trueup.capture.tracer import Tracer
     from trueup.curves.comparison import compare_curves
@@ -25,6 +26,7 @@ _HOME = {
     "PrecisionDebugger": "trueup.capture.debugger",
     "ReplayDataset": "trueup.batches.replay",
     "compare_curves": "trueup.curves.comparison",
+    "declare_layout": "trueup.capture.declared",
     "read_curve": "trueup.curves.reading",
     "seed_all": "trueup.capture.seeds",
 }
@@ -36,6 +38,7 @@ __all__ = [
     "Tracer",
     "__version__",
     "compare_curves",
+    "declare_layout",
     "read_curve",
     "seed_all",
 ]

@@ -40,6 +40,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "a", "b", "--target-step", "1"], "--target-step and --reference-step go together"),
         (["compare", "a", "b", "--tolerance-factor", "0"], "--tolerance-factor 0: a number above 0"),
         (["compare", "a", "b", "--reference-rank", "1"], "--target-rank and --reference-rank go together"),
+        (["compare", "a", "b", "--merge", "--ranks", "0"], "--merge takes all ranks"),
+        (["compare", "a", "b", "--no-merge", "--target-layout", "l.yaml"], "a layout has no effect"),
         (["compare", "a", "b", "--steps", "2-1"], "--steps: '2-1'"),
         (["compare", "a", "b", "--steps", "0-99999999"], "more than 1000000 numbers"),
         (["compare", "a", "b", "-f", "jax"], "pytorch or mindspore is wanted"),

@@ -52,6 +52,9 @@ class Sink(Protocol):
     """the optimizer has run: what happens at top level now is no part of the step"""
     options: Any
     scope: Any
+    layout: Any
+    """what the program has declared of its parallel layout (``types.layout.Layout``), or None"""
+    rank: int
 
     def root_begins(self, *, training: bool, has_parameters: bool) -> None:
         """A module call with no enclosing module call begins; may end the step before."""

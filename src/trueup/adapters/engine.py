@@ -208,7 +208,7 @@ class BaseEngine(NamedModules):
         reason: str | None = None
         try:
             with self.lock:
-                found = self.summariser.row(tensor, phase, slot, sink.recorder.calls[call][1])
+                found = self.row_of(sink.recorder.calls[call], phase, slot, tensor)
             row, reason = found if isinstance(found, tuple) else (found, None)
         except Exception as error:
             row, reason = None, self._why_not(tensor, slot, error)
@@ -218,6 +218,10 @@ class BaseEngine(NamedModules):
         if self.forcing is None:
             return None
         return self.forcing.seen(call, phase, slot, tensor, row)
+
+    def row_of(self, call: tuple[Any, ...], phase: str, slot: str, tensor: Any) -> Any:
+        """Row of a tensor's summary; with a reason where there is none, or it is special."""
+        return self.summariser.row(tensor, phase, slot, call[1])
 
     def without_values(self, call: int, phase: str, slot: str, tensor: Any, reason: str) -> None:
         """Append one row of records for a tensor whose values mean nothing."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from trueup import __version__
 from trueup.adapters.base import Adapter
+from trueup.capture.declared import declared_layout
 from trueup.capture.long_run import changes
 from trueup.capture.options import CaptureOptions
 from trueup.store.layout import MANIFEST
@@ -38,6 +39,7 @@ def manifest_of(
     options: CaptureOptions, adapter: Adapter, *, framework: str, world_size: int
 ) -> dict[str, Any]:
     """The manifest of a run that begins now."""
+    layout = declared_layout()
     return {
         "framework": {"torch": "pytorch"}.get(framework, framework),
         "trueup_version": __version__,
@@ -54,6 +56,7 @@ def manifest_of(
         "deterministic": options.deterministic,
         "options": options.to_json(),
         "changed_on_purpose": changes(options),
+        "layout": None if layout is None or layout.size != world_size else layout.to_plain(),
         "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_ENVIRONMENT)},
         **adapter.manifest(),
     }

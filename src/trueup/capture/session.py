@@ -17,6 +17,7 @@ from typing import Any
 from trueup import adapters
 from trueup.adapters.base import Adapter
 from trueup.capture.clock import StepClock
+from trueup.capture.declared import declared_layout
 from trueup.capture.facts import manifest_of, same_launch, scalar_line
 from trueup.capture.observer import Observer, Watch
 from trueup.capture.options import CaptureOptions, Task
@@ -25,6 +26,7 @@ from trueup.capture.recorder import Recorder
 from trueup.capture.scope import Scope
 from trueup.store import RunWriter
 from trueup.store.layout import MANIFEST, rank_file
+from trueup.types.layout import Layout
 
 _MAX_FAILURES = 50
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE, errno.ENODEV}
@@ -98,6 +100,7 @@ class Session:
         self._hidden = False
         self.rank = 0
         self.watch = Watch(self, observer)
+        self.layout: Layout | None = None
         self.recorder = Recorder(RunWriter(options.output, rank=0), self.clock.step)
         self.scope = Scope.from_options(options)
         self.adapter: Adapter = adapters.load(framework).Adapter(self)
@@ -307,6 +310,8 @@ class Session:
             sys.modules["multiprocessing.util"].Finalize(None, self.close, exitpriority=100)
         self.rank, world_size, _ = self.adapter.rank()
         output = self.options.output
+        layout = declared_layout()
+        self.layout = layout if layout is not None and layout.size == world_size else None
         self._writer = RunWriter(output, rank=self.rank)
         try:
             there = (output / MANIFEST).exists()
@@ -423,6 +428,7 @@ class Session:
             "rank": self.rank,
             "pid": self._pid,
             **self.adapter.rank_facts(),
+            **({} if self.layout is None else {"coordinate": self.layout.coordinate(self.rank)}),
             **({"overflows": self._overflows} if self.options.task is Task.OVERFLOW_CHECK else {}),
             **({"unkept": self._unkept} if self._unkept else {}),
             "limits": list(self._limits),

@@ -49,6 +49,20 @@ def command(
     mapping: Annotated[
         Path | None, typer.Option("--map", help="Pairs that are given, as trueup match -o writes them.")
     ] = None,
+    merge: Annotated[
+        bool | None,
+        typer.Option(
+            "--merge/--no-merge",
+            help="Whole tensors from all ranks, or rank by rank. Default: whole where the layouts differ.",
+        ),
+    ] = None,
+    target_layout: Annotated[
+        Path | None,
+        typer.Option(metavar="YAML", help="Where the target's tensors lie on its ranks, if it does not say."),
+    ] = None,
+    reference_layout: Annotated[
+        Path | None, typer.Option(metavar="YAML", help="See --target-layout.")
+    ] = None,
     tolerance_factor: Annotated[
         float, typer.Option(help="Multiply every tolerance by this; 1 is the documented bound.")
     ] = 1.0,
@@ -85,6 +99,8 @@ def command(
         noise=False if no_noise else True if noise is None else noise,
         arbiter=arbiter,
         mapping=mapping,
+        merge=merge,
+        layouts=(target_layout, reference_layout),
         tolerance_factor=tolerance_factor,
         steps=steps,
         ranks=ranks,
@@ -152,6 +168,8 @@ def _options(
     noise: Path | bool,
     arbiter: Path | None,
     mapping: Path | None,
+    merge: bool | None,
+    layouts: tuple[Path | None, Path | None],
     tolerance_factor: float,
     steps: str | None,
     ranks: str | None,
@@ -164,11 +182,18 @@ def _options(
             raise ConfigError(f"--target-{what} and --reference-{what} go together: one {what} of each run")
     if not tolerance_factor > 0:
         raise ConfigError(f"--tolerance-factor {tolerance_factor:g}: a number above 0 is wanted")
+    if merge is False and any(layouts):
+        raise ConfigError("--no-merge compares rank by rank: a layout has no effect; leave one of them out")
+    if merge and (ranks is not None or one_of_each["target_rank"] is not None):
+        raise ConfigError("--merge takes all ranks: leave --ranks, --target-rank and --reference-rank out")
     pairs: dict[str, Any] = one_of_each
     return CompareOptions(
         noise=noise,
         arbiter=arbiter,
         mapping=mapping,
+        merge=merge,
+        target_layout=layouts[0],
+        reference_layout=layouts[1],
         tolerance_factor=tolerance_factor,
         steps=_numbers(steps, "--steps"),
         ranks=_numbers(ranks, "--ranks"),

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from trueup.comparing.metrics import NONE, STATISTICS, Metrics
 from trueup.comparing.rows import Bools, Floats, Rows
 from trueup.comparing.tolerance import unit_roundoffs
 from trueup.matching.codes import Codes
+from trueup.merging.step import COPIES, copies_distance
 from trueup.numerics.dtypes import DTYPES
 
 STATUS = ("equal", "within_noise", "different", "unmatched", "undecided")
@@ -65,6 +67,7 @@ def judge(rows: Rows, metrics: Metrics, bound: Floats) -> Judgement:
     verdict.status[equal], verdict.score[equal] = EQUAL, 0.0
     _non_finite(rows, metrics, verdict, comparable & ~equal)
     _other_dtype(rows, verdict, floating)
+    _copies(rows, metrics, verdict)
     return verdict
 
 
@@ -92,6 +95,8 @@ def _unmatched(rows: Rows, verdict: Judgement) -> None:
         # of other code, what hands a tensor on may hold a gradient here and none there
         of_matched &= rows.kind_is("module")
         counted = rows.phase_is("optimizer") & rows.slot_is(STEP_COUNTER)
+    # what a loss was made with is found in the graph, which other code need not show
+    counted = counted | (rows.phase_is("loss") & ~rows.slot_is("value"))
     essential = (rows.phase_is(*_NEVER_BRACKETED) & ~counted) | of_matched
     one_sided = _captured_on_one_side(rows)
     verdict.bracketable |= ~rows.paired & (~essential | one_sided)
@@ -115,7 +120,9 @@ def _captured_on_one_side(rows: Rows) -> Bools:
     hold."""
     out = np.zeros(len(rows), bool)
     other_code = rows.match.bridge is not None
-    slots = rows.phase_is("param_grad", "optimizer") & other_code
+    # FSDP2 shows no gradient of a single backward, a zero-bubble schedule none that is accumulated
+    own_backward = rows.slot_is("local") | rows.slot_is("accumulated")
+    slots = rows.phase_is("param_grad", "optimizer") & (other_code | own_backward)
     states = rows.phase_is("optimizer") & rows.slot_starts(STATE) & ~rows.slot_is(STEP_COUNTER)
     state_slots = [
         at
@@ -203,6 +210,18 @@ def _non_finite(rows: Rows, metrics: Metrics, verdict: Judgement, open_: Bools) 
             known = verdict.reasons.get(row)
             verdict.reasons[row] = f"{known}; {said}" if known and verdict.status[row] == DIFFERENT else said
             verdict.status[row], verdict.score[row] = DIFFERENT, np.inf
+
+
+def _copies(rows: Rows, metrics: Metrics, verdict: Judgement) -> None:
+    """Copies on several ranks that are not the same are a difference, whatever the first of them holds."""
+    for name, half in (("target", rows.target), ("reference", rows.reference)):
+        said = half.tables.records["reason"].cast(pl.String)
+        for record in np.flatnonzero(said.str.starts_with(COPIES).fill_null(value=False).to_numpy()).tolist():
+            for row in np.flatnonzero(half.record == record).tolist():
+                verdict.status[row], verdict.score[row] = DIFFERENT, np.inf
+                verdict.reasons[row] = f"{name}: {said[record]}"
+                far = (copies_distance(said[record]) or 0.0) * np.nan_to_num(metrics.norm[row])
+                metrics.difference[row] = np.fmax(metrics.difference[row], far)
 
 
 def _other_dtype(rows: Rows, verdict: Judgement, floating: Bools) -> None:

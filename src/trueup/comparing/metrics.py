@@ -19,6 +19,9 @@ from trueup.numerics.summary import SKETCH_SIZE
 _BLOCK = 8192
 """Sketches are widened to float64 so many at a time."""
 
+RESOLUTION = 2.0**-21
+"""of a sketch, relative to the norm: eight roundings to float32"""
+
 EVIDENCE = ("digest", "values", "sketch", "statistics", "none")
 DIGEST, VALUES, SKETCH, STATISTICS, NONE = range(5)
 WHERE_EQUAL = {
@@ -182,12 +185,21 @@ def _from_sketches(rows: Rows, metrics: Metrics, open_: Bools) -> None:
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         done = list(pool.map(lambda block: _sketch_block(tables, block // width, block % width), blocks))
     found = np.concatenate(done, axis=1)[:, inverse.reshape(-1)]
+    _at_resolution(rows, metrics, index, found)
     good = ~np.isnan(found[0])
     at = index[good]
     metrics.difference[at] = np.fmax(found[0, good], metrics.difference[at])
     metrics.evidence[at] = SKETCH
     for name, values in zip(("scale", "residual", "cosine_similarity"), found[1:], strict=True):
         metrics.details[name][at] = values[good]
+
+
+def _at_resolution(rows: Rows, metrics: Metrics, index: Codes, found: Floats) -> None:
+    """A sketch is float32: of float64 tensors it tells nothing nearer than its own rounding."""
+    words = np.array([*rows.match.words.dtype, ""])
+    wide = (words[rows.target.dtype[index]] == "float64") & (words[rows.reference.dtype[index]] == "float64")
+    with np.errstate(invalid="ignore"):
+        found[0, wide & (found[0] <= RESOLUTION * metrics.norm[index])] = 0.0
 
 
 def _sketch_block(tables: tuple[pl.DataFrame, pl.DataFrame], target: Codes, reference: Codes) -> Floats:

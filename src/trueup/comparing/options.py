@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trueup.errors import ConfigError
+from trueup.types.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,12 @@ class CompareOptions:
     """a more exact run of the same program, to tell which of the two is the less accurate"""
     mapping: Path | None = None
     """pairs a person gives, as ``trueup match -o`` writes them; None: all are found"""
+    merge: bool | None = None
+    """whole tensors put together from all ranks; None: where the two runs have other layouts, and no rank was
+    chosen"""
+    target_layout: Path | None = None
+    """a YAML file with the target's layout; None: as its program declared it"""
+    reference_layout: Path | None = None
     num_threads: int | None = None
     """threads that compare stored values; None: as many as there are cores"""
 
@@ -50,12 +57,34 @@ class CompareOptions:
             if (one is None) != (other is None):
                 raise ConfigError(f"give both target_{what} and reference_{what}, or neither")
 
+    @property
+    def merging(self) -> bool | None:
+        """``merge``; where ranks were chosen, they are compared as they are."""
+        chosen = self.ranks is not None or self.target_rank is not None
+        return False if self.merge is None and chosen else self.merge
+
+    def layouts(self) -> tuple[Layout | None, Layout | None]:
+        """Of target and reference, where a person gives them.
+
+        Raises:
+            ConfigError: a file is missing or not of that form.
+        """
+        both = self.target_layout, self.reference_layout
+        if both == (None, None):
+            return None, None
+        from trueup.merging.layout_file import read_layout  # most comparisons do without
+
+        target, reference = (None if path is None else read_layout(path) for path in both)
+        return target, reference
+
     def to_json(self) -> dict[str, Any]:
         """Plain values, for result.json."""
         plain = asdict(self)
         for key in ("steps", "ranks"):
             plain[key] = None if plain[key] is None else sorted(plain[key])
         plain["noise"] = self.noise if isinstance(self.noise, bool) else str(self.noise)
+        for key in ("target_layout", "reference_layout"):
+            plain[key] = None if plain[key] is None else str(plain[key])
         plain["mapping"] = None if self.mapping is None else str(self.mapping)
         plain["arbiter"] = None if self.arbiter is None else str(self.arbiter)
         return plain

@@ -40,6 +40,7 @@ from trueup.comparing.whole import with_whole_statistics
 from trueup.comparing.worth import refuse_different_models, traces_noted
 from trueup.errors import NothingCompared
 from trueup.matching import StepMatch, match_step
+from trueup.merging.sides import as_wholes, notes_of
 from trueup.store import StepTables, TraceSource
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def compare_sources(
         NothingCompared: as ``compare``.
     """
     options = options or CompareOptions()
+    sides = as_wholes(target, reference, merge=options.merging, layouts=options.layouts())
+    target, reference = sides.target, sides.reference
     pairs, notes = step_pairs(target, reference, options)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
@@ -93,7 +96,8 @@ def compare_sources(
         profile=_profile(reference, options.noise),
         arbiter=_arbiter(options.arbiter),
     )
-    work.ledger.notes += [*notes, *traces_noted(target, reference)]
+    work.layouts += sides.notes
+    work.ledger.notes += [*sides.notes, *notes, *traces_noted(target, reference)]
     writer = ResultWriter(None if output is None else output / "result.parquet")
     try:
         for pair in pairs:
@@ -128,6 +132,8 @@ class _Work:
     stacks: tuple[StackBook, StackBook] = field(default_factory=lambda: (StackBook(), StackBook()))
     precision: list[pl.DataFrame] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
+    layouts: list[str] = field(default_factory=list)
+    """how ranks were put together"""
 
     def step(self, pair: StepPair, *, first: bool) -> pa.Table:
         """Compare one step of one rank."""
@@ -217,6 +223,9 @@ class _Work:
             scalars = compare_scalars(*lines, ledger.limits, steps)
         for history in self.histories.values():
             ledger.notes += history.notes
+        for name, side in (("target", self.target), ("reference", self.reference)):
+            self.layouts += [f"{name}: {note}." for note in notes_of(side)]
+        ledger.notes += self.layouts
         arbitrated = None if self.arbiter is None else ledger.arbitrated(str(self.arbiter.path))
         if arbitrated is not None:
             ledger.notes.append(arbitrated["sentence"])
@@ -247,6 +256,7 @@ class _Work:
             "depth": ledger.depth,
             "local_norms": ledger.local_norms,
             "stacks": {"target": self.stacks[0].frames, "reference": self.stacks[1].frames},
+            "layouts": list(dict.fromkeys(self.layouts)),
             "notes": list(dict.fromkeys(ledger.notes)),
         }
 

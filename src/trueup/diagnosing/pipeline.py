@@ -13,7 +13,7 @@ from typing import Any
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.origins import origins as passive_origins
 from trueup.comparing.result import Comparison
-from trueup.comparing.run import compare
+from trueup.comparing.run import compare_sources
 from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import run_gradient_replay
@@ -28,6 +28,7 @@ from trueup.diagnosing.stages.long_run import curves_of
 from trueup.errors import ConfigError, TraceError
 from trueup.importers import open_trace
 from trueup.matching.mapping import read_mapping
+from trueup.merging.sides import as_wholes
 from trueup.store import TraceSource
 from trueup.types import Outcome
 from trueup.types.finding import Finding, Kind, Origin, Stage
@@ -80,16 +81,19 @@ def diagnose(
         ConfigError: the command cannot be run, or a configuration cannot be read.
     """
     clock = _Clock()
-    sources = open_trace(target), open_trace(reference)
+    sides = as_wholes(open_trace(target), open_trace(reference))
+    sources = sides.target, sides.reference
     with clock.part("configurations and curves"):
         settings = configurations(target, reference, configs)
         long_run = curves_of(curves)
     say("comparing the two runs")
     with clock.part("compare"):
-        comparison = compare(
-            target, reference, output=output / "compare", options=CompareOptions(noise=noise, mapping=mapping)
-        )
+        options = CompareOptions(noise=noise, mapping=mapping)
+        comparison = compare_sources(*sources, output=output / "compare", options=options)
     work = _Work(target=target, reference=reference, sources=sources, output=output, clock=clock, say=say)
+    if sides.merged and command:
+        work.notes.append("The two runs have other layouts: nothing was replayed.")
+        command = ()
     if command and replay is None and not _equal(comparison):
         replay = work.replayed(command)
     if command and gradients is None and not _equal(comparison):

@@ -27,6 +27,7 @@ STATUS_LOOK = {
 }
 NUM_ROWS = 6
 NUM_EVIDENCE = 3
+MAX_LAYOUTS = 5
 MARGIN = 3
 LABEL_WIDTH = 11
 
@@ -159,6 +160,11 @@ def _closing_facts(
     facts: list[tuple[str, RenderableType]] = [("records", _tally(report))]
     for index, line in enumerate(_unmatched(report, width - MARGIN - LABEL_WIDTH - 1)):
         facts.append(("unmatched" if index == 0 else "", line))
+    said = [str(sentence) for sentence in report.summary.get("layouts") or []]
+    for index, sentence in enumerate(said[:MAX_LAYOUTS]):
+        facts.append(("layout" if index == 0 else "", Text(plain(sentence))))
+    if len(said) > MAX_LAYOUTS:
+        facts.append(("", Text(f"and {len(said) - MAX_LAYOUTS} more, in notes", style="dim")))
     facts += [("judged by", Text(plain(line), style="dim")) for line in _tolerance(report)]
     if reports:
         folder = report.folder or next(iter(reports.values())).parent

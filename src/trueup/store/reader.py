@@ -81,7 +81,8 @@ class Trace:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest = _read_manifest(path)
-        self._chunks: tuple[tuple[int, int], ChunkReader] | None = None
+        self._chunks: tuple[int, dict[int, ChunkReader]] = -1, {}
+        """of one step, by rank"""
 
     def steps(self) -> dict[int, list[int]]:
         """Whole steps, ascending, with the ranks each one has."""
@@ -121,9 +122,12 @@ class Trace:
         """The stored values of one row of ``summaries``, mapped, or None where only its summary was kept."""
         if summary.get("tensor") is None:
             return None
-        if self._chunks is None or self._chunks[0] != (step, rank):
-            self._chunks = (step, rank), ChunkReader(layout.rank_dir(self.path, step, rank) / "tensors")
-        data = self._chunks[1].raw(summary["chunk"], summary["tensor"])
+        if self._chunks[0] != step:
+            self._chunks = step, {}
+        readers = self._chunks[1]
+        if rank not in readers:
+            readers[rank] = ChunkReader(layout.rank_dir(self.path, step, rank) / "tensors")
+        data = readers[rank].raw(summary["chunk"], summary["tensor"])
         return StoredTensor(dtype=summary["dtype"], shape=tuple(summary["shape"]), data=data)
 
     def scalars(self, rank: int) -> list[dict[str, Any]]:

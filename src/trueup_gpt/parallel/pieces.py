@@ -17,6 +17,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from trueup_gpt.parallel.apply import Place
 from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.parallel.placement import Invariant, Replicate, all_gather, reduce_scatter
+from trueup_gpt.parallel.traced import MODEL
 
 DATA_AXES = ("edp", "ep", "cp")
 
@@ -166,7 +167,14 @@ class _Bucket:
         parameter.grad = self.own_gradient[low:high]
         others = (*place.axes(Replicate), *place.axes(Invariant))
         copies = tuple(axis for axis in mesh.axes(others) if axis not in axes)
-        return Piece(place=place, parameter=parameter, copies=copies, flat=(at, at + high - low))
+        flat = at, at + high - low
+        parameter.trueup_piece = {  # type: ignore[attr-defined]  # for a trace: docs/trace-format.md
+            "name": f"{MODEL}{place.fqn}",
+            "flat": list(flat),
+            "shape": list(place.size),
+            "axes": list(axes),
+        }
+        return Piece(place=place, parameter=parameter, copies=copies, flat=flat)
 
 
 class ZeroOne:

@@ -55,7 +55,7 @@ def sequence_part(batch: Batch, mesh: Mesh) -> Batch:
     length = batch.tokens.shape[1]
     places = [part(length, 2 * cp, number) for number in (rank, 2 * cp - 1 - rank)]
     own = torch.cat([torch.arange(start, start + size, device=batch.tokens.device) for start, size in places])
-    positions = own.expand(batch.tokens.shape[0], -1) if batch.positions is None else batch.positions[:, own]
+    positions = own[None] if batch.positions is None else batch.positions[:, own]
     return Batch(
         tokens=batch.tokens[:, own],
         labels=batch.labels[:, own],

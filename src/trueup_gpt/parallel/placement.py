@@ -28,7 +28,7 @@ class Shard:
     total: int | None = None
 
     def __str__(self) -> str:
-        return f"shard({self.dim})"
+        return f"shard({self.dim})" if self.total is None else f"shard({self.dim},total={self.total})"
 
 
 @dataclass(frozen=True, slots=True)

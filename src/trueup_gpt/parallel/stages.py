@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+import trueup
 from trueup_gpt.config import Config
 from trueup_gpt.model import GPTModel
 from trueup_gpt.parallel.apply import Place, apply_layout, fill
@@ -18,6 +19,7 @@ from trueup_gpt.parallel.fully_sharded import FullySharded, parameters_of
 from trueup_gpt.parallel.layout import Layout, layout_for
 from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.parallel.pieces import Copies, Engine, ZeroOne, gradient_of, local
+from trueup_gpt.parallel.traced import traced_layout
 
 TIED = "word_embeddings.weight"
 
@@ -153,6 +155,10 @@ def build(config: Config, mesh: Mesh, *, fill_weights: bool = True) -> Parallel:
             for layer in stage.model.layers.values():
                 layer.compile()
     parallel.engine = _engine(parallel)
+    held: list[list[int]] = [[] for _ in range(mesh.sizes["pp"])]
+    for number in range(len(by_stage)):
+        held[rank_of_stage(config, number)].append(number)
+    trueup.declare_layout(traced_layout(config, layout, mesh, held))
     return parallel
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from trueup.adapters.base import Sink
 from trueup.adapters.measures import Measured, Wanted
 from trueup.adapters.torch import api, collectives, escapes, long_run, modules, training
-from trueup.adapters.torch.engine import Engine, class_name
+from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.forcing import forcing_from_options
 from trueup.adapters.torch.measures import Measures
 from trueup.adapters.torch.settings import configuration_of, settings_of
@@ -130,9 +130,7 @@ class Adapter:
             "local_rank": self.rank()[2],
             "coordinate": {},
             "parameters": list(engine.parameter_table.values()),
-            "roots": [
-                {"name": name, "type": class_name(module)} for module, name in roots if module is not None
-            ],
+            "roots": engine.root_types(),
             "wrapped_by": list(engine.wrapped_by),
             "optimizers": list(engine.training.optimizers.values()),
             "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from trueup.adapters.base import Sink
 from trueup.adapters.engine import BaseEngine, Frame
+from trueup.adapters.placing import Placing
 from trueup.adapters.torch.content import content_hash_of
 from trueup.adapters.torch.long_run import LongRun
 from trueup.adapters.torch.overflow import OverflowWatch
@@ -51,6 +52,7 @@ class Engine(BaseEngine):
         self.long_run: LongRun | None = None
         """what a person wants changed in the run; None: nothing"""
         self.training = Training(self)
+        self._placing: tuple[Any, Placing] | None = None
         self.adopt(sink)
 
     def adopt(self, sink: Sink) -> None:
@@ -66,6 +68,24 @@ class Engine(BaseEngine):
             f"a graph deeper than {self.MAX_DEPTH} nodes: "
             "gradients of API calls are left out from there to the step's end"
         )
+
+    def row_of(self, call: tuple[Any, ...], phase: str, slot: str, tensor: Tensor) -> Any:
+        """As ``BaseEngine.row_of``, at its place in the whole tensor where the layout was declared."""
+        if self.sink.layout is None:
+            return self.summariser.row(tensor, phase, slot, call[1])
+        if self._placing is None or self._placing[0] is not self.sink.layout:
+            self._placing = self.sink.layout, Placing(self.sink.layout, self.sink.rank, self.root_types)
+        placing = self._placing[1]
+
+        def place(shape: Any, held: Any = None) -> Any:
+            return placing.of(call[1], call[2], phase, slot, shape, held)
+
+        return self.summariser.row(tensor, phase, slot, call[1], place)
+
+    def root_types(self) -> list[dict[str, str]]:
+        """Name and class of every root that lives."""
+        living = ((reference(), name) for reference, name in self.roots)
+        return [{"name": name, "type": class_name(module)} for module, name in living if module is not None]
 
     def end_step(self) -> None:
         """Forget everything tied to the step under way."""
@@ -110,6 +130,7 @@ class Engine(BaseEngine):
             "dtype": str(parameter.dtype).removeprefix("torch."),
             "numel": parameter.numel(),
             "requires_grad": parameter.requires_grad,
+            **_parallel(parameter),
         }
 
     def content_hash(self, parameter: Tensor) -> int | None:
@@ -126,6 +147,17 @@ class Engine(BaseEngine):
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return "inside a function transform (vmap, grad): no values of its own"
         return None
+
+
+_MEGATRON = ("partition_dim", "partition_stride", "sequence_parallel", "allreduce")
+
+
+def _parallel(parameter: Tensor) -> dict[str, Any]:
+    """What Megatron's layers say of their parameters: attributes on them."""
+    if not getattr(parameter, "tensor_model_parallel", False):
+        return {}
+    found = {name: getattr(parameter, name) for name in _MEGATRON if hasattr(parameter, name)}
+    return {"parallel": {name: int(value) for name, value in found.items()}}
 
 
 def has_parameters(module: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from trueup.adapters.base import Sink
+from trueup.adapters.placing import Place
 from trueup.adapters.torch import device_stats
 from trueup.adapters.torch.memory import (
     data_ptr,
@@ -74,22 +76,36 @@ class Summariser:
                 "the C kernel is not built: summaries are computed by torch operations, several times slower"
             )
 
-    def row(self, tensor: Tensor, phase: str, slot: str, kind: str = "module") -> Row:
+    def row(
+        self,
+        tensor: Tensor,
+        phase: str,
+        slot: str,
+        kind: str = "module",
+        place: Callable[..., Place | None] = lambda shape, held=None: None,
+    ) -> Row:
         """Row number of the tensor's summary; with a reason where there is none, or it is special.
 
-        ``kind`` is the call's: values of module calls may be wanted where others are not.
+        Args:
+            tensor: of whatever kind.
+            phase: of the record.
+            slot: of the record.
+            kind: the call's: values of module calls may be wanted where others are not.
+            place: tells from its shape where a tensor lies in a whole one (``placing.Placing.of``).
         """
-        self._kind = kind
+        self._kind, self._place = kind, None
         if tensor.__class__ not in _PLAIN_TYPES:
-            return self._unusual(tensor, phase, slot)
-        return self._plain(tensor, None, phase, slot)
+            return self._unusual(tensor, phase, slot, place)
+        self._place = place(tensor.shape)
+        return self._plain(tensor, None if self._place is None else self._place.text, phase, slot)
 
     def _plain(self, tensor: Tensor, placement: str | None, phase: str, slot: str) -> Row:
         spec = CODES.get(tensor.dtype)
         if spec is None or tensor.layout is not _STRIDED or tensor.is_nested:
-            return self._odd_dtype_or_layout(tensor, placement, phase, slot)
+            return self._odd_dtype_or_layout(tensor, self._not_in_place(placement), phase, slot)
         code, dtype, itemsize = spec
         if not (tensor.is_cpu and AVAILABLE):
+            placement = self._not_in_place(placement)
             return self._queued(tensor, dtype, placement, phase, slot)
         if tensor.is_neg() or tensor.is_conj():
             tensor = tensor.resolve_conj().resolve_neg()
@@ -117,6 +133,8 @@ class Summariser:
             row = recorder.commit(dtype, shape, placement)
         else:
             row = recorder.keep(dtype, shape, "cpu", placement)
+        if carried is None and self._place is not None and self._want & HAS_SKETCH:
+            recorder.view(row)["sketch"] = self._sketch_in_place(tensor, code, self._place)
         if large and phase == "optimizer" and slot == "param" and not self._sink.options.manual_steps:
             self._carried[key] = recorder.view(row).tobytes(), StorageReference(storage_of(tensor)), probe
         if self._stores:
@@ -124,6 +142,31 @@ class Summariser:
         if large and not (self._distrusted and _storage_of(tensor) in self._distrusted):
             self._memo[key] = (row, StorageReference(storage_of(tensor)), probe)
         return row
+
+    def _not_in_place(self, placement: str | None) -> str | None:
+        """Without the place, where the sketch cannot be taken there."""
+        place, self._place = self._place, None
+        return placement if place is None else place.held
+
+    def _sketch_in_place(self, tensor: Tensor, code: int, place: Place) -> Any:
+        """The sketch of a part at its place in the whole."""
+        local, out = tensor.detach().reshape(place.local), self._scratch
+        total = np.zeros_like(out["sketch"][0], np.float64)
+        for part, offset in place.boxes:
+            view = local[part]
+            address = out.ctypes.data
+            kernels.summarise(
+                data_ptr(view),
+                tuple(view.shape),
+                view.stride(),
+                code,
+                HAS_SKETCH,
+                address,
+                place.whole,
+                offset,
+            )
+            total += out["sketch"][0]
+        return total
 
     # -- what is not a plain strided tensor on the CPU ------------------------------------------
 
@@ -145,11 +188,14 @@ class Summariser:
             self._memo[key] = (row, StorageReference(storage_of(tensor)), 0)
         return row
 
-    def _unusual(self, tensor: Tensor, phase: str, slot: str) -> Row:
+    def _unusual(self, tensor: Tensor, phase: str, slot: str, place: Callable[..., Place | None]) -> Row:
         """Subclasses: a distributed tensor counts with its local shard, a fake one has no values."""
         local = getattr(tensor, "_local_tensor", None)
         if local is not None:
-            return self._plain(local, _placement(tensor), phase, slot)
+            held = _placement(tensor)
+            self._place = place(local.shape, held)
+            text = json.dumps(held) if self._place is None else self._place.text
+            return self._plain(local, text, phase, slot)
         if tensor.is_nested:
             return self._odd_dtype_or_layout(tensor, None, phase, slot)
         name = type(tensor).__name__
@@ -293,17 +339,15 @@ def _storage_of(tensor: Tensor) -> int:
     return int(storage_ptr(storage_of(tensor)))
 
 
-def _placement(tensor: Any) -> str | None:
+def _placement(tensor: Any) -> dict[str, Any]:
     """Where a distributed tensor's shard lies in the whole."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     mesh = tensor.device_mesh
     _, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
-    return json.dumps(
-        {
-            "mesh": dict(zip(mesh.mesh_dim_names or range(mesh.ndim), mesh.shape, strict=True)),
-            "placements": [str(p) for p in tensor.placements],
-            "global_shape": list(tensor.shape),
-            "offset": list(offset),
-        }
-    )
+    return {
+        "mesh": dict(zip(mesh.mesh_dim_names or range(mesh.ndim), mesh.shape, strict=True)),
+        "placements": [str(p) for p in tensor.placements],
+        "global_shape": list(tensor.shape),
+        "offset": list(offset),
+    }

@@ -208,7 +208,14 @@ class Training:
                     engine.parameter_table.get(name, {})["optimizer_group"] = [len(self.optimizers), g]
         if id(optimizer) not in self.optimizers:
             settings = [_settings(group) for group in groups]
-            self.optimizers[id(optimizer)] = {"class": type(optimizer).__name__, "groups": settings}
+            pieces = {
+                name: parameter.trueup_piece
+                for parameter, name in self._updated(optimizer)
+                if hasattr(parameter, "trueup_piece")
+            }
+            self.optimizers[id(optimizer)] = {"class": type(optimizer).__name__, "groups": settings} | (
+                {"pieces": pieces} if pieces else {}
+            )
 
     def after_update(self, optimizer: torch.optim.Optimizer, *, had_closure: bool = False) -> None:
         """An optimizer has stepped: parameters and state are new."""

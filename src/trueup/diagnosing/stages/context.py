@@ -169,8 +169,7 @@ class Context:
     @property
     def _computed(self) -> list[StageOutcome]:
         """Stages before this one that looked at what the runs computed."""
-        aside = (StageStatus.SKIPPED,)
-        return [o for o in self.earlier if o.stage is not Stage.CONFIG and o.status not in aside]
+        return [o for o in self.earlier if o.stage is not Stage.CONFIG]
 
     def outcome_of(self, stage: Stage) -> StageOutcome | None:
         """What a stage before this one found."""

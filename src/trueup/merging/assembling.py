@@ -1,0 +1,236 @@
+"""From the parts that ranks recorded of one tensor to the whole one: one rule for every axis.
+
+Axes cut a tensor in the mesh's order, so parts are put together from the last axis to the first; what a
+distributed tensor, or a flat piece of an optimizer, says of itself comes before all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+
+from trueup.merging.nodes import Join, Node, Part, Scaled, Seen, Sum, Unfit
+from trueup.merging.summary import Summary
+from trueup.numerics.dtypes import DTYPES
+from trueup.types.layout import BATCH, Layout, Placed
+from trueup.types.placement import At, Partial, Placement, Replicate, Scattered, Segments, Shard, Unknown, cut
+
+SAME = 16.0
+"""unit roundoffs within which copies count as the same: a kernel may round otherwise from run to run"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What a part says of its place itself: it is one of several along ``axes``."""
+
+    axes: tuple[str, ...]
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+    """that all of them make together"""
+    partial: bool = False
+    flat: bool = False
+    """the part is a run of the flattened tensor; ``offset`` is one number"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A part and where it comes from."""
+
+    part: Part
+    coordinate: Mapping[str, int]
+    """mesh axes, and ``batch``"""
+    stage: int = 0
+    own: Own | None = None
+    sketched: int = 0
+    """elements of the whole in which its sketch was taken"""
+
+
+@dataclass(slots=True)
+class Copies:
+    """Copies that were compared in one tensor."""
+
+    differing: list[tuple[str, tuple[int, ...], float | None]] = field(default_factory=list)
+    """axis, the ranks whose copy is not the first one's, and how far theirs is at most (relative)"""
+
+
+def assembled(members: Sequence[Member], placed: Placed, layout: Layout) -> tuple[Node, Copies]:
+    """The whole tensor.
+
+    Raises:
+        Unfit: the parts do not fit together as the layout says.
+    """
+    kept = _of_stage(members, placed.placements, layout)
+    own = kept[0].own
+    if placed.split is not None and own is None:
+        for member in kept:
+            member.part = _split(member.part, placed.split)
+    axes = [BATCH, *layout.mesh]
+    if own is not None:
+        axes = [axis for axis in axes if axis not in own.axes]
+    copies = Copies()
+    whole = _built(kept, axes, placed.placements, layout, copies)
+    if placed.split is not None and own is None:
+        sizes = whole.shape
+        lead = int(np.prod(sizes[: len(placed.split)]))
+        whole = Seen(whole, (lead, *sizes[len(placed.split) :]))
+    numel = math.prod(whole.shape)
+    for member in kept:
+        if member.sketched != numel:
+            member.part.forget_sketch()
+    return whole, copies
+
+
+def _of_stage(
+    members: Sequence[Member], placements: Mapping[str, Placement], layout: Layout
+) -> Sequence[Member]:
+    place = placements.get(layout.pipeline)
+    if not isinstance(place, At):
+        return members
+    wanted = place.stage % layout.num_stages
+    kept = [member for member in members if member.stage == wanted]
+    if not kept:
+        raise Unfit(f"no rank of stage {wanted} has it")
+    return kept
+
+
+def _split(part: Part, split: tuple[int, ...]) -> Part:
+    known = int(np.prod([size for size in split if size > 0]))
+    if not part.shape or part.shape[0] % known:
+        raise Unfit(f"{list(part.shape)} does not split into {list(split)}")
+    return part.seen((*(part.shape[0] // known if size < 0 else size for size in split), *part.shape[1:]))
+
+
+def _built(
+    members: Sequence[Member],
+    axes: Sequence[str],
+    placements: Mapping[str, Placement],
+    layout: Layout,
+    copies: Copies,
+) -> Node:
+    if not axes:
+        return _own(members, copies)
+    axis, rest = axes[0], axes[1:]
+    groups: dict[int, list[Member]] = {}
+    for member in members:
+        groups.setdefault(member.coordinate.get(axis, 0), []).append(member)
+    indices = sorted(groups)
+    children = [_built(groups[index], rest, placements, layout, copies) for index in indices]
+    placement = placements.get(axis, Replicate())
+    size = len(children) if axis == BATCH else layout.mesh[axis]
+    if isinstance(placement, (Shard, Scattered)) and len(children) < size:
+        raise Unfit(f"{len(children)} of {size} parts along {axis}")
+    if len(children) == 1:
+        return children[0]
+    if isinstance(placement, Unknown):
+        first = children[0].summary()
+        if all(alike(first, child.summary()) for child in children[1:]):
+            return children[0]
+        raise Unfit(f"its placement along {axis} is not known")
+    number = children[0].shape == ()
+    if isinstance(placement, Shard) and not number:
+        join = Join(children, placement.dim, _segments(children, placement))
+        return Scaled(join, 1.0 / len(children)) if placement.divided else join
+    if isinstance(placement, Scattered) and not number:
+        return Join(children, 0, None)
+    if isinstance(placement, Partial):
+        return Sum(children, 1.0 / len(children) if placement.mean else 1.0)
+    return _one_of(children, axis, [groups[index] for index in indices], copies)
+
+
+def _segments(children: Sequence[Node], shard: Shard) -> list[Segments]:
+    ndim = len(children[0].shape)
+    if not -ndim <= shard.dim < ndim:
+        raise Unfit(f"dim {shard.dim} of parts of shape {list(children[0].shape)}")
+    lengths = [child.shape[shard.dim] if len(child.shape) == ndim else 0 for child in children]
+    if shard.zigzag:
+        total = sum(lengths)
+        return [cut(((0, total),), len(children), at, zigzag=True) for at in range(len(children))]
+    starts = accumulate(lengths, initial=0)
+    return [((start, length),) if length else () for start, length in zip(starts, lengths, strict=False)]
+
+
+def _one_of(children: Sequence[Node], axis: str, groups: Sequence[Sequence[Member]], copies: Copies) -> Node:
+    """The first of the copies; those that differ from it by more than rounding are noted."""
+    first = children[0].summary()
+    unit = DTYPES[first.dtype].eps if first.dtype in DTYPES else 0.0
+    ranks: set[int] = set()
+    farthest: float | None = None
+    for child, group in zip(children[1:], groups[1:], strict=True):
+        if alike(first, child.summary()):
+            continue
+        far = how_far(first, child.summary())
+        if far is not None and unit and far <= SAME * unit:
+            continue
+        ranks |= {member.part.rank for member in group}
+        farthest = far if farthest is None else max(farthest, far or 0.0)
+    if ranks:
+        copies.differing.append((axis, tuple(sorted(ranks)), farthest))
+    return children[0]
+
+
+def alike(one: Summary, other: Summary) -> bool:
+    """Whether two summaries may be of the same values: the digest decides where both have one."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.digest is not None and other.digest is not None:
+        return one.digest == other.digest
+    if one.sketch is not None and other.sketch is not None:
+        return bool(np.array_equal(one.sketch, other.sketch))
+    return one.l2_norm == other.l2_norm and one.mean == other.mean
+
+
+def how_far(one: Summary, other: Summary) -> float | None:
+    """Relative distance by the sketches, else by the norms."""
+    if one.sketch is not None and other.sketch is not None:
+        norm = float(np.linalg.norm(one.sketch))
+        return float(np.linalg.norm(one.sketch - other.sketch)) / norm if norm else None
+    if one.l2_norm and other.l2_norm is not None:
+        return abs(one.l2_norm - other.l2_norm) / one.l2_norm
+    return None
+
+
+def _own(members: Sequence[Member], copies: Copies) -> Node:
+    """Parts that say themselves where they lie; of others the first, as a rank says it only once."""
+    own = members[0].own
+    if own is None:
+        return members[0].part
+    places: dict[tuple[int, ...], list[Member]] = {}
+    for member in members:
+        assert member.own is not None
+        if member.part.summary().numel or len(members) == 1:
+            places.setdefault(member.own.offset, []).append(member)
+    if own.flat and members[0].part.shape == ():  # a number beside the piece: the same for all
+        return _at(members, own, copies)
+    nodes = {offset: _at(some, own, copies) for offset, some in places.items()}
+    whole = _along(nodes, 0)
+    wanted = (int(np.prod(own.shape)),) if own.flat else own.shape
+    if whole.shape != wanted:
+        raise Unfit(f"pieces make {list(whole.shape)}, not {list(wanted)}")
+    return Seen(whole, own.shape) if own.flat else whole
+
+
+def _at(members: Sequence[Member], own: Own, copies: Copies) -> Node:
+    children: list[Node] = [member.part for member in members]
+    if len(children) == 1:
+        return children[0]
+    if own.partial:
+        return Sum(children)
+    return _one_of(children, own.axes[0], [[member] for member in members], copies)
+
+
+def _along(nodes: Mapping[tuple[int, ...], Node], dim: int) -> Node:
+    """Boxes at their offsets, joined dim by dim."""
+    if len(nodes) == 1:
+        return next(iter(nodes.values()))
+    groups: dict[int, dict[tuple[int, ...], Node]] = {}
+    for offset, node in nodes.items():
+        groups.setdefault(offset[dim], {})[offset] = node
+    children = [(start, _along(groups[start], dim + 1)) for start in sorted(groups)]
+    if len(children) == 1:
+        return children[0][1]
+    segments: list[Segments] = [((start, child.shape[dim]),) for start, child in children]
+    return Join([child for _, child in children], dim, segments)

@@ -1,0 +1,195 @@
+"""One step of one rank, its calls brought to names and microbatches that all ranks share."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from trueup.merging.assembling import Own
+from trueup.merging.summary import STATISTICS, Summary
+from trueup.numerics.summary import SKETCH_SIZE
+from trueup.store import StepTables
+from trueup.types.layout import Layout, bare_name
+
+CallKey = tuple[Any, ...]
+"""(key of the parent or microbatch of the step, mode, kind, name, ordinal)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call as all ranks know it."""
+
+    key: CallKey
+    name: str
+    microbatch: int
+    """of the step; -1 for what belongs to none"""
+    position: int
+    """which of the microbatches that are compared as one"""
+    stage: int
+
+
+class RankStep:
+    """Tables of one rank in one step, as lists.
+
+    Args:
+        tables: as read.
+        facts: what the rank says of itself.
+        layout: of the run.
+        fold: microbatches of the step that are compared as one.
+    """
+
+    def __init__(self, tables: StepTables, facts: Mapping[str, Any], layout: Layout, fold: int) -> None:
+        self.rank, self.tables = tables.rank, tables
+        self.coordinate = layout.coordinate(tables.rank)
+        self.batch_axes = layout.batch
+        self._layout, self._fold = layout, fold
+        self._roots = facts.get("roots") or []
+        self.pieces: dict[str, dict[str, Any]] = {
+            name: piece
+            for optimizer in facts.get("optimizers") or []
+            for name, piece in (optimizer.get("pieces") or {}).items()
+        }
+        self.rows = {name: tables.calls[name].to_list() for name in tables.calls.columns}
+        self._stacks: dict[int, list[str]] | None = None
+        self.calls: list[Call | None] = []
+        self._name_calls()
+        self.records = {name: tables.records[name].to_list() for name in tables.records.columns}
+        self._summaries = {name: tables.summaries[name].to_list() for name in _WANTED}
+        texts = self._summaries["placement"]
+        known = {text: json.loads(text) for text in set(texts) if text is not None}
+        self._told = [known.get(text) for text in texts]
+        columns = (self._summaries[name] for name in ("dtype", "shape", "numel", *STATISTICS, "digest"))
+        self._plain = list(zip(*columns, strict=True))
+
+    def _name_calls(self) -> None:
+        stages = self._layout.stages_at(self.coordinate)
+        chunks = [root["name"] for root in self._roots if self._is_stage(root)] or [""]
+        batches = self._layout.num_batches
+        offset = self._layout.batch_index(self.coordinate)
+        pipelined = self._layout.num_stages > 1
+        counts: dict[tuple[str, str, str], int] = {}
+        rows = self.rows
+        columns = (rows[name] for name in ("parent", "kind", "name", "ordinal", "microbatch", "mode"))
+        for parent, kind, name, ordinal, microbatch, mode in zip(*columns, strict=True):
+            bare = bare_name(name, self._roots) if self._roots else name
+            if name in self.pieces:
+                bare, ordinal = self.pieces[name]["name"], 0
+            if kind == "collective":
+                self.calls.append(None)
+            elif kind == "parameter":
+                self.calls.append(Call((kind, bare, ordinal), bare, -1, 0, 0))
+            elif parent is None:
+                number = microbatch
+                if pipelined:  # a schedule runs forwards ahead of their backwards: only their order counts
+                    number = counts.get((kind, name, mode), 0)
+                    counts[kind, name, mode] = number + 1
+                    ordinal = 0
+                chunk = next((at for at, root in enumerate(chunks) if _below(name, root, chunks)), 0)
+                stage = stages[chunk] if kind == "module" and chunk < len(stages) else max(stages)
+                step_number = number * batches + offset
+                group, position = divmod(step_number, self._fold)
+                key = (group, mode, kind, bare, ordinal)
+                self.calls.append(Call(key, bare, group, position, stage))
+            else:
+                above = self.calls[parent]
+                if above is None:
+                    self.calls.append(None)
+                    continue
+                key = (above.key, mode, kind, bare, ordinal)
+                self.calls.append(Call(key, bare, above.microbatch, above.position, above.stage))
+
+    def _is_stage(self, root: Mapping[str, str]) -> bool:
+        main = next((one["type"] for one in self._roots if one["name"] == ""), None)
+        return root["type"] == main
+
+    def own(self, call: int, summary: int) -> Own | None:
+        """What a record says of its own place."""
+        piece = self.pieces.get(self.rows["name"][call])
+        if piece is not None and self.rows["kind"][call] == "parameter":
+            start, _ = piece["flat"]
+            return Own(axes=tuple(piece["axes"]), offset=(start,), shape=tuple(piece["shape"]), flat=True)
+        told = self._told[summary]
+        if told is None or "global_shape" not in told:
+            return None
+        names = [part for axis in told["mesh"] for part in _axes_of(str(axis), self._layout)]
+        return Own(
+            axes=tuple(names),
+            offset=tuple(told["offset"]),
+            shape=tuple(told["global_shape"]),
+            partial=any("P" in one for one in told["placements"]),
+        )
+
+    def summary(self, row: int) -> tuple[Summary, int]:
+        """A row of summaries, and the elements of the whole in which its sketch was taken."""
+        dtype, shape, *numbers = self._plain[row]
+        found = Summary(dtype, tuple(shape), *numbers)  # in the order of its fields
+        sketch = self._summaries["sketch"][row]
+        if sketch is not None:
+            found.sketch = np.frombuffer(sketch, "<f4", SKETCH_SIZE).astype(np.float64)
+        told = self._told[row]
+        whole = None if told is None else told.get("whole")
+        return found, found.numel if whole is None else math.prod(whole)
+
+    def stack(self, number: int) -> list[str]:
+        """Frames of a call stack."""
+        if self._stacks is None:
+            stacks = self.tables.stacks
+            self._stacks = dict(zip(stacks["stack"].to_list(), stacks["frames"].to_list(), strict=True))
+        return self._stacks.get(number) or []
+
+    def stored(self, row: int) -> bool:
+        """Whether the values of a row of summaries were kept."""
+        return self._summaries["tensor"][row] is not None
+
+    def summary_row(self, row: int) -> dict[str, Any]:
+        """A row of summaries, to read its values by."""
+        return {name: self._summaries[name][row] for name in ("dtype", "shape", "chunk", "tensor")}
+
+
+_WANTED = (
+    *STATISTICS,
+    "numel",
+    "dtype",
+    "shape",
+    "placement",
+    "digest",
+    "sketch",
+    "chunk",
+    "tensor",
+    "device",
+)
+
+
+def _below(name: str, root: str, roots: list[str]) -> bool:
+    """Whether a call belongs to that root: a named one by its prefix, the main one if to no other."""
+    if root:
+        return name == root or name.startswith(f"{root}.")
+    return not any(other and (name == other or name.startswith(f"{other}.")) for other in roots)
+
+
+def _axes_of(name: str, layout: Layout) -> list[str]:
+    """Mesh axes behind the name of a dim of a device mesh, which may join several by underscores."""
+    if name in layout.mesh:
+        return [name]
+    parts = [part for part in name.split("_") if part in layout.mesh]
+    return parts or list(layout.mesh)
+
+
+def num_microbatches(tables: StepTables, layout: Layout) -> int:
+    """Microbatches of one rank in a step."""
+    calls = tables.calls.filter(
+        pl.col("parent").is_null()
+        & (pl.col("kind").cast(pl.String) == "module")
+        & (pl.col("mode").cast(pl.String) == "train")
+    )
+    if not calls.height:
+        return 1
+    if layout.num_stages > 1:
+        return int(calls.group_by("name").len()["len"].max())  # type: ignore[arg-type]
+    return int(calls["microbatch"].max()) + 1  # type: ignore[arg-type]

@@ -1,0 +1,138 @@
+"""Whether two traces are to be compared rank by rank, or both as wholes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trueup.errors import ConfigError
+from trueup.merging.infer import infer
+from trueup.merging.trace import MergedTrace, microbatches_of
+from trueup.store import Trace, TraceSource
+from trueup.types.layout import Layout, layout_from_plain
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Target and reference, as they are compared."""
+
+    target: TraceSource
+    reference: TraceSource
+    notes: tuple[str, ...] = ()
+
+    @property
+    def merged(self) -> bool:
+        """Whether they are wholes put together from ranks."""
+        return isinstance(self.target, MergedTrace)
+
+
+def declared(trace: TraceSource) -> Layout | None:
+    """The layout that the program declared, if it did."""
+    plain = trace.manifest.get("layout")
+    return None if not plain else layout_from_plain(plain)
+
+
+def world_size(trace: TraceSource) -> int:
+    """Ranks of a trace."""
+    return max((len(ranks) for ranks in trace.steps().values()), default=1)
+
+
+def as_wholes(
+    target: TraceSource,
+    reference: TraceSource,
+    *,
+    merge: bool | None = None,
+    layouts: tuple[Layout | None, Layout | None] = (None, None),
+) -> Sides:
+    """The two as they are to be compared.
+
+    Two runs of one layout are compared rank by rank. Else each is merged into whole tensors, and of
+    microbatches so many are taken together that both sides have as many.
+
+    Args:
+        target: the run under question.
+        reference: the run that is trusted.
+        merge: False: rank by rank whatever the layouts; True: merged even where they are the same.
+        layouts: given by a person; None: what the program declared.
+
+    Raises:
+        ConfigError: a layout is not of as many processes as the trace has ranks.
+    """
+    sides = target, reference
+    held = [side.steps() for side in sides]
+    if merge is False or not all(held) or isinstance(target, MergedTrace):
+        return Sides(*sides)
+    known = [given or declared(side) or _alone(side) for side, given in zip(sides, layouts, strict=True)]
+    one, other = known
+    said: list[str] = []
+    foreign = not all(isinstance(side, Trace) for side in sides)  # dumps say too little of their parts
+    if foreign and not merge and not any(layouts):
+        return Sides(*sides)
+    if one is None and other is not None and other.size == 1:
+        one, said = _told(target, reference, "target")
+    elif other is None and one is not None and one.size == 1:
+        other, said = _told(reference, target, "reference")
+    if one is None or other is None:
+        return _as_they_are(target, reference, merge=merge)
+    same = one.to_plain() == other.to_plain()
+    if not merge and (same or one.size == other.size == 1):
+        return Sides(*sides)
+    both = ((target, one), (reference, other))
+    for side, layout in both:
+        if layout.size != world_size(side):
+            raise ConfigError(
+                f"{side.path} holds {world_size(side)} ranks, its layout is of {layout.size} processes "
+                f"({shown(layout)}); capture all ranks, or compare rank by rank with --no-merge"
+            )
+    counts = [microbatches_of(side, layout, min(side.steps())) for side, layout in both]
+    common = math.gcd(*counts)
+    folds = [count // common for count in counts]
+    merged = [MergedTrace(side, layout, fold) for (side, layout), fold in zip(both, folds, strict=True)]
+    notes = [
+        f"{name}: {layout.size} ranks ({shown(layout)}) as whole tensors, layout {layout.source}"
+        + (f"; {fold} microbatches as one" if fold > 1 else "")
+        + "."
+        for name, layout, fold in zip(("target", "reference"), (one, other), folds, strict=True)
+        if layout.size > 1 or fold > 1
+    ]
+    return Sides(merged[0], merged[1], (*notes, *said))
+
+
+def _told(parts: TraceSource, whole: TraceSource, name: str) -> tuple[Layout | None, list[str]]:
+    """The layout of ``parts`` from what it and one process's run hold in their first common step."""
+    common = sorted(set(parts.steps()) & set(whole.steps()))
+    if not common:
+        return None, []
+    found = infer(parts, whole, common[0], common[0])
+    return found.layout, [f"{name}: {note}." for note in found.notes()]
+
+
+def _as_they_are(target: TraceSource, reference: TraceSource, *, merge: bool | None) -> Sides:
+    sizes = world_size(target), world_size(reference)
+    if merge:
+        raise ConfigError(
+            f"--merge needs the layout of both runs ({sizes[0]} and {sizes[1]} ranks), and their programs do "
+            "not say it: give it with --target-layout and --reference-layout, or compare with a run of one "
+            "process"
+        )
+    return Sides(target, reference)
+
+
+def notes_of(trace: TraceSource) -> list[str]:
+    """What merging found worth saying."""
+    return list(trace.notes) if isinstance(trace, MergedTrace) else []
+
+
+def _alone(trace: TraceSource) -> Layout | None:
+    """Of one process everything is whole."""
+    return Layout(mesh={"rank": 1}) if world_size(trace) == 1 else None
+
+
+def shown(layout: Layout) -> str:
+    """Its mesh in words.
+
+    Example:
+        >>> shown(Layout(mesh={"dp": 2, "tp": 4, "pp": 1}))
+        'dp 2, tp 4'
+    """
+    return ", ".join(f"{axis} {size}" for axis, size in layout.mesh.items() if size > 1) or "one process"

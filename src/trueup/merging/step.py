@@ -1,0 +1,256 @@
+"""One step of all ranks as the tables of one process that had run it alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trueup.merging.assembling import Copies, Member, assembled
+from trueup.merging.nodes import Node, Part, Unfit, Values
+from trueup.merging.ranks import Call, CallKey, RankStep
+from trueup.merging.summary import Summary, summary_of_values
+from trueup.merging.tables import RECORDS, summaries_table, table
+from trueup.merging.tree import merged_calls, modes
+from trueup.store import StepTables
+from trueup.types.layout import BATCH, Layout, Placed
+from trueup.types.placement import At
+
+COPIES = "copies that should be the same are not"
+"""how the reason of a record begins whose copies on several ranks differ"""
+LAST_ONLY = ("accumulated", "clipped")
+"""gradients of a parameter that only the last record of a step tells"""
+Reader = Callable[[int, dict[str, Any]], Values | None]
+"""rank and row of summaries -> values of that shape"""
+RecordKey = tuple[CallKey, str, str]
+"""call, phase, slot"""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A record of one rank."""
+
+    rank: RankStep
+    row: int
+    call: Call
+    occurrence: int
+    """how many of this rank came before under the same key: of a gradient its microbatch"""
+
+
+@dataclass(slots=True, kw_only=True)
+class MergedStep:
+    """Tables, and the trees behind the rows of ``summaries`` whose values can be put together."""
+
+    tables: StepTables
+    nodes: dict[int, Node]
+    unfit: list[str]
+    """records whose parts were not merged, and why"""
+    copies: list[tuple[str, Copies]]
+    """record -> copies that differ"""
+    notes: list[str]
+
+
+def merge_step(step: int, ranks: Sequence[RankStep], layout: Layout, read: Reader) -> MergedStep:
+    """Calls by their place in the program, records by call, phase and slot, parts by the layout."""
+    (calls, stacks), number_of = merged_calls(ranks)
+    groups = _groups(ranks)
+    merging = _Merging(layout, read, number_of)
+    seldom = _seen_of_some(groups) if layout.num_stages > 1 else 0
+    if seldom:
+        merging.notes.append(
+            f"gradients as backward leaves them were seen of {seldom} parameters only, and left out: the "
+            "schedule runs parts of backward by itself"
+        )
+        groups = {key: sources for key, sources in groups.items() if key[2] != "accumulated"}
+    for key in sorted(groups, key=lambda one: _order(one, groups[one])):
+        merging.add(key, groups[key])
+    if merging.functions:
+        merging.notes.append(
+            f"{merging.functions} tensors of the framework's functions are left out: no placement is known"
+        )
+    return MergedStep(
+        tables=StepTables(
+            step=step,
+            rank=0,
+            calls=calls,
+            records=table(merging.records, RECORDS),
+            summaries=summaries_table(merging.summaries, [row in merging.nodes for row in merging.rows()]),
+            stacks=stacks,
+        ),
+        nodes=merging.nodes,
+        unfit=merging.unfit,
+        copies=merging.copies,
+        notes=merging.notes,
+    )
+
+
+class _Merging:
+    """Rows of the merged step as they come."""
+
+    def __init__(self, layout: Layout, read: Reader, number_of: Mapping[CallKey, int]) -> None:
+        self._layout, self._read, self._number_of = layout, read, number_of
+        self.records: list[tuple[Any, ...]] = []
+        self.summaries: list[Summary] = []
+        self.nodes: dict[int, Node] = {}
+        self.unfit: list[str] = []
+        self.copies: list[tuple[str, Copies]] = []
+        self.notes: list[str] = []
+        self.functions = 0
+        """tensors of the framework's functions that were left out"""
+
+    def rows(self) -> range:
+        """Of summaries."""
+        return range(len(self.summaries))
+
+    def add(self, key: RecordKey, sources: Sequence[Source]) -> None:
+        """One record of the whole, from those of its ranks."""
+        (call, phase, slot), lead = key, sources[0]
+        row: int | None = None
+        reason = lead.rank.records["reason"][lead.row]
+        try:
+            copies = self._summarised(key, sources)
+            row = len(self.summaries) - 1
+            if copies.differing:
+                self.copies.append((_said(lead, phase, slot), copies))
+                reason = _copies_said(copies)
+        except Unfit as error:
+            if _kind(lead) == "api":
+                self.functions += 1
+                return
+            if _elsewhere(self._layout, lead, phase, slot):
+                return
+            reason = f"the parts of {len(sources)} ranks were not merged: {error}"
+            self.unfit.append(f"{_said(lead, phase, slot)}: {error}")
+        microbatch, grad = max(lead.call.microbatch, 0), lead.rank.records["requires_grad"][lead.row]
+        self.records.append((self._number_of[call], phase, slot, microbatch, row, grad, reason))
+
+    def _summarised(self, key: RecordKey, sources: Sequence[Source]) -> Copies:
+        """Append the summary of the whole; says which copies differ."""
+        _, phase, slot = key
+        members = [_member(source, self._read) for source in sources]
+        node, copies = assembled(members, _placed(self._layout, sources[0], phase, slot), self._layout)
+        self.summaries.append(_known(node, members))
+        if all(member.part.stored for member in members):
+            self.nodes[len(self.summaries) - 1] = node
+        return copies
+
+
+def _kind(source: Source) -> str:
+    """Of its call."""
+    kind: str = source.rank.rows["kind"][source.rank.records["call"][source.row]]
+    return kind
+
+
+def _placed(layout: Layout, source: Source, phase: str, slot: str) -> Placed:
+    of = {"parameter": layout.of_parameter, "api": layout.of_function}.get(_kind(source), layout.of_tensor)
+    return of(source.call.name, phase, slot)
+
+
+def _elsewhere(layout: Layout, source: Source, phase: str, slot: str) -> bool:
+    """Whether it is what one pipeline stage hands to the next: nothing of the whole model."""
+    place = _placed(layout, source, phase, slot).placements.get(layout.pipeline)
+    return isinstance(place, At) and place.stage % layout.num_stages != source.call.stage
+
+
+def _member(source: Source, read: Reader) -> Member:
+    rank, records = source.rank, source.rank.records
+    row, call = records["summary"][source.row], records["call"][source.row]
+    if row is None:
+        raise Unfit(f"rank {rank.rank} has no summary of it ({records['reason'][source.row]})")
+    summary, sketched = rank.summary(row)
+    kept = rank.stored(row)
+
+    def values() -> Values | None:
+        return read(rank.rank, rank.summary_row(row))
+
+    coordinate = dict(rank.coordinate)
+    if _kind(source) == "parameter":
+        coordinate[BATCH] = source.occurrence
+    else:
+        for axis in rank.batch_axes:
+            coordinate[axis] = 0
+        coordinate[BATCH] = source.call.position
+    return Member(
+        part=Part(rank.rank, summary, values if kept else None),
+        coordinate=coordinate,
+        stage=source.call.stage,
+        own=rank.own(call, row),
+        sketched=sketched,
+    )
+
+
+def _known(node: Node, members: Sequence[Member]) -> Summary:
+    """From summaries; where those leave something open and values were kept, from those."""
+    found = node.summary()
+    complete = found.digest is not None and found.sketch is not None and found.l2_norm is not None
+    if len(members) == 1 or complete or not all(member.part.stored for member in members):
+        return found
+    values = node.values()
+    return found if values is None else summary_of_values(values, found.dtype)
+
+
+def _groups(ranks: Sequence[RankStep]) -> dict[RecordKey, list[Source]]:
+    groups: dict[RecordKey, list[Source]] = {}
+    for rank in ranks:
+        records = rank.records
+        seen: dict[Any, int] = {}
+        last: dict[Any, Source] = {}
+        columns = zip(records["call"], records["phase"], records["slot"], strict=True)
+        for row, (number, phase, slot) in enumerate(columns):
+            call = rank.calls[number]
+            if call is None:
+                continue
+            key = call.key, phase, slot
+            own = key, call.position, call.stage
+            occurrence = seen.get(own, 0)
+            seen[own] = occurrence + 1
+            parameter = call.microbatch < 0
+            if parameter and slot in LAST_ONLY:
+                last[key] = Source(rank, row, call, 0)
+            elif occurrence == 0 or (parameter and slot == "local"):
+                groups.setdefault(key, []).append(Source(rank, row, call, occurrence))
+        for key, source in last.items():
+            groups.setdefault(key, []).append(source)
+    return groups
+
+
+def _seen_of_some(groups: Mapping[RecordKey, list[Source]]) -> int:
+    """Parameters whose gradient was seen as backward left it, where others' were not: a schedule that runs
+    parts of backward by itself shows it of those whose backward came whole."""
+    whole = sum(phase == "param_grad" and slot == "accumulated" for _, phase, slot in groups)
+    received = sum(phase == "param_grad" and slot == "clipped" for _, phase, slot in groups)
+    return whole if whole < received else 0
+
+
+def _order(key: RecordKey, sources: Sequence[Source]) -> tuple[int, ...]:
+    """Where a record stands in the step: forward stage by stage, backward the other way, updates last."""
+    _, phase, slot = key
+    lead = sources[0]
+    if phase == "param":
+        return 0, 0, 0, 0, lead.row
+    if phase == "optimizer" or slot == "clipped":
+        return 2, 0, 0, lead.call.stage, lead.row
+    backward = phase in ("backward", "param_grad") or "recompute" in modes(lead.call.key)
+    microbatch = lead.call.microbatch if lead.call.microbatch >= 0 else 1 << 30
+    stage = -lead.call.stage if backward else lead.call.stage
+    return 1, microbatch, int(backward), stage, lead.row
+
+
+def _said(source: Source, phase: str, slot: str) -> str:
+    name = source.call.name or "(root)"
+    return f"{name} {phase} {slot}" if phase != "forward" else f"{name} {slot}"
+
+
+def copies_distance(reason: str) -> float | None:
+    """How far the farthest copy is, relative, from what ``reason`` says; None where that is not known."""
+    found = [float(number) for number in re.findall(r"differs by ([\d.e+-]+)", reason)]
+    return max(found, default=None)
+
+
+def _copies_said(copies: Copies) -> str:
+    said = []
+    for axis, ranks, far in copies.differing:
+        distance = "" if far is None else f" by {far:.2g}"
+        said.append(f"rank {', '.join(map(str, ranks))} differs{distance} along {axis}")
+    return f"{COPIES}: {'; '.join(said)}"

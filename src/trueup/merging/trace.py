@@ -1,0 +1,130 @@
+"""A trace of many ranks that reads as that of one process: rank 0 has whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trueup.errors import TraceError
+from trueup.merging.nodes import Values
+from trueup.merging.ranks import RankStep, num_microbatches
+from trueup.merging.scalars import merged_scalars
+from trueup.merging.step import MergedStep, merge_step
+from trueup.numerics.dtypes import DTYPES
+from trueup.store import StepTables, StoredTensor, TraceSource
+from trueup.types.layout import Layout, bare_name
+
+_EXAMPLES = 3
+
+
+class MergedTrace:
+    """What comparison asks of a trace, answered for the whole model; one step is held at a time.
+
+    Args:
+        source: with a rank for each process of the layout.
+        layout: of the run.
+        fold: microbatches of a step that are compared as one.
+    """
+
+    def __init__(self, source: TraceSource, layout: Layout, fold: int = 1) -> None:
+        self.path, self.layout, self.manifest = source.path, layout, source.manifest
+        self._source, self._fold = source, fold
+        self._held: tuple[int, MergedStep] | None = None
+        self.notes: dict[str, None] = {}
+
+    def steps(self) -> dict[int, list[int]]:
+        """Steps that every rank has."""
+        ranks = set(range(self.layout.size))
+        return {step: [0] for step, held in self._source.steps().items() if ranks <= set(held)}
+
+    def read(self, step: int, rank: int) -> StepTables:
+        """The tables of the whole.
+
+        Raises:
+            TraceError: a rank lacks the step.
+        """
+        return self.merged(step).tables
+
+    def merged(self, step: int) -> MergedStep:
+        """The step with the trees behind its tensors.
+
+        Raises:
+            TraceError: a rank lacks the step.
+        """
+        if self._held is None or self._held[0] != step:
+            self._held = None
+            self._held = step, self._merge(step)
+        return self._held[1]
+
+    def _merge(self, step: int) -> MergedStep:
+        if step not in self.steps():
+            raise TraceError(
+                f"{self.path}: step {step} is not whole: of {self.layout.size} processes "
+                f"{len(self._source.steps().get(step, []))} have it"
+            )
+        ranks = [
+            RankStep(self._source.read(step, rank), self._source.rank_facts(rank), self.layout, self._fold)
+            for rank in range(self.layout.size)
+        ]
+
+        def read(rank: int, row: dict[str, Any]) -> Values | None:
+            stored = self._source.tensor(step, rank, row)
+            if stored is None or stored.dtype not in DTYPES:
+                return None
+            return stored.data.view(np.dtype(DTYPES[stored.dtype].storage)).reshape(stored.shape)
+
+        found = merge_step(step, ranks, self.layout, read)
+        self._note(found)
+        return found
+
+    def _note(self, found: MergedStep) -> None:
+        self.notes.update(dict.fromkeys(found.notes))
+        if found.unfit:
+            some = "; ".join(found.unfit[:_EXAMPLES])
+            self.notes[f"{len(found.unfit)} records were not merged: {some}"] = None
+        for name, copies in found.copies[:_EXAMPLES]:
+            for axis, ranks, far in copies.differing:
+                distance = "" if far is None else f" by {far:.2g}"
+                who = ", ".join(map(str, ranks))
+                self.notes[
+                    f"copies of {name} are not the same: rank {who} differs{distance} along {axis}"
+                ] = None
+        if len(found.copies) > _EXAMPLES:
+            self.notes[f"copies of {len(found.copies)} tensors differ in all"] = None
+
+    def tensor(self, step: int, rank: int, summary: dict[str, Any]) -> StoredTensor | None:
+        """Put together when asked for."""
+        if summary.get("tensor") is None:
+            return None
+        node = self.merged(step).nodes[summary["chunk"]]
+        values = node.values()
+        if values is None:
+            return None
+        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        return StoredTensor(dtype=summary["dtype"], shape=tuple(summary["shape"]), data=data)
+
+    def scalars(self, rank: int) -> list[dict[str, Any]]:
+        """Those of the whole run."""
+        lines = [self._source.scalars(number) for number in range(self.layout.size)]
+        return merged_scalars(lines, self.layout, self._fold)
+
+    def rank_facts(self, rank: int) -> dict[str, Any]:
+        """Those of rank 0, with the parameters of all."""
+        facts = dict(self._source.rank_facts(0))
+        table: dict[str, Mapping[str, Any]] = {}
+        for number in range(self.layout.size):
+            one = self._source.rank_facts(number)
+            roots = one.get("roots") or []
+            for entry in one.get("parameters") or []:
+                name = bare_name(entry["fqn"], roots)
+                tied = entry.get("tied_to")
+                bare = {"fqn": name, "tied_to": None if tied is None else bare_name(tied, roots)}
+                table.setdefault(name, {**entry, **bare, "content": None})
+        return {**facts, "parameters": list(table.values()), "coordinate": {}}
+
+
+def microbatches_of(source: TraceSource, layout: Layout, step: int) -> int:
+    """Microbatches of a step over all ranks that read different samples."""
+    return num_microbatches(source.read(step, 0), layout) * layout.num_batches

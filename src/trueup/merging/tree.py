@@ -1,0 +1,82 @@
+"""The call trees of all ranks as one: every call once, in the order in which one process runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from trueup.merging.ranks import Call, CallKey, RankStep
+from trueup.merging.tables import CALLS, STACKS, table
+
+
+def modes(key: Any) -> tuple[str, ...]:
+    return (key[1],) if len(key) == 5 else ()
+
+
+def merged_calls(ranks: Sequence[RankStep]) -> tuple[tuple[pl.DataFrame, pl.DataFrame], dict[CallKey, int]]:
+    """The union of all call trees in execution order, its stacks, and the number of each call."""
+    lead: dict[CallKey, tuple[RankStep, int, Call]] = {}
+    children: dict[CallKey | None, list[CallKey]] = {}
+    for rank in ranks:
+        for row, call in enumerate(rank.calls):
+            if call is None or call.key in lead:
+                continue
+            lead[call.key] = rank, row, call
+            parent = rank.rows["parent"][row]
+            above = None if parent is None else rank.calls[parent]
+            children.setdefault(None if above is None else above.key, []).append(call.key)
+
+    def place(key: CallKey) -> tuple[int, ...]:
+        _, row, call = lead[key]
+        return call.microbatch, int("recompute" in modes(key)), call.stage, row
+
+    order: list[CallKey] = []
+    todo = sorted(children.get(None, []), key=place, reverse=True)
+    while todo:
+        key = todo.pop()
+        order.append(key)
+        todo += sorted(children.get(key, []), key=place, reverse=True)
+    number_of = {key: number for number, key in enumerate(order)}
+    stacks: dict[tuple[int, int], int] = {}
+    frames: list[tuple[int, list[str]]] = []
+    counts: dict[str, int] = {}
+    rows: list[tuple[Any, ...]] = []
+    for key in order:
+        rank, row, call = lead[key]
+        columns = rank.rows
+        above = columns["parent"][row]
+        parent = None if above is None else rank.calls[above]
+        stack = _stack(rank, columns["stack"][row], stacks, frames)
+        seen = counts.get(call.name, 0)
+        counts[call.name] = seen + 1
+        rows.append(
+            (
+                len(rows),
+                None if parent is None else number_of[parent.key],
+                columns["kind"][row],
+                call.name,
+                columns["type"][row],
+                call.key[-1],
+                max(call.microbatch, 0),
+                columns["mode"][row],
+                columns["opaque"][row],
+                stack,
+                columns["arguments"][row],
+                seen,
+            )
+        )
+    return (table(rows, CALLS), table(frames, STACKS)), number_of
+
+
+def _stack(
+    rank: RankStep, number: int | None, known: dict[tuple[int, int], int], frames: list[tuple[int, list[str]]]
+) -> int | None:
+    if number is None:
+        return None
+    at = rank.rank, number
+    if at not in known:
+        known[at] = len(frames)
+        frames.append((len(frames), rank.stack(number)))
+    return known[at]

@@ -1,0 +1,123 @@
+"""Training programs that say nothing of their layout: plain, DDP, FSDP2, and a tensor-parallel block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import trueup
+
+ROWS, WIDTH, INNER = 8, 12, 16
+
+
+class Block(nn.Module):
+    """x + down(gelu(up(x))), of which a rank may have a part of the inner width."""
+
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, inner), nn.Linear(inner, WIDTH, bias=False)
+        self.shared = inner < INNER
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = Copied.apply(self.norm(x)) if self.shared else self.norm(x)
+        y = self.down(torch.nn.functional.gelu(self.up(y)))
+        return x + (Summed.apply(y) if self.shared else y)
+
+
+class Model(nn.Module):
+    def __init__(self, inner: int = INNER) -> None:
+        super().__init__()
+        self.first, self.last = Block(inner), Block(inner)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (self.last(self.first(x)) - y).square().mean()
+
+
+class Copied(torch.autograd.Function):
+    """The same on all ranks; gradients are summed over them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        total = gradients[0].clone()
+        dist.all_reduce(total)
+        return total
+
+
+class Summed(torch.autograd.Function):
+    """The sum over all ranks; gradients go to all."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0]
+
+
+def train(how: str, folder: str, options: dict[str, Any]) -> None:
+    """In this process: one step, and a trace of it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(5)
+    whole: nn.Module = Model().double()
+    x, y = torch.randn(ROWS, 3, WIDTH).double(), torch.randn(ROWS, 3, WIDTH).double()
+    model = whole
+    if how == "tensor":
+        model = Model(INNER // size).double()
+        cut(model, whole, rank, size)
+    elif how != "one":
+        x, y = (one.chunk(size)[rank] for one in (x, y))
+    if how == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model)
+        model.set_gradient_divide_factor(1.0)  # type: ignore[operator]
+        model.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
+    if how.startswith("ddp"):
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    tracer = trueup.Tracer(folder, **options)
+    tracer.start()
+    factor = 1.0 / size if how == "fsdp" else 1.0
+    (model(x, y) * factor).backward()
+    if how == "ddp fault" and rank == 1:
+        with torch.no_grad():
+            parameter = next(model.parameters())
+            assert parameter.grad is not None
+            parameter.grad.mul_(1.5)
+    optimizer.step()
+    tracer.close()
+
+
+def cut(part: nn.Module, whole: nn.Module, rank: int, size: int) -> None:
+    """Rows of ``up``, columns of ``down``, marked as Megatron's layers mark theirs."""
+    weights = dict(whole.named_parameters())
+    with torch.no_grad():
+        for name, parameter in part.named_parameters():
+            dim = 1 if name.endswith("down.weight") else 0
+            if ".up." in name or ".down." in name:
+                parameter.copy_(weights[name].chunk(size, dim)[rank])
+                marks = {"tensor_model_parallel": True, "partition_dim": dim, "partition_stride": 1}
+                for mark, value in marks.items():
+                    setattr(parameter, mark, value)
+            else:
+                parameter.copy_(weights[name])
+
+
+def traced(how: str, size: int, folder: Path, **options: Any) -> Path:
+    """The trace of ``size`` processes."""
+    from tests.trainer.worlds import world
+
+    world(size).run("tests.merging.programs:train", how, str(folder), options)
+    return folder

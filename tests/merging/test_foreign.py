@@ -1,0 +1,103 @@
+"""Programs that say nothing of their layout: it is read from their tensors, inferred, or given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tests.merging.programs import traced
+from trueup.comparing.options import CompareOptions
+from trueup.comparing.run import compare
+from trueup.errors import ConfigError
+from trueup.merging.layout_file import read_layout
+
+pytestmark = [pytest.mark.torch, pytest.mark.distributed]
+
+GIVEN = """
+version: 1
+mesh: {tp: 2}
+parameters:
+  - {name: "*.up.*", tp: shard(0)}
+  - {name: "*.down.weight", tp: shard(1)}
+  - {name: "*", tp: invariant}
+tensors:
+  - {name: "*.up", slot: input.0, tp: replicate}
+  - {name: "*.up", slot: output.0, tp: shard(-1)}
+  - {name: "*.down", slot: input.0, tp: shard(-1)}
+  - {name: "*.down", slot: output.0, tp: partial}
+  - {name: "*", tp: invariant, batch: invariant}
+"""
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return traced("one", 1, tmp_path_factory.mktemp("one") / "trace", task="tensor")
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp", "tensor"])
+def test_a_layout_that_nobody_says_is_inferred(how: str, one: Path, tmp_path: Path) -> None:
+    found = compare(traced(how, 2, tmp_path / how, task="tensor"), one)
+    frame = found.frame()
+    assert found.exit_code == 0, (found.summary["verdict"], found.summary["notes"])
+    status = frame["status"].cast(pl.String)
+    assert set(status.unique()) <= {"equal", "within_noise", "unmatched"}
+    assert {"forward", "backward", "param", "optimizer"} <= set(
+        frame.filter(status.is_in(["equal", "within_noise"]))["phase"].unique()
+    )
+    said = " ".join(found.summary["notes"])
+    assert "layout inferred from the reference" in said
+    assert ("shard(0" if how != "tensor" else "shard(1)") in said
+
+
+def test_a_gradient_that_one_rank_changed_is_seen_and_the_rank_is_named(one: Path, tmp_path: Path) -> None:
+    found = compare(traced("ddp fault", 2, tmp_path / "fault", task="tensor"), one)
+    assert found.exit_code == 1
+    assert "first.norm.weight" in found.summary["verdict"]["where"]
+    assert any("first.norm.weight" in note and "rank 1" in note for note in found.summary["notes"])
+
+
+def test_a_layout_is_given_in_yaml(one: Path, tmp_path: Path) -> None:
+    many, file = traced("tensor", 2, tmp_path / "many", task="tensor"), tmp_path / "layout.yaml"
+    file.write_text(GIVEN)
+    found = compare(many, one, options=CompareOptions(target_layout=file))
+    assert found.exit_code == 0, (found.summary["verdict"], found.summary["notes"])
+    assert any("layout from layout.yaml" in note for note in found.summary["notes"])
+    file.write_text(GIVEN.replace("shard(-1)", "partial"))
+    assert compare(many, one, options=CompareOptions(target_layout=file)).exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mesh: {tp: 2}\nparamters: []", "known keys: version, mesh"),
+        ("mesh: {}", "at least one axis"),
+        ("mesh: {tp: 0}", "greater than or equal to 1"),
+        ("mesh: {tp: 2}\nparameters: [{name: a, tp: shard}]", "is no placement"),
+        ("mesh: {tp: 2}\nparameters: [{name: a, dp: shard(0)}]", "names axis 'dp'"),
+        ("mesh: {tp: 2}\nparameters: [{name: a, tp: 3}]", "3 is no placement"),
+        ("mesh: {pp: 2}\npipeline: {stages: [[0]]}", "axis pp has 2"),
+        ("- a", "holds no mapping"),
+        ("mesh: {tp: 2", "is no YAML"),
+    ],
+)
+def test_a_layout_file_with_a_mistake_says_which(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "layout.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="layout.yaml.*" + said.replace("{", ".")):
+        read_layout(file)
+
+
+def test_other_mistakes(one: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_layout(tmp_path / "none.yaml")
+    file = tmp_path / "layout.yaml"
+    file.write_text(GIVEN.replace("tp: 2", "tp: 4"))
+    many = traced("tensor", 2, tmp_path / "many")
+    given: dict[str, Any] = {"target_layout": file}
+    with pytest.raises(ConfigError, match=r"holds 2 ranks, its layout is of 4 processes \(tp 4\)"):
+        compare(many, one, options=CompareOptions(**given))
+    with pytest.raises(ConfigError, match="do not say it"):
+        compare(many, many, options=CompareOptions(merge=True))
