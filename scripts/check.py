@@ -42,7 +42,8 @@ def main() -> int:
 
 
 def _pytest(python: str, *words: str) -> int:
-    workers = ["-n", "2"] if (os.cpu_count() or 1) > 1 else []
+    cores = os.cpu_count() or 1  # one worker more: tests wait for the programs they start
+    workers = ["-n", str(min(cores, 8) + 1), "--dist", "loadgroup"] if cores > 1 else []
     command = [python, "-m", "pytest", *workers, "--durations=10", *words]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.checklist.pairs import FOLDER, side
+from tests.warm import COLD
 from trueup.checklist import check
 from trueup.checklist.document import to_json
 from trueup.cli.app import run
@@ -156,7 +156,7 @@ def test_names_from_a_file_cannot_leave_their_place(
         ([MEGATRON, "--prepare", "--expand", "-o", "x"], "one of them"),
         ([str(FOLDER)], "no configuration"),
         ([str(FOLDER / "qwen3")], "several configurations"),
-        ([sys.executable], "binary"),
+        ([COLD], "binary"),
         ([MEGATRON, "--frobnicate"], "frobnicate"),
     ],
 )

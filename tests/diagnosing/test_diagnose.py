@@ -248,7 +248,8 @@ def test_rows_are_shown_as_text_input_over_label(tmp_path: Path, reference: Trac
     found = diagnose(
         tmp_path / "target", reference.path, output=tmp_path / "out", tokenizer=tmp_path / "tokenizer"
     )
-    row = found.stages[0].details["texts"][0]
+    data = next(stage for stage in found.stages if stage.stage is Stage.DATA)
+    row = data.details["texts"][0]
     assert row["target"] == row["reference"]
     assert row["target_encodes_back"]
     inputs, labels = row["reference"].split(), row["reference_labels"].split()

@@ -14,7 +14,7 @@ from trueup.comparing.run import compare
 from trueup.errors import ConfigError
 from trueup.merging.layout_file import read_layout
 
-pytestmark = [pytest.mark.torch, pytest.mark.distributed]
+pytestmark = [pytest.mark.torch, pytest.mark.distributed, pytest.mark.xdist_group("worlds")]
 
 GIVEN = """
 version: 1

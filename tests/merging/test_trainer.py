@@ -14,7 +14,7 @@ from tests.trainer.layouts import GPT2, MOE, configuration
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare
 
-pytestmark = [pytest.mark.torch, pytest.mark.distributed]
+pytestmark = [pytest.mark.torch, pytest.mark.distributed, pytest.mark.xdist_group("worlds")]
 TP, PP, CP, EP = (
     f"{word}_size"
     for word in (

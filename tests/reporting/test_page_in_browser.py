@@ -187,23 +187,24 @@ def test_150_000_rows_stay_quick(chromium: Browser, pages: dict[str, Path]) -> N
       const clock = (work) => { const from = performance.now(); work(); return performance.now() - from; };
       const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
       return (async () => {
-        let slowest = 0;
+        const scrolls = [];
         for (let i = 0; i < 60; i++) {
           const from = performance.now();
           box.scrollTop = (i * 7919 * 131) % box.scrollHeight;
           await frame();
-          slowest = Math.max(slowest, performance.now() - from);
+          scrolls.push(performance.now() - from);
         }
         const head = document.querySelector("#record-table button[title^='rel L2 over']");
+        const usual = scrolls.sort((a, b) => a - b)[30];
         const sort = clock(() => head.click());
         search.value = 'layers.9 attn';
         search.dispatchEvent(new Event('input'));
         await new Promise((done) => setTimeout(done, 1000));
-        return JSON.stringify({slowest, sort, shown: document.getElementById('shown').textContent});
+        return JSON.stringify({usual, sort, shown: document.getElementById('shown').textContent});
       })();""")
     )
     print(measured)
-    assert measured["slowest"] < 250, "milliseconds of one scroll step, on a machine shared with other tests"
+    assert measured["usual"] < 100, "milliseconds of a scroll step, on a machine shared with other tests"
     assert measured["sort"] < 2500
     assert " of " in measured["shown"]
 

@@ -14,7 +14,7 @@ from tests.trainer.resuming import run, with_training
 from trueup.errors import ConfigError
 from trueup_gpt.boxes import ranges
 
-pytestmark = [pytest.mark.torch, pytest.mark.distributed]
+pytestmark = [pytest.mark.torch, pytest.mark.distributed, pytest.mark.xdist_group("worlds")]
 TP, PP = "tensor_model_parallel_size", "pipeline_model_parallel_size"
 SAVERS: dict[str, tuple[int, dict[str, Any]]] = {
     "one": (1, {}),

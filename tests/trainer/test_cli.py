@@ -195,6 +195,7 @@ def test_trueup_finds_the_command_where_it_is_installed(tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
+@pytest.mark.usefixtures("cold")
 def test_help_and_import_are_light(tmp_path: Path) -> None:
     """``trueup --help`` loads the command; nothing heavy comes with it."""
     body = "import sys, trueup_gpt, trueup_gpt.cli; print(sorted({n.partition('.')[0] for n in sys.modules}))"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.trainer.layouts import GPT2, MOE, Run, configuration, reference, run
 
-pytestmark = [pytest.mark.torch, pytest.mark.distributed]
+pytestmark = [pytest.mark.torch, pytest.mark.distributed, pytest.mark.xdist_group("worlds")]
 TP, PP, CP, EP = (
     f"{word}_size"
     for word in (

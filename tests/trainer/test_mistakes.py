@@ -14,7 +14,7 @@ from trueup_gpt.data.batch import Batch
 from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.parallel.stages import build
 
-pytestmark = [pytest.mark.torch, pytest.mark.distributed]
+pytestmark = [pytest.mark.torch, pytest.mark.distributed, pytest.mark.xdist_group("worlds")]
 TP, PP, CP, EP = (
     f"{word}_size"
     for word in (

@@ -45,6 +45,7 @@ CODES: dict[torch.dtype, tuple[int, str, int]] = {
 }
 
 Row = int | tuple[int | None, str]
+WherePlaced = Callable[..., Place | None] | None
 
 
 class Summariser:
@@ -82,7 +83,7 @@ class Summariser:
         phase: str,
         slot: str,
         kind: str = "module",
-        place: Callable[..., Place | None] = lambda shape, held=None: None,
+        place: WherePlaced = None,
     ) -> Row:
         """Row number of the tensor's summary; with a reason where there is none, or it is special.
 
@@ -91,12 +92,13 @@ class Summariser:
             phase: of the record.
             slot: of the record.
             kind: the call's: values of module calls may be wanted where others are not.
-            place: tells from its shape where a tensor lies in a whole one (``placing.Placing.of``).
+            place: tells from its shape where a tensor lies in a whole one (``placing.Placing.of``); None: whole.
         """
         self._kind, self._place = kind, None
         if tensor.__class__ not in _PLAIN_TYPES:
             return self._unusual(tensor, phase, slot, place)
-        self._place = place(tensor.shape)
+        if place is not None and not tensor.is_nested:
+            self._place = place(tensor.shape)
         return self._plain(tensor, None if self._place is None else self._place.text, phase, slot)
 
     def _plain(self, tensor: Tensor, placement: str | None, phase: str, slot: str) -> Row:
@@ -188,12 +190,12 @@ class Summariser:
             self._memo[key] = (row, StorageReference(storage_of(tensor)), 0)
         return row
 
-    def _unusual(self, tensor: Tensor, phase: str, slot: str, place: Callable[..., Place | None]) -> Row:
+    def _unusual(self, tensor: Tensor, phase: str, slot: str, place: WherePlaced) -> Row:
         """Subclasses: a distributed tensor counts with its local shard, a fake one has no values."""
         local = getattr(tensor, "_local_tensor", None)
         if local is not None:
             held = _placement(tensor)
-            self._place = place(local.shape, held)
+            self._place = None if place is None else place(local.shape, held)
             text = json.dumps(held) if self._place is None else self._place.text
             return self._plain(local, text, phase, slot)
         if tensor.is_nested:
