@@ -92,7 +92,7 @@ class Summariser:
             phase: of the record.
             slot: of the record.
             kind: the call's: values of module calls may be wanted where others are not.
-            place: tells from its shape where a tensor lies in a whole one (``placing.Placing.of``); None: whole.
+            place: tells from its shape where a tensor lies in its whole (``placing.Placing.of``); None: whole
         """
         self._kind, self._place = kind, None
         if tensor.__class__ not in _PLAIN_TYPES:
