@@ -31,7 +31,8 @@ class Labels:
     """What loss functions of the step under way were given."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[Tensor, dict[str, Any]]] = {}
+        self._of: dict[int, tuple[Tensor, dict[str, Any], Any]] = {}
+        """the node is kept too: another one may get the number of one that is gone"""
 
     def note(
         self,
@@ -50,7 +51,8 @@ class Labels:
                 key.removeprefix("input."): value for key, value in json.loads(arguments or "{}").items()
             }
             told = {key: given[key] for key in _TOLD if key in given}
-            self._of[results[0][1]._grad_node._unique_id()] = label, told
+            node = results[0][1]._grad_node
+            self._of[node._unique_id()] = label, told, node
 
     def behind(self, loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, Any]]:
         """Slots and tensors of the labels behind ``loss``, and what the loss was told besides."""
