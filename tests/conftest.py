@@ -23,8 +23,12 @@ collect_ignore_glob = [] if find_spec("mindspore") is not None else _OF_MINDSPOR
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Programs that tests start have PyTorch at hand."""
+    """Programs that tests start have PyTorch at hand; threads of MindSpore do not spin for each other."""
     if find_spec("mindspore") is not None:
+        import mindspore
+
+        mindspore.set_device("CPU")
+        mindspore.runtime.launch_blocking()
         return
     if WARM not in os.environ:
         closing = ExitStack()
