@@ -13,6 +13,7 @@ from tests.warm import COLD, WARM, warm_python
 
 # Tests run side by side: a thread for each core in each of them would wait for the others' most of the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 _OF_MINDSPORE = [
     "adapters/mindspore/*",
@@ -36,6 +37,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(closing.close)
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         sys.executable = os.environ[WARM]
+
+
+LONG = {"slow", "distributed", "browser", "msprobe"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file's tests run in one worker, where what they share is made once; those with long ones begin."""
+    long = {item.path for item in items if LONG & {mark.name for mark in item.iter_markers()}}
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture

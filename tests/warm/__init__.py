@@ -20,21 +20,28 @@ from pathlib import Path
 COLD = sys.executable
 WARM = "WARM_PYTHON"
 """the environment variable that tells the processes of one test run where it is"""
+OF_MSPROBE = ("msprobe.pytorch", "msprobe.msprobe", "msprobe.core.compare.utils", "pandas")
+"""what takes msprobe's commands their time"""
 _HERE = Path(__file__).parent
 
 
 @contextmanager
-def warm_python() -> Iterator[str]:
-    """A command that looks like ``python``, as long as it is needed."""
+def warm_python(cold: str = COLD, *imported: str) -> Iterator[str]:
+    """A command that looks like ``python``, as long as it is needed.
+
+    Args:
+        cold: the Python it stands for.
+        imported: modules it has imported, besides PyTorch's own.
+    """
     with tempfile.TemporaryDirectory(prefix="warm-") as folder:
         socket, command = f"{folder}/socket", Path(folder) / "python"
-        words = f"exec '{COLD}' -IS '{_HERE / 'client.py'}' '{COLD}' '{socket}' \"$@\""
+        words = f"exec '{cold}' -IS '{_HERE / 'client.py'}' '{cold}' '{socket}' \"$@\""
         command.write_text(f"#!/bin/sh\n{words}\n", encoding="utf-8")
         command.chmod(0o755)
         (Path(folder) / "python3").symlink_to(command)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("TRUEUP_", "PYTHON"))}
         server = subprocess.Popen(
-            [COLD, str(_HERE / "server.py"), socket], stdin=subprocess.PIPE, env=environment
+            [cold, str(_HERE / "server.py"), socket, *imported], stdin=subprocess.PIPE, env=environment
         )
         try:
             yield str(command)

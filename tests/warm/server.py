@@ -1,4 +1,4 @@
-"""``server.py SOCKET``: imports PyTorch once, then forks for every program asked for; ends with its input."""
+"""``server.py SOCKET [MODULE ...]``: imports PyTorch (and more) once, then forks for every program asked for."""
 
 import array
 import atexit
@@ -176,12 +176,12 @@ def program(words: list[str]) -> Callable[[], Any]:
 
 def main() -> None:
     """Serve, and in a fork run what is asked for."""
-    path = sys.argv[1]
+    path, *also = sys.argv[1:]
     sys.path.pop(0)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)
-    for name in IMPORTED:
+    for name in (*IMPORTED, *also):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
