@@ -1,4 +1,4 @@
-"""``server.py SOCKET [MODULE ...]``: imports PyTorch (and more) once, then forks for every program asked for."""
+"""``server.py SOCKET [MODULE ...]``: imports PyTorch and more once, then forks for every program."""
 
 import array
 import atexit
