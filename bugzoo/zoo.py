@@ -130,7 +130,8 @@ def with_others(raw: list[Raw], others: Path) -> list[Raw]:
     """Answers, and what msprobe and the loss curves said as far as they were asked."""
     paths = {path.stem: path for path in others.glob("*.json")}
     read = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items()}
-    return [one | {k: v for k, v in read.get(one["entry"], {}).items() if k not in one} for one in raw]
+    said = {name: one for name, one in read.items() if "failed" not in one}
+    return [one | {k: v for k, v in said.get(one["entry"], {}).items() if k not in one} for one in raw]
 
 
 def run_all(
@@ -140,8 +141,9 @@ def run_all(
     began, done = time.perf_counter(), dict[str, Raw]()
     for entry in chosen:
         path = answers / f"{entry.name}.json"
-        if path.exists() and not fresh:
-            done[entry.name] = json.loads(path.read_text(encoding="utf-8"))
+        kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() and not fresh else {"failed": ""}
+        if "failed" not in kept:
+            done[entry.name] = kept
     if done:
         print(f"{len(done)} of {len(chosen)} entries were run before")
     left = [entry for entry in chosen if entry.name not in done]

@@ -76,7 +76,7 @@ class Runs:
             commands.make_checkpoint(base, folder / "checkpoint.pt")
             return Program(base=base, checkpoint=folder / "checkpoint.pt")
         if base.ported:
-            commands.capture(Program(base=base), folder / "original", values=True)
+            commands.capture(Program(base=base), folder / "original", values=True, steps=curves.STEPS)
             commands.hand_over(folder / "original", folder / "port")
             return Program(base=base, checkpoint=folder / "port")
         return Program(base=base)
