@@ -94,13 +94,21 @@ class StepBook:
     @cached_property
     def criteria(self) -> set[str]:
         """Modules that return the very loss, but for the root."""
+        return self._returning_loss - {""}
+
+    @property
+    def root_returns_loss(self) -> bool:
+        """Whether the outermost module does."""
+        return "" in self._returning_loss
+
+    @cached_property
+    def _returning_loss(self) -> set[str]:
         losses = {self._summary[record] for _, record in self.loss_records("value")} - {None}
         return {
             self._name[call]
             for record, call in enumerate(self._call)
             if self._summary[record] in losses
             and self._kind[call] == "module"
-            and self._name[call]
             and self.phase[record] == "forward"
             and self.slot[record].startswith("output")
         }
