@@ -113,6 +113,23 @@ class StepBook:
             and self.slot[record].startswith("output")
         }
 
+    def around_loss(self, microbatch: int) -> list[tuple[str, str, int]]:
+        """(module, slot, record) of what the modules that return the loss were given, and of what the
+        outermost one was given and returned, in one microbatch."""
+        return [
+            (self._name[call], self.slot[record], record)
+            for record, call in enumerate(self._call)
+            if self.phase[record] == "forward"
+            and self._kind[call] == "module"
+            and self._mode[call] == "train"
+            and self.microbatch[record] == microbatch
+            and (self._name[call] == "" or self._name[call] in self.criteria)
+        ]
+
+    def summary_number(self, record: int) -> int | None:
+        """The row of summaries of a record, by number: the same for records of one content."""
+        return self._summary[record]
+
     def loss_arguments(self) -> str | None:
         """What the first loss call was told besides tensors, as JSON."""
         told = self.tables.calls["arguments"].cast(str).to_list()

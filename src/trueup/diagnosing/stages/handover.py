@@ -44,7 +44,7 @@ def _overwritten(context: Context) -> list[Finding]:
     )
     said = f"{who} {became}"
     kind = kind_named("dropped_update", 0.95, said)
-    return [_finding(f"{said[0].upper()}{said[1:]}.", lost, mine[0], kind)]
+    return [_finding(f"In the target {said}.", lost, mine[0], kind)]
 
 
 def _kept(first: StepBook, second: StepBook, fqn: str) -> bool | None:
