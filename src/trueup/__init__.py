@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trueup.capture.tracer import Tracer
     from trueup.curves.comparison import compare_curves
     from trueup.curves.reading import read_curve
+    from trueup.diagnosing.noise import noise_reruns
     from trueup.monitoring.monitor import Monitor
 
 __version__ = "0.1.0"
@@ -27,6 +28,7 @@ _HOME = {
     "ReplayDataset": "trueup.batches.replay",
     "compare_curves": "trueup.curves.comparison",
     "declare_layout": "trueup.capture.declared",
+    "noise_reruns": "trueup.diagnosing.noise",
     "read_curve": "trueup.curves.reading",
     "seed_all": "trueup.capture.seeds",
 }
@@ -39,6 +41,7 @@ __all__ = [
     "__version__",
     "compare_curves",
     "declare_layout",
+    "noise_reruns",
     "read_curve",
     "seed_all",
 ]

@@ -108,3 +108,36 @@ def test_the_first_gradient_that_one_run_alone_has_is_named(frozen_in_target: bo
 
 def test_where_one_run_recorded_hardly_any_gradient_none_is_missing(tmp_path: Path) -> None:
     assert origins(compared(tmp_path, weights(without="bcd"), weights())) == []
+
+
+def passed_on(slots: Sequence[str], *, updated: bool = False) -> Recorder:
+    """Two weights with what became of their gradients, and maybe the update."""
+    out = Recorder()
+    calls = [out.call("parameter", f"{name}.weight") for name in "ab"]
+    places = [("param", "value"), *(("param_grad", slot) for slot in slots)]
+    for phase, slot in [*places, ("optimizer", "param")] if updated else places:
+        for call in calls:
+            out.record(call, phase, slot, np.full(16, len(slot) + call, np.float32))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "outcome"),
+    [
+        (["local"], ["local", "accumulated"], "undecided"),
+        (["accumulated"], ["local", "accumulated"], "agree"),
+        (["local", "clipped"], ["local", "accumulated", "clipped"], "agree"),
+    ],
+)
+def test_what_became_of_a_gradient_must_be_compared_somewhere(
+    target: list[str], reference: list[str], outcome: str, tmp_path: Path
+) -> None:
+    sides = [passed_on(slots) for slots in (target, reference)]
+    for side, pair in (("a", sides), ("b", sides[::-1])):
+        found = compared(tmp_path / side, *pair).summary["verdict"]
+        assert found["outcome"] == outcome, found["headline"]
+
+
+def test_the_update_tells_of_the_gradients_before_it(tmp_path: Path) -> None:
+    sides = passed_on(["local"], updated=True), passed_on(["local", "accumulated"], updated=True)
+    assert compared(tmp_path, *sides).summary["verdict"]["outcome"] == "agree"

@@ -14,7 +14,7 @@ from tests.comparing.traces import Change, network
 from trueup.comparing.noise import SCHEMA, NoiseProfile
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.run import compare
-from trueup.diagnosing.noise import NoiseFold
+from trueup.diagnosing.noise_fold import NoiseFold
 from trueup.errors import TraceError
 from trueup.store import Trace
 

@@ -14,7 +14,7 @@ from trueup.comparing.attribution import origins
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare
-from trueup.diagnosing.noise import NoiseFold
+from trueup.diagnosing.noise_fold import NoiseFold
 from trueup.store import Trace
 from trueup.types import Basis, Stage
 

@@ -155,3 +155,51 @@ def two_at_once(model: GPT) -> None:
     """In the forward, and in the backward of another layer."""
     model.layers[0].attn.scale *= 1.02
     model.layers[1].mlp.up.weight.register_hook(lambda gradient: gradient * 1.05)
+
+
+def put_back(model: GPT) -> torch.optim.Optimizer:
+    """An optimizer after whose step somebody puts the head's old weight back."""
+    updater = adam()(model)
+    step, head = updater.step, model.head.weight
+
+    def stepped() -> None:
+        before = head.detach().clone()
+        step()
+        head.data.copy_(before)
+
+    updater.step = stepped  # type: ignore[method-assign, assignment]
+    return updater
+
+
+class Masters:
+    """AdamW over float32 copies of a bfloat16 model, which are copied out after the update, or before it."""
+
+    def __init__(self, model: GPT, *, late: bool) -> None:
+        self.pairs = [(p, torch.nn.Parameter(p.detach().float())) for p in model.parameters()]
+        self.inner = torch.optim.AdamW([copy for _, copy in self.pairs], 1e-2)
+        self.late = late
+
+    def step(self) -> None:
+        """One update."""
+        for p, copy in self.pairs:
+            copy.grad = None if p.grad is None else p.grad.float()
+        if self.late:
+            self.copy_out()
+        self.inner.step()
+        if not self.late:
+            self.copy_out()
+
+    def copy_out(self) -> None:
+        """The model's weights are the copies, rounded."""
+        for p, copy in self.pairs:
+            p.data.copy_(copy.data)
+
+    def zero_grad(self) -> None:
+        """No gradients are left."""
+        for p, _ in self.pairs:
+            p.grad = None
+
+
+def mixed(*, late: bool = False) -> Program:
+    """A bfloat16 model with master weights."""
+    return {"change": lambda model: model.bfloat16(), "optimizer": lambda model: Masters(model, late=late)}

@@ -93,6 +93,14 @@ BY_NUMBERS: list[tuple[str, dict[str, Any], Stage, str, str]] = [
         "dropped_update",
         "layers.1.mlp.down.weight",
     ),
+    (
+        "in no optimizer",
+        {"optimizer": lambda model: torch.optim.AdamW([torch.zeros(1, requires_grad=True)])},
+        Stage.OPTIMIZER,
+        "dropped_update",
+        "parameters are in no optimizer; in the reference they are stepped on",
+    ),
+    ("put back", {"optimizer": runs.put_back}, Stage.OPTIMIZER, "dropped_update", "before the update"),
 ]
 
 
@@ -112,6 +120,59 @@ def test_what_the_runs_own_numbers_tell(
     assert failed == [stage], found.headline
     assert Stage.CONFIG not in {f.stage for f in found.findings}
     assert len({f.headline for f in found.findings}) == len(found.findings)
+
+
+def test_a_working_copy_of_before_the_update_is_stale(tmp_path: Path) -> None:
+    trusted = capture(tmp_path / "reference", runs.mixed())
+    again = diagnosed(tmp_path / "again", trusted, runs.mixed())
+    assert again.outcome is Outcome.AGREE, again.headline
+    found = diagnosed(tmp_path / "late", trusted, runs.mixed(late=True))
+    assert found.verdict is not None
+    assert found.verdict.stage is Stage.OPTIMIZER
+    assert found.verdict.kinds[0].name == "stale_value"
+    assert found.headline.startswith("The weights the model computes with are those of before the update")
+    assert status_of(found, Stage.LOSS) is StageStatus.CONSEQUENCE
+
+
+class Judged(torch.nn.Module):
+    """A model that makes its loss itself, of the positions that are wanted."""
+
+    def __init__(self, model: torch.nn.Module, *, masked: bool) -> None:
+        super().__init__()
+        self.model, self.masked = model, masked
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        wrong = torch.nn.functional.cross_entropy(
+            self.model(ids).flatten(0, 1), labels.flatten(), reduction="none"
+        )
+        mask = wanted.flatten() if self.masked else torch.ones(wanted.numel())
+        return (wrong * mask).sum() / mask.sum()
+
+
+@pytest.mark.parametrize("given_alike", [True, False])
+def test_a_mask_the_model_was_given_and_does_not_use_is_no_fault_of_the_data(
+    tmp_path: Path, given_alike: bool
+) -> None:
+    def program(*, masked: bool, wanted: torch.Tensor) -> runs.Program:
+        judged: list[Judged] = []
+
+        def loss(model: torch.nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            judged.append(judged[0] if judged else Judged(model, masked=masked))
+            result: torch.Tensor = judged[0](ids, labels, wanted)
+            return result
+
+        return {"loss": loss}
+
+    half = (torch.arange(16).expand(2, 16) >= 8).float()
+    trusted = capture(tmp_path / "reference", program(masked=True, wanted=half))
+    wrong = (
+        program(masked=False, wanted=half) if given_alike else program(masked=True, wanted=torch.ones(2, 16))
+    )
+    found = diagnosed(tmp_path, trusted, wrong)
+    assert found.verdict is not None
+    assert found.verdict.stage is (Stage.FORWARD if given_alike else Stage.DATA), found.headline
+    said = next(o for o in found.stages if o.stage is Stage.DATA)
+    assert any("the models were given the same batch" in word for word in said.evidence) is given_alike
 
 
 def test_a_repeat_agrees_and_passes_every_stage(tmp_path: Path, reference: Trace) -> None:

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.capture.programs import TRAIN, run_trueup, write
+import trueup
+from tests.capture.programs import TRAIN, run, run_trueup, write
 from trueup.comparing.noise import NoiseProfile
 from trueup.diagnosing.noise import NoiseOptions
 from trueup.errors import ConfigError
@@ -117,3 +119,66 @@ def test_bad_use_is_one_line(measured: Path, words: list[str], said: str) -> Non
 def test_at_least_one_rerun() -> None:
     with pytest.raises(ConfigError, match="at least one"):
         NoiseOptions(num_perturbed=0, num_repeats=0)
+
+
+# -- a program that calls Tracer itself ------------------------------------------
+
+OWN_TRACER = TRAIN.replace(
+    "optimizer = ", "import trueup\n\ntracer = trueup.Tracer('own', steps='0')\noptimizer = "
+).replace("    loss = ", "    if step == 1:\n        tracer.start(model)\n    loss = ")
+"""its first training step is none of the trace's"""
+
+
+def test_a_program_s_own_tracer_is_measured_from_where_it_starts(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", OWN_TRACER)
+    program = [sys.executable, "train.py"]
+    assert run(*program, cwd=tmp_path).returncode == 0
+    made = run_trueup("noise", "-k", "1", "--reference", "own", "--", *program, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    profile = NoiseProfile.read(tmp_path / "own")
+    assert (profile.table["repeat"] == 0).all(), "the rerun's step 0 is the trace's, not the program's first"
+    assert Trace(tmp_path / "own").manifest["options"]["tracer"] == 0
+    write(tmp_path / "plain.py", TRAIN)
+    words = ["noise", "-k", "1", "--reference", "own", "--", sys.executable, "plain.py"]
+    lost = run_trueup(*words, cwd=tmp_path)
+    assert lost.returncode == 2
+    assert "made by a trueup.Tracer inside its program" in lost.stderr
+
+
+def seeded(*, seed: int = 0) -> None:
+    """A whole training in this process."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.randn(5, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_reruns_in_the_process_that_trained(tmp_path: Path) -> None:
+    with trueup.Tracer(tmp_path / "run"):
+        seeded()
+    for tracer in trueup.noise_reruns(tmp_path / "run", perturbed=2):
+        assert not (tmp_path / "run" / "noise").exists()
+        with tracer:
+            seeded()
+    profile = NoiseProfile.read(tmp_path / "run", of_run=Trace(tmp_path / "run").manifest)
+    assert profile.num_runs == 3
+    assert (profile.table["repeat"] == 0).all()
+    assert profile.table["perturbed"].max() > 0  # type: ignore[operator]
+
+
+def test_a_rerun_of_another_training_is_no_noise(tmp_path: Path) -> None:
+    with trueup.Tracer(tmp_path / "run"):
+        seeded()
+    reruns = trueup.noise_reruns(tmp_path / "run")
+    next(reruns)
+    with pytest.raises(ConfigError, match="left no trace"):
+        next(reruns)
+    reruns = trueup.noise_reruns(tmp_path / "run")
+    with next(reruns):
+        seeded(seed=1)
+    with pytest.raises(ConfigError, match="begins with other weights"):
+        next(reruns)
+    assert not (tmp_path / "run" / "noise").exists()

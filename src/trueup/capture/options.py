@@ -126,6 +126,9 @@ class CaptureOptions:
     """number of the first step seen"""
     manual_steps: bool = False
     """steps end only where the program says so (``step()``)"""
+    tracer: int | None = None
+    """which of the Tracers the program itself starts makes the trace, counted from 0; None: it was captured
+    from outside, from its first training step on"""
 
     @property
     def with_labels(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from trueup.capture import session
 from trueup.capture.frameworks import framework_in_use
+from trueup.capture.handed import options_of_next
 from trueup.capture.observer import Observer
 from trueup.capture.options import CaptureOptions, StepSet
 from trueup.errors import ConfigError
@@ -56,6 +57,10 @@ class Tracer:
         self._framework = framework
         self._monitor = monitor
         self._session: session.Session | None = None
+        self._joined = False
+        """the session was begun from outside"""
+        self._silent = False
+        """the program is run again for another of its Tracers"""
 
     def start(self, model: object | None = None) -> None:
         """Begin to capture; with ``model``, only what happens inside it."""
@@ -65,13 +70,21 @@ class Tracer:
                 f"the program runs under 'trueup capture': its Tracer writes to {running.options.output} too",
                 stacklevel=2,
             )
-            self._session = running
-        elif self._session is None:
-            framework = self._framework or framework_in_use(model)
-            self._session = session.begin(self.options, framework=framework, observer=self._monitor)
+            self._session, self._joined = running, True
+        elif self._session is None and not self._silent:
+            self._begin(model)
+        if self._session is None:
+            return
         if self._monitor is not None and self._session.watch.observer is not self._monitor:
             warnings.warn("a capture is under way already: the monitor given here is not used", stacklevel=2)
         self._session.start(model)
+
+    def _begin(self, model: object | None) -> None:
+        options = options_of_next(self.options)
+        self._silent = options is None
+        if options is not None:
+            framework = self._framework or framework_in_use(model)
+            self._session = session.begin(options, framework=framework, observer=self._monitor)
 
     def stop(self) -> None:
         """Pause until the next ``start``."""
@@ -91,7 +104,7 @@ class Tracer:
     def close(self) -> None:
         """Write what is left and end the capture, unless it was begun from outside."""
         if self._session is not None:
-            if session.FROM_OUTSIDE not in os.environ:
+            if not self._joined:
                 self._session.close()
             self._session = None
 

@@ -120,9 +120,7 @@ def _captured_on_one_side(rows: Rows) -> Bools:
     hold."""
     out = np.zeros(len(rows), bool)
     other_code = rows.match.bridge is not None
-    # FSDP2 shows no gradient of a single backward, a zero-bubble schedule none that is accumulated
-    own_backward = rows.slot_is("local") | rows.slot_is("accumulated")
-    slots = rows.phase_is("param_grad", "optimizer") & (other_code | own_backward)
+    slots = rows.phase_is("param_grad", "optimizer") & (other_code | _seen_later(rows))
     states = rows.phase_is("optimizer") & rows.slot_starts(STATE) & ~rows.slot_is(STEP_COUNTER)
     state_slots = [
         at
@@ -143,6 +141,32 @@ def _captured_on_one_side(rows: Rows) -> Bools:
             out |= alone & finer & ~np.isin(rows.phase * most + own, there)
         if np.isin(side.record_slot, state_slots).any():  # the state of another optimizer, and captured
             out &= ~(alone & states)
+    return out
+
+
+_PASSED_ON = {"local": 0, "accumulated": 1, "clipped": 2}
+"""what becomes of a gradient, before the update"""
+
+
+def _seen_later(rows: Rows) -> Bools:
+    """Gradients of which both traces hold what became of them: accumulated after local, clipped, the update.
+
+    FSDP2 shows no gradient of a single backward, a zero-bubble schedule none that is accumulated. Where
+    nothing later is held either, how it was summed and reduced would go unseen.
+    """
+    stages = np.array([_PASSED_ON.get(word, -1) for word in rows.match.words.slot] + [-1])[rows.slot]
+    stages = np.where(rows.phase_is("param_grad"), stages, -1)
+    stages[rows.phase_is("optimizer") & rows.slot_is("param")] = len(_PASSED_ON)
+    out = np.zeros(len(rows), bool)
+    for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):
+        alone = (half.record >= 0) & (other.record < 0) & rows.phase_is("param_grad") & (stages >= 0)
+        if not alone.any():
+            continue
+        names = half.side.plain[half.call]
+        latest = np.full(len(rows.match.words.name) + 1, -1)
+        both = rows.paired & (stages >= 0)
+        np.maximum.at(latest, names[both], stages[both])
+        out |= alone & (latest[names] > stages)
     return out
 
 

@@ -25,7 +25,7 @@ from trueup.store import TraceSource
 PLAN = "plan.json"
 _FILE = re.compile(r"grad_(\d+)\.npy$")
 
-_OF_THE_PROGRAM = ("seed", "deterministic", "manual_steps", "first_step")
+_OF_THE_PROGRAM = ("seed", "deterministic", "manual_steps", "first_step", "tracer")
 """options that shape the run itself, taken over from the run that is repeated"""
 
 VALUES = frozenset({"module", "parameter", "labels", "configuration"})

@@ -10,26 +10,17 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import polars as pl
-
-from trueup import __version__
 from trueup.capture.launch import launch
 from trueup.capture.options import CaptureOptions, StepSet
-from trueup.comparing.metrics import NONE, measure
-from trueup.comparing.noise import MEASURES, SCHEMA, SCHEMA_VERSION, NoiseProfile, keys_of_records
-from trueup.comparing.options import CompareOptions
-from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Bools, Floats, Rows, rows_from_match
-from trueup.comparing.values import read_values
-from trueup.errors import ConfigError, NothingCompared
-from trueup.matching import match_step
-from trueup.numerics.dtypes import DTYPES
+from trueup.capture.tracer import Tracer
+from trueup.comparing.noise import NoiseProfile
+from trueup.diagnosing.noise_fold import NoiseFold
+from trueup.errors import ConfigError
 from trueup.store import Trace
+from trueup.store.layout import MANIFEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +42,12 @@ class NoiseOptions:
     keep: Path | None = None
     """leave the reruns' traces below this folder"""
 
+    @property
+    def seeds(self) -> list[int | None]:
+        """One entry a rerun, None for a plain repeat."""
+        perturbed = range(self.first_seed, self.first_seed + self.num_perturbed)
+        return [*[None] * self.num_repeats, *perturbed]
+
     def __post_init__(self) -> None:
         if min(self.num_perturbed, self.num_repeats) < 0 or not self.num_perturbed + self.num_repeats:
             raise ConfigError(
@@ -71,13 +68,11 @@ def measure_noise(
     """
     trace = Trace(reference)
     fold = NoiseFold(trace, options.steps)
-    reruns: list[tuple[str, int | None]] = [("repeat", None)] * options.num_repeats
-    reruns += [("perturbed", options.first_seed + i) for i in range(options.num_perturbed)]
     with _folder(options.keep) as folder:
-        for number, (kind, seed) in enumerate(reruns):
+        for number, seed in enumerate(options.seeds):
             said = "plain" if seed is None else f"changed by rounding, seed {seed}"
-            say(f"rerun {number + 1} of {len(reruns)}: {said}")
-            path = folder / f"{kind}-{number}"
+            say(f"rerun {number + 1} of {len(options.seeds)}: {said}")
+            path = folder / f"{'repeat' if seed is None else 'perturbed'}-{number}"
             rerun_program(trace, command, path, steps=options.steps, seed=seed)
             fold.add(Trace(path), perturbed=seed is not None)
             if options.keep is None:
@@ -85,6 +80,53 @@ def measure_noise(
     profile = fold.profile(command=list(command))
     profile.write(reference)
     return profile
+
+
+def noise_reruns(
+    reference: str | Path, *, perturbed: int = 3, repeats: int = 1, seed: int = 0
+) -> Iterator[Tracer]:
+    """Tracers to train again under, in the process that trained; after the last the profile of their noise
+    lies beside the trace at ``reference``, as ``trueup noise`` leaves it.
+
+    What is run under each must be the whole training: it seeds itself and builds its model anew.
+
+    Args:
+        reference: the trace of the run that is trusted.
+        perturbed: reruns with weights and inputs changed by rounding.
+        repeats: plain reruns.
+        seed: seed of the first perturbed rerun.
+
+    Raises:
+        TraceError: the reference is no trace of trueup's own.
+        ConfigError: a number below 0, no rerun at all, or a rerun that left no trace.
+        NothingCompared: the reruns have no step or record in common with the reference.
+
+    Example:
+        >>> with trueup.Tracer("runs/reference"):                        # doctest: +SKIP
+        ...     train()
+        >>> for tracer in trueup.noise_reruns("runs/reference"):         # doctest: +SKIP
+        ...     with tracer:
+        ...         train()
+    """
+    options = NoiseOptions(num_perturbed=perturbed, num_repeats=repeats, first_seed=seed)
+    trace = Trace(Path(reference))
+    fold = NoiseFold(trace)
+    with _folder(None) as folder:
+        for number, changed in enumerate(options.seeds):
+            rerun = rerun_options(trace, folder / str(number), steps=None, seed=changed)
+            kept = rerun.to_json()
+            del kept["output"], kept["observer"]
+            tracer = Tracer(rerun.output, **kept)
+            yield tracer
+            tracer.close()
+            if not (rerun.output / MANIFEST).exists():
+                raise ConfigError(
+                    f"rerun {number + 1} left no trace: train inside it, for tracer in "
+                    "trueup.noise_reruns(...): with tracer: train()"
+                )
+            fold.add(Trace(rerun.output), perturbed=changed is not None)
+            shutil.rmtree(rerun.output)
+    fold.profile(command=list(trace.manifest.get("command") or [])).write(trace.path)
 
 
 def rerun_program(
@@ -95,14 +137,8 @@ def rerun_program(
     Raises:
         ConfigError: it ended with an error, or nothing of it was captured.
     """
-    was = CaptureOptions.from_json({**trace.manifest.get("options", {}), "output": str(output)})
-    plain = replace(was, perturb=seed, overwrite=True, append=False, stacks=False, first_step=0)
-    if seed is None:
-        plain = replace(plain, deterministic=None)
-    if steps is not None:
-        plain = replace(plain, steps=steps)
     last: list[str] = []
-    status = launch(plain, command, say=last.append)
+    status = launch(rerun_options(trace, output, steps=steps, seed=seed), command, say=last.append)
     if status:
         why = last[-1] if last else f"exit status {status}"
         raise ConfigError(
@@ -110,129 +146,13 @@ def rerun_program(
         )
 
 
-@dataclass(slots=True)
-class NoiseFold:
-    """Sums over reruns, per step and rank one number a record of the reference."""
-
-    reference: Trace
-    steps: StepSet | None = None
-    num_repeats: int = 0
-    seeds: int = 0
-    _found: dict[tuple[int, int], dict[str, Floats]] = field(default_factory=dict)
-    _keys: dict[tuple[int, int], pl.DataFrame] = field(default_factory=dict)
-
-    def add(self, rerun: Trace, *, perturbed: bool) -> None:
-        """Take one rerun in.
-
-        Raises:
-            NothingCompared: no step and rank in common.
-        """
-        held, common = rerun.steps(), 0
-        for step, ranks in self.reference.steps().items():
-            if self.steps is not None and step not in self.steps:
-                continue
-            for rank in sorted(set(ranks) & set(held.get(step, []))):
-                self._add_step(rerun, step, rank, perturbed)
-                common += 1
-        if not common:
-            raise NothingCompared(
-                f"a rerun of the program of {self.reference.path} has no step in common with it: it holds "
-                f"steps {sorted(held)}, the reference {sorted(self.reference.steps())}. Is it the same "
-                "command?"
-            )
-        self.seeds += perturbed
-        self.num_repeats += not perturbed
-
-    def _add_step(self, rerun: Trace, step: int, rank: int, perturbed: bool) -> None:
-        mine, theirs = rerun.read(step, rank), self.reference.read(step, rank)
-        rows = rows_from_match(mine, theirs, match_step(mine, theirs))
-        metrics = measure(rows)
-        pair = StepPair(step=step, rank=rank, reference_step=step, reference_rank=rank)
-        read_values(rows, metrics, np.zeros(len(rows)), rerun, self.reference, pair, CompareOptions())
-        known = rows.paired & (metrics.evidence != NONE) & ~np.isnan(metrics.difference)
-        noise = np.where(known, metrics.rel_l2, np.nan)
-        num = theirs.records.height
-        found = self._found.setdefault((step, rank), _nothing(num))
-        self._keys.setdefault((step, rank), keys_of_records(theirs))
-        at = rows.reference.record[known]
-        name = "perturbed" if perturbed else "repeat"
-        found[name][at] = np.fmax(found[name][at], noise[known])
-        found["num_runs"][at] += 1
-        bias = np.abs(metrics.details["scale"] - 1.0)[known]
-        found["bias"][at] = np.fmax(found["bias"][at], bias)
-        if perturbed:
-            gain = call_gain(rows, noise)[known]
-            found["gain"][at] = np.fmax(found["gain"][at], gain)
-
-    def profile(self, *, command: list[str]) -> NoiseProfile:
-        """What was found so far.
-
-        Raises:
-            NothingCompared: not one record could be compared.
-        """
-        frames = [self._frame(step, rank) for step, rank in sorted(self._found)]
-        table = pl.concat(frames).filter(pl.col("num_runs") > 0)
-        if table.is_empty():
-            raise NothingCompared(
-                f"not one record of {self.reference.path} has a digest, sketch or value to compare its "
-                "reruns with: capture it again with sketches"
-            )
-        manifest = self.reference.manifest
-        facts = {
-            "schema_version": SCHEMA_VERSION,
-            "run_id": manifest.get("run_id"),
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "trueup_version": __version__,
-            "command": command,
-            "level": manifest.get("level"),
-            "num_repeats": self.num_repeats,
-            "num_perturbed": self.seeds,
-            "steps": sorted({step for step, _ in self._found}),
-            "ranks": sorted({rank for _, rank in self._found}),
-        }
-        return NoiseProfile(table=table, facts=facts, path=self.reference.path / "noise")
-
-    def _frame(self, step: int, rank: int) -> pl.DataFrame:
-        found = {
-            name: pl.Series(values, dtype=pl.Float64).fill_nan(None)
-            for name, values in self._found[step, rank].items()
-        }
-        columns = [pl.lit(step, pl.Int32).alias("step"), pl.lit(rank, pl.Int32).alias("rank")]
-        frame = self._keys[step, rank].with_columns(*columns, **found)
-        return frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
-
-
-def call_gain(rows: Rows, noise: Floats) -> Floats:
-    """Noise of what a call gives over the largest noise of what it was given; NaN where that is not defined.
-
-    Forward: an output over the call's floating inputs. Backward, the mirror: a gradient leaving over the
-    gradients arriving. Not defined for roots, and where nothing noisy went in.
-    """
-    forward, backward = rows.phase_is("forward"), rows.phase_is("backward")
-    inputs, outputs = rows.slot_starts("input"), rows.slot_starts("output")
-    inner = rows.kind_is("module", "api") & ((rows.of_call("parent") >= 0) | rows.kind_is("api"))
-    floating = _floating(rows) & ~np.isnan(noise)
-    gain = np.full(len(rows), np.nan)
-    for into, out in ((forward & inputs, forward & outputs), (backward & outputs, backward & inputs)):
-        entered = np.zeros(rows.match.reference.num_calls + 1)
-        chosen = into & floating & (rows.reference.call >= 0)
-        np.maximum.at(entered, rows.reference.call[chosen], noise[chosen])
-        entered[-1] = 0.0
-        size = entered[rows.reference.call]
-        defined = out & inner & floating & (size > 0)
-        gain[defined] = noise[defined] / size[defined]
-    return gain
-
-
-def _floating(rows: Rows) -> Bools:
-    words = rows.match.words.dtype
-    table = np.array([w in DTYPES and DTYPES[w].kind in ("float", "complex") for w in words] + [False])
-    return np.asarray(table[rows.reference.dtype])
-
-
-def _nothing(num: int) -> dict[str, Floats]:
-    found = {name: np.full(num, np.nan) for name in MEASURES}
-    return {**found, "num_runs": np.zeros(num)}
+def rerun_options(trace: Trace, output: Path, *, steps: StepSet | None, seed: int | None) -> CaptureOptions:
+    """How a rerun is captured: as ``trace`` was, changed by rounding where there is a seed."""
+    was = CaptureOptions.from_json({**trace.manifest.get("options", {}), "output": str(output)})
+    plain = replace(was, perturb=seed, overwrite=True, append=False, stacks=False, first_step=0)
+    if seed is None:
+        plain = replace(plain, deterministic=None)
+    return plain if steps is None else replace(plain, steps=steps)
 
 
 @contextmanager

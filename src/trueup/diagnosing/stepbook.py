@@ -94,16 +94,41 @@ class StepBook:
     @cached_property
     def criteria(self) -> set[str]:
         """Modules that return the very loss, but for the root."""
+        return self._returning_loss - {""}
+
+    @property
+    def root_returns_loss(self) -> bool:
+        """Whether the outermost module does."""
+        return "" in self._returning_loss
+
+    @cached_property
+    def _returning_loss(self) -> set[str]:
         losses = {self._summary[record] for _, record in self.loss_records("value")} - {None}
         return {
             self._name[call]
             for record, call in enumerate(self._call)
             if self._summary[record] in losses
             and self._kind[call] == "module"
-            and self._name[call]
             and self.phase[record] == "forward"
             and self.slot[record].startswith("output")
         }
+
+    def around_loss(self, microbatch: int) -> list[tuple[str, str, int]]:
+        """(module, slot, record) of what the modules that return the loss were given, and of what the
+        outermost one was given and returned, in one microbatch."""
+        return [
+            (self._name[call], self.slot[record], record)
+            for record, call in enumerate(self._call)
+            if self.phase[record] == "forward"
+            and self._kind[call] == "module"
+            and self._mode[call] == "train"
+            and self.microbatch[record] == microbatch
+            and (self._name[call] == "" or self._name[call] in self.criteria)
+        ]
+
+    def summary_number(self, record: int) -> int | None:
+        """The row of summaries of a record, by number: the same for records of one content."""
+        return self._summary[record]
 
     def loss_arguments(self) -> str | None:
         """What the first loss call was told besides tensors, as JSON."""

@@ -264,8 +264,8 @@ def _two_directions(
         rate = (float(d @ u) * c - float(q @ u) * b) / determinant
         pull = (float(q @ u) * a - float(d @ u) * b) / determinant
         errors = noise * np.sqrt(c / determinant), noise * np.sqrt(a / determinant)
-    else:
-        rate, pull, errors = float(d @ u) / a, 0.0, (noise / np.sqrt(a), np.inf)
+    else:  # of one direction, as ones and signs: how much of it is decay cannot be told
+        rate, pull, errors = float(d @ u) / a, 0.0, (np.inf if c > 0 else noise / np.sqrt(a), np.inf)
     rest = float(np.linalg.norm(u - rate * d - pull * q)) / float(np.linalg.norm(u))
     lr = Measured(value=rate, error=float(errors[0]))
     if not rate or not np.isfinite(errors[1]):

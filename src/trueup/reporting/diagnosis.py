@@ -15,7 +15,7 @@ from markupsafe import Markup
 import trueup
 from trueup.reporting.diagnosis_drawing import error_drawing, model_drawing
 from trueup.reporting.diagnosis_model import NUMERICAL, Report, coordinates, report_from, sources
-from trueup.reporting.formatting import plain, short_site
+from trueup.reporting.formatting import as_sentence, plain, short_site
 
 _OUTCOME = {
     "agree": ("✓", "The runs agree"),
@@ -90,7 +90,7 @@ def _lede(report: Report) -> str:
     """What the likeliest kind says of this case; where there is none, the first piece of evidence."""
     if report.kind is not None:
         sentence = plain(report.kind["sentence"])
-        return sentence[:1].upper() + sentence[1:].rstrip(".") + "."
+        return as_sentence(sentence).rstrip(".") + "."
     evidence = report.verdict.get("evidence") or []
     return plain(evidence[0]) if evidence else ""
 
@@ -191,7 +191,7 @@ def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
             for k in kinds[1:3]
         ),
         "next": plain(finding["next"]) if finding.get("next") else "",
-        "next_note": note[:1].upper() + note[1:],
+        "next_note": as_sentence(note),
     }
 
 

@@ -52,6 +52,16 @@ def elide(text: str, width: int) -> str:
     return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
 
 
+def as_sentence(text: str) -> str:
+    """With a capital, unless it begins with a name out of the program.
+
+    Example:
+        >>> as_sentence("the mask differs"), as_sentence("layers.0.scale differs")
+        ('The mask differs', 'layers.0.scale differs')
+    """
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].strip(",:;").isalpha() else text
+
+
 def short_frame(frame: str) -> tuple[str, str]:
     """Place and source line of a stored frame: ``("model.py:61 forward", "x = f(x)")``."""
     place, _, line = frame.partition(" | ")

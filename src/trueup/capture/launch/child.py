@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from trueup.capture import seeds, session
+from trueup.capture.handed import hand_over
 from trueup.capture.observer import observer_from_description
 from trueup.capture.options import CaptureOptions
 
 
 def framework_is_ready(framework: str, plan: dict[str, Any]) -> None:
-    """Set the seeds and the determinism asked for from outside, then begin the capture.
+    """Set the seeds and the determinism asked for from outside, then begin the capture, or leave that to the
+    Tracer of the program's own that is meant.
 
     ``plan`` is what ``environment.plan`` wrote: the options, and the folders trueup may be found in.
     """
     options = CaptureOptions.from_json(plan["options"])
     seeds.apply(options.seed, options.deterministic, framework=framework)
+    if options.tracer is not None:
+        hand_over(options)
+        return
     observer = observer_from_description(options.observer)
     session.begin(options, framework=framework, observer=observer)

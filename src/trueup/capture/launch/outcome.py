@@ -93,6 +93,12 @@ def _why_nothing(outcome: CaptureOutcome, options: CaptureOptions, *, command: s
         ]
     if outcome.seen:
         return ["nothing captured: training began, but the program ended before its first step was whole"]
+    if options.tracer is not None:
+        number = f" number {options.tracer}, counted from 0," if options.tracer else ""
+        return [
+            "nothing captured: the trace that is repeated was made by a trueup.Tracer"
+            f"{number} inside its program; no process of {command!r} started one and trained"
+        ]
     return [
         f"nothing captured: no process of {command!r} made a training forward "
         "(a torch module or a MindSpore cell called with gradients on)",

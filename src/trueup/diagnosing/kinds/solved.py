@@ -17,11 +17,13 @@ class Solved:
 
 
 def solved(evidence: Evidence, kind: str) -> Solved | None:
-    """The fault of a rotary embedding or an attention, if it is of a kind; worked out once."""
+    """The fault of a rotary embedding, an attention or a loss, if it is of a kind; worked out once."""
     from trueup.diagnosing.kinds.attention import attention_fault
+    from trueup.diagnosing.kinds.criterion import criterion_fault
     from trueup.diagnosing.kinds.rotary import rotary_fault
 
-    for name, look in (("rotary", rotary_fault), ("attention", attention_fault)):
+    looks = (("rotary", rotary_fault), ("attention", attention_fault), ("criterion", criterion_fault))
+    for name, look in looks:
         found = evidence.remembered(name, lambda look=look: look(evidence))  # type: ignore[misc]
         if isinstance(found, Solved) and found.kind == kind:
             return found

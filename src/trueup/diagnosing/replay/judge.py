@@ -135,6 +135,9 @@ def _tolerance(
     if math.isnan(bound) or not step.is_floating(record):
         return None, False
     allowed = bound / norm if norm else math.inf
+    exact = step.loss_bound(other) if phase in ("forward", "loss") else None
+    if exact is not None and exact < allowed:
+        return exact, False
     seen = None if noise is None else noise.at(_site(step, phase, slot, other))
     if seen is None:
         return allowed, False

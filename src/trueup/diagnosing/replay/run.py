@@ -19,7 +19,7 @@ from trueup.store import Trace
 FREE = "free"
 Say = Callable[[str], None]
 
-_OF_THE_PROGRAM = ("seed", "deterministic", "manual_steps", "first_step")
+_OF_THE_PROGRAM = ("seed", "deterministic", "manual_steps", "first_step", "tracer")
 """options that shape the run itself, taken over from the run that is repeated"""
 
 

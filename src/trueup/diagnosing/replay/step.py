@@ -16,9 +16,11 @@ from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows, rows_from_match
 from trueup.comparing.tolerance import ACROSS, rounding_bound, unit_roundoffs
+from trueup.diagnosing.replay.exact_loss import loss_bounds
 from trueup.diagnosing.replay.pairs import replayed_step
 from trueup.diagnosing.replay.plan import plan_rows
 from trueup.diagnosing.replay.plan_step import StepPlan
+from trueup.diagnosing.stepbook import StepBook
 from trueup.matching import StepMatch
 from trueup.matching.places import places
 from trueup.numerics.dtypes import DTYPES
@@ -76,6 +78,7 @@ class ReplayedStep:
             )
         ]
         self._folder = folder
+        self._reference = reference
         self._rows: Rows = rows_from_match(self.mine, self.theirs, self.match)
         self.metrics: Metrics = measure(self._rows)
         self._stacks = [
@@ -111,6 +114,19 @@ class ReplayedStep:
         )
         factor = 1.0 if self.match.bridge is None else ACROSS
         return rounding_bound(self._rows, alone, factor).absolute
+
+    @cached_property
+    def _loss_bounds(self) -> dict[int, float]:
+        """Summary of a loss in the reference -> relative difference that its own exactness allows."""
+        wanted = self.forced.filter(pl.col("state").cast(pl.String) != "free")["reference_record"]
+        book = StepBook(self._reference, self.plan.reference_step, self.plan.reference_rank)
+        return loss_bounds(book, set(wanted.drop_nulls().to_list()))
+
+    def loss_bound(self, reference_record: int) -> float | None:
+        """The relative difference allowed where a record of the reference is its loss, and its exactness is
+        known."""
+        summary = self.theirs.records["summary"][reference_record]
+        return None if summary is None else self._loss_bounds.get(summary)
 
     @cached_property
     def _roundoffs(self) -> NDArray[np.float64]:

@@ -27,6 +27,10 @@ class Batch:
     ignore_index: int
     vocab_size: int | None
     digest: str | None
+    given: dict[tuple[int, str], int | None]
+    """microbatch and slot of all that the outermost call was given -> digest"""
+    loss_inside: bool
+    """the outermost call returns the loss: what the loss is made with, that call was given, or made"""
 
     @classmethod
     def of(cls, book: StepBook) -> Batch:
@@ -46,7 +50,15 @@ class Batch:
             ignore_index=int(json.loads(told).get("ignore_index", _IGNORE)) if told else _IGNORE,
             vocab_size=_vocabulary(book),
             digest=line.get("batch_digest"),
+            given={(m, s): book.digest(r) for m, s, r in book.root_inputs()},
+            loss_inside=book.root_returns_loss,
         )
+
+    def handed_alike(self, other: Batch) -> bool:
+        """Whether both models were given the same bits and make the loss themselves: what it is made with may
+        then differ, but no batch does."""
+        known = bool(self.given) and None not in self.given.values()
+        return known and self.given == other.given and self.loss_inside and other.loss_inside
 
     def tokens_of(self, microbatch: int) -> Ints | None:
         """The token ids of one microbatch: its first input of whole numbers."""

@@ -151,7 +151,8 @@ def _compared(mine: Batch, theirs: Batch, context: Context) -> tuple[list[Findin
             findings.append(_batch_finding(found.name, found.said, elsewhere, name, mine.book))
     if shared and not findings:
         tokens = sum(mine.ids[name].size for name in shared)
-        said.append(f"{where}: {tokens:,} ids in {len(shared)} inputs are the same, row by row")
+        inputs = "1 input" if len(shared) == 1 else f"{len(shared)} inputs"
+        said.append(f"{where}: {tokens:,} ids in {inputs} are the same, row by row")
     elif not shared and None not in (mine.digest, theirs.digest):
         if mine.digest != theirs.digest:
             findings.append(_digest_finding(mine, theirs))

@@ -23,6 +23,8 @@ def compared_labels(mine: Batch, theirs: Batch, where: str) -> tuple[list[Findin
                     findings.append(_other_labels(mine, theirs, microbatch))
             continue
         found = _label_finding(facts[0], facts[1], mine, theirs, microbatch)
+        if found is not None and mine.handed_alike(theirs):
+            return [], [*said, f"{where}: the models were given the same batch; {found.evidence[0]}"]
         if found is not None:
             return [found], said
         said.append(_labels_said(facts[0], where, microbatch))

@@ -11,6 +11,7 @@ import polars as pl
 
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.handover import handover_findings
 from trueup.diagnosing.stages.naming import described, kind_named, listed, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.schedule import (
@@ -73,6 +74,8 @@ class OptimizerStage:
             *moment_findings(context),
             *schedule_findings(context, known={key for found in gaps.values() for key in found}),
         ]
+        if not any("moved" in found for found in gaps.values()):
+            findings += handover_findings(context)
         said = list(_measured_said(context))
         agreement = _given_agreement(context) if given else None
         if agreement is not None:
@@ -329,7 +332,7 @@ def _finding(
     )
     return Finding(
         stage=stage,
-        headline=_headline(key, who, mine, theirs, word),
+        headline=_headline(key, who, mine, theirs, word, many=len(names) > 1),
         module=place_of(names, shapes),
         site="optimizer" if key == "class" else f"optimizer · {word} · {who}",
         phase="optimizer",
@@ -353,11 +356,12 @@ def _kind_of(key: str) -> str:
     }.get(key, "wrong_optimizer_setting")
 
 
-def _headline(key: str, who: str, mine: str, theirs: str, word: str) -> str:
+def _headline(key: str, who: str, mine: str, theirs: str, word: str, *, many: bool) -> str:
+    they, them = ("they", "are") if many else ("it", "is")
     if key == "moved" and "change" in mine:
-        return f"The update of {who} is lost: it {mine} in the target, and {theirs} in the reference."
+        return f"The update of {who} is lost: {they} {mine} in the target, and {theirs} in the reference."
     if key == "moved":
-        return f"In the target {who} is {mine}; in the reference it is {theirs}."
+        return f"In the target {who} {them} {mine}; in the reference {they} {them} {theirs}."
     if key == "weight_decay" and _zero(theirs) and not _zero(mine):
         return f"Weight decay applies to {who} in the target ({mine}), not in the reference."
     if key == "weight_decay" and _zero(mine) and not _zero(theirs):

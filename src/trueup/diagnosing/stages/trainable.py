@@ -39,7 +39,8 @@ def _finding(names: list[str], context: Context, *, trained: bool) -> Finding:
     shapes: dict[str, Sequence[int]] = dict.fromkeys(context.matched, (0, 0))
     who = described(names, shapes)
     sides = ("trains", "freezes") if trained else ("freezes", "trains")
-    said = f"the target {sides[0]} {who} (requires_grad is {trained}), the reference {sides[1]} it"
+    said = f"the target {sides[0]} {who} (requires_grad is {trained}), the reference {sides[1]} "
+    said += "them" if len(names) > 1 else "it"
     kind = kind_named("frozen_or_missing_gradient", 0.97, said)
     place = place_of(names, context.matched) or ""
     return Finding(

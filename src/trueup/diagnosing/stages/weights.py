@@ -311,7 +311,7 @@ def _tie_finding(fqn: str, mine: str | None, theirs: str | None, book: StepBook)
     kind = kind_named("missing_or_extra_term", 0.9, said, causes=("weights tied on one side only",))
     return Finding(
         stage=Stage.WEIGHTS,
-        headline=f"{said[0].upper()}{said[1:]}.",
+        headline=f"In the target {fqn} is {words[0]}, in the reference {words[1]}.",
         module=fqn.rpartition(".")[0],
         site=f"{fqn} · value",
         phase="param",

@@ -1,0 +1,53 @@
+"""What a loss function did, told by computing it again from its logits and labels."""
+
+from __future__ import annotations
+
+from trueup.diagnosing.cross_entropy import CrossEntropy, Ints, reproduced
+from trueup.diagnosing.evidence import Evidence
+from trueup.diagnosing.kinds.naming import number
+from trueup.diagnosing.kinds.solved import Solved
+from trueup.numerics.dtypes import DTYPES
+
+_HALVES = ("float16", "bfloat16")
+MOST, LEAST = 4.0, 1.0 / 64.0
+"""standard deviations of the rounded loss that the difference may be, between"""
+
+
+def criterion_fault(evidence: Evidence) -> Solved | None:
+    """In which dtype the target's log-probabilities are kept; None where the site is no cross-entropy that
+    the reference takes of the very same logits, or no dtype's rounding is as large as the difference."""
+    t, r = evidence.target_values, evidence.reference_values
+    if t is None or r is None or t.size != 1 or r.size != 1 or not evidence.origin.slot.startswith("output"):
+        return None
+    value, expected = float(t.ravel()[0]), float(r.ravel()[0])
+    held = _reproduced(evidence, expected)
+    if held is None:
+        return None
+    loss, dtype_given = held
+    for dtype in (dtype_given,) if dtype_given in _HALVES else _HALVES:
+        spread = loss.spread(DTYPES[dtype].eps)
+        if LEAST * spread <= abs(value - expected) <= MOST * spread:
+            said = (
+                f"the reference's loss {number(expected)} is that of its logits in full precision; the "
+                f"target's is {number(abs(value - expected))} away, as far as log-probabilities rounded to "
+                f"{dtype} are ({number(spread)})"
+            )
+            return Solved(kind="dtype_or_rounding", sentence=said, confidence=0.8)
+    return None
+
+
+def _reproduced(evidence: Evidence, value: float) -> tuple[CrossEntropy, str] | None:
+    given = [p.given for p in evidence.surroundings.inputs if p.agree is not False and p.given is not None]
+    held = [(known, found) for known in given if (found := evidence.values_of(known)) is not None]
+    wholes: list[Ints] = [found.astype(int) for known, found in held if "int" in known.dtype]
+    numbers = [float(found.ravel()[0]) for _, found in held if found.size == 1]
+    floating = [(known, found) for known, found in held if known.is_floating and found.size > 1]
+    for known, logits in floating:
+        for labels in wholes:
+            if logits.ndim < 2 or labels.size * logits.shape[-1] != logits.size:
+                continue
+            masks = [other for _, other in floating if other.size == labels.size]
+            loss = reproduced(value, logits, labels, ignore_index=-100, masks=masks, numbers=numbers)
+            if loss is not None:
+                return loss, known.dtype
+    return None

@@ -1,0 +1,80 @@
+"""How far the reference's own loss is from the exact one, where that can be worked out again.
+
+A loss is one number in float32, whatever the activations are kept in: what rounding of bfloat16 explains
+would hide a cross-entropy in bfloat16. Given the reference's logits, the target's loss is held to the
+exactness that the reference's shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from trueup.diagnosing.cross_entropy import Floats, Ints, reproduced
+from trueup.diagnosing.stepbook import StepBook
+from trueup.numerics.dtypes import DTYPES
+
+MARGIN = 4.0
+"""times the reference's own distance from the exact loss"""
+ROUNDOFF = 2.0**-24
+_IGNORE = -100
+
+
+def loss_bounds(book: StepBook, given: set[int]) -> dict[int, float]:
+    """Summary of each loss of the reference's step -> relative difference that its exactness allows.
+
+    ``given`` are the reference's records that went into the target's calls; a loss whose logits are not among
+    them has no bound, nor one that is no plain cross-entropy.
+    """
+    values = dict(book.loss_records("value"))
+    labels = {m: found for m, r in book.loss_records("labels") if (found := _whole(book, r)) is not None}
+    masks = {m: found for m, r in book.loss_records("mask") if (found := book.value(r)) is not None}
+    told = json.loads(book.loss_arguments() or "{}")
+    found: dict[int, float] = {}
+    for microbatch, record in values.items():
+        summary, value = book.summary_number(record), book.value(record)
+        if summary is None or value is None or value.size != 1 or microbatch not in labels:
+            continue
+        number = float(value.ravel()[0])
+        for logits, numbers in _logits(book, microbatch, labels[microbatch].size, given):
+            loss = reproduced(
+                number,
+                logits,
+                labels[microbatch],
+                ignore_index=int(told.get("ignore_index", _IGNORE)),
+                masks=[masks[microbatch]] if microbatch in masks else [],
+                numbers=[*numbers, float(len(values))],
+            )
+            if loss is not None:
+                own = abs(loss.loss - number) / abs(number)
+                found[summary] = max(MARGIN * own, ROUNDOFF * (8 + np.sqrt(labels[microbatch].size)))
+                break
+    return found
+
+
+def _whole(book: StepBook, record: int) -> Ints | None:
+    found = book.raw(record)
+    return None if found is None or "int" not in found[0] else found[1].astype(np.int64)
+
+
+def _logits(
+    book: StepBook, microbatch: int, num_labels: int, given: set[int]
+) -> Iterator[tuple[Floats, list[float]]]:
+    """What a criterion was given, or the root returned, that has a row for each label; and single numbers
+    beside it."""
+    beside = [(r, slot.startswith("input")) for _, slot, r in book.around_loss(microbatch)]
+    numbers = [
+        float(value.ravel()[0])
+        for record, inward in beside
+        if inward and (value := book.value(record)) is not None and value.size == 1
+    ]
+    for record, _ in beside:
+        row = book.summary(record) or {}
+        shape, dtype = row.get("shape") or [], row.get("dtype")
+        if record not in given or dtype not in DTYPES or DTYPES[dtype].kind != "float" or len(shape) < 2:
+            continue
+        value = book.value(record) if int(np.prod(shape[:-1])) == num_labels else None
+        if value is not None:
+            yield value, numbers

@@ -1,0 +1,101 @@
+"""From the update to the next forward: a step begins with the weights that the update before it left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trueup.diagnosing.checks.master_weights import CHECK
+from trueup.diagnosing.checks.outcome import CheckOutcome, Verdict
+from trueup.diagnosing.checks.run import CheckedRun
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.naming import described, kind_named, listed, place_of
+from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
+from trueup.store import TraceSource
+from trueup.types.finding import Finding, Kind, Stage
+
+_CONFIDENCE = 0.97
+_COUNTER = "in the reference every weight of the next step is what its update left"
+
+
+def handover_findings(context: Context) -> list[Finding]:
+    """Weights that the target's second step does not begin with as the first one left them, where the
+    reference's does: its own, or copies in half precision of master weights."""
+    if len(context.steps) < 2 or any(b - a != 1 for a, b in zip(*context.steps[:2], strict=True)):
+        return []
+    return [*_overwritten(context), *_stale_copies(context)]
+
+
+def _overwritten(context: Context) -> list[Finding]:
+    mine, theirs = (tuple(context.pair(at)[side] for at in (0, 1)) for side in (0, 1))
+    lost = [
+        fqn
+        for fqn, other in context.matched.items()
+        if _kept(mine[0], mine[1], fqn) is False and _kept(theirs[0], theirs[1], other) is True
+    ]
+    if not lost:
+        return []
+    undone = all(_same(mine[0], mine[1], fqn, WEIGHT) for fqn in lost)
+    many, who = len(lost) > 1, described(lost, _shapes(mine[0]))
+    became = (
+        f"{'are' if many else 'is'} at the start of the next step what {'they were' if many else 'it was'} "
+        "before the update"
+        if undone
+        else f"{'are' if many else 'is'} changed between the update and the next step"
+    )
+    said = f"{who} {became}"
+    kind = kind_named("dropped_update", 0.95, said)
+    return [_finding(f"In the target {said}.", lost, mine[0], kind)]
+
+
+def _kept(first: StepBook, second: StepBook, fqn: str) -> bool | None:
+    """Whether a weight begins the second step as its own update left it; None where a trace does not tell."""
+    left, begins = first.digest(first.parameter(fqn, *UPDATED)), second.digest(second.parameter(fqn, *WEIGHT))
+    return None if left is None or begins is None else left == begins
+
+
+def _same(first: StepBook, second: StepBook, fqn: str, part: tuple[str, str]) -> bool:
+    before = first.digest(first.parameter(fqn, *part))
+    return before is not None and before == second.digest(second.parameter(fqn, *part))
+
+
+def _shapes(book: StepBook) -> dict[str, Sequence[int]]:
+    return {f: (book.summary(book.parameter(f, *WEIGHT)) or {"shape": []})["shape"] for f in book.parameters}
+
+
+def _stale_copies(context: Context) -> list[Finding]:
+    checked = [_masters_checked(source) for source in (context.target, context.reference)]
+    if [outcome.verdict for outcome in checked] != [Verdict.FAILED, Verdict.PASSED]:
+        return []
+    first, second = context.pair(0)[0], context.pair(1)[0]
+    halves = [fqn for fqn in context.matched if second.dtype(second.parameter(fqn, *WEIGHT)) != "float32"]
+    stale = [fqn for fqn in halves if _same(first, second, fqn, WEIGHT)]
+    said = checked[0].sentence
+    if not stale:
+        headline = "The weights the model computes with are not the master weights, rounded."
+        return [_finding(headline, halves, second, kind_named("dropped_update", 0.7, said), said)]
+    copies = "a working copy is" if len(stale) == 1 else f"{len(stale):,} working copies are"
+    late = f"{copies} at the start of step {second.step} bit for bit what step {first.step} began with"
+    headline = "The weights the model computes with are those of before the update of their master weights."
+    return [_finding(headline, stale, second, kind_named("stale_value", 0.95, late), said)]
+
+
+def _masters_checked(source: TraceSource) -> CheckOutcome:
+    return CHECK.check(CheckedRun(source))
+
+
+def _finding(headline: str, names: list[str], book: StepBook, kind: Kind, *said: str) -> Finding:
+    return Finding(
+        stage=Stage.OPTIMIZER,
+        headline=headline,
+        module=place_of(names, book.parameters),
+        site="optimizer · what the next step begins with",
+        phase="param",
+        step=book.step,
+        rank=book.rank,
+        kinds=(kind,),
+        confidence=_CONFIDENCE,
+        evidence=(kind.sentence, *said, *listed(names)),
+        counter_evidence=(_COUNTER,),
+        causes=kind.causes,
+        next_note="look at what happens to the weights after optimizer.step(): copies, broadcasts, averages",
+    )
