@@ -24,7 +24,7 @@ from bugzoo.entries import HELD_OUT, TUNING, Entry, entries  # noqa: E402
 from bugzoo.scoreboard import msprobe  # noqa: E402
 from bugzoo.scoreboard.answers import Answer  # noqa: E402
 from bugzoo.scoreboard.board import Raw, Row, board  # noqa: E402
-from bugzoo.scoreboard.runs import MODES, REPLAY, Runs, What, write  # noqa: E402
+from bugzoo.scoreboard.runs import ACROSS, MODES, REPLAY, Runs, What, write  # noqa: E402
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -174,13 +174,14 @@ def _verdict(row: Row, mode: str, answer: Answer) -> str:
     judged = row.judged(mode)
     if row.entry.is_benign:
         return "FALSE ALARM" if judged.false_alarm else str(answer.outcome)
-    wrong = [name for name in ("stage", "site", "kind") if getattr(judged, name) is False]
-    if mode not in (MODES[2], REPLAY):
-        wrong = [name for name in wrong if name != "kind"]
+    wrong = [name for name in ("stage", "site", "kind", "whose") if getattr(judged, name) is False]
+    if mode not in (MODES[2], REPLAY, ACROSS):
+        wrong = [name for name in wrong if name not in ("kind", "whose")]
     if not wrong:
         return "right"
     first = answer.named[0] if answer.named else None
-    said = f"{first.stage} {first.site or 'root'} {first.kinds[:1]}" if first else answer.outcome
+    whose = f" {first.axis or ''}{first.ranks or ''}" if first else ""
+    said = f"{first.stage} {first.site or 'root'} {first.kinds[:1]}{whose}" if first else answer.outcome
     return f"wrong {'+'.join(wrong)} ({said})"
 
 

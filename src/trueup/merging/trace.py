@@ -94,6 +94,11 @@ class MergedTrace:
         if len(found.copies) > _EXAMPLES:
             self.notes[f"copies of {len(found.copies)} tensors differ in all"] = None
 
+    def copies_apart(self, step: int, record: int) -> tuple[str, tuple[int, ...]] | None:
+        """Axis along which the copies behind a record differ, and the ranks whose copy is not the first's."""
+        found = self.merged(step).apart.get(record)
+        return None if found is None else found.differing[0][:2]
+
     def tensor(self, step: int, rank: int, summary: dict[str, Any]) -> StoredTensor | None:
         """Put together when asked for."""
         if summary.get("tensor") is None:

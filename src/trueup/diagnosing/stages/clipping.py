@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.ledger import Clipping, clipping
@@ -10,6 +11,7 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED
+from trueup.diagnosing.whose import axis_of_factors, of_ranks
 from trueup.store import TraceSource
 from trueup.types.finding import Finding, Stage
 
@@ -47,9 +49,10 @@ def loss_scale_findings(context: Context) -> list[Finding]:
 
 
 def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
-    """The first rank whose clipping differs, or what all do. Of the gradient replay where there is one: there
-    both sides clip the very same gradients."""
+    """The first rank whose clipping differs, with all others that do, or what all do. Of the gradient replay
+    where there is one: there both sides clip the very same gradients."""
     said: list[str] = []
+    found: dict[int, tuple[Finding, tuple[float, float]]] = {}
     for rank in context.ranks:
         own = clipping_of(context, context.target, context.steps[0][0], rank)
         other = clipping_of(context, context.reference, context.steps[0][1], rank)
@@ -59,11 +62,19 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
         own = given or own
         difference = _clipping_difference(own, other)
         if difference is not None:
-            return [_finding(difference, own, other, context, rank, given=given is not None)], []
+            made = _finding(difference, own, other, context, rank, given=given is not None)
+            found[rank] = made, (own.factor, other.factor)
+            continue
         said.append(
             f"clipping: {_clipping_said(own)} in the target, {_clipping_said(other)} in the reference"
         )
-    return [], said[:1]
+    if not found:
+        return [], said[:1]
+    first = next(iter(found.values()))[0]
+    if len(found) < len(context.ranks):
+        return [of_ranks(first, found, context.ranks, context.mesh)], []
+    mine, theirs = ({rank: factors[side] for rank, (_, factors) in found.items()} for side in (0, 1))
+    return [replace(first, axis=axis_of_factors(mine, theirs, context.mesh))], []
 
 
 def _finding(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trueup.diagnosing.stages.context import Context, sure_by
 from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.stages.whose import whose
 from trueup.store import TraceSource
 from trueup.types.finding import Basis, Finding, Kind, Origin, Stage
 
@@ -55,7 +56,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     )
     causes = tuple(dict.fromkeys([*settings, *(best.causes if best else ())]))
     said = [*((best.sentence,) if best else ()), *settings, *_norms_of(origin, context), *origin.evidence]
-    return Finding(
+    finding = Finding(
         stage=_stage_of(origin, context),
         headline=_headline(origin, best),
         module=origin.module,
@@ -72,6 +73,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         next_note=_next(settings, best),
         origin=origin,
     )
+    return whose(finding, origin, kinds, context)
 
 
 def _norms_of(origin: Origin, context: Context) -> tuple[str, ...]:
