@@ -77,8 +77,8 @@ class Adapter:
         """Restrict capture to these models; an empty list means whatever trains."""
         self._engine.restrict([m for m in models if isinstance(m, nn.Cell)])
 
-    def save(self, name: str, value: Any) -> None:
-        """Record a tensor the program hands over by name."""
+    def save(self, name: str, value: Any, *, backward: bool) -> None:
+        """Record a tensor the program hands over by name; the gradient at it is not seen."""
         if not isinstance(value, Tensor):
             raise TypeError(f"save({name!r}) takes a tensor or a number, not {type(value).__name__}")
         with self._engine.quiet():

@@ -272,8 +272,8 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> None:
         training = _training
-        if training is None or _is_compiling() or _graph_task() != -1:
-            return original(*args, **kwargs)
+        if training is None or _is_compiling() or _graph_task() != -1 or training.engine.local.in_backward:
+            return original(*args, **kwargs)  # the last: the function mode calls what was called again
         engine = training.engine
         watch: Any = nullcontext()
         try:
@@ -287,11 +287,13 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:
             engine.failed("loss", error)
         done = False
+        engine.local.in_backward = True
         try:
             with watch:
                 original(*args, **kwargs)
             done = True
         finally:
+            engine.local.in_backward = False
             try:
                 with _no_torch_function():
                     if done:
