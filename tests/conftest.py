@@ -19,18 +19,18 @@ _OF_MINDSPORE = [
     "adapters/mindspore/*",
     "matching/test_torch_and_mindspore.py",
     "matching/test_mindspore_implementations.py",
+    "weights/test_mindspore.py",
 ]
 collect_ignore_glob = [] if find_spec("mindspore") is not None else _OF_MINDSPORE
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Programs that tests start have PyTorch at hand; threads of MindSpore do not spin for each other."""
+    """Programs that tests start have the frameworks at hand; threads of MindSpore do not spin for each other."""
     if find_spec("mindspore") is not None:
         import mindspore
 
         mindspore.set_device("CPU")
         mindspore.runtime.launch_blocking()
-        return
     if WARM not in os.environ:
         closing = ExitStack()
         os.environ[WARM] = closing.enter_context(warm_python())

@@ -1,9 +1,10 @@
-"""A Python that has PyTorch imported already: programs that tests start run in forks of it.
+"""A Python that has PyTorch, and MindSpore where it is, imported already: programs that tests start run in
+forks of it.
 
 Importing PyTorch takes seconds, and hundreds of tests start a program that does. ``sys.executable`` of a
 test process becomes a command that looks like ``python``: it sends its words, environment and open files to
 a server that has done the imports, which forks; the fork runs the program as Python would, in a process of
-its own. PyTorch is hidden until the program imports it. What a fork cannot be (other flags, other threads,
+its own. Both are hidden until the program imports them. What a fork cannot be (other flags, other threads,
 a hash seed) runs in a new Python; tests of Python's own start take ``COLD``.
 """
 

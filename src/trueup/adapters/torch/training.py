@@ -207,7 +207,8 @@ class Training:
                     name = engine.parameter_names.get(id(parameter), "")
                     engine.parameter_table.get(name, {})["optimizer_group"] = [len(self.optimizers), g]
         if id(optimizer) not in self.optimizers:
-            settings = [_settings(group) for group in groups]
+            run = engine.long_run
+            settings = [_settings(g) for g in (groups if run is None else run.groups_of_program(optimizer))]
             pieces = {
                 name: parameter.trueup_piece
                 for parameter, name in self._updated(optimizer)
