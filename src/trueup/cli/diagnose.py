@@ -84,9 +84,6 @@ def command(
     reduction and clipping, optimizer, the next loss; then the long run. Ends with 0 if the
     runs agree, 1 if they differ, 2 if that cannot be decided.
     """
-    from trueup.capture.launch.folder import make_writable
-    from trueup.diagnosing.pipeline import diagnose
-
     check_pair("--config", config)
     if target is None or reference is None:
         missing = "TARGET and REFERENCE are" if target is None else "REFERENCE is"
@@ -95,13 +92,17 @@ def command(
         raise ConfigError(f"say where the diagnosis is to go: trueup diagnose {target} {reference} -o OUT")
     if no_noise and noise is not None:
         raise ConfigError(f"--noise {noise} and --no-noise contradict each other")
+    words = None if replay is None else words_of(replay)
+    from trueup.capture.launch.folder import make_writable
+    from trueup.diagnosing.pipeline import diagnose
+
     make_writable(output)
     with program_output_apart(output / _LOG):
         diagnosis = diagnose(
             target,
             reference,
             output=output,
-            command=None if replay is None else words_of(replay),
+            command=words,
             replay=replayed,
             gradients=gradients,
             noise=False if no_noise else noise if noise is not None else True,

@@ -242,6 +242,8 @@ def _closing(outcome: ReplayOutcome, command: Sequence[str]) -> list[Text]:
     if len(outcome.left) > 4:
         lines.append(Text(f"{'':12}and {len(outcome.left) - 4} reasons more", style="dim"))
     lines.append(Text.assemble(("next        ", "dim"), (plain(_next(outcome, command)), "bold cyan")))
+    if outcome.origins and not outcome.can_refine:
+        lines.append(Text(f"{'':12}and replay on that: the call inside is named then", style="dim"))
     return lines
 
 
@@ -249,7 +251,7 @@ def _next(outcome: ReplayOutcome, command: Sequence[str]) -> str:
     again = f"-- {shlex.join(command)}"
     reference, output = outcome.reference, outcome.output
     if outcome.origins and not outcome.can_refine:
-        return f"trueup capture --level mix --task tensor --overwrite -o {reference} -- REFERENCE'S COMMAND"
+        return f"trueup capture --level mix --task tensor -o {reference}-api -- REFERENCE'S COMMAND"
     if outcome.origins:
         free = output / "free" if (output / "free").exists() else output
         return f"trueup diagnose {free} {reference} --replayed {output} -o {output}/diagnosis"

@@ -143,6 +143,16 @@ def _grown(
     }
 
 
+def times_said(ratio: float) -> str:
+    """A ratio as a person writes it.
+
+    Example:
+        >>> times_said(1.5), times_said(19_812.3), times_said(2.5e9)
+        ('1.5 times', '19,800 times', '2.5e+09 times')
+    """
+    return f"{float(f'{ratio:.3g}'):,.0f} times" if 100 <= ratio < 1e6 else f"{ratio:.3g} times"
+
+
 def _numbers(row: dict[str, Any]) -> list[str]:
     said = []
     if row["rel_l2"] is not None and row["tolerance"] is not None:
@@ -150,7 +160,7 @@ def _numbers(row: dict[str, Any]) -> list[str]:
         said.append(
             f"relative difference {kind}{row['rel_l2']:.3g} (from {row['evidence']}), tolerance "
             f"{row['tolerance']:.3g}: "
-            f"{_times(row['score'])} times what rounding explains"
+            f"{times_said(row['score'])} what rounding explains"
         )
     if row["target_l2_norm"] is not None and row["reference_l2_norm"] is not None:
         said.append(f"norm {row['target_l2_norm']:.6g} against {row['reference_l2_norm']:.6g}")
@@ -163,10 +173,6 @@ def _numbers(row: dict[str, Any]) -> list[str]:
     if row["reason"]:
         said.append(row["reason"])
     return said
-
-
-def _times(score: float) -> str:
-    return f"{score:,.0f}" if 10 <= score < 1e6 else f"{score:.3g}"
 
 
 def _batch(scalars: list[dict[str, Any]], step: int) -> list[str]:

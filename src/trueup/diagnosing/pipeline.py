@@ -24,6 +24,7 @@ from trueup.diagnosing.stages.config import configurations, settled
 from trueup.diagnosing.stages.context import is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.long_run import curves_of
+from trueup.diagnosing.stages.texts import require_folder
 from trueup.errors import ConfigError, TraceError
 from trueup.importers import open_trace
 from trueup.matching.mapping import read_mapping
@@ -79,6 +80,7 @@ def diagnose(
         NothingCompared: the traces have nothing in common.
         ConfigError: the command cannot be run, or a configuration cannot be read.
     """
+    require_folder(tokenizer)
     clock = _Clock()
     sides = as_wholes(open_trace(target), open_trace(reference))
     sources = sides.target, sides.reference

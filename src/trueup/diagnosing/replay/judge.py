@@ -48,6 +48,8 @@ class Difference:
     reference_record: int | None
     measured: bool
     """against a benign variant, not a bound"""
+    exact: bool = False
+    """a loss, held to the exactness that the reference's own shows"""
     peers: int = 0
     """modules of its kind that agree bit for bit, where it is charged for standing alone"""
 
@@ -87,6 +89,10 @@ def _judged(
     size = norm or 0.0
     relative = 0.0 if difference == 0 else difference / size if size else math.inf
     tolerance, measured = _tolerance(step, noise, record, phase, slot, size, other)
+    bound = step.loss_bound(other) if phase in ("forward", "loss") else None
+    exact = bound is not None and tolerance is not None and not measured and bound < tolerance
+    if exact:
+        tolerance = bound
     score = _score(relative, tolerance) if step.is_floating(record) else math.inf
     roundoff = step.roundoff(record) or 0.0
     least = max(BIAS_ROUNDOFFS * roundoff, min(ROUNDED, 8 * roundoff))
@@ -111,6 +117,7 @@ def _judged(
         biased=biased,
         reference_record=other,
         measured=measured,
+        exact=exact,
     )
 
 
@@ -135,9 +142,6 @@ def _tolerance(
     if math.isnan(bound) or not step.is_floating(record):
         return None, False
     allowed = bound / norm if norm else math.inf
-    exact = step.loss_bound(other) if phase in ("forward", "loss") else None
-    if exact is not None and exact < allowed:
-        return exact, False
     seen = None if noise is None else noise.at(_site(step, phase, slot, other))
     if seen is None:
         return allowed, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from trueup.comparing.verdict import times_said
 from trueup.diagnosing.replay.absent import Absent
 from trueup.diagnosing.replay.judge import Difference
 from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
@@ -85,9 +86,11 @@ def _numbers(found: Difference) -> str:
         text = "not the same values, where nothing is rounded"
     elif found.rel_l2 > found.tolerance:
         basis = "a benign variant shows" if found.measured else "rounding in one call explains"
-        text += f", {found.rel_l2 / found.tolerance:,.3g} times what {basis}"
+        basis = "the reference's own distance from the exact loss allows" if found.exact else basis
+        text += f", {times_said(found.rel_l2 / found.tolerance)} what {basis}"
     if found.peers:
         text += f", no more than rounding, but {found.peers} others of its kind are equal bit for bit"
     if found.biased and found.scale is not None and found.bias_z is not None:
-        text += f"; leans to one side: {found.scale:.6g} times the reference, {found.bias_z:+.3g} deviations"
+        times = times_said(abs(found.bias_z))
+        text += f"; leans to one side: {found.scale:.6g} times the reference, {times} its standard error"
     return text

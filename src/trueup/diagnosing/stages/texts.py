@@ -59,12 +59,21 @@ def _labels_of_row(batch: Batch, name: str, row: int) -> Ints | None:
     return found
 
 
-def open_tokenizer(folder: Path) -> Any:
-    """A tokenizer of the transformers library, from a local folder and nowhere else."""
-    if not folder.is_dir():
+def require_folder(folder: Path | None) -> None:
+    """Raise where a folder is named that is not there, before anything takes time.
+
+    Raises:
+        ConfigError: it is no folder.
+    """
+    if folder is not None and not folder.is_dir():
         raise ConfigError(
             f"--tokenizer {folder}: no such folder; a local folder with tokenizer.json is wanted"
         )
+
+
+def open_tokenizer(folder: Path) -> Any:
+    """A tokenizer of the transformers library, from a local folder and nowhere else."""
+    require_folder(folder)
     try:
         from transformers import AutoTokenizer  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
