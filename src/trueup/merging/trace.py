@@ -115,6 +115,10 @@ class MergedTrace:
         lines = [self._source.scalars(number) for number in range(self.layout.size)]
         return merged_scalars(lines, self.layout, self._fold)
 
+    def facts_of(self, rank: int) -> dict[str, Any]:
+        """What one of the ranks said of itself."""
+        return dict(self._source.rank_facts(rank))
+
     def rank_facts(self, rank: int) -> dict[str, Any]:
         """Those of rank 0, with the parameters of all."""
         facts = dict(self._source.rank_facts(0))

@@ -59,6 +59,8 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
         if own is None or other is None:
             continue
         given = None if other.way == "later" else _given_clipping(context, other, rank)
+        if given is not None and given.way != other.way and "each" in (given.way, other.way):
+            given = None  # some gradients are reduced in between, on the way that a free run takes
         own = given or own
         difference = _clipping_difference(own, other)
         if difference is not None:
