@@ -130,7 +130,7 @@ def _whose(found: list[Stale], context: Context) -> tuple[str | None, tuple[int,
 
 def _pieces(context: Context, rank: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
     target = context.target
-    facts = target.facts_of(rank) if isinstance(target, MergedTrace) else target.rank_facts(rank)
+    facts = (target.parts if isinstance(target, MergedTrace) else target).rank_facts(rank)
     for optimizer in facts.get("optimizers") or []:
         for piece in (optimizer.get("pieces") or {}).values():
             yield str(piece["name"]), piece
