@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,7 +20,7 @@ from bugzoo.trainer import Trainer
 def bucket_summed(trainer: Trainer) -> None:
     """A hook of one's own sums the buckets and does not divide by the number of processes."""
 
-    def summed(_: Any, bucket: Any) -> Any:
+    def summed(_, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations, and knows its own alone
         work = dist.all_reduce(bucket.buffer(), async_op=True)
         return work.get_future().then(lambda done: done.value()[0])
 

@@ -116,6 +116,8 @@ class Ledger:
 
     def _add_open(self, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
         open_ = np.isin(verdict.status, (UNMATCHED, UNDECIDED))
+        neither = (rows.target.summary < 0) & (rows.reference.summary < 0)
+        open_ &= ~(rows.paired & neither & rows.phase_is("collective"))  # memory that awaits what is received
         if not open_.any():
             return
         inside = bracketed(rows, verdict)

@@ -66,7 +66,7 @@ def _summing(fqn: str, books: Sequence[StepBook], at: int, before: StepBook | No
     last = own.sketch(own.parameter(fqn, *LOCAL))
     if last is not None and len(own.parameter_records(fqn, *LOCAL)) > 1:
         ways.append(("last", (), last))
-    fits = [_fit(fqn, (way, over), total, part) for way, over, part in ways]
+    fits = _fits(fqn, total, ways)
     best = min(fits, key=lambda s: s.residual)
     best = replace(best, holding=tuple((s.key, s.factor) for s in fits if s.residual < HOLDS))
     if best.residual > HOLDS and before is not None:
@@ -137,13 +137,28 @@ def handovers(
         parts = [book.sketch(book.parameter(fqn, *ACCUMULATED)) for book in books]
         if total is None or parts[at] is None or not np.any(total):
             continue
-        ways = _ways(books, at, parts, mesh)
-        fits[fqn] = [_fit(fqn, (way, over), total, part) for way, over, part in ways]
+        fits[fqn] = _fits(fqn, total, _ways(books, at, parts, mesh))
+        if mesh.wide_axes and min(fit.residual for fit in fits[fqn]) > HOLDS:
+            fits[fqn] = _of_values(fqn, books, at, mesh) or fits[fqn]
     best = {fqn: min(found, key=lambda s: s.residual) for fqn, found in fits.items()}
     common = clipped_by
     if common is None:
         common = float(np.median([abs(s.factor) for s in best.values()])) if best else 1.0
     return {fqn: _without(s, fits[fqn], common or 1.0) for fqn, s in best.items()}
+
+
+def _of_values(fqn: str, books: Sequence[StepBook], at: int, mesh: Layout) -> list[Summing]:
+    """The same from stored values: sketches of parts at different places of a whole do not add up."""
+    total = books[at].value(books[at].parameter(fqn, *CLIPPED))
+    parts = [book.value(book.parameter(fqn, *ACCUMULATED)) for book in books]
+    if total is None or parts[at] is None or any(p is not None and p.shape != total.shape for p in parts):
+        return []
+    flat = [None if part is None else part.reshape(-1) for part in parts]
+    return _fits(fqn, total.reshape(-1), _ways(books, at, flat, mesh))
+
+
+def _fits(fqn: str, total: Floats, ways: list[tuple[str, tuple[str, ...], Floats]]) -> list[Summing]:
+    return [_fit(fqn, (way, over), total, part) for way, over, part in ways]
 
 
 def common_factor(books: Sequence[StepBook], at: int, mesh: Layout) -> float | None:

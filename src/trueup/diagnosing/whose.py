@@ -16,7 +16,9 @@ NEAR = 2e-3
 """relative distance within which a factor is a number of processes"""
 
 
-def axis_of_factor(factor: float, mesh: Layout, *, first: Sequence[str] = ()) -> str | None:
+def axis_of_factor(
+    factor: float, mesh: Layout, *, first: Sequence[str] = (), near: float = NEAR
+) -> str | None:
     """The axis whose number of processes a factor is, or its inverse; of several the one among ``first``.
 
     Example:
@@ -26,7 +28,7 @@ def axis_of_factor(factor: float, mesh: Layout, *, first: Sequence[str] = ()) ->
     if not factor > 0:
         return None
     number = max(factor, 1 / factor)
-    fitting = [axis for axis in mesh.wide_axes if abs(number / mesh.mesh[axis] - 1) < NEAR]
+    fitting = [axis for axis in mesh.wide_axes if abs(number / mesh.mesh[axis] - 1) < near]
     chosen = [axis for axis in fitting if axis in first] or fitting
     return chosen[0] if len(chosen) == 1 else None
 

@@ -55,7 +55,7 @@ def clipping_over_ranks(context: Context) -> list[Finding]:
         said = f"rank {alone[0]}: times {own:.6g} of the reference's factor, {usual:.6g} elsewhere"
         finding = _finding("Some ranks clip their gradients by another factor.", said, context)
         return [of_ranks(finding, alone, context.ranks, context.mesh)]
-    if alone or abs(usual - 1) <= NEAR or abs(mine.norm / theirs.norm - 1) <= NEAR:
+    if alone or abs(usual - 1) <= NEAR or _one_limit(mine, theirs):
         axis = axis_of_factors(mine.factors, theirs.factors, context.mesh) if alone else None
         said = "clipped by factors of their own in the target, by one in the reference"
         parted = _finding("Ranks clip their gradients each by a factor of its own.", said, context, axis)
@@ -64,6 +64,14 @@ def clipping_over_ranks(context: Context) -> list[Finding]:
     axis = axis_of_factor(usual, context.mesh) or axis_of_norm(usual, context)
     head = "The summed gradients are scaled by another factor: the norm is counted otherwise."
     return [_finding(head, said, context, axis)]
+
+
+def _one_limit(mine: Clip, theirs: Clip) -> bool:
+    """Whether both may have clipped to one norm: to the same, or one was below what the other cut to."""
+    if abs(mine.norm / theirs.norm - 1) <= NEAR:
+        return True
+    lower, higher = sorted((mine, theirs), key=lambda clip: clip.norm)
+    return abs(lower.usual() - 1) <= NEAR and higher.usual() < 1
 
 
 def _finding(headline: str, said: str, context: Context, axis: str | None = None) -> Finding:

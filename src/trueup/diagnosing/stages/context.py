@@ -157,6 +157,13 @@ class Context:
         found = self.evidence_of(origin).elsewhere
         return found.target_ranks, found.reference_ranks
 
+    def copies_apart(self, step: int, record: int | None) -> tuple[str, tuple[int, ...]] | None:
+        """Where ranks were put together: the axis along which a record's copies differ, and the ranks whose
+        copy is not the first's."""
+        if record is None or not isinstance(self.target, MergedTrace):
+            return None
+        return self.target.copies_apart(step, record)
+
     def origins_of(self, *stages: Stage) -> list[Origin]:
         """Origins of some stages, surest first."""
         return [origin for origin in self.origins if origin.stage in stages]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stepbook import CLIPPED, StepBook
@@ -22,6 +24,10 @@ def copies_findings(context: Context) -> list[Finding]:
     for fqn, (axis, _) in apart.items():
         if context.matched.get(fqn, fqn) not in known:
             groups.setdefault(axis, []).append(fqn)
+    alone = odd_ranks(list(apart), context) if apart else ()
+    if alone and groups:
+        names = [fqn for some in groups.values() for fqn in some]
+        return [_finding(next(iter(groups)), names, apart, mine, context)]
     return [_finding(axis, names, apart, mine, context) for axis, names in groups.items()]
 
 
@@ -36,20 +42,32 @@ def differing(source: TraceSource, book: StepBook) -> Differing:
     return {fqn: copies for fqn, copies in found.items() if copies is not None}
 
 
-def _finding(axis: str, names: list[str], apart: Differing, book: StepBook, context: Context) -> Finding:
-    shapes = {
-        f: (book.summary(book.parameter(f, *CLIPPED)) or {"shape": []})["shape"] for f in book.parameters
-    }
-    ranks = {rank for fqn in names for rank in apart[fqn][1]}
+def odd_ranks(names: list[str], context: Context) -> tuple[int, ...]:
+    """The ranks whose gradient is another than most ranks', of weights that at least three hold alike."""
     assert isinstance(context.target, MergedTrace)
-    few = len(ranks) < context.target.layout.size / 2
-    who = described(names, shapes)
-    on = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}"
+    step, parts = context.steps[0][0], context.target.parts
+    books = [StepBook(parts, step, rank) for rank in range(context.target.layout.size)]
+    odd: set[int] = set()
+    for fqn in names:
+        records = {book.rank: (book, book.parameter(fqn, *CLIPPED)) for book in books}
+        held = {rank: book.digest(at) for rank, (book, at) in records.items() if at is not None}
+        usual, count = Counter(held.values()).most_common(1)[0]
+        if count > len(held) / 2:
+            odd |= {rank for rank, digest in held.items() if digest != usual}
+    return tuple(sorted(odd))
+
+
+def _finding(axis: str, names: list[str], apart: Differing, book: StepBook, context: Context) -> Finding:
+    held = {fqn: book.summary(book.parameter(fqn, *CLIPPED)) for fqn in book.parameters}
+    shapes = {fqn: (summary or {"shape": []})["shape"] for fqn, summary in held.items()}
+    who, odd = described(names, shapes), odd_ranks(names, context)
+    ranks = odd or apart[names[0]][1]
+    on = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
     said = f"{names[0]}: the gradient that the optimizer gets on {on} is not that of the others along {axis}"
-    kind = kind_named("wrong_scale" if few else "missing_all_reduce", 0.9, said)
+    kind = kind_named("wrong_scale" if odd else "missing_all_reduce", 0.9, said)
     headline = (
         f"The gradients of {who} are other ones on {on}."
-        if few
+        if odd
         else f"The gradients of {who} are not reduced over the ranks along {axis}."
     )
     return Finding(
@@ -59,8 +77,8 @@ def _finding(axis: str, names: list[str], apart: Differing, book: StepBook, cont
         site=f"{names[0]} · gradient clipped" + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
         phase="param_grad",
         step=book.step,
-        axis=None if few else axis,
-        ranks=tuple(sorted(ranks)) if few else (),
+        axis=None if odd else axis,
+        ranks=odd,
         kinds=(kind,),
         confidence=0.95,
         evidence=(said, f"{len(names)} of {len(shapes)} gradients"),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stepbook import WEIGHT, StepBook
+from trueup.merging.trace import MergedTrace
 from trueup.types.finding import Finding, Stage
 
 MOST = 0.9
@@ -105,9 +106,14 @@ def _beyond(mine: Any, theirs: Any, old: Any) -> Bools:
 def _whose(found: list[Stale], context: Context) -> tuple[str | None, tuple[int, ...]]:
     """The ranks whose parts are stale even with themselves; else the axis along which parts are not handed
     on."""
+    step = context.steps[1][0]
+    for one in found:
+        copies = context.copies_apart(step, context.pair(1, one.rank)[0].parameter(one.fqn, *WEIGHT))
+        if copies is not None:
+            return copies[0], ()
     owners: dict[int, set[bool]] = {}
     axes: set[str] = set()
-    for rank in context.ranks:
+    for rank in range(context.layout.size):
         for name, piece in _pieces(context, rank):
             start, stop = piece["flat"]
             for one in found:
@@ -123,6 +129,8 @@ def _whose(found: list[Stale], context: Context) -> tuple[str | None, tuple[int,
 
 
 def _pieces(context: Context, rank: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for optimizer in context.target.rank_facts(rank).get("optimizers") or []:
+    target = context.target
+    facts = (target.parts if isinstance(target, MergedTrace) else target).rank_facts(rank)
+    for optimizer in facts.get("optimizers") or []:
         for piece in (optimizer.get("pieces") or {}).values():
             yield str(piece["name"]), piece

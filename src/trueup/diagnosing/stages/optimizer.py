@@ -200,9 +200,14 @@ def _flat(settings: dict[str, Any]) -> dict[str, Any]:
     for key, value in settings.items():
         if key == "betas" and isinstance(value, (list, tuple)) and len(value) == 2:
             flat |= {"beta1": value[0], "beta2": value[1]}
-        else:
+        elif not _are_names(value):
             flat[key] = tuple(value) if isinstance(value, list) else value
     return flat
+
+
+def _are_names(value: Any) -> bool:
+    """Whether it lists the group's parameters: which those are depends on the layout."""
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, str) for one in value)
 
 
 def _measured_gaps(mine: Update, theirs: Update) -> Iterator[Gap]:

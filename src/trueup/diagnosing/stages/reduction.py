@@ -49,15 +49,18 @@ class ReductionStage:
             if findings:
                 break
         findings = one_each(findings, context)
-        findings += copies_findings(context)
+        apart = copies_findings(context) if context.failed_before() is None else []
+        findings += apart
         findings += loss_scale_findings(context)
-        clip_findings, clip_said = clipping_findings(context)
-        findings += clip_findings
+        if not apart:  # else the norm is that of gradients which are not one
+            clip_findings, clip_said = clipping_findings(context)
+            findings += clip_findings
+            said += clip_said
         if not findings and len(context.ranks) > 1:
             findings += clipping_over_ranks(context)
-        said += clip_said
         if not findings and (context.all_passed or (not said and context.failed_before() is None)):
             origins = [o for o in context.origins_of(Stage.REDUCTION) if not _held_by_none(o, context)]
+            origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
             findings = [finding_from_origin(origin, context) for origin in origins]
         return self._outcome(context, tuple(findings), tuple(dict.fromkeys(said)))
 

@@ -10,6 +10,8 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.weight_change import Change, change_of
 from trueup.diagnosing.stepbook import WEIGHT, Floats, StepBook
 from trueup.diagnosing.whose import axis_that_parts
+from trueup.types.layout import Layout
+from trueup.types.placement import Shard
 
 Apart = tuple[str, str, Change]
 """target's name, reference's, how they differ"""
@@ -64,6 +66,18 @@ def over_ranks(
         whose[fqn] = Whose(axis or axis_that_parts(ranks, context.ranks, context.mesh), ranks)
         found.append((*one[:2], change or one[2]))
     return [fqn for fqn in equal if fqn not in by_rank], found, whose
+
+
+def cut_along(apart: list[Apart], layout: Layout) -> dict[str, Whose]:
+    """Of weights put together from ranks that are the reference's in another order: the only axis along which
+    they are cut."""
+    found = {}
+    for fqn, _, change in apart:
+        placed = layout.of_parameter(fqn, "param", "value").placements
+        axes = [axis for axis in layout.wide_axes if isinstance(placed.get(axis), Shard)]
+        if change.kind == "transposed_or_permuted" and len(axes) == 1:
+            found[fqn] = Whose(axes[0])
+    return found
 
 
 def _laid_out(one: Apart, context: Context) -> tuple[str | None, Change | None]:

@@ -9,7 +9,7 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.weight_change import Change
-from trueup.diagnosing.stages.weight_ranks import Whose, over_ranks, sorted_out
+from trueup.diagnosing.stages.weight_ranks import Whose, cut_along, over_ranks, sorted_out
 from trueup.diagnosing.stepbook import WEIGHT, StepBook
 from trueup.types.finding import Finding, Stage
 
@@ -30,6 +30,8 @@ class WeightsStage:
         whose: dict[str, Whose] = {}
         if context.mesh.wide_axes:
             equal, apart, whose = over_ranks(equal, apart, context)
+        elif context.layout.wide_axes:
+            whose = cut_along(apart, context.layout)
         common: dict[str, Any] = {"stage": self.stage, "title": self.title}
         lone = [f for f in mine.parameters if f not in context.matched]
         extra = (

@@ -48,8 +48,7 @@ def _whose_part(finding: Finding, origin: Origin, kinds: tuple[Kind, ...], targe
     if origin.target_record is not None:
         copies = target.copies_apart(origin.step, origin.target_record)
         if copies is not None:
-            axis, ranks = copies
-            return replace(finding, axis=axis, ranks=ranks if len(ranks) < target.layout.size // 2 else ())
+            return replace(finding, axis=copies[0])
     factor = kinds[0].factor if kinds else None
     axis = None if factor is None else axis_of_factor(factor, target.layout)
     return replace(finding, axis=axis or axis_of_cut(origin, kinds, target))
