@@ -40,8 +40,8 @@ _UNREAD = (
 def contents(path: Path, room: bytearray | None = None) -> bytes:
     """The bytes of a file, unpacked where it is gzip, bzip2 or xz.
 
-    ``room``: memory they may be put into, which the next call with it overwrites: fresh memory costs as much time
-    as reading does.
+    ``room``: memory they may be put into, which the next call with it overwrites: fresh memory costs as much
+    time as reading does.
 
     Raises:
         TraceError: there is no such file, or it is damaged.
