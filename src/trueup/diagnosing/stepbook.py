@@ -128,7 +128,8 @@ class StepBook:
 
     def summary_number(self, record: int) -> int | None:
         """The row of summaries of a record, by number: the same for records of one content."""
-        return self._summary[record]
+        number: int | None = self._summary[record]
+        return number
 
     def loss_arguments(self) -> str | None:
         """What the first loss call was told besides tensors, as JSON."""
