@@ -1,16 +1,15 @@
-"""Comparing across layouts: how many tensors of every layout merge, and how long a large comparison takes.
+"""Every layout of the reference trainer against one process: ten steps, and one captured step compared.
 
-Two figures. (1) Every layout that the trainer's tests hold is trained for a step in float64 and compared with
-one process: the share of records that both sides hold which merge to the one-process tensor within 1e-10, and
-the largest relative difference. (2) A trace of 8 ranks (dp 2, pp 1, tp 4) with 5,000 module calls each,
-statistics only, is compared with one process's.
+In float64, against one process with the same weights and batch: the largest difference of losses, gradients,
+norms and weights over ten steps; then a step of each is captured and compared: the share of records that both
+sides hold which merge to the one-process tensor within 1e-10. Last, a trace of 8 ranks (dp 2, tp 4) with
+5,000 module calls each, statistics only, is compared with one process's.
 
-    python benchmarks/layouts.py [--only "tp2 sp,z1"] [--no-layouts] [-o benchmarks/results/layouts.json]
+    python benchmarks/layouts.py [--only "tp2 sp,z1"]    (the others stay as they are in the results)
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import sys
@@ -23,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import polars as pl
-from results import machine
+from results import FOLDER, Results, Row, heading, line, parser
 
 from trueup.comparing.run import compare
 from trueup.numerics._native import summarise_array
@@ -37,7 +36,8 @@ from trueup.store import RunWriter, StepColumns
 from trueup.types.layout import layout_from_plain
 from trueup.types.placement import Shard, place
 
-WITHIN = 1e-10
+WITHIN, STEPS = 1e-10, 10
+QUICK = ("dp2", "tp2 sp")
 CALLS, RANKS, BAR_SECONDS = 5000, 8, 15.0
 MESH = {"dp": 2, "tp": 4}
 HIDDEN, TOKENS = 64, 16
@@ -53,28 +53,25 @@ LAYOUT: dict[str, Any] = {
 }
 
 
-def layouts_measured(only: set[str] | None) -> dict[str, dict[str, Any]]:
-    """Share of records that merge, of every layout of the trainer's tests."""
-    from tests.merging.runs import traced
-    from tests.trainer.layouts import configuration
+def layouts_of_tests() -> dict[str, tuple[int, dict[str, Any]]]:
+    """Every layout that the trainer's tests hold: its processes, its sections."""
     from tests.trainer.test_layouts import EIGHT, FOUR, SAME_BITS, TWO
-    from tests.trainer.worlds import worlds_closed
 
     sizes = ((TWO, 2), (SAME_BITS, 2), (FOUR, 4), (EIGHT, 8))
-    found: dict[str, dict[str, Any]] = {}
-    with worlds_closed(), tempfile.TemporaryDirectory() as folder:
-        for layouts, size in sizes:
-            for name, sections in layouts.items():
-                if only is not None and name not in only:
-                    continue
-                plain = configuration(**sections, dataset={"micro_batch_num": max(2, size)})
-                alone = {key: one for key, one in plain.items() if key != "parallel_config"}
-                root = Path(folder) / name.replace(" ", "_")
-                many = traced(plain, size, root / "many", task="tensor")
-                one = traced(alone, 1, root / "one", task="tensor")
-                found[name] = {"processes": size, **_merged(many, one)}
-                print(f"{name:28} {found[name]}", flush=True)
-    return found
+    return {name: (size, sections) for layouts, size in sizes for name, sections in layouts.items()}
+
+
+def layout_measured(size: int, sections: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Differences over ten steps, and the share of a captured step's records that merge."""
+    from tests.merging.runs import traced
+    from tests.trainer.layouts import cut, differences, reference, run
+
+    plain = cut(sections, size)
+    alone = {key: one for key, one in plain.items() if key != "parallel_config"}
+    far = differences(run(plain, size, STEPS), reference(plain, STEPS))
+    many = traced(plain, size, folder / "many", task="tensor")
+    one = traced(alone, 1, folder / "one", task="tensor")
+    return {"processes": size, "differences": far, **_merged(many, one)}
 
 
 def _merged(many: Path, one: Path) -> dict[str, Any]:
@@ -180,22 +177,69 @@ def _write(root: Path, rank: int, values: list[Any], weight: Any, plain: dict[st
     writer.write_rank({"rank": rank, "roots": [], "parameters": []})
 
 
+def row_of(name: str, found: dict[str, Any]) -> Row:
+    """A layout's line."""
+    far = max(found["differences"].values())
+    return Row(
+        what=f"{name}, {found['processes']} processes: records that merge",
+        bar="100 %",
+        trueup=f"{100 * found['share']:.2f} %",
+        met=found["share"] == 1.0 and far <= WITHIN,
+        note=f"{found['records']} records within {found['largest_rel_l2']:.0e}; ten steps within {far:.0e}",
+    )
+
+
+def scale_row(found: dict[str, Any]) -> Row:
+    """The line of the large comparison."""
+    return Row(
+        what=f"compare {found['ranks']} ranks x {found['calls']:,} calls with one process",
+        bar=f"<= {BAR_SECONDS:.0f} s",
+        trueup=f"{found['seconds']:.1f} s",
+        met=found["seconds"] <= BAR_SECONDS,
+        note=f"{found['cpu_seconds']:.1f} s of CPU, {found['peak_mib']} MiB",
+    )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", help="names of layouts, with commas")
-    parser.add_argument("--no-layouts", action="store_true", help="only the large comparison")
-    parser.add_argument("-o", "--output", type=Path)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        scale = scale_measured(Path(folder))
-    print(scale, flush=True)
-    only = None if arguments.only is None else set(arguments.only.split(","))
-    layouts = {} if arguments.no_layouts else layouts_measured(only)
-    result = {"machine": machine(), "scale": scale, "layouts": layouts}
-    if arguments.output is not None:
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    missed = [name for name, one in layouts.items() if one["share"] < 1.0]
-    raise SystemExit(f"not all merged: {', '.join(missed)}" if missed else 0)
+    """Measure, one layout after the other; what is measured is saved at once."""
+    from tests.trainer.worlds import worlds_closed
+
+    options = parser(__doc__)
+    options.add_argument("--only", help="names of layouts, with commas; the others stay as they are")
+    args = options.parse_args()
+    results = Results(
+        name="layouts",
+        title="Layouts of the reference trainer against one process",
+        method="Float64, the same weights and batch. Records of one step that both sides hold and that "
+        "merge to the one-process tensor within 1e-10, their largest relative difference, and the largest "
+        "difference of losses, gradients, norms and weights over ten steps (bar 1e-10). Last, the comparison "
+        "of a large trace.",
+        settings={"steps": STEPS, "within": WITHIN},
+    )
+    layouts = layouts_of_tests()
+    chosen = list(QUICK) if args.quick else list(layouts)
+    before = FOLDER / "layouts.json"
+    if args.only is not None:
+        chosen = args.only.split(",")
+        if before.exists():
+            results.raw = {k: v for k, v in json.loads(before.read_text())["raw"].items() if k not in chosen}
+    print(heading())
+    with worlds_closed(), tempfile.TemporaryDirectory() as folder:
+        if "scale" not in results.raw:
+            results.raw["scale"] = scale_measured(Path(folder) / "scale")
+        for name in chosen:
+            size, sections = layouts[name]
+            results.raw[name] = layout_measured(size, sections, Path(folder) / name.replace(" ", "_"))
+            _save(results, layouts, quick=args.quick)
+    for row in results.rows:
+        print(line(row))
+
+
+def _save(results: Results, layouts: dict[str, Any], *, quick: bool) -> None:
+    """Rows in the order of the tests, whatever was measured when."""
+    measured = [name for name in layouts if name in results.raw]
+    results.rows = [*(row_of(name, results.raw[name]) for name in measured), scale_row(results.raw["scale"])]
+    results.save(quick=quick)
 
 
 if __name__ == "__main__":

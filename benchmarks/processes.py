@@ -73,6 +73,54 @@ def work(python: Path, worker: str, **spec: Any) -> dict[str, float]:
     return result
 
 
+class Turns:
+    """A worker that does one thing for every line it is sent, so that several can be measured in turn."""
+
+    def __init__(self, python: Path, worker: str, **spec: Any) -> None:
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")
+        self._process = subprocess.Popen(
+            [str(python), str(WORKERS / worker), json.dumps(spec)],
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self._answer()
+
+    def take(self) -> dict[str, float]:
+        """One turn: what it measured of itself.
+
+        Raises:
+            RuntimeError: it ended; with the end of what it said.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def end(self) -> dict[str, float]:
+        """No more turns: what it says of all of them."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        told = self._answer()
+        self._process.wait()
+        self._errors.close()
+        return told
+
+    def _answer(self) -> Any:
+        """The next line that is JSON; tools print others."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                return json.loads(line)
+            except ValueError:
+                continue
+        self._errors.seek(0)
+        said = self._errors.read()[-3000:]
+        raise RuntimeError(f"the worker ended with {self._process.wait()}:\n{said}")
+
+
 @cache
 def msprobe_bin() -> Path | None:
     """Where msprobe's own environment keeps its programs; None, with a word about it, where there is none."""

@@ -29,6 +29,7 @@ NAMES = [
     "curves",
     "checklist",
     "train_throughput",
+    "layouts",
 ]
 PAGE = ROOT / "docs" / "benchmarks.md"
 WHY = ROOT / "benchmarks" / "missed.yaml"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,12 @@ class Base:
     accumulation: int = 1
     ranks: int = 1
     reduction: str = "none"
-    """``none``, ``ddp``, or by hand: ``mean``, ``sum``, ``sequence`` (sum of what norms and embedding got)"""
+    """``none``, ``ddp``, ``fsdp``, or by hand: ``mean``, ``sum``, ``sequence`` (sum of what norms and
+    embedding got)"""
+    sections: dict[str, dict[str, Any]] | None = None
+    """of the reference trainer's configuration, in place of the family's model; ``parallel`` is its layout"""
+    is_alone: bool = False
+    """the same training in one process, whatever its layout"""
     packed: bool = False
     rows: int = 4
     length: int = 32
@@ -44,6 +49,11 @@ class Base:
     """the reference is the example's PyTorch program, the target its port to MindSpore (``port/train.py``)"""
     resumes_at: int = 0
     """step of the checkpoint it starts from"""
+
+    @property
+    def alone(self) -> Base | None:
+        """The same training in one process; None where there is nothing of the kind."""
+        return replace(self, ranks=1, is_alone=True) if self.sections and self.ranks > 1 else None
 
 
 def from_plain(name: str, plain: dict[str, Any]) -> Base:
@@ -65,7 +75,8 @@ def command(base: Base, *options: str, python: str = sys.executable) -> list[str
     if base.ported:
         entry = options[:1] in (("--fault",), ("--benign",))
         return [str(MINDSPORE), str(HERE / "port" / "train.py" if entry else EXAMPLE), *options]
-    script = [str(HERE / "train.py"), "--base", base.name, *options]
+    alone = ["--alone"] if base.is_alone else []
+    script = [str(HERE / "train.py"), "--base", base.name, *alone, *options]
     if base.ranks == 1:
         return [python, *script]
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={base.ranks}"]

@@ -42,6 +42,11 @@ class Entry:
     """names of kinds that are right, best first"""
     family: str | None = None
     """``model`` or ``numerical``"""
+    axes: list[str] | None = None
+    """names of the axis of the mesh along which processes do not agree as they should, the best first; empty:
+    none, every process errs alike; None: not asked"""
+    ranks: list[int] | None = None
+    """the only processes that err; None: not some alone"""
     step: int = 0
     """the first step, counted from the program's start, in which anything differs"""
     code: str | None = None

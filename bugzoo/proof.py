@@ -16,10 +16,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from bugzoo.bases import Base, bases
 from bugzoo.entries import Entry, entries
-from bugzoo.trainer import Trainer, processes
+from bugzoo.trainer import make_trainer, processes
 
 STEPS = 2
 
@@ -39,7 +40,7 @@ class Watch:
 
     def __init__(self, base: Base, entry: Entry | None, checkpoint: Path | None) -> None:
         torch.set_num_threads(1)
-        self.trainer = Trainer(base)
+        self.trainer = make_trainer(base)
         if entry is not None:
             entry.plant(self.trainer)
         if checkpoint is not None:
@@ -47,7 +48,10 @@ class Watch:
 
     def steps(self, count: int) -> list[Seen]:
         """Train that many steps."""
-        return [self._step() for _ in range(count)]
+        try:
+            return [self._step() for _ in range(count)]
+        finally:
+            self.trainer.close()
 
     def _step(self) -> Seen:
         trainer, gradients = self.trainer, dict[str, Tensor]()
@@ -56,16 +60,16 @@ class Watch:
         def noting() -> None:
             for name, weight in trainer.named_weights():
                 if weight.grad is not None:
-                    gradients[_plain_name(name)] = weight.grad.detach().clone()
+                    gradients[_plain_name(name)] = _held(weight.grad)
             update()
 
         trainer.update = noting  # type: ignore[method-assign]
         loss = trainer.step()
         trainer.update = update  # type: ignore[method-assign]
         named = trainer.model.named_parameters()
-        weights = {_plain_name(name): weight.detach().clone() for name, weight in named}
+        weights = {_plain_name(name): _held(weight) for name, weight in named}
         states = trainer.optimizer.state.values()
-        moments = [x.detach().clone() for state in states for x in state.values() if isinstance(x, Tensor)]
+        moments = [_held(x) for state in states for x in state.values() if isinstance(x, Tensor)]
         return Seen(loss=loss, gradients=gradients, weights=weights, moments=moments)
 
 
@@ -87,6 +91,12 @@ def largest_difference(one: Seen, other: Seen) -> dict[str, float]:
         "gradients": _relative(one.gradients, other.gradients),
         "weights": _relative(one.weights, other.weights),
     }
+
+
+def _held(tensor: Tensor) -> Tensor:
+    """A copy of what this process has of a tensor."""
+    own = tensor.detach()
+    return (own.to_local() if isinstance(own, DTensor) else own).clone()
 
 
 def _plain_name(name: str) -> str:
@@ -115,7 +125,7 @@ def prove(base: Base) -> dict[str, Any]:
         checkpoint = None
         if base.resumes_at:
             checkpoint = Path(folder) / "checkpoint.pt"
-            before = Trainer(base)
+            before = make_trainer(base)
             for _ in range(base.resumes_at):
                 before.step()
             before.save(checkpoint)

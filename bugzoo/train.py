@@ -67,6 +67,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=256, help="of the plain base")
     parser.add_argument("--seq", type=int, default=128, help="of the plain base")
+    parser.add_argument("--alone", action="store_true", help="the same training in one process")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write a checkpoint at the end")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from a checkpoint")
     return parser
@@ -109,11 +110,14 @@ def _train_plain(parser: argparse.ArgumentParser, given: argparse.Namespace) -> 
 def _train_base(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     from bugzoo.bases import bases
     from bugzoo.entries import entries
-    from bugzoo.trainer import Trainer, processes
+    from bugzoo.trainer import make_trainer, processes
 
     base = bases().get(given.base)
+    if base is not None and given.alone:
+        base = base.alone
     if base is None:
-        parser.error(f"--base {given.base}: one of plain, {', '.join(bases())}")
+        known = ", ".join(bases())
+        parser.error(f"--base {given.base}: one of plain, {known}; --alone: one of several processes")
     if base.ported:
         parser.error(
             f"--base {given.base}: runs as examples/migration/pytorch_gpt.py and bugzoo/port/train.py"
@@ -125,7 +129,7 @@ def _train_base(parser: argparse.ArgumentParser, given: argparse.Namespace) -> N
         parser.error(f"base {base.name} goes on from a checkpoint: --resume FILE, made by --save FILE")
     torch.set_num_threads(given.threads)
     with processes(base):
-        trainer = Trainer(base, seed=given.seed)
+        trainer = make_trainer(base, seed=given.seed)
         if entry is not None:
             entry.plant(trainer)
         if given.resume is not None:

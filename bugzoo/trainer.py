@@ -25,6 +25,9 @@ from bugzoo.optimizers import MasterWeights, adamw, warm_up
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
+AVERAGED = ("ddp", "fsdp", "mean")
+"""reductions that average over processes, each of which reads its own data"""
+
 
 class Trainer:
     """Model, data, optimizer and schedule of one base program, and a step spelled out."""
@@ -38,6 +41,8 @@ class Trainer:
         self.wrapped: nn.Module = self.model
         if base.reduction == "ddp":
             self.wrapped = nn.parallel.DistributedDataParallel(self.model)
+        if base.reduction == "fsdp":
+            fully_shard_blocks(self.model)
         self.masters: MasterWeights | None = None
         if base.master_weights:
             self.model.to(torch.bfloat16)
@@ -105,11 +110,11 @@ class Trainer:
 
     def shard(self) -> int:
         """Which part of the data this process reads: its own, where processes share out the data."""
-        return self.rank if self.base.reduction in ("ddp", "mean") else 0
+        return self.rank if self.base.reduction in AVERAGED else 0
 
     def denominator(self, tokens: Tensor) -> Tensor:
         """Tokens of all microbatches; of all processes over their number, where gradients are averaged."""
-        if self.base.reduction in ("ddp", "mean"):
+        if self.base.reduction in AVERAGED:
             return summed(tokens) / self.world
         return tokens
 
@@ -158,7 +163,7 @@ class Trainer:
 
     def reduce_one(self, name: str, weight: nn.Parameter) -> None:
         """One weight's gradient."""
-        if weight.grad is None or self.base.reduction in ("none", "ddp"):
+        if weight.grad is None or self.base.reduction in ("none", "ddp", "fsdp"):
             return
         if self.base.reduction == "sequence" and name not in norm_like(self.model):
             return
@@ -208,6 +213,9 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.model.zero_grad(set_to_none=True)
 
+    def close(self) -> None:
+        """Nothing outlives it."""
+
     # ---- checkpoints
 
     def save(self, path: Path) -> None:
@@ -241,8 +249,30 @@ class Trainer:
         self.optimizer.load_state_dict(saved["optimizer"])
 
 
+def make_trainer(base: Base, *, seed: int = 0) -> Any:
+    """A ``Trainer``, or a ``ReferenceTrainer`` where the base is one's configuration."""
+    if base.sections is None:
+        return Trainer(base, seed=seed)
+    from bugzoo.reference_trainer import ReferenceTrainer
+
+    return ReferenceTrainer(base, seed=seed)
+
+
+def fully_shard_blocks(model: Transformer) -> None:
+    """Every block a unit of FSDP2, what is left another."""
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model.layers:
+        fully_shard(block)
+    fully_shard(model)
+
+
 def make_model(base: Base) -> nn.Module:
     """The base's model with its seeded weights; a tensor-parallel one has its part of them."""
+    if base.sections is not None:
+        from bugzoo.reference_trainer import stage_on_meta
+
+        return stage_on_meta(base)
     if base.library is not None:
         return trained_like(MODELS[base.library]())
     if base.model.parallel != "tensor":

@@ -24,7 +24,7 @@ from bugzoo.entries import HELD_OUT, TUNING, Entry, entries  # noqa: E402
 from bugzoo.scoreboard import msprobe  # noqa: E402
 from bugzoo.scoreboard.answers import Answer  # noqa: E402
 from bugzoo.scoreboard.board import Raw, Row, board  # noqa: E402
-from bugzoo.scoreboard.runs import MODES, REPLAY, Runs, What, write  # noqa: E402
+from bugzoo.scoreboard.runs import ACROSS, MODES, REPLAY, Runs, What, write  # noqa: E402
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -130,7 +130,8 @@ def with_others(raw: list[Raw], others: Path) -> list[Raw]:
     """Answers, and what msprobe and the loss curves said as far as they were asked."""
     paths = {path.stem: path for path in others.glob("*.json")}
     read = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items()}
-    return [one | {k: v for k, v in read.get(one["entry"], {}).items() if k not in one} for one in raw]
+    said = {name: one for name, one in read.items() if "failed" not in one}
+    return [one | {k: v for k, v in said.get(one["entry"], {}).items() if k not in one} for one in raw]
 
 
 def run_all(
@@ -140,8 +141,9 @@ def run_all(
     began, done = time.perf_counter(), dict[str, Raw]()
     for entry in chosen:
         path = answers / f"{entry.name}.json"
-        if path.exists() and not fresh:
-            done[entry.name] = json.loads(path.read_text(encoding="utf-8"))
+        kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() and not fresh else {"failed": ""}
+        if "failed" not in kept:
+            done[entry.name] = kept
     if done:
         print(f"{len(done)} of {len(chosen)} entries were run before")
     left = [entry for entry in chosen if entry.name not in done]
@@ -172,13 +174,14 @@ def _verdict(row: Row, mode: str, answer: Answer) -> str:
     judged = row.judged(mode)
     if row.entry.is_benign:
         return "FALSE ALARM" if judged.false_alarm else str(answer.outcome)
-    wrong = [name for name in ("stage", "site", "kind") if getattr(judged, name) is False]
-    if mode not in (MODES[2], REPLAY):
-        wrong = [name for name in wrong if name != "kind"]
+    wrong = [name for name in ("stage", "site", "kind", "whose") if getattr(judged, name) is False]
+    if mode not in (MODES[2], REPLAY, ACROSS):
+        wrong = [name for name in wrong if name not in ("kind", "whose")]
     if not wrong:
         return "right"
     first = answer.named[0] if answer.named else None
-    said = f"{first.stage} {first.site or 'root'} {first.kinds[:1]}" if first else answer.outcome
+    whose = f" {first.axis or ''}{first.ranks or ''}" if first else ""
+    said = f"{first.stage} {first.site or 'root'} {first.kinds[:1]}{whose}" if first else answer.outcome
     return f"wrong {'+'.join(wrong)} ({said})"
 
 

@@ -41,6 +41,7 @@ def main() -> None:
     config = trueup_gpt.load_config(args.config_path, changes)
 
     mesh = trueup_gpt.start_mesh(config)
+    trueup_gpt.seed_streams(config, mesh)
     parallel = trueup_gpt.build(config, mesh)
     groups = trueup_gpt.weight_decay_groups(parallel.named(), config.optimizer.weight_decay, rule=decays)
     optimizer = trueup_gpt.build_optimizer(config.optimizer, groups)

@@ -13,29 +13,42 @@ from tests.warm import COLD, WARM, warm_python
 
 # Tests run side by side: a thread for each core in each of them would wait for the others' most of the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 _OF_MINDSPORE = [
     "adapters/mindspore/*",
     "matching/test_torch_and_mindspore.py",
     "matching/test_mindspore_implementations.py",
+    "weights/test_mindspore.py",
 ]
 collect_ignore_glob = [] if find_spec("mindspore") is not None else _OF_MINDSPORE
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Programs that tests start have PyTorch at hand; threads of MindSpore do not spin for each other."""
+    """Programs that tests start have the frameworks at hand; threads of MindSpore do not spin for each other."""
     if find_spec("mindspore") is not None:
         import mindspore
 
         mindspore.set_device("CPU")
         mindspore.runtime.launch_blocking()
-        return
     if WARM not in os.environ:
         closing = ExitStack()
         os.environ[WARM] = closing.enter_context(warm_python())
         config.add_cleanup(closing.close)
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         sys.executable = os.environ[WARM]
+
+
+LONG = {"slow", "distributed", "browser", "msprobe"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file's tests run in one worker, where what they share is made once; those with long ones begin."""
+    long = {item.path for item in items if LONG & {mark.name for mark in item.iter_markers()}}
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture

@@ -33,9 +33,9 @@ def test_import_is_quick_and_light(tmp_path: Path) -> None:
     body = """
 import json, sys, time
 before = set(sys.modules)
-start = time.perf_counter()
+start = time.process_time()
 import trueup
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 print(json.dumps([seconds, sorted(set(sys.modules) - before)]))
 """
     measured = [json.loads(python("-c", body, cwd=tmp_path).stdout) for _ in range(3)]
@@ -83,9 +83,9 @@ def test_help_is_quick_and_light(tmp_path: Path) -> None:
     body = """
 import os, subprocess, sys, time
 def once():
-    start = time.perf_counter()
+    start = sum(os.times()[2:4])
     subprocess.run([sys.executable, "-m", "trueup", "--help"], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start
+    return sum(os.times()[2:4]) - start
 print(min(once() for _ in range(4)))
 """
     assert float(python("-c", body, cwd=tmp_path).stdout) < HELP_SECONDS * SLACK

@@ -55,8 +55,9 @@ def commands() -> list[list[str]]:
 
 
 def environment_with_trueup() -> dict[str, str]:
-    """Where ``trueup`` and ``python`` are the ones under test."""
-    return environment(PATH=os.pathsep.join([str(Path(COLD).parent), os.environ["PATH"]]))
+    """Where ``trueup`` is the one under test, and ``python`` has PyTorch at hand."""
+    folders = [str(Path(program).parent) for program in (sys.executable, COLD)]
+    return environment(PATH=os.pathsep.join([*folders, os.environ["PATH"]]))
 
 
 @pytest.mark.torch

@@ -26,6 +26,10 @@ class Named:
     kinds: list[str] = field(default_factory=list)
     """best first"""
     headline: str = ""
+    axis: str | None = None
+    """of the mesh along which processes do not agree"""
+    ranks: list[int] = field(default_factory=list)
+    """the only processes that err"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +94,8 @@ def from_diagnose(document: dict[str, Any], *, seconds: float) -> Answer:
             site=finding["module"] if finding["module"] is not None else finding["site"],
             kinds=[kind["name"] for kind in finding["kinds"]],
             headline=finding["headline"],
+            axis=finding.get("axis"),
+            ranks=finding.get("ranks") or [],
         )
         for finding in document["findings"]
     ]

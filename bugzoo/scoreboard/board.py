@@ -13,7 +13,7 @@ from bugzoo.entries import HELD_OUT, TUNING, Entry, entries
 from bugzoo.scoreboard.answers import RAN, Answer
 from bugzoo.scoreboard.curves import MOST, Curves
 from bugzoo.scoreboard.judging import Judged, judge
-from bugzoo.scoreboard.runs import MODES, PASSIVE, REPLAY, SKETCHES, VALUES
+from bugzoo.scoreboard.runs import ACROSS, MODES, PASSIVE, REPLAY, SKETCHES, VALUES
 
 Raw = dict[str, Any]
 _MARK = {True: "yes", False: "**no**", None: ""}
@@ -22,6 +22,8 @@ _BARS = {
     (REPLAY, "site"): 0.90,
     (REPLAY, "among_three"): 0.97,
     (REPLAY, "kind"): 0.70,
+    (REPLAY, "whose"): 0.90,
+    (ACROSS, "site"): 0.80,
     (VALUES, "site"): 0.80,
     (SKETCHES, "site"): 0.70,
 }
@@ -33,11 +35,14 @@ base, then
 
 - *compare*: the verdict of `compare --json` on traces with values, with the noise profile;
 - *compare from sketches*: the same on traces that hold statistics and sketches only;
-- *diagnose*: `diagnose --json` on the traces alone; *diagnose with replay*: the same with `--replay`.
+- *diagnose*: `diagnose --json` on the traces alone; *diagnose with replay*: the same with `--replay`;
+- *diagnose across layouts*: `diagnose --json` of the reference trainer's parallel layouts on the traces
+  alone, against the same training in one process.
 
 **Stage** and **site** are the first finding's; a fault that no module owns (data, settings of the optimizer)
 counts as found where its stage is named. **Top 3**: a right site among the first three findings. **Kind**:
-the first kind of the first finding is one of those expected. A **false alarm** is a control whose runs are
+the first kind of the first finding is one of those expected. **Whose**: of several processes it names those
+that err, or the axis of the mesh along which they do not agree. A **false alarm** is a control whose runs are
 said to differ. What is expected stands in `bugzoo/planted/*.yaml`; which entries are held out, in
 docs/decisions/0006-two-parts-of-the-collection.md.
 
@@ -104,10 +109,11 @@ def _not_run(rows: list[Row]) -> list[str]:
     """What is missing, in words, so that an empty column is not taken for a good one."""
     said = []
     for mode in MODES:
-        states = [answer.state for row in rows if (answer := row.answer(mode)) is not None]
-        missing = len(rows) - states.count(RAN)
+        asked = [row for row in rows if mode != ACROSS or bases()[row.entry.base].alone is not None]
+        states = [answer.state for row in asked if (answer := row.answer(mode)) is not None]
+        missing = len(asked) - states.count(RAN)
         if missing:
-            said.append(f"- {mode}: no answer to {missing} of {len(rows)} entries")
+            said.append(f"- {mode}: no answer to {missing} of {len(asked)} entries")
     without = sum(row.raw.get("noise") != "measured" for row in rows)
     if without:
         said.append(f"- no noise profile for {without} of {len(rows)} entries")
@@ -125,17 +131,22 @@ def _figures(faults: list[Row], controls: list[Row]) -> list[str]:
     for mode in MODES:
         lines += [
             f"### {mode}\n",
-            "| faults | stage | site | top 3 | kind | median seconds |",
-            "|---|---|---|---|---|---|",
+            "| faults | stage | site | top 3 | kind | whose | median seconds |",
+            "|---|---|---|---|---|---|---|",
         ]
         for name, chosen in _groups(faults):
-            shares = [_share(chosen, mode, what) for what in ("stage", "site", "among_three", "kind")]
+            shares = [_share(chosen, mode, what) for what in COLUMNS]
+            if not any(shares):
+                continue
             lines.append(f"| {name} | {' | '.join(shares)} | {_seconds(chosen, mode)} |")
         alarms = [judged for row in controls if (judged := row.judged(mode).false_alarm) is not None]
         undecided = sum((a := row.answer(mode)) is not None and a.outcome == "undecided" for row in controls)
         lines += ["", f"False alarms: {sum(alarms)} of {len(alarms)} controls; undecided: {undecided}.", ""]
     lines += ["### Others\n", *_others(faults, controls), ""]
     return lines
+
+
+COLUMNS = ("stage", "site", "among_three", "kind", "whose")
 
 
 def _groups(faults: list[Row]) -> list[tuple[str, list[Row]]]:
@@ -146,6 +157,7 @@ def _groups(faults: list[Row]) -> list[tuple[str, list[Row]]]:
         (HELD_OUT, lambda entry: entry.part == HELD_OUT),
     ]
     wanted.append(("MindSpore against PyTorch", lambda entry: bases()[entry.base].ported))
+    wanted.append(("several processes", lambda entry: bases()[entry.base].ranks > 1))
     for precision in ("fp32", "bf16", "fp16"):
         wanted.append((precision, partial(_is_one, precision=precision)))
         wanted += [
@@ -163,7 +175,7 @@ def _is_one(entry: Entry, *, precision: str, part: str | None = None) -> bool:
 def _share(rows: list[Row], mode: str, what: str) -> str:
     """Right of asked, with the bar where there is one."""
     given = [right for row in rows if (right := getattr(row.judged(mode), what)) is not None]
-    if not given or (what == "kind" and mode in (VALUES, SKETCHES)):
+    if not given or (what in ("kind", "whose") and mode in (VALUES, SKETCHES)):
         return ""
     share = sum(given) / len(given)
     bar = _BARS.get((mode, what))
@@ -197,14 +209,15 @@ def _others(faults: list[Row], controls: list[Row]) -> list[str]:
 
 
 def _faults(rows: list[Row]) -> list[str]:
-    head = "| fault | base | part | expected | " + " | ".join(MODES) + " | kind | msprobe | curve | 1st |"
+    last = " | kind | whose | msprobe | curve | 1st |"
+    head = "| fault | base | part | expected | " + " | ".join(MODES) + last
     lines = ["For each command: stage, site, top 3.\n", head, "|---" * (head.count("|") - 1) + "|"]
     for row in rows:
         entry, curve = row.entry, row.curves
         where = entry.stage if entry.sites is None else f"{entry.stage}, `{entry.sites[0] or 'root'}`"
         cells = [entry.name, entry.base, entry.part, where]
         cells += [_cell(row, mode) for mode in MODES]
-        cells += [_kind(row), _MARK[row.msprobe]]
+        cells += [_kind(row), _whose(row), _MARK[row.msprobe]]
         cells += [_MARK[curve and curve.is_seen], _MARK[curve and not curve.first_equal]]
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return [*lines, ""]
@@ -224,6 +237,17 @@ def _kind(row: Row) -> str:
         if answer is not None and answer.state == RAN:
             first = answer.named[0].kinds[0] if answer.named and answer.named[0].kinds else "none"
             return _MARK[True] if row.judged(mode).kind else f"**{first}**"
+    return ""
+
+
+def _whose(row: Row) -> str:
+    """Of the strongest command that answered."""
+    for mode in (REPLAY, PASSIVE):
+        answer = row.answer(mode)
+        if answer is not None and answer.state == RAN:
+            first = answer.named[0] if answer.named else None
+            said = "" if first is None else first.axis or ", ".join(map(str, first.ranks)) or "all"
+            return f"**{said}**" if row.judged(mode).whose is False else _MARK[row.judged(mode).whose]
     return ""
 
 

@@ -105,11 +105,11 @@ def hand_over(reference: Path, folder: Path) -> None:
     run([*TRUEUP, "export", "--format", "batches", str(reference), str(folder / "batches"), "-q"])
 
 
-def capture(program: Program, out: Path, *, values: bool) -> float:
+def capture(program: Program, out: Path, *, values: bool, steps: int = 2) -> float:
     """A trace for diagnosis: with the modules' values, or statistics and sketches alone; returns seconds."""
-    how = ["--preset", "diagnose"] if values else ["--level", "L0", "--steps", "0,1"]
-    options = [*how, "--quiet", "--overwrite", "-o", str(out)]
-    return run([*TRUEUP, "capture", *options, "--", *program.command()]).seconds
+    how = ["--preset", "diagnose"] if values else ["--level", "L0"]
+    options = [*how, "--steps", f"0-{steps - 1}", "--quiet", "--overwrite", "-o", str(out)]
+    return run([*TRUEUP, "capture", *options, "--", *program.command(steps)]).seconds
 
 
 def measure_noise(program: Program, reference: Path) -> float:

@@ -18,6 +18,8 @@ class Judged:
     among_three: bool | None = None
     kind: bool | None = None
     """the first kind of the first place is right"""
+    whose: bool | None = None
+    """so is the axis, or the process, that it names"""
     false_alarm: bool | None = None
     """of a change that is no fault"""
 
@@ -38,7 +40,19 @@ def judge(entry: Entry, answer: Answer | None) -> Judged:
         site=first is not None and is_place(entry, first),
         among_three=any(is_place(entry, named) for named in three),
         kind=first is not None and bool(first.kinds) and first.kinds[0] in entry.kinds,
+        whose=is_whose(entry, first),
     )
+
+
+def is_whose(entry: Entry, named: Named | None) -> bool | None:
+    """Whether the processes that err are named: some alone, or the axis along which all do not agree."""
+    if entry.axes is None and entry.ranks is None:
+        return None
+    if named is None:
+        return False
+    if entry.ranks is not None:
+        return named.ranks == entry.ranks
+    return named.axis in entry.axes if entry.axes else named.axis is None and not named.ranks
 
 
 def is_stage(entry: Entry, named: Named) -> bool:

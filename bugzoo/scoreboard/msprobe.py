@@ -22,10 +22,13 @@ def home() -> Path | None:
     return given / "bin" if (given / "bin" / "msprobe").exists() else None
 
 
+def _python() -> str:
+    """The Python of its environment; ``python -m tests.warm make zoo`` has one with its imports done."""
+    return os.environ.get("WARM_MSPROBE") or f"{home()}/python"
+
+
 def capture(program: Program, out: Path) -> None:
     """A dump of both steps."""
-    bin_folder = home()
-    assert bin_folder is not None
     spec = {
         "base": program.base.name,
         "entry": program.entry.name if program.entry else None,
@@ -37,7 +40,7 @@ def capture(program: Program, out: Path) -> None:
     ranks = program.base.ranks
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     together = launcher if ranks > 1 else []
-    run([str(bin_folder / "python"), *together, str(WORKER), json.dumps(spec)])
+    run([_python(), *together, str(WORKER), json.dumps(spec)])
 
 
 def answer(program: Program, reference: Path, folder: Path) -> Answer:
@@ -59,11 +62,9 @@ def answer(program: Program, reference: Path, folder: Path) -> Answer:
 
 def _marked(target: Path, reference: Path, step: int) -> list[tuple[str, str]]:
     """Rows it does not pass, rank by rank in its order: name and mark."""
-    bin_folder = home()
-    assert bin_folder is not None
     out = target.parent / f"msprobe-step{step}"
     sides = ["-tp", str(target / f"step{step}"), "-gp", str(reference / f"step{step}")]
-    run([str(bin_folder / "msprobe"), "compare", *sides, "-o", str(out)])
+    run([_python(), "-m", "msprobe.msprobe", "compare", *sides, "-o", str(out)])
     found: list[tuple[str, str]] = []
     for path in sorted(out.glob("*.csv")):
         with path.open(newline="") as file:

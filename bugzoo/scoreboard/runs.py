@@ -18,7 +18,9 @@ from bugzoo.scoreboard.answers import FAILED, NOT_RUN, Answer
 from bugzoo.scoreboard.commands import CommandFailed, CommandMissing, Program
 
 VALUES, SKETCHES, PASSIVE, REPLAY = "compare", "compare from sketches", "diagnose", "diagnose with replay"
-MODES = (VALUES, SKETCHES, PASSIVE, REPLAY)
+ACROSS = "diagnose across layouts"
+"""against the same training in one process"""
+MODES = (VALUES, SKETCHES, PASSIVE, REPLAY, ACROSS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,8 @@ class Reference:
     program: Program
     values: Path
     sketches: Path
+    alone: Path | None = None
+    """of the same training in one process"""
     seconds: dict[str, float] = field(default_factory=dict)
     noise: str = "measured"
 
@@ -76,7 +80,7 @@ class Runs:
             commands.make_checkpoint(base, folder / "checkpoint.pt")
             return Program(base=base, checkpoint=folder / "checkpoint.pt")
         if base.ported:
-            commands.capture(Program(base=base), folder / "original", values=True)
+            commands.capture(Program(base=base), folder / "original", values=True, steps=curves.STEPS)
             commands.hand_over(folder / "original", folder / "port")
             return Program(base=base, checkpoint=folder / "port")
         return Program(base=base)
@@ -99,6 +103,11 @@ class Runs:
         commands.capture(program, made.sketches, values=False)
         if self._what.noise:
             self._measure_noise(made)
+        if program.base.alone is not None:
+            alone, made.alone = replace(program, base=program.base.alone), folder / "alone"
+            commands.capture(alone, made.alone, values=True)
+            if made.noise == "measured" and self._what.noise:
+                commands.measure_noise(alone, made.alone)
         return made
 
     def _measure_noise(self, made: Reference) -> None:
@@ -137,6 +146,8 @@ class Runs:
         }
         if self._what.replay:
             answers[REPLAY] = commands.diagnose(values, reference.values, folder / "replayed", program)
+        if reference.alone is not None:
+            answers[ACROSS] = commands.diagnose(values, reference.alone, folder / "across")
         said: dict[str, Any] = {
             "answers": {mode: answer.to_json() for mode, answer in answers.items()},
             "noise": reference.noise if self._what.noise else NOT_RUN,

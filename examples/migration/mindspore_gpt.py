@@ -126,10 +126,10 @@ class LlamaDecodeLayer(nn.Cell):
 class LlamaModel(nn.Cell):
     """Tokens (batch, length) to hidden states (batch, length, hidden)."""
 
-    def __init__(self, embedding: ms.Type) -> None:
+    def __init__(self, embedding: ms.Type, layers: int) -> None:
         super().__init__()
         self.tok_embeddings = LlamaEmbedding(embedding)
-        self.layers = nn.CellList([LlamaDecodeLayer() for _ in range(LAYERS)])
+        self.layers = nn.CellList([LlamaDecodeLayer() for _ in range(layers)])
         self.norm_out = LlamaRMSNorm()
         self.theta, self.diagonal = 10000.0, 1
 
@@ -148,9 +148,9 @@ class LlamaModel(nn.Cell):
 class LlamaForCausalLM(nn.Cell):
     """Tokens (batch, length) to logits (batch, length, vocabulary)."""
 
-    def __init__(self, embedding: ms.Type) -> None:
+    def __init__(self, embedding: ms.Type, layers: int) -> None:
         super().__init__()
-        self.model = LlamaModel(embedding)
+        self.model = LlamaModel(embedding, layers)
         self.lm_head = Linear(HIDDEN, VOCABULARY)
 
     def construct(self, tokens: Tensor) -> Tensor:
@@ -210,7 +210,8 @@ def main() -> None:
     parser.add_argument("--weights", required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--log", type=Path, help="a line of JSON for every step")
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--curve", type=Path, help="a line of JSON for every step")
     parser.add_argument("--mend", nargs="*", choices=MENDS, default=[])
     args = parser.parse_args()
     ms.set_device("CPU")
@@ -220,7 +221,8 @@ def main() -> None:
     if ranks > 1:
         init("mccl")
         rank = mint.distributed.get_rank()
-    model = LlamaForCausalLM(ms.float32 if "embedding" in args.mend else ms.float16)
+    embedding = ms.float32 if "embedding" in args.mend else ms.float16
+    model = LlamaForCausalLM(embedding, args.layers)
     load(model, args.weights)
     model.set_train()
     optimizer = optimizer_for(model, all_decayed="decay" in args.mend)
@@ -233,10 +235,10 @@ def main() -> None:
             for one in (loss, *gradients):
                 mint.distributed.all_reduce(one)
             gradients = tuple(one / ranks for one in gradients)
-        norm = float(sum(float((one * one).sum()) for one in gradients)) ** 0.5
+        norm = float(np.linalg.norm([np.linalg.norm(one.asnumpy()) for one in gradients]))
         optimizer(clipped(gradients))
         if rank == 0:
-            log(args.log, step, float(loss) / ranks, norm)
+            log(args.curve, step, float(loss) / ranks, norm)
 
 
 if __name__ == "__main__":

@@ -92,10 +92,10 @@ class Layer(nn.Module):
 class Model(nn.Module):
     """Tokens (batch, length) to hidden states (batch, length, hidden)."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(VOCABULARY, HIDDEN)
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
         self.norm = RMSNorm()
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -108,9 +108,9 @@ class Model(nn.Module):
 class CausalLM(nn.Module):
     """Tokens (batch, length) to logits (batch, length, vocabulary)."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int) -> None:
         super().__init__()
-        self.model = Model()
+        self.model = Model(layers)
         self.lm_head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
         for name, weight in self.named_parameters():
             if weight.ndim > 1:
@@ -143,15 +143,16 @@ def main() -> None:
     """Train and print the loss of every step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--turn", type=int, default=0, help="turn the rows of a batch: sums in another order")
-    parser.add_argument("--log", type=Path, help="a line of JSON for every step")
+    parser.add_argument("--curve", type=Path, help="a line of JSON for every step")
     args = parser.parse_args()
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks > 1:
         dist.init_process_group("gloo")
     rank = dist.get_rank() if ranks > 1 else 0
     torch.manual_seed(1234)
-    model: nn.Module = CausalLM()
+    model: nn.Module = CausalLM(args.layers)
     if ranks > 1:
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.1)
@@ -168,7 +169,7 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         if rank == 0:
-            log(args.log, step, mean.item(), norm.item())
+            log(args.curve, step, mean.item(), norm.item())
     if ranks > 1:
         dist.destroy_process_group()
 

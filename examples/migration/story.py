@@ -5,155 +5,140 @@ the long run that shows that nothing else is wrong. Every step is a command that
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import shutil
-import subprocess
-import sys
+import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-OUT = Path("out") / "migration"
+from telling import OUT, ROOT, chapter, put_into_page, run, show, start
+
 TORCH, MINDSPORE = "examples/migration/pytorch_gpt.py", "examples/migration/mindspore_gpt.py"
-BIN = Path(sys.executable).parent
-PORT = [MINDSPORE, "--weights", f"{OUT}/port.ckpt", "--data", f"{OUT}/batches"]
-MENDED = [*PORT, "--mend", "embedding", "decay"]
+NAMES = ("--from", "hf-llama", "--to", "mindformers-llama-fused", "--num-heads", "4", "--num-kv-heads", "2")
+NARROW = ("--layers", "1")
+"""of the long runs: MindSpore takes its time on a CPU"""
+DECIDED = (0, 1, 2)
+"""exit statuses of a comparison: agrees, differs, undecided"""
 
 
-def say(text: str) -> None:
-    """A chapter of the story."""
-    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
+def port(weights: str, batches: str, *mends: str) -> list[str]:
+    """The port's program."""
+    words = [MINDSPORE, "--weights", f"{OUT}/{weights}.ckpt", "--data", f"{OUT}/{batches}"]
+    return [*words, "--mend", *mends] if mends else words
 
 
-@dataclass
-class Started:
-    """A command under way, and where its words go."""
-
-    words: tuple[str, ...]
-    process: subprocess.Popen[bytes]
-    log: Path | None
-
-    def end(self, allowed: Sequence[int] = (0,)) -> None:
-        """Wait for it; a failure ends the story with its words."""
-        status = self.process.wait()
-        if status not in allowed:
-            seen = "" if self.log is None else f"; what it said is in {self.log}"
-            sys.exit(f"\nthis command failed with exit status {status}{seen}: {shlex.join(self.words)}")
-
-
-def start(*words: str, log: Path | None = None) -> Started:
-    """Start a command as it would be typed; what it prints goes to the screen, or to a log."""
-    print(f"$ {shlex.join(words)}", flush=True)
-    path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
-    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
-    kept = None if log is None else (ROOT / log).open("wb")
-    errors = None if kept is None else subprocess.STDOUT
-    process = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=kept, stderr=errors)
-    return Started(words, process, log)
-
-
-def trueup(*words: str, allowed: Sequence[int] = (0,)) -> None:
-    """Run the command line tool."""
-    start("trueup", *words).end(allowed)
+def mended(weights: str, batches: str) -> list[str]:
+    """The port without its faults."""
+    return port(weights, batches, "embedding", "decay")
 
 
 def capture(name: str, *words: str, program: Sequence[str], steps: int) -> None:
     """Capture a run without an edit of its script; what it prints is kept beside the trace."""
-    command = [
-        "trueup",
-        "capture",
-        *words,
-        "-o",
-        f"{OUT}/{name}",
-        "--",
-        "python",
-        *program,
-        "--steps",
-        str(steps),
+    command = ["trueup", "capture", *words, "-o", f"{OUT}/{name}", "--"]
+    launcher = [] if program[0] in ("torchrun", "msrun") else ["python"]
+    run(*command, *launcher, *program, "--steps", str(steps), log=f"{name}.log")
+
+
+def weights_and_batches() -> None:
+    """What the port needs of its reference."""
+    capture("reference", "--preset", "diagnose", program=[TORCH], steps=2)
+    show("trueup", "export", "--format", "batches", f"{OUT}/reference", f"{OUT}/batches", "-q")
+    show("trueup", "convert-weights", f"{OUT}/reference", f"{OUT}/port.ckpt", *NAMES)
+
+
+def as_it_came() -> str:
+    """Both faults, named."""
+    program = port("port", "batches")
+    capture("port", "--preset", "diagnose", program=program, steps=2)
+    again = shlex.join(["python", *program, "--steps", "2"])
+    report = ("--replay", again, "-o", f"{OUT}/diagnosis")
+    return show("trueup", "diagnose", f"{OUT}/port", f"{OUT}/reference", *report, allowed=DECIDED)
+
+
+def without_faults(steps: int) -> tuple[str, str]:
+    """The first steps again, then steps that change no weight."""
+    capture("mended", "--preset", "diagnose", program=mended("port", "batches"), steps=2)
+    report = ("-o", f"{OUT}/diagnosis-mended")
+    agrees = show("trueup", "diagnose", f"{OUT}/mended", f"{OUT}/reference", *report, allowed=DECIDED)
+    still = ("--learning-rate", "0", "--deterministic")
+    capture("still-reference", "--preset", "batches", *still, program=[TORCH], steps=steps)
+    show("trueup", "export", "--format", "batches", f"{OUT}/still-reference", f"{OUT}/still-batches", "-q")
+    capture("still-port", *still, "--steps", "0", program=mended("port", "still-batches"), steps=steps)
+    curves = ("--reference", f"{OUT}/still-reference", "-o", f"{OUT}/still")
+    return agrees, show("trueup", "curves", f"{OUT}/still-port", *curves, allowed=DECIDED)
+
+
+def long_runs(steps: int) -> tuple[str, str]:
+    """A narrow model on one process and on two, beside two repeats of the reference."""
+    narrow, count = [TORCH, *NARROW], ("--steps", str(steps))
+    exactly = ("--preset", "diagnose", "--deterministic")
+    capture("narrow-reference", *exactly, program=narrow, steps=2)
+    show("trueup", "convert-weights", f"{OUT}/narrow-reference", f"{OUT}/narrow.ckpt", *NAMES)
+    one = [*narrow, "--curve", f"{OUT}/reference.jsonl"]
+    capture("long", "--preset", "batches", program=one, steps=steps)
+    show("trueup", "export", "--format", "batches", f"{OUT}/long", f"{OUT}/long-batches", "-q")
+    program = [*mended("narrow", "long-batches"), *NARROW]
+    alone = start("python", *program, *count, "--curve", f"{OUT}/port.jsonl", log="port-long.log")
+    capture("narrow-port", *exactly, program=program, steps=2)
+    for turn in ("1", "2"):
+        kept = ("--turn", turn, "--curve", f"{OUT}/repeat-{turn}.jsonl")
+        run("python", *narrow, *count, *kept, log=f"repeat-{turn}.log")
+    two = [
+        "torchrun",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        *narrow,
+        "--curve",
+        f"{OUT}/reference-2.jsonl",
     ]
-    start(*command, log=OUT / f"{name}.log").end()
+    capture("long-2", "--preset", "batches", program=two, steps=steps)
+    show("trueup", "export", "--format", "batches", f"{OUT}/long-2", f"{OUT}/long-batches-2", "-q")
+    alone.end()
+    both = ["msrun", "--worker_num", "2", "--local_worker_num", "2", "--master_port", str(free_port())]
+    both += ["--join", "True", "--log_dir", f"{OUT}/msrun", *mended("narrow", "long-batches-2"), *NARROW]
+    run(*both, *count, "--curve", f"{OUT}/port-2.jsonl", log="port-long-2.log")
+    return judged("curves", "port", "reference"), judged("curves-2", "port-2", "reference-2")
+
+
+def judged(name: str, target: str, reference: str) -> str:
+    """Hold a curve against the reference's and its repeats'."""
+    logs = [f"{OUT}/{one}.jsonl" for one in (reference, "repeat-1", "repeat-2")]
+    proof = ("--target-trace", f"{OUT}/narrow-port", "--reference-trace", f"{OUT}/narrow-reference")
+    words = (f"{OUT}/{target}.jsonl", "--reference", *logs, *proof, "-o", f"{OUT}/{name}")
+    return show("trueup", "curves", *words, allowed=DECIDED)
+
+
+def free_port() -> int:
+    """For the processes to find each other."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        number: int = one.getsockname()[1]
+        return number
 
 
 def main() -> None:
-    """Run the story."""
+    """Tell the story."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1000, help="of the long runs")
-    steps = parser.parse_args().steps
+    parser.add_argument("--docs", action="store_true", help="put what was said into docs/migration.md")
+    given = parser.parse_args()
     began = time.perf_counter()
     shutil.rmtree(ROOT / OUT, ignore_errors=True)
     (ROOT / OUT).mkdir(parents=True)
-
-    say("1. The reference, and what the port needs of it: weights and batches")
-    capture("reference", "--preset", "diagnose", program=[TORCH], steps=2)
-    capture("long", "--preset", "batches", program=[TORCH, "--log", f"{OUT}/reference.jsonl"], steps=steps)
-    trueup("export", "--format", "batches", f"{OUT}/long", f"{OUT}/batches", "-q")
-    to = ("--from", "hf-llama", "--to", "mindformers-llama-fused", "--num-heads", "4", "--num-kv-heads", "2")
-    trueup("convert-weights", f"{OUT}/reference", f"{OUT}/port.ckpt", *to)
-
-    say("2. The port as it came")
-    capture("port", "--preset", "diagnose", program=PORT, steps=2)
-    again = shlex.join(["python", *PORT, "--steps", "2"])
-    report = ("-o", f"{OUT}/diagnosis")
-    trueup("diagnose", f"{OUT}/port", f"{OUT}/reference", "--replay", again, *report, allowed=(0, 1, 2))
-
-    say("3. The port with both mended: first steps, then steps that change no weight")
-    capture("mended", "--preset", "diagnose", program=MENDED, steps=2)
-    trueup(
-        "diagnose", f"{OUT}/mended", f"{OUT}/reference", "-o", f"{OUT}/diagnosis-mended", allowed=(0, 1, 2)
-    )
-    still = ("--learning-rate", "0", "--steps", "0")
-    capture("still-reference", *still, program=[TORCH], steps=min(steps, 50))
-    capture("still-port", *still, program=MENDED, steps=min(steps, 50))
-    judged("still", f"{OUT}/still-port", f"{OUT}/still-reference")
-
-    say(f"4. {steps} steps, on one process and on two, beside two repeats of the reference")
-    alone = start(
-        "python", *MENDED, "--steps", str(steps), "--log", f"{OUT}/port.jsonl", log=OUT / "port.log"
-    )
-    for turn in (1, 2):
-        repeat = [
-            "python",
-            TORCH,
-            "--steps",
-            str(steps),
-            "--turn",
-            str(turn),
-            "--log",
-            f"{OUT}/repeat-{turn}.jsonl",
-        ]
-        start(*repeat, log=OUT / "repeat.log").end()
-    two = ["torchrun", "--standalone", "--nproc-per-node", "2", TORCH, "--steps", str(steps)]
-    two = ["trueup", "capture", "--preset", "batches", "-o", f"{OUT}/long-2", "--", *two]
-    start(*two, "--log", f"{OUT}/reference-2.jsonl", log=OUT / "reference-2.log").end()
-    trueup("export", "--format", "batches", f"{OUT}/long-2", f"{OUT}/batches-2", "-q")
-    alone.end()
-    both = [
-        "msrun",
-        "--worker_num",
-        "2",
-        "--local_worker_num",
-        "2",
-        "--join",
-        "True",
-        "--log_dir",
-        f"{OUT}/msrun",
-    ]
-    port_2 = [word.replace(f"{OUT}/batches", f"{OUT}/batches-2") for word in MENDED]
-    start(*both, *port_2, "--steps", str(steps), "--log", f"{OUT}/port-2.jsonl", log=OUT / "port-2.log").end()
-    repeats = [f"{OUT}/repeat-{turn}.jsonl" for turn in (1, 2)]
-    judged("curves", f"{OUT}/port.jsonl", f"{OUT}/reference.jsonl", *repeats)
-    judged("curves-2", f"{OUT}/port-2.jsonl", f"{OUT}/reference-2.jsonl", *repeats)
+    said = {}
+    chapter("1. The reference, and what the port needs of it: weights and batches")
+    weights_and_batches()
+    chapter("2. The port as it came")
+    said["port"] = as_it_came()
+    chapter("3. The port with both mended: first steps, then steps that change no weight")
+    said["mended"], said["still"] = without_faults(min(given.steps, 50))
+    chapter(f"4. {given.steps} steps, on one process and on two, beside two repeats of the reference")
+    said["curves"], said["curves-2"] = long_runs(given.steps)
     print(f"\nReports: {OUT}/diagnosis/diagnosis.html, {OUT}/curves/curves.html", flush=True)
     print(f"The whole story took {time.perf_counter() - began:.0f} s.")
-
-
-def judged(name: str, target: str, *references: str) -> None:
-    """Hold a curve against the reference's and its repeats'."""
-    proof = ("--target-trace", f"{OUT}/mended", "--reference-trace", f"{OUT}/reference")
-    trueup("curves", target, "--reference", *references, *proof, "-o", f"{OUT}/{name}", allowed=(0, 1, 2))
+    if given.docs:
+        put_into_page(said)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trueup_gpt.optimize import build_optimizer, weight_decay_groups
     from trueup_gpt.parallel.mesh import start_mesh
     from trueup_gpt.parallel.stages import build
-    from trueup_gpt.session import Session, prepare, steps_of
+    from trueup_gpt.session import Session, prepare, seed_streams, steps_of
     from trueup_gpt.step import TrainStep
     from trueup_gpt.train import train
 
@@ -31,6 +31,7 @@ _HOME = {
     "load_config": "trueup_gpt.config",
     "open_data": "trueup_gpt.data",
     "prepare": "trueup_gpt.session",
+    "seed_streams": "trueup_gpt.session",
     "steps_of": "trueup_gpt.session",
     "start_mesh": "trueup_gpt.parallel.mesh",
     "train": "trueup_gpt.train",
@@ -48,6 +49,7 @@ __all__ = [
     "load_config",
     "open_data",
     "prepare",
+    "seed_streams",
     "start_mesh",
     "steps_of",
     "train",

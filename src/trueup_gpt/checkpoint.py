@@ -2,65 +2,68 @@
 
     output_dir/checkpoints/network_00000010/
         run.json         step, scale of the loss, configuration, layout table
-        *.distcp         ``model.FQN``, ``optimizer.FQN.STATE``, ``random.RANK``
+        *.distcp         ``model.FQN``, ``optimizer.FQN.STATE``, ``master.FQN``, ``random.RANK``
 
-A folder gets its name when it is whole. Each process writes the boxes it holds, and reads those it needs.
+A folder gets its name when it is whole, so that none is ever half there. Each process writes the boxes it
+holds, and reads those it needs.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from trueup.errors import ConfigError
-from trueup_gpt.boxes import Boxes, LoadPlanner, SavePlanner, boxes_of
+from trueup_gpt.boxes import Boxes, LoadPlanner, boxes_of
 from trueup_gpt.hugging_face import HuggingFaceWeights, check_exchangeable, is_hugging_face
 from trueup_gpt.parallel.pieces import Piece
+from trueup_gpt.parallel.streams import random_state, set_random_state
+from trueup_gpt.saving import RUN_FILE, Writer
 from trueup_gpt.session import Session
 
-RUN_FILE = "run.json"
 _BEST = "best"
 
 
 class Checkpoints:
     """The checkpoints of a run."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, said: Callable[[str], None] = lambda message: None) -> None:
+        self._session, self._said = session, said
         training = session.config.training
         self.folder = training.output_dir / "checkpoints"
+        self.best: float | None = None
+        """of the validations so far, kept over a resumption"""
+        self._writer = Writer(
+            self.folder,
+            first=session.mesh.rank == 0,
+            background=training.async_save,
+            on_whole=self._whole,
+        )
 
     def save(self, *, best: bool = False) -> Path:
-        """Write one, under its step's number or as the best; the oldest beyond ``keep_checkpoint_max`` go."""
-        training, step = self._session.config.training, self._session.step
-        name = f"{training.prefix}_{_BEST if best else f'{step.number:08d}'}"
-        unfinished, path = self.folder / f".{name}", self.folder / name
-        if self._session.mesh.rank == 0:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(parents=True)
-        _barrier()
-        _write(self._state(), unfinished)
-        if self._session.mesh.rank == 0:
-            (unfinished / RUN_FILE).write_text(json.dumps(self._facts(), indent=1), encoding="utf-8")
-            if path.exists():
-                path.rename(self.folder / f".old_{name}")
-            unfinished.rename(path)
-            shutil.rmtree(self.folder / f".old_{name}", ignore_errors=True)
-            for old in numbered(self.folder, training.prefix)[: -training.keep_checkpoint_max]:
-                shutil.rmtree(old)
-        _barrier()
-        return path
+        """Begin one, under its step's number or as the best; a process that ends must ``wait`` for it."""
+        name = _BEST if best else f"{self._session.step.number:08d}"
+        prefix = self._session.config.training.prefix
+        return self._writer.begin(self._state(), self._facts(), f"{prefix}_{name}")
+
+    def wait(self) -> None:
+        """Until the last one is whole."""
+        self._writer.wait()
+
+    def _whole(self, path: Path) -> None:
+        training = self._session.config.training
+        for old in numbered(self.folder, training.prefix)[: -training.keep_checkpoint_max]:
+            shutil.rmtree(old)
+        self._said(f"saved {path}" + (", the best so far" if path.name.endswith(_BEST) else ""))
 
     def resume(self) -> Path | None:
         """Load what the configuration names: weights, optimizer, random streams, place in the data.
@@ -82,10 +85,18 @@ class Checkpoints:
         self._check(path, facts)
         whole = training.resume_training and not training.no_load_optim
         state = self._state(optimizer=whole, random=False)
-        _read(state, path)
+        there = FileSystemReader(path).read_metadata().state_dict_metadata
+        masters = [name for name in state if name.startswith("master.")]
+        if not masters or masters[0] not in there:
+            state = {name: value for name, value in state.items() if name not in masters}
+            _read(state, path)
+            self._session.parallel.adopt()
+        else:
+            _read(state, path)
         if training.resume_training:
             self._session.step.number = 0 if training.new_dataset else facts["step"]
             self._session.step.scale.load_state_dict(facts["loss_scale"])
+            self.best = facts.get("best")
             if not training.no_load_rng:
                 self._load_random(path, facts["num_processes"])
         return path
@@ -104,6 +115,7 @@ class Checkpoints:
                 for dim, (offset, size) in enumerate(zip(box.offset, box.values.shape, strict=True)):
                     whole = whole.narrow(dim, offset, size)
                 box.values.copy_(whole)
+        session.parallel.adopt()
 
     def _find(self, given: Path) -> Path | None:
         if (given / RUN_FILE).exists():
@@ -135,6 +147,7 @@ class Checkpoints:
             "format": 1,
             "step": session.step.number,
             "loss_scale": session.step.scale.state_dict(),
+            "best": self.best,
             "num_processes": session.mesh.size(*session.mesh.sizes),
             "mesh": session.mesh.sizes,
             "parameters": {fqn: list(shape) for fqn, shape in parameter_shapes(session.config).items()},
@@ -152,8 +165,11 @@ class Checkpoints:
             for piece in parallel.engine.pieces:
                 for name, tensor in self._optimizer_state(piece):
                     state[f"optimizer.{piece.fqn}.{name}"] = tensor
+                if piece.computed is not None:
+                    values = piece.parameter.data
+                    state[f"master.{piece.fqn}"] = Boxes.of(values, boxes_of(piece.place, values, piece.flat))
         if random:
-            state[f"random.{self._session.mesh.rank}"] = _random_state(self._session.mesh.device)
+            state[f"random.{self._session.mesh.rank}"] = random_state(self._session.mesh.device)
         return state
 
     def _optimizer_state(self, piece: Piece) -> Iterator[tuple[str, Any]]:
@@ -168,24 +184,14 @@ class Checkpoints:
         mesh = self._session.mesh
         if num_processes != mesh.size(*mesh.sizes):
             return
-        state = {f"random.{mesh.rank}": _random_state(mesh.device)}
+        state = {f"random.{mesh.rank}": random_state(mesh.device)}
         _read(state, path)
-        found = state[f"random.{mesh.rank}"]
-        if mesh.device.type == "cpu":
-            torch.set_rng_state(found)
-        else:
-            torch.get_device_module(mesh.device).set_rng_state(found, mesh.device)
+        set_random_state(state[f"random.{mesh.rank}"], mesh.device)
 
 
 def numbered(folder: Path, prefix: str) -> list[Path]:
     """Whole checkpoints of a folder, in the order of their steps."""
     return sorted(path for path in folder.glob(f"{prefix}_[0-9]*") if (path / RUN_FILE).exists())
-
-
-def _random_state(device: torch.device) -> Tensor:
-    if device.type == "cpu":
-        return torch.get_rng_state()
-    return torch.get_device_module(device).get_rng_state(device)
 
 
 def _make_state(optimizer: torch.optim.Optimizer, pieces: list[Piece]) -> None:
@@ -203,24 +209,5 @@ def _make_state(optimizer: torch.optim.Optimizer, pieces: list[Piece]) -> None:
         group["lr"] = rate
 
 
-def _write(state: dict[str, Any], folder: Path) -> None:
-    with _quiet():
-        save(state, checkpoint_id=folder, no_dist=not dist.is_initialized(), planner=SavePlanner())
-
-
 def _read(state: dict[str, Any], folder: Path) -> None:
-    with _quiet():
-        load(state, checkpoint_id=folder, no_dist=not dist.is_initialized(), planner=LoadPlanner())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without torch's warning that there is one process."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        yield
-
-
-def _barrier() -> None:
-    if dist.is_initialized():
-        dist.barrier()
+    load(state, checkpoint_id=folder, no_dist=not dist.is_initialized(), planner=LoadPlanner())

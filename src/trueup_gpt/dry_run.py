@@ -15,6 +15,7 @@ from trueup_gpt.parallel.pieces import DATA_AXES
 from trueup_gpt.parallel.placement import Replicate
 from trueup_gpt.parallel.stages import (
     chunks_per_rank,
+    has_masters,
     model_on_meta,
     parameter_shapes,
     rank_of_stage,
@@ -111,9 +112,15 @@ def _rank(config: Config, mesh: Mesh) -> RankMemory:
         parameters=whole,
         weights=item * (cut if level == "z3" else whole),
         gradients=item * (cut if level in ("z2", "z3") else whole),
-        optimizer=int(item * _STATES[config.optimizer.optimizer_type] * (cut if level else whole)),
+        optimizer=int(_state_bytes(config, item) * (cut if level else whole)),
         activations=_activations(config, mesh, layers),
     )
+
+
+def _state_bytes(config: Config, item: int) -> float:
+    """Of the optimizer, for one weight; float32 copies of weights are its own."""
+    states = _STATES[config.optimizer.optimizer_type]
+    return 4 + 4 * states if has_masters(config) else item * states
 
 
 def _replicas(place: Place, mesh: Mesh) -> int:

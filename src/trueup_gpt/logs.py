@@ -7,8 +7,9 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
+from trueup_gpt.events import EventFile
 from trueup_gpt.step import StepResult
 
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -36,7 +37,7 @@ class RunLog:
         output: ``output_dir``.
         rank: of this process.
         speaks: whether it writes to the terminal.
-        tensorboard: write its files, where the package is installed.
+        tensorboard: write its files.
     """
 
     def __init__(self, output: Path, rank: int, *, speaks: bool = True, tensorboard: bool = True) -> None:
@@ -51,10 +52,10 @@ class RunLog:
         self.memory = ""
         """largest so far, as text; empty on a CPU"""
         self._metrics: TextIO | None = None
-        self._board: Any = None
+        self._board: EventFile | None = None
         if rank == 0:
             self._metrics = (output / "metrics.jsonl").open("a", encoding="utf-8")
-            self._board = _board(output / "tensorboard") if tensorboard else None
+            self._board = EventFile(output / "tensorboard") if tensorboard else None
 
     def _add(self, handler: logging.Handler, level: int) -> None:
         handler.setLevel(level)
@@ -84,8 +85,7 @@ class RunLog:
             self._metrics.write(json.dumps({"step": step, **values}) + "\n")
             self._metrics.flush()
         if self._board is not None:
-            for name, value in values.items():
-                self._board.add_scalar(name, value, step)
+            self._board.add(step, values)
 
     def close(self) -> None:
         """Write what is held back."""
@@ -95,11 +95,3 @@ class RunLog:
         for one in (self._metrics, self._board):
             if one is not None:
                 one.close()
-
-
-def _board(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder))

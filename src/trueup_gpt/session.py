@@ -90,8 +90,9 @@ def steps_of(config: Config, data: Source, mesh: Mesh) -> int:
 
 
 def seed_streams(config: Config, mesh: Mesh) -> None:
-    """Random streams of dropout: one for each data-parallel rank and pipeline stage."""
-    seed = config.training.seed + 1009 * mesh.coordinate(*DATA) + 9176 * mesh.coordinate("pp")
+    """Random streams of dropout: one for each place along dp, cp and pp; see ``parallel/streams.py``."""
+    place = 1009 * mesh.coordinate(*DATA) + 9176 * mesh.coordinate("pp") + 80141 * mesh.coordinate("cp")
+    seed = config.training.seed + place
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from trueup_gpt.checkpoint import Checkpoints
 from trueup_gpt.logs import RunLog, step_line
 from trueup_gpt.session import Session
-from trueup_gpt.step import StepResult
+from trueup_gpt.step import GradientNotFinite, StepResult
 from trueup_gpt.validation import evaluate
 
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -66,15 +66,14 @@ def train(session: Session, log: RunLog, *, on_step: Callable[[StepResult], None
         GradientNotFinite: see ``check_for_nan_in_grad``.
     """
     training = session.config.training
-    checkpoints = Checkpoints(session)
+    checkpoints = Checkpoints(session, log.info)
     resumed = checkpoints.resume()
     if resumed is not None:
         log.info(f"resumed from {resumed}, step {session.step.number}")
     outcome = Outcome(session.step.number)
     _say_what_runs(session, log)
     meter = _Meter(session, log)
-    best: float | None = None
-    with _signals() as asked:
+    with _signals() as asked, _all_written(checkpoints):
         while session.step.number < session.num_steps:
             number = session.step.number
             result = session.step(session.data.read(session.portion(number)))
@@ -88,17 +87,27 @@ def train(session: Session, log: RunLog, *, on_step: Callable[[StepResult], None
                 and done % training.eval_interval == 0
                 and session.validation is not None
             ):
-                best = _validate(session, log, checkpoints, best)
+                _validate(session, log, checkpoints)
             outcome.signal = _any(asked.number, session)
             last = done == session.num_steps and training.save_interval is not None
             if outcome.signal or last or (training.save_interval and done % training.save_interval == 0):
                 outcome.checkpoint = checkpoints.save()
-                log.info(f"saved {outcome.checkpoint}")
             if outcome.signal:
                 log.warning(f"ended by {signal.Signals(outcome.signal).name} after step {number}")
                 break
     outcome.steps = session.step.number
     return outcome
+
+
+@contextmanager
+def _all_written(checkpoints: Checkpoints) -> Iterator[None]:
+    """Afterwards the last checkpoint is whole, also where every process ends for the same reason."""
+    try:
+        yield
+    except GradientNotFinite:
+        checkpoints.wait()
+        raise
+    checkpoints.wait()
 
 
 def _say_what_runs(session: Session, log: RunLog) -> None:
@@ -142,7 +151,7 @@ class _Meter:
         self._began, self._steps = time.perf_counter(), 0
 
 
-def _validate(session: Session, log: RunLog, checkpoints: Checkpoints, best: float | None) -> float | None:
+def _validate(session: Session, log: RunLog, checkpoints: Checkpoints) -> None:
     training, step = session.config.training, session.step.number - 1
     loss = evaluate(session)
     found = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
@@ -150,10 +159,9 @@ def _validate(session: Session, log: RunLog, checkpoints: Checkpoints, best: flo
     log.metrics(step, {f"eval_{name}": value for name, value in found.items()})
     value = found[training.eval_metric or "loss"]
     better = _COMPARISONS[training.best_metric_comparison or "less"]
-    if training.save_interval is not None and (best is None or better(value, best)):
-        log.info(f"saved {checkpoints.save(best=True)}, the best so far")
-        return value
-    return value if best is None else best
+    if training.save_interval is not None and (checkpoints.best is None or better(value, checkpoints.best)):
+        checkpoints.best = value
+        checkpoints.save(best=True)
 
 
 def _any(asked: int, session: Session) -> int:

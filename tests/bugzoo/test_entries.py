@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +14,13 @@ from bugzoo.entries import HELD_OUT, TUNING, Entry, entries, plants  # noqa: E40
 from bugzoo.proof import prove  # noqa: E402
 from bugzoo.trainer import make_model  # noqa: E402
 
+from tests.trainer.worlds import world  # noqa: E402
 from trueup.types.finding import KindClass, Stage  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step():UserWarning"),
 ]
-ROOT = Path(__file__).resolve().parents[2]
 OWN = {name: base for name, base in bases().items() if not base.ported}
 """the collection's own programs; the port is tested where MindSpore is"""
 ENTRIES = {name: entry for name, entry in entries().items() if entry.base in OWN}
@@ -71,17 +66,16 @@ def test_entries_of_one_process(base: str) -> None:
 
 
 @pytest.mark.distributed
+@pytest.mark.xdist_group("worlds")
 @pytest.mark.parametrize("base", TOGETHER)
-def test_entries_of_two_processes(base: str, tmp_path: Path) -> None:
-    out = tmp_path / "said.json"
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "bugzoo.proof"]
-    command = [sys.executable, *launcher, "--base", base, "--out", str(out)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert wrong(json.loads(out.read_text()), base) == []
+def test_entries_of_several_processes(base: str) -> None:
+    said = world(bases()[base].ranks).run("tests.bugzoo.test_entries:proved", base)
+    assert wrong(said[0], base) == []
+
+
+def proved(base: str) -> dict[str, Any]:
+    """In every process."""
+    return prove(bases()[base])
 
 
 def test_a_wrong_step_and_a_large_difference_are_found() -> None:
@@ -119,6 +113,8 @@ def test_what_is_expected_is_said_in_the_words_of_a_finding(entry: Entry) -> Non
     if not entry.is_benign:
         for stage in (entry.stage, *entry.also_stages):
             Stage(stage)
+        if entry.axes is not None or entry.ranks is not None:
+            assert bases()[entry.base].ranks > max(entry.ranks or [1])
         KindClass(entry.family)
         assert entry.kinds
         assert set(entry.kinds) <= KINDS

@@ -1,44 +1,144 @@
-"""The rows of the accuracy guide's tables, section by section: each must have a rule."""
+"""The rows of the accuracy guide's tables, section by section, and the rules that stand for each."""
 
 from __future__ import annotations
 
-ROWS: dict[str, tuple[str, ...]] = {
-    "network structure": (
-        *("num_layers", "num_heads", "hidden_size", "intermediate_size", "n_kv_heads", "Attention"),
-        *("normalization", "Regularization function", "normal_eps", "rms_norm_eps", "dropout"),
-        *("activation function", "fusion computation", "position code", "vocab_size"),
-    ),
-    "moe structure": (
-        *("expert_num", "shared_expert_num", "num_experts_chosen", "capacity_factor", "aux_loss_factor"),
-        *("routing_policy", "enable_sdrop", "router_dense_type", "use_fused_ops_topkrouter"),
-        "use_shared_expert_gating",
-    ),
-    "optimizer": (
-        *("adam optimizer", "eps", "beta1", "beta2", "weight_decay", "lr", "warmup_ratio"),
-        *("lr_warmup_fraction", "clip_grad", "global_batch_size"),
-    ),
-    "weights": ("param_init_type", "init-method-std"),
-    "mixed precision": (
-        *("compute_dtype", "layernorm_compute_type", "softmax_compute_type", "Calculation of weights"),
-        *("rotary_dtype", "bias add", "residual add", "loss", "Operator High Precision Mode"),
-    ),
-    "parallel strategy": (
-        *("data_parallel", "model_parallel", "pipeline_stage", "use_seq_parallel"),
-        *("enable_parallel_optimizer", "micro_batch_interleave_num"),
-    ),
-    "other": (
-        *("Data Check", "Special Words Check", "input_ids check", "Overflow Detection"),
-        *("Graph Operator Fusion", "Training Inference Template Consistency", "Version Check"),
-        "Differences with Open Source",
-    ),
-    "aligning parameters": ("num_layers", "learning_rate_type", "warmup_steps", "adam-eps", "dropout"),
-    "randomness": (
-        *("HCCL_DETERMINISTIC", "ASCEND_LAUNCH_BLOCKING", "PYTHONHASHSEED", "seed_all"),
-        "deterministic computation",
-    ),
+from typing import Any
+
+ROWS: dict[str, dict[str, str]] = {
+    "network structure": {
+        "num_layers": "num_layers",
+        "num_heads": "num_heads",
+        "hidden_size": "hidden_size",
+        "intermediate_size": "intermediate_size",
+        "n_kv_heads": "num_kv_heads heads_divide",
+        "Attention": "attention num_kv_heads head_dim sliding_window qkv_fusion qkv_bias",
+        "normalization": "normalization",
+        "Regularization function": "normalization",
+        "normal_eps": "norm_eps",
+        "rms_norm_eps": "norm_eps",
+        "dropout": "hidden_dropout attention_dropout embedding_dropout dropout_excludes_recompute",
+        "activation function": "activation",
+        "fusion computation": "flash_attention rope_fusion norm_fusion activation_fusion qkv_fusion",
+        "position code": "position_embedding rope_theta rope_scaling rope_interleaved",
+        "vocab_size": "vocab_size padded_vocab_size",
+    },
+    "moe structure": {
+        "expert_num": "num_experts",
+        "shared_expert_num": "num_shared_experts",
+        "num_experts_chosen": "experts_per_token",
+        "capacity_factor": "capacity_factor capacity_in_range",
+        "aux_loss_factor": "aux_loss_factor aux_loss_is_small",
+        "routing_policy": "router_version",
+        "enable_sdrop": "enable_sdrop token_drop_policy pad_to_capacity",
+        "router_dense_type": "router_dtype",
+        "use_fused_ops_topkrouter": "fused_router fused_router_needs_sdrop fused_router_for_alignment",
+        "use_shared_expert_gating": "shared_expert_gate",
+    },
+    "optimizer": {
+        "adam optimizer": "optimizer",
+        "eps": "adam_eps",
+        "beta1": "adam_beta1",
+        "beta2": "adam_beta2",
+        "weight_decay": "weight_decay weight_decay_scope",
+        "lr": "learning_rate lr_schedule min_lr decay_steps",
+        "warmup_ratio": "warmup_steps",
+        "lr_warmup_fraction": "warmup_steps",
+        "clip_grad": "clip_grad",
+        "global_batch_size": "global_batch_size batch_adds_up",
+    },
+    "weights": {
+        "param_init_type": "param_dtype grad_comm_dtype gradients_follow_weights",
+        "init-method-std": "init_std",
+    },
+    "mixed precision": {
+        "compute_dtype": "compute_dtype",
+        "layernorm_compute_type": "norm_compute_dtype",
+        "softmax_compute_type": "softmax_compute_dtype",
+        "Calculation of weights": "embedding_dtype head_dtype",
+        "rotary_dtype": "rotary_dtype",
+        "bias add": "bias_add_dtype",
+        "residual add": "residual_dtype",
+        "loss": "loss_dtype",
+        "Operator High Precision Mode": "operator_precision",
+    },
+    "parallel strategy": {
+        "data_parallel": "data_parallel",
+        "model_parallel": "tensor_parallel",
+        "pipeline_stage": "pipeline_parallel",
+        "use_seq_parallel": "sequence_parallel sequence_parallel_needs_tp",
+        "enable_parallel_optimizer": "optimizer_parallel",
+        "micro_batch_interleave_num": "micro_batch_interleave",
+    },
+    "other": {
+        "Data Check": "data_files ignore_token_id decode_a_batch",
+        "Special Words Check": "bos_token_id eos_token_id pad_token_id tokenizer",
+        "input_ids check": "special_ids_in_range decode_a_batch",
+        "Overflow Detection": "overflow_mode",
+        "Graph Operator Fusion": "graph_kernel_fusion",
+        "Training Inference Template Consistency": "chat_template template_by_hand",
+        "Version Check": "mindspore_version mindformers_version cann_version",
+        "Differences with Open Source": "upstream",
+    },
+    "aligning parameters": {
+        "num_layers": "num_layers",
+        "learning_rate_type": "lr_schedule",
+        "warmup_steps": "warmup_steps",
+        "adam-eps": "adam_eps",
+        "dropout": "hidden_dropout attention_dropout embedding_dropout lora_dropout router_jitter",
+    },
+    "randomness": {
+        "HCCL_DETERMINISTIC": "hccl_deterministic",
+        "ASCEND_LAUNCH_BLOCKING": "launch_blocking",
+        "PYTHONHASHSEED": "hash_seed",
+        "seed_all": "seed",
+        "deterministic computation": "deterministic cublas_workspace",
+    },
 }
+"""section -> row -> the rules without which the row would not be checked"""
 BY_HAND = {
     "other: Version Check": "the table of versions (test_versions.py)",
     "other: Differences with Open Source": "a check against the upstream configuration",
 }
 """rows without a field that could be misaligned in one setting: where they are tested or done"""
+RECOMMENDED: dict[str, tuple[Any, Any]] = {
+    "hidden_dropout": (0.0, 0.1),
+    "attention_dropout": (0.0, 0.1),
+    "embedding_dropout": (0.0, 0.1),
+    "lora_dropout": (0.0, 0.05),
+    "vocab_size": (32000, 32001),
+    "aux_loss_factor": (0.0, 0.01),
+    "router_version": ("topkrouterv2", "topkrouterv1"),
+    "enable_sdrop": (True, False),
+    "router_dtype": ("float32", "bfloat16"),
+    "router_jitter": (0.0, 0.01),
+    "adam_eps": (1e-8, 1e-6),
+    "adam_beta1": (0.9, 0.8),
+    "adam_beta2": (0.95, 0.999),
+    "clip_grad": (1.0, 0.0),
+    "lr_schedule": ("constant", "cosine"),
+    "warmup_steps": (0, 100),
+    "param_dtype": ("float32", "bfloat16"),
+    "grad_comm_dtype": ("float32", "bfloat16"),
+    "loss_dtype": ("float32", "bfloat16"),
+    "fp8": (False, True),
+    "tf32": (False, True),
+    "optimizer_parallel": (False, True),
+    "micro_batch_interleave": (1, 2),
+    "shuffle": (False, True),
+    "deterministic": (True, False),
+    "hccl_deterministic": (True, False),
+    "launch_blocking": (True, False),
+    "overflow_mode": ("infnan", "saturation"),
+    "graph_kernel_fusion": (False, True),
+    "precision_mode": ("must_keep_origin_dtype", "allow_mix_precision"),
+}
+"""field -> a value that keeps the guide's recommendation, and one that does not"""
+REPRODUCTION = {
+    "num_layers": 2,
+    "lr_schedule": "constant",
+    "warmup_steps": 0,
+    "adam_eps": 1e-8,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+"""field -> its value in a first reproduction, as the guide has it"""

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.checklist.rows import BY_HAND, ROWS
+from tests.checklist.rows import BY_HAND, RECOMMENDED, REPRODUCTION, ROWS
 from trueup.checklist import check
 from trueup.checklist.check import Checklist
+from trueup.checklist.expression import NOTHING, parsed
 from trueup.checklist.fields import FieldSpec, fields
 from trueup.checklist.judging import Status
 from trueup.checklist.rules import Rule, rules
@@ -75,10 +76,16 @@ CHANGED_CONTEXT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("section", ROWS)
-def test_every_row_of_the_guide_has_a_rule(section: str) -> None:
-    cited = {source for rule in ALL_RULES for source in rule.sources}
-    missing = [row for row in ROWS[section] if f"{section}: {row}" not in cited]
-    assert not missing
+def test_every_row_of_the_guide_has_its_rules(section: str) -> None:
+    """Each rule a row needs is there and cites it: no rule of the tables can be left out unseen."""
+    cited = {(source, rule.key) for rule in ALL_RULES for source in rule.sources}
+    wanted = {(f"{section}: {row}", key) for row, keys in ROWS[section].items() for key in keys.split()}
+    assert wanted - cited == set()
+
+
+def test_a_first_reproduction_is_the_guide_s() -> None:
+    wanted = {rule.field: parsed(rule.reproduce).evaluate(NOTHING) for rule in ALL_RULES if rule.field in REPRODUCTION}
+    assert wanted == REPRODUCTION
 
 
 def test_no_rule_cites_a_row_that_is_not_there() -> None:
@@ -117,16 +124,19 @@ def test_field(rule: Rule, tmp_path: Path) -> None:
         assert apart.exit_code == 1
 
 
-@pytest.mark.parametrize("rule", [r for r in FIELD_RULES if r.recommended], ids=lambda rule: str(rule.key))
-def test_recommendation(rule: Rule, tmp_path: Path) -> None:
-    """One side alone: some value keeps the recommendation and some other breaks it."""
-    context = CONTEXT | CHANGED_CONTEXT.get(rule.field, {})
-    outcomes = {
-        _status(_checked(tmp_path, context | {rule.field: value}, None), rule.key)
-        for value in _telling_values(fields().spec(rule.field))
-    }
-    assert Status.BROKEN in outcomes
-    assert outcomes & {Status.ALIGNED, Status.DEFAULT}
+def test_what_is_recommended_is_the_guide_s() -> None:
+    assert {rule.field for rule in FIELD_RULES if rule.recommended} == set(RECOMMENDED)
+
+
+@pytest.mark.parametrize("field", RECOMMENDED)
+def test_recommendation(field: str, tmp_path: Path) -> None:
+    """One side alone: the guide's value keeps the recommendation, another one breaks it."""
+    context = CONTEXT | CHANGED_CONTEXT.get(field, {})
+    kept, broken = (
+        _status(_checked(tmp_path, context | {field: value}, None), field) for value in RECOMMENDED[field]
+    )
+    assert kept in (Status.ALIGNED, Status.DEFAULT)
+    assert broken is Status.BROKEN
 
 
 @pytest.mark.parametrize("rule", CONDITIONS, ids=lambda rule: rule.key)
@@ -147,14 +157,6 @@ def _two_values(spec: FieldSpec) -> tuple[Any, Any]:
         "list": (["/data/a.bin"], ["/data/b.bin"]),
         "choice": (*list(spec.aliases)[:2], "one", "two")[:2],
     }[spec.kind]
-
-
-def _telling_values(spec: FieldSpec) -> tuple[Any, ...]:
-    """Values on either side of the bounds that recommendations name."""
-    if spec.kind in ("int", "float"):
-        return 0, 1, 16, 17, 0.9, 0.95, 1e-8
-    choices = "constant", "topkrouterv1", "infnan", "must_keep_origin_dtype", "another"
-    return choices if spec.kind == "choice" else _two_values(spec)
 
 
 def _checked(folder: Path, target: Mapping[str, Any], reference: Mapping[str, Any] | None) -> Checklist:

@@ -222,7 +222,7 @@ def test_what_does_not_fit_the_target_is_not_written(
     plan = tmp_path / "plan.yaml"
     plan.write_text("version: 1\nnames: {fc.weight: fc.weight}\n")
     said = run("convert-weights", source, out, "--plan", plan, capsys=capsys, status=2)
-    assert "no entry of the plan takes fc.bias. --allow-unmatched goes on without" in said
+    assert "no entry of the plan takes fc.bias. Complete the plan" in said
     assert not out.exists()
     run("convert-weights", source, out, "--plan", plan, "--allow-unmatched", capsys=capsys)
     assert list(open_weights(out).table) == ["fc.weight"]
@@ -234,6 +234,30 @@ def test_what_does_not_fit_the_target_is_not_written(
     plan.write_text("version: 1\nnames: {fc.weight: fc.wieght}\n")
     said = run("convert-weights", source, out, "--plan", plan, capsys=capsys, status=2)
     assert "did you mean fc.weight?" in said
+
+
+def test_a_weight_that_inference_does_not_find_is_named_by_a_person(
+    arrays: dict[str, Any], tmp_path: Path, capsys: Captured
+) -> None:
+    """The plan so far is kept, completed by hand and given back."""
+    rng = np.random.default_rng(1)
+    source = save(tmp_path / "one.ckpt", **arrays, old=rng.standard_normal((3, 3)))
+    target = save(tmp_path / "like.ckpt", **arrays, new=rng.standard_normal((3, 3)))
+    plan, out = tmp_path / "plan.yaml", tmp_path / "out.ckpt"
+    words = ("convert-weights", source, out, "--like", target)
+    said = run(*words, "--save-plan", plan, capsys=capsys, status=2)
+    assert "new: wanted, and nothing makes it. Left over in the source: old." in said
+    assert f"Complete the plan (in {plan})" in said.replace("\n", " ")
+    assert "--allow-unmatched" in said
+    assert not out.exists()
+    said = run(*words, "--allow-unmatched", capsys=capsys)
+    assert "not made: new" in said
+    assert set(open_weights(out).table) == set(arrays)
+    run(*words, "--plan", plan, capsys=capsys)  # what a plan says is left over is known to be
+    text = plan.read_text().replace("only_target:\n- new\n", "").replace("only_source:\n- old\n", "")
+    plan.write_text(text + "names: {new: old}\n")
+    run(*words, "--plan", plan, capsys=capsys)
+    assert np.array_equal(open_weights(out).read("new"), open_weights(source).read("old"))
 
 
 @pytest.mark.parametrize(

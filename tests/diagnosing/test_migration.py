@@ -12,7 +12,7 @@ from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.pipeline import diagnose
 from trueup.types.finding import Stage
 
-pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
+pytestmark = [pytest.mark.mindspore, pytest.mark.slow, pytest.mark.xdist_group("migration")]
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "migration"
 

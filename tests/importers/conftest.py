@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.warm import OF_MSPROBE, warm_python
 
 _ROOT = Path(__file__).parents[2]
 _ARCHIVE = _ROOT / "tests/fixtures/msprobe/msprobe-26.2.0.tar.xz"
@@ -45,8 +48,8 @@ def _unpacked(packed: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def msprobe_command() -> list[str]:
-    """The real msprobe: of ``TRUEUP_MSPROBE_VENV``, or of ``.cache/msprobe-venv``, which CI makes."""
+def msprobe_command() -> Iterator[list[str]]:
+    """The real msprobe, imported once: of ``TRUEUP_MSPROBE_VENV``, or ``.cache/msprobe-venv``, CI's own."""
     home = Path(os.environ.get("TRUEUP_MSPROBE_VENV") or _ROOT / ".cache/msprobe-venv")
     program = home / "bin" / "msprobe"
     if not program.exists():
@@ -55,7 +58,8 @@ def msprobe_command() -> list[str]:
                 f"msprobe is not installed in {home}; set TRUEUP_MSPROBE_VENV, or CI=true to install it"
             )
         _install(home)
-    return [str(program)]
+    with warm_python(f"{home}/bin/python", *OF_MSPROBE) as python:
+        yield [python, "-m", "msprobe.msprobe"]
 
 
 def _install(home: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.importers.made_trace import small_model
 from trueup.importers import export_msprobe, open_trace
 
-pytestmark = [pytest.mark.msprobe, pytest.mark.slow]
+pytestmark = [pytest.mark.msprobe, pytest.mark.slow, pytest.mark.xdist_group("msprobe")]
 
 
 def run(command: list[str], *arguments: str | Path) -> str:

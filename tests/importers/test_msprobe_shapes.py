@@ -224,7 +224,7 @@ def test_a_microbatch_begins_when_the_first_call_comes_again_after_backward(tmp_
 def test_fifty_thousand_entries_in_seconds(tmp_path: Path) -> None:
     entry = {"input_args": [tensor(), tensor()], "input_kwargs": {}, "output": [tensor()]}
     folder = write_dump(tmp_path / "d", {f"Tensor.__add__.{n}.forward": entry for n in range(56_000)})
-    begin = time.perf_counter()
+    begin = time.process_time()
     tables = read(folder)
     assert tables.records.height == 168_000
-    assert time.perf_counter() - begin < 10, "about 2 s where nothing else runs"
+    assert time.process_time() - begin < 10, "about 2 s"

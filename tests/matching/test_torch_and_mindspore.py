@@ -16,7 +16,7 @@ from trueup.diagnosing.replay.plan import build_plan
 from trueup.matching.report import match_traces
 from trueup.store import Trace
 
-pytestmark = pytest.mark.mindspore
+pytestmark = [pytest.mark.mindspore, pytest.mark.xdist_group("torch_and_mindspore")]
 
 PAIRS = {
     "(root)": "(root)",

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from tests.merging.runs import traced
-from tests.trainer.layouts import GPT2, MOE, configuration
+from tests.trainer.layouts import GPT2, MOE, cut
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare
 
@@ -25,14 +25,15 @@ TP, PP, CP, EP = (
     )
 )
 SP = {"sequence_parallel": True}
+DEEP = {"num_layers": 4}
 TIED = {"untie_embeddings_and_output_weights": False}
 Sections = dict[str, dict[str, Any]]
 LAYOUTS: dict[str, tuple[int, Sections]] = {
     "tp2 sp tied absolute": (2, {"parallel": {TP: 2, **SP}, "model": {**TIED, **GPT2}}),
     "cp2 moe": (2, {"parallel": {CP: 2}, "moe": MOE}),
     "z1 ep2": (2, {"parallel": {"zero_level": "z1", EP: 2}, "moe": MOE}),
-    "z3": (2, {"parallel": {"zero_level": "z3"}}),
-    "pp2 vpp2": (2, {"parallel": {PP: 2, "virtual_pipeline_model_parallel_size": 2}}),
+    "z3": (2, {"parallel": {"zero_level": "z3"}, "model": DEEP}),
+    "pp2 vpp2": (2, {"parallel": {PP: 2, "virtual_pipeline_model_parallel_size": 2}, "model": DEEP}),
     "z2 tp2 sp": (4, {"parallel": {TP: 2, **SP, "zero_level": "z2"}}),
 }
 ONE_SIDED = ("positions", "labels", "mask", "gradient local", "core · input.3", "core · input.4")
@@ -42,7 +43,7 @@ ONE_SIDED = ("positions", "labels", "mask", "gradient local", "core · input.3",
 def pair(folder: Path, name: str, dtype: str = "float64", **options: Any) -> tuple[Path, Path]:
     """The layout's trace, and that of one process on the same batch."""
     size, sections = LAYOUTS[name]
-    plain = configuration(dtype, **sections, dataset={"micro_batch_num": 2 if size == 2 else 4})
+    plain = cut(sections, size, dtype)
     alone = {key: section for key, section in plain.items() if key != "parallel_config"}
     return traced(plain, size, folder / "many", **options), traced(alone, 1, folder / "one", **options)
 
@@ -80,7 +81,7 @@ def test_statistics_alone_tell_a_layout_from_a_fault(tmp_path: Path) -> None:
     assert agreed.exit_code == 0, agreed.summary["verdict"]
     assert "sketch" in set(rows(agreed, "within_noise")["evidence"].cast(pl.String))
     size, sections = LAYOUTS["tp2 sp tied absolute"]
-    other = configuration("float32", **sections, training={"seed": 8}, dataset={"micro_batch_num": 2})
+    other = cut({**sections, "training": {"seed": 8}}, size, "float32")
     assert compare(traced(other, size, tmp_path / "other"), one).exit_code == 1
 
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch.distributed as dist
 
 from tests.trainer import layouts
-from trueup_gpt import step
+from trueup_gpt import boxes, checkpoint, step
 from trueup_gpt.config import Config
 from trueup_gpt.parallel import apply, pieces, stages
 from trueup_gpt.parallel.layout import Layout, layout_for
@@ -96,6 +96,51 @@ BREAKAGES: dict[str, Breakage] = {
     "data-parallel ranks read the same rows": _same_rows,
     "finite decided alone": _decided_alone,
 }
+
+
+def _raw_parts() -> Any:
+    """Each process saves its part as if it were the whole."""
+    return patch.object(boxes.Boxes, "of", lambda tensor, found: pieces.local(tensor))
+
+
+def _concatenated() -> Any:
+    """Parts of FSDP2 and tp on one dim in the order of ranks: tp has cut first, so they lie otherwise."""
+    before = checkpoint.boxes_of
+
+    def found(place: apply.Place, tensor: Any, flat: Any = None) -> Any:
+        shape, held = before(place, tensor, flat)
+        tp = shape[0] // place.size[0]
+        if len(held) != 1 or tp == 1 or shape[0] % (2 * tp):
+            return shape, held
+        rows = held[0].values.shape[0]
+        of_tp, of_data = place.offset[0] // place.size[0], (held[0].offset[0] - place.offset[0]) // rows
+        offset = ((of_data * tp + of_tp) * rows, *held[0].offset[1:])
+        return shape, [boxes.Box(offset, held[0].values)]
+
+    return patch.object(checkpoint, "boxes_of", found)
+
+
+MISSAVED: dict[str, Breakage] = {"raw parts": _raw_parts, "parts in the order of ranks": _concatenated}
+
+
+def missaved(plain: dict[str, Any], name: str) -> list[Any]:
+    """In this process: train, save with the mistake; its weights."""
+    from tests.trainer.resuming import trained
+
+    with MISSAVED[name]():
+        return trained(plain)[1]
+
+
+def scaled_sums(plain: dict[str, Any]) -> str:
+    """In this process: what FSDP2 says where gloo is left to scale a sum."""
+    from torch.distributed.fsdp import FSDPModule
+
+    with patch.object(FSDPModule, "set_force_sum_reduction_for_comms", lambda self, enable: None):
+        try:
+            layouts.train(plain, 1)
+        except RuntimeError as error:
+            return str(error)
+    return ""
 
 
 @contextmanager

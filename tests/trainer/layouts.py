@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -12,23 +14,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trueup_gpt.config import Config, config_from
+from trueup_gpt.config import Config, config_from, data_parallel_size
 from trueup_gpt.data import open_data
 from trueup_gpt.data.source import Portion
 from trueup_gpt.optimize import build_optimizer
-from trueup_gpt.parallel.mesh import DATA, Mesh, start_mesh
+from trueup_gpt.parallel.mesh import DATA, Mesh, mesh_sizes, start_mesh
 from trueup_gpt.parallel.pieces import Piece
 from trueup_gpt.parallel.stages import Parallel, build
 from trueup_gpt.session import groups_of
 from trueup_gpt.step import StepResult, TrainStep
 
-STEPS = 10
+STEPS = 2
+"""enough for weights that moments of two gradients have changed; benchmarks/layouts.py takes ten"""
 BASE: dict[str, dict[str, Any]] = {
     "training_config": {"seed": 7, "grad_clip_kwargs": {"clip_value": 0.5}},
     "model_config": {
         "vocab_size": 257,
         "seq_length": 16,
-        "num_layers": 4,
+        "num_layers": 2,
         "hidden_size": 32,
         "ffn_hidden_size": 48,
         "num_attention_heads": 4,
@@ -76,14 +79,34 @@ def configuration(dtype: str = "float64", **sections: dict[str, Any]) -> dict[st
     return plain
 
 
+def cut(sections: dict[str, dict[str, Any]], size: int, dtype: str = "float64") -> dict[str, Any]:
+    """The configuration of a layout for ``size`` processes, with microbatches for each of them."""
+    config = config_from(configuration(**sections))
+    dp = data_parallel_size(config, size)
+    each = 2 if dp == 1 or config.parallel.pipeline_model_parallel_size > 1 else 1
+    dataset = {"micro_batch_num": dp * each, **sections.get("dataset", {})}
+    return configuration(dtype, **{**sections, "dataset": dataset})
+
+
 def start(plain: dict[str, Any]) -> tuple[Config, Mesh, Parallel, TrainStep]:
     """Model, optimizer and step in this process; micro_batch_num is of all data-parallel ranks together."""
-    mesh = start_mesh(config_from(plain), "cpu")
+    mesh = _mesh(config_from(plain))
     dealt = {"micro_batch_num": plain["dataset_config"]["micro_batch_num"] // mesh.size(*DATA)}
     config = config_from(plain | {"dataset_config": plain["dataset_config"] | dealt})
     parallel = build(config, mesh)
     optimizer = build_optimizer(config.optimizer, groups_of(parallel))
     return config, mesh, parallel, TrainStep(parallel, optimizer, config, num_steps=STEPS)
+
+
+_MESHES: dict[str, Mesh] = {}
+"""groups are made once: layouts of the same sizes share them"""
+
+
+def _mesh(config: Config) -> Mesh:
+    sizes = str(mesh_sizes(config, int(os.environ.get("WORLD_SIZE", "1"))))
+    if sizes not in _MESHES:
+        _MESHES[sizes] = start_mesh(config, "cpu")
+    return _MESHES[sizes]
 
 
 def portion(config: Config, mesh: Mesh, step: int) -> Portion:
@@ -170,16 +193,29 @@ def merged(parts: list[Any]) -> dict[str, NDArray[Any]]:
     return found
 
 
+def differences(found: Run, expected: Run) -> dict[str, float]:
+    """The largest absolute difference of each kind; of norms relative."""
+    steps = zip(found.local_norms, expected.local_norms, strict=True)
+    return {
+        "loss": max(abs(a - b) for a, b in zip(found.losses, expected.losses, strict=True)),
+        "gradient norm": max(abs(a / b - 1) for a, b in zip(found.norms, expected.norms, strict=True)),
+        "local norm": max(abs(a[fqn] - b[fqn]) / max(1.0, b[fqn]) for a, b in steps for fqn in b),
+        "gradient": _furthest(found.gradients, expected.gradients),
+        "weight": _furthest(found.weights, expected.weights),
+    }
+
+
+def _furthest(found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]]) -> float:
+    assert found.keys() == expected.keys()
+    return max(float(np.abs(found[fqn] - expected[fqn]).max()) for fqn in expected)
+
+
 @cache
-def _reference(key: str) -> Run:
-    import json
-
-    return run(json.loads(key), 1)
+def _reference(key: str, steps: int) -> Run:
+    return run(json.loads(key), 1, steps)
 
 
-def reference(plain: dict[str, Any]) -> Run:
+def reference(plain: dict[str, Any], steps: int = STEPS) -> Run:
     """The same mathematics in one process; trained once for each configuration."""
-    import json
-
     alone = {name: section for name, section in plain.items() if name != "parallel_config"}
-    return _reference(json.dumps(alone, sort_keys=True))
+    return _reference(json.dumps(alone, sort_keys=True), steps)

@@ -9,13 +9,14 @@ from typing import Any
 from tests.trainer.layouts import Run, merged, start, weights_of
 from trueup_gpt.data import open_data
 from trueup_gpt.logs import RunLog
-from trueup_gpt.session import Session
+from trueup_gpt.session import Session, seed_streams
 from trueup_gpt.train import train
 
 
 def session_of(plain: dict[str, Any]) -> Session:
     """As ``prepare`` makes it, with the microbatches dealt out as in the tests of layouts."""
     config, mesh, parallel, step = start(plain)
+    seed_streams(config, mesh)
     data, validation = open_data(config)
     steps = config.training.training_iters
     return Session(config, mesh, parallel, step, data, validation, steps)

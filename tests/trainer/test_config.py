@@ -102,7 +102,7 @@ def test_a_key_without_effect_warns_and_says_why() -> None:
         (
             {"parallel": {PP: 3}},
             3,
-            "num_layers 4 cannot be divided by stages 3; 1, 2, 4 would do; num_layer_list",
+            "num_layers 2 cannot be divided by stages 3; 1, 2 would do; num_layer_list",
         ),
         ({"parallel": {TP: 2, PP: 2}}, 6, "6 processes cannot be cut into tensor 2 x pipeline 2 x context 1"),
         ({"parallel": {"sequence_parallel": True}}, 1, "tensor_model_parallel_size is 1"),
@@ -126,12 +126,15 @@ def test_a_key_without_effect_warns_and_says_why() -> None:
         (
             {"parallel": {PP: 2, "num_layer_list": [1, 2]}},
             2,
-            "2 numbers that add up to num_layers 4 are wanted",
+            "2 numbers that add up to num_layers 2 are wanted",
         ),
         (
-            {"parallel": {TP: 2}, "model": {"hidden_dropout": 0.1}},
+            {
+                "parallel": {"context_parallel_size": 2},
+                "moe": {"num_experts": 4, "moe_expert_capacity_factor": 1.0},
+            },
             2,
-            "dropout together with tensor or context",
+            "moe_expert_capacity_factor counts tokens of whole rows",
         ),
     ],
 )
@@ -141,7 +144,7 @@ def test_what_does_not_go_together_says_what_would(sections: dict[str, Any], wor
 
 
 def test_overrides_win_and_are_checked() -> None:
-    assert config_from(BASE, overrides={"training_config.seed": 9, "model.num_layers": 2}).training.seed == 9
+    assert config_from(BASE, overrides={"training_config.seed": 9, "model.num_layers": 3}).training.seed == 9
     assert (
         config_from(BASE, overrides={"training_config.grad_clip_kwargs.clip_value": 3}).clip.clip_value == 3
     )  # type: ignore[union-attr]

@@ -26,7 +26,7 @@ TP, PP, CP, EP = (
 )
 SP = {TP: 2, "sequence_parallel": True}
 TIED = {"untie_embeddings_and_output_weights": False}
-STEPS = 3
+STEPS = 2
 CASES: dict[str, dict[str, dict[str, Any]]] = {
     "norm gradients not summed over tp": {"parallel": SP},
     "router gradient not summed over tp": {"parallel": SP, "moe": MOE},
@@ -39,7 +39,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "replicas counted in the norm": {},
     "data-parallel ranks read the same rows": {},
 }
-OVERFLOW = {"training": {"loss_scale_value": 1024.0, "loss_scale_window": 100}, "parallel": {PP: 2}}
+OVERFLOW = {"loss_scale_value": 1024.0, "loss_scale_window": 100}
 
 
 def test_every_mistake_has_a_case() -> None:
@@ -60,22 +60,27 @@ def test_a_mistake_is_seen(name: str) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_overflow_in_one_process_skips_the_step_in_all(rank: int) -> None:
-    plain = configuration("float32", **OVERFLOW)
-    plain["model_config"]["num_layers"] = 2
-    plain["parallel_config"] = {TP: 2}
+    plain = configuration("float32", training=OVERFLOW, parallel={TP: 2})
     found = world(2).run("tests.trainer.breakages:overflow", plain, None, rank)
     assert found[0] == found[1] == [(True, 1024.0), (False, 512.0), (True, 512.0)]
 
 
 def test_an_overflow_judged_by_each_process_alone_parts_them() -> None:
-    plain = configuration("float32", training=OVERFLOW["training"], parallel={TP: 2})
+    plain = configuration("float32", training=OVERFLOW, parallel={TP: 2})
     found = world(2).run("tests.trainer.breakages:overflow", plain, "finite decided alone", 1)
     assert found[0][1] != found[1][1]
 
 
+def test_gloo_scales_no_sums() -> None:
+    """Which FSDP2 asks of it for any gradient in float32, unless it is told to divide by itself."""
+    plain = configuration("float32", parallel={"zero_level": "z3"})
+    said = world(2).run("tests.trainer.breakages:scaled_sums", plain)
+    assert all("PREMUL" in one or "reduce op" in one.lower() for one in said), said
+
+
 def test_no_forward_runs_only_to_find_shapes() -> None:
     plain = configuration(parallel={PP: 2}, dataset={"micro_batch_num": 4})
-    assert world(2).run("tests.trainer.breakages:forward_calls", plain) == [4 * 2, 4 * 2]
+    assert world(2).run("tests.trainer.breakages:forward_calls", plain) == [4, 4]
 
 
 def test_tied_weights_stay_one_parameter_when_they_are_cut() -> None:

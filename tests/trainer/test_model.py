@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.trainer.layouts import MOE, configuration, start
+from tests.trainer.layouts import MOE, configuration, run, start
 from tests.trainer.resuming import session_of, with_training
 from trueup.errors import ConfigError
 from trueup_gpt.checkpoint import Checkpoints
@@ -119,9 +119,7 @@ def test_masks(kind: str, fused: bool) -> None:
 @pytest.mark.parametrize("act", ["gelu", "fast_gelu", "swiglu", "squared_relu", "silu", "relu"])
 def test_every_activation_learns(act: str) -> None:
     plain = configuration(model={"hidden_act": act, "position_embedding_type": "absolute"})
-    from tests.trainer.layouts import run
-
-    losses = run(plain, 1, 4).losses
+    losses = run(plain, 1).losses
     assert losses[-1] < losses[0]
 
 
@@ -155,6 +153,63 @@ def test_what_changes_the_model_changes_its_logits(model: dict[str, Any]) -> Non
     other = _model(config_from(configuration(model=model)))(IDS)
     assert other.isfinite().all()
     assert not torch.allclose(plain, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["probs", "position"])
+def test_an_expert_takes_no_more_than_its_capacity(policy: str) -> None:
+    """One expert a token, half of the even share: what is beyond it adds nothing."""
+    moe = {"num_experts": 4, "moe_router_topk": 1}
+    capped = {**moe, "moe_expert_capacity_factor": 0.5, "moe_token_drop_policy": policy}
+    whole = _model(config_from(configuration(moe=moe))).layers["0"].mlp
+    part = _model(config_from(configuration(moe=capped))).layers["0"].mlp
+    x = torch.randn(2, 12, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    logits = x.flatten(0, 1) @ whole.router.weight.T
+    assert part.router(x.flatten(0, 1))[0].unique().tolist() == [1.0], "ties: the first ones stay"
+    expected, taken = whole(x).flatten(0, 1).clone(), [0, 0, 0, 0]
+    for token, expert in enumerate(logits.argmax(-1).tolist()):
+        if taken[expert] == 3:  # 24 tokens, 4 experts, half of 6
+            expected[token] = 0.0
+        taken[expert] += taken[expert] < 3
+    assert taken == [3, 3, 3, 3]
+    assert torch.allclose(part(x).flatten(0, 1), expected, rtol=0, atol=1e-14)
+
+
+def test_the_largest_weights_stay() -> None:
+    moe = {**MOE, "moe_expert_capacity_factor": 0.5}
+    mlp = _model(config_from(configuration(moe=moe))).layers["0"].mlp
+    weights, experts = torch.rand(24, 2).double(), torch.randint(0, 4, (24, 1))
+    experts = torch.cat((experts, (experts + 1) % 4), 1)
+    kept = mlp._within_capacity(weights, experts)
+    for expert in range(4):
+        mine = weights[experts == expert]
+        expected = mine.sort(descending=True).values[:6]
+        assert torch.equal(weights[kept == expert].sort(descending=True).values, expected)
+
+
+def test_rows_grouped_otherwise_are_the_same_mathematics() -> None:
+    """Eight rows of a step as one, two, four and eight microbatches."""
+    found = []
+    for size in (8, 4, 2, 1):
+        dataset = {"batch_size": size, "micro_batch_num": 8 // size}
+        found.append(run(configuration(dataset=dataset), 1, 2))
+    for other in found[1:]:
+        assert np.allclose(other.losses, found[0].losses, rtol=0, atol=1e-13)
+        for fqn, values in found[0].weights.items():
+            assert np.allclose(other.weights[fqn], values, rtol=0, atol=1e-12), fqn
+
+
+def test_tokens_first_is_the_same_model_lying_otherwise() -> None:
+    rows = _model(config_from(configuration(moe=MOE)))
+    tokens = _model(config_from(configuration(moe=MOE, dataset={"data_layout": "SBH"})))
+    seen: list[torch.Size] = []
+    tokens.layers["1"].register_forward_hook(lambda module, given, y: seen.append(y.shape))
+    labels, mask = IDS.roll(-1, 1), (IDS % 3 > 0).double()
+    (one, logits, _), (other, laid, _) = (
+        model(IDS, labels_BT=labels, loss_mask_BT=mask) for model in (rows, tokens)
+    )
+    assert seen == [(12, 2, 32)]
+    assert torch.allclose(laid.transpose(0, 1), logits, rtol=0, atol=1e-13)
+    assert torch.allclose(one, other, rtol=0, atol=1e-13)
 
 
 def test_weights_depend_on_seed_and_name_alone() -> None:

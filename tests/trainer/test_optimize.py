@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from tests.trainer.layouts import configuration, run, start
+from tests.trainer.layouts import configuration, portion, reference, run, start
 from trueup_gpt.config import OptimizerConfig, TrainingConfig
+from trueup_gpt.data import open_data
 from trueup_gpt.optimize import LossScale, Schedules, build_optimizer, weight_decay_groups
 from trueup_gpt.session import groups_of
 
@@ -63,12 +65,10 @@ def test_norms_biases_and_vectors_do_not_decay() -> None:
     assert {"word_embeddings.weight", "output.weight"} <= set(decayed["names"])  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize(
-    "kind", ["AdamW", "Adam", "SGD", "Came", "mint.AdamW", "SpeedAdamW", "AdamWeightDecay"]
-)
+@pytest.mark.parametrize("kind", ["AdamW", "Adam", "SGD", "Came", "SpeedAdamW"])
 def test_every_optimizer_learns(kind: str) -> None:
     optimizer = {"optimizer_type": kind, "learning_rate": {"SGD": 0.5, "Came": 5e-4}.get(kind, 0.01)}
-    losses = run(configuration("float32", optimizer=optimizer), 1, 6).losses
+    losses = run(configuration("float32", optimizer=optimizer), 1, 4).losses
     assert losses[-1] < losses[0] - 0.05
 
 
@@ -110,8 +110,8 @@ def test_the_loss_scale_grows_and_shrinks() -> None:
 
 
 def test_a_static_scale_changes_no_result() -> None:
-    plain = run(configuration(), 1, 3)
-    scaled = run(configuration(training={"loss_scale": 4096}), 1, 3)
+    plain = reference(configuration())
+    scaled = run(configuration(training={"loss_scale": 4096}), 1)
     assert scaled.losses == plain.losses
     assert scaled.norms == plain.norms
 
@@ -129,14 +129,34 @@ def test_clipping_by_value() -> None:
 def test_half_precision_stays_near(keys: dict[str, Any]) -> None:
     plain = configuration("float32", training=keys)
     del plain["model_config"]["compute_dtype"]
-    found, expected = run(plain, 1, 5), run(configuration("float32"), 1, 5)
+    found, expected = run(plain, 1, 3), reference(configuration("float32"), 3)
     assert found.losses != expected.losses
     assert found.losses == pytest.approx(expected.losses, abs=0.02)
 
 
-def test_weights_of_half_precision_are_updated_in_it_and_that_is_said() -> None:
-    plain = configuration("bfloat16")
-    with pytest.warns(
-        UserWarning, match="params_dtype bfloat16: weights are updated in it, without float32 masters"
-    ):
-        start(plain)
+@pytest.mark.parametrize("zero", [None, "z1"])
+def test_float32_masters_take_steps_that_bfloat16_rounds_away(zero: str | None) -> None:
+    """Learning rate 1e-5 moves a weight of 0.05 by less than half of bfloat16's spacing; steps add up."""
+    optimizer = {"learning_rate": 1e-5, "weight_decay": 0.0}
+    plain = configuration("bfloat16", optimizer=optimizer, parallel={"zero_level": zero})
+    _, _, parallel, step = start(plain)
+    data, _ = open_data(step.config)
+    before = {piece.fqn: piece.parameter.detach().clone() for piece in parallel.engine.pieces}
+    for number in range(3):
+        step(data.read(portion(step.config, parallel.mesh, number)))
+    for piece in parallel.engine.pieces:
+        assert piece.parameter.dtype is torch.float32
+        assert piece.computed is not None
+        assert torch.equal(piece.computed, piece.parameter.bfloat16())
+        moved = (piece.parameter.detach() - before[piece.fqn]).abs().max()
+        assert 2e-5 < float(moved) < 4e-5, piece.fqn
+    assert step.optimizer.state[parallel.engine.pieces[0].parameter]["exp_avg"].dtype is torch.float32
+
+
+def test_without_masters_small_steps_are_lost() -> None:
+    optimizer = {"learning_rate": 1e-5, "weight_decay": 0.0, "fp32_master_weights": False}
+    plain = configuration("bfloat16", optimizer=optimizer)
+    before = start(plain)[2].parameters["output.weight"].detach().float().numpy()
+    after = run(plain, 1, 3).weights["output.weight"]
+    large = np.abs(before) > 0.01
+    assert np.array_equal(after[large], before[large])

@@ -6,7 +6,6 @@ import faulthandler
 import importlib
 import multiprocessing
 import os
-import tempfile
 import time
 import traceback
 from collections.abc import Iterator
@@ -14,7 +13,14 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-PRELOADED = ["torch", "torch.distributed.fsdp", "torch.distributed.pipelining", "tests.trainer.layouts"]
+from torch.distributed import TCPStore
+
+PRELOADED = [
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "tests.trainer.layouts",
+    "tests.trainer.frozen",
+]
 SECONDS = 120
 
 
@@ -25,7 +31,7 @@ class World:
         self.size = size
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        self._folder = tempfile.TemporaryDirectory()
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._workers: list[tuple[Any, Connection]] = []
         before = os.environ.get("OMP_NUM_THREADS")
         os.environ["OMP_NUM_THREADS"] = "1"
@@ -33,7 +39,7 @@ class World:
             for rank in range(size):
                 ours, theirs = context.Pipe()
                 worker = context.Process(
-                    target=_work, args=(theirs, rank, size, f"{self._folder.name}/store"), daemon=True
+                    target=_work, args=(theirs, rank, size, self._store.port), daemon=True
                 )
                 worker.start()
                 self._workers.append((worker, ours))
@@ -70,10 +76,9 @@ class World:
             connection.close()
             worker.kill()
             worker.join()
-        self._folder.cleanup()
 
 
-def _work(connection: Connection, rank: int, size: int, store: str) -> None:
+def _work(connection: Connection, rank: int, size: int, port: int) -> None:
     import torch
     import torch.distributed as dist
 
@@ -84,7 +89,8 @@ def _work(connection: Connection, rank: int, size: int, store: str) -> None:
         "LOCAL_RANK": str(rank),
         "TRUEUP_DEVICE": "cpu",
     }
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     while True:
         try:
             function, args = connection.recv()

@@ -1,9 +1,10 @@
-"""A Python that has PyTorch imported already: programs that tests start run in forks of it.
+"""A Python that has PyTorch, and MindSpore where it is, imported already: programs that tests start run in
+forks of it.
 
 Importing PyTorch takes seconds, and hundreds of tests start a program that does. ``sys.executable`` of a
 test process becomes a command that looks like ``python``: it sends its words, environment and open files to
 a server that has done the imports, which forks; the fork runs the program as Python would, in a process of
-its own. PyTorch is hidden until the program imports it. What a fork cannot be (other flags, other threads,
+its own. Both are hidden until the program imports them. What a fork cannot be (other flags, other threads,
 a hash seed) runs in a new Python; tests of Python's own start take ``COLD``.
 """
 
@@ -20,21 +21,28 @@ from pathlib import Path
 COLD = sys.executable
 WARM = "WARM_PYTHON"
 """the environment variable that tells the processes of one test run where it is"""
+OF_MSPROBE = ("msprobe.pytorch", "msprobe.msprobe", "msprobe.core.compare.utils", "pandas")
+"""what takes msprobe's commands their time"""
 _HERE = Path(__file__).parent
 
 
 @contextmanager
-def warm_python() -> Iterator[str]:
-    """A command that looks like ``python``, as long as it is needed."""
+def warm_python(cold: str = COLD, *imported: str) -> Iterator[str]:
+    """A command that looks like ``python``, as long as it is needed.
+
+    Args:
+        cold: the Python it stands for.
+        imported: modules it has imported, besides PyTorch's own.
+    """
     with tempfile.TemporaryDirectory(prefix="warm-") as folder:
         socket, command = f"{folder}/socket", Path(folder) / "python"
-        words = f"exec '{COLD}' -IS '{_HERE / 'client.py'}' '{COLD}' '{socket}' \"$@\""
+        words = f"exec '{cold}' -IS '{_HERE / 'client.py'}' '{cold}' '{socket}' \"$@\""
         command.write_text(f"#!/bin/sh\n{words}\n", encoding="utf-8")
         command.chmod(0o755)
         (Path(folder) / "python3").symlink_to(command)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("TRUEUP_", "PYTHON"))}
         server = subprocess.Popen(
-            [COLD, str(_HERE / "server.py"), socket], stdin=subprocess.PIPE, env=environment
+            [cold, str(_HERE / "server.py"), socket, *imported], stdin=subprocess.PIPE, env=environment
         )
         try:
             yield str(command)

@@ -1,4 +1,5 @@
-"""``server.py SOCKET``: imports PyTorch once, then forks for every program asked for; ends with its input."""
+"""``server.py SOCKET [MODULE ...]``: imports PyTorch, MindSpore where it is, and more, once; then forks for
+every program asked for and ends with its input."""
 
 import array
 import atexit
@@ -16,9 +17,12 @@ import types
 import warnings
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 IMPORTED = ("torch", "torch._dynamo", "torch.distributed.run", "torch.utils.checkpoint", "torch.utils.data")
+FRAMEWORKS = ("torch", "mindspore")
+"""hidden until a program imports them"""
 MOST_FILES = 250
 
 
@@ -135,7 +139,9 @@ def settle(asked: Asked) -> None:
     unbuffered = "PYTHONUNBUFFERED" in os.environ or "-u" in asked.words[:3]
     sys.stdout.reconfigure(write_through=unbuffered)
     sys.path[:0] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    Hidden("torch")
+    for package in FRAMEWORKS:
+        if package in sys.modules:
+            Hidden(package)
     if "PYTHONPATH" in os.environ:
         sys.modules.pop("sitecustomize", None)
         importlib.invalidate_caches()
@@ -176,13 +182,15 @@ def program(words: list[str]) -> Callable[[], Any]:
 
 def main() -> None:
     """Serve, and in a fork run what is asked for."""
-    path = sys.argv[1]
+    path, *also = sys.argv[1:]
     sys.path.pop(0)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)
-    for name in IMPORTED:
+    for name in (*IMPORTED, *also):
         importlib.import_module(name)
+    if find_spec("mindspore") is not None:
+        blocking_mindspore()
     gc.collect()
     gc.freeze()
     asked = serve(listener)
@@ -202,6 +210,13 @@ def main() -> None:
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
     leave(status)
+
+
+def blocking_mindspore() -> None:
+    """Import it; its threads, started with the first operation, are not to spin for each other."""
+    mindspore = importlib.import_module("mindspore")
+    mindspore.set_device("CPU")
+    mindspore.runtime.launch_blocking()
 
 
 def leave(status: int) -> None:

@@ -1,54 +1,46 @@
-"""Checkpoints to and from the real MindSpore, which may be installed in an environment of its own."""
+"""Checkpoints to and from the real MindSpore, and a model built of converted weights."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import mindspore as ms
 import numpy as np
 import pytest
+from mindspore import Tensor
+from mindspore.train import serialization
 
+from trueup.cli import app
 from trueup.numerics.dtypes import float64_from_array
 from trueup.weights.ckpt_file import write_ckpt
 from trueup.weights.opening import open_weights
 from trueup.weights.weight_set import MemoryWeights
 from trueup.weights.writing import write_weights
 
-pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
-_PROGRAM = Path(__file__).with_name("mindspore_program.py")
+pytestmark = pytest.mark.mindspore
 _VALUES = np.arange(2000, dtype=np.float32).reshape(20, 100) / np.float32(7)
 
 
-@pytest.fixture(scope="session")
-def interpreter() -> str:
-    """A Python that has MindSpore: of ``TRUEUP_MINDSPORE_VENV``, or this one."""
-    home = os.environ.get("TRUEUP_MINDSPORE_VENV")
-    if home:
-        return str(Path(home) / "bin/python")
-    if importlib.util.find_spec("mindspore") is None and os.environ.get("CI") != "true":
-        pytest.skip("MindSpore is not installed; set TRUEUP_MINDSPORE_VENV to an environment that has it")
-    return sys.executable
-
-
-def run(interpreter: str, *words: str | Path) -> None:
-    done = subprocess.run(
-        [interpreter, str(_PROGRAM), *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-
-
-@pytest.fixture(scope="session")
-def theirs(interpreter: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What MindSpore writes."""
     folder = tmp_path_factory.mktemp("mindspore")
-    run(interpreter, "write", folder)
+    tensors = {
+        "fc.weight": Tensor(_VALUES, ms.float32),
+        "half": Tensor(_VALUES[0], ms.float16),
+        "brain": Tensor(_VALUES[1], ms.bfloat16),
+        "double": Tensor(_VALUES[2].astype(np.float64), ms.float64),
+        "scalar": Tensor(2.5, ms.float32),
+        "flag": Tensor([True, False]),
+        "count": Tensor([1, -2], ms.int64),
+    }
+    entries = [{"name": name, "data": tensor} for name, tensor in tensors.items()]
+    ms.save_checkpoint(entries, f"{folder}/plain.ckpt", append_dict={"epoch": 3, "note": "hello"})
+    ms.save_checkpoint(entries, f"{folder}/crc.ckpt", crc_check=True)
+    ms.save_checkpoint(entries, f"{folder}/plain.safetensors", format="safetensors")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serialization, "SLICE_SIZE", 1)  # KiB, so that a small tensor is stored in slices
+        ms.save_checkpoint(entries, f"{folder}/sliced.ckpt", crc_check=True)
     return folder
 
 
@@ -78,7 +70,7 @@ def test_big_tensors_are_sliced_as_mindspore_slices_them(theirs: Path) -> None:
 
 
 @pytest.mark.parametrize(("format", "crc"), [("ckpt", True), ("ckpt", False), ("safetensors", False)])
-def test_what_we_write_mindspore_reads(interpreter: str, tmp_path: Path, format: str, crc: bool) -> None:
+def test_what_we_write_mindspore_reads(tmp_path: Path, format: str, crc: bool) -> None:
     bits = np.array([0x3F80, 0xC000, 0x0001, 0x7F80], np.uint16)
     arrays = {
         "fc.weight": _VALUES.T,
@@ -95,13 +87,43 @@ def test_what_we_write_mindspore_reads(interpreter: str, tmp_path: Path, format:
             write_ckpt(weights, file, slice_bytes=1000, crc=crc)
     else:
         write_weights(weights, path, made_for="ms")
-    run(interpreter, "read", path, format, tmp_path / "seen.json")
-    seen = json.loads((tmp_path / "seen.json").read_text())
+    seen = ms.load_checkpoint(str(path), format=format, crc_check=format == "ckpt")
     assert set(seen) == set(arrays)
     for name, array in arrays.items():
-        _, shape, values = seen[name]
+        whole = seen[name].astype(ms.float32) if name == "brain" else seen[name].value()
         expected = float64_from_array(array, weights.table[name].dtype)
-        assert tuple(shape) == array.shape
-        assert np.array_equal(np.array(values, np.float64), expected.ravel()), name
-    assert seen["brain"][0] == "BFloat16"
-    assert seen["fc.weight"][0] == "Float32"
+        assert tuple(seen[name].shape) == array.shape
+        assert np.array_equal(whole.asnumpy().astype(np.float64), expected), name
+    assert seen["brain"].dtype == ms.bfloat16
+    assert seen["fc.weight"].dtype == ms.float32
+
+
+def test_a_model_of_converted_weights_has_the_same_first_loss(tmp_path: Path) -> None:
+    """PyTorch's names and projections to MindFormers' fused ones; of other weights it has another loss."""
+    torch = pytest.importorskip("torch")
+    from examples.migration import mindspore_gpt, pytorch_gpt
+
+    torch.manual_seed(3)
+    original = pytorch_gpt.CausalLM(2)
+    torch.save(original.state_dict(), tmp_path / "original.pth")
+    ids = np.random.default_rng(0).integers(0, 256, (4, 33))
+    with torch.no_grad():
+        logits = original(torch.from_numpy(ids[:, :-1]))
+        expected = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), torch.from_numpy(ids[:, 1:]).flatten()
+        )
+    names = ("--to", "mindformers-llama-fused", "--num-heads", "4", "--num-kv-heads", "2")
+
+    def loss() -> float:
+        words = [tmp_path / "original.pth", tmp_path / "port.ckpt", *names]
+        assert app.run(["convert-weights", *map(str, words), "-q"]) == 0
+        port = mindspore_gpt.LlamaForCausalLM(ms.float32, 2)
+        mindspore_gpt.load(port, str(tmp_path / "port.ckpt"))
+        tokens, labels = (Tensor(part.astype(np.int32)) for part in (ids[:, :-1], ids[:, 1:]))
+        return float(mindspore_gpt.loss_of(port(tokens), labels).asnumpy())
+
+    assert loss() == pytest.approx(expected.item(), rel=16 * 2.0**-24)
+    with torch.no_grad():
+        original.model.layers[0].mlp.up_proj.weight *= 1.01
+    torch.save(original.state_dict(), tmp_path / "original.pth")
+    assert loss() != pytest.approx(expected.item(), rel=1e-5)

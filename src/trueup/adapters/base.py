@@ -18,18 +18,14 @@ class Recorder(Protocol):
     calls: list[tuple[Any, ...]]
     records: list[tuple[Any, ...]]
     stacks: dict[int, list[str]]
-
-    def new_summary(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
-        """Reserve one row of summaries and return its number."""
-
-    def next_address(self) -> int:
-        """Memory address of the row the next ``commit`` takes, for the kernel to write to."""
+    address: int
+    """memory address of the row the next ``commit`` or ``keep`` takes, for the kernel to write to"""
 
     def commit(self, dtype: str, shape: tuple[int, ...], placement: str | None) -> int:
         """Number of the row just written, or of an earlier one with the same content."""
 
     def keep(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
-        """Number of the row just written, whatever it holds."""
+        """Number of the row just written, or to be written later, whatever it holds."""
 
     def view(self, row: int) -> Any:
         """The row as a numpy void, to read and write its fields."""
@@ -102,8 +98,8 @@ class Adapter(Protocol):
     def set_models(self, models: list[Any]) -> None:
         """Restrict capture to these models; an empty list means whatever trains."""
 
-    def save(self, name: str, value: Any) -> None:
-        """Record a tensor the program hands over by name."""
+    def save(self, name: str, value: Any, *, backward: bool) -> None:
+        """Record a tensor the program hands over by name; with ``backward`` the total gradient at it too."""
 
     def watch(self, wanted: Wanted | None) -> None:
         """From now on measure this in the steps that are watched; None: nothing."""

@@ -68,6 +68,7 @@ class ThreadState(threading.local):
         self.depth = 0
         self.opaque = 0
         self.has_mode = False
+        self.in_backward = False
 
 
 class BaseEngine(NamedModules):
@@ -148,17 +149,11 @@ class BaseEngine(NamedModules):
             return frames[-1]
         return None
 
-    def ordinal(self, name: str, mode: str, frame: Frame | None) -> int:
-        """How many calls of this name came before in the same parent call; counts this one."""
-        if frame is not None:
-            counts, key = frame.counts, name
-        else:
-            if self._top_microbatch != self.sink.microbatch:
-                self._top_counts, self._top_microbatch = {}, self.sink.microbatch
-            counts, key = self._top_counts, f"{mode}:{name}"
-        number = counts.get(key, 0)
-        counts[key] = number + 1
-        return number
+    def _counts_at_top(self) -> dict[Any, int]:
+        """Calls of the microbatch inside no module call, by mode and name."""
+        if self._top_microbatch != self.sink.microbatch:
+            self._top_counts, self._top_microbatch = {}, self.sink.microbatch
+        return self._top_counts
 
     def add_call(
         self,
@@ -173,18 +168,25 @@ class BaseEngine(NamedModules):
         arguments: str | None = None,
     ) -> int:
         """Append one row of calls and return its number."""
+        sink = self.sink
         with self.lock:
             number = self._global_counts.get(name, 0)
             self._global_counts[name] = number + 1
-            calls = self.sink.recorder.calls
+            calls = sink.recorder.calls
+            if frame is None:
+                counts, key, parent = self._counts_at_top(), f"{mode}:{name}", None
+            else:
+                counts, key, parent = frame.counts, name, frame.call
+            ordinal = counts.get(key, 0)
+            counts[key] = ordinal + 1
             calls.append(
                 (
-                    None if frame is None else frame.call,
+                    parent,
                     kind,
                     name,
                     type_name,
-                    self.ordinal(name, mode, frame),
-                    self.sink.microbatch,
+                    ordinal,
+                    sink.microbatch,
                     mode,
                     opaque,
                     stack,
@@ -204,23 +206,28 @@ class BaseEngine(NamedModules):
             return None
         if microbatch is None:
             microbatch = sink.microbatch
-        row: int | None
+        recorder = sink.recorder
         reason: str | None = None
         try:
             with self.lock:
-                found = self.row_of(sink.recorder.calls[call], phase, slot, tensor)
-            row, reason = found if isinstance(found, tuple) else (found, None)
+                if sink.layout is None:
+                    row = self.summariser.row(tensor, phase, slot, recorder.calls[call][1])
+                else:
+                    row = self.row_in_layout(recorder.calls[call], phase, slot, tensor)
+            if row.__class__ is tuple:
+                row, reason = row
         except Exception as error:
             row, reason = None, self._why_not(tensor, slot, error)
-        sink.recorder.records.append((call, phase, slot, microbatch, row, self.requires_grad(tensor), reason))
+        recorder.records.append((call, phase, slot, microbatch, row, self.requires_grad(tensor), reason))
         if self.overflow is not None:
             self.overflow.seen(call, phase, slot, row, tensor)
         if self.forcing is None:
             return None
         return self.forcing.seen(call, phase, slot, tensor, row)
 
-    def row_of(self, call: tuple[Any, ...], phase: str, slot: str, tensor: Any) -> Any:
-        """Row of a tensor's summary; with a reason where there is none, or it is special."""
+    def row_in_layout(self, call: tuple[Any, ...], phase: str, slot: str, tensor: Any) -> Any:
+        """Row of a tensor's summary where a layout was declared; with a reason where there is none, or it is
+        special."""
         return self.summariser.row(tensor, phase, slot, call[1])
 
     def without_values(self, call: int, phase: str, slot: str, tensor: Any, reason: str) -> None:

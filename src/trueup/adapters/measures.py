@@ -81,6 +81,8 @@ class Measured:
     tables: Mapping[str, Rows] = field(default_factory=dict)
     replicas: tuple[int, ...] = ()
     """ranks that hold the same weights as this one, itself among them; empty where none is known to"""
+    scaled: tuple[str, ...] = (GRADIENT, LOCAL_GRADIENT)
+    """kinds in units of the loss scale, where there is one"""
 
 
 class Table:

@@ -12,6 +12,8 @@ _PLAIN = (bool, int, float, str)
 _LONG = 64
 """lists of more non-tensors are named by their length"""
 _slots: dict[tuple[str, int], str] = {}
+_inputs: list[str] = []
+"""slots of a call's arguments, as many as a call has had"""
 _arguments: dict[Any, str] = {}
 
 
@@ -61,8 +63,9 @@ class Trees:
         tensors: list[tuple[str, Any]] = []
         rest: list[tuple[str, Any]] = []
         tensor_type = self._tensor
-        for i, arg in enumerate(args):
-            name = slot("input", i)
+        while len(_inputs) < len(args):
+            _inputs.append(slot("input", len(_inputs)))
+        for name, arg in zip(_inputs, args, strict=False):
             if isinstance(arg, tensor_type):
                 tensors.append((name, arg))
             elif arg is None:

@@ -150,7 +150,10 @@ class PrecisionDebugger:
 
     @_Either
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
-        """Record a tensor, a number, or a nest of them under ``name``, between start and stop or not."""
+        """Record a tensor, a number, or a nest of them under ``name``, between start and stop or not.
+
+        ``save_backward``: also the gradient at each tensor, where backward runs before ``stop`` (PyTorch).
+        """
         if not isinstance(name, str):
             self._warn(f"save: the name {name!r} is no text; nothing saved")
             return
@@ -160,7 +163,7 @@ class PrecisionDebugger:
         if not self._running:
             self._session.start(self._models or None)
         for part, value in _leaves(name, variable):
-            self._session.save(part, value)
+            self._session.save(part, value, backward=save_backward)
         if not self._running and not self._saved_only:
             self._session.stop()
 

@@ -11,6 +11,10 @@ from trueup.numerics.summary import HAS_DIGEST, SUMMARY_DTYPE
 from trueup.store import RunWriter, StepColumns
 from trueup.store.schema import CALLS, FORCED, RECORDS
 
+_Facts = tuple[str, tuple[int, ...], str, "str | None"]
+"""dtype, shape, device, placement: few are distinct, so rows hold their number"""
+_Kind = tuple[int, dict[int, int]]
+"""number of such facts, and the rows that have them by digest"""
 _BLOCK_ROWS = 1024
 _ROW_BYTES = SUMMARY_DTYPE.itemsize
 _CALL_COLUMNS = [f.name for f in CALLS if f.name != "call"]
@@ -36,57 +40,49 @@ class Recorder:
         """what a replay put in place of the program's values; None where nothing is replayed"""
         self.step = step
         self._writer = writer
+        self.address = 0
+        """memory address of the row the next ``commit`` or ``keep`` takes, for the kernel to write to"""
         self._blocks: list[np.ndarray[Any, Any]] = []
         self._digest = memoryview(b"")
-        self._address = 0
         self._capacity = 0
         self._rows = 0
-        self._kinds: dict[tuple[str, tuple[int, ...], str, str | None], int] = {}
+        self._kinds: dict[_Facts, _Kind] = {}
         self._kind_of: list[int] = []
         self._tensors: dict[int, tuple[int, str]] = {}
-        self._by_content: dict[int, int] = {}
-
-    def next_address(self) -> int:
-        """Memory address of the row the next ``commit`` takes, for the kernel to write to."""
-        row = self._rows
-        if row == self._capacity:
-            self._grow()
-        return self._address + (row % _BLOCK_ROWS) * _ROW_BYTES
+        self._grow()
 
     def commit(self, dtype: str, shape: tuple[int, ...], placement: str | None) -> int:
-        """Number of the row just written at ``next_address`` (a CPU tensor, with its digest).
+        """Number of the row just written at ``address`` (a CPU tensor, with its digest).
 
         An earlier row with the same dtype, shape and digest is returned in its place, the new one dropped.
         """
+        facts = (dtype, shape, "cpu", placement)
+        number, rows = self._kinds.get(facts) or self._new_kind(facts)
         row = self._rows
-        kind = self._kind((dtype, shape, "cpu", placement))
-        first = self._by_content.setdefault(kind << 64 | self._digest[row % _BLOCK_ROWS], row)
+        first = rows.setdefault(self._digest[row % _BLOCK_ROWS], row)
         if first == row:
-            self._kind_of.append(kind)
-            self._rows = row + 1
+            self._take(number)
         return first
 
-    def new_summary(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
-        """Reserve one row whatever it will hold, and return its number."""
-        self.next_address()
-        return self.keep(dtype, shape, device, placement)
-
     def keep(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
-        """Number of the row just written at ``next_address``."""
+        """Number of the row just written at ``address``, or to be written later, whatever it holds."""
         facts = (dtype, shape, device, placement)
-        kind = self._kinds.get(facts)
-        self._kind_of.append(self._kind(facts) if kind is None else kind)
-        row = self._rows
-        self._rows = row + 1
-        return row
+        number, _ = self._kinds.get(facts) or self._new_kind(facts)
+        self._take(number)
+        return self._rows - 1
 
-    def _kind(self, facts: tuple[str, tuple[int, ...], str, str | None]) -> int:
-        """Number of a (dtype, shape, device, placement): few are distinct, so rows hold numbers."""
-        number = self._kinds.get(facts)
-        if number is None:
-            plain = (facts[0], tuple(facts[1]), facts[2], facts[3])
-            number = self._kinds[plain] = len(self._kinds)
-        return number
+    def _take(self, kind: int) -> None:
+        self._kind_of.append(kind)
+        self._rows += 1
+        self.address += _ROW_BYTES
+        if self._rows == self._capacity:
+            self._grow()
+
+    def _new_kind(self, facts: _Facts) -> _Kind:
+        dtype, shape, device, placement = facts
+        plain = (dtype, tuple(shape), device, placement)
+        kind = self._kinds[plain] = len(self._kinds), {}
+        return kind
 
     def view(self, row: int) -> Any:
         """The row as a numpy void, to read and write its fields."""
@@ -96,7 +92,7 @@ class Recorder:
         block = np.zeros(_BLOCK_ROWS, SUMMARY_DTYPE)
         self._blocks.append(block)
         self._capacity += _BLOCK_ROWS
-        self._address = block.ctypes.data
+        self.address = block.ctypes.data
         digests: Any = block["digest"]
         self._digest = memoryview(digests)
 

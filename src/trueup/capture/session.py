@@ -135,13 +135,13 @@ class Session:
         """The next step is number ``number``."""
         self.clock.step = number
 
-    def save(self, name: str, value: object) -> None:
-        """Record a number or a tensor under ``name``."""
+    def save(self, name: str, value: object, *, backward: bool = True) -> None:
+        """Record a number or a tensor under ``name``; with ``backward`` the gradient at the tensor too."""
         with self.guard("save"):
             if isinstance(value, (bool, int, float, str)):
                 self._scalars.setdefault("saved", {})[name] = value
             elif self.active:
-                self.adapter.save(name, value)
+                self.adapter.save(name, value, backward=backward)
 
     def reconfigure(self, options: CaptureOptions) -> None:
         """Go on under other options (a hot switch, a second debugger)."""

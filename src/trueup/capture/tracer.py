@@ -97,9 +97,9 @@ class Tracer:
             self._session.step()
 
     def save(self, name: str, value: object) -> None:
-        """Record a tensor or a number of the program's under ``name``."""
+        """Record a tensor or a number of the program's under ``name``, and the gradient at the tensor."""
         if self._session is not None:
-            self._session.save(name, value)
+            self._session.save(name, value, backward=self.options.backward)
 
     def close(self) -> None:
         """Write what is left and end the capture, unless it was begun from outside."""

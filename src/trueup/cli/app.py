@@ -29,6 +29,7 @@ from trueup.cli import (
     replay,
     seed_all,
 )
+from trueup.cli.misuse import refuse_empty_words, sentence_of
 from trueup.cli.printing import error_line, hint_line
 from trueup.cli.replay_gradients import with_gradients_named
 from trueup.cli.several import SEVERAL, with_each_named
@@ -125,6 +126,7 @@ def run(argv: list[str]) -> int:
     if verb == "replay":
         argv = with_gradients_named(argv)
     try:
+        refuse_empty_words(argv)
         status = app(args=argv, prog_name="trueup", standalone_mode=False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -142,7 +144,7 @@ def run(argv: list[str]) -> int:
         return _BAD_USE
     except Exception as error:  # not 1, which would say that the runs differ
         if hasattr(error, "format_message"):
-            return _misused(error, verb)
+            return _misused(error, argv, verb)
         traceback.print_exc()
         error_line(f"a fault in trueup itself: {type(error).__name__}: {error}")
         return _BAD_USE
@@ -157,13 +159,12 @@ def _hint_of(error: TrueupError, verb: str) -> str:
     return _HINTS[next(kind for kind in _HINTS if isinstance(error, kind))].format(verb=verb)
 
 
-def _misused(error: Exception, verb: str) -> int:
+def _misused(error: Exception, argv: list[str], verb: str) -> int:
     """An error of the command-line library: an unknown option, a missing argument; or no argument at all."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()  # type: ignore[attr-defined]
         return _BAD_USE
-    message = " ".join(error.format_message().split()).replace("Value error, ", "")  # type: ignore[attr-defined]
-    error_line(message)
+    error_line(sentence_of(error, argv))
     known = verb in {one.name for one in app.registered_commands}
     hint_line(f"trueup {verb} --help lists every option" if known else "trueup --help lists the commands")
     return _BAD_USE

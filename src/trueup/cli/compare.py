@@ -180,7 +180,7 @@ def _options(
     for what in ("step", "rank"):
         if (one_of_each[f"target_{what}"] is None) != (one_of_each[f"reference_{what}"] is None):
             raise ConfigError(f"--target-{what} and --reference-{what} go together: one {what} of each run")
-    if not tolerance_factor > 0:
+    if not 0 < tolerance_factor < float("inf"):
         raise ConfigError(f"--tolerance-factor {tolerance_factor:g}: a number above 0 is wanted")
     if merge is False and any(layouts):
         raise ConfigError("--no-merge compares rank by rank: a layout has no effect; leave one of them out")

@@ -70,7 +70,10 @@ def command(
         typer.Option("--pad-vocab", metavar="N", help="Zero rows until the vocabulary is a multiple of N."),
     ] = None,
     save_plan: Annotated[
-        Path | None, typer.Option("--save-plan", metavar="FILE", help="Write the plan that was used.")
+        Path | None,
+        typer.Option(
+            "--save-plan", metavar="FILE", help="Write the plan, also one that leaves weights over."
+        ),
     ] = None,
     shard_size: Annotated[
         str, typer.Option("--shard-size", metavar="SIZE", help="Largest file of a Hugging Face folder.")
@@ -92,7 +95,6 @@ def command(
     from trueup.weights.layouts import Heads
     from trueup.weights.model_config import heads_beside
     from trueup.weights.opening import open_weights
-    from trueup.weights.plan_file import write_plan
     from trueup.weights.writing import format_of, write_weights
 
     chosen, shard_bytes = format_of(destination, format), _bytes(shard_size)
@@ -106,6 +108,7 @@ def command(
         heads=merged(Heads(num_heads=num_heads, num_kv_heads=num_kv_heads), heads_beside(source)),
         pad_vocabulary=pad_vocab,
         allow_unmatched=allow_unmatched,
+        save_plan=save_plan,
     )
     used = plan_conversion(weights, asked, infer=infer_plan)
     made = apply_plan(used, weights)
@@ -116,8 +119,6 @@ def command(
         shard_bytes=shard_bytes,
         made_for="ms" if to == "mindspore" or (to or "").startswith("mindformers") else "pt",
     )
-    if save_plan is not None:
-        write_plan(used, save_plan)
     facts = _facts(weights, made, used, destination, chosen)
     if as_json:
         print(json.dumps(facts, ensure_ascii=False, indent=2))

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from trueup.comparing.arbiter import Arbitration, arbiter_said, tally
-from trueup.comparing.attribution import ORIGIN, STATUS, Attribution
+from trueup.comparing.attribution import ORIGIN, PROPAGATED, STATUS, Attribution
 from trueup.comparing.judge import (
     DIFFERENT,
     EQUAL,
@@ -58,6 +58,8 @@ class Ledger:
     compared: int = 0
     beyond: int = 0
     """rows beyond their tolerance"""
+    followed: int = 0
+    """rows that only a tolerance holds which was widened for an update beyond its own"""
     origin: First | None = None
     """the likeliest origin"""
     num_origins: int = 0
@@ -94,6 +96,7 @@ class Ledger:
         for code in np.flatnonzero(counted).tolist():
             self.counts[phases[code // len(STATUS)], STATUS[code % len(STATUS)]] += int(counted[code])
         self.beyond += int((status == DIFFERENT).sum())
+        self.followed += int(((status == WITHIN) & (attribution.status == PROPAGATED)).sum())
         self.compared += int(np.isin(status, (EQUAL, WITHIN, DIFFERENT)).sum())
         from trueup.comparing.metrics import EVIDENCE
 
@@ -113,6 +116,8 @@ class Ledger:
 
     def _add_open(self, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
         open_ = np.isin(verdict.status, (UNMATCHED, UNDECIDED))
+        neither = (rows.target.summary < 0) & (rows.reference.summary < 0)
+        open_ &= ~(rows.paired & neither & rows.phase_is("collective"))  # memory that awaits what is received
         if not open_.any():
             return
         inside = bracketed(rows, verdict)

@@ -50,8 +50,8 @@ class CompareOptions:
     """threads that compare stored values; None: as many as there are cores"""
 
     def __post_init__(self) -> None:
-        if not self.tolerance_factor > 0:
-            raise ConfigError(f"tolerance_factor is {self.tolerance_factor}; it must be above 0")
+        if not 0 < self.tolerance_factor < float("inf"):
+            raise ConfigError(f"tolerance_factor is {self.tolerance_factor}; it must be above 0, and finite")
         for what in ("step", "rank"):
             one, other = getattr(self, f"target_{what}"), getattr(self, f"reference_{what}")
             if (one is None) != (other is None):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,10 @@ def origins(result: Path) -> list[Origin]:
     slots = comparison.records.select(pl.col("slot").cast(pl.String).unique()).collect()["slot"]
     has_local = "local" in slots.to_list()
     made = [_origin(row, basis, stacks, has_local=has_local) for row in found.iter_rows(named=True)]
+    shown: dict[tuple[Stage, str, int], set[int]] = {}
+    for origin in made:
+        shown.setdefault((origin.stage, origin.module, origin.step), set()).add(origin.rank)
+    made = [replace(o, ranks=tuple(sorted(shown[o.stage, o.module, o.step]))) for o in made]
     return sorted(made, key=lambda origin: likelihood(origin.score, origin.step, origin.order))
 
 

@@ -167,7 +167,8 @@ def _numbers(row: dict[str, Any]) -> list[str]:
     known = row["scale"] is not None and row["residual"] is not None and row["rel_l2"]
     if known and abs(row["scale"] - 1) > 0.7 * row["rel_l2"] and row["residual"] < 0.5 * row["rel_l2"]:
         said.append(
-            f"a common factor of 1 {row['scale'] - 1:+.2g} explains most (residual {row['residual']:.2g})"
+            f"a common factor of 1 {'+' if row['scale'] > 1 else '-'} {abs(row['scale'] - 1):.2g} explains most "
+            f"(residual {row['residual']:.2g})"
         )
     if row["reason"]:
         said.append(row["reason"])
@@ -185,12 +186,14 @@ def _batch(scalars: list[dict[str, Any]], step: int) -> list[str]:
 
 def _later(first: First, ledger: Ledger) -> list[str]:
     total = ledger.beyond
-    others = [name for name in ledger.firsts if name != first.row["phase"]]
+    others = [name.replace("_", " ") for name in ledger.firsts if name != first.row["phase"]]
     if total <= 1:
         return ["no other record differs beyond its tolerance"]
     where = f", also in {', '.join(sorted(others))}" if others else ""
     if ledger.num_origins > 1:
         where += f"; {ledger.num_origins} of them are not explained by what they were made from"
+    if ledger.followed:
+        where += f"; {ledger.followed} more are within a tolerance widened for weights that differ"
     return [f"{total} of {ledger.compared} compared records differ beyond tolerance in all{where}"]
 
 

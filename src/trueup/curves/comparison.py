@@ -25,7 +25,7 @@ from trueup.curves.statistics.envelope import (
     band,
     band_spread,
     envelope,
-    moving_mean,
+    mean_around,
     repeat_distances,
 )
 from trueup.curves.statistics.frozen import Frozen, frozen
@@ -249,8 +249,8 @@ def _spikes(paired: Paired, column: str) -> Spikes | None:
 
 def _rises(loss: Floats, index: int) -> bool:
     """Whether a loss is higher at its end than around ``index``."""
-    smooth = moving_mean(loss, max(8, len(loss) // 50))
-    return bool(smooth[-1] > smooth[max(0, index - len(loss) // 100)])
+    num, window = len(loss), max(8, len(loss) // 50)
+    return mean_around(loss, num - 1, window) > mean_around(loss, max(0, index - num // 100), window)
 
 
 def _frozen(paired: Paired) -> Frozen | None:

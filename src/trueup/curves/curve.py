@@ -72,14 +72,15 @@ class Curve:
         """How long it trained, where the log says how long steps take."""
         if STEP_SECONDS not in self.frame.columns:
             return None
-        seconds = self.frame[STEP_SECONDS].fill_null(0).fill_nan(0).sum()
-        return float(seconds) * self.interval / 3600 if seconds else None
+        seconds = float(np.nansum(self.values(STEP_SECONDS)))
+        return seconds * self.interval / 3600 if seconds else None
 
     def values(self, column: str) -> Floats | None:
         """A column as float64, missing numbers NaN; None where nobody logged it."""
         if column not in self.frame.columns:
             return None
-        values: Floats = self.frame[column].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        logged = self.frame[column].cast(pl.Float64)
+        values: Floats = (logged.fill_null(float("nan")) if logged.null_count() else logged).to_numpy()
         return values
 
     def to_json(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -42,9 +43,12 @@ def compare_many(
     with ThreadPoolExecutor(_THREADS) as pool:
         known: list[Curve] = list(pool.map(lambda name: read_curve(name, columns=columns), references))
         shared: Shared = {}
+        own = threading.local()
 
         def judged(name: str) -> CurveComparison:
-            found = compare_curves(read_curve(name, columns=columns), known, options, shared=shared)
+            room = own.__dict__.setdefault("room", bytearray())
+            target = read_curve(name, columns=columns, room=room)
+            found = compare_curves(target, known, options, shared=shared)
             return found if len(targets) <= _FEW else _slim(found)
 
         yield from pool.map(judged, targets)

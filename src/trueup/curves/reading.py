@@ -25,7 +25,11 @@ SEPARATOR = ","
 
 
 def read_curve(
-    source: str | Path, *, columns: Mapping[str, str] | None = None, name: str | None = None
+    source: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    name: str | None = None,
+    room: bytearray | None = None,
 ) -> Curve:
     """The curve of one run.
 
@@ -33,6 +37,7 @@ def read_curve(
         source: a log, packed or not; several, separated by commas; a folder of them; or a trueup trace.
         columns: column -> its name in the file, where that is not a known one.
         name: what reports call it; default: the path.
+        room: memory that is used anew with every file that is read with it.
 
     Raises:
         TraceError: nothing there, or nothing in it that is known; says what was looked for.
@@ -43,7 +48,7 @@ def read_curve(
         return _of_trace(paths[0], chosen, name or str(source))
     if len(paths) == 1 and paths[0].is_dir():
         return _of_folder(paths[0], chosen, name or str(source))
-    read = [_read_file(path, chosen) for path in paths]
+    read = [_read_file(path, chosen, room) for path in paths]
     return curve_from_rows(name or str(source), paths[0], read)
 
 
@@ -59,8 +64,10 @@ def _paths(source: str) -> list[Path]:
     return paths
 
 
-def _read_file(path: Path, chosen: Mapping[str, str]) -> tuple[Path, Reader, Rows]:
-    data = files.contents(path)
+def _read_file(
+    path: Path, chosen: Mapping[str, str], room: bytearray | None = None
+) -> tuple[Path, Reader, Rows]:
+    data = files.contents(path, room)
     reader = files.reader_for(path, data)
     if reader is None:
         known = ", ".join(reader.title for reader in READERS)

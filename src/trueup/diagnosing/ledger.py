@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, LOCAL, Floats, StepBook
+from trueup.types.layout import Layout
 
 HOLDS = 1e-3
 """residual below which one way of summing explains a gradient: sketches are float32, gradients often less"""
@@ -24,27 +26,34 @@ class Summing:
 
     fqn: str
     way: str
-    """``own`` (this rank's, summed over microbatches), ``ranks`` (over all ranks too), ``last`` (the last
+    """``own`` (this rank's, summed over microbatches), ``ranks`` (over ranks too), ``last`` (the last
     microbatch alone), ``carried`` (the step before's was still in it), ``none`` (not there), ``unknown``"""
     factor: float
     """accumulated = factor * that sum; 1/ranks is an average"""
     residual: float
     """what that leaves unexplained, over the norm"""
+    over: tuple[str, ...] = ()
+    """axes of the mesh along which ranks are summed"""
     holding: tuple[tuple[str, float], ...] = ()
     """every way that explains it, with its factor: where ranks read the same data several do"""
 
+    @property
+    def key(self) -> str:
+        """The way with its axes."""
+        return f"{self.way} {' '.join(self.over)}".strip()
 
-def summings(books: Sequence[StepBook], at: int, before: StepBook | None) -> dict[str, Summing]:
+
+def summings(books: Sequence[StepBook], at: int, before: StepBook | None, mesh: Layout) -> dict[str, Summing]:
     """One entry a parameter of rank ``books[at]``; ``before`` is that rank's step before."""
     own = books[at]
     return {
-        fqn: _summing(fqn, books, at, before)
+        fqn: _summing(fqn, books, at, before, mesh)
         for fqn in own.parameters
         if own.parameter(fqn, *LOCAL) is not None
     }
 
 
-def _summing(fqn: str, books: Sequence[StepBook], at: int, before: StepBook | None) -> Summing:
+def _summing(fqn: str, books: Sequence[StepBook], at: int, before: StepBook | None, mesh: Layout) -> Summing:
     own = books[at]
     total = own.sketch(own.parameter(fqn, *ACCUMULATED))
     if total is None:
@@ -53,21 +62,35 @@ def _summing(fqn: str, books: Sequence[StepBook], at: int, before: StepBook | No
     mine = local[at]
     if mine is None:
         return Summing(fqn=fqn, way="unknown", factor=1.0, residual=0.0)
-    ways: list[tuple[str, Floats]] = [("own", mine)]
-    known = [part for part in local if part is not None]
-    if len(known) == len(books) > 1:
-        ways.append(("ranks", np.sum(known, axis=0)))
+    ways = _ways(books, at, local, mesh)
     last = own.sketch(own.parameter(fqn, *LOCAL))
     if last is not None and len(own.parameter_records(fqn, *LOCAL)) > 1:
-        ways.append(("last", last))
-    fits = [_fit(fqn, way, total, part) for way, part in ways]
+        ways.append(("last", (), last))
+    fits = _fits(fqn, total, ways)
     best = min(fits, key=lambda s: s.residual)
-    best = replace(best, holding=tuple((s.way, s.factor) for s in fits if s.residual < HOLDS))
+    best = replace(best, holding=tuple((s.key, s.factor) for s in fits if s.residual < HOLDS))
     if best.residual > HOLDS and before is not None:
-        carried = _carried(fqn, total, [part for _, part in ways], before)
+        carried = _carried(fqn, total, [part for *_, part in ways], before)
         if carried is not None:
             return carried
     return best
+
+
+def _ways(
+    books: Sequence[StepBook], at: int, parts: Sequence[Floats | None], mesh: Layout
+) -> list[tuple[str, tuple[str, ...], Floats]]:
+    """The part of ``books[at]``, and its sums with those of the ranks along some axes of the mesh."""
+    mine = parts[at]
+    assert mine is not None
+    of_rank = {book.rank: part for book, part in zip(books, parts, strict=True)}
+    ways: list[tuple[str, tuple[str, ...], Floats]] = [("own", (), mine)]
+    wide = mesh.wide_axes
+    for axes in (some for number in range(len(wide)) for some in combinations(wide, number + 1)):
+        known = [of_rank.get(rank) for rank in mesh.group(books[at].rank, axes)]
+        there = [part for part in known if part is not None]
+        if len(there) == len(known):
+            ways.append(("ranks", axes, np.sum(there, axis=0)))
+    return ways
 
 
 def _local(book: StepBook, fqn: str) -> Floats | None:
@@ -76,15 +99,15 @@ def _local(book: StepBook, fqn: str) -> Floats | None:
     return np.sum(known, axis=0) if known and len(known) == len(parts) else None
 
 
-def _fit(fqn: str, way: str, total: Floats, part: Floats) -> Summing:
+def _fit(fqn: str, way: tuple[str, tuple[str, ...]], total: Floats, part: Floats) -> Summing:
     square, norm = float(part @ part), float(np.linalg.norm(total))
     if not square or not norm:
         same = square == norm == 0
-        return Summing(fqn=fqn, way=way, factor=1.0 if same else 0.0, residual=0.0 if same else 1.0)
-    factor = float(total @ part) / square
-    return Summing(
-        fqn=fqn, way=way, factor=factor, residual=float(np.linalg.norm(total - factor * part)) / norm
-    )
+        factor, residual = (1.0, 0.0) if same else (0.0, 1.0)
+    else:
+        factor = float(total @ part) / square
+        residual = float(np.linalg.norm(total - factor * part)) / norm
+    return Summing(fqn=fqn, way=way[0], over=way[1], factor=factor, residual=residual)
 
 
 def _carried(fqn: str, total: Floats, parts: list[Floats], before: StepBook) -> Summing | None:
@@ -101,23 +124,22 @@ def _carried(fqn: str, total: Floats, parts: list[Floats], before: StepBook) -> 
     return None
 
 
-def handovers(books: Sequence[StepBook], at: int, clipped_by: float | None) -> dict[str, Summing]:
+def handovers(
+    books: Sequence[StepBook], at: int, clipped_by: float | None, mesh: Layout
+) -> dict[str, Summing]:
     """How each gradient the optimizer of rank ``books[at]`` got came from the accumulated ones: this rank's,
-    or those of all ranks, where a program reduces after backward. The factor of clipping is taken out; where
-    it is not known, the factor that all gradients have in common."""
+    or those of several ranks, where a program reduces after backward. The factor of clipping is taken out;
+    where it is not known, the factor that all gradients have in common."""
     own = books[at]
     fits: dict[str, list[Summing]] = {}
     for fqn in own.in_order_of(*CLIPPED):
         total = own.sketch(own.parameter(fqn, *CLIPPED))
         parts = [book.sketch(book.parameter(fqn, *ACCUMULATED)) for book in books]
-        mine = parts[at]
-        if total is None or mine is None or not np.any(total):
+        if total is None or parts[at] is None or not np.any(total):
             continue
-        known = [part for part in parts if part is not None]
-        ways = [("own", mine)]
-        if len(known) == len(books) > 1:
-            ways.append(("ranks", np.sum(known, axis=0)))
-        fits[fqn] = [_fit(fqn, way, total, part) for way, part in ways]
+        fits[fqn] = _fits(fqn, total, _ways(books, at, parts, mesh))
+        if mesh.wide_axes and min(fit.residual for fit in fits[fqn]) > HOLDS:
+            fits[fqn] = _of_values(fqn, books, at, mesh) or fits[fqn]
     best = {fqn: min(found, key=lambda s: s.residual) for fqn, found in fits.items()}
     common = clipped_by
     if common is None:
@@ -125,8 +147,31 @@ def handovers(books: Sequence[StepBook], at: int, clipped_by: float | None) -> d
     return {fqn: _without(s, fits[fqn], common or 1.0) for fqn, s in best.items()}
 
 
+def _of_values(fqn: str, books: Sequence[StepBook], at: int, mesh: Layout) -> list[Summing]:
+    """The same from stored values: sketches of parts at different places of a whole do not add up."""
+    total = books[at].value(books[at].parameter(fqn, *CLIPPED))
+    parts = [book.value(book.parameter(fqn, *ACCUMULATED)) for book in books]
+    if total is None or parts[at] is None or any(p is not None and p.shape != total.shape for p in parts):
+        return []
+    flat = [None if part is None else part.reshape(-1) for part in parts]
+    return _fits(fqn, total.reshape(-1), _ways(books, at, flat, mesh))
+
+
+def _fits(fqn: str, total: Floats, ways: list[tuple[str, tuple[str, ...], Floats]]) -> list[Summing]:
+    return [_fit(fqn, (way, over), total, part) for way, over, part in ways]
+
+
+def common_factor(books: Sequence[StepBook], at: int, mesh: Layout) -> float | None:
+    """The factor that most gradients of rank ``books[at]`` have on their way from their sum to the optimizer;
+    None where too few are such a multiple."""
+    found = [s for s in handovers(books, at, 1.0, mesh).values() if s.residual < HOLDS]
+    if not found or len(found) < len(books[at].in_order_of(*CLIPPED)) / 2:
+        return None
+    return float(np.median([s.factor for s in found]))
+
+
 def _without(best: Summing, fits: list[Summing], common: float) -> Summing:
-    holding = tuple((s.way, s.factor / common) for s in fits if s.residual < HOLDS)
+    holding = tuple((s.key, s.factor / common) for s in fits if s.residual < HOLDS)
     return replace(best, factor=best.factor / common, holding=holding)
 
 

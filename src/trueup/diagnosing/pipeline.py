@@ -17,7 +17,6 @@ from trueup.comparing.run import compare_sources
 from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import run_gradient_replay
-from trueup.diagnosing.kinds import name_kinds
 from trueup.diagnosing.replay import ReplayNoise
 from trueup.diagnosing.replay import origins as replay_origins
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
@@ -32,7 +31,7 @@ from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
 from trueup.store import TraceSource
 from trueup.types import Outcome
-from trueup.types.finding import Finding, Kind, Origin, Stage
+from trueup.types.finding import Finding, Origin, Stage
 
 FAR = 3.0
 """times what is allowed, from which on a difference in a later step alone is one"""
@@ -206,9 +205,9 @@ class _Work:
             found = _merged(tuple(replay_origins(replay, self.reference, noise=measured)), passive)
         shown = replayed if replayed is not None else target
 
-        def kinds_of(origin: Origin) -> tuple[Kind, ...]:
+        def evidence_of(origin: Origin) -> Evidence:
             source = target if origin in passive else shown
-            return name_kinds(Evidence.from_origin(origin, source, reference))
+            return Evidence.from_origin(origin, source, reference)
 
         return Context(
             target=target,
@@ -218,7 +217,7 @@ class _Work:
             given=None if gradients is None else open_trace(gradients),
             origins=found,
             passive=passive,
-            kinds_of=kinds_of,
+            evidence_of=evidence_of,
             tokenizer=tokenizer,
             mapping=None if mapping is None else read_mapping(mapping),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from functools import cached_property
 from typing import Any
 
@@ -131,6 +133,18 @@ class StepBook:
         number: int | None = self._summary[record]
         return number
 
+    def exchanges(self, module: str) -> Counter[tuple[str, tuple[int, ...]]]:
+        """Collectives that a module's own code calls in its forward: name and ranks, none where all take
+        part."""
+        told = self.tables.calls["arguments"].cast(str).to_list()
+        return Counter(
+            (self._name[call], _group_in(told[call]))
+            for call, parent in enumerate(self._parent)
+            if self._kind[call] == "collective"
+            and parent is not None
+            and (self._kind[parent], self._name[parent]) == ("module", module)
+        )
+
     def loss_arguments(self) -> str | None:
         """What the first loss call was told besides tensors, as JSON."""
         told = self.tables.calls["arguments"].cast(str).to_list()
@@ -204,3 +218,10 @@ class StepBook:
         if found is None or DTYPES[found[0]].kind == "complex":
             return None
         return float64_from_array(found[1], found[0])
+
+
+def _group_in(arguments: str | None) -> tuple[int, ...]:
+    """The ranks of a collective's group, as capture writes them among its arguments."""
+    told = json.loads(arguments) if arguments else {}
+    found = next((v for k, v in told.items() if isinstance(v, str) and v.replace(" ", "").isdigit()), "")
+    return tuple(map(int, found.split()))

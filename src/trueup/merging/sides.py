@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from trueup.errors import ConfigError
-from trueup.merging.infer import infer
+from trueup.merging.infer import AXIS, infer
 from trueup.merging.trace import MergedTrace, microbatches_of
 from trueup.store import Trace, TraceSource
 from trueup.types.layout import Layout, layout_from_plain
@@ -30,6 +30,14 @@ def declared(trace: TraceSource) -> Layout | None:
     """The layout that the program declared, if it did."""
     plain = trace.manifest.get("layout")
     return None if not plain else layout_from_plain(plain)
+
+
+def mesh_of(trace: TraceSource) -> Layout:
+    """The processes of a run along the axes that its program declared, else along one, ``world``; what is put
+    together from ranks is of one process."""
+    known = None if isinstance(trace, MergedTrace) else declared(trace)
+    size = world_size(trace)
+    return known if known is not None and known.size == size else Layout(mesh={AXIS: size})
 
 
 def world_size(trace: TraceSource) -> int:

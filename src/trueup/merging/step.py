@@ -48,6 +48,8 @@ class MergedStep:
     """records whose parts were not merged, and why"""
     copies: list[tuple[str, Copies]]
     """record -> copies that differ"""
+    apart: dict[int, Copies]
+    """the same by row of ``records``"""
     notes: list[str]
 
 
@@ -81,6 +83,7 @@ def merge_step(step: int, ranks: Sequence[RankStep], layout: Layout, read: Reade
         nodes=merging.nodes,
         unfit=merging.unfit,
         copies=merging.copies,
+        apart=merging.apart,
         notes=merging.notes,
     )
 
@@ -95,6 +98,7 @@ class _Merging:
         self.nodes: dict[int, Node] = {}
         self.unfit: list[str] = []
         self.copies: list[tuple[str, Copies]] = []
+        self.apart: dict[int, Copies] = {}
         self.notes: list[str] = []
         self.functions = 0
         """tensors of the framework's functions that were left out"""
@@ -113,6 +117,7 @@ class _Merging:
             row = len(self.summaries) - 1
             if copies.differing:
                 self.copies.append((_said(lead, phase, slot), copies))
+                self.apart[len(self.records)] = copies
                 reason = _copies_said(copies)
         except Unfit as error:
             if _kind(lead) == "api":

@@ -94,6 +94,20 @@ class MergedTrace:
         if len(found.copies) > _EXAMPLES:
             self.notes[f"copies of {len(found.copies)} tensors differ in all"] = None
 
+    def copies_apart(self, step: int, record: int) -> tuple[str, tuple[int, ...]] | None:
+        """Axis along which the copies behind a record differ, and the ranks whose copy is not the first's."""
+        found = self.merged(step).apart.get(record)
+        if found is None:
+            return None
+        first = found.differing[0][0]
+        ranks = {rank for axis, some, _ in found.differing if axis == first for rank in some}
+        return first, tuple(sorted(ranks))
+
+    @property
+    def parts(self) -> TraceSource:
+        """The trace of the ranks as they are."""
+        return self._source
+
     def tensor(self, step: int, rank: int, summary: dict[str, Any]) -> StoredTensor | None:
         """Put together when asked for."""
         if summary.get("tensor") is None:

@@ -57,8 +57,6 @@ KINDS: dict[str, tuple[str, ...]] = {
 """kind -> columns that are kept of it; ``update`` gets ``ratio`` besides. Norms and largest magnitudes are
 NaN or infinite where some value is; so are those of updates, whose values are not counted, where none is
 finite"""
-_SCALED = (measures.GRADIENT, measures.LOCAL_GRADIENT)
-"""in units of the loss scale"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +88,7 @@ def reading_of(line: Mapping[str, Any], measured: Measured, *, whole: bool) -> R
     """
     scale = line.get("loss_scale") or 1.0
     blocks = {
-        kind: _block(rows, KINDS[kind], scale if kind in _SCALED else 1.0)
+        kind: _block(rows, KINDS[kind], scale if kind in measured.scaled else 1.0)
         for kind, rows in measured.tables.items()
         if kind in KINDS
     }

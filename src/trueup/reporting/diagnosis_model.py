@@ -169,10 +169,21 @@ def coordinates(finding: Mapping[str, Any]) -> str:
     """Step, rank and phase in words."""
     parts = [
         f"step {finding['step']}" if finding.get("step") is not None else "",
-        f"rank {finding['rank']}" if finding.get("rank") is not None else "",
+        processes(finding),
         str(finding.get("phase") or "").replace("_", " "),
     ]
     return " · ".join(part for part in parts if part)
+
+
+def processes(finding: Mapping[str, Any]) -> str:
+    """Which ranks a finding is about, in words: some alone, those along an axis, else where it was seen."""
+    ranks, axis = finding.get("ranks") or [], finding.get("axis")
+    if ranks:
+        who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} alone"
+        return f"{who} ({axis})" if axis else who
+    if axis:
+        return f"all ranks along {axis}"
+    return f"rank {finding['rank']}" if finding.get("rank") is not None else ""
 
 
 def sources(finding: Mapping[str, Any]) -> list[tuple[str, str, str]]:

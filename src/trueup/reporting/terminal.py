@@ -157,8 +157,9 @@ def _beyond(report: Report, width: int) -> Table | None:
 def _closing_facts(
     report: Report, width: int, reports: Mapping[str, Path]
 ) -> list[tuple[str, RenderableType]]:
-    facts: list[tuple[str, RenderableType]] = [("records", _tally(report))]
-    for index, line in enumerate(_unmatched(report, width - MARGIN - LABEL_WIDTH - 1)):
+    room = width - MARGIN - LABEL_WIDTH - 1
+    facts: list[tuple[str, RenderableType]] = [("records", _tally(report, room))]
+    for index, line in enumerate(_unmatched(report, room)):
         facts.append(("unmatched" if index == 0 else "", line))
     said = [str(sentence) for sentence in report.summary.get("layouts") or []]
     for index, sentence in enumerate(said[:MAX_LAYOUTS]):
@@ -188,11 +189,22 @@ def _tolerance(report: Report) -> list[str]:
     return [origin] if origin else []
 
 
-def _tally(report: Report) -> Text:
+def _tally(report: Report, room: int) -> Text:
+    """How many records have which status; a line ends between two statuses, never inside one."""
     text = Text(count(int(report.counts.get("compared", 0))) + " compared")
+    left = room - len(text)
     for status, total in report.status_counts().items():
         glyph, colour = STATUS_LOOK[status]
-        text.append("  ").append(glyph, style=colour).append(f" {count(total)} {status.replace('_', ' ')}")
+        words = f" {count(total)} {status.replace('_', ' ')}"
+        needed = len(glyph) + len(words)
+        if left < needed + 2:
+            text.append("\n")
+            left = room
+        else:
+            text.append("  ")
+            left -= 2
+        text.append(glyph, style=colour).append(words)
+        left -= needed
     return text
 
 

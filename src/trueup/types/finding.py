@@ -59,6 +59,10 @@ class Kind:
     """likely ones, most likely first"""
     next: str | None = None
     """what to do about it"""
+    factor: float | None = None
+    """target over reference, of a wrong scale"""
+    over: tuple[int, ...] = ()
+    """ranks that together hold the reference's value, where a sum is missing"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,8 @@ class Origin:
     evidence: tuple[str, ...] = ()
     counter_evidence: tuple[str, ...] = ()
     """what speaks for everything else being right: "everything before it is bit-identical" """
+    ranks: tuple[int, ...] = ()
+    """all that show it; empty: only ``rank`` is known of"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +114,11 @@ class Finding:
     phase: str | None = None
     step: int | None = None
     rank: int | None = None
+    """where it was first seen"""
+    axis: str | None = None
+    """of the mesh, along which processes do not agree as they should"""
+    ranks: tuple[int, ...] = ()
+    """the only processes that err; empty: not some alone"""
     source: str | None = None
     kinds: tuple[Kind, ...] = ()
     """most likely first"""

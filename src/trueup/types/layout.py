@@ -7,7 +7,7 @@ person may write it in YAML; docs/trace-format.md says what each key means.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -88,6 +88,20 @@ class Layout:
         for axis in reversed(list(self.mesh)):
             rank, found[axis] = divmod(rank, self.mesh[axis])
         return {axis: found[axis] for axis in self.mesh}
+
+    def group(self, rank: int, axes: Collection[str]) -> tuple[int, ...]:
+        """The ranks that differ from one, which is among them, along these axes alone."""
+        own = self.coordinate(rank)
+        return tuple(
+            other
+            for other in range(self.size)
+            if all(at == own[axis] for axis, at in self.coordinate(other).items() if axis not in axes)
+        )
+
+    @property
+    def wide_axes(self) -> tuple[str, ...]:
+        """Axes of more than one process."""
+        return tuple(axis for axis, size in self.mesh.items() if size > 1)
 
     def batch_index(self, coordinate: Mapping[str, int]) -> int:
         """Which of the processes that read different samples."""

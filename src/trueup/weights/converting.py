@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from trueup.weights.layouts import Heads
 from trueup.weights.mapping import plan_from_maps
 from trueup.weights.model_config import heads_beside
 from trueup.weights.plan import ConversionPlan, Entry, Piece
-from trueup.weights.plan_file import read_plan
+from trueup.weights.plan_file import read_plan, write_plan
 from trueup.weights.vocabulary import with_padded_vocabulary
 from trueup.weights.weight_set import WeightSet
 
@@ -38,6 +38,8 @@ class Conversion:
         heads: attention heads; None: as a configuration beside the source says.
         pad_vocabulary: make the vocabulary a multiple of this; None: leave it.
         allow_unmatched: source weights that go nowhere, or wanted ones that nothing makes, are no error.
+        save_plan: file the plan is written to, also where it leaves weights over, so that it can be completed
+            and given as ``plan``.
     """
 
     to: str | None = None
@@ -48,10 +50,14 @@ class Conversion:
     heads: Heads | None = None
     pad_vocabulary: int | None = None
     allow_unmatched: bool = False
+    save_plan: Path | None = None
 
 
 def plan_conversion(source: WeightSet, asked: Conversion, *, infer: Infer | None = None) -> ConversionPlan:
     """The plan for ``asked``; it fits the source, and the target where one is given.
+
+    What a plan file lists as ``only_target`` or ``only_source`` is known to be left over; of an inferred plan
+    these are what was not found.
 
     Raises:
         ConfigError: options that contradict each other, no plan leads there, or weights are left over on
@@ -63,12 +69,19 @@ def plan_conversion(source: WeightSet, asked: Conversion, *, infer: Infer | None
     if asked.pad_vocabulary is not None:
         plan = with_padded_vocabulary(plan, made.table, asked.pad_vocabulary)
         made = apply_plan(plan, source)
+    if asked.save_plan is not None:
+        write_plan(plan, asked.save_plan)
     if not asked.allow_unmatched:
         left = unused_sources(plan, source.table)
-        _complain(left, f"{source.path}: no entry of the plan takes")
+        _complain(left, f"{source.path}: no entry of the plan takes", asked)
         if asked.like is not None:
-            wanted = {name: info.shape for name, info in asked.like.table.items()}
-            _complain(misfits(made.table, wanted), f"the result does not fit {asked.like.path}:")
+            wanted = {
+                name: info.shape
+                for name, info in asked.like.table.items()
+                if asked.plan is None or name not in plan.only_target
+            }
+            beginning = f"the result does not fit {asked.like.path}:"
+            _complain(misfits(made.table, wanted), beginning, asked, left_over=plan.only_source)
     return plan
 
 
@@ -79,10 +92,20 @@ def _check(asked: Conversion) -> None:
         raise ConfigError("--inverse needs --plan FILE and --like ORIGINAL, the weights that plan began with")
 
 
-def _complain(what: list[str], beginning: str) -> None:
-    if what:
-        more = f"; and {len(what) - _NAMED} more" if len(what) > _NAMED else ""
-        raise ConfigError(f"{beginning} {'; '.join(what[:_NAMED])}{more}. --allow-unmatched goes on without")
+def _complain(what: list[str], beginning: str, asked: Conversion, *, left_over: tuple[str, ...] = ()) -> None:
+    if not what:
+        return
+    also = f". Left over in the source: {_some(left_over, ', ')}" if left_over else ""
+    plan = "--save-plan FILE keeps the plan so far" if asked.save_plan is None else f"in {asked.save_plan}"
+    raise ConfigError(
+        f"{beginning} {_some(what, '; ')}{also}. Complete the plan ({plan}) and give it with --plan FILE, or "
+        "go on without: --allow-unmatched"
+    )
+
+
+def _some(names: Sequence[str], between: str) -> str:
+    more = f"{between}and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return between.join(names[:_NAMED]) + more
 
 
 def _plan(source: WeightSet, asked: Conversion, infer: Infer | None) -> ConversionPlan:

@@ -33,6 +33,11 @@ class Config(Section):
             return GradClipKwargs(clip_value=self.optimizer.clip_grad)
         return self.training.grad_clip_kwargs
 
+    @property
+    def tokens_dim(self) -> int:
+        """The dim of tokens in the residual stream: 1 of (B, T, H), 0 of (T, B, H)."""
+        return 0 if self.dataset.data_layout == "SBH" else 1
+
     def to_dict(self) -> dict[str, Any]:
         """The sections as the file has them: plain values, to be written as YAML or JSON."""
         return self.model_dump(mode="json", by_alias=True)

@@ -32,6 +32,7 @@ class DatasetConfig(Section):
     eod_mask_loss: bool = False
     """eos_token_id as input does not count in the loss. Not a key of the original"""
     data_layout: Literal["BSH", "SBH"] = "BSH"
+    """how the residual stream lies: rows, tokens, hidden; or tokens first, as Megatron has it"""
 
     @field_validator("dataset_dir", "validation_dir")
     @classmethod

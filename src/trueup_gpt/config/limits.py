@@ -120,6 +120,8 @@ def _experts(config: Config, dp: int) -> Iterator[str]:
         yield _indivisible("num_experts", moe.num_experts, "expert_model_parallel_size", ep)
     if moe.num_experts > 1 and moe.moe_router_topk > moe.num_experts:
         yield f"moe_router_topk {moe.moe_router_topk} is more than num_experts {moe.num_experts}"
+    if moe.moe_expert_capacity_factor is not None and config.parallel.context_parallel_size > 1:
+        yield "moe_expert_capacity_factor counts tokens of whole rows: not possible with context parallelism"
     if dp % ep:
         yield _indivisible("data-parallel ranks", dp, "expert_model_parallel_size", ep)
 
@@ -133,11 +135,6 @@ def _numbers(config: Config) -> Iterator[str]:
     cut = parallel.tensor_model_parallel_size > 1 or parallel.zero_level or config.moe.num_experts > 1
     if config.optimizer.optimizer_type == "Came" and cut:
         yield "Came needs whole weights: not possible with tensor parallelism, zero_level or experts"
-    if parallel.zero_level in ("z2", "z3") and config.parallel.expert_model_parallel_size > 1:
-        yield f"zero_level {parallel.zero_level} with expert parallelism is not possible; z1 is"
-    dropout = model.attention_dropout or model.hidden_dropout
-    if dropout and parallel.tensor_model_parallel_size * parallel.context_parallel_size > 1:
-        yield "dropout together with tensor or context parallelism is not possible; set the dropouts to 0"
 
 
 def _indivisible(what: str, number: int, by: str, divisor: int) -> str:

@@ -98,6 +98,10 @@ class MoEConfig(Section):
     moe_aux_loss_coeff: float = Field(default=0.0, ge=0)
     """no effect with moe_router_load_balancing_type none"""
     moe_z_loss_coeff: float | None = Field(default=None, ge=0)
+    moe_expert_capacity_factor: float | None = Field(default=None, gt=0)
+    """an expert takes at most this times its even share of a microbatch's tokens, rounded up; None: all"""
+    moe_token_drop_policy: Literal["probs", "position"] = "probs"
+    """which of an expert's tokens stay: those with the largest weights, or the first"""
     moe_token_dispatcher_type: Literal["alltoall"] = "alltoall"
     num_experts_from_layer: Count = 0
     """layers before it keep the plain block; not a key of the original"""

@@ -63,6 +63,8 @@ class OptimizerConfig(Section):
     min_lr: float = Field(default=0.0, ge=0)
     lr_wsd_decay_iters: Positive | None = None
     lr_wsd_decay_style: Literal["linear", "cosine", "exponential"] = "linear"
+    fp32_master_weights: bool = True
+    """the optimizer updates float32 copies of bfloat16 and float16 weights; not a key of the original"""
     clip_grad: float = Field(default=0.0, ge=0)
     """as grad_clip_kwargs with ClipGlobalNorm; 0: none"""
 

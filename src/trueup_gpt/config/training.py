@@ -67,6 +67,8 @@ class TrainingConfig(Section):
     load_checkpoint: Path | None = None
     """a checkpoint, or a folder of them: the latest; default with resume_training: those of output_dir"""
     keep_checkpoint_max: Positive = 5
+    async_save: bool = True
+    """train on while a checkpoint is written, from a copy in the CPU's memory; not a key of the original"""
     no_load_optim: bool = False
     no_load_rng: bool = False
     """true in the original: then a resumed run is another run"""
@@ -75,7 +77,7 @@ class TrainingConfig(Section):
     prefix: str = "network"
     """of checkpoint folders"""
     tensorboard: bool = True
-    """write TensorBoard files where the package is installed; not a key of the original"""
+    """write TensorBoard files; not a key of the original"""
 
     @field_validator("load_checkpoint", mode="before")
     @classmethod

@@ -10,6 +10,7 @@ from trueup_gpt.config import ModelConfig
 from trueup_gpt.model.parts import Linear
 
 Rotation = tuple[Tensor, Tensor]
+_SWAP = (0, 2, 1, 3)
 
 
 def rotation(positions_BT: Tensor, config: ModelConfig) -> Rotation:
@@ -38,8 +39,9 @@ def rotate(x_BTND: Tensor, turn: Rotation, *, interleaved: bool) -> Tensor:
 class AttentionCore(nn.Module):
     """softmax(q k^T / sqrt(D)) v, head by head."""
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelConfig, layer: int, *, tokens_first: bool = False) -> None:
         super().__init__()
+        self.to_heads, self.from_heads = ((1, 2, 0, 3), (2, 0, 1, 3)) if tokens_first else (_SWAP, _SWAP)
         self.causal = "causal" in config.encoder_attn_mask_type
         self.padding = "padding" in config.encoder_attn_mask_type
         self.softmax_dtype = getattr(torch, config.softmax_compute_dtype)
@@ -57,7 +59,7 @@ class AttentionCore(nn.Module):
         k_positions_BS: Tensor | None,
         valid_BS: Tensor | None,
     ) -> Tensor:
-        q, k, v = (x.transpose(1, 2) for x in (q_BTND, k_BSKD, v_BSKD))
+        q, k, v = (x.permute(self.to_heads) for x in (q_BTND, k_BSKD, v_BSKD))
         dropout = self.dropout if self.training else 0.0
         plain = self.causal and not self.padding and q_positions_BT is None
         mask = None if self.fused and plain else self._mask(q, q_positions_BT, k_positions_BS, valid_BS)
@@ -65,7 +67,7 @@ class AttentionCore(nn.Module):
             y = F.scaled_dot_product_attention(
                 q, k, v, mask, dropout, is_causal=plain, scale=self.scale, enable_gqa=q.shape[1] != k.shape[1]
             )
-            return y.transpose(1, 2)
+            return y.permute(self.from_heads)
         groups = q.shape[1] // k.shape[1]
         k, v = (x.repeat_interleave(groups, dim=1) if groups > 1 else x for x in (k, v))
         scores_BNTS = (q * (self.scale / self.layer_scale)) @ k.transpose(-1, -2)
@@ -73,7 +75,7 @@ class AttentionCore(nn.Module):
         if mask is not None:
             scores_BNTS = scores_BNTS.masked_fill(~mask, torch.finfo(self.softmax_dtype).min)
         weights_BNTS = F.dropout(scores_BNTS.softmax(-1), dropout).to(v.dtype)
-        return (weights_BNTS @ v).transpose(1, 2)
+        return (weights_BNTS @ v).permute(self.from_heads)
 
     def _mask(
         self, q: Tensor, q_positions: Tensor | None, k_positions: Tensor | None, valid: Tensor | None
@@ -93,7 +95,7 @@ class AttentionCore(nn.Module):
 class Attention(nn.Module):
     """Multi-head or grouped-query self-attention."""
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelConfig, layer: int, *, tokens_first: bool = False) -> None:
         super().__init__()
         hidden, dim, bias = config.hidden_size, config.head_dim, config.qkv_has_bias
         self.head_dim = dim
@@ -101,7 +103,7 @@ class Attention(nn.Module):
         self.query = Linear(hidden, config.num_attention_heads * dim, config, bias=bias)
         self.key = Linear(hidden, config.num_kv_heads * dim, config, bias=bias)
         self.value = Linear(hidden, config.num_kv_heads * dim, config, bias=bias)
-        self.core = AttentionCore(config, layer)
+        self.core = AttentionCore(config, layer, tokens_first=tokens_first)
         self.output = Linear(config.num_attention_heads * dim, hidden, config, bias=config.out_proj_has_bias)
 
     def forward(

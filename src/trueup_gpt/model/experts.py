@@ -6,6 +6,7 @@ in every pipeline stage without being handed on.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -95,25 +96,43 @@ class Experts(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Each token's A experts, summed with the router's weights. No token is dropped."""
+    """Each token's A experts, weighted and summed. Beyond its capacity an expert adds nothing."""
 
     def __init__(self, config: ModelConfig, moe: MoEConfig) -> None:
         super().__init__()
-        self.num_experts = moe.num_experts
+        self.moe = moe
         self.router, self.experts = Router(config, moe), Experts(config, moe)
 
     def forward(self, x_BTH: Tensor, loss_weight: Tensor | None = None) -> Tensor:
         x_MH = x_BTH.flatten(0, 1)
         weights_MA, experts_MA, loss = self.router(x_MH)
-        order = experts_MA.flatten().argsort(stable=True)
-        counts_E = torch.bincount(experts_MA.flatten(), minlength=self.num_experts)
-        sorted_MH = self.experts(x_MH[order // experts_MA.shape[1]], counts_E)
+        chosen_MA = self._within_capacity(weights_MA, experts_MA)
+        order = chosen_MA.flatten().argsort(stable=True)
+        counts_E = torch.bincount(chosen_MA.flatten(), minlength=self.moe.num_experts)[: self.moe.num_experts]
+        taken = order if chosen_MA is experts_MA else order[: int(counts_E.sum())]
+        sorted_MH = self.experts(x_MH[taken // experts_MA.shape[1]], counts_E)
+        if taken is not order:
+            sorted_MH = F.pad(sorted_MH, (0, 0, 0, len(order) - len(taken)))
         y_MAH = sorted_MH[order.argsort()].unflatten(0, experts_MA.shape)
         y_BTH = self.combine(y_MAH, weights_MA, x_BTH.shape)
         if loss is None:
             return y_BTH
         weighted = loss if loss_weight is None else loss * loss_weight.sum()
         return _WithLoss.apply(y_BTH, weighted)
+
+    def _within_capacity(self, weights_MA: Tensor, experts_MA: Tensor) -> Tensor:
+        """The experts, number E standing for one that has taken its share of tokens already."""
+        moe, factor = self.moe, self.moe.moe_expert_capacity_factor
+        if factor is None:
+            return experts_MA
+        capacity = math.ceil(experts_MA.numel() * factor / moe.num_experts)
+        none_ME = weights_MA.new_zeros(len(weights_MA), moe.num_experts)
+        if moe.moe_token_drop_policy == "position":
+            place_ME = none_ME.scatter(1, experts_MA, 1.0).cumsum(0) - 1
+        else:
+            share_ME = none_ME.scatter(1, experts_MA, weights_MA.detach())
+            place_ME = share_ME.argsort(dim=0, descending=True, stable=True).argsort(dim=0)
+        return experts_MA.where(place_ME.gather(1, experts_MA) < capacity, moe.num_experts)
 
     def combine(self, y_MAH: Tensor, weights_MA: Tensor, shape: torch.Size) -> Tensor:
         """The weighted sum over a token's experts, (B, T, H)."""

@@ -92,11 +92,11 @@ def _replace(model: nn.Module, value: Callable[[str, nn.Parameter], Tensor]) -> 
 
 def _matching(model: nn.Module, pattern: str) -> Iterator[tuple[nn.Module, str]]:
     """Module and attribute for each call that fits: a module's forward, or the method it names."""
-    head, _, method = pattern.rpartition(".")
+    head, dot, method = pattern.rpartition(".")
     for fqn, module in model.named_modules():
         if fnmatchcase(fqn, pattern):
             yield module, "forward"
-        elif head and fnmatchcase(fqn, head) and method not in module._modules and hasattr(module, method):
+        elif dot and fnmatchcase(fqn, head) and method not in module._modules and hasattr(module, method):
             yield module, method
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from trueup_gpt.model.experts import Experts
 from trueup_gpt.parallel.apply import Place
 from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.parallel.pieces import DATA_AXES, Piece, gradient_of, local, sum_over
@@ -26,15 +27,11 @@ class FullySharded:
     def __init__(
         self, stages: Sequence[nn.Module], places: Mapping[str, Place], mesh: Mesh, *, keep_gathered: bool
     ) -> None:
-        self._mesh = mesh
-        axes = mesh.axes(DATA_AXES)
-        assert mesh.device_mesh is not None
-        name = "_".join(axes)
-        over = mesh.device_mesh[name]
+        self._mesh, self._reshard = mesh, not keep_gathered
         for stage in stages:
-            for layer in layers_of(stage):
-                fully_shard(layer, mesh=over, reshard_after_forward=not keep_gathered)
-            fully_shard(stage, mesh=over, reshard_after_forward=not keep_gathered)
+            parted = self._shard_experts(stage)
+            for unit in (*layers_of(stage), stage):
+                self._shard(unit, DATA_AXES, without=parted)
             for module in stage.modules():
                 if isinstance(module, FSDPModule):
                     module.set_gradient_divide_factor(1.0)
@@ -43,8 +40,29 @@ class FullySharded:
         for fqn, parameter in parameters_of(stages).items():
             place = places[fqn]
             others = mesh.axes((*place.axes(Replicate), *place.axes(Invariant)))
-            copies = tuple(axis for axis in others if axis not in axes)
+            copies = tuple(axis for axis in others if axis not in DATA_AXES)
             self.pieces.append(Piece(place=place, parameter=parameter, copies=copies))
+
+    def _shard(
+        self, module: nn.Module, axes: Sequence[str], without: Set[nn.Parameter] = frozenset()
+    ) -> None:
+        assert self._mesh.device_mesh is not None
+        over = self._mesh.device_mesh["_".join(self._mesh.axes(axes))]
+        fully_shard(module, mesh=over, reshard_after_forward=self._reshard, ignored_params=set(without))
+
+    def _shard_experts(self, stage: nn.Module) -> set[nn.Parameter]:
+        """What ep has cut is cut over the other data axes alone; returns what is left as it is."""
+        if self._mesh.size("ep") == 1:
+            return set()
+        axes = self._mesh.axes([axis for axis in DATA_AXES if axis != "ep"])
+        left: set[nn.Parameter] = set()
+        for module in stage.modules():
+            if isinstance(module, Experts):
+                if axes:
+                    self._shard(module, axes)
+                else:
+                    left.update(module.parameters())
+        return left
 
     def reduce(self) -> None:
         """FSDP2 has reduced over the data-parallel ranks in backward; what tp ranks share is left."""

@@ -82,8 +82,8 @@ def _plain(call: Call) -> dict[str, Any]:
 def layout_for(config: Config) -> Layout:
     """The table of a configuration. Rows along an axis of one process are there too; nobody acts on them."""
     sequence = config.parallel.sequence_parallel
-    stream: Placement = Shard(1) if sequence else WHOLE
-    """the residual stream (B, T, H) along tp"""
+    stream: Placement = Shard(config.tokens_dim) if sequence else WHOLE
+    """the residual stream along tp"""
     shared = REPLICATED if sequence else WHOLE
     """what is applied to the stream: each process sees its tokens only, or all of them"""
     return Layout(
@@ -102,7 +102,7 @@ def layout_for(config: Config) -> Layout:
             "layers.*.mlp.*": {"tp": Shard(0)},
             "output.weight": {"tp": Shard(0)},
         },
-        calls=(*_tensor(config, stream), *_context(), *_experts()),
+        calls=(*_tensor(config, stream), *_dropout(config), *_context(config), *_experts()),
     )
 
 
@@ -126,9 +126,19 @@ def _tensor(config: Config, stream: Placement) -> Iterator[Call]:
         yield Call(pattern="loss", axis="tp", rule="vocabulary_loss")
 
 
-def _context() -> Iterator[Call]:
-    """Keys and values of all tokens; positions and the padding mask go with them."""
-    gathered = {number: Change(have=Shard(1), need=REPLICATED) for number in (1, 2, 4, 5)}
+def _dropout(config: Config) -> Iterator[Call]:
+    """Heads are cut, the stream only where the sequence is."""
+    if config.model.attention_dropout:
+        yield Call(pattern="layers.*.attention.core", axis="tp", rule="parted_dropout")
+    if config.model.hidden_dropout and config.parallel.sequence_parallel:
+        yield Call(pattern=".drop", axis="tp", rule="parted_dropout")
+        yield Call(pattern="layers.*.drop", axis="tp", rule="parted_dropout")
+
+
+def _context(config: Config) -> Iterator[Call]:
+    """Keys and values of all tokens; positions and the padding mask, (B, T), go with them."""
+    dims = {1: config.tokens_dim, 2: config.tokens_dim, 4: 1, 5: 1}
+    gathered = {number: Change(have=Shard(dim), need=REPLICATED) for number, dim in dims.items()}
     yield Call(pattern="layers.*.attention.core", axis="cp", inputs=gathered)
     yield Call(pattern="*over_tokens", axis="cp", output=Change(have=TERM, need=WHOLE))
 

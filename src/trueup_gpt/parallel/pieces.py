@@ -34,6 +34,8 @@ class Piece:
     """axes along which other processes have the same piece"""
     flat: tuple[int, int] | None = None
     """which elements of the flattened local parameter, where it is a part"""
+    computed: nn.Parameter | None = None
+    """what the model computes with, where the optimizer's is a float32 copy of it"""
 
     @property
     def fqn(self) -> str:

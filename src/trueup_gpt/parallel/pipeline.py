@@ -112,7 +112,8 @@ class Pipelined:
         ids = torch.empty(self._shape, dtype=torch.int64, device="meta")
         if config.parallel.sequence_parallel:
             length //= mesh.size("tp")
-        shape = (config.dataset.batch_size, length, config.model.hidden_size)
+        rows = config.dataset.batch_size
+        shape = (*((length, rows) if config.tokens_dim == 0 else (rows, length)), config.model.hidden_size)
         dtype = stage.model.residual_dtype
         stream = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
         wide = torch.promote_types(getattr(torch, config.model.compute_dtype), torch.float32)

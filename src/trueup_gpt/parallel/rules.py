@@ -1,4 +1,4 @@
-"""The four computations that differ when their tensors are cut; everything else only moves tensors.
+"""The five computations that differ when their tensors are cut; everything else only moves tensors.
 
 Each takes the module, what it did before, the mesh and the axis, and gives what it does now.
 """
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from trueup_gpt.model.parts import CrossEntropy, Embedding
 from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.parallel.placement import part
+from trueup_gpt.parallel.streams import own_stream
 
 Function = Callable[..., Any]
 
@@ -120,9 +121,23 @@ def _by_expert(counts: Tensor) -> Tensor:
     return experts.repeat_interleave(counts.flatten()).argsort(stable=True)
 
 
+def parted_dropout(module: nn.Module, inner: Function, mesh: Mesh, axis: str) -> Function:
+    """Each process of the axis has another part: what it drops is drawn from a stream of its own."""
+    place, device = mesh.coordinate(axis), mesh.device
+
+    def forward(*args: Any) -> Any:
+        if not module.training:
+            return inner(*args)
+        with own_stream(place, device):
+            return inner(*args)
+
+    return forward
+
+
 RULES: dict[str, Callable[[nn.Module, Function, Mesh, str], Function]] = {
     "vocabulary_rows": vocabulary_rows,
     "vocabulary_loss": vocabulary_loss,
     "shared_loss": shared_loss,
     "exchanged_tokens": exchanged_tokens,
+    "parted_dropout": parted_dropout,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from trueup_gpt.model import GPTModel
 from trueup_gpt.parallel.apply import Place, apply_layout, fill
 from trueup_gpt.parallel.fully_sharded import FullySharded, parameters_of
 from trueup_gpt.parallel.layout import Layout, layout_for
+from trueup_gpt.parallel.masters import Masters
 from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.parallel.pieces import Copies, Engine, ZeroOne, gradient_of, local
 from trueup_gpt.parallel.traced import traced_layout
@@ -80,6 +80,12 @@ class Parallel:
             dist.all_reduce(local(gradient_of(self.parameters[TIED])), group=self.tied_group)
         self.engine.reduce()
 
+    def adopt(self) -> None:
+        """After weights were loaded: the optimizer's copies of them are made again."""
+        for piece in self.engine.pieces:
+            if piece.computed is not None:
+                piece.parameter.data.copy_(piece.computed.data)
+
 
 def stage_layers(config: Config) -> list[list[int]]:
     """Numbers of the layers of each stage, in the order of the pipeline."""
@@ -119,6 +125,7 @@ def model_on_meta(
             pre_process=first,
             post_process=last,
             recompute=bool(config.parallel.recompute),
+            tokens_first=config.tokens_dim == 0,
         )
 
 
@@ -131,13 +138,6 @@ def build(config: Config, mesh: Mesh, *, fill_weights: bool = True) -> Parallel:
         fill_weights: false: parameters stay on the meta device, for a trial without memory.
     """
     layout, by_stage = layout_for(config), stage_layers(config)
-    if config.model.params_dtype in ("bfloat16", "float16"):
-        warnings.warn(
-            f"params_dtype {config.model.params_dtype}: weights are updated in it, without float32 masters; "
-            "float32 with compute_dtype trains as mixed precision does",
-            UserWarning,
-            stacklevel=2,
-        )
     names = [fqn for fqn, _ in model_on_meta(config).named_parameters()]
     stages: list[Stage] = []
     places: dict[str, Place] = {}
@@ -154,7 +154,8 @@ def build(config: Config, mesh: Mesh, *, fill_weights: bool = True) -> Parallel:
         for stage in stages:
             for layer in stage.model.layers.values():
                 layer.compile()
-    parallel.engine = _engine(parallel)
+    engine = _engine(parallel)
+    parallel.engine = Masters(engine) if has_masters(config) else engine
     held: list[list[int]] = [[] for _ in range(mesh.sizes["pp"])]
     for number in range(len(by_stage)):
         held[rank_of_stage(config, number)].append(number)
@@ -168,6 +169,12 @@ def _engine(parallel: Parallel) -> Engine:
         return FullySharded(parallel.stages, parallel.places, mesh, keep_gathered=level == "z2")
     kind = ZeroOne if level else Copies
     return kind(parallel.parameters, parallel.places, mesh)
+
+
+def has_masters(config: Config) -> bool:
+    """Whether the optimizer updates float32 copies."""
+    half = config.model.params_dtype in ("bfloat16", "float16")
+    return half and config.optimizer.fp32_master_weights
 
 
 def _tie(parallel: Parallel) -> None:

@@ -17,7 +17,7 @@ from trueup_gpt.parallel.placement import Shard
 MODEL = "model."
 """what stands before names of modules and parameters: a stage holds the model under it"""
 TOKENS = "shard(1,zigzag)"
-"""(B, T, ...) along cp: see ``pipeline.sequence_part``"""
+"""(B, T) along cp: see ``pipeline.sequence_part``"""
 Row = dict[str, Any]
 
 
@@ -54,9 +54,10 @@ def _ends(config: Config) -> Iterator[Row]:
     whole = config.training.loss_func_kwargs.loss_func_type == "CrossEntropyLoss"
     logits = "invariant" if whole else str(Shard(-1, config.model.vocab_size))
     last = {"pp": "at(-1)", "cp": "partial"}
+    lies = _lies(config)
     yield {"name": "loss", "slot": "value", "cp": "partial", "batch": "partial"}
-    yield {"name": "loss", "slot": "labels*", "split": [config.dataset.batch_size, -1], "cp": TOKENS}
-    yield {"name": "loss", "slot": "mask*", "cp": TOKENS}
+    yield {"name": "loss", "slot": "labels*", **_flat(config)}
+    yield {"name": "loss", "slot": "mask*", **lies}
     for name in ("", "model"):
         yield {"name": name, "slot": "input.loss_weight", "cp": "invariant", "batch": "partial"}
         yield {"name": name, "slot": "input.0", "pp": "at(0)", "tp": "invariant", "cp": TOKENS}
@@ -64,44 +65,57 @@ def _ends(config: Config) -> Iterator[Row]:
         yield {"name": name, "slot": "input.*", "cp": TOKENS}
     yield {"name": "", "slot": "output.0", "tp": "invariant", **last, "batch": "partial"}
     yield {"name": "model", "slot": "output.0", "tp": "invariant", **last, "batch": "partial(mean)"}
-    yield {"name": "model", "slot": "output.1", "pp": "at(-1)", "cp": TOKENS, "tp": logits}
+    yield {"name": "model", "slot": "output.1", "pp": "at(-1)", "tp": logits, **lies}
     yield {"name": "model", "slot": "output.2", "pp": "at(-1)", "batch": "partial"}
     counted = {"tp": "invariant", "batch": "partial"}
     yield {"name": "*over_tokens", "slot": "input.*", "cp": "partial", **counted}
     yield {"name": "*over_tokens", "slot": "output.*", "cp": "invariant", **counted}
-    yield {"name": "model.output", "slot": "output.0", "tp": logits, "cp": TOKENS}
-    yield {"name": "model.loss", "slot": "input.0", "tp": logits, "cp": TOKENS}
-    yield {"name": "model.loss", "tp": "invariant", "cp": TOKENS}
+    yield {"name": "model.output", "slot": "output.0", "tp": logits, **lies}
+    yield {"name": "model.loss", "slot": "input.0", "tp": logits, **lies}
+    yield {"name": "model.loss", "tp": "invariant", **lies}
+
+
+def _lies(config: Config) -> Row:
+    """The residual stream, and what comes of it, along cp and the batch."""
+    if config.tokens_dim:
+        return {"cp": TOKENS}
+    return {"cp": "shard(0,zigzag)", "batch": "shard(1)"}
+
+
+def _flat(config: Config) -> Row:
+    """The like, its first two dims in one."""
+    rows = config.dataset.batch_size
+    return {"split": [rows, -1] if config.tokens_dim else [-1, rows], **_lies(config)}
 
 
 def _inside(config: Config) -> Iterator[Row]:
     """What the layers and their parts take and give."""
-    stream = "shard(1)" if config.parallel.sequence_parallel else "invariant"
-    flat = {"split": [config.dataset.batch_size, -1], "cp": TOKENS}
+    stream = str(Shard(config.tokens_dim)) if config.parallel.sequence_parallel else "invariant"
+    lies, flat = _lies(config), _flat(config)
     layer = "model.layers.*"
-    ids = {"tp": "invariant", "cp": TOKENS}
+    ids = {"tp": "invariant", **lies}
     yield {"name": "*.position_embeddings", "slot": "input.*", **ids, "batch": "replicate"}
     yield {
         "name": "*.position_embeddings",
         "slot": "output.*",
-        "cp": TOKENS,
+        "cp": lies["cp"],
         "batch": "replicate",
         "tp": stream,
     }
     yield {"name": "*.word_embeddings", "slot": "input.*", **ids}
     for part in ("query", "key", "value"):
-        yield {"name": f"{layer}.attention.{part}", "slot": "input.0", "tp": "replicate", "cp": TOKENS}
-        yield {"name": f"{layer}.attention.{part}", "slot": "output.0", "tp": "shard(-1)", "cp": TOKENS}
+        yield {"name": f"{layer}.attention.{part}", "slot": "input.0", "tp": "replicate", **lies}
+        yield {"name": f"{layer}.attention.{part}", "slot": "output.0", "tp": "shard(-1)", **lies}
     for slot in ("input.3", "input.4"):
         yield {"name": f"{layer}.attention.core", "slot": slot, "cp": TOKENS, "batch": "replicate"}
     yield {"name": f"{layer}.attention.core", "slot": "input.5", "cp": TOKENS}
     for slot in ("input.0", "input.1", "input.2", "output.0"):
-        yield {"name": f"{layer}.attention.core", "slot": slot, "tp": "shard(2)", "cp": TOKENS}
-    yield {"name": f"{layer}.attention.output", "slot": "input.0", "tp": "shard(-1)", "cp": TOKENS}
+        yield {"name": f"{layer}.attention.core", "slot": slot, "tp": "shard(2)", **lies}
+    yield {"name": f"{layer}.attention.output", "slot": "input.0", "tp": "shard(-1)", **lies}
     for part in ("up", "gate"):
-        yield {"name": f"{layer}.mlp.{part}", "slot": "input.0", "tp": "replicate", "cp": TOKENS}
-        yield {"name": f"{layer}.mlp.{part}", "slot": "output.0", "tp": "shard(-1)", "cp": TOKENS}
-    yield {"name": f"{layer}.mlp.down", "slot": "input.0", "tp": "shard(-1)", "cp": TOKENS}
+        yield {"name": f"{layer}.mlp.{part}", "slot": "input.0", "tp": "replicate", **lies}
+        yield {"name": f"{layer}.mlp.{part}", "slot": "output.0", "tp": "shard(-1)", **lies}
+    yield {"name": f"{layer}.mlp.down", "slot": "input.0", "tp": "shard(-1)", **lies}
     loss = {"tp": "partial", "cp": "partial", "batch": "partial(mean)"}
     yield {"name": f"{layer}.mlp.router", "slot": "output.2", **loss}
     for slot in ("input.0", "output.0", "output.1"):
@@ -113,8 +127,8 @@ def _inside(config: Config) -> Iterator[Row]:
     yield {"name": f"{layer}.mlp.experts", "slot": "output.0", "tp": "partial", **sorted_rows}
     for owner, slot in ((f"{layer}.mlp", "input.1"), (layer, "input.4")):
         yield {"name": owner, "slot": slot, "batch": "partial"}
-    for slot in ("input.1.*", "input.2"):
-        yield {"name": layer, "slot": slot, "cp": TOKENS, "batch": "replicate"}
+    for slot, tokens in (("input.1.*", lies["cp"]), ("input.2", TOKENS)):
+        yield {"name": layer, "slot": slot, "cp": tokens, "batch": "replicate"}
     yield {"name": layer, "slot": "input.3", "cp": TOKENS}
     for slot in ("input.0", "output.0"):
-        yield {"name": "*", "slot": slot, "tp": stream, "cp": TOKENS}
+        yield {"name": "*", "slot": slot, "tp": stream, **lies}

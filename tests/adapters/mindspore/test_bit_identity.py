@@ -30,6 +30,6 @@ def test_same_bits_with_capture_on(loop: str, tmp_path: Path) -> None:
 
 
 def test_the_check_can_fail() -> None:
-    losses, gradients, weights = LOOPS["plain"]()
+    losses, gradients, weights = LOOPS["classic_optimizer"]()
     changed = bytes([weights[3][0] ^ 1]) + weights[3][1:]
-    assert (losses, gradients, [*weights[:3], changed, *weights[4:]]) != LOOPS["plain"]()
+    assert (losses, gradients, [*weights[:3], changed, *weights[4:]]) != LOOPS["classic_optimizer"]()

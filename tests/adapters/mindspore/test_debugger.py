@@ -17,6 +17,7 @@ from mindspore.experimental import optim
 import trueup
 from tests.adapters.mindspore.models import GPT, batch, cross_entropy, start
 from tests.adapters.mindspore.reading import Captured
+from tests.warm import COLD
 from trueup.capture import session
 from trueup.store import Trace
 
@@ -167,7 +168,7 @@ def test_of_two_frameworks_the_one_that_trains_is_captured(trains: str, first: s
             "-o",
             tmp_path / "run",
             "--",
-            sys.executable,
+            COLD if first != trains == "mindspore" else sys.executable,
             program,
             trains,
         ],

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.adapters.mindspore.reading import Captured
+from tests.warm import COLD
 from trueup.store import Trace
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
@@ -20,7 +21,8 @@ PROGRAMS = Path(__file__).with_name("programs")
 
 
 def trueup_capture(*words: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    found = [str(Path(one).parent) for one in (sys.executable, COLD)]  # msrun lies beside the second
+    path = os.pathsep.join([*found, os.environ.get("PATH", "")])
     return subprocess.run(
         [sys.executable, "-m", "trueup", "capture", *map(str, words)],
         capture_output=True,
@@ -41,9 +43,9 @@ def _free_port() -> int:
 def test_seed_and_determinism_from_outside(tmp_path: Path) -> None:
     """Two runs of an unseeded program with dropout are alike under one seed, and the environment fits."""
     losses: list[Any] = []
-    for name in ("one", "two"):
+    for name, interpreter in (("one", COLD), ("two", sys.executable)):
         done = trueup_capture(
-            *("-o", tmp_path / name, "--seed", "7", "--deterministic", "--", sys.executable),
+            *("-o", tmp_path / name, "--seed", "7", "--deterministic", "--", interpreter),
             PROGRAMS / "unseeded.py",
             env={"HCCL_DETERMINISTIC": "false"},
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.capture.programs import TRAIN, run_trueup, write
+from trueup.store import Trace
 
 pytestmark = pytest.mark.torch
 
@@ -75,8 +76,10 @@ def test_the_learning_rate_is_held_and_the_schedule_goes_on(tmp_path: Path) -> N
     assert "changed on purpose: the learning rate is held at 0: no weight is updated" in " ".join(
         said.split()
     )
-    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert manifest["changed_on_purpose"] == ["the learning rate is held at 0: no weight is updated"]
+    trace = Trace(tmp_path / "run")
+    assert trace.manifest["changed_on_purpose"] == ["the learning rate is held at 0: no weight is updated"]
+    group = trace.rank_facts(0)["optimizers"][0]["groups"][0]
+    assert (group["lr"], group["weight_decay"]) == (0.1, 0.5)  # the program's own
 
 
 def test_another_rate_moves_the_weights(tmp_path: Path) -> None:

@@ -240,8 +240,11 @@ def test_saved_by_name(tmp_path: Path) -> None:
         loss = model(torch.ones(2, 4))
         tracer.save("router", torch.arange(3.0))
         tracer.save("temperature", 0.7)
+        tracer.save("loss", loss)
         loss.backward()
     run = Captured(tmp_path / "run")
+    assert run.value("save.loss", "backward", "output.0").item() == 1
+    assert not run.find("save.router", "backward", "output.0")
     assert torch.equal(run.value("save.router", "forward", "output.0"), torch.arange(3.0))
     assert run.trace.scalars(0)[0]["saved"] == {"temperature": 0.7}
 

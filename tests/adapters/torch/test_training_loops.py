@@ -70,6 +70,20 @@ def test_two_optimizers_share_a_step(tmp_path: Path) -> None:
     assert groups["head.weight"] == [1, 0]
 
 
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_backward_called_as_a_function_is_one_backward(level: str, tmp_path: Path) -> None:
+    model = GPT(TINY)
+    loss = loss_of(model, *batch(TINY, step=0))
+
+    def program() -> None:
+        for _ in range(2):
+            torch.autograd.backward(loss_of(model, *batch(TINY, step=0)))
+
+    run = capture(tmp_path / "run", program, level=level)
+    assert [call["microbatch"] for call in run.calls if call["kind"] == "loss"] == [0, 1]
+    assert scalars(tmp_path / "run")[0]["losses"] == pytest.approx([loss.item()] * 2)
+
+
 def test_two_models_that_train_in_turn(tmp_path: Path) -> None:
     class Generator(nn.Linear):
         pass

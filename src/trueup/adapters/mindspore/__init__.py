@@ -13,6 +13,7 @@ from trueup.adapters.mindspore import api, collectives, compiled, long_run, modu
 from trueup.adapters.mindspore.determinism import contrary
 from trueup.adapters.mindspore.engine import Engine
 from trueup.adapters.mindspore.forcing import forcing_from_options
+from trueup.adapters.mindspore.measures import Measures
 from trueup.adapters.mindspore.settings import configuration_of, settings_of
 from trueup.adapters.mindspore.world import place
 
@@ -57,23 +58,27 @@ class Adapter:
             self._sink.limit("what dropout dropped is not sampled in MindSpore programs")
 
     def watch(self, wanted: Wanted | None) -> None:
-        """Scalars alone are watched in MindSpore programs."""
-        if wanted is not None:
-            self._sink.limit("weights, gradients and activations are not monitored in MindSpore programs")
+        """From now on measure this in the steps that are watched; None: nothing."""
+        engine = self._engine
+        engine.measures = None if wanted is None else Measures(engine, wanted)
+        engine.watched = {} if engine.measures is None else engine.measures.watched
 
     def measure(self, on: bool) -> None:
-        """Nothing is measured."""
+        """Whether the step that begins is measured."""
+        if self._engine.measures is not None:
+            self._engine.measures.on = on
 
     def measured(self) -> Measured:
-        """Nothing is."""
-        return Measured()
+        """What was measured in the step under way."""
+        with self._engine.quiet():
+            return Measured() if self._engine.measures is None else self._engine.measures.take()
 
     def set_models(self, models: list[Any]) -> None:
         """Restrict capture to these models; an empty list means whatever trains."""
         self._engine.restrict([m for m in models if isinstance(m, nn.Cell)])
 
-    def save(self, name: str, value: Any) -> None:
-        """Record a tensor the program hands over by name."""
+    def save(self, name: str, value: Any, *, backward: bool) -> None:
+        """Record a tensor the program hands over by name; the gradient at it is not seen."""
         if not isinstance(value, Tensor):
             raise TypeError(f"save({name!r}) takes a tensor or a number, not {type(value).__name__}")
         with self._engine.quiet():

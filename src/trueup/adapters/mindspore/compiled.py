@@ -103,9 +103,9 @@ def whole_step(
     optimizers = [inner for inner in cell._cells.values() if isinstance(inner, OPTIMIZERS)]
     root = engine.bare(cell)
     _begin(engine, root, None, engine.class_of(root), args, kwargs)
-    for optimizer in optimizers:
-        engine.training.before_update(optimizer, ())
     with engine.quiet():
+        for optimizer in optimizers:
+            engine.training.before_update(optimizer, ())
         result = run(*args, **kwargs)
     try:
         with engine.quiet():

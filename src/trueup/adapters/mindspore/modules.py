@@ -38,10 +38,14 @@ def _wrapped_call(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
         return _update(engine, self, args, kwargs)
     local = engine.local
     if local.depth == 0:
-        return _top_level(engine, self, args, kwargs)
-    if not engine.sink.active or local.opaque or engine.in_optimizer:
-        return _original(self, *args, **kwargs)
-    return _captured(engine, self, args, kwargs)
+        result = _top_level(engine, self, args, kwargs)
+    elif not engine.sink.active or local.opaque or engine.in_optimizer:
+        result = _original(self, *args, **kwargs)
+    else:
+        result = _captured(engine, self, args, kwargs)
+    if id(self) in engine.watched:
+        engine.measures.output(self, result)
+    return result
 
 
 def _update(engine: Engine, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -136,6 +140,8 @@ def _announce(engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict
     if training:
         engine.training.root(cell, args, kwargs)
         return True
+    if engine.measures is not None:
+        engine.measures.root(cell, training=False)
     if has_parameters:
         engine.evaluation_roots += 1
         return engine.evaluation_on and engine.evaluation_roots <= engine.MAX_EVALUATION_ROOTS

@@ -73,6 +73,8 @@ class Training:
         """A training forward of a root begins, the session knows already."""
         engine = self.engine
         engine.root_name(module)
+        if engine.measures is not None:
+            engine.measures.root(module, training=True)
         try:
             self._note_batch(args, kwargs)
         except Exception as error:
@@ -146,13 +148,12 @@ class Training:
         """
         engine = self.engine
         engine.flush_gradients()
-        present = False
+        paired = list(_paired(weights, found, with_inputs=with_inputs))
+        if engine.measures is not None:
+            engine.measures.local_gradients([(self._name(parameter), g) for parameter, g in paired])
         named: list[tuple[Tensor, str]] = []
-        for parameter, gradient in _paired(weights, found, with_inputs=with_inputs):
-            present = True
-            if not engine.sink.active:
-                break
-            fqn = engine.parameter_names.get(id(parameter), parameter.name)
+        for parameter, gradient in paired if engine.sink.active else ():
+            fqn = self._name(parameter)
             named.append((gradient, fqn))
             if not engine.gradients_on:
                 continue
@@ -162,7 +163,7 @@ class Training:
                 self._local[id(parameter)] = len(engine.sink.recorder.records) - 1
         if engine.sink.options.gradients_from is not None and named:
             put_given(self, named)
-        engine.sink.backward_ended(gradients_present=present)
+        engine.sink.backward_ended(gradients_present=bool(paired))
 
     def clipping(self, gradients: Any) -> None:
         """Gradients are about to be clipped to a norm: MindSpore does not give back what theirs was."""
@@ -171,6 +172,8 @@ class Training:
         norm = engine.summariser.norm(listed) if listed else None
         if norm is not None:
             engine.sink.scalar("grad_norm", norm)
+        if engine.measures is not None:
+            engine.measures.clipping(listed)
 
     # -- optimizer ------------------------------------------
 
@@ -178,9 +181,11 @@ class Training:
         """An optimizer is about to be called with the gradients of its parameters."""
         engine = self.engine
         self._note_settings(optimizer)
+        gradients = args[0] if args and isinstance(args[0], (tuple, list)) else ()
+        if engine.measures is not None:
+            engine.measures.before_update(self._updated(optimizer), gradients)
         if not (engine.sink.active and engine.gradients_on):
             return
-        gradients = args[0] if args and isinstance(args[0], (tuple, list)) else ()
         for parameter, gradient in zip(optimizer.parameters, gradients, strict=False):
             if not isinstance(gradient, Tensor):
                 continue
@@ -199,9 +204,10 @@ class Training:
 
     def _note_settings(self, optimizer: Any) -> None:
         engine = self.engine
+        if engine.sink.active or engine.measures is not None:
+            engine.sink.scalar("learning_rate", _learning_rates(optimizer))
         if not engine.sink.active:
             return
-        engine.sink.scalar("learning_rate", _learning_rates(optimizer))
         if id(optimizer) not in self.optimizers:
             groups = _groups(optimizer)
             for g, group in enumerate(groups):
@@ -217,6 +223,8 @@ class Training:
     def after_update(self, optimizer: Any) -> None:
         """An optimizer has returned: parameters and state are new."""
         engine = self.engine
+        if engine.measures is not None:
+            engine.measures.after_update(self._updated(optimizer), _states(optimizer))
         if engine.sink.active and engine.optimizer_on:
             states = list(_states(optimizer))
             for index, parameter in enumerate(optimizer.parameters):
@@ -225,6 +233,9 @@ class Training:
                 for name, values in states:
                     engine.tensor(call, "optimizer", f"state.{name}", values[index])
         engine.sink.optimizer_stepped()
+
+    def _updated(self, optimizer: Any) -> list[tuple[Parameter, str]]:
+        return [(parameter, self._name(parameter)) for parameter in optimizer.parameters]
 
     def _name(self, parameter: Parameter) -> str:
         return self.engine.parameter_names.get(id(parameter), str(parameter.name))

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from trueup.adapters.base import Sink
 from trueup.adapters.measures import Measured, Wanted
-from trueup.adapters.torch import api, collectives, escapes, long_run, modules, training
+from trueup.adapters.torch import api, collectives, escapes, gradients, long_run, modules, training
 from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.forcing import forcing_from_options
 from trueup.adapters.torch.measures import Measures
@@ -55,14 +55,16 @@ class Adapter:
         """Restrict capture to these models; an empty list means whatever trains."""
         self._engine.restrict([m for m in models if isinstance(m, torch.nn.Module)])
 
-    def save(self, name: str, value: Any) -> None:
-        """Record a tensor the program hands over by name."""
+    def save(self, name: str, value: Any, *, backward: bool) -> None:
+        """Record a tensor the program hands over by name; with ``backward`` the total gradient at it too."""
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"save({name!r}) takes a tensor or a number, not {type(value).__name__}")
         with torch._C.DisableTorchFunction():
             frame = self._engine.enclosing()
             call = self._engine.add_call("api", f"save.{name}", None, "train", frame)
             self._engine.tensor(call, "forward", "output.0", value)
+            if backward:
+                gradients.at_outputs(self._engine, call, [("output.0", value)])
 
     def watch(self, wanted: Wanted | None) -> None:
         """From now on measure this in the steps that are watched; None: nothing."""

@@ -72,7 +72,7 @@ def _captured(
     engine: Engine, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
 ) -> Any:
     frame = engine.enclosing()
-    recorder = engine.sink.recorder
+    recorder, empty = engine.sink.recorder, engine.uninitialised
     if frame is None and engine.sink.over:
         return func(*args, **(kwargs or {}))
     call = -1
@@ -91,8 +91,12 @@ def _captured(
                 if engine.inputs_on and engine.forward_on:
                     read = tensors[1:] if name in _OVERWRITING else tensors
                     for where, tensor in read:
-                        if where != "input.out":
-                            _input(engine, call, name, where, tensor)
+                        if where == "input.out":
+                            continue
+                        if empty.left and empty.holds(tensor, name, first=where == "input.0"):
+                            engine.without_values(call, "forward", where, tensor, REASON)
+                        else:
+                            engine.tensor(call, "forward", where, tensor)
                 if engine.backward_on and engine.shallow and _grad_enabled():
                     tracked = gradients.edges(tensors)
                     began = gradients.now()
@@ -111,9 +115,9 @@ def _captured(
             with _no_torch_function():
                 results = split_result(result)
                 if name in _UNINITIALISED:
-                    engine.uninitialised.made(results)
-                elif engine.uninitialised:
-                    engine.uninitialised.written(name, args, kwargs.get("out") if kwargs else None)
+                    empty.made(results)
+                elif empty.left:
+                    empty.written(name, args, kwargs.get("out") if kwargs else None)
                 if name == _SETITEM:
                     results = [("output.0", args[0])]
                 if engine.outputs_on and engine.forward_on and name not in _UNINITIALISED:
@@ -130,13 +134,6 @@ def _captured(
     if engine.scope is not None:
         engine.scope.leave(name)
     return result
-
-
-def _input(engine: Engine, call: int, name: str, where: str, tensor: torch.Tensor) -> None:
-    if engine.uninitialised and engine.uninitialised.holds(tensor, name, first=where == "input.0"):
-        engine.without_values(call, "forward", where, tensor, REASON)
-    else:
-        engine.tensor(call, "forward", where, tensor)
 
 
 def _mode() -> str:

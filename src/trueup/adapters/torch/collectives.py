@@ -119,7 +119,10 @@ def _record(
 ) -> int | None:
     try:
         with _no_torch_function():
-            tensors, arguments = split_call(args, kwargs)
+            tensors, arguments = split_call(
+                tuple(_without_group(one) for one in args),
+                {name: _without_group(one) for name, one in kwargs.items()},
+            )
             if call is None:
                 frame = engine.enclosing()
                 stack = engine.stack_number(2, frame) if engine.stacks_on else None
@@ -136,3 +139,10 @@ def _record(
     except Exception as error:
         engine.failed(name, error)
     return call
+
+
+def _without_group(argument: Any) -> Any:
+    """A process group as the ranks in it: "0 2"."""
+    if not isinstance(argument, dist.ProcessGroup):
+        return argument
+    return " ".join(map(str, dist.get_process_group_ranks(argument)))

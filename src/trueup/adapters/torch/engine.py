@@ -22,7 +22,7 @@ from trueup.adapters.torch.stats import Summariser
 from trueup.adapters.torch.training import Training
 from trueup.adapters.torch.uninitialised import Uninitialised
 
-__all__ = ["TRANSPARENT", "Engine", "Frame", "class_name", "has_parameters"]
+__all__ = ["TRANSPARENT", "Engine", "Frame", "Kind", "class_name", "has_parameters"]
 
 TRANSPARENT = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "CheckpointWrapper")
 """wrappers that only forward: not sites themselves, so that a wrapped run has the sites of a bare one"""
@@ -46,6 +46,8 @@ class Engine(BaseEngine):
         self.enter_thread: Callable[[], None] = lambda: None
         self.leave_thread: Callable[[], None] = lambda: None
         """puts the function mode on this thread's stack where it is wanted; set by ``api``"""
+        self.kinds: dict[type[nn.Module], Kind] = {}
+        """classes of modules called in the step under way"""
         self.depths: dict[int, int] = {}
         self.shallow = True
         self.collective_watch: Callable[[Engine], AbstractContextManager[Any]] = lambda _: nullcontext()
@@ -69,10 +71,8 @@ class Engine(BaseEngine):
             "gradients of API calls are left out from there to the step's end"
         )
 
-    def row_of(self, call: tuple[Any, ...], phase: str, slot: str, tensor: Tensor) -> Any:
-        """As ``BaseEngine.row_of``, at its place in the whole tensor where the layout was declared."""
-        if self.sink.layout is None:
-            return self.summariser.row(tensor, phase, slot, call[1])
+    def row_in_layout(self, call: tuple[Any, ...], phase: str, slot: str, tensor: Tensor) -> Any:
+        """As ``BaseEngine.row_in_layout``, at the tensor's place in the whole one."""
         if self._placing is None or self._placing[0] is not self.sink.layout:
             self._placing = self.sink.layout, Placing(self.sink.layout, self.sink.rank, self.root_types)
         placing = self._placing[1]
@@ -89,6 +89,7 @@ class Engine(BaseEngine):
 
     def end_step(self) -> None:
         """Forget everything tied to the step under way."""
+        self.kinds = {}
         self.depths = {}
         self.shallow = True
         self.training.end_step()
@@ -172,6 +173,10 @@ def class_name(module: nn.Module) -> str:
         return class_name(module.get_submodule("_orig_mod"))
     if isinstance(module, torch.jit.ScriptModule):
         return str(getattr(module, "original_name", kind.__name__))
+    return _name_of_class(kind)
+
+
+def _name_of_class(kind: type[nn.Module]) -> str:
     if (
         kind.__name__.startswith("FSDP")
         and len(kind.__mro__) > 2
@@ -179,6 +184,18 @@ def class_name(module: nn.Module) -> str:
     ):
         return kind.__mro__[2].__name__
     return kind.__name__
+
+
+class Kind:
+    """What the class of a module says of it, asked at every call."""
+
+    __slots__ = ("name", "opaque", "transparent")
+
+    def __init__(self, kind: type[nn.Module]) -> None:
+        self.transparent = kind.__name__ in TRANSPARENT
+        self.opaque = issubclass(kind, torch.jit.ScriptModule) or kind.__name__ == "OptimizedModule"
+        self.name = None if self.opaque else _name_of_class(kind)
+        """what the program calls it; None where every module has a name of its own"""
 
 
 _WRAPPED = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}

@@ -7,7 +7,6 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -67,12 +66,14 @@ def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, T
     nodes: dict[Any, list[tuple[int, str]]] = {}
     for where, tensor in results:
         node = tensor.grad_fn if tensor.requires_grad else None
-        if node is not None and not any(node is made for _, made, _, _ in tracked):
+        if node is not None:
             nodes.setdefault(node, []).append((tensor.output_nr, where))
+    depths, depth = engine.depths, 1
+    for _, made, _, _ in tracked:
+        nodes.pop(made, None)  # handed on as it came
+        depth = max(depth, depths.get(id(made), 0) + 1)
     if not nodes:
         return
-    depths = engine.depths
-    depth = 1 + max([depths.get(id(made), 0) for _, made, _, _ in tracked], default=0)
     if depth > engine.MAX_DEPTH:
         engine.too_deep()
         return
@@ -96,25 +97,18 @@ def _direct(node: Any, tracked: Edges) -> Slots | None:
     A tensor given twice has two slots: its uses are dealt out in order.
     """
     found: list[tuple[int, str]] = []
+    left = list(tracked)
     for number, (after, output) in enumerate(node.next_functions):
         if after is None:
             continue
-        where = _slot_of(after, output, tracked, found)
-        if where is None:
-            return None
-        found.append((number, where))
-    return interned(found)
-
-
-def _slot_of(node: Any, output: int, tracked: Edges, taken: Sequence[tuple[int, str]] = ()) -> str | None:
-    for where, made, number, leaf in tracked:
-        if leaf is None:
-            found = made is node and number == output
+        for place, (where, made, nr, leaf) in enumerate(left):
+            if (made is after and nr == output) if leaf is None else getattr(after, "variable", None) is leaf:
+                found.append((number, where))
+                del left[place]
+                break
         else:
-            found = getattr(node, "variable", None) is leaf
-        if found and not any(where == other for _, other in taken):
-            return where
-    return None
+            return None
+    return interned(found)
 
 
 def consumers_of(tracked: Edges, roots: list[Any], began: int) -> list[tuple[Any, list[tuple[int, str]]]]:
@@ -138,8 +132,8 @@ def consumers_of(tracked: Edges, roots: list[Any], began: int) -> list[tuple[Any
         slots = []
         for number, edge in enumerate(node.next_functions):
             where = wanted.get(edge)
-            if where is None and leaves and edge[0] is not None:
-                where = _slot_of(edge[0], edge[1], leaves)
+            if where is None and leaves and (leaf := getattr(edge[0], "variable", None)) is not None:
+                where = next((slot for slot, _, _, one in leaves if one is leaf), None)
             if where is not None:
                 slots.append((number, where))
             elif (after := edge[0]) not in seen and after._sequence_nr() >= began:

@@ -78,6 +78,11 @@ class LongRun:
         rates = [float(group["lr"]) for group in optimizer.param_groups if group.get("lr") is not None]
         self.engine.sink.scalar("learning_rate", rates)
 
+    def groups_of_program(self, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+        """The groups of an optimizer with the settings the program gave them."""
+        own = self._own.get(id(optimizer)) or [{} for _ in optimizer.param_groups]
+        return [{**group, **kept} for group, kept in zip(optimizer.param_groups, own, strict=True)]
+
     def release(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has stepped: its settings are the program's again."""
         for group, own in zip(optimizer.param_groups, self._own.pop(id(optimizer), []), strict=False):

@@ -7,8 +7,6 @@ brought to the host when the step ends. Reads only: no hook is put on a module, 
 from __future__ import annotations
 
 import functools
-import re
-import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from trueup.adapters import measures
-from trueup.adapters.measures import Measured, Table, Wanted
+from trueup.adapters.measures import Wanted
+from trueup.adapters.measuring import BaseMeasures
 from trueup.adapters.torch.memory import data_ptr, storage_of
 from trueup.adapters.torch.router_load import load_of
 from trueup.adapters.torch.stats import CODES
@@ -27,8 +26,6 @@ from trueup.numerics.summary import HAS_STATISTICS
 if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
 
-_ROUTER = re.compile(r"(Router|TopKGate|MoEGate)$")
-_ROUTER_NAMES = ("router", "gate")
 _graph_task = torch._C._current_graph_task_id
 
 Named = Iterable[tuple[str, Tensor]]
@@ -48,20 +45,11 @@ def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
     return safe
 
 
-class Measures:
+class Measures(BaseMeasures):
     """The tables of one process."""
 
     def __init__(self, engine: Engine, wanted: Wanted) -> None:
-        self.engine = engine
-        self.wanted = wanted
-        self.on = False
-        """the step under way is measured"""
-        self.watched: dict[int, tuple[weakref.ref[nn.Module], str, bool]] = {}
-        """module -> itself, its name, and whether it is a router"""
-        self._training = False
-        self._num_taken = 0
-        self._trees: dict[int, object] = {}
-        self._tables: dict[str, Table] = {}
+        super().__init__(engine, wanted)
         self._waiting: list[tuple[str, list[str], list[int], Tensor]] = []
         self._before: dict[int, Tensor] = {}
 
@@ -69,28 +57,20 @@ class Measures:
 
     @_never_raises
     def root(self, module: nn.Module, *, training: bool) -> None:
-        """A forward of a root begins: which of its modules are watched?"""
-        self._training = training
-        if not (self.wanted.modules or self.wanted.routers) or not training:
-            return
-        tree = self.engine.tree_of(module)
-        if tree is None or self._trees.get(id(module)) is tree:
-            return
-        self._trees[id(module)] = tree
-        for _, child in self.engine.modules_below(module):
-            name = self.engine.name_of(child, None, recompute=True)
-            router = self.wanted.routers and _is_router(name, child)
-            if router or self.wanted.wants_module(name, self.engine.class_of(child)):
-                self.watched[id(child)] = weakref.ref(child), name, router
+        """A forward of a root begins."""
+        self.choose(module, training=training)
+
+    def widens(self, module: nn.Module) -> bool:
+        """Whether it is a projection to at least as much as it gets."""
+        return isinstance(module, nn.Linear) and module.out_features >= module.in_features
 
     @_never_raises
     def output(self, module: nn.Module, result: Any) -> None:
         """A watched module has returned."""
-        if not (self.on and self._training) or _graph_task() != -1:
+        known = self.known(module) if _graph_task() == -1 else None
+        if known is None:
             return
-        reference, name, router = self.watched[id(module)]
-        if reference() is not module:
-            return
+        name, router = known
         tensors = [tensor for _, tensor in split_result(result)]
         load = load_of(module, tensors) if router else None
         if load is not None:
@@ -105,7 +85,7 @@ class Measures:
         self._all(measures.ACTIVATION, [(name, found)])
         rows = found.numel() // max(found.shape[-1], 1)
         exact = found.is_cpu and AVAILABLE
-        if exact and self._table(measures.ACTIVATION).view(name)["num_zero"] < rows:
+        if exact and self.table(measures.ACTIVATION).view(name)["num_zero"] < rows:
             units = found.new_ones(found.shape[-1])  # too few zeros for a unit to be zero everywhere
         else:
             units = found.reshape(-1, found.shape[-1]).abs().amax(0)
@@ -151,8 +131,7 @@ class Measures:
             self._updates(parameters)
         if wanted.weights:
             self._all(measures.WEIGHT, ((fqn, p) for p, fqn in parameters))
-        due = wanted.moments_every > 0 and self._num_taken % wanted.moments_every == 0
-        for key in measures.MOMENTS if due else ():
+        for key in measures.MOMENTS if self.moments_due else ():
             states = ((fqn, optimizer.state.get(p, {}).get(key)) for p, fqn in parameters)
             self._all(key, ((fqn, state) for fqn, state in states if isinstance(state, Tensor)))
 
@@ -170,22 +149,9 @@ class Measures:
 
     # -- tables ------------------------------------------
 
-    def take(self) -> Measured:
-        """What was measured since the last time."""
-        self._to_host()
-        taken = {kind: rows for kind, table in self._tables.items() if (rows := table.take()) is not None}
-        self._num_taken += bool(taken)
-        return Measured(tables=taken, replicas=self.engine.replicas)
-
-    def _table(self, kind: str) -> Table:
-        table = self._tables.get(kind)
-        if table is None:
-            table = self._tables[kind] = Table()
-        return table
-
     def _all(self, kind: str, tensors: Named, factors: dict[str, float] | None = None) -> None:
         """Summarise tensors under their names; ``factors`` scale their norms."""
-        table = self._table(kind)
+        table = self.table(kind)
         queued: list[tuple[str, Tensor]] = []
         for name, whole in tensors:
             tensor = _readable(whole)
@@ -216,9 +182,10 @@ class Measures:
         numbers = torch.stack([norms, largest, num_zero])
         self._waiting.append((kind, [name for name, _ in named], numels, numbers))
 
-    def _to_host(self) -> None:
+    def to_host(self) -> None:
+        """Read what was queued on devices."""
         for kind, names, numels, numbers in self._waiting:
-            table = self._table(kind)
+            table = self.table(kind)
             norms, largest, zeros = numbers.cpu().tolist()
             for name, numel, norm, most, zero in zip(names, numels, norms, largest, zeros, strict=True):
                 row = table.view(name)
@@ -253,10 +220,3 @@ def _sample(parameter: Tensor) -> Tensor | None:
         return None
     runs, length, distance = measures.sample_of(tensor.numel())
     return tensor.as_strided((runs, length), (distance, 1), tensor.storage_offset())
-
-
-def _is_router(name: str, module: nn.Module) -> bool:
-    """By its class or name; a projection to more than it gets is the gate of a feed-forward block."""
-    if isinstance(module, nn.Linear) and module.out_features >= module.in_features:
-        return False
-    return bool(_ROUTER.search(type(module).__name__)) or name.rpartition(".")[2] in _ROUTER_NAMES

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.module import Module
 
 from trueup.adapters.torch import gradients, perturb
-from trueup.adapters.torch.engine import TRANSPARENT, Engine, Frame, class_name, has_parameters
+from trueup.adapters.torch.engine import TRANSPARENT, Engine, Frame, Kind, class_name, has_parameters
 from trueup.adapters.torch.trees import split_call, split_result
 
 _is_compiling = torch.compiler.is_compiling
@@ -50,7 +50,7 @@ def _wrapped_call(self: Module, *args: Any, **kwargs: Any) -> Any:
         result = _original(self, *args, **kwargs)
     else:
         result = _captured(engine, self, args, kwargs)
-    if id(self) in engine.watched:
+    if engine.watched and id(self) in engine.watched:
         engine.measures.output(self, result)
     return result
 
@@ -126,7 +126,9 @@ def _replicas(wrapper: Module) -> tuple[int, ...]:
 
 
 def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if type(module).__name__ in TRANSPARENT:
+    kind = type(module)
+    known = engine.kinds.get(kind) or engine.kinds.setdefault(kind, Kind(kind))
+    if known.transparent:
         return _original(module, *args, **kwargs)
     local = engine.local
     frames = local.frames
@@ -136,13 +138,14 @@ def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
     try:
         with _no_torch_function():
             parent = engine.enclosing()
-            opaque = _is_opaque(module)
-            frame, tracked = _enter(engine, module, parent, args, kwargs, opaque)
+            opaque = known.opaque or module._compiled_call_impl is not None
+            name = known.name if known.name is not None else class_name(module)
+            frame, tracked = _enter(engine, module, name, parent, args, kwargs, opaque)
             frames.append(frame)
             if engine.forcing is not None:
                 args, kwargs = engine.forcing.arguments(args, kwargs)
     except Exception as error:
-        engine.failed(type(module).__name__, error)
+        engine.failed(kind.__name__, error)
         frame = None
     local.opaque += opaque
     try:
@@ -169,14 +172,15 @@ def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
 def _enter(
     engine: Engine,
     module: Module,
+    kind: str,
     parent: Frame | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     opaque: bool,
 ) -> tuple[Frame, gradients.Edges | None]:
+    grad_enabled = _grad_enabled()
     mode = parent.mode if parent is not None else _mode()
     name = engine.name_of(module, parent, recompute=mode == "recompute")
-    kind = class_name(module)
     if opaque:
         engine.opaque_modules[name] = kind
     path = (*parent.path, name) if parent is not None else (name,)
@@ -189,16 +193,18 @@ def _enter(
     frame = Frame(call, name, mode, stack, path, kept, engine.sink.recorder)
     if not kept:
         return frame, None
-    ordinal = engine.sink.recorder.calls[call][4]
-    frame.sender = engine.reentrant.sender(frame, parent, ordinal, grad_enabled=_grad_enabled())
-    if engine.inputs_on and engine.forward_on:
+    if mode == "recompute" or not grad_enabled:
+        ordinal = engine.sink.recorder.calls[call][4]
+        frame.sender = engine.reentrant.sender(frame, parent, ordinal, grad_enabled=grad_enabled)
+    if not engine.inputs_on:
+        return frame, None
+    if engine.forward_on:
         for where, tensor in tensors:
             engine.tensor(call, "forward", where, tensor)
-    tracked = (
-        gradients.edges(tensors) if engine.backward_on and engine.inputs_on and _grad_enabled() else None
-    )
+    if not (engine.backward_on and grad_enabled):
+        return frame, None
     frame.began = gradients.now()
-    return frame, tracked
+    return frame, gradients.edges(tensors)
 
 
 def _leave(engine: Engine, frame: Frame, tracked: gradients.Edges | None, result: Any) -> None:
@@ -217,11 +223,3 @@ def _mode() -> str:
     if _graph_task() != -1:
         return "recompute"
     return "train" if _grad_enabled() else "eval"
-
-
-def _is_opaque(module: Module) -> bool:
-    return (
-        module._compiled_call_impl is not None
-        or isinstance(module, torch.jit.ScriptModule)
-        or type(module).__name__ == "OptimizedModule"
-    )

@@ -111,37 +111,60 @@ class Summariser:
             return self._queued(tensor, dtype, placement, phase, slot)
         if tensor.is_neg() or tensor.is_conj():
             tensor = tensor.resolve_conj().resolve_neg()
+        numel = tensor.numel()
+        if numel >= _MEMO_NUMEL:
+            return self._large(tensor, spec, numel * itemsize, placement, phase, slot)
+        shape = tensor.shape
+        strides = None if tensor.is_contiguous() else tensor.stride()
+        recorder = self._sink.recorder
+        kernels.summarise(data_ptr(tensor), shape, strides, code, self._want_small, recorder.address)
+        row = recorder.commit(dtype, shape, placement)
+        if self._place is not None:
+            self._put_sketch(row, tensor, code, self._place)
+        if self._stores:
+            self._store(row, tensor, dtype, shape, phase, slot)
+        return row
+
+    def _large(
+        self,
+        tensor: Tensor,
+        spec: tuple[int, str, int],
+        num_bytes: int,
+        placement: str | None,
+        phase: str,
+        slot: str,
+    ) -> int:
+        """A row that is worth remembering: most large tensors are seen at several sites."""
+        code, dtype, _ = spec
         shape = tensor.shape
         strides = None if tensor.is_contiguous() else tensor.stride()
         pointer = data_ptr(tensor)
-        large = (numel := tensor.numel()) >= _MEMO_NUMEL
-        if large:
-            key = (pointer, tensor._version, shape, strides, code, placement)
-            probe = kernels.probe(pointer, numel * itemsize) if strides is None else 0
-            known = self._memo.get(key)
-            if known is not None and known[2] == probe and not known[1].expired():
-                if self._stores and not self._sink.recorder.has_values(known[0]):
-                    self._store(known[0], tensor, dtype, shape, phase, slot)
-                return known[0]
+        key = (pointer, tensor._version, shape, strides, code, placement)
+        probe = kernels.probe(pointer, num_bytes) if strides is None else 0
         recorder = self._sink.recorder
-        address = recorder.next_address()
-        carried = self._carried.pop(key, None) if phase == "param" and large else None
-        if carried is not None and carried[2] == probe and not carried[1].expired():
-            ctypes.memmove(address, carried[0], SUMMARY_DTYPE.itemsize)
+        known = self._memo.get(key)
+        if known is not None and known[2] == probe and not known[1].expired():
+            if self._stores and not recorder.has_values(known[0]):
+                self._store(known[0], tensor, dtype, shape, phase, slot)
+            return known[0]
+        carried = self._carried.pop(key, None) if phase == "param" else None
+        if carried is not None and (carried[2] != probe or carried[1].expired()):
+            carried = None
+        if carried is not None:
+            ctypes.memmove(recorder.address, carried[0], SUMMARY_DTYPE.itemsize)
         else:
-            want = self._want if large else self._want_small
-            kernels.summarise(pointer, shape, strides, code, want, address)
-        if self._dedupe or not large:
+            kernels.summarise(pointer, shape, strides, code, self._want, recorder.address)
+        if self._dedupe:
             row = recorder.commit(dtype, shape, placement)
         else:
             row = recorder.keep(dtype, shape, "cpu", placement)
-        if carried is None and self._place is not None and self._want & HAS_SKETCH:
-            recorder.view(row)["sketch"] = self._sketch_in_place(tensor, code, self._place)
-        if large and phase == "optimizer" and slot == "param" and not self._sink.options.manual_steps:
+        if carried is None and self._place is not None:
+            self._put_sketch(row, tensor, code, self._place)
+        if phase == "optimizer" and slot == "param" and not self._sink.options.manual_steps:
             self._carried[key] = recorder.view(row).tobytes(), StorageReference(storage_of(tensor)), probe
         if self._stores:
             self._store(row, tensor, dtype, shape, phase, slot)
-        if large and not (self._distrusted and _storage_of(tensor) in self._distrusted):
+        if not (self._distrusted and _storage_of(tensor) in self._distrusted):
             self._memo[key] = (row, StorageReference(storage_of(tensor)), probe)
         return row
 
@@ -150,8 +173,10 @@ class Summariser:
         place, self._place = self._place, None
         return placement if place is None else place.held
 
-    def _sketch_in_place(self, tensor: Tensor, code: int, place: Place) -> Any:
-        """The sketch of a part at its place in the whole."""
+    def _put_sketch(self, row: int, tensor: Tensor, code: int, place: Place) -> None:
+        """Where sketches are kept, that of a part at its place in the whole."""
+        if not self._want & HAS_SKETCH:
+            return
         local, out = tensor.detach().reshape(place.local), self._scratch
         total = np.zeros_like(out["sketch"][0], np.float64)
         for part, offset in place.boxes:
@@ -168,7 +193,7 @@ class Summariser:
                 offset,
             )
             total += out["sketch"][0]
-        return total
+        self._sink.recorder.view(row)["sketch"] = total
 
     # -- what is not a plain strided tensor on the CPU ------------------------------------------
 

@@ -207,7 +207,8 @@ class Training:
                     name = engine.parameter_names.get(id(parameter), "")
                     engine.parameter_table.get(name, {})["optimizer_group"] = [len(self.optimizers), g]
         if id(optimizer) not in self.optimizers:
-            settings = [_settings(group) for group in groups]
+            run = engine.long_run
+            settings = [_settings(g) for g in (groups if run is None else run.groups_of_program(optimizer))]
             pieces = {
                 name: parameter.trueup_piece
                 for parameter, name in self._updated(optimizer)
@@ -272,8 +273,8 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> None:
         training = _training
-        if training is None or _is_compiling() or _graph_task() != -1:
-            return original(*args, **kwargs)
+        if training is None or _is_compiling() or _graph_task() != -1 or training.engine.local.in_backward:
+            return original(*args, **kwargs)  # the last: the function mode calls what was called again
         engine = training.engine
         watch: Any = nullcontext()
         try:
@@ -287,11 +288,13 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:
             engine.failed("loss", error)
         done = False
+        engine.local.in_backward = True
         try:
             with watch:
                 original(*args, **kwargs)
             done = True
         finally:
+            engine.local.in_backward = False
             try:
                 with _no_torch_function():
                     if done:

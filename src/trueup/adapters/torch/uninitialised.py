@@ -39,17 +39,15 @@ class Uninitialised:
     """Storages of one process that hold nothing yet."""
 
     def __init__(self) -> None:
-        self._left: dict[int, tuple[int, StorageReference]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._left)
+        self.left: dict[int, tuple[int, StorageReference]] = {}
+        """storage -> elements not written yet; empty most of the time"""
 
     def made(self, tensors: list[tuple[str, Tensor]]) -> None:
         """These came from a call that only reserves memory."""
         for _, tensor in tensors:
             if _has_storage(tensor) and tensor.numel():
                 pointer = storage_ptr(storage_of(tensor))
-                self._left[pointer] = tensor.numel(), StorageReference(storage_of(tensor))
+                self.left[pointer] = tensor.numel(), StorageReference(storage_of(tensor))
 
     def holds(self, tensor: Tensor, name: str, *, first: bool) -> bool:
         """Whether a call of this name finds nothing in this argument; a call that reads it ends that."""
@@ -60,7 +58,7 @@ class Uninitialised:
             return False
         if (first and _writes(name)) or name in _VIEWS:
             return True
-        del self._left[pointer]
+        del self.left[pointer]
         return False
 
     def written(self, name: str, args: tuple[Any, ...], out: Any) -> None:
@@ -74,21 +72,21 @@ class Uninitialised:
         numel = target.numel()
         if name == "torch.Tensor.__setitem__":
             numel = args[2].numel() if len(args) > 2 and isinstance(args[2], Tensor) else 1
-        left, reference = self._left.pop(pointer)
+        left, reference = self.left.pop(pointer)
         if left > numel:
-            self._left[pointer] = left - numel, reference
+            self.left[pointer] = left - numel, reference
 
     def _known(self, pointer: int) -> bool:
         """Whether it is followed; memory freed and used again is not."""
-        entry = self._left.get(pointer)
+        entry = self.left.get(pointer)
         if entry is not None and entry[1].expired():
-            del self._left[pointer]
+            del self.left[pointer]
             return False
         return entry is not None
 
     def forget(self) -> None:
         """A step is over."""
-        self._left.clear()
+        self.left.clear()
 
 
 def _writes(name: str) -> bool:

@@ -59,16 +59,19 @@ static double number_by_library(const char *begin, const char *end) {
 /* The number at ``at``: 1 and its value, or 0 where none stands there. Knows nan, inf, true and false in any case,
  * thousands set off by commas, and K M B T directly behind the digits. */
 static int number(const char *at, const char *end, double *value) {
-    while (at < end && strchr(" [('\"", *at) && *at) at++;
-    if (starts(at, end, "tensor(")) at += 7;
-    if (starts(at, end, "np.float64(") || starts(at, end, "np.float32(")) at += 11;
+    while (at < end && (*at == ' ' || *at == '[' || *at == '(' || *at == '\'' || *at == '"')) at++;
+    const int plain = at < end && is_digit(*at);
+    if (!plain && starts(at, end, "tensor(")) at += 7;
+    if (!plain && (starts(at, end, "np.float64(") || starts(at, end, "np.float32("))) at += 11;
     const char *begin = at;
     int negative = 0;
     if (at < end && (*at == '-' || *at == '+')) negative = *at++ == '-';
-    if (starts(at, end, "nan")) return *value = NAN, 1;
-    if (starts(at, end, "inf")) return *value = negative ? -INFINITY : INFINITY, 1;
-    if (starts(at, end, "true")) return *value = 1, 1;
-    if (starts(at, end, "false")) return *value = 0, 1;
+    if (!plain) {
+        if (starts(at, end, "nan")) return *value = NAN, 1;
+        if (starts(at, end, "inf")) return *value = negative ? -INFINITY : INFINITY, 1;
+        if (starts(at, end, "true")) return *value = 1, 1;
+        if (starts(at, end, "false")) return *value = 0, 1;
+    }
     uint64_t mantissa = 0;
     int digits = 0, after = 0, exponent = 0, seen = 0;
     for (; at < end; at++) {

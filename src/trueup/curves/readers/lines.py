@@ -43,7 +43,8 @@ class LineFormat:
         """Whether one line has the marker, a step, and a loss or gradient norm."""
         if self.marker.encode() not in head:
             return False
-        keys = self._present(head)
+        begin = head.find(self.marker.encode())
+        keys = self._present(head[begin : begin + SAMPLE_BYTES]) or self._present(head)
         return (STEP in keys or self.numbered) and (LOSS in keys or GRAD_NORM in keys)
 
     def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> Rows:

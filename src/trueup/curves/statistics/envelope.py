@@ -141,16 +141,37 @@ def repeat_distances(repeats: Floats) -> tuple[float | None, float | None]:
 def moving_mean(values: Floats, window: int) -> Floats:
     """The centred mean over ``window`` steps, fewer at the ends; steps that are not finite do not count."""
     known = np.isfinite(values)
-    totals = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
-    counts = np.concatenate([[0], np.cumsum(known)])
-    at = np.arange(len(values))
-    begin = np.maximum(at - window // 2, 0)
-    end = np.minimum(at + window - window // 2, len(values))
-    number = counts[end] - counts[begin]
-    mean: Floats = np.divide(
-        totals[end] - totals[begin], number, out=np.full(len(values), np.nan), where=number > 0
-    )
+    if known.all():
+        number = _over(np.arange(len(values) + 1), window)
+        every: Floats = _over(_summed(values), window) / number
+        return every
+    number = _over(_summed(known), window)
+    total = _over(_summed(np.where(known, values, 0.0)), window)
+    mean: Floats = np.divide(total, number, out=np.full(len(values), np.nan), where=number > 0)
     return mean
+
+
+def _summed(values: NDArray[Any]) -> Floats:
+    """Sums (S + 1,) over the first so many."""
+    sums = np.zeros(len(values) + 1)
+    np.cumsum(values, out=sums[1:])
+    return sums
+
+
+def _over(sums: NDArray[Any], window: int) -> Floats:
+    """The sum over the steps around each, out of the sums from the first step."""
+    num, before, after = len(sums) - 1, window // 2, window - window // 2
+    ends = np.full(num, sums[-1], np.float64)
+    ends[: max(0, num - after)] = sums[after:num]
+    ends[before:] -= sums[: max(0, num - before)]
+    return ends
+
+
+def mean_around(values: Floats, at: int, window: int) -> float:
+    """What :func:`moving_mean` has at one step."""
+    part = values[max(at - window // 2, 0) : at + window - window // 2]
+    known = part[np.isfinite(part)]
+    return float(known.mean()) if len(known) else math.nan
 
 
 def _lasting(outside: NDArray[np.bool_], window: int, steps: NDArray[np.int64]) -> int | None:

@@ -43,24 +43,30 @@ def heights(values: Floats) -> Floats:
 
 
 def _heights(values: Floats, counted: NDArray[np.bool_]) -> Floats:
-    num = len(values)
     shift = float(values[counted].mean()) if counted.any() else 0.0
-    x = np.where(counted, values - shift, 0.0)
-    number, total, squares = (_behind(part, num) for part in (counted.astype(float), x, x * x))
+    apart = values - shift
+    x = np.where(counted, apart, 0.0)
+    number, total, squares = (_behind(part) for part in (counted, x, x * x))
     enough = number >= 16
-    number = np.maximum(number, 1)
-    mean = total / number
-    deviation = np.sqrt(np.maximum(squares / number - mean**2, 0))
+    np.maximum(number, 1, out=number)
+    mean = np.divide(total, number, out=total)
+    variance = np.divide(squares, number, out=squares)
+    variance -= mean * mean
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(enough & (deviation > 0), (values - shift - mean) / deviation, 0.0)
-    return np.where(np.isposinf(values), np.inf, np.nan_to_num(found, nan=0.0, posinf=np.inf))
+        deviation = np.sqrt(np.maximum(variance, 0, out=variance), out=variance)
+        found = (apart - mean) / deviation
+    found[~(enough & (deviation > 0)) | np.isnan(found)] = 0.0
+    found[np.isposinf(values)] = np.inf
+    return found
 
 
-def _behind(values: Floats, num: int) -> Floats:
+def _behind(values: NDArray[Any]) -> Floats:
     """The sum over the 128 steps before each."""
-    sums = np.concatenate([[0.0], np.cumsum(values)])[:num]
-    sums[WINDOW:] -= sums[:-WINDOW].copy()
-    return sums
+    sums = np.zeros(len(values) + 1)
+    np.cumsum(values, out=sums[1:])
+    found: Floats = sums[:-1].copy()
+    found[WINDOW:] -= sums[: max(0, len(found) - WINDOW)]
+    return found
 
 
 def spikes(mine: Floats, theirs: Floats, steps: NDArray[np.int64]) -> Spikes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Vectors
@@ -39,7 +41,7 @@ def rule(evidence: Evidence) -> Kind | None:
         f"{subject(evidence)} is this rank's own part: the {words} over ranks "
         f"{', '.join(map(str, group))} of the target is the reference's value{_collectives(evidence)}"
     )
-    return named("missing_all_reduce", confidence, said, evidence)
+    return replace(named("missing_all_reduce", confidence, said, evidence), over=tuple(group))
 
 
 def _groups(ranks: list[int], own: int) -> list[list[int]]:

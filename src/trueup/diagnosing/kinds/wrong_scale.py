@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,7 +54,7 @@ def _kind(
         said = f"{what} is {percent(abs(scale - 1))} too {size} (times {scale:.9g})"
     if labels:
         said += f" ({', or '.join(labels)})"
-    return named("wrong_scale", confidence, said, evidence)
+    return replace(named("wrong_scale", confidence, said, evidence), factor=scale)
 
 
 def known_factors(evidence: Evidence, scale: float, error: float) -> list[str]:

@@ -271,6 +271,7 @@ def _origin(owner: _Owner, agrees: str) -> Origin:
         reference_source=reference_source,
         evidence=tuple(evidence_of((c.step, c.found) for c in charges)),
         counter_evidence=(agrees,),
+        ranks=tuple(sorted({c.step.rank for c in same})),
     )
 
 

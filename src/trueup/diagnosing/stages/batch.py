@@ -87,6 +87,7 @@ def data_finding(
     evidence: tuple[str, ...],
     next_note: str,
     phase: str = "forward",
+    axis: str | None = None,
 ) -> Finding:
     """A finding of the data stage."""
     return Finding(
@@ -97,6 +98,7 @@ def data_finding(
         phase=phase,
         step=book.step,
         rank=book.rank,
+        axis=axis,
         kinds=kinds,
         confidence=0.98,
         evidence=evidence,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.ledger import Clipping, clipping
@@ -10,9 +11,13 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED
+from trueup.diagnosing.whose import axis_of_factor, axis_of_factors, of_ranks
 from trueup.store import TraceSource
 from trueup.types.finding import Finding, Stage
+from trueup.types.layout import Layout
 
+EXACT = 1e-5
+"""relative difference within which a factor is a number of processes: sketches hold float32"""
 _NEXT = "compare what happens on both sides between backward and the optimizer's step"
 
 
@@ -47,23 +52,37 @@ def loss_scale_findings(context: Context) -> list[Finding]:
 
 
 def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
-    """The first rank whose clipping differs, or what all do. Of the gradient replay where there is one: there
-    both sides clip the very same gradients."""
+    """The first rank whose clipping differs, with all others that do, or what all do. Of the gradient replay
+    where there is one: there both sides clip the very same gradients."""
     said: list[str] = []
+    found: dict[int, tuple[Finding, tuple[float, float]]] = {}
     for rank in context.ranks:
         own = clipping_of(context, context.target, context.steps[0][0], rank)
         other = clipping_of(context, context.reference, context.steps[0][1], rank)
         if own is None or other is None:
             continue
         given = None if other.way == "later" else _given_clipping(context, other, rank)
+        if given is not None and given.way != other.way and "each" in (given.way, other.way):
+            given = None  # some gradients are reduced in between, on the way that a free run takes
         own = given or own
-        difference = _clipping_difference(own, other)
+        difference = _averaged(own, other, context.layout) or _clipping_difference(own, other)
         if difference is not None:
-            return [_finding(difference, own, other, context, rank, given=given is not None)], []
+            made = _finding(difference, own, other, context, rank, given=given is not None)
+            found[rank] = made, (own.factor, other.factor)
+            continue
         said.append(
             f"clipping: {_clipping_said(own)} in the target, {_clipping_said(other)} in the reference"
         )
-    return [], said[:1]
+    if not found:
+        return [], said[:1]
+    first, factors = next(iter(found.values()))
+    if first.kinds[0].name == "wrong_scale" and len(found) == len(context.ranks):
+        axis = axis_of_factor(factors[0] / factors[1], context.layout, near=EXACT)
+        first = replace(first, axis=axis)
+    if len(found) < len(context.ranks):
+        return [of_ranks(first, found, context.ranks, context.mesh)], []
+    mine, theirs = ({rank: factors[side] for rank, (_, factors) in found.items()} for side in (0, 1))
+    return [replace(first, axis=first.axis or axis_of_factors(mine, theirs, context.mesh))], []
 
 
 def _finding(
@@ -189,6 +208,18 @@ def _clipping_difference(own: Clipping, other: Clipping) -> tuple[str, str, str]
         f"{other.clipped_norm:.6g}"
     )
     return "wrong_optimizer_setting", "The target does not clip its gradients.", said
+
+
+def _averaged(own: Clipping, other: Clipping, layout: Layout) -> tuple[str, str, str] | None:
+    """Gradients that one side leaves as they are and the other multiplies by a number of processes."""
+    if {own.way, other.way} != {"none", "norm"} or abs(own.norm / other.norm - 1) > EXACT:
+        return None
+    factor = own.factor / other.factor
+    axis = axis_of_factor(factor, layout, near=EXACT)
+    if axis is None:
+        return None
+    said = f"{factor:.6g} times in the target what they are in the reference; {axis} has {layout.mesh[axis]}"
+    return "wrong_scale", "All gradients are scaled by a number of processes.", said
 
 
 def _factor_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:

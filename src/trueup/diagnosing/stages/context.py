@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from trueup.comparing.result import Comparison
+from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import matched_parameters, scalar_line
+from trueup.diagnosing.kinds import name_kinds
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stepbook import StepBook
 from trueup.diagnosing.translated import bridge_between, reference_book, translated_facts
 from trueup.diagnosing.update_rule import Update, declared, updates
+from trueup.diagnosing.whose import Ranked
 from trueup.matching.bridge import Bridge
 from trueup.matching.mapping import NameMap
+from trueup.merging.sides import mesh_of
+from trueup.merging.trace import MergedTrace
 from trueup.store import TraceSource
 from trueup.types.finding import Basis, Kind, Origin, Stage
+from trueup.types.layout import Layout
 
 if TYPE_CHECKING:
     from trueup.curves.comparison import CurveComparison
@@ -42,7 +48,8 @@ class Context:
     origins: tuple[Origin, ...] = ()
     """what attribution says; of replay where there was one, else passive"""
     passive: tuple[Origin, ...] = ()
-    kinds_of: Callable[[Origin], tuple[Kind, ...]] = lambda _: ()
+    evidence_of: Callable[[Origin], Evidence] | None = None
+    """None: what stands around an origin is not known"""
     tokenizer: Path | None = None
     mapping: NameMap | None = None
     """pairs a person gave"""
@@ -69,6 +76,16 @@ class Context:
         """Ranks both runs have in the first step."""
         step, other = self.steps[0]
         return [r for r in self.target.steps()[step] if r in self.reference.steps()[other]] or [0]
+
+    @cached_property
+    def mesh(self) -> Layout:
+        """The target's processes along the axes it declares; where it declares none, along one, ``world``."""
+        return mesh_of(self.target)
+
+    @property
+    def layout(self) -> Layout:
+        """The same, also where the ranks were put together."""
+        return self.target.layout if isinstance(self.target, MergedTrace) else self.mesh
 
     def pair(self, at: int = 0, rank: int | None = None) -> tuple[StepBook, StepBook]:
         """Target's and reference's records of the ``at``-th compared step."""
@@ -128,6 +145,24 @@ class Context:
         """Rows of some phases in the ``at``-th compared step."""
         step = self.steps[at][0]
         return self.rows.filter((pl.col("step") == step) & pl.col("phase").is_in(phases))
+
+    def kinds_of(self, origin: Origin) -> tuple[Kind, ...]:
+        """Kinds of error it looks like, likeliest first."""
+        return () if self.evidence_of is None else name_kinds(self.evidence_of(origin))
+
+    def at_ranks(self, origin: Origin) -> tuple[Ranked, Ranked]:
+        """The tensor of an origin on every rank, of the target and of the reference."""
+        if self.evidence_of is None:
+            return (), ()
+        found = self.evidence_of(origin).elsewhere
+        return found.target_ranks, found.reference_ranks
+
+    def copies_apart(self, step: int, record: int | None) -> tuple[str, tuple[int, ...]] | None:
+        """Where ranks were put together: the axis along which a record's copies differ, and the ranks whose
+        copy is not the first's."""
+        if record is None or not isinstance(self.target, MergedTrace):
+            return None
+        return self.target.copies_apart(step, record)
 
     def origins_of(self, *stages: Stage) -> list[Origin]:
         """Origins of some stages, surest first."""

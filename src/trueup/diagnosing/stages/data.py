@@ -15,7 +15,9 @@ from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.stepbook import StepBook
+from trueup.diagnosing.whose import of_ranks
 from trueup.types.finding import Finding, Stage
+from trueup.types.layout import Layout
 
 
 class DataStage:
@@ -39,8 +41,8 @@ class DataStage:
                 found, words = _compared(mine, theirs, context)
                 findings += found
                 said += words
-            findings += _same_on_ranks(context, at) if findings and len(context.ranks) > 1 else []
             if findings:
+                findings = _whose(findings, context, at) if context.mesh.wide_axes else findings
                 break
         own, other = (Batch.of(book) for book in context.pair())
         texts = texts_shown(own, other, context.tokenizer)
@@ -69,16 +71,56 @@ def _same_stream(context: Context) -> str | None:
     return f"the same microbatches in the same order, {each}"
 
 
-def _same_on_ranks(context: Context, at: int) -> list[Finding]:
+def _whose(findings: list[Finding], context: Context, at: int) -> list[Finding]:
+    """The findings with the ranks that alone show one, or the axis along which ranks got the same only in the
+    target; where that is so of whole batches, a finding that says it."""
+    mine, theirs = (
+        {rank: Batch.of(context.pair(at, rank)[side]).ids for rank in context.ranks} for side in (0, 1)
+    )
+    names = list(dict.fromkeys(name for ids in mine.values() for name in ids))
+    shared = {name: _axis_shared(name, mine, theirs, context.mesh) for name in names}
+    axes = set(shared.values())
+    shown: dict[str, set[int]] = {}
+    for finding in findings:
+        shown.setdefault(finding.headline, set()).add(finding.rank or 0)
+    found = []
+    for finding in findings:
+        axis = next((shared[name] for name in names if (finding.site or "").endswith(name)), None)
+        found.append(replace(finding, axis=axis) if axis else _of_some(finding, shown, context))
+    told = axes.pop() if len(axes) == 1 else None
+    return [*found, *([_same_shard(told, context, at)] if told else [])]
+
+
+def _of_some(finding: Finding, shown: dict[str, set[int]], context: Context) -> Finding:
+    return of_ranks(finding, shown[finding.headline], context.ranks, context.mesh)
+
+
+def _axis_shared(
+    name: str, mine: dict[int, dict[str, Ints]], theirs: dict[int, dict[str, Ints]], mesh: Layout
+) -> str | None:
+    """The axis along which all ranks of the target, and not those of the reference, got one input alike."""
+    both = ({rank: ids[name] for rank, ids in side.items() if name in ids} for side in (mine, theirs))
+    own, other = both
+    for axis in mesh.wide_axes:
+        if _same_along(own, axis, mesh) and not _same_along(other, axis, mesh):
+            return axis
+    return None
+
+
+def _same_along(ids: dict[int, Ints], axis: str, mesh: Layout) -> bool:
+    """Whether the ranks along an axis have the very same rows."""
+    groups = {mesh.group(rank, [axis]) for rank in ids}
+    return all(
+        rank in ids and np.array_equal(ids[some[0]], ids[rank])
+        for some in groups
+        if some[0] in ids
+        for rank in some[1:]
+    )
+
+
+def _same_shard(axis: str, context: Context, at: int) -> Finding:
     """Ranks that read the very same rows in the target, and others in the reference."""
-    first, *rest = context.ranks
-    sides = []
-    for side in (0, 1):
-        batches = [Batch.of(context.pair(at, rank)[side]) for rank in (first, *rest)]
-        own = batches[0].ids
-        sides.append(bool(own) and any(_same_rows(own, other.ids) for other in batches[1:]))
-    if not sides[0] or sides[1]:
-        return []
+    first = context.ranks[0]
     book = context.pair(at, first)[0]
     said = "in the target several ranks read the same rows; in the reference each reads its own"
     kind = kind_named(
@@ -87,20 +129,15 @@ def _same_on_ranks(context: Context, at: int) -> list[Finding]:
         said,
         causes=("every rank reads the same shard: the sampler does not know its rank",),
     )
-    return [
-        data_finding(
-            headline="Every rank reads the same shard of the data.",
-            site=f"batch of step {book.step}, ranks {first} and others",
-            book=book,
-            kinds=(kind,),
-            evidence=(said,),
-            next_note="give the sampler its rank and the number of ranks",
-        )
-    ]
-
-
-def _same_rows(one: dict[str, Ints], other: dict[str, Ints]) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+    return data_finding(
+        headline="Every rank reads the same shard of the data.",
+        site=f"batch of step {book.step}, ranks {first} and others",
+        axis=axis,
+        book=book,
+        kinds=(kind,),
+        evidence=(said,),
+        next_note="give the sampler its rank and the number of ranks",
+    )
 
 
 def _one_each(findings: list[Finding]) -> list[Finding]:

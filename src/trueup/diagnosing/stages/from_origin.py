@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trueup.diagnosing.stages.context import Context, sure_by
 from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.stages.whose import whose
 from trueup.store import TraceSource
 from trueup.types.finding import Basis, Finding, Kind, Origin, Stage
 
@@ -46,7 +47,7 @@ _KINDS = {
 def finding_from_origin(origin: Origin, context: Context) -> Finding:
     """The finding, with the kinds the rules name for it."""
     settings = settings_that_differ(origin.module, context)
-    kinds = _with_settings(context.kinds_of(origin), settings)
+    kinds = _with_settings(_with_exchange(context.kinds_of(origin), origin, context), settings)
     best = kinds[0] if kinds else None
     origin = replace(
         origin,
@@ -55,7 +56,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     )
     causes = tuple(dict.fromkeys([*settings, *(best.causes if best else ())]))
     said = [*((best.sentence,) if best else ()), *settings, *_norms_of(origin, context), *origin.evidence]
-    return Finding(
+    finding = Finding(
         stage=_stage_of(origin, context),
         headline=_headline(origin, best),
         module=origin.module,
@@ -72,6 +73,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         next_note=_next(settings, best),
         origin=origin,
     )
+    return whose(finding, origin, kinds, context)
 
 
 def _norms_of(origin: Origin, context: Context) -> tuple[str, ...]:
@@ -102,6 +104,23 @@ def _stage_of(origin: Origin, context: Context) -> Stage:
     if origin.stage is Stage.BACKWARD and origin.module:
         of_loss = origin.module in context.pair(0, origin.rank)[0].criteria
     return Stage.FORWARD if of_loss else origin.stage
+
+
+def _with_exchange(kinds: tuple[Kind, ...], origin: Origin, context: Context) -> tuple[Kind, ...]:
+    """A sum over ranks that the reference alone makes inside the module outweighs what is left without it;
+    not a factor, which says more."""
+    if not context.mesh.wide_axes or origin.phase != "forward" or (kinds and kinds[0].name == "wrong_scale"):
+        return kinds
+    at = next((n for n, steps in enumerate(context.steps) if steps[0] == origin.step), 0)
+    mine, theirs = (book.exchanges(origin.module) for book in context.pair(at, origin.rank))
+    lacking = [(name, group) for name, group in theirs - mine if "reduce" in name]
+    if not lacking:
+        return kinds
+    name, group = lacking[0]
+    over = group or tuple(context.ranks)
+    said = f"the reference calls {name} over ranks {', '.join(map(str, over))} inside it, the target does not"
+    found = replace(kind_named("missing_all_reduce", 0.96, said), over=over)
+    return (found, *(kind for kind in kinds if kind.name != found.name))
 
 
 def _with_settings(kinds: tuple[Kind, ...], settings: tuple[str, ...]) -> tuple[Kind, ...]:

@@ -11,6 +11,7 @@ import polars as pl
 
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.handed_back import stale_findings
 from trueup.diagnosing.stages.handover import handover_findings
 from trueup.diagnosing.stages.naming import described, kind_named, listed, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -84,6 +85,8 @@ class OptimizerStage:
             findings = [
                 finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)
             ]
+        if not findings and context.failed_before() is None:
+            findings = stale_findings(context)
         alone = all(o.stage not in (Stage.WEIGHTS, Stage.REDUCTION) for o in context.earlier if o.findings)
         alone = alone and not frozen_on_one_side(context)
         if not findings and alone and agreement is not None and not agreement[0]:
@@ -197,9 +200,14 @@ def _flat(settings: dict[str, Any]) -> dict[str, Any]:
     for key, value in settings.items():
         if key == "betas" and isinstance(value, (list, tuple)) and len(value) == 2:
             flat |= {"beta1": value[0], "beta2": value[1]}
-        else:
+        elif not _are_names(value):
             flat[key] = tuple(value) if isinstance(value, list) else value
     return flat
+
+
+def _are_names(value: Any) -> bool:
+    """Whether it lists the group's parameters: which those are depends on the layout."""
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, str) for one in value)
 
 
 def _measured_gaps(mine: Update, theirs: Update) -> Iterator[Gap]:

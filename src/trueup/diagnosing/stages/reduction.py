@@ -12,13 +12,18 @@ import polars as pl
 
 from trueup.diagnosing.ledger import Summing, handovers, summings
 from trueup.diagnosing.stages.clipping import clipping_findings, clipping_of, loss_scale_findings
+from trueup.diagnosing.stages.clipping_ranks import clipping_over_ranks
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
+from trueup.diagnosing.stages.copies import copies_findings
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, StepBook
+from trueup.diagnosing.whose import axis_of_factor, of_ranks
+from trueup.merging.sides import mesh_of
 from trueup.store import TraceSource
 from trueup.types.finding import Finding, Origin, Stage
+from trueup.types.layout import Layout
 
 EXPLAINED = 0.02
 """residual below which a sum is that sum, if a coarsely rounded one"""
@@ -43,13 +48,19 @@ class ReductionStage:
                     said += words
             if findings:
                 break
+        findings = one_each(findings, context)
+        apart = copies_findings(context) if context.failed_before() is None else []
+        findings += apart
         findings += loss_scale_findings(context)
-        clip_findings, clip_said = clipping_findings(context)
-        findings += clip_findings
-        said += clip_said
-        findings = _one_each(findings)
+        if not apart:  # else the norm is that of gradients which are not one
+            clip_findings, clip_said = clipping_findings(context)
+            findings += clip_findings
+            said += clip_said
+        if not findings and len(context.ranks) > 1:
+            findings += clipping_over_ranks(context)
         if not findings and (context.all_passed or (not said and context.failed_before() is None)):
             origins = [o for o in context.origins_of(Stage.REDUCTION) if not _held_by_none(o, context)]
+            origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
             findings = [finding_from_origin(origin, context) for origin in origins]
         return self._outcome(context, tuple(findings), tuple(dict.fromkeys(said)))
 
@@ -106,7 +117,7 @@ def _summed(context: Context, at: int, rank: int, part: tuple[str, str]) -> tupl
         other = theirs.get(context.matched.get(fqn, fqn))
         left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
         if other is not None and not left and _differs(own, other, part):
-            key = (own.way, other.way, _rounded(own.factor), _rounded(other.factor))
+            key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor))
             apart.setdefault(key, []).append(fqn)
     if not apart:
         ways = Counter(s.way for s in mine.values())
@@ -131,10 +142,12 @@ def _summings(
     if rank in ranks and part is CLIPPED:
         clip = clipping_of(context, source, step, rank)
         known = clip is not None and clip.way == "later" and clip.reported is not None
-        return handovers(books, ranks.index(rank), clip.factor if clip is not None and known else None)
+        return handovers(
+            books, ranks.index(rank), clip.factor if clip is not None and known else None, mesh_of(source)
+        )
     earlier = context.steps[at - 1][source is context.reference] if at else None
     before = None if earlier is None else context.book(source, earlier, rank)
-    return summings(books, ranks.index(rank), before) if rank in ranks else {}
+    return summings(books, ranks.index(rank), before, mesh_of(source)) if rank in ranks else {}
 
 
 def _differs(own: Summing, other: Summing, part: tuple[str, str]) -> bool:
@@ -148,7 +161,7 @@ def _differs(own: Summing, other: Summing, part: tuple[str, str]) -> bool:
     linear = max(own.residual, other.residual) < EXPLAINED
     if part is CLIPPED and not linear:
         return False  # clipping of single values or parameters, which is told by itself
-    if own.way != other.way:
+    if own.key != other.key:
         return linear or bool({"carried", "none"} & {own.way, other.way})
     if abs(own.factor - other.factor) > 2e-3 * max(abs(other.factor), 1e-9):
         return True
@@ -180,9 +193,8 @@ def _summing_finding(
     own, other = mine[names[0]], theirs[context.matched.get(names[0], names[0])]
     shapes = {f: (book.summary(book.parameter(f, *ACCUMULATED)) or {"shape": []})["shape"] for f in mine}
     who = described(names, shapes)
-    num_ranks = len(context.target.steps().get(book.step, [0]))
     kind, headline = _named(own, other, who)
-    ways = _summing_said(own, num_ranks), _summing_said(other, num_ranks)
+    ways = _summing_said(own), _summing_said(other)
     said = f"{names[0]}: {ways[0]} in the target, {ways[1]} in the reference"
     return Finding(
         stage=Stage.REDUCTION,
@@ -192,6 +204,7 @@ def _summing_finding(
         phase="param_grad",
         step=book.step,
         rank=book.rank,
+        axis=_axis_of(own, other, context.layout),
         kinds=(kind_named(kind, 0.93, said),),
         confidence=0.97,
         evidence=(said, f"{len(names)} of {len(mine)} gradients"),
@@ -203,18 +216,30 @@ def _summing_finding(
     )
 
 
+def _axis_of(own: Summing, other: Summing, mesh: Layout) -> str | None:
+    """The axis that is summed over on one side alone, or whose size is the factor."""
+    summed = {"own", "ranks"}
+    if {own.way, other.way} <= summed and own.over != other.over:
+        apart = [axis for axis in mesh.wide_axes if (axis in own.over) != (axis in other.over)]
+        return apart[0] if apart else None
+    factor = own.factor / other.factor if other.factor else 0.0
+    return axis_of_factor(factor, mesh, first=own.over)
+
+
 def _named(own: Summing, other: Summing, who: str) -> tuple[str, str]:
     if own.way == "carried":
         return "missing_zero_grad", f"The gradients of {who} still hold the step before's."
     if own.way == "none":
         return "frozen_or_missing_gradient", f"The gradients of {who} never reach the optimizer."
-    if own.way == "own" and other.way == "ranks":
-        return "missing_all_reduce", f"The gradients of {who} are not reduced over the ranks."
+    lacking = axes_lacking(own, other)
+    if lacking:
+        over = "the ranks" if lacking == ("world",) else f"the ranks along {' and '.join(lacking)}"
+        return "missing_all_reduce", f"The gradients of {who} are not reduced over {over}."
     if own.way == "last":
         return "missing_or_extra_term", f"The gradients of {who} hold the last microbatch alone."
     if _is_rounded(own, other):
         return "dtype_or_rounding", f"The gradients of {who} are rounded to a coarser dtype on their way."
-    if own.way == other.way and own.residual < 0.01:
+    if own.key == other.key and own.residual < 0.01:
         factor = own.factor / other.factor if other.factor else math.inf
         return (
             "wrong_scale",
@@ -223,10 +248,18 @@ def _named(own: Summing, other: Summing, who: str) -> tuple[str, str]:
     return "missing_or_extra_term", f"The gradients of {who} are changed after backward."
 
 
-def _summing_said(summing: Summing, num_ranks: int) -> str:
+def axes_lacking(own: Summing, other: Summing) -> tuple[str, ...]:
+    """Axes over which the reference alone sums."""
+    if own.way not in ("own", "ranks") or other.way != "ranks":
+        return ()
+    return tuple(axis for axis in other.over if axis not in own.over)
+
+
+def _summing_said(summing: Summing) -> str:
+    along = "" if summing.over == ("world",) else f" along {' and '.join(summing.over)}"
     words = {
         "own": "this rank's local gradients summed",
-        "ranks": f"those of all {num_ranks} ranks summed",
+        "ranks": f"those of all ranks{along} summed",
         "last": "the last microbatch's gradient alone",
         "carried": "the local gradients plus what the step before left",
         "none": "no accumulated gradient",
@@ -238,6 +271,12 @@ def _summing_said(summing: Summing, num_ranks: int) -> str:
     return f"{words}{factor}{rest}"
 
 
-def _one_each(findings: Sequence[Finding]) -> list[Finding]:
-    """The same finding on several ranks is one."""
-    return list({finding.headline: finding for finding in reversed(findings)}.values())[::-1]
+def one_each(findings: Sequence[Finding], context: Context) -> list[Finding]:
+    """The same finding on several ranks is one; it says on which, where others do not show it."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.headline, []).append(finding)
+    return [
+        of_ranks(some[0], {one.rank for one in some if one.rank is not None}, context.ranks, context.mesh)
+        for some in groups.values()
+    ]

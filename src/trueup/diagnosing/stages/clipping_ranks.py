@@ -1,0 +1,132 @@
+"""Clipping by a program that reduces its gradients itself: told from what the optimizers of all ranks got.
+
+Between backward and the optimizer such a program sums over ranks, then clips. What a rank's clipped gradients
+are of the sums is one factor; the norm over all ranks, copies counted once, is what was clipped to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from trueup.diagnosing.ledger import common_factor
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.stepbook import CLIPPED, StepBook
+from trueup.diagnosing.whose import axis_of_factor, axis_of_factors, of_ranks
+from trueup.merging.sides import mesh_of
+from trueup.store import TraceSource
+from trueup.types.finding import Finding, Stage
+from trueup.types.layout import Layout
+
+NEAR = 1e-4
+"""relative difference within which two factors or norms are the same: sketches hold float32"""
+Books = Mapping[int, StepBook]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """What one run did."""
+
+    factors: Mapping[int, float]
+    """rank -> clipped over summed"""
+    norm: float
+    """of all gradients as the optimizers got them, copies once"""
+
+    def usual(self) -> float:
+        """The factor of most ranks."""
+        return float(np.median(list(self.factors.values())))
+
+
+def clipping_over_ranks(context: Context) -> list[Finding]:
+    """One finding where ranks, or all of them, scaled their summed gradients by another factor than the
+    reference's did, and not because their gradients were larger."""
+    mine, theirs = (_clip(context, source) for source in (context.target, context.reference))
+    if mine is None or theirs is None or mine.factors.keys() != theirs.factors.keys():
+        return []
+    ratios = {rank: factor / theirs.factors[rank] for rank, factor in mine.factors.items()}
+    usual = float(np.median(list(ratios.values())))
+    alone = [rank for rank, ratio in ratios.items() if abs(ratio / usual - 1) > NEAR]
+    if alone and len(alone) < len(ratios) / 2:
+        own = ratios[alone[0]]
+        said = f"rank {alone[0]}: times {own:.6g} of the reference's factor, {usual:.6g} elsewhere"
+        finding = _finding("Some ranks clip their gradients by another factor.", said, context)
+        return [of_ranks(finding, alone, context.ranks, context.mesh)]
+    if alone or abs(usual - 1) <= NEAR or _one_limit(mine, theirs):
+        axis = axis_of_factors(mine.factors, theirs.factors, context.mesh) if alone else None
+        said = "clipped by factors of their own in the target, by one in the reference"
+        parted = _finding("Ranks clip their gradients each by a factor of its own.", said, context, axis)
+        return [parted] if axis else []
+    said = f"the summed gradients times {usual:.6g} of what the reference makes of its own"
+    axis = axis_of_factor(usual, context.mesh) or axis_of_norm(usual, context)
+    head = "The summed gradients are scaled by another factor: the norm is counted otherwise."
+    return [_finding(head, said, context, axis)]
+
+
+def _one_limit(mine: Clip, theirs: Clip) -> bool:
+    """Whether both may have clipped to one norm: to the same, or one was below what the other cut to."""
+    if abs(mine.norm / theirs.norm - 1) <= NEAR:
+        return True
+    lower, higher = sorted((mine, theirs), key=lambda clip: clip.norm)
+    return abs(lower.usual() - 1) <= NEAR and higher.usual() < 1
+
+
+def _finding(headline: str, said: str, context: Context, axis: str | None = None) -> Finding:
+    causes = ("a norm over other parameters or ranks, or copies counted twice", "another limit")
+    kind = kind_named("wrong_scale", 0.9, said, causes=causes)
+    return Finding(
+        stage=Stage.REDUCTION,
+        headline=headline,
+        module=None,
+        site="gradient clipping",
+        phase="param_grad",
+        step=context.steps[0][0],
+        rank=context.ranks[0],
+        axis=axis,
+        kinds=(kind,),
+        confidence=0.93,
+        evidence=(said,),
+        causes=kind.causes,
+        next_note="compare how both sides compute the norm that gradients are clipped by",
+    )
+
+
+def _clip(context: Context, source: TraceSource) -> Clip | None:
+    step = context.steps[0][source is context.reference]
+    books = {rank: context.book(source, step, rank) for rank in source.steps().get(step, [])}
+    mesh, found = mesh_of(source), {}
+    for at, rank in enumerate(books):
+        factor = common_factor(list(books.values()), at, mesh)
+        if factor is not None and factor > 0:
+            found[rank] = factor
+    norm = math.sqrt(sum(_squares(books).values()))
+    return Clip(factors=found, norm=norm) if found and norm else None
+
+
+def _squares(books: Books, along: str | None = None, mesh: Layout | None = None) -> dict[str, float]:
+    """Squared norm of each parameter's clipped gradient, equal copies once; with an axis, once for each index
+    on it."""
+    seen: dict[str, dict[tuple[int | None, int], float]] = {}
+    for rank, book in books.items():
+        index = 0 if along is None or mesh is None else mesh.coordinate(rank)[along]
+        for fqn in book.parameters:
+            record = book.parameter(fqn, *CLIPPED)
+            norm = book.norm(record)
+            if norm is not None:
+                seen.setdefault(fqn, {})[book.digest(record), index] = norm**2
+    return {fqn: sum(copies.values()) for fqn, copies in seen.items()}
+
+
+def axis_of_norm(ratio: float, context: Context) -> str | None:
+    """The axis along which copies, each counted, make the norm larger by as much as the factor is less."""
+    step, mesh = context.steps[0][1], context.mesh
+    books = {rank: context.book(context.reference, step, rank) for rank in context.ranks}
+    once = math.sqrt(sum(_squares(books).values()))
+    for axis in mesh.wide_axes:
+        counted = math.sqrt(sum(_squares(books, axis, mesh).values()))
+        if counted > once * (1 + NEAR) and abs(once / counted / ratio - 1) < NEAR:
+            return axis
+    return None

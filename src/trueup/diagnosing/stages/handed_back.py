@@ -1,0 +1,136 @@
+"""Updated weights on their way back from the optimizer to the model: into the working copy, to other ranks.
+
+Where both optimizers did the same in a step and the weights of the next one differ, what the optimizer made
+did not arrive: the model computes with values of before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.naming import described, kind_named, place_of
+from trueup.diagnosing.stepbook import WEIGHT, StepBook
+from trueup.merging.trace import MergedTrace
+from trueup.types.finding import Finding, Stage
+
+MOST = 0.9
+"""share of the elements that differ which must be those of the step before"""
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stale:
+    """Elements of one weight, on one rank, that are still those of the step before."""
+
+    fqn: str
+    rank: int
+    elements: Bools
+    """flat"""
+
+
+def stale_findings(context: Context) -> list[Finding]:
+    """One finding where weights of the second captured step are the first's, in the target alone."""
+    if len(context.steps) < 2:
+        return []
+    found = [stale for rank in context.ranks for stale in _stale(context, rank)]
+    if not found:
+        return []
+    names = list(dict.fromkeys(one.fqn for one in found))
+    book = context.pair(1, found[0].rank)[0]
+    shapes = {
+        f: (book.summary(book.parameter(f, *WEIGHT)) or {"shape": []})["shape"] for f in book.parameters
+    }
+    axis, ranks = _whose(found, context)
+    share = float(np.mean(np.concatenate([one.elements for one in found])))
+    said = f"{names[0]}: {share:.0%} of the elements are those of step {context.steps[0][0]}"
+    kind = kind_named("stale_value", 0.92, said)
+    whom = f" of what rank {', '.join(map(str, ranks))} updates" if ranks else ""
+    return [
+        Finding(
+            stage=Stage.OPTIMIZER,
+            headline=f"Updates{whom} do not reach the model: {described(names, shapes)} stay as they were.",
+            module=place_of(names, shapes),
+            site=f"{names[0]} · value",
+            phase="param",
+            step=context.steps[1][0],
+            rank=found[0].rank,
+            axis=axis,
+            ranks=ranks,
+            kinds=(kind,),
+            confidence=0.95,
+            evidence=(said, f"{len(names)} weights on {len({one.rank for one in found})} ranks"),
+            counter_evidence=("the optimizers of both runs made the same of their gradients",),
+            causes=kind.causes,
+            next_note="copy or gather what the optimizer has updated before the next forward",
+        )
+    ]
+
+
+def _stale(context: Context, rank: int) -> Iterator[Stale]:
+    before, after = context.pair(0, rank)[0], context.pair(1, rank)
+    for fqn in after[0].parameters:
+        records = [(book, book.parameter(name, *WEIGHT)) for book, name in _sides(after, fqn, context)]
+        if None in (record for _, record in records) or _same_digest(records):
+            continue
+        mine, theirs = (book.value(record) for book, record in records)
+        old = before.value(before.parameter(fqn, *WEIGHT))
+        if mine is None or theirs is None or old is None or not mine.shape == theirs.shape == old.shape:
+            continue
+        apart = (mine != theirs).reshape(-1)
+        kept = (mine == old).reshape(-1) & apart
+        if kept.any() and kept.sum() >= MOST * _beyond(mine, theirs, old).sum():
+            yield Stale(fqn=fqn, rank=rank, elements=kept)
+
+
+def _sides(books: tuple[StepBook, StepBook], fqn: str, context: Context) -> tuple[tuple[StepBook, str], ...]:
+    return (books[0], fqn), (books[1], context.matched.get(fqn, fqn))
+
+
+def _same_digest(records: list[tuple[StepBook, int | None]]) -> bool:
+    digests = {book.digest(record) for book, record in records}
+    return len(digests) == 1 and None not in digests
+
+
+def _beyond(mine: Any, theirs: Any, old: Any) -> Bools:
+    """Elements further from the reference's than a thousandth of what the step changed."""
+    changed = float(np.abs(theirs - old).max())
+    return np.asarray(np.abs(mine - theirs) > 1e-3 * changed).reshape(-1)
+
+
+def _whose(found: list[Stale], context: Context) -> tuple[str | None, tuple[int, ...]]:
+    """The ranks whose parts are stale even with themselves; else the axis along which parts are not handed
+    on."""
+    step = context.steps[1][0]
+    for one in found:
+        copies = context.copies_apart(step, context.pair(1, one.rank)[0].parameter(one.fqn, *WEIGHT))
+        if copies is not None:
+            return copies[0], ()
+    owners: dict[int, set[bool]] = {}
+    axes: set[str] = set()
+    for rank in range(context.layout.size):
+        for name, piece in _pieces(context, rank):
+            start, stop = piece["flat"]
+            for one in found:
+                if one.fqn == name:
+                    axes |= set(piece["axes"])
+                    owners.setdefault(rank, set()).add(bool(one.elements[start:stop].any()))
+                    if one.rank == rank and not one.elements[start:stop].any():
+                        owners.setdefault(rank, set()).add(False)
+    alone = tuple(rank for rank, seen in owners.items() if seen == {True})
+    if alone and len(alone) < len(owners):
+        return None, alone
+    return (axes.pop() if len(axes) == 1 else None), ()
+
+
+def _pieces(context: Context, rank: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    target = context.target
+    facts = (target.parts if isinstance(target, MergedTrace) else target).rank_facts(rank)
+    for optimizer in facts.get("optimizers") or []:
+        for piece in (optimizer.get("pieces") or {}).values():
+            yield str(piece["name"]), piece

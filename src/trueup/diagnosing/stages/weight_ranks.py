@@ -1,0 +1,104 @@
+"""Weights at the start, rank by rank, and what the parts of several ranks together are of the reference's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.weight_change import Change, change_of
+from trueup.diagnosing.stepbook import WEIGHT, Floats, StepBook
+from trueup.diagnosing.whose import axis_that_parts
+from trueup.types.layout import Layout
+from trueup.types.placement import Shard
+
+Apart = tuple[str, str, Change]
+"""target's name, reference's, how they differ"""
+
+
+def sorted_out(
+    mine: StepBook, theirs: StepBook, pairs: list[tuple[str, str]]
+) -> tuple[list[str], list[tuple[str, str, Change]], list[str]]:
+    """Equal ones; differing ones with how; those of which nothing can be said."""
+    equal, apart, open_ = [], [], []
+    for fqn, other in pairs:
+        a, b = mine.parameter(fqn, *WEIGHT), theirs.parameter(other, *WEIGHT)
+        digests = mine.digest(a), theirs.digest(b)
+        if None in digests:
+            open_.append(f"{fqn}: no digest on one side")
+        elif digests[0] == digests[1] and mine.dtype(a) == theirs.dtype(b):
+            equal.append(fqn)
+        else:
+            change = change_of(mine.value(a), theirs.value(b), mine.dtype(a), theirs.dtype(b))
+            if change is None:
+                equal.append(fqn)
+            else:
+                apart.append((fqn, other, change))
+    return equal, apart, open_
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """The processes that a weight which differs is about."""
+
+    axis: str | None = None
+    ranks: tuple[int, ...] = ()
+
+
+def over_ranks(
+    equal: list[str], apart: list[Apart], context: Context
+) -> tuple[list[str], list[Apart], dict[str, Whose]]:
+    """What the first rank showed, with all others: which ranks differ, and where several do, whether their
+    parts together are the reference's in another order."""
+    by_rank: dict[str, dict[int, Apart]] = {one[0]: {context.ranks[0]: one} for one in apart}
+    for rank in context.ranks[1:]:
+        mine, theirs = context.pair(0, rank)
+        named = ((fqn, context.matched.get(fqn, fqn)) for fqn in mine.parameters)
+        pairs = [(fqn, other) for fqn, other in named if theirs.parameter(other, *WEIGHT) is not None]
+        for one in sorted_out(mine, theirs, pairs)[1]:
+            by_rank.setdefault(one[0], {})[rank] = one
+    found, whose = [], {}
+    for fqn, of_rank in by_rank.items():
+        one = next(iter(of_rank.values()))
+        axis, change = _laid_out(one, context) if len(of_rank) > 1 else (None, None)
+        ranks = () if axis or len(of_rank) == len(context.ranks) else tuple(of_rank)
+        whose[fqn] = Whose(axis or axis_that_parts(ranks, context.ranks, context.mesh), ranks)
+        found.append((*one[:2], change or one[2]))
+    return [fqn for fqn in equal if fqn not in by_rank], found, whose
+
+
+def cut_along(apart: list[Apart], layout: Layout) -> dict[str, Whose]:
+    """Of weights put together from ranks that are the reference's in another order: the only axis along which
+    they are cut."""
+    found = {}
+    for fqn, _, change in apart:
+        placed = layout.of_parameter(fqn, "param", "value").placements
+        axes = [axis for axis in layout.wide_axes if isinstance(placed.get(axis), Shard)]
+        if change.kind == "transposed_or_permuted" and len(axes) == 1:
+            found[fqn] = Whose(axes[0])
+    return found
+
+
+def _laid_out(one: Apart, context: Context) -> tuple[str | None, Change | None]:
+    """The axis along which the ranks' parts, put together, are the reference's in another order."""
+    for axis in context.mesh.wide_axes:
+        group = context.mesh.group(context.ranks[0], [axis])
+        books = [context.pair(0, rank) for rank in group]
+        mine = [book.value(book.parameter(one[0], *WEIGHT)) for book, _ in books]
+        theirs = [book.value(book.parameter(one[1], *WEIGHT)) for _, book in books]
+        for dim in range(mine[0].ndim if mine[0] is not None else 0):
+            whole, other = _joined(mine, dim), _joined(theirs, dim)
+            if whole is None or other is None:
+                continue
+            dtype = books[0][0].dtype(books[0][0].parameter(one[0], *WEIGHT))
+            change = change_of(whole, other, dtype, dtype)
+            if change is not None and change.kind == "transposed_or_permuted":
+                return axis, change
+    return None, None
+
+
+def _joined(parts: list[Floats | None], dim: int) -> Floats | None:
+    known = [part for part in parts if part is not None]
+    same = len({part.shape[:dim] + part.shape[dim + 1 :] for part in known}) == 1
+    return np.concatenate(known, axis=dim) if len(known) == len(parts) and same else None

@@ -1,0 +1,116 @@
+"""Writes a checkpoint while training goes on: copied at once, written by a thread, named when it is whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, cast
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save, save
+
+from trueup_gpt.boxes import Box, Boxes, SavePlanner
+
+RUN_FILE = "run.json"
+
+
+class _Copied(AsyncStager):
+    """Copies in the CPU's memory, taken before training goes on."""
+
+    _synchronize_after_execute = False
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """See torch."""
+        return {name: _copy(value) for name, value in state_dict.items()}
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Boxes):
+        return Boxes(value.shape, tuple(Box(box.offset, _copy(box.values)) for box in value.boxes))
+    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+
+
+class Writer:
+    """One checkpoint at a time; the next waits for the one before.
+
+    Args:
+        folder: of the checkpoints.
+        first: this process names them.
+        background: training goes on while they are written.
+        on_whole: called in the first process with each, from the thread that wrote it.
+    """
+
+    def __init__(
+        self, folder: Path, *, first: bool, background: bool, on_whole: Callable[[Path], None]
+    ) -> None:
+        self._folder, self._first, self._background = folder, first, background
+        self._on_whole = on_whole
+        self._group: Any = None
+        self._whole: Future[Any] | None = None
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # one process is fine
+
+    def begin(self, state: dict[str, Any], facts: dict[str, Any], name: str) -> Path:
+        """Start writing ``state`` as the folder ``name``; what is there under that name is replaced."""
+        self.wait()
+        unfinished, path = self._folder / f".{name}", self._folder / name
+        if self._first:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            (unfinished / RUN_FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        barrier()
+        self._whole = whole = Future()
+        self._written(state, unfinished).add_done_callback(lambda done: self._name(done, path, whole))
+        if not self._background:
+            self.wait()
+        return path
+
+    def wait(self) -> None:
+        """Until the last one is whole and named.
+
+        Raises:
+            Exception: what kept it from being written.
+        """
+        if self._whole is not None:
+            whole, self._whole = self._whole, None
+            whole.result()
+            barrier()
+
+    def _written(self, state: dict[str, Any], folder: Path) -> Future[Any]:
+        planner, alone = SavePlanner(), not dist.is_initialized()
+        if not self._background:
+            done: Future[Any] = Future()
+            done.set_result(save(state, checkpoint_id=folder, planner=planner, no_dist=alone))
+            return done
+        if self._group is None and not alone:
+            self._group = dist.new_group(backend="gloo")  # a thread's collectives must not meet training's
+        given: dict[str, Any] = {"planner": planner, "process_group": self._group, "no_dist": alone}
+        began = async_save(state, checkpoint_id=folder, async_stager=_Copied(), **given)
+        return began.upload_completion if isinstance(began, AsyncSaveResponse) else cast("Future[Any]", began)
+
+    def _name(self, written: Future[Any], path: Path, whole: Future[Any]) -> None:
+        """Give the folder its name: the metadata of all processes are in it."""
+        try:
+            written.result()
+            if self._first:
+                old = path.with_name(f".old_{path.name}")
+                if path.exists():
+                    path.rename(old)
+                path.with_name(f".{path.name}").rename(path)
+                shutil.rmtree(old, ignore_errors=True)
+                self._on_whole(path)
+        except BaseException as error:
+            whole.set_exception(error)
+        else:
+            whole.set_result(path)
+
+
+def barrier() -> None:
+    """Until every process is here."""
+    if dist.is_initialized():
+        dist.barrier()

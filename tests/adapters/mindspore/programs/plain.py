@@ -1,0 +1,5 @@
+"""Three plain training steps."""
+
+from tests.adapters.mindspore.loops import classic_optimizer
+
+classic_optimizer()
