@@ -66,7 +66,9 @@ def _same(first: StepBook, second: StepBook, fqn: str, part: tuple[str, str]) ->
 
 
 def _shapes(book: StepBook) -> dict[str, Sequence[int]]:
-    return {f: (book.summary(book.parameter(f, *WEIGHT)) or {"shape": []})["shape"] for f in book.parameters}
+    """Of the weights the model computes with."""
+    rows = {f: book.summary(book.parameter(f, *WEIGHT)) for f in book.parameters}
+    return {fqn: row["shape"] for fqn, row in rows.items() if row is not None}
 
 
 def _stale_copies(context: Context) -> list[Finding]:
@@ -94,7 +96,7 @@ def _finding(headline: str, names: list[str], book: StepBook, kind: Kind, *said:
     return Finding(
         stage=Stage.OPTIMIZER,
         headline=headline,
-        module=place_of(names, book.parameters),
+        module=place_of(names, _shapes(book)),
         site="optimizer · what the next step begins with",
         phase="param",
         step=book.step,
