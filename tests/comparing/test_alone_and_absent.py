@@ -138,6 +138,27 @@ def test_what_became_of_a_gradient_must_be_compared_somewhere(
         assert found["outcome"] == outcome, found["headline"]
 
 
+@pytest.mark.parametrize("after", ["the same", "another", None])
+def test_gradients_exchanged_in_other_buckets_are_told_by_what_comes_of_them(
+    after: str | None, tmp_path: Path
+) -> None:
+    def exchanged(sizes: Sequence[int], value: float) -> Recorder:
+        out = Recorder()
+        call = out.call("parameter", "a.weight")
+        out.record(call, "param_grad", "local", np.ones(16, np.float32))
+        for size in sizes:
+            call_of = out.call("collective", "torch.distributed.all_reduce")
+            out.record(call_of, "collective", "input.0", np.ones(size, np.float32))
+        if after is not None:
+            out.record(call, "param_grad", "clipped", np.full(16, value, np.float32))
+        return out
+
+    target = exchanged([32], 2.0 if after == "another" else 1.0)
+    found = compared(tmp_path, target, exchanged([16, 16], 1.0)).summary["verdict"]
+    wanted = {"the same": "agree", "another": "differ", None: "undecided"}
+    assert found["outcome"] == wanted[after], found["headline"]
+
+
 def test_the_update_tells_of_the_gradients_before_it(tmp_path: Path) -> None:
     sides = passed_on(["local"], updated=True), passed_on(["local", "accumulated"], updated=True)
     assert compared(tmp_path, *sides).summary["verdict"]["outcome"] == "agree"

@@ -131,6 +131,7 @@ def test_a_working_copy_of_before_the_update_is_stale(tmp_path: Path) -> None:
     assert found.verdict.stage is Stage.OPTIMIZER
     assert found.verdict.kinds[0].name == "stale_value"
     assert found.headline.startswith("The weights the model computes with are those of before the update")
+    assert found.verdict.module is None, "all of them"
     assert status_of(found, Stage.LOSS) is StageStatus.CONSEQUENCE
 
 

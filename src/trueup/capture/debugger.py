@@ -213,7 +213,8 @@ class PrecisionDebugger:
         rank = _rank()
         running = session.current()
         there: list[int] = []
-        if options.output.is_dir() and not (running is not None and running.options.output == options.output):
+        own = running is not None and running.options.output == options.output
+        if options.output.is_dir() and not own and not self._outside:
             there = [step for step, ranks in whole_steps(options.output).items() if rank in ranks]
         first = max(there, default=-1) + 1
         if there and options.output not in self._next_step:

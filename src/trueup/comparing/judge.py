@@ -173,12 +173,14 @@ def _seen_later(rows: Rows) -> Bools:
 def _undecided(rows: Rows, metrics: Metrics, verdict: Judgement) -> None:
     t, r = rows.target, rows.reference
     shapes = [str(list(s)) for s in rows.match.words.shape]
+    exchanged = rows.phase_is("collective")
     for row in np.flatnonzero(rows.paired & (metrics.evidence == NONE)).tolist():
         if t.summary[row] < 0 or r.summary[row] < 0:
             verdict.reasons[row] = _no_summary(rows, row)
             verdict.bracketable[row] = bool(t.summary[row] < 0 and r.summary[row] < 0)
         elif t.shape[row] != r.shape[row]:
             verdict.reasons[row] = f"shape {shapes[t.shape[row]]} against {shapes[r.shape[row]]}"
+            verdict.bracketable[row] = exchanged[row]  # in other buckets: what comes of it is compared
         else:
             verdict.reasons[row] = "no digest, statistics or sketch that both sides hold"
 

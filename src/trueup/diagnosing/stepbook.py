@@ -130,7 +130,8 @@ class StepBook:
 
     def summary_number(self, record: int) -> int | None:
         """The row of summaries of a record, by number: the same for records of one content."""
-        return self._summary[record]
+        number: int | None = self._summary[record]
+        return number
 
     def exchanges(self, module: str) -> Counter[tuple[str, tuple[int, ...]]]:
         """Collectives that a module's own code calls in its forward: name and ranks, none where all take

@@ -29,8 +29,8 @@ def loss_bounds(book: StepBook, given: set[int]) -> dict[int, float]:
     them has no bound, nor one that is no plain cross-entropy.
     """
     values = dict(book.loss_records("value"))
-    labels = {m: found for m, r in book.loss_records("labels") if (found := _whole(book, r)) is not None}
-    masks = {m: found for m, r in book.loss_records("mask") if (found := book.value(r)) is not None}
+    labels = {m: v for m, r in book.loss_records("labels") if (v := _whole(book, r)) is not None}
+    masks = {m: w for m, r in book.loss_records("mask") if (w := book.value(r)) is not None}
     told = json.loads(book.loss_arguments() or "{}")
     found: dict[int, float] = {}
     for microbatch, record in values.items():

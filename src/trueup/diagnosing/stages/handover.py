@@ -48,9 +48,16 @@ def _overwritten(context: Context) -> list[Finding]:
 
 
 def _kept(first: StepBook, second: StepBook, fqn: str) -> bool | None:
-    """Whether a weight begins the second step as its own update left it; None where a trace does not tell."""
-    left, begins = first.digest(first.parameter(fqn, *UPDATED)), second.digest(second.parameter(fqn, *WEIGHT))
-    return None if left is None or begins is None else left == begins
+    """Whether a weight begins the second step as its own update left it; None where a trace does not tell, or
+    the model computes with another form of it."""
+    left, begins = (
+        first.summary(first.parameter(fqn, *UPDATED)),
+        second.summary(second.parameter(fqn, *WEIGHT)),
+    )
+    if left is None or begins is None or None in (left["digest"], begins["digest"]):
+        return None
+    alike = left["dtype"] == begins["dtype"] and left["shape"] == begins["shape"]
+    return left["digest"] == begins["digest"] if alike else None
 
 
 def _same(first: StepBook, second: StepBook, fqn: str, part: tuple[str, str]) -> bool:
@@ -59,7 +66,9 @@ def _same(first: StepBook, second: StepBook, fqn: str, part: tuple[str, str]) ->
 
 
 def _shapes(book: StepBook) -> dict[str, Sequence[int]]:
-    return {f: (book.summary(book.parameter(f, *WEIGHT)) or {"shape": []})["shape"] for f in book.parameters}
+    """Of the weights the model computes with."""
+    rows = {f: book.summary(book.parameter(f, *WEIGHT)) for f in book.parameters}
+    return {fqn: row["shape"] for fqn, row in rows.items() if row is not None}
 
 
 def _stale_copies(context: Context) -> list[Finding]:
@@ -87,7 +96,7 @@ def _finding(headline: str, names: list[str], book: StepBook, kind: Kind, *said:
     return Finding(
         stage=Stage.OPTIMIZER,
         headline=headline,
-        module=place_of(names, book.parameters),
+        module=place_of(names, _shapes(book)),
         site="optimizer · what the next step begins with",
         phase="param",
         step=book.step,
