@@ -13,9 +13,9 @@ of its gradient:
   from the reference's own sketches before and after.
 - moments: 4 e_g ||r|| and what they had before; first moments also ||g_t - g_r||.
 
-What statistics alone bound from below (a weight that lies otherwise on the other side, its values not kept) is
-not taken for small: such a gradient counts as noisy as the noisiest one that was measured, and its weight as
-moved by 4 sqrt(e) ||update||.
+What statistics alone bound from below (a weight that lies otherwise on the other side, its values not kept)
+is not taken for small: such a gradient counts as noisy as the noisiest one that was measured, and its weight
+as moved by 4 sqrt(e) ||update||.
 
 The next step's ``param`` records inherit what was accepted there, and every activation and gradient of that
 step gets GAIN * eta * scale more, eta being the worst relative difference of a matrix accepted at its start.
@@ -108,10 +108,12 @@ def remember(rows: Rows, metrics: Metrics, history: History, step: int) -> None:
     noise = _gradient_noise(rows, metrics, rows.num_weights)[1]
     for row in np.flatnonzero(updated).tolist():
         name, slot, weight = names[row], slots[rows.slot[row]], rows.weight[row]
-        if metrics.difference[row] == 0 and not below[row]:
+        moved = 0.0
+        if slot == "param" and below[row] and np.isfinite(lengths[weight]):
+            moved = SPREAD * np.sqrt(noise[weight]) * lengths[weight]
+        if metrics.difference[row] == 0 and moved == 0:
             continue
         if slot == "param":
-            moved = SPREAD * np.sqrt(noise[weight]) * np.nan_to_num(lengths[weight]) if below[row] else 0.0
             history.parameter[name] = float(max(metrics.difference[row], moved))
             history.update[name] = float(lengths[weight])
         else:
