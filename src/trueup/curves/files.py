@@ -47,7 +47,7 @@ def contents(path: Path, room: bytearray | None = None) -> bytes:
         TraceError: there is no such file, or it is damaged.
     """
     try:
-        data = path.read_bytes() if room is None else _read_into(path, room)
+        data = path.read_bytes() if room is None or not path.is_file() else _read_into(path, room)
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
     return _unpacked(data, path)
