@@ -14,6 +14,8 @@ from trueup.diagnosing.whose import (
     axis_of_group,
     axis_of_talk,
     of_ranks,
+    only_cut,
+    only_exchange,
 )
 from trueup.merging.trace import MergedTrace
 from trueup.types.finding import Finding, Kind, Origin
@@ -37,17 +39,21 @@ def whose(finding: Finding, origin: Origin, kinds: tuple[Kind, ...], context: Co
         axis = axis_of_group(over, mesh)
     if axis is None:
         axis = axis_of_copies(*context.at_ranks(origin), mesh)
-    axis = axis or _axis_of_scale(kinds, context)
+    axis = axis or _axis_of_scale(kinds, context, origin.module)
     return replace(found, axis=axis or axis_of_talk(origin.module, kinds, mine, mesh))
 
 
-def _axis_of_scale(kinds: tuple[Kind, ...], context: Context) -> str | None:
-    """The axis whose size a wrong scale is, unless it is the number of microbatches too."""
+def _axis_of_scale(kinds: tuple[Kind, ...], context: Context, module: str) -> str | None:
+    """The axis whose size a wrong scale is; where it is the number of microbatches too, only if the module's
+    own code exchanges tensors, or has them cut, along it alone."""
     factor = next((kind.factor for kind in kinds[:2] if kind.factor), None)
     counts = [count for count in context.microbatches if count and count > 1]
-    if factor is None or any(abs(max(factor, 1 / factor) / count - 1) < NEAR for count in counts):
-        return None
-    return axis_of_factor(factor, context.layout)
+    axis = None if factor is None else axis_of_factor(factor, context.layout)
+    if factor is None or not any(abs(max(factor, 1 / factor) / count - 1) < NEAR for count in counts):
+        return axis
+    if isinstance(context.target, MergedTrace):
+        return axis if axis == only_cut(module, context.target) else None
+    return axis if axis == only_exchange(module, context.pair(0)[0], context.mesh) else None
 
 
 def _whose_part(finding: Finding, origin: Origin, kinds: tuple[Kind, ...], context: Context) -> Finding:
@@ -59,4 +65,6 @@ def _whose_part(finding: Finding, origin: Origin, kinds: tuple[Kind, ...], conte
         copies = target.copies_apart(origin.step, origin.target_record)
         if copies is not None:
             return replace(finding, axis=copies[0])
-    return replace(finding, axis=_axis_of_scale(kinds, context) or axis_of_cut(origin, kinds, target))
+    return replace(
+        finding, axis=_axis_of_scale(kinds, context, origin.module) or axis_of_cut(origin, kinds, target)
+    )
