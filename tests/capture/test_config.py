@@ -145,8 +145,9 @@ def test_level_debug_keeps_only_what_is_saved(read: Any) -> None:
     ],
 )
 def test_a_key_without_effect_says_so_and_why(read: Any, content: dict[str, Any], said: str) -> None:
-    with pytest.warns(UserWarning, match=rf"config\.json: {said} has no effect: \w+"):
+    with pytest.warns(UserWarning, match=rf"config\.json: {said} has no effect: \w+") as warned:
         read(content)
+    assert warned[0].filename == __file__
 
 
 @pytest.mark.parametrize(
