@@ -1,5 +1,0 @@
-"""Three plain training steps."""
-
-from tests.adapters.mindspore.loops import classic_optimizer
-
-classic_optimizer()
