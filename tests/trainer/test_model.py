@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -210,6 +211,16 @@ def test_tokens_first_is_the_same_model_lying_otherwise() -> None:
     assert seen == [(12, 2, 32)]
     assert torch.allclose(laid.transpose(0, 1), logits, rtol=0, atol=1e-13)
     assert torch.allclose(one, other, rtol=0, atol=1e-13)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_compiled_layers_train_the_same() -> None:
+    """What torch.compile makes of the layers, run without a compiler of machine code."""
+    before = torch.nn.Module.compile
+    model = {"num_layers": 1}
+    with patch.object(torch.nn.Module, "compile", lambda module: before(module, backend="eager")):
+        found = run(configuration(model={**model, "torch_compile": True}), 1)
+    assert np.allclose(found.losses, run(configuration(model=model), 1).losses, rtol=0, atol=1e-12)
 
 
 def test_weights_depend_on_seed_and_name_alone() -> None:
