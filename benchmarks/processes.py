@@ -97,13 +97,14 @@ class Turns:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        return self._answer()
+        told: dict[str, float] = self._answer()
+        return told
 
     def end(self) -> dict[str, float]:
         """No more turns: what it says of all of them."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        told = self._answer()
+        told: dict[str, float] = self._answer()
         self._process.wait()
         self._errors.close()
         return told
