@@ -37,7 +37,7 @@ from trueup.types.layout import layout_from_plain
 from trueup.types.placement import Shard, place
 
 WITHIN, STEPS = 1e-10, 10
-QUICK = ("dp2", "tp2 sp")
+QUICK, SCALE = ("dp2", "tp2 sp"), "scale"
 CALLS, RANKS, BAR_SECONDS = 5000, 8, 15.0
 MESH = {"dp": 2, "tp": 4}
 HIDDEN, TOKENS = 64, 16
@@ -217,29 +217,34 @@ def main() -> None:
         settings={"steps": STEPS, "within": WITHIN},
     )
     layouts = layouts_of_tests()
-    chosen = list(QUICK) if args.quick else list(layouts)
+    chosen = list(QUICK) if args.quick else [*layouts, SCALE]
     before = FOLDER / "layouts.json"
     if args.only is not None:
         chosen = args.only.split(",")
+        unknown = [name for name in chosen if name not in layouts and name != SCALE]
+        if unknown:
+            options.error(f"--only {unknown[0]}: one of {', '.join((*layouts, SCALE))} is wanted")
         if before.exists():
             results.raw = {k: v for k, v in json.loads(before.read_text())["raw"].items() if k not in chosen}
     print(heading())
     with worlds_closed(), tempfile.TemporaryDirectory() as folder:
-        if "scale" not in results.raw:
-            results.raw["scale"] = scale_measured(Path(folder) / "scale")
         for name in chosen:
-            size, sections = layouts[name]
-            results.raw[name] = layout_measured(size, sections, Path(folder) / name.replace(" ", "_"))
+            root = Path(folder) / name.replace(" ", "_")
+            results.raw[name] = (
+                scale_measured(root) if name == SCALE else layout_measured(*layouts[name], root)
+            )
             _save(results, layouts, quick=args.quick)
-    for row in results.rows:
-        print(line(row))
+            print(line(_row(name, results.raw[name])), flush=True)
 
 
 def _save(results: Results, layouts: dict[str, Any], *, quick: bool) -> None:
     """Rows in the order of the tests, whatever was measured when."""
-    measured = [name for name in layouts if name in results.raw]
-    results.rows = [*(row_of(name, results.raw[name]) for name in measured), scale_row(results.raw["scale"])]
+    results.rows = [_row(name, results.raw[name]) for name in (*layouts, SCALE) if name in results.raw]
     results.save(quick=quick)
+
+
+def _row(name: str, found: dict[str, Any]) -> Row:
+    return scale_row(found) if name == SCALE else row_of(name, found)
 
 
 if __name__ == "__main__":

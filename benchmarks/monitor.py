@@ -1,7 +1,7 @@
 """What watching a run costs a training step, and how much it writes.
 
-Two processes train the same model, one of them watched; they take a step in turn. A ratio is the seconds of ten
-steps of the one over those of the ten steps of the other that lay between them.
+Two processes train the same model, one of them watched; they take a step in turn. A ratio is the seconds of
+ten steps of the one over those of the ten steps of the other that lay between them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from results import Results, Row, heading, parser
 from step_time import LARGE, SMALL, bytes_said
 
 METHOD = (
-    "4-layer GPT, vocabulary 1000, batch 4, AdamW, one thread; every step watched, all rules on. Two processes, "
-    "watched and not, take one step each in turn, so that whatever else slows the machine slows both; a ratio is "
-    "that of ten steps to the ten between them, the median over the tens is given, and of CPU seconds the least "
-    "and most. The bar is on CPU seconds; wall seconds are beside them. Warm-up steps, imports and the end of the "
-    "run are not counted. msprobe: its TrainerMon, gradients and weights, minimum, maximum, mean and norm, at "
-    "every step."
+    "4-layer GPT, vocabulary 1000, batch 4, AdamW, one thread; every step watched, all rules on. Two "
+    "processes, watched and not, take one step each in turn, so that whatever else slows the machine "
+    "slows both; a ratio is that of ten steps to the ten between them, the median over the tens is "
+    "given, and of CPU seconds the least and most. The bar is on CPU seconds; wall seconds are beside "
+    "them. Warm-up steps, imports and the end of the run are not counted. msprobe: its TrainerMon, "
+    "gradients and weights, minimum, maximum, mean and norm, at every step."
 )
 TEN = 10
 """steps of a ratio: one of them measures Adam's moments, and with ``every: 10`` anything at all"""
@@ -70,7 +70,8 @@ def in_turn(python: Path, tool: str, case: Case, options: dict[str, Any], tens: 
                 taken[side].append(sides[side].take())
         ended = {side: worker.end() for side, worker in sides.items()}
     if ended["off"]["loss"] != ended["on"]["loss"]:
-        print(f"warning: {tool} changed the loss: {ended['on']['loss']} for {ended['off']['loss']}", file=sys.stderr)
+        losses = f"{ended['on']['loss']} for {ended['off']['loss']}"
+        print(f"warning: {tool} changed the loss: {losses}", file=sys.stderr)
     ratios = {
         clock: [
             sum(step[f"{clock}_seconds"] for step in taken["on"][at : at + TEN])

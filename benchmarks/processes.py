@@ -77,7 +77,7 @@ class Turns:
     """A worker that does one thing for every line it is sent, so that several can be measured in turn."""
 
     def __init__(self, python: Path, worker: str, **spec: Any) -> None:
-        self._errors = tempfile.TemporaryFile("w+", errors="replace")
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by ``end``
         self._process = subprocess.Popen(
             [str(python), str(WORKERS / worker), json.dumps(spec)],
             env=_environment(),

@@ -34,7 +34,7 @@ install_mindspore() {
         return
     fi
     install torch==2.13.0
-    install -e '.[bench]' hypothesis pytest pytest-timeout pytest-xdist
+    install -e '.[curves,bench]' hypothesis pytest pytest-timeout pytest-xdist
 }
 
 if [ "$kind" = mindspore ]; then

@@ -25,7 +25,7 @@ collect_ignore_glob = [] if find_spec("mindspore") is not None else _OF_MINDSPOR
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Programs that tests start have the frameworks at hand; threads of MindSpore do not spin for each other."""
+    """Programs that tests start have the frameworks at hand; MindSpore's threads do not spin in turns."""
     if find_spec("mindspore") is not None:
         import mindspore
 

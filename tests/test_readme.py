@@ -23,6 +23,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ELSEWHERE = ("make ", "pip ")
 """what sets up or takes minutes: run by CI itself"""
+EXPECTED = "runs/expected"
+"""the reference of the README's second story; its first is of other runs"""
 
 PRELUDE = """
 import json, torch
@@ -48,10 +50,12 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
 
 
-def commands() -> list[list[str]]:
-    """Every shell command, comments left out."""
-    lines = (line for block in blocks("bash") for line in block.splitlines())
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+def commands(run: str) -> list[list[str]]:
+    """Every shell command of the blocks that speak of this run, or of all others, comments left out."""
+    chosen = [block for block in blocks("bash") if (EXPECTED in block) == (run == EXPECTED)]
+    lines = (line for block in chosen for line in block.splitlines())
+    found = [words for line in lines if (words := shlex.split(line, comments=True))]
+    return [words for words in found if not " ".join(words).startswith(ELSEWHERE)]
 
 
 def environment_with_trueup() -> dict[str, str]:
@@ -60,31 +64,41 @@ def environment_with_trueup() -> dict[str, str]:
     return environment(PATH=os.pathsep.join([*folders, os.environ["PATH"]]))
 
 
-@pytest.mark.torch
-@pytest.mark.slow
-def test_commands_run(tmp_path: Path, dumps: Path) -> None:
-    write(tmp_path / "train.py", TRAIN)
-    write(tmp_path / "train_ported.py", TRAIN.replace("nn.GELU()", 'nn.GELU(approximate="tanh")'))
-    (tmp_path / "dumps").mkdir()
-    kind = "L0_statistics_statistics"
-    for name, dump in (("reference", dumps / "base" / kind), ("target", dumps / "rope_bf16" / kind)):
-        (tmp_path / "dumps" / name).symlink_to(dump, target_is_directory=True)
-    run = [words for words in commands() if not " ".join(words).startswith(ELSEWHERE)]
-    assert len(run) >= 6
-    for words in run:
+def run_all(run: str, folder: Path) -> None:
+    """Run the commands in order; those that compare end with 1, because the runs differ."""
+    write(folder / "train.py", TRAIN)
+    write(folder / "train_ported.py", TRAIN.replace("nn.GELU()", 'nn.GELU(approximate="tanh")'))
+    assert len(commands(run)) >= 6
+    for words in commands(run):
         allowed = (1,) if words[:2] in (["trueup", "compare"], ["trueup", "diagnose"]) else (0,)
         done = subprocess.run(
-            words, cwd=tmp_path, env=environment_with_trueup(), capture_output=True, text=True, timeout=120
+            words, cwd=folder, env=environment_with_trueup(), capture_output=True, text=True, timeout=120
         )
         assert done.returncode in allowed, (
             f"{shlex.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
         )
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_commands_run(tmp_path: Path, dumps: Path) -> None:
+    (tmp_path / "dumps").mkdir()
+    kind = "L0_statistics_statistics"
+    for name, dump in (("reference", dumps / "base" / kind), ("target", dumps / "rope_bf16" / kind)):
+        (tmp_path / "dumps" / name).symlink_to(dump, target_is_directory=True)
+    run_all("runs/reference", tmp_path)
     verdict = json.loads((tmp_path / "runs" / "report" / "result.json").read_text())["verdict"]
     assert verdict["owner"] == "1"
     assert (tmp_path / "runs" / "report" / "report.html").is_file()
+    assert list((tmp_path / "dumps" / "exported").glob("step*/*/dump.json"))
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_commands_of_a_diagnosis_run(tmp_path: Path) -> None:
+    run_all(EXPECTED, tmp_path)
     findings = json.loads((tmp_path / "runs" / "diagnosis" / "diagnosis.json").read_text())["findings"]
     assert findings[0]["module"] == "1"
-    assert list((tmp_path / "dumps" / "exported").glob("step*/*/dump.json"))
 
 
 @pytest.mark.torch

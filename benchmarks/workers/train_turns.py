@@ -1,7 +1,8 @@
 """One training run of the small GPT under one tool, step by step on demand: ``train_turns.py SPECIFICATION``.
 
-For every line on standard input it takes one step and prints what that took (JSON). Warm-up steps come before the first
-line is read. At the end of the input it closes the run and prints the last loss and the bytes a step.
+For every line on standard input it takes one step and prints what that took (JSON). Warm-up steps come
+before the first line is read. At the end of the input it closes the run and prints the last loss and the
+bytes a step.
 """
 
 from __future__ import annotations

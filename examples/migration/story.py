@@ -11,12 +11,13 @@ import socket
 import time
 from collections.abc import Sequence
 
-from telling import OUT, ROOT, chapter, put_into_page, run, show, start
+from telling import OUT, ROOT, Started, chapter, put_into_page, run, show, start
 
 TORCH, MINDSPORE = "examples/migration/pytorch_gpt.py", "examples/migration/mindspore_gpt.py"
 NAMES = ("--from", "hf-llama", "--to", "mindformers-llama-fused", "--num-heads", "4", "--num-kv-heads", "2")
 NARROW = ("--layers", "1")
 """of the long runs: MindSpore takes its time on a CPU"""
+EXACTLY = ("--preset", "diagnose", "--deterministic")
 DECIDED = (0, 1, 2)
 """exit statuses of a comparison: agrees, differs, undecided"""
 
@@ -68,30 +69,26 @@ def without_faults(steps: int) -> tuple[str, str]:
     return agrees, show("trueup", "curves", f"{OUT}/still-port", *curves, allowed=DECIDED)
 
 
-def long_runs(steps: int) -> tuple[str, str]:
+def long_run_begun(steps: int) -> Started:
+    """The reference's long run, and the port's on its batches, which trains on while the story goes on."""
+    capture("narrow-reference", *EXACTLY, program=[TORCH, *NARROW], steps=2)
+    show("trueup", "convert-weights", f"{OUT}/narrow-reference", f"{OUT}/narrow.ckpt", *NAMES)
+    program = [TORCH, *NARROW, "--curve", f"{OUT}/reference.jsonl"]
+    capture("long", "--preset", "batches", program=program, steps=steps)
+    show("trueup", "export", "--format", "batches", f"{OUT}/long", f"{OUT}/long-batches", "-q")
+    words = [*mended("narrow", "long-batches"), *NARROW, "--steps", str(steps)]
+    return start("python", *words, "--curve", f"{OUT}/port.jsonl", log="port-long.log")
+
+
+def long_runs(steps: int, alone: Started) -> tuple[str, str]:
     """A narrow model on one process and on two, beside two repeats of the reference."""
     narrow, count = [TORCH, *NARROW], ("--steps", str(steps))
-    exactly = ("--preset", "diagnose", "--deterministic")
-    capture("narrow-reference", *exactly, program=narrow, steps=2)
-    show("trueup", "convert-weights", f"{OUT}/narrow-reference", f"{OUT}/narrow.ckpt", *NAMES)
-    one = [*narrow, "--curve", f"{OUT}/reference.jsonl"]
-    capture("long", "--preset", "batches", program=one, steps=steps)
-    show("trueup", "export", "--format", "batches", f"{OUT}/long", f"{OUT}/long-batches", "-q")
-    program = [*mended("narrow", "long-batches"), *NARROW]
-    alone = start("python", *program, *count, "--curve", f"{OUT}/port.jsonl", log="port-long.log")
-    capture("narrow-port", *exactly, program=program, steps=2)
+    capture("narrow-port", *EXACTLY, program=[*mended("narrow", "long-batches"), *NARROW], steps=2)
     for turn in ("1", "2"):
         kept = ("--turn", turn, "--curve", f"{OUT}/repeat-{turn}.jsonl")
         run("python", *narrow, *count, *kept, log=f"repeat-{turn}.log")
-    two = [
-        "torchrun",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        *narrow,
-        "--curve",
-        f"{OUT}/reference-2.jsonl",
-    ]
+    two = ["torchrun", "--standalone", "--nproc-per-node", "2", *narrow]
+    two += ["--curve", f"{OUT}/reference-2.jsonl"]
     capture("long-2", "--preset", "batches", program=two, steps=steps)
     show("trueup", "export", "--format", "batches", f"{OUT}/long-2", f"{OUT}/long-batches-2", "-q")
     alone.end()
@@ -129,12 +126,14 @@ def main() -> None:
     said = {}
     chapter("1. The reference, and what the port needs of it: weights and batches")
     weights_and_batches()
+    print("\nThe same of a narrow model, whose long run goes on in the background from here on:")
+    alone = long_run_begun(given.steps)
     chapter("2. The port as it came")
     said["port"] = as_it_came()
     chapter("3. The port with both mended: first steps, then steps that change no weight")
     said["mended"], said["still"] = without_faults(min(given.steps, 50))
     chapter(f"4. {given.steps} steps, on one process and on two, beside two repeats of the reference")
-    said["curves"], said["curves-2"] = long_runs(given.steps)
+    said["curves"], said["curves-2"] = long_runs(given.steps, alone)
     print(f"\nReports: {OUT}/diagnosis/diagnosis.html, {OUT}/curves/curves.html", flush=True)
     print(f"The whole story took {time.perf_counter() - began:.0f} s.")
     if given.docs:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -28,6 +28,14 @@ class _Copied(AsyncStager):
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """See torch."""
         return {name: _copy(value) for name, value in state_dict.items()}
+
+    def synchronize_staging(self) -> None:
+        """Nothing is under way when ``stage`` returns."""
+        return
+
+    def close(self) -> None:
+        """Nothing is kept."""
+        return
 
 
 def _copy(value: Any) -> Any:
@@ -64,7 +72,8 @@ class Writer:
             unfinished.mkdir(parents=True)
             (unfinished / RUN_FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         barrier()
-        self._whole = whole = Future()
+        whole: Future[Any] = Future()
+        self._whole = whole
         self._written(state, unfinished).add_done_callback(lambda done: self._name(done, path, whole))
         if not self._background:
             self.wait()
@@ -91,7 +100,7 @@ class Writer:
             self._group = dist.new_group(backend="gloo")  # a thread's collectives must not meet training's
         given: dict[str, Any] = {"planner": planner, "process_group": self._group, "no_dist": alone}
         began = async_save(state, checkpoint_id=folder, async_stager=_Copied(), **given)
-        return began.upload_completion if isinstance(began, AsyncSaveResponse) else cast("Future[Any]", began)
+        return began.upload_completion if isinstance(began, AsyncSaveResponse) else began
 
     def _name(self, written: Future[Any], path: Path, whole: Future[Any]) -> None:
         """Give the folder its name: the metadata of all processes are in it."""

@@ -158,6 +158,16 @@ def test_packed_logs_even_half_written(curve: Curve, tmp_path: Path) -> None:
     assert 50 < read_curve(tmp_path / "cut.gz").num_steps < 300
 
 
+def test_room_for_a_file_keeps_nothing_of_the_one_before(curve: Curve, tmp_path: Path) -> None:
+    text, room = logs.megatron(curve), bytearray()
+    paths = [tmp_path / name for name in ("long", "short.gz", "middle")]
+    paths[0].write_text(text)
+    paths[1].write_bytes(gzip.compress("".join(text.splitlines(keepends=True)[:100]).encode()))
+    paths[2].write_text("".join(text.splitlines(keepends=True)[:200]))
+    for path in (*paths, paths[0]):
+        assert read_curve(path, room=room).frame.equals(read_curve(path).frame)
+
+
 def test_a_restart_replaces_the_steps_it_trains_again(curve: Curve, tmp_path: Path) -> None:
     again = replace(curve, frame=curve.frame.with_columns(pl.col("loss") + 0.5))
     (tmp_path / "log").write_text(logs.megatron(curve, last=200) + logs.megatron(again, first=150))

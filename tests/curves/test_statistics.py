@@ -15,6 +15,7 @@ from trueup.curves.statistics.envelope import (
     band,
     band_spread,
     envelope,
+    mean_around,
     moving_mean,
     repeat_distances,
 )
@@ -213,3 +214,25 @@ def test_distances_between_repeats() -> None:
 @given(st.integers(1, 40), st.integers(1, 60))
 def test_a_moving_mean_of_one_number_is_that_number(num: int, window: int) -> None:
     assert moving_mean(np.full(num, 2.5), window) == pytest.approx(np.full(num, 2.5))
+
+
+@given(st.lists(st.sampled_from([1.0, 2.0, 5.0, np.nan]), min_size=1, max_size=30), st.integers(1, 40))
+def test_a_moving_mean_is_the_mean_around_each_step(values: list[float], window: int) -> None:
+    x = np.array(values)
+    around = [mean_around(x, at, window) for at in range(len(x))]
+    assert moving_mean(x, window) == pytest.approx(around, nan_ok=True)
+    known = x[max(0, -window // 2) : window - window // 2]
+    known = known[np.isfinite(known)]
+    assert around[0] == pytest.approx(known.mean() if len(known) else np.nan, nan_ok=True)
+
+
+def test_a_height_is_over_the_steps_before() -> None:
+    x = noise(400)
+    x[200], x[300] = np.inf, np.nan
+    found = heights(x)
+    for at in (15, 16, 60, 150):
+        before = x[max(0, at - 128) : at]
+        wanted = (x[at] - before.mean()) / before.std() if at >= 16 else 0.0
+        assert found[at] == pytest.approx(wanted, rel=1e-6)
+    assert found[200] == np.inf
+    assert found[300] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@functools.cache
 def ported(out: Path, *mends: str) -> Diagnosis:
     name = "-".join(["port", *mends])
     program = (sys.executable, EXAMPLE / "mindspore_gpt.py", "--weights", out / "port.ckpt")
@@ -54,6 +56,12 @@ def test_both_faults_are_named_in_the_order_of_the_step(prepared: Path) -> None:
     assert "float16" in told
     assert "the furthest of 17 weights (local norm" in told
     assert "Weight decay does not apply to the 7 one-dimensional parameters" in decay.headline
+
+
+def test_the_page_tells_what_is_found(prepared: Path) -> None:
+    page = " ".join((ROOT / "docs" / "migration.md").read_text(encoding="utf-8").split())
+    for finding in ported(prepared).findings:
+        assert finding.headline.rstrip(".") in page
 
 
 def test_mended_it_agrees_bit_for_bit_at_the_start_and_within_rounding_after(prepared: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tests.matching.implementations.capture import captured as captured_torch
@@ -93,6 +94,24 @@ def test_a_fault_is_named(
     assert (verdict["owner"], verdict["phase"]) == place, verdict
     for match in matched(faulty, runs.of(theirs, sizes)):
         assert scored(match, mine, theirs, ALL_SIZES[sizes]).wrong == []
+
+
+def test_less_evidence_never_makes_a_bound_tighter(runs: Runs, tmp_path: Path) -> None:
+    """Of transposed weights statistics bound a difference from below alone: what the first update left in
+    them is not taken for nothing in the second step."""
+    full = compare(runs.of("mindspore", "alike"), runs.of("torchtitan", "alike"))
+    few = compare(
+        captured(tmp_path, "mindspore", sizes="alike", task="statistics"),
+        captured_torch(tmp_path, "torchtitan", sizes="alike", task="statistics"),
+    )
+    assert few.exit_code == 0, few.summary["verdict"]
+    output = (pl.col("step") == 1) & (pl.col("phase") == "forward") & (pl.col("name") == "network.predict")
+    known, guessed = (
+        result.frame().filter(output & (pl.col("slot") == "output.0")).row(0, named=True)
+        for result in (full, few)
+    )
+    assert (known["evidence"], guessed["evidence"]) == ("values", "sketch")
+    assert guessed["tolerance"] >= known["tolerance"]
 
 
 def test_a_graph_mode_dump_is_paired_and_agrees(tmp_path: Path) -> None:

@@ -57,8 +57,8 @@ def train(net, spoil):
 
 for kind, make in (("ddp", lambda: DistributedDataParallel(model())), ("fsdp", sharded)):
     for watched in (False, True):
-        tracer = trueup.Tracer(f"{output}_{kind}", monitor=trueup.Monitor(modules=["act"])) if watched else None
-        with tracer or nullcontext():
+        monitor = trueup.Monitor(modules=["act"])
+        with trueup.Tracer(f"{output}_{kind}", monitor=monitor) if watched else nullcontext():
             losses, norms = train(make(), kind == "ddp")
         open(f"{result}_{kind}_{watched}_{rank}", "w").write(" ".join(losses))
         open(f"{result}_{kind}_norms", "w").write(" ".join(map(str, norms)))
@@ -122,6 +122,7 @@ def test_shards_are_measured_where_they_lie(trained: Path) -> None:
         series = [run.series(kind, "l2_norm") for run in ranks]
         assert all(one is not None and len(one.names) == 10 for one in series), kind
     assert ranks[0].series("units", "dead_share") is not None
+    assert ranks[0].series("local_gradient", "l2_norm") is None  # FSDP2 hands none out
 
 
 def test_a_nan_in_one_shard_is_told_by_its_rank_and_captured_by_both(trained: Path) -> None:

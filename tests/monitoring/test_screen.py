@@ -56,6 +56,12 @@ def test_no_line_is_wider_than_the_terminal(tmp_path: Path, width: int) -> None:
     assert max(len(line.rstrip()) for line in lines) <= width
 
 
+def test_a_name_that_nothing_has_is_told(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(screen(open_run(run_of(tmp_path / "run", 3)), width=100, view=View(names="nowhere")))
+    assert "nothing measured has 'nowhere' in its name" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_bars_mark_what_is_not_finite() -> None:
     import numpy as np
 

@@ -55,6 +55,7 @@ def test_the_screen_at_100_columns(small: Path) -> None:
 def test_no_line_is_wider_than_the_terminal(name: str, width: int, request: pytest.FixtureRequest) -> None:
     screen = drawn(request.getfixturevalue(name), width)
     assert max(map(len, screen.splitlines())) <= width
+    assert not any(line.rstrip().endswith(tuple("◆≠▲→∅≈=")) for line in screen.splitlines())  # a mark alone
     assert len(screen.splitlines()) <= (34 if width == 80 else 30)
 
 

@@ -73,17 +73,14 @@ def test_masters_random_streams_and_scale_are_resumed(tmp_path: Path) -> None:
         assert np.array_equal(second.weights[fqn], values), fqn
 
 
-def test_parts_saved_as_if_they_were_wholes_are_seen(tmp_path: Path) -> None:
-    plain = with_training(_plain({TP: 2}, tmp_path), training_iters=1, save_interval=1)
-    world(2).run("tests.trainer.breakages:missaved", plain, "raw parts")
-    with pytest.raises(ValueError, match="size mismatch"):
-        run(with_training(_resuming({}, tmp_path / "other", tmp_path), training_iters=1), 1)
-
-
-def test_parts_saved_in_the_order_of_ranks_are_seen(tmp_path: Path) -> None:
-    """Of FSDP2 and tp on one dim: tp has cut first, so they do not lie so."""
-    plain = with_training(_plain({TP: 2, "zero_level": "z3"}, tmp_path), training_iters=1, save_interval=1)
-    weights = world(4).run("tests.trainer.breakages:missaved", plain, "parts in the order of ranks")
+@pytest.mark.parametrize(
+    ("name", "size", "parallel"),
+    [("raw parts", 2, {TP: 2}), ("parts in the order of ranks", 4, {TP: 2, "zero_level": "z3"})],
+)
+def test_parts_saved_wrongly_are_seen(name: str, size: int, parallel: dict[str, Any], tmp_path: Path) -> None:
+    """As if they were wholes; or FSDP2's in the order of ranks, though tp has cut the same dim before."""
+    plain = with_training(_plain(parallel, tmp_path), training_iters=1, save_interval=1)
+    weights = world(size).run("tests.trainer.breakages:missaved", plain, name)
     whole = merged([(f, s, o, None, None, v) for part in weights for f, s, o, v in part])
     found = run(with_training(_resuming({}, tmp_path / "other", tmp_path), training_iters=1), 1).weights
     assert max(float(np.abs(found[fqn] - values).max()) for fqn, values in whole.items()) > 1e-3

@@ -21,6 +21,8 @@ TP, PP, CP, EP = (
 VPP, SP = "virtual_pipeline_model_parallel_size", {"sequence_parallel": True}
 TIED = {"untie_embeddings_and_output_weights": False}
 DEEP = {"num_layers": 4}
+CAPACITY = {"moe_expert_capacity_factor": 0.75, "moe_token_drop_policy": "position"}
+"""by weight, tokens that are alike take turns at random: a tie is broken by rounding"""
 ACCUMULATED = {"micro_batch_num": 4}
 PLAIN_CE = {"loss_func_kwargs": {"loss_func_type": "CrossEntropyLoss"}}
 Sections = dict[str, dict[str, Any]]
@@ -40,7 +42,7 @@ TWO: dict[str, Sections] = {
     "cp2 tokens first": {"parallel": {CP: 2}, "dataset": {"data_layout": "SBH"}},
     "cp2 moe": {"parallel": {CP: 2}, "moe": MOE},
     "ep2": {"parallel": {EP: 2}, "moe": MOE},
-    "ep2 capacity": {"parallel": {EP: 2}, "moe": {**MOE, "moe_expert_capacity_factor": 0.75}},
+    "ep2 capacity": {"parallel": {EP: 2}, "moe": {**MOE, **CAPACITY}},
     "pp2 1f1b tied": {"parallel": {PP: 2}, "model": TIED},
     "pp2 zbv": {"parallel": {PP: 2, "pipeline_schedule": "zbv"}, "model": DEEP},
     "pp2 zbv tied": {"parallel": {PP: 2, "pipeline_schedule": "zbv"}, "model": {**DEEP, **TIED}},

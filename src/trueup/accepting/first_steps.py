@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trueup.accepting.item import GUIDE, STANDARD, Item, Part, State, item_from_criterion
+from trueup.accepting.item import GUIDE, STANDARD, VOUCH, Item, Part, State, item_from_criterion
 from trueup.curves.conditions import DATA, WEIGHTS
 from trueup.curves.standard import FIRST_ABS, FIRST_REL, Criterion, absolute, percent
 from trueup.diagnosing.diagnosis import Diagnosis
@@ -40,7 +40,7 @@ def preparation_items(proved: Sequence[Criterion], diagnosis: Diagnosis | None) 
 
 def _prepared(item: Item, diagnosis: Diagnosis | None) -> Item:
     if item.state is State.NOT_SHOWN:
-        item = replace(item, how=f"{HOW}; or --assume {item.key}")
+        item = replace(item, how=f"{HOW}{VOUCH}{item.key}")
     outcome = _outcome(diagnosis, _OF_STAGE.get(item.key))
     if outcome is None or outcome.status is StageStatus.UNDECIDED:
         return item

@@ -43,6 +43,10 @@ TITLES = {
 }
 
 
+VOUCH = "; or --assume "
+"""before the key of what a person may vouch for, at the end of how it could be shown"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """One item of the procedure."""

@@ -5,7 +5,9 @@ A key that has no effect here warns and says why; nothing a person asked for is 
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from trueup.errors import ConfigError
 
 DEFAULT_DUMP_PATH = "./dump_path"
 """msprobe's own, for a debugger that is given no path at all"""
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 SAVED_ONLY = "(saved tensors only)"
 """a name no call has: level ``debug`` records nothing but what ``save`` is given"""
 _LEVELS = ("L0", "L1", "mix", "debug")
@@ -224,7 +227,7 @@ def data_mode_from_words(mode: str | list[str] | None, *, what: str) -> frozense
 def _warn_of_no_effect(file: ConfigFile, section: TaskSection, task: str, source: str) -> None:
     """Every key that is set to something other than its default, and changes nothing here."""
     reasons: list[tuple[Any, str, str]] = [
-        (file.async_dump, "async_dump", "capture always works in the background, in bounded memory"),
+        (file.async_dump, "async_dump", "values are written as they come, statistics when a step ends"),
         (file.precision != "low", "precision", "statistics are always taken with a wide accumulator"),
         (file.risk_level != "ALL", "risk_level", "all APIs are captured; narrow them with list or scope"),
         (
@@ -255,4 +258,12 @@ def _warn_of_no_effect(file: ConfigFile, section: TaskSection, task: str, source
 
 
 def _warn(source: str, sentence: str) -> None:
-    warnings.warn(f"{source}: {sentence}", UserWarning, stacklevel=4)
+    warnings.warn(f"{source}: {sentence}", UserWarning, stacklevel=_first_outside())
+
+
+def _first_outside() -> int:
+    """``stacklevel`` of the program's own line, seen from the caller."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level

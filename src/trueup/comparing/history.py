@@ -13,6 +13,10 @@ of its gradient:
   from the reference's own sketches before and after.
 - moments: 4 e_g ||r|| and what they had before; first moments also ||g_t - g_r||.
 
+What statistics alone bound from below (a weight that lies otherwise on the other side, its values not kept)
+is not taken for small: such a gradient counts as noisy as the noisiest one that was measured, and its weight
+as moved by 4 sqrt(e) ||update||.
+
 The next step's ``param`` records inherit what was accepted there, and every activation and gradient of that
 step gets GAIN * eta * scale more, eta being the worst relative difference of a matrix accepted at its start.
 (Vectors are left out: a key bias is pure noise, of no effect.) A pair of runs that stays bit-equal inherits
@@ -25,7 +29,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trueup.comparing.metrics import Metrics
+from trueup.comparing.metrics import STATISTICS, Metrics
 from trueup.comparing.rows import Bools, Floats, Rows
 
 GAIN = 4.0
@@ -67,7 +71,7 @@ def inherited(
             f"{step} may differ "
             "by two further updates each."
         )
-    eta = _worst_matrix(rows, metrics, values, rounding + extra)
+    eta = _worst_matrix(rows, metrics, values, rounding + extra, history, names)
     if eta > 0:
         history.notes.append(
             f"step {step} starts from weights that differ by up to {eta:.1e} (relative, accepted as "
@@ -100,14 +104,18 @@ def remember(rows: Rows, metrics: Metrics, history: History, step: int) -> None:
     relative = metrics.rel_l2
     history.step = step
     history.parameter, history.state, history.update = {}, {}, {}
-    lengths = metrics.update_lengths
+    lengths, below = metrics.update_lengths, _known_from_below(metrics)
+    noise = _gradient_noise(rows, metrics, rows.num_weights)[1]
     for row in np.flatnonzero(updated).tolist():
-        name, slot = names[row], slots[rows.slot[row]]
-        if metrics.difference[row] == 0:
+        name, slot, weight = names[row], slots[rows.slot[row]], rows.weight[row]
+        moved = 0.0
+        if slot == "param" and below[row] and np.isfinite(lengths[weight]):
+            moved = SPREAD * np.sqrt(noise[weight]) * lengths[weight]
+        if metrics.difference[row] == 0 and moved == 0:
             continue
         if slot == "param":
-            history.parameter[name] = float(metrics.difference[row])
-            history.update[name] = float(lengths[rows.weight[row]])
+            history.parameter[name] = float(max(metrics.difference[row], moved))
+            history.update[name] = float(lengths[weight])
         else:
             history.state[name, slot] = (float(metrics.difference[row]), float(relative[row]))
 
@@ -120,10 +128,21 @@ def _parameter_names(rows: Rows) -> list[str]:
     return names
 
 
-def _worst_matrix(rows: Rows, metrics: Metrics, values: Bools, extra: Floats) -> float:
+def _known_from_below(metrics: Metrics) -> Bools:
+    """Records that may differ by more than was found."""
+    return np.asarray((metrics.evidence == STATISTICS) & ~metrics.bits_equal)
+
+
+def _worst_matrix(
+    rows: Rows, metrics: Metrics, values: Bools, extra: Floats, history: History, names: list[str]
+) -> float:
     dims = np.array([len(s) for s in rows.match.words.shape] + [0])[rows.reference.shape]
-    explained = values & (dims >= 2) & (metrics.difference > 0) & (metrics.difference <= extra)
-    return float(metrics.rel_l2[explained].max(initial=0.0))
+    difference = metrics.difference.copy()
+    for row in np.flatnonzero(values & _known_from_below(metrics)).tolist():
+        difference[row] = max(difference[row], history.parameter.get(names[row], 0.0))
+    explained = values & (dims >= 2) & (difference > 0) & (difference <= extra)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float((difference / metrics.norm)[explained].max(initial=0.0))
 
 
 def _widen_updates(rows: Rows, metrics: Metrics, history: History, names: list[str], extra: Floats) -> None:
@@ -157,15 +176,18 @@ def _widen_updates(rows: Rows, metrics: Metrics, history: History, names: list[s
 
 
 def _gradient_noise(rows: Rows, metrics: Metrics, num: int) -> tuple[Floats, Floats]:
-    """Per call, absolute and relative difference of the gradient the optimizer received (clipped, else
-    accumulated)."""
+    """Per weight, absolute and relative difference of the gradient the optimizer received (clipped, else
+    accumulated); the relative one of the noisiest measured where its own is known from below."""
     absolute, relative = np.zeros(num), np.zeros(num)
-    slots = rows.match.words.slot
+    slots, below = rows.match.words.slot, _known_from_below(metrics)
+    gradients = rows.phase_is("param_grad") & rows.paired & np.isfinite(metrics.rel_l2)
+    worst = float(np.minimum(metrics.rel_l2[gradients & ~below], 1.0).max(initial=0.0))
     for slot in ("local", "accumulated", "clipped"):
         if slot not in slots:
             continue
         at = rows.phase_is("param_grad") & rows.paired & (rows.slot == slots.index(slot))
         at &= ~np.isnan(metrics.difference)
         absolute[rows.weight[at]] = metrics.difference[at]
-        relative[rows.weight[at]] = np.minimum(metrics.rel_l2[at], 1.0)
+        known = np.where(below[at], np.fmax(metrics.rel_l2[at], worst), metrics.rel_l2[at])
+        relative[rows.weight[at]] = np.minimum(known, 1.0)
     return absolute, relative

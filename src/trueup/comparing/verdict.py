@@ -166,10 +166,9 @@ def _numbers(row: dict[str, Any]) -> list[str]:
         said.append(f"norm {row['target_l2_norm']:.6g} against {row['reference_l2_norm']:.6g}")
     known = row["scale"] is not None and row["residual"] is not None and row["rel_l2"]
     if known and abs(row["scale"] - 1) > 0.7 * row["rel_l2"] and row["residual"] < 0.5 * row["rel_l2"]:
-        said.append(
-            f"a common factor of 1 {'+' if row['scale'] > 1 else '-'} {abs(row['scale'] - 1):.2g} explains most "
-            f"(residual {row['residual']:.2g})"
-        )
+        sign = "+" if row["scale"] > 1 else "-"
+        factor = f"1 {sign} {abs(row['scale'] - 1):.2g}"
+        said.append(f"a common factor of {factor} explains most (residual {row['residual']:.2g})")
     if row["reason"]:
         said.append(row["reason"])
     return said
@@ -197,18 +196,24 @@ def _later(first: First, ledger: Ledger) -> list[str]:
     return [f"{total} of {ledger.compared} compared records differ beyond tolerance in all{where}"]
 
 
+_NEAR = 0.1
+"""of its bound: what stays below says nothing"""
+
+
 def _before_said(before: dict[str, Any]) -> str:
     total = before["equal"] + before["within_noise"]
     if total == 0:
         return "Nothing was compared before it in this step."
     if before["within_noise"] == 0:
         return f"All {total} records compared before it in this step are equal bit for bit."
-    return (
+    said = (
         f"Of {total} records before it in this step {before['equal']} are equal bit for bit and "
-        f"{before['within_noise']} "
-        f"within rounding; the nearest to its bound reaches {before['worst_score']:.2f} of it, at "
-        f"{before['worst_site']}."
+        f"{before['within_noise']} within rounding"
     )
+    if before["worst_score"] < _NEAR:
+        return f"{said}, far from their bounds."
+    near = f"the nearest to its bound reaches {before['worst_score']:.2f} of it, at {before['worst_site']}"
+    return f"{said}; {near}."
 
 
 def _next(first: First, level: str | None, command: str, target: str, reference: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from trueup.curves.curve import Curve
 from trueup.curves.judgement import Judgement
 from trueup.errors import TraceError
 from trueup.store import Trace
+from trueup.types.status import Outcome
 
 _PLACEHOLDER = "python train.py"
 
@@ -31,8 +32,13 @@ def captured_step(curve: Curve, step: int) -> int:
     return step if curve.trace is not None or curve.span[0] == 0 else max(0, step - 1)
 
 
-def commands(judgement: Judgement, target: Curve, *, program: str | None = None) -> list[Command]:
-    """What to run next; ``program`` is the training command, else that of the target's trace."""
+def commands(
+    judgement: Judgement, target: Curve, *, program: str | None = None, proved: bool = False
+) -> list[Command]:
+    """What to run next; ``program`` is the training command, else that of the target's trace.
+
+    ``proved``: both runs have traces, or a person vouches for what they would prove.
+    """
     run = program or _program_of(target)
     case, step = judgement.case, judgement.step
     at = None if step is None else captured_step(target, step)
@@ -72,6 +78,13 @@ def commands(judgement: Judgement, target: Curve, *, program: str | None = None)
     if case == "aligned" and at is not None:
         line = f"trueup capture -o target-batch-{at} --only-batch {at} --learning-rate 0 -- {run}"
         return [Command(line=line, purpose=f"the batch of step {step} alone, weights untouched")]
+    if case == "aligned" and judgement.outcome is Outcome.UNDECIDED and not proved:
+        line = f"trueup capture -o target --preset diagnose --deterministic -- {run}"
+        purpose = (
+            "its first two steps, and the reference's likewise: given with --target-trace target "
+            "--reference-trace reference they prove weights, hyperparameters and batches"
+        )
+        return [Command(line=line, purpose=purpose)]
     return []
 
 

@@ -13,12 +13,12 @@ import numpy as np
 from trueup.curves.aligning import Alignment, align
 from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, SKIPPED
 from trueup.curves.commands import Command, commands
-from trueup.curves.conditions import Condition, conditions, proofs
+from trueup.curves.conditions import ASSUMABLE, Condition, conditions, proofs
 from trueup.curves.curve import Curve, Floats
 from trueup.curves.judgement import Evidence, Judgement, judge, limits
 from trueup.curves.local_norms import LocalNorms, compare_local_norms
 from trueup.curves.pairing import Paired, References, Shared, Side, pair
-from trueup.curves.standard import ADVISORY, FIRST_ABS, FIRST_REL, criteria
+from trueup.curves.standard import ADVISORY, FIRST_ABS, FIRST_REL, Met, criteria
 from trueup.curves.statistics.centred import centre
 from trueup.curves.statistics.envelope import (
     Band,
@@ -144,10 +144,15 @@ def compare_curves(
         evidence=evidence,
         judgement=judgement,
         conditions=tuple(conditions(trace, options.stated)),
-        commands=tuple(commands(judgement, target, program=options.program)),
+        commands=tuple(commands(judgement, target, program=options.program, proved=_is_proved(evidence))),
         local_norms=compare_local_norms(target, references[0], at, alignments[0].offset),
         notes=tuple(_notes(target, references, alignments, paired)),
     )
+
+
+def _is_proved(evidence: Evidence) -> bool:
+    """Whether no proof is open that traces could give."""
+    return not any(c.status is Met.UNDECIDED and c.key in ASSUMABLE for c in evidence.criteria)
 
 
 def _cut(paired: Paired, options: Options) -> Paired:

@@ -251,7 +251,7 @@ def conditions(trace: Path | None, stated: dict[str, str]) -> list[Condition]:
     told = _told(trace) | {key: ("changed", value) for key, value in stated.items()}
     found = []
     for key, name, default in DEFAULTS:
-        state, actual = told.get(key, ("not told", "the logs do not tell"))
+        state, actual = told.get(key, ("not told", "logs say nothing of it"))
         if key in stated and stated[key].lower() in ("default", "kept"):
             state, actual = "kept", default
         found.append(Condition(key=key, name=name, default=default, state=state, actual=actual))

@@ -70,9 +70,10 @@ class Curve:
     @property
     def hours(self) -> float | None:
         """How long it trained, where the log says how long steps take."""
-        if STEP_SECONDS not in self.frame.columns:
+        logged = self.values(STEP_SECONDS)
+        if logged is None:
             return None
-        seconds = float(np.nansum(self.values(STEP_SECONDS)))
+        seconds = float(np.nansum(logged))
         return seconds * self.interval / 3600 if seconds else None
 
     def values(self, column: str) -> Floats | None:

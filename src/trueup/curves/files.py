@@ -40,14 +40,14 @@ _UNREAD = (
 def contents(path: Path, room: bytearray | None = None) -> bytes:
     """The bytes of a file, unpacked where it is gzip, bzip2 or xz.
 
-    ``room``: memory they may be put into, which the next call with it overwrites: fresh memory costs as much time
-    as reading does.
+    ``room``: memory they may be put into, which the next call with it overwrites: fresh memory costs as much
+    time as reading does.
 
     Raises:
         TraceError: there is no such file, or it is damaged.
     """
     try:
-        data = path.read_bytes() if room is None else _read_into(path, room)
+        data = path.read_bytes() if room is None or not path.is_file() else _read_into(path, room)
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
     return _unpacked(data, path)

@@ -59,7 +59,7 @@ def _paths(source: str) -> list[Path]:
     for path in paths or [Path(source)]:
         if not path.exists():
             near = path.parent
-            there = sorted(p.name for p in near.iterdir())[:8] if near.is_dir() else []
+            there = sorted(p.name for p in near.iterdir() if p.name[0] != ".")[:8] if near.is_dir() else []
             raise TraceError(f"no such log: {path}" + (f"; {near} holds {', '.join(there)}" if there else ""))
     return paths
 

@@ -67,7 +67,7 @@ def _summing(fqn: str, books: Sequence[StepBook], at: int, before: StepBook | No
     if last is not None and len(own.parameter_records(fqn, *LOCAL)) > 1:
         ways.append(("last", (), last))
     fits = _fits(fqn, total, ways)
-    best = min(fits, key=lambda s: s.residual)
+    best = _best(fits)
     best = replace(best, holding=tuple((s.key, s.factor) for s in fits if s.residual < HOLDS))
     if best.residual > HOLDS and before is not None:
         carried = _carried(fqn, total, [part for *_, part in ways], before)
@@ -140,11 +140,17 @@ def handovers(
         fits[fqn] = _fits(fqn, total, _ways(books, at, parts, mesh))
         if mesh.wide_axes and min(fit.residual for fit in fits[fqn]) > HOLDS:
             fits[fqn] = _of_values(fqn, books, at, mesh) or fits[fqn]
-    best = {fqn: min(found, key=lambda s: s.residual) for fqn, found in fits.items()}
+    best = {fqn: _best(found) for fqn, found in fits.items()}
     common = clipped_by
     if common is None:
         common = float(np.median([abs(s.factor) for s in best.values()])) if best else 1.0
     return {fqn: _without(s, fits[fqn], common or 1.0) for fqn, s in best.items()}
+
+
+def _best(fits: Sequence[Summing]) -> Summing:
+    """The way that explains most; of several that explain all, as where ranks read the same data, the sum
+    over most axes."""
+    return min(fits, key=lambda s: (0.0, -len(s.over)) if s.residual < HOLDS else (s.residual, 0))
 
 
 def _of_values(fqn: str, books: Sequence[StepBook], at: int, mesh: Layout) -> list[Summing]:

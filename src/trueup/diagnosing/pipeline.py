@@ -92,9 +92,9 @@ def diagnose(
         options = CompareOptions(noise=noise, mapping=mapping)
         comparison = compare_sources(*sources, output=output / "compare", options=options)
     work = _Work(target=target, reference=reference, sources=sources, output=output, clock=clock, say=say)
-    if sides.merged and command:
-        work.notes.append("The two runs have other layouts: nothing was replayed.")
-        command = ()
+    if sides.merged and (command or replay or gradients):
+        work.notes.append("The two runs have other layouts: no replay was made or looked at.")
+        command, replay, gradients = (), None, None
     if command and replay is None and not _equal(comparison):
         replay = work.replayed(command)
     if command and gradients is None and not _equal(comparison):

@@ -115,6 +115,11 @@ def axis_of_talk(module: str, kinds: Sequence[Kind], book: StepBook, mesh: Layou
     that."""
     if kinds and kinds[0].name not in TALKING:
         return None
+    return only_exchange(module, book, mesh)
+
+
+def only_exchange(module: str, book: StepBook, mesh: Layout) -> str | None:
+    """The only axis along which a module's own code exchanges anything."""
     return _only(axis_of_group(group or range(mesh.size), mesh) for _, group in book.exchanges(module))
 
 
@@ -123,7 +128,12 @@ def axis_of_cut(origin: Origin, kinds: Sequence[Kind], target: MergedTrace) -> s
     kind that comes of that."""
     if kinds and kinds[0].name not in (*TALKING, "transposed_or_permuted"):
         return None
-    layout, name = target.layout, origin.module
+    return only_cut(origin.module, target)
+
+
+def only_cut(name: str, target: MergedTrace) -> str | None:
+    """The only axis along which a module's own weights are cut or summed, else its tensors."""
+    layout = target.layout
     weights = [entry["fqn"] for entry in target.rank_facts(0).get("parameters") or []]
     own = [fqn for fqn in weights if fqn == name or fqn.rpartition(".")[0] == name]
     placed = [layout.of_parameter(fqn, "param", "value") for fqn in own]

@@ -64,9 +64,15 @@ def screen(run: MonitoredRun, *, width: int, view: View) -> RenderableType:
     width = max(60, min(width, 140))
     alarms = merged_alarms(run.alarms())
     parts: list[RenderableType] = [Text(""), _headline(run, alarms), Text(""), _numbers(run, width)]
-    for table in (_weights(run, view, width), _outputs(run, view, width), _routers(run, view, width)):
-        if table is not None:
-            parts += [Text(""), table]
+    made = (_weights(run, view, width), _outputs(run, view, width), _routers(run, view, width))
+    tables = [table for table in made if table is not None]
+    for table in tables:
+        parts += [Text(""), table]
+    if view.names and not tables:
+        parts += [
+            Text(""),
+            Text(f"   nothing measured has {plain(view.names)!r} in its name", "yellow"),
+        ]
     if alarms:
         parts += [Text(""), _alarms(alarms)]
     return Group(*parts, Text(""))
@@ -211,12 +217,14 @@ def _table(
     columns: dict[str, dict[str, float]],
     view: View,
     width: int,
-) -> Table:
+) -> Table | None:
     """Largest of the first column first; columns nobody measured are left out, and the last that have no
-    room."""
+    room. None where no name is wanted."""
     columns = {name: values for name, values in columns.items() if values}
     first = next(iter(columns.values()), {})
     names = [name for name in shown.names if view.names in name]
+    if not names:
+        return None
     names.sort(key=lambda name: -np.nan_to_num(first.get(name, np.nan), nan=np.inf))
     grid = Table.grid(padding=(0, 2, 0, 0))
     room = width - 3 - 2 - _DRAWN - sum(map(_taken, columns))

@@ -86,6 +86,7 @@ def test_optimizer_state_goes_by_torch_s_names(name: str, tmp_path: Path) -> Non
         )
     settings = run.facts["optimizers"][0]
     assert settings["class"] == name.removeprefix("nn.")
+    assert settings["groups"][0]["lr"] == 1e-2  # which the optimizer keeps in float32
     assert sum(group["num_params"] for group in settings["groups"]) == len(kept["names"])
     assert run.trace.scalars(0)[0]["learning_rate"] == [pytest.approx(1e-2)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
 import numpy as np
@@ -28,7 +28,8 @@ from trueup.numerics.summary import HAS_STATISTICS
 if TYPE_CHECKING:
     from trueup.adapters.mindspore.engine import Engine
 
-Values = Tensor | NDArray[np.float64]
+Values: TypeAlias = Any
+"""a Tensor, or float64 values that lie here"""
 
 
 def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
@@ -70,7 +71,7 @@ class Measures(BaseMeasures):
 
     def widens(self, module: nn.Cell) -> bool:
         """Whether it is a projection to at least as much as it gets."""
-        shape = getattr(getattr(module, "weight", None), "shape", ())
+        shape: tuple[int, ...] = getattr(getattr(module, "weight", None), "shape", ())
         return len(shape) == 2 and shape[0] >= shape[1]
 
     @_never_raises
@@ -148,7 +149,8 @@ class Measures(BaseMeasures):
                 self._all(key, zip((fqn for _, fqn in named), values, strict=True))
 
     def _updates(self, named: Sequence[tuple[Parameter, str]]) -> None:
-        changes, factors = [], {}
+        changes: list[tuple[str, Values]] = []
+        factors: dict[str, float] = {}
         for parameter, fqn in named:
             before, after = self._before.pop(id(parameter), None), self._sample(parameter)
             if before is not None and after is not None:
@@ -157,8 +159,8 @@ class Measures(BaseMeasures):
                 factors[fqn] = (parameter.size / after.size) ** 0.5
         self._all(measures.UPDATE, changes, factors)
 
-    def _sample(self, parameter: Parameter) -> Values | None:
-        """The values an update is measured by; a copy."""
+    def _sample(self, parameter: Parameter) -> Values:
+        """The values an update is measured by; a copy. None where they cannot be read."""
         entry = _entry(parameter)
         if entry is None or not parameter.is_contiguous():
             return None
@@ -174,7 +176,7 @@ class Measures(BaseMeasures):
             numbers = np.arange(runs)[:, None] * distance + np.arange(length)
             places = self._places[parameter.size] = Tensor(numbers.reshape(-1))
         with mindspore._no_grad():
-            return mint.index_select(parameter.reshape(-1), 0, places).astype(mindspore.float32)
+            return mint.gather(parameter.reshape(-1), 0, places).astype(mindspore.float32)
 
     # -- tables ------------------------------------------
 

@@ -333,9 +333,9 @@ def _learning_rates(optimizer: Any) -> list[float]:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers out of tensors; anything else as text."""
+    """Numbers out of tensors, as a program wrote them: 0.001, not the float32 next to it; else text."""
     if isinstance(value, Tensor):
-        numbers = [float(number) for number in value.asnumpy().reshape(-1)]
+        numbers = [float(str(number)) for number in value.asnumpy().reshape(-1)]
         return numbers[0] if len(numbers) == 1 else numbers
     if isinstance(value, (tuple, list)):
         return [_plain(one) for one in value]

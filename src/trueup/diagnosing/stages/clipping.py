@@ -7,11 +7,14 @@ from dataclasses import replace
 
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.ledger import Clipping, clipping
+from trueup.diagnosing.stages.clipping_ranks import axis_of_norm
 from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.copies import parts_of
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED
 from trueup.diagnosing.whose import axis_of_factor, axis_of_factors, of_ranks
+from trueup.merging.trace import MergedTrace
 from trueup.store import TraceSource
 from trueup.types.finding import Finding, Stage
 from trueup.types.layout import Layout
@@ -56,6 +59,7 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
     where there is one: there both sides clip the very same gradients."""
     said: list[str] = []
     found: dict[int, tuple[Finding, tuple[float, float]]] = {}
+    ratio = 1.0
     for rank in context.ranks:
         own = clipping_of(context, context.target, context.steps[0][0], rank)
         other = clipping_of(context, context.reference, context.steps[0][1], rank)
@@ -69,6 +73,7 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
         if difference is not None:
             made = _finding(difference, own, other, context, rank, given=given is not None)
             found[rank] = made, (own.factor, other.factor)
+            ratio = own.clipped_norm / other.clipped_norm if other.clipped_norm else 1.0
             continue
         said.append(
             f"clipping: {_clipping_said(own)} in the target, {_clipping_said(other)} in the reference"
@@ -81,6 +86,9 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
         first = replace(first, axis=axis)
     if len(found) < len(context.ranks):
         return [of_ranks(first, found, context.ranks, context.mesh)], []
+    if isinstance(context.target, MergedTrace):
+        books = parts_of(context.target, context.steps[0][0])
+        return [replace(first, axis=first.axis or axis_of_norm(ratio, books, context.layout))], []
     mine, theirs = ({rank: factors[side] for rank, (_, factors) in found.items()} for side in (0, 1))
     return [replace(first, axis=first.axis or axis_of_factors(mine, theirs, context.mesh))], []
 

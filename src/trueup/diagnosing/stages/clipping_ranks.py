@@ -35,6 +35,7 @@ class Clip:
     """rank -> clipped over summed"""
     norm: float
     """of all gradients as the optimizers got them, copies once"""
+    books: Books
 
     def usual(self) -> float:
         """The factor of most ranks."""
@@ -61,7 +62,7 @@ def clipping_over_ranks(context: Context) -> list[Finding]:
         parted = _finding("Ranks clip their gradients each by a factor of its own.", said, context, axis)
         return [parted] if axis else []
     said = f"the summed gradients times {usual:.6g} of what the reference makes of its own"
-    axis = axis_of_factor(usual, context.mesh) or axis_of_norm(usual, context)
+    axis = axis_of_factor(usual, context.mesh) or axis_of_norm(usual, theirs.books, context.mesh)
     head = "The summed gradients are scaled by another factor: the norm is counted otherwise."
     return [_finding(head, said, context, axis)]
 
@@ -103,7 +104,7 @@ def _clip(context: Context, source: TraceSource) -> Clip | None:
         if factor is not None and factor > 0:
             found[rank] = factor
     norm = math.sqrt(sum(_squares(books).values()))
-    return Clip(factors=found, norm=norm) if found and norm else None
+    return Clip(factors=found, norm=norm, books=books) if found and norm else None
 
 
 def _squares(books: Books, along: str | None = None, mesh: Layout | None = None) -> dict[str, float]:
@@ -120,10 +121,8 @@ def _squares(books: Books, along: str | None = None, mesh: Layout | None = None)
     return {fqn: sum(copies.values()) for fqn, copies in seen.items()}
 
 
-def axis_of_norm(ratio: float, context: Context) -> str | None:
+def axis_of_norm(ratio: float, books: Books, mesh: Layout) -> str | None:
     """The axis along which copies, each counted, make the norm larger by as much as the factor is less."""
-    step, mesh = context.steps[0][1], context.mesh
-    books = {rank: context.book(context.reference, step, rank) for rank in context.ranks}
     once = math.sqrt(sum(_squares(books).values()))
     for axis in mesh.wide_axes:
         counted = math.sqrt(sum(_squares(books, axis, mesh).values()))

@@ -168,6 +168,11 @@ class Context:
         """Origins of some stages, surest first."""
         return [origin for origin in self.origins if origin.stage in stages]
 
+    def follows_weights(self, origin: Origin) -> bool:
+        """Whether it is of a step whose weights differ already, those of the first being the same."""
+        first = self.steps[0][0]
+        return any(o.stage is Stage.WEIGHTS and first < o.step <= origin.step for o in self.passive)
+
     @cached_property
     def loss_scales_differ(self) -> bool:
         """Whether the losses of the first step were multiplied by other factors before backward."""

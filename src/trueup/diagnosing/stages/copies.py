@@ -42,11 +42,15 @@ def differing(source: TraceSource, book: StepBook) -> Differing:
     return {fqn: copies for fqn, copies in found.items() if copies is not None}
 
 
+def parts_of(source: MergedTrace, step: int) -> dict[int, StepBook]:
+    """What each of the ranks recorded in a step."""
+    return {rank: StepBook(source.parts, step, rank) for rank in range(source.layout.size)}
+
+
 def odd_ranks(names: list[str], context: Context) -> tuple[int, ...]:
     """The ranks whose gradient is another than most ranks', of weights that at least three hold alike."""
     assert isinstance(context.target, MergedTrace)
-    step, parts = context.steps[0][0], context.target.parts
-    books = [StepBook(parts, step, rank) for rank in range(context.target.layout.size)]
+    books = parts_of(context.target, context.steps[0][0]).values()
     odd: set[int] = set()
     for fqn in names:
         records = {book.rank: (book, book.parameter(fqn, *CLIPPED)) for book in books}

@@ -42,7 +42,10 @@ class DataStage:
                 findings += found
                 said += words
             if findings:
-                findings = _whose(findings, context, at) if context.mesh.wide_axes else findings
+                if context.mesh.wide_axes:
+                    findings = _whose(findings, context, at)
+                elif context.layout.wide_axes:
+                    findings = _of_batch_axis(findings, context, at)
                 break
         own, other = (Batch.of(book) for book in context.pair())
         texts = texts_shown(own, other, context.tokenizer)
@@ -89,6 +92,22 @@ def _whose(findings: list[Finding], context: Context, at: int) -> list[Finding]:
         found.append(replace(finding, axis=axis) if axis else _of_some(finding, shown, context))
     told = axes.pop() if len(axes) == 1 else None
     return [*found, *([_same_shard(told, context, at)] if told else [])]
+
+
+def _of_batch_axis(findings: list[Finding], context: Context, at: int) -> list[Finding]:
+    """Of ranks put together: where microbatches are the same only in the target, the axis along which ranks
+    read different ones."""
+    axes = [axis for axis in context.layout.batch if axis in context.layout.wide_axes]
+    repeated = [_repeats(Batch.of(book)) for book in context.pair(at)]
+    if len(axes) == 1 and repeated == [True, False]:
+        return [_same_shard(axes[0], context, at), *findings]
+    return findings
+
+
+def _repeats(batch: Batch) -> bool:
+    """Whether two microbatches are of the same rows."""
+    held = [ids.tobytes() for ids in map(batch.tokens_of, sorted(batch.labels)) if ids is not None]
+    return len(set(held)) < len(held)
 
 
 def _of_some(finding: Finding, shown: dict[str, set[int]], context: Context) -> Finding:

@@ -123,8 +123,7 @@ def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 def explained_by(origin: Origin, context: Context) -> str | None:
     """What an earlier stage found that made this origin, if anything did: a module whose own weights differ
     computes something else, and a root that is fed other data too."""
-    first = context.steps[0][0]
-    if any(o.stage is Stage.WEIGHTS and first < o.step <= origin.step for o in context.passive):
+    if context.follows_weights(origin):
         return f"the weights differ from step {origin.step} on"
     weights = context.outcome_of(Stage.WEIGHTS)
     if weights is not None and weights.status is StageStatus.FAILED:

@@ -49,6 +49,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     settings = settings_that_differ(origin.module, context)
     kinds = _with_settings(_with_exchange(context.kinds_of(origin), origin, context), settings)
     best = kinds[0] if kinds else None
+    attributed = origin
     origin = replace(
         origin,
         source=_with_code(origin.source, context.replayed or context.target, context),
@@ -73,7 +74,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         next_note=_next(settings, best),
         origin=origin,
     )
-    return whose(finding, origin, kinds, context)
+    return whose(finding, attributed, kinds, context)
 
 
 def _norms_of(origin: Origin, context: Context) -> tuple[str, ...]:

@@ -49,12 +49,13 @@ def stale_findings(context: Context) -> list[Finding]:
     axis, ranks = _whose(found, context)
     share = float(np.mean(np.concatenate([one.elements for one in found])))
     said = f"{names[0]}: {share:.0%} of the elements are those of step {context.steps[0][0]}"
-    kind = kind_named("stale_value", 0.92, said)
-    whom = f" of what rank {', '.join(map(str, ranks))} updates" if ranks else ""
+    causes = ("the working copy is made before the update", "updated parts are not gathered from other ranks")
+    kind = kind_named("stale_value", 0.92, said, causes=causes)
+    what = f"What rank {', '.join(map(str, ranks))} updates does" if ranks else "Updates do"
     return [
         Finding(
             stage=Stage.OPTIMIZER,
-            headline=f"Updates{whom} do not reach the model: {described(names, shapes)} stay as they were.",
+            headline=f"{what} not reach the model: {described(names, shapes)} stay as they were.",
             module=place_of(names, shapes),
             site=f"{names[0]} · value",
             phase="param",

@@ -59,7 +59,7 @@ class ReductionStage:
         if not findings and len(context.ranks) > 1:
             findings += clipping_over_ranks(context)
         if not findings and (context.all_passed or (not said and context.failed_before() is None)):
-            origins = [o for o in context.origins_of(Stage.REDUCTION) if not _held_by_none(o, context)]
+            origins = [o for o in context.origins_of(Stage.REDUCTION) if not _is_of_others(o, context)]
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
             findings = [finding_from_origin(origin, context) for origin in origins]
         return self._outcome(context, tuple(findings), tuple(dict.fromkeys(said)))
@@ -93,6 +93,13 @@ class ReductionStage:
             "The gradients differ, but both runs do the same with theirs: the difference comes from before."
         )
         return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
+
+
+def _is_of_others(origin: Origin, context: Context) -> bool:
+    """Whether another stage is to say it: of a parameter in no optimizer, of weights on their way back from
+    one, of what such weights make of a later step."""
+    hands_back = origin.phase == "collective" and "gather" in origin.site
+    return hands_back or context.follows_weights(origin) or _held_by_none(origin, context)
 
 
 def _held_by_none(origin: Origin, context: Context) -> bool:

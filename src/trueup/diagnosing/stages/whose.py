@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.whose import (
+    NEAR,
     axis_of_copies,
     axis_of_cut,
     axis_of_exchange,
@@ -13,6 +14,8 @@ from trueup.diagnosing.whose import (
     axis_of_group,
     axis_of_talk,
     of_ranks,
+    only_cut,
+    only_exchange,
 )
 from trueup.merging.trace import MergedTrace
 from trueup.types.finding import Finding, Kind, Origin
@@ -21,7 +24,7 @@ from trueup.types.finding import Finding, Kind, Origin
 def whose(finding: Finding, origin: Origin, kinds: tuple[Kind, ...], context: Context) -> Finding:
     """The finding with the ranks that alone show it, or the axis along which they do not agree."""
     if isinstance(context.target, MergedTrace):
-        return _whose_part(finding, origin, kinds, context.target)
+        return _whose_part(finding, origin, kinds, context)
     mesh = context.mesh
     if not mesh.wide_axes:
         return finding
@@ -30,25 +33,38 @@ def whose(finding: Finding, origin: Origin, kinds: tuple[Kind, ...], context: Co
         return found
     at = next((n for n, steps in enumerate(context.steps) if steps[0] == origin.step), 0)
     mine, theirs = context.pair(at, origin.rank)
-    best = kinds[0] if kinds else None
+    over = kinds[0].over if kinds else ()
     axis = axis_of_exchange(origin.module, mine, theirs, mesh)
-    if axis is None and best is not None and best.over:
-        axis = axis_of_group(best.over, mesh)
+    if axis is None and over:
+        axis = axis_of_group(over, mesh)
     if axis is None:
         axis = axis_of_copies(*context.at_ranks(origin), mesh)
-    if axis is None and best is not None and best.factor is not None:
-        axis = axis_of_factor(best.factor, mesh)
+    axis = axis or _axis_of_scale(kinds, context, origin.module)
     return replace(found, axis=axis or axis_of_talk(origin.module, kinds, mine, mesh))
 
 
-def _whose_part(finding: Finding, origin: Origin, kinds: tuple[Kind, ...], target: MergedTrace) -> Finding:
+def _axis_of_scale(kinds: tuple[Kind, ...], context: Context, module: str) -> str | None:
+    """The axis whose size a wrong scale is; where it is the number of microbatches too, only if the module's
+    own code exchanges tensors, or has them cut, along it alone."""
+    factor = next((kind.factor for kind in kinds[:2] if kind.factor), None)
+    counts = [count for count in context.microbatches if count and count > 1]
+    axis = None if factor is None else axis_of_factor(factor, context.layout)
+    if factor is None or not any(abs(max(factor, 1 / factor) / count - 1) < NEAR for count in counts):
+        return axis
+    if isinstance(context.target, MergedTrace):
+        return axis if axis == only_cut(module, context.target) else None
+    return axis if axis == only_exchange(module, context.pair(0)[0], context.mesh) else None
+
+
+def _whose_part(finding: Finding, origin: Origin, kinds: tuple[Kind, ...], context: Context) -> Finding:
     """Of wholes put together from ranks: copies that differ tell, else a factor, else how it is cut."""
-    if not target.layout.wide_axes:
+    target = context.target
+    if not isinstance(target, MergedTrace) or not target.layout.wide_axes:
         return finding
     if origin.target_record is not None:
         copies = target.copies_apart(origin.step, origin.target_record)
         if copies is not None:
             return replace(finding, axis=copies[0])
-    factor = kinds[0].factor if kinds else None
-    axis = None if factor is None else axis_of_factor(factor, target.layout)
-    return replace(finding, axis=axis or axis_of_cut(origin, kinds, target))
+    return replace(
+        finding, axis=_axis_of_scale(kinds, context, origin.module) or axis_of_cut(origin, kinds, target)
+    )

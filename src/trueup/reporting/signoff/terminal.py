@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trueup.accepting.item import VOUCH
 from trueup.reporting.formatting import plain
 from trueup.reporting.signoff import OUTCOMES, STATES, items_of
 
@@ -84,11 +85,15 @@ def _closing(document: Mapping[str, Any], reports: Mapping[str, Path], missing: 
     open_ = [item for item in items_of(document) if item["state"] == "not shown"]
     ways: dict[str, list[str]] = {}
     for item in sorted(open_, key=lambda item: not item["binding"]):
-        ways.setdefault(item["how"], []).append(item["title"])
-    for number, (how, titles) in enumerate(ways.items()):
-        words = Text.assemble(
-            (plain(how), "cyan"), (f"  ({len(titles)} items)" if len(titles) > 1 else "", "dim")
-        )
+        how, _, vouched = item["how"].partition(VOUCH)
+        ways.setdefault(how, []).append(vouched)
+    for number, (how, every) in enumerate(ways.items()):
+        vouchable = [key for key in every if key]
+        num = f"  ({len(every)} items)" if len(every) > 1 else ""
+        words = Text.assemble((plain(how), "cyan"), (num, "dim"))
+        if vouchable:
+            some = f" for {len(vouchable)} of them" if len(vouchable) < len(every) else ""
+            words.append(f"{VOUCH}{','.join(vouchable)}{some}", style="cyan")
         grid.add_row("   to show" if number == 0 else "", words)
     if reports:
         grid.add_row("   report", Text(", ".join(plain(str(path)) for path in reports.values())))
