@@ -15,6 +15,7 @@ from trueup.diagnosing.replay import build_plan, origins
 
 pytestmark = [
     pytest.mark.torch,
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
