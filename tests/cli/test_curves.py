@@ -117,7 +117,7 @@ def test_several_targets_are_listed(here: Path, capsys: pytest.CaptureFixture[st
         (["good.log", *AGAINST, "--condition", "dataset"], "--condition 'dataset'"),
         (["good.log", *AGAINST, "--column", "loss"], "--column 'loss'"),
         (["good.log", *AGAINST, "--tokenizer", "nowhere"], "--tokenizer nowhere: no such folder"),
-        (["good.log", *AGAINST, "--offset", "many"], "should be a valid integer"),
+        (["good.log", *AGAINST, "--offset", "many"], "a whole number is wanted"),
         (
             ["good.log", *AGAINST, "--target-trace", "nowhere", "--reference-trace", "no"],
             "no such trace: nowhere",

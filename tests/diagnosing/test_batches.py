@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trueup.diagnosing.batches import label_facts, relation, rows_found
-from trueup.diagnosing.stages.weights import change_of
+from trueup.diagnosing.stages.weight_change import change_of
 
 IDS = np.random.default_rng(0).integers(5, 500, (4, 32))
 PAD = 0

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from trueup.adapters.torch.measures import _is_router
+from trueup.adapters.measures import Wanted
+from trueup.adapters.torch.measures import Measures
 from trueup.adapters.torch.router_load import load_of
 
 pytestmark = pytest.mark.torch
@@ -51,7 +52,10 @@ def test_outputs_that_say_nothing_give_nothing() -> None:
 
 
 def test_a_gate_of_a_feed_forward_block_is_no_router() -> None:
-    assert _is_router("layers.0.mlp.router", Router())
-    assert _is_router("layers.0.mlp.gate", nn.Linear(64, 8))
-    assert not _is_router("layers.0.mlp.gate", nn.Linear(64, 256))
-    assert not _is_router("layers.0.mlp.up", nn.Linear(64, 8))
+    def is_router(name: str, module: nn.Module) -> bool:
+        return Measures(None, Wanted())._is_router(name, module)  # type: ignore[arg-type]
+
+    assert is_router("layers.0.mlp.router", Router())
+    assert is_router("layers.0.mlp.gate", nn.Linear(64, 8))
+    assert not is_router("layers.0.mlp.gate", nn.Linear(64, 256))
+    assert not is_router("layers.0.mlp.up", nn.Linear(64, 8))
