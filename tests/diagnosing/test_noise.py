@@ -36,6 +36,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_without_a_reference_the_program_is_captured_first(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", TRAIN)
+    made = run_trueup("noise", "-k", "1", "--repeats", "0", "--", sys.executable, "train.py", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert "captured first, into reference" in made.stderr
+    assert NoiseProfile.read(tmp_path / "reference").num_runs == 1
+    assert "labels" in Trace(tmp_path / "reference").manifest["options"]["store_values_of"]
+
+
 def test_the_profile_lies_beside_the_trace(measured: Path) -> None:
     profile = NoiseProfile.read(measured / "reference")
     facts = json.loads((measured / "reference" / "noise" / "profile.json").read_text())
@@ -103,7 +112,7 @@ def test_a_program_that_fails_is_said(measured: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--", "python", "train.py"], "say which run"),
+        (["--", "python", "train.py"], "reference is there already"),
         (["--reference", "reference"], "two dashes"),
         (["--reference", "nowhere", "--", "python", "train.py"], "no such trace"),
         (["-k", "0", "--repeats", "0", "--reference", "reference", "--", "python"], "at least one is wanted"),

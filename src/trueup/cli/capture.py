@@ -11,26 +11,11 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from trueup.capture.options import CaptureOptions, Level, StepSet, Task
+from trueup.capture.presets import PRESETS
 from trueup.cli.capture_watched import launch_watched, refuse_unwatched, watched
 from trueup.cli.printing import note_line, warning_line
 from trueup.errors import ConfigError
 
-_PRESETS: dict[str, dict[str, Any]] = {
-    "diagnose": {
-        "level": Level.L0,
-        "steps": StepSet(((0, 1),)),
-        "store_values_of": frozenset({"module", "parameter", "labels", "configuration"}),
-    },
-    "batches": {
-        "level": Level.L0,
-        "steps": StepSet(None),
-        "store_values_of": frozenset({"integers", "labels"}),
-        "backward": False,
-        "gradients": False,
-        "optimizer": False,
-        "sketch": False,
-    },
-}
 _Choice = TypeVar("_Choice", bound=Enum)
 _WHAT = "What to capture"
 _HOW = "How much of it"
@@ -249,15 +234,15 @@ def _options(
     output: Path | None, *, config: Path | None, preset: str | None, overwrite: bool, quiet: bool
 ) -> CaptureOptions:
     """Defaults, below the config file, below the preset."""
-    if preset is not None and preset not in _PRESETS:
-        raise ConfigError(f"--preset {preset!r}: there is {', '.join(_PRESETS)}")
+    if preset is not None and preset not in PRESETS:
+        raise ConfigError(f"--preset {preset!r}: there is {', '.join(PRESETS)}")
     if config is not None:
         options = _options_from_config(config, output, quiet=quiet)
     elif output is not None:
         options = CaptureOptions(output=output)
     else:
         raise ConfigError("say where the trace is to go: trueup capture -o RUN -- python train.py")
-    return replace(options, overwrite=overwrite, **(_PRESETS[preset] if preset else {}))
+    return replace(options, overwrite=overwrite, **(PRESETS[preset] if preset else {}))
 
 
 def _options_from_config(path: Path, output: Path | None, *, quiet: bool) -> CaptureOptions:

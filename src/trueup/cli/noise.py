@@ -11,13 +11,21 @@ from trueup.capture.options import StepSet
 from trueup.cli.printing import note_line
 from trueup.errors import ConfigError
 
+CAPTURED = "reference"
+"""where the run that is trusted goes if it is not there yet"""
+
 
 def command(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- COMMAND", help="The reference's training command.")
     ] = None,
     reference: Annotated[
-        Path | None, typer.Option("--reference", help="The trace of the run that is trusted.")
+        Path | None,
+        typer.Option(
+            "--reference",
+            help="The trace of the run that is trusted. Default: the program is captured first, into "
+            f"./{CAPTURED}, as with --preset diagnose.",
+        ),
     ] = None,
     perturbed: Annotated[
         int, typer.Option("-k", "--perturbed", min=0, help="Reruns with rounding-sized changes.")
@@ -36,15 +44,11 @@ def command(
 
     The profile lies beside the trace, in REFERENCE/noise; trueup compare uses it from then on.
     """
-    from trueup.diagnosing.noise import NoiseOptions, measure_noise
+    from trueup.diagnosing.noise import NoiseOptions, capture_reference, measure_noise
 
-    if reference is None:
-        raise ConfigError("say which run: trueup noise -k 3 --reference RUN -- python train.py")
     if not command:
-        raise ConfigError(
-            "say how to run it again, after two dashes: "
-            f"trueup noise --reference {reference} -- python train.py"
-        )
+        given = "" if reference is None else f" --reference {reference}"
+        raise ConfigError(f"say how to run it, after two dashes: trueup noise{given} -- python train.py")
     options = NoiseOptions(
         num_perturbed=perturbed,
         num_repeats=repeats,
@@ -52,7 +56,12 @@ def command(
         first_seed=seed,
         keep=keep,
     )
-    profile = measure_noise(reference, command, options, say=(lambda _: None) if quiet else note_line)
+    say = (lambda _: None) if quiet else note_line
+    if reference is None:
+        reference = Path(CAPTURED)
+        say(f"no --reference: the program is captured first, into {reference}")
+        capture_reference(command, reference)
+    profile = measure_noise(reference, command, options, say=say)
     if not quiet:
         for sentence in profile.sentences():
             note_line(sentence)

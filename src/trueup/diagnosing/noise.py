@@ -15,6 +15,7 @@ from pathlib import Path
 
 from trueup.capture.launch import launch
 from trueup.capture.options import CaptureOptions, StepSet
+from trueup.capture.presets import PRESETS
 from trueup.capture.tracer import Tracer
 from trueup.comparing.noise import NoiseProfile
 from trueup.diagnosing.noise_fold import NoiseFold
@@ -129,6 +130,20 @@ def noise_reruns(
     fold.profile(command=list(trace.manifest.get("command") or [])).write(trace.path)
 
 
+def capture_reference(command: Sequence[str], output: Path) -> None:
+    """Capture the program that is trusted, with all that a diagnosis asks for.
+
+    Raises:
+        ConfigError: the folder holds something, or the program ended with an error.
+    """
+    if output.exists() and any(output.iterdir()):
+        raise ConfigError(
+            f"{output} is there already: if it is the run that is trusted, say --reference {output}; "
+            "if not, move it away, and the program is captured there first"
+        )
+    _launched(CaptureOptions(output=output, **PRESETS["diagnose"]), command, "the reference's program failed")
+
+
 def rerun_program(
     trace: Trace, command: Sequence[str], output: Path, *, steps: StepSet | None, seed: int | None
 ) -> None:
@@ -137,13 +152,16 @@ def rerun_program(
     Raises:
         ConfigError: it ended with an error, or nothing of it was captured.
     """
+    options = rerun_options(trace, output, steps=steps, seed=seed)
+    _launched(options, command, "a rerun of the reference's program failed")
+
+
+def _launched(options: CaptureOptions, command: Sequence[str], failure: str) -> None:
     last: list[str] = []
-    status = launch(rerun_options(trace, output, steps=steps, seed=seed), command, say=last.append)
+    status = launch(options, command, say=last.append)
     if status:
         why = last[-1] if last else f"exit status {status}"
-        raise ConfigError(
-            f"a rerun of the reference's program failed: {why}. Does the command run by itself?"
-        )
+        raise ConfigError(f"{failure}: {why}. Does the command run by itself?")
 
 
 def rerun_options(trace: Trace, output: Path, *, steps: StepSet | None, seed: int | None) -> CaptureOptions:
