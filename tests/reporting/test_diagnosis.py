@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from trueup.reporting.diagnosis import write_html
-from trueup.reporting.diagnosis_drawing import error_drawing, model_drawing
+from trueup.reporting.diagnosis_drawing import model_drawing
+from trueup.reporting.diagnosis_errors import error_drawing
 from trueup.reporting.diagnosis_model import block_of, report_from
 from trueup.reporting.diagnosis_terminal import print_diagnosis
 

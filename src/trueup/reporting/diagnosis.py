@@ -13,7 +13,8 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 import trueup
-from trueup.reporting.diagnosis_drawing import error_drawing, model_drawing
+from trueup.reporting.diagnosis_drawing import model_drawing
+from trueup.reporting.diagnosis_errors import error_drawing
 from trueup.reporting.diagnosis_model import NUMERICAL, Report, coordinates, report_from, sources
 from trueup.reporting.formatting import as_sentence, plain, short_site
 
