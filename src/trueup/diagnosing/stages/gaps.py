@@ -1,0 +1,172 @@
+"""Where two optimizers differ, parameter by parameter: what each says of itself, and what each did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.trainable import frozen_on_one_side
+from trueup.diagnosing.update_rule import Measured, Update, declared
+
+_NO_EFFECT = ("foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay")
+ROUNDED_SETTING = 2.0**-23
+"""relative difference of two settings up to which one may be the other in float32"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """One constant that differs for one parameter."""
+
+    key: str
+    target: str
+    reference: str
+    declared: bool
+    """the program itself says so, beside what was measured"""
+
+
+def sides_of(context: Context, at: int) -> tuple[dict[str, Update], dict[str, Update]]:
+    """What each side's optimizer did in a pair of steps, by parameter; the target's with the reference's
+    gradients put in where that was done."""
+    rank = context.ranks[0]
+    out = []
+    for source in (context.target, context.reference):
+        own, step = source, context.steps[at][source is context.reference]
+        if (
+            source is context.target
+            and context.given is not None
+            and context.given_step is not None
+            and at == 0
+        ):
+            own, step = context.given, context.given_step
+        out.append(context.updates(own, step, rank))
+    return out[0], out[1]
+
+
+def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
+    """Parameter -> key -> difference; and all parameters compared."""
+    mine, theirs = sides_of(context, 0)
+    says = [declared(context.facts(s)) for s in (context.target, context.reference)]
+    found: dict[str, dict[str, Gap]] = {}
+    compared = []
+    frozen = frozen_on_one_side(context)
+    for fqn, other in context.matched.items():
+        if fqn in frozen or (other not in theirs and fqn not in mine):
+            continue
+        compared.append(fqn)
+        gaps: dict[str, Gap] = {}
+        if (fqn in mine) != (other in theirs):
+            held = ["stepped on" if there else "in no optimizer" for there in (fqn in mine, other in theirs)]
+            gaps["moved"] = Gap(key="moved", target=held[0], reference=held[1], declared=True)
+        else:
+            for gap in _declared_gaps(says[0].get(fqn, {}), says[1].get(other, {})):
+                gaps[gap.key] = gap
+            for gap in _measured_gaps(mine[fqn], theirs[other]):
+                gaps.setdefault(gap.key, gap)
+            _drop_contradicted(gaps, mine[fqn], theirs[other])
+        if gaps:
+            found[fqn] = gaps
+    return found, compared
+
+
+def _declared_gaps(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[Gap]:
+    flat = [_flat(settings) for settings in (mine, theirs)]
+    for key in flat[0]:
+        if key in flat[1] and key not in _NO_EFFECT and not _same_setting(flat[0][key], flat[1][key]):
+            target, reference = (_plain(side[key]) for side in flat)
+            yield Gap(key=key, target=target, reference=reference, declared=True)
+
+
+def _same_setting(mine: Any, theirs: Any) -> bool:
+    """Equal, also where one framework holds the number in float32 and the other as Python does."""
+    if isinstance(mine, float) and isinstance(theirs, float):
+        return math.isclose(mine, theirs, rel_tol=ROUNDED_SETTING)
+    return bool(mine == theirs)
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key == "betas" and isinstance(value, (list, tuple)) and len(value) == 2:
+            flat |= {"beta1": value[0], "beta2": value[1]}
+        elif not _are_names(value):
+            flat[key] = tuple(value) if isinstance(value, list) else value
+    return flat
+
+
+def _are_names(value: Any) -> bool:
+    """Whether it lists the group's parameters: which those are depends on the layout."""
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, str) for one in value)
+
+
+def _measured_gaps(mine: Update, theirs: Update) -> Iterator[Gap]:
+    if mine.moved != theirs.moved and max(mine.length, theirs.length) > 0:
+        words = ["changed" if moved else "did not change" for moved in (mine.moved, theirs.moved)]
+        yield Gap(key="moved", target=words[0], reference=words[1], declared=False)
+        return
+    if mine.count is not None and theirs.count is not None and mine.count != theirs.count:
+        yield Gap(key="count", target=f"{mine.count:g}", reference=f"{theirs.count:g}", declared=False)
+    if mine.dtype != theirs.dtype or mine.after_dtype != theirs.after_dtype:
+        found = [
+            str(side.after_dtype if mine.dtype == theirs.dtype else side.dtype) for side in (mine, theirs)
+        ]
+        yield Gap(key="dtype", target=found[0], reference=found[1], declared=False)
+    for name in sorted(set(mine.state_dtypes) & set(theirs.state_dtypes) - {"step"}):
+        if mine.state_dtypes[name] != theirs.state_dtypes[name]:
+            yield Gap(
+                key="state",
+                target=mine.state_dtypes[name],
+                reference=theirs.state_dtypes[name],
+                declared=False,
+            )
+            break
+    if (
+        None not in (mine.bias_corrected, theirs.bias_corrected)
+        and mine.bias_corrected != theirs.bias_corrected
+    ):
+        words = ["on" if on else "off" for on in (mine.bias_corrected, theirs.bias_corrected)]
+        yield Gap(key="bias_correction", target=words[0], reference=words[1], declared=False)
+    if mine.coupled is not None and theirs.coupled is not None and mine.coupled != theirs.coupled:
+        words = ["in the gradient (L2)" if on else "decoupled" for on in (mine.coupled, theirs.coupled)]
+        yield Gap(key="decoupled", target=words[0], reference=words[1], declared=False)
+    for key in mine.constants:
+        a, b = mine.constants[key], theirs.constants.get(key)
+        if b is not None and _constant_differs(key, a, b):
+            yield Gap(key=key, target=f"{a.value:.4g}", reference=f"{b.value:.4g}", declared=False)
+
+
+def _constant_differs(key: str, a: Measured, b: Measured) -> bool:
+    if key == "eps":
+        largest = max(abs(a.value), abs(b.value))
+        return abs(a.value - b.value) > 0.3 * largest and abs(a.value - b.value) > 10 * (a.error + b.error)
+    if key == "weight_decay":
+        return (
+            abs(a.value - b.value) > 10 * (a.error + b.error) + 5e-3 * max(abs(a.value), abs(b.value)) + 1e-4
+        )
+    return a.apart(b) > 1
+
+
+def _drop_contradicted(gaps: dict[str, Gap], mine: Update, theirs: Update) -> None:
+    """What was measured for a side beside its declared settings only speaks where it is precise; other
+    dtypes make all of it imprecise, and coupled decay leaves no trace in the update's own."""
+    if "dtype" in gaps or "state" in gaps or "count" in gaps:
+        for key in [
+            k for k, gap in gaps.items() if not gap.declared and k not in ("dtype", "state", "count", "moved")
+        ]:
+            del gaps[key]
+    if "decoupled" in gaps:
+        for key in ("weight_decay", "beta1", "beta2", "eps", "lr"):
+            if key in gaps and not gaps[key].declared:
+                del gaps[key]
+    if "bias_correction" in gaps and "eps" in gaps and not gaps["eps"].declared:
+        del gaps["eps"]
+    residuals = mine.residual or 0.0, theirs.residual or 0.0
+    if max(residuals) > 0.05:
+        for key in [k for k in ("lr", "weight_decay", "eps") if k in gaps and not gaps[k].declared]:
+            del gaps[key]
