@@ -62,8 +62,10 @@ def _pytest(python: str, *words: str) -> int:
     cores = os.cpu_count() or 1  # one worker more: tests wait for the programs they start
     workers = ["-n", str(min(cores, 8) + 1), "--dist", "loadgroup", "--no-loadscope-reorder"]
     command = [python, "-m", "pytest", *(workers if cores > 1 else []), "--durations=10", *words]
+    compiled = Path(tempfile.gettempdir()) / "trueup-inductor"  # a minute of g++, if nothing was kept
     with tempfile.TemporaryDirectory(prefix="trueup-tests-", dir=_memory()) as folder:
-        return subprocess.run(command, cwd=ROOT, env=os.environ | {"TMPDIR": folder}, check=False).returncode
+        environment = {"TORCHINDUCTOR_CACHE_DIR": str(compiled), **os.environ, "TMPDIR": folder}
+        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
 def _memory() -> str | None:
