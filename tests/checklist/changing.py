@@ -45,6 +45,8 @@ def changes_nothing(key: str, value: Any, side: Configuration) -> str:
         return "rounding up to it gives the same size"
     if last == "total_steps" and values["lr_schedule"] == "constant" and values.get("warmup_steps") == 0:
         return "a constant learning rate without warmup has no span"
+    if last == "use_flash_attn" and values.get("flash_attention") is True:
+        return "the transformer's implementation chooses it by itself"
     if last == "accumulate_allreduce_grads_in_fp32" and values["param_dtype"] == "float32":
         return "gradients are float32 already"
     return ""

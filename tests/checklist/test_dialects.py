@@ -195,7 +195,7 @@ def test_a_default_says_whose_it_is(tmp_path: Path) -> None:
 
 WRITTEN = (
     *("megatron yaml", "mindformers", "pynative", "hugging face model"),
-    *("training arguments", "deepspeed", "torchtitan"),
+    *("training arguments", "deepspeed", "torchtitan", "nemo"),
 )
 
 

@@ -30,6 +30,20 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "megatron",
         {"num_layers": 4, "tensor_parallel": 2, "learning_rate": 1e-4, "intermediate_size": 12},
     ),
+    "megatron recipe": (
+        "ENV_VARS:\n  PYTHONHASHSEED: 3\nMODEL_ARGS:\n  --num-layers: 4\n  --hidden-size: 8\n"
+        "  --num-attention-heads: 2\n  --disable-bias-linear: true\n  --sequence-parallel: false\n"
+        "  --no-rope-fusion: true\n  --data-path: [/a, /b]\n",
+        "megatron",
+        {
+            "num_layers": 4,
+            "linear_bias": False,
+            "sequence_parallel": False,
+            "rope_fusion": False,
+            "data_files": ["/a", "/b"],
+            "hash_seed": "3",
+        },
+    ),
     "mindformers": (
         "model:\n  model_config:\n    num_layers: 4\n"
         "    hidden_size: 4096\n    multiple_of: 256\nrunner_wrapper:\n"
@@ -76,6 +90,30 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "[optimizer]\nlr = 1e-3\n",
         "torchtitan",
         {"num_layers": 32, "intermediate_size": 14336, "seq_length": 64, "weight_decay_scope": "all"},
+    ),
+    "nemo": (
+        "trainer:\n  devices: 8\n  num_nodes: 2\n  precision: bf16\n  max_steps: 100\n"
+        "model:\n  encoder_seq_length: 64\n  tensor_model_parallel_size: 2\n"
+        "  pipeline_model_parallel_size: 1\n"
+        "  num_layers: 4\n  num_attention_heads: 8\n  activation: fast-swiglu\n  bias: false\n"
+        "  normalization: layernorm1p\n  seq_len_interpolation_factor: 2.0\n"
+        "  optim:\n    name: distributed_fused_adam\n    lr: 0.1\n    betas: [0.9, 0.95]\n"
+        "    sched:\n      name: CosineAnnealing\n      warmup_steps: 5\n      constant_steps: 10\n",
+        "nemo",
+        {
+            "num_kv_heads": 8,
+            "activation": "swiglu",
+            "compute_dtype": "bfloat16",
+            "norm_zero_centered": True,
+            "rope_scaling": "linear",
+            "rope_scaling_factor": 2.0,
+            "weight_decay_scope": "matrices",
+            "adam_beta2": 0.95,
+            "optimizer": "adamw",
+            "decay_steps": 90,
+            "data_parallel": 8,
+            "tie_embeddings": True,
+        },
     ),
     "lightning": (
         "seed_everything: 7\ntrainer:\n  precision: bf16-mixed\n"
@@ -162,7 +200,7 @@ def test_dialect_and_values(name: str, tmp_path: Path) -> None:
 
 
 def test_places_are_lines(tmp_path: Path) -> None:
-    for name, line in (("mindformers", 3), ("torchtitan", 7), ("megatron log", 3)):
+    for name, line in (("mindformers", 3), ("torchtitan", 7), ("megatron log", 3), ("megatron recipe", 4)):
         path = tmp_path / name.replace(" ", "_")
         path.write_text(CASES[name][0], encoding="utf-8")
         field = "seq_length" if name == "torchtitan" else "num_layers"
@@ -221,6 +259,99 @@ def test_a_branch_only_the_shell_can_decide_is_left_out_and_said(tmp_path: Path)
     side = _side(path)
     assert side.values["num_layers"].value == 2
     assert any("line 3" in note for note in side.notes)
+
+
+CHOICES = """#!/bin/bash
+SIZE=$1
+LR=$2
+PRECISION=${3}
+TP=${4:-1}
+DEVICES=`python -c "import torch; print(torch.cuda.device_count())"`
+if [ $SIZE = 1B ]; then
+LAYERS=16
+gqa_options=""
+elif [ $SIZE = 8B ]; then
+LAYERS=32
+gqa_options=" \\
+    --group-query-attention \\
+    --num-query-groups 8"
+fi
+case $PRECISION in
+  bf16) pr_options="--bf16" ;;
+  fp16) pr_options="--fp16 --initial-loss-scale 4096" ;;
+esac
+if [ $TP -gt 1 ]; then
+    sp_options="--sequence-parallel"
+fi
+STEPS=$(( 80000 / ${5:-8} ))
+options="--num-layers ${LAYERS} --hidden-size 64 --num-attention-heads 8 --lr ${LR} --train-iters ${STEPS} \\
+    --tensor-model-parallel-size ${TP} --load $6 ${sp_options}"
+run_cmd="torchrun --nproc_per_node $DEVICES pretrain_gpt.py ${options} ${gqa_options} ${pr_options}"
+eval ${run_cmd}
+"""
+"""a script whose arguments choose the model and its options"""
+
+
+def test_a_script_is_read_with_its_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(CHOICES)
+    side = _side(f"bash {path} 8B 1e-5 bf16 2 16 /weights")
+    wanted = {
+        "num_layers": 32,
+        "num_kv_heads": 8,
+        "learning_rate": 1e-5,
+        "compute_dtype": "bfloat16",
+        "sequence_parallel": True,
+        "train_steps": 5000,
+        "initial_weights": "/weights",
+    }
+    assert _values(side, wanted) == wanted
+    small = _side(f"{path} 1B 1e-4 fp16")
+    other = {
+        "num_layers": 16,
+        "num_kv_heads": 8,
+        "compute_dtype": "float16",
+        "loss_scale": 4096.0,
+        "sequence_parallel": False,
+        "tensor_parallel": 1,
+        "train_steps": 10000,
+    }
+    assert _values(small, other) == other
+    assert "python-c" in small.unreadable["num_devices"]  # one word: its parts are no flags
+
+
+def test_what_a_branch_may_set_is_not_taken_for_the_default(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(CHOICES)
+    side = _side(path)
+    assert side.values["hidden_size"].value == 64
+    for field in ("compute_dtype", "num_layers", "num_kv_heads", "loss_scale"):
+        assert field not in side.values
+    assert "pr_options" in side.unreadable["compute_dtype"]
+    assert side.values["initial_weights"].value == "${6}"  # and not the variable of options after it
+    assert side.values["sequence_parallel"].value is False  # $4 has a default: decided
+    assert any("line 7, 10, 16" in note for note in side.notes)
+
+
+def test_arguments_move_up_by_shift(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "#!/bin/bash\nNAME=$1\nshift\n"
+        "python pretrain_gpt.py --num-layers $1 --hidden-size 8 --seed $# --lr $2\n"
+    )
+    wanted = {"num_layers": 3, "seed": 2, "learning_rate": 0.1}
+    assert _values(_side(f"sh {path} x 3 0.1"), wanted) == wanted
+
+
+def test_a_flag_without_its_number_is_not_one(tmp_path: Path) -> None:
+    side = _side("python pretrain_gpt.py --num-layers --hidden-size 8 --lr --swiglu")
+    assert {"num_layers", "learning_rate"} <= side.unreadable.keys()
+    assert side.values["hidden_size"].value == 8
+
+
+def test_text_is_no_number_to_compute_with(tmp_path: Path) -> None:
+    side = _side("python pretrain_gpt.py --num-layers 2 --hidden-size ${H} --num-attention-heads 2")
+    assert "'${H}' is no number" in side.unreadable["intermediate_size"]
 
 
 def test_files_a_command_names_are_read_too(tmp_path: Path) -> None:

@@ -97,8 +97,8 @@ def configured(documents: Iterable[Document]) -> Configuration:
         raise ConfigError("no configuration was given")
     notes = [note for t in translations for note in (*t.document.notes, *t.notes)]
     values = _merged(translations, notes)
-    _derive(values)
     unreadable = {name: why for t in translations for name, why in t.unreadable.items() if name not in values}
+    _derive(values, unreadable)
     return Configuration(
         translations=translations, values=values, unreadable=unreadable, notes=tuple(dict.fromkeys(notes))
     )
@@ -125,14 +125,14 @@ def _where(settings: tuple[Setting, ...]) -> str:
     return ", ".join(f"{s.key} ({s.place})" for s in settings)
 
 
-def _derive(values: dict[str, Value]) -> None:
-    """Fill in what follows from other fields, until nothing more does."""
+def _derive(values: dict[str, Value], unreadable: Mapping[str, str]) -> None:
+    """Fill in what follows from other fields, until nothing more does; what could not be read stays open."""
     specs = fields().all
     found = True
     while found:
         found = False
         for name, spec in specs.items():
-            if name in values:
+            if name in values or name in unreadable:
                 continue
             for text in spec.derive:
                 derived = _derived(text, values, name)

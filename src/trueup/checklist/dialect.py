@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trueup.checklist.expression import Expression, Unset, parsed
 from trueup.checklist.fields import NotAValue, canonical, fields, yaml_of
-from trueup.checklist.settings import Document, Setting
+from trueup.checklist.settings import Document, Setting, Undecided
 from trueup.errors import ConfigError
 
 _INDEXED = re.compile(r"(.+)\[(\d+)\]$")
@@ -129,6 +129,8 @@ class _Reading:
         setting = self._setting(name)
         if setting is not None:
             self.read.append(setting)
+            if isinstance(setting.value, Undecided):
+                raise ConfigError(setting.value.why)
             return setting.value
         if name in self.dialect.defaults and name not in self.resolving:
             self.defaulted.append(name)

@@ -259,7 +259,7 @@ def _evaluate(node: ast.expr, scope: Scope) -> Any:
         case ast.Subscript():
             return _element(_evaluate(node.value, scope), _evaluate(node.slice, scope))
         case ast.BinOp():
-            return _BINARY[type(node.op)](_evaluate(node.left, scope), _evaluate(node.right, scope))
+            return _BINARY[type(node.op)](_number(node.left, scope), _number(node.right, scope))
         case ast.UnaryOp():
             value = _evaluate(node.operand, scope)
             return not value if isinstance(node.op, ast.Not) else -value
@@ -277,6 +277,14 @@ def _evaluate(node: ast.expr, scope: Scope) -> Any:
         case ast.Call(func=ast.Name(id=function)):
             return _call(function, node.args, scope)
     raise TypeError(f"not known here: {ast.unparse(node)}")
+
+
+def _number(node: ast.expr, scope: Scope) -> Any:
+    """An operand of arithmetic; text is none, though Python would repeat it."""
+    value = _evaluate(node, scope)
+    if isinstance(value, str):
+        raise TypeError(f"{value!r} is no number")
+    return value
 
 
 def _element(value: Any, index: Any) -> Any:

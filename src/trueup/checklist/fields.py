@@ -136,12 +136,14 @@ def same(left: Any, right: Any) -> bool:
 def _int(value: Any, spec: FieldSpec) -> int:
     if isinstance(value, str):
         value = float(value) if not value.strip().lstrip("+-").isdigit() else int(value)
-    if value != int(value):
+    if isinstance(value, bool) or value != int(value):
         raise ValueError(value)
     return int(value)
 
 
 def _float(value: Any, spec: FieldSpec) -> float:
+    if isinstance(value, bool):
+        raise ValueError(value)
     return float(value)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from trueup.checklist.configuration import configured
-from trueup.checklist.dialect import dialects, writes
+from trueup.checklist.dialect import Origin, dialects, writes
 from trueup.checklist.prepare import (
     Change,
     Reduced,
@@ -87,19 +88,32 @@ def _rung(
 ) -> Rung:
     folder = output / f"{number:02d}_{name.replace(',', '').replace(' ', '_').replace('-', '_')}"
     rung = write_rung(name, documents, changes, folder, adds=adds)
-    if not any(change.field == "num_devices" for change in changes):
-        return rung
-    devices = _devices(rung, documents)
+    fields = {change.field for change in changes}
     fitted = [change for change in changes if change.field != "num_devices"]
-    for index, document in enumerate(documents):
-        keys = (
-            writes(dialects()[document.dialect], document, "num_devices", devices)
-            if writable(document)
-            else None
-        )
-        if keys:
-            fitted.append(Change(field="num_devices", before=None, after=devices, document=index, keys=keys))
+    if "num_devices" in fields:
+        fitted += _set("num_devices", _devices(rung, documents), documents)
+    if "gradient_accumulation" not in fields:
+        fitted += _whole_batch(rung, documents)
     return write_rung(name, documents, fitted, folder, adds=adds)
+
+
+def _set(field: str, value: Any, documents: Sequence[Document]) -> list[Change]:
+    """The changes that give a field its value, in every document that can."""
+    found = (
+        (i, writes(dialects()[d.dialect], d, field, value)) for i, d in enumerate(documents) if writable(d)
+    )
+    return [Change(field=field, before=None, after=value, document=i, keys=keys) for i, keys in found if keys]
+
+
+def _whole_batch(rung: Rung, documents: Sequence[Document]) -> list[Change]:
+    """What keeps the whole batch where its microbatches belong to a pipeline that is not back yet."""
+    now, whole = (
+        side.values.get("gradient_accumulation")
+        for side in (configured(read_side([str(path) for path in rung.files])), configured(documents))
+    )
+    if now is None or whole is None or now.origin is Origin.DERIVED or now.value == whole.value:
+        return []
+    return _set("gradient_accumulation", whole.value, documents)
 
 
 def _devices(rung: Rung, documents: Sequence[Document]) -> int:

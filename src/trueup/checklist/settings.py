@@ -12,6 +12,13 @@ _EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+$")
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """In the place of a value: a key that may be set, and why that cannot be known from the file."""
+
+    why: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
     """One key as it was written; ``place`` is ``file:line``, or the file alone."""

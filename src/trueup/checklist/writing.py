@@ -21,7 +21,10 @@ _LAUNCHER = (
     "master_port",
     "rdzv_backend",
     "rdzv_endpoint",
+    *("worker_num", "local_worker_num", "log_dir", "join", "cluster_time_out", "bind_core"),
 )
+_STARTERS = {"mindspore": ("msrun", "worker_num")}
+"""of a framework: what starts its processes, and the flag of their number"""
 _NEGATED = {"add_bias_linear": "disable_bias_linear", "apply_rope_fusion": "no_rope_fusion"}
 _INNER = ("script", "flavor", "world_size")
 _COMPUTED = (
@@ -137,11 +140,12 @@ def _launch(document: Document, data: Mapping[str, Any]) -> str:
     lines = [
         line for key in keys if key not in _LAUNCHER and (line := _flag(key, data[key], dialect, document))
     ]
-    places = {"nproc_per_node": data["world_size"]} if data.get("world_size") else {}
+    starter, devices = _STARTERS.get(str(data.get("ai_framework")), ("torchrun", "nproc_per_node"))
+    places = {devices: data["world_size"]} if data.get("world_size") else {}
     places |= {key: data[key] for key in _LAUNCHER if key in data}
     launcher = " ".join(f"--{key}={value}" for key, value in places.items())
     script = str(data.get("script") or ("pretrain_gpt.py" if document.dialect == "megatron" else "train.py"))
-    return " \\\n    ".join([f"torchrun {launcher} {script}".replace("  ", " "), *lines]) + "\n"
+    return " \\\n    ".join([f"{starter} {launcher} {script}".replace("  ", " "), *lines]) + "\n"
 
 
 def _flag(key: str, value: Any, dialect: Dialect, document: Document) -> str:

@@ -71,8 +71,9 @@ def command(
 
     Reads Megatron-LM (command line, launch script, log, YAML, checkpoint), MindFormers (static graph and
     pynative), Hugging Face (config.json, TrainingArguments, trainer_state.json), DeepSpeed, torchtitan,
-    Lightning, plain YAML, JSON and TOML, traces of trueup, and environments. Ends with 0 if they agree, 1 if
-    they differ, 2 if that cannot be decided.
+    Lightning, NeMo, plain YAML, JSON and TOML, traces of trueup, and environments. A script that takes
+    arguments is given in quotes with them. Ends with 0 if they agree, 1 if they differ, 2 if that cannot be
+    decided.
     """
     from trueup.checklist import check
 

@@ -25,6 +25,7 @@ _DEEPSPEED = {
     "zero_allow_untested_optimizer",
     "steps_per_print",
 }
+_NEMO = {"tensor_model_parallel_size", "encoder_seq_length", "megatron_amp_O2", "mcore_gpt"}
 _LARGEST_MARKED = 400_000
 
 
@@ -158,6 +159,11 @@ def _is_torchtitan(data: Mapping[str, Any]) -> bool:
     )
 
 
+def _is_nemo(data: Mapping[str, Any]) -> bool:
+    model = data.get("model")
+    return "trainer" in data and isinstance(model, Mapping) and bool(_NEMO & model.keys())
+
+
 def _is_lightning(data: Mapping[str, Any]) -> bool:
     trainer, train = data.get("trainer"), data.get("train")
     of_litgpt = isinstance(train, Mapping) and {"global_batch_size", "micro_batch_size"} <= train.keys()
@@ -187,6 +193,7 @@ _TESTS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "pynative": _is_pynative,
     "mindformers": _is_mindformers,
     "torchtitan": _is_torchtitan,
+    "nemo": _is_nemo,
     "lightning": _is_lightning,
     "deepspeed": lambda data: bool(_DEEPSPEED & data.keys()),
     "hf_model": _is_hf_model,

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from trueup.checklist.readers import checkpoint, command_line, environment, log, mappings, shell, trace
+from trueup.checklist.readers import (
+    checkpoint,
+    command_line,
+    environment,
+    log,
+    mappings,
+    recipe,
+    shell,
+    trace,
+)
 from trueup.checklist.settings import Document
 from trueup.errors import ConfigError
 
@@ -37,11 +47,28 @@ def _source(source: str) -> list[Document]:
     if not _exists(path):
         if command_line.looks_like(source):
             return _with_named(command_line.documents(source, path="command line"), Path())
+        if (call := _called(source)) is not None:
+            return call
         parts = [part for part in source.split(",") if part]
         if len(parts) > 1:
             return [document for part in parts for document in _source(part)]
         raise ConfigError(f"no such file or folder: {source}")
     return _folder(path) if path.is_dir() else _file(path)
+
+
+def _called(source: str) -> list[Document] | None:
+    """A launch script with the arguments it is started with: ``bash run.sh 7B 1e-5``."""
+    try:
+        words = shlex.split(source)
+    except ValueError:
+        return None
+    words = words[1:] if words[:1] in (["bash"], ["sh"]) else words
+    if not words or not (path := Path(words[0])).is_file():
+        return None
+    content = path.read_text(encoding="utf-8", errors="replace")
+    if not shell.looks_like(content):
+        return None
+    return _with_named(shell.documents(content, str(path), arguments=words[1:]), path.parent)
 
 
 def _with_named(documents: list[Document], folder: Path) -> list[Document]:
@@ -109,4 +136,6 @@ def _file(path: Path) -> list[Document]:
         return _with_named(shell.documents(content, name), path.parent)
     if environment.looks_like(content):
         return [environment.document(content, name)]
+    if recipe.looks_like(content):
+        return recipe.documents(content, name)
     return [mappings.document(content, name)]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from trueup.checklist.readers import command_line, environment
-from trueup.checklist.readers.shell_conditions import holds
-from trueup.checklist.readers.shell_words import Statement, Variables, expanded, expanded_text, statements
-from trueup.checklist.settings import Document, Setting
+from trueup.checklist.readers.shell_branches import Branches
+from trueup.checklist.readers.shell_words import (
+    ASSIGN,
+    Statement,
+    Variables,
+    expanded,
+    expanded_text,
+    statements,
+)
+from trueup.checklist.settings import Document, Setting, Undecided
 from trueup.errors import ConfigError
 
 _STARTERS = (
@@ -40,13 +46,18 @@ def looks_like(text: str) -> bool:
     return shebang or (any(word in _STARTERS for word in begun) and " --" in text)
 
 
-def documents(text: str, path: str) -> list[Document]:
+def documents(text: str, path: str, arguments: Sequence[str] | None = None) -> list[Document]:
     """The documents of a launch script: the flags of its training command, and the variables it exports.
+
+    Args:
+        text: the script.
+        path: its name, for places.
+        arguments: what it is called with; None where that is not known.
 
     Raises:
         ConfigError: there is no training command in it.
     """
-    run = _Run(path)
+    run = _Run(path, Variables(arguments=arguments))
     run.all(statements(text))
     words = run.command or run.assembled()
     if not words:
@@ -56,9 +67,7 @@ def documents(text: str, path: str) -> list[Document]:
     found = command_line.from_words(words, path=path, kind="shell")
     notes = tuple(run.notes())
     first = found[0]
-    found[0] = Document(
-        dialect=first.dialect, path=path, settings=first.settings, data=first.data, kind="shell", notes=notes
-    )
+    found[0] = replace(first, settings={**run.undecided, **first.settings}, notes=notes)
     exported = environment.known(run.exported)
     if exported:
         found.append(Document(dialect="environment", path=path, settings=exported, kind="environment"))
@@ -73,11 +82,13 @@ class _Run:
     variables: Variables = field(default_factory=Variables)
     exported: dict[str, Setting] = field(default_factory=dict)
     command: list[command_line.Word] = field(default_factory=list)
-    undecided: list[int] = field(default_factory=list)
-    stack: list[list[bool]] = field(default_factory=list)
-    """of every open `if` and `case`: whether this branch runs, and whether one was taken or may have been"""
-    subjects: list[str | None] = field(default_factory=list)
-    """what every open `case` looks at; None where that is not known"""
+    branches: Branches = field(default_factory=Branches)
+    possible: set[str] = field(default_factory=set)
+    """variables assigned in a branch only the shell decides"""
+    holders: set[str] = field(default_factory=set)
+    """those of them that hold flags"""
+    undecided: dict[str, Setting] = field(default_factory=dict)
+    """the flags they hold"""
 
     def all(self, script: list[Statement]) -> None:
         """Go through every statement."""
@@ -86,8 +97,8 @@ class _Run:
 
     def notes(self) -> Iterator[str]:
         """What a reader of the result must know."""
-        if self.undecided:
-            lines = ", ".join(map(str, self.undecided[:5]))
+        if self.branches.undecided:
+            lines = ", ".join(map(str, self.branches.undecided[:5]))
             yield f"{self.path}: left out, as only the shell can decide it: the branch at line {lines}"
         if self.variables.missing:
             names = ", ".join(sorted(self.variables.missing)[:8])
@@ -103,55 +114,40 @@ class _Run:
         return best
 
     def _one(self, statement: Statement) -> None:
-        word = statement.words[0][0]
-        if word in ("if", "elif", "else", "fi"):
-            self._branch(word, statement)
-        elif word == "case" and len(statement.words) > 1:
-            self._case(statement)
-        elif word == "esac" and self.subjects:
-            self.subjects.pop()
-            self.stack[-1:] = []
-        elif self.subjects and word.endswith(")") and "(" not in word:
-            self._pattern(word[:-1], statement)
-        elif all(running for running, _ in self.stack):
-            self._run(statement)
+        beside = self.branches.follow(statement, self.variables)
+        if beside is None:
+            return
+        if self.branches.taken:
+            self._run(beside)
+        else:
+            self._not_run(beside)
 
-    def _branch(self, word: str, statement: Statement) -> None:
-        if word == "fi":
-            self.stack[-1:] = []
-        elif word == "if":
-            running = all(running for running, _ in self.stack)
-            taken = holds(statement, self.variables) if running else False
-            if taken is None:
-                self.undecided.append(statement.line)
-            self.stack.append([bool(taken), taken is not False])
-        elif self.stack:
-            _, done = self.stack[-1]
-            taken = False if done else True if word == "else" else holds(statement, self.variables)
-            self.stack[-1] = [bool(taken), done or taken is not False]
+    def _not_run(self, statement: Statement) -> None:
+        """A branch passed over leaves its variables empty; one only the shell decides may add its flags."""
+        for word, line in statement.words:
+            match = ASSIGN.match(word)
+            if match is None or match.group(1) in self.variables.texts:
+                continue
+            name, _, value = match.groups()
+            if self.branches.taken is None:
+                self.possible.add(name)
+                self._may_add(name, value.strip("()"), line)
+            else:
+                self.variables.passed_over.add(name)
+        self.variables.passed_over -= self.possible
 
-    def _case(self, statement: Statement) -> None:
-        self.variables.missing, before = set(), self.variables.missing
-        subject = expanded_text(statement.words[1][0], self.variables)
-        known = not self.variables.missing and "$(" not in subject
-        self.variables.missing = before
-        if not known and all(running for running, _ in self.stack):
-            self.undecided.append(statement.line)
-        self.subjects.append(subject if known else None)
-        self.stack.append([False, False])
-        if len(statement.words) > 3:  # the first pattern stands on the same line
-            self._one(Statement(statement.words[3:]))
-
-    def _pattern(self, pattern: str, statement: Statement) -> None:
-        subject, (_, done) = self.subjects[-1], self.stack[-1]
-        plain = expanded_text(pattern, self.variables)
-        taken = subject is not None and not done and fnmatch.fnmatchcase(subject, plain)
-        self.stack[-1] = [taken, done or taken]
-        if len(statement.words) > 1:
-            self._one(Statement(statement.words[1:]))
+    def _may_add(self, name: str, value: str, line: int) -> None:
+        """Flags a variable may hold: what they say only the shell knows."""
+        words = [(text, self._place(line)) for text, line in expanded(value, line, self.variables.aside())]
+        for key, setting in command_line.flags(words).items():
+            self.holders.add(name)
+            unknown = Undecided(f"only the shell decides what {name} holds")
+            self.undecided[key] = Setting(key, unknown, setting.place)
 
     def _run(self, statement: Statement) -> None:
         words = statement.words
+        if words[0][0] == "shift":
+            self.variables.shift()
         index = 0
         exporting = words[0][0] in ("export", "declare", "local", "readonly", "typeset")
         if words[0][0] in ("then", "do", "{", "export", "declare", "local", "readonly", "typeset"):
@@ -173,7 +169,13 @@ class _Run:
             word.endswith(".py") for word, _ in words
         )
         if starts and _num_flags(words) > _num_flags(self.command):
-            self.command = [part for word, place in words for part in _inner(word, place)]
+            self.command = [
+                part for word, place in words for part in _inner(word, place) if not self._held(part)
+            ]
+
+    def _held(self, word: command_line.Word) -> bool:
+        """Whether this is a variable whose flags are kept as undecided: no value of the flag before it."""
+        return word[0].removeprefix("${").removesuffix("}") in self.holders and word[0].startswith("${")
 
     def _place(self, line: int) -> str:
         return f"{self.path}:{line}" if line else self.path

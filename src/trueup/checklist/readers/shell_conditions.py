@@ -6,11 +6,13 @@ import re
 from collections.abc import Sequence
 
 from trueup.checklist.expression import NOTHING, Unset, parsed
-from trueup.checklist.readers.shell_words import Statement, Variables, expanded_text
+from trueup.checklist.readers.shell_words import Statement, Variables, expanded_text, open_in
 from trueup.checklist.settings import scalar
 from trueup.errors import ConfigError
 
 _NAME = re.compile(r"(?<![\w${])(?!and\b|or\b)[A-Za-z_]\w*")
+_UNSET = re.compile(r"\$\{\w+\}")
+"""a variable nobody sets, which a test for emptiness takes for empty"""
 _NUMBERS = {
     "-eq": lambda a, b: a == b,
     "-ne": lambda a, b: a != b,
@@ -24,21 +26,17 @@ _NUMBERS = {
 def holds(statement: Statement, variables: Variables) -> bool | None:
     """Whether the test of ``if [ ... ]`` holds; None where that cannot be known from the script."""
     words = [word for word, _ in statement.words[1:] if word not in ("then",)]
-    before = set(variables.missing)
     if words and words[0].startswith("(("):
-        decided = _arithmetic(" ".join(words), variables)
-    else:
-        decided = _either([word for word in words if word not in ("[", "]", "[[", "]]", "test")], variables)
-    variables.missing = before
-    return decided
+        return _arithmetic(" ".join(words), variables.aside())
+    bare = [word for word in words if word not in ("[", "]", "[[", "]]", "test")]
+    return _either(bare, variables.aside())
 
 
 def _arithmetic(text: str, variables: Variables) -> bool | None:
     """``(( TP > 1 && PP == 2 ))``."""
     inside = text.strip().removeprefix("((").removesuffix("))").replace("&&", " and ").replace("||", " or ")
-    variables.missing = set()
     filled = expanded_text(_NAME.sub(lambda match: f"${{{match.group()}}}", inside), variables)
-    if variables.missing:
+    if open_in(filled):
         return None
     try:
         return bool(parsed(filled.replace("/", "//")).evaluate(NOTHING))
@@ -74,12 +72,11 @@ def _one(words: list[str], variables: Variables) -> bool | None:
     if words[:1] == ["!"]:
         inner = _one(words[1:], variables)
         return None if inner is None else not inner
-    variables.missing = set()
     texts = [expanded_text(word, variables) for word in words]
     if len(words) == 2 and words[0] in ("-z", "-n"):
-        empty = bool(variables.missing) or not texts[1]
+        empty = not texts[1] or bool(_UNSET.fullmatch(texts[1]))
         return empty if words[0] == "-z" else not empty
-    if variables.missing or any("$(" in text or "`" in text for text in texts):
+    if any(map(open_in, texts)):
         return None
     if len(texts) == 1:
         return bool(texts[0]) and texts[0] != "false"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from trueup.checklist.expression import NOTHING, Unset, parsed
 from trueup.errors import ConfigError
 
-_ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)$", re.DOTALL)
+ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)$", re.DOTALL)
+"""an assignment: name, sign, value"""
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?]")
 _BRACED = re.compile(r"(#?)([A-Za-z_]\w*|[0-9@*]+)(\[[@*0-9]+\])?(?:(:?[-=+?])(.*))?$", re.DOTALL)
 _ARITHMETIC = re.compile(r"[\d\s+\-*/%()]+$")
@@ -37,10 +38,35 @@ class Variables:
     texts: dict[str, tuple[str, int]] = field(default_factory=dict)
     arrays: dict[str, list[Raw]] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
+    arguments: Sequence[str] | None = None
+    """what the script is called with; None where that is not known"""
+    passed_over: set[str] = field(default_factory=set)
+    """names assigned only in branches that are not taken: empty, as in a shell"""
+
+    def aside(self) -> Variables:
+        """The same variables, for a look that leaves no trace in what is missing."""
+        return replace(self, missing=set())
+
+    def text(self, name: str) -> str | None:
+        """The text of a variable or an argument; None where the script leaves it open."""
+        if name in self.texts:
+            return self.texts[name][0]
+        if self.arguments is not None and name in ("@", "*"):
+            return " ".join(self.arguments)
+        if self.arguments is not None and name == "#":
+            return str(len(self.arguments))
+        if self.arguments is not None and name.isdigit() and name != "0":
+            return next(iter(self.arguments[int(name) - 1 :]), "")
+        return "" if name in self.passed_over else None
+
+    def shift(self) -> None:
+        """``shift``: the arguments move up by one."""
+        if self.arguments is not None:
+            self.arguments = self.arguments[1:]
 
     def assign(self, word: str, line: int) -> str | None:
         """The name, where the raw word is an assignment, which is carried out; else None."""
-        match = _ASSIGN.match(word)
+        match = ASSIGN.match(word)
         if not match:
             return None
         name, sign, value = match.groups()
@@ -174,6 +200,16 @@ def expanded(word: str, line: int, variables: Variables) -> list[Raw]:
     return [(text, line)] if text else []
 
 
+def _one_word(substitution: str) -> str:
+    """A command substitution, which is not run, without blanks at which it would fall apart."""
+    return "".join(substitution.split())
+
+
+def open_in(text: str) -> bool:
+    """Whether something only the shell knows is left in an expanded text."""
+    return any(sign in text for sign in ("${", "$(", "`"))
+
+
 def _split(text: str) -> list[str]:
     return [part.strip("'\"") for part in text.replace("\\\n", " ").split() if part != "\\"]
 
@@ -196,7 +232,7 @@ def expanded_text(word: str, variables: Variables) -> str:
             result += value
         elif character == "`":
             end = _closing_quote(word, index)
-            result, index = result + word[index : end + 1], end + 1
+            result, index = result + _one_word(word[index : end + 1]), end + 1
         else:
             result += character
             index += 1
@@ -210,7 +246,7 @@ def _variable(word: str, index: int, variables: Variables) -> tuple[str, int]:
         return _arithmetic(word[index + 3 : end - 1], variables, word[index : end + 1]), end + 1
     if rest.startswith("("):
         end = _closing(word, index + 1, "(", ")")
-        return word[index : end + 1], end + 1
+        return _one_word(word[index : end + 1]), end + 1
     if rest.startswith("{"):
         end = _closing(word, index + 1, "{", "}")
         return _braced(word[index + 2 : end], variables), end + 1
@@ -223,8 +259,9 @@ def _variable(word: str, index: int, variables: Variables) -> tuple[str, int]:
 def _looked_up(name: str, variables: Variables) -> str:
     if name in variables.arrays:
         return " ".join(text for text, _ in variables.arrays[name])
-    if name in variables.texts:
-        return variables.texts[name][0]
+    text = variables.text(name)
+    if text is not None:
+        return text
     variables.missing.add(name)
     return f"${{{name}}}"
 
@@ -234,7 +271,7 @@ def _braced(inside: str, variables: Variables) -> str:
     if not match:
         return f"${{{inside}}}"
     length, name, index, sign, other = match.groups()
-    known = name in variables.arrays or name in variables.texts
+    known = name in variables.arrays or variables.text(name) is not None
     if length and name in variables.arrays:
         return str(len(variables.arrays[name]))
     if index and name in variables.arrays and index[1:-1].isdigit():
@@ -248,7 +285,8 @@ def _braced(inside: str, variables: Variables) -> str:
 
 
 def _arithmetic(text: str, variables: Variables, whole: str) -> str:
-    """``$((A * 8))`` where all of it is known."""
+    """``$((A * 8))`` where all of it is known; else the whole of it as one word."""
+    whole = _one_word(whole)
     filled = expanded_text(text, variables)
     filled = re.sub(r"[A-Za-z_]\w*", lambda match: _looked_up(match.group(), variables), filled)
     if not _ARITHMETIC.match(filled) or "**" in filled:
