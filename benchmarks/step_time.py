@@ -6,6 +6,7 @@ steps with capture off; on and off run in turn, each in a process of its own.
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from processes import msprobe_bin, work
-from results import Results, Row, heading, parser
+from results import FOLDER, Results, Row, heading, line, parser
 
 SMALL, LARGE = {"hidden": 256, "seq": 128}, {"hidden": 512, "seq": 256}
 STATISTICS = {"digest": False, "sketch": False}
@@ -142,49 +143,68 @@ def bytes_said(number: float | None) -> str:
     return f"{number / 1e6:.1f} MB" if number >= 1e6 else f"{number / 1e3:.0f} KB"
 
 
+def name_of(case: Case) -> str:
+    """How the results call a case."""
+    return f"h{case.size['hidden']} seq{case.size['seq']}: {case.what}"
+
+
+def measured(case: Case, *, steps: int, repeats: int) -> dict[str, Any]:
+    """A case under trueup, and under msprobe where it has a counterpart and is set up."""
+    python, home = Path(sys.executable), msprobe_bin()
+    found = {"trueup": pairs(python, "trueup", case, case.options, steps=steps, repeats=repeats)}
+    if home is not None and case.msprobe is not None:
+        python = home / "python"
+        found["msprobe"] = pairs(python, "msprobe", case, case.msprobe, steps=steps, repeats=repeats)
+    return found
+
+
+def time_row(case: Case, found: dict[str, Any]) -> Row:
+    """What a case costs."""
+    ours = found["trueup"]
+    return Row(
+        what=f"step time on / off (wall / CPU), {name_of(case)}",
+        bar="" if case.max_ratio is None else f"<= {case.max_ratio:g}",
+        trueup=said(ours),
+        msprobe=said(found.get("msprobe")),
+        met=None if case.max_ratio is None else max(ours["ratio"].values()) <= case.max_ratio,
+    )
+
+
+def size_row(case: Case, found: dict[str, Any]) -> Row:
+    """What it writes."""
+    ours, theirs = found["trueup"], found.get("msprobe")
+    assert case.max_bytes is not None
+    return Row(
+        what=f"bytes a step, {name_of(case)}",
+        bar=f"<= {bytes_said(case.max_bytes)}",
+        trueup=bytes_said(ours["bytes_a_step"]),
+        msprobe=bytes_said(theirs and theirs["bytes_a_step"]),
+        met=ours["bytes_a_step"] <= case.max_bytes,
+    )
+
+
 def main() -> None:
     """Measure every case and write ``results/step_time.json``."""
     options = parser(__doc__)
-    options.add_argument("--only", help="only cases with this in their name")
+    options.add_argument("--only", help="only cases with this in their name; the others stay as they are")
     options.add_argument("--repeats", type=int, default=3, help="pairs of runs a case; the median is given")
     given = options.parse_args()
     steps, repeats = (3, 1) if given.quick else (20, given.repeats)
     settings = {"steps": steps, "warm_up_steps": 3, "repeats": repeats, "threads": 1}
     results = Results(name="step_time", title="Cost of a captured step", method=METHOD, settings=settings)
+    before = FOLDER / "step_time.json"
+    if given.only and not given.quick and before.exists():
+        results.raw = json.loads(before.read_text())["raw"]
     print(heading())
-    sizes: list[Row] = []
     for case in CASES:
-        name = f"h{case.size['hidden']} seq{case.size['seq']}: {case.what}"
-        if given.only and given.only not in name:
-            continue
-        ours = pairs(Path(sys.executable), "trueup", case, case.options, steps=steps, repeats=repeats)
-        theirs, home = None, msprobe_bin()
-        if home is not None and case.msprobe is not None:
-            theirs = pairs(home / "python", "msprobe", case, case.msprobe, steps=steps, repeats=repeats)
-        results.raw[name] = {"trueup": ours, "msprobe": theirs}
-        met = None if case.max_ratio is None else max(ours["ratio"].values()) <= case.max_ratio
-        bar = "" if case.max_ratio is None else f"<= {case.max_ratio:g}"
-        results.add(
-            Row(
-                what=f"step time on / off (wall / CPU), {name}",
-                bar=bar,
-                trueup=said(ours),
-                msprobe=said(theirs),
-                met=met,
-            )
-        )
-        if case.max_bytes is not None:
-            row = Row(
-                what=f"bytes a step, {name}",
-                bar=f"<= {bytes_said(case.max_bytes)}",
-                trueup=bytes_said(ours["bytes_a_step"]),
-                msprobe=bytes_said(theirs and theirs["bytes_a_step"]),
-                met=ours["bytes_a_step"] <= case.max_bytes,
-            )
-            sizes.append(row)
-    for row in sizes:
-        results.add(row)
-    results.save(quick=given.quick or given.only is not None)
+        name = name_of(case)
+        if given.only is None or given.only in name:
+            results.raw[name] = measured(case, steps=steps, repeats=repeats)
+            print(line(time_row(case, results.raw[name])), flush=True)
+    known = [(case, results.raw[name_of(case)]) for case in CASES if name_of(case) in results.raw]
+    results.rows = [time_row(case, found) for case, found in known]
+    results.rows += [size_row(case, found) for case, found in known if case.max_bytes is not None]
+    results.save(quick=given.quick)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 
 from trueup import adapters
 from trueup.adapters.base import Adapter
+from trueup.capture.allocator import keep_freed_memory
 from trueup.capture.clock import StepClock
 from trueup.capture.declared import declared_layout
 from trueup.capture.facts import manifest_of, same_launch, scalar_line
@@ -332,6 +333,7 @@ class Session:
         except OSError as error:
             self._stand_aside(f"the trace cannot be written: {error}")
             return False
+        keep_freed_memory()
         self.watch.begin(world_size)
         return True
 
