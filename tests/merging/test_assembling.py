@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from trueup.errors import ConfigError
-from trueup.merging.assembling import Member, assembled
+from trueup.merging.assembling import Member, Own, assembled
 from trueup.merging.nodes import Node, Part, Unfit
 from trueup.merging.summary import summary_of_values
 from trueup.numerics.digest import digest
@@ -134,6 +134,25 @@ def test_any_placements_give_the_whole_back(chosen: list[Placement]) -> None:
     else:
         assert found.l2_norm is None
         assert found.digest is None
+
+
+def test_copies_in_other_pieces_are_the_same() -> None:
+    """An optimizer's flat pieces, cut elsewhere on every stage; their sketches know nothing of the whole."""
+    layout = Layout(mesh={"pp": 2, "dp": 2})
+    values = np.random.default_rng(7).standard_normal((5, 4))
+    members = []
+    for rank, (stage, start, stop) in enumerate(((0, 0, 13), (0, 13, 20), (1, 0, 8), (1, 8, 20))):
+        piece = values.ravel()[start:stop]
+        own = Own(axes=("dp",), offset=(start,), shape=values.shape, flat=True)
+        part = Part(rank, summary_of_values(piece, "float64"), lambda piece=piece: piece)
+        coordinate = layout.coordinate(rank)
+        members.append(Member(part=part, coordinate=coordinate, stage=stage, own=own, sketched=piece.size))
+    whole, copies = assembled(members, Placed({"pp": Invariant()}, None), layout)
+    np.testing.assert_array_equal(whole.values(), values)
+    assert copies.differing == []
+    members[3].part = Part(3, summary_of_values(values.ravel()[8:] * 1.5, "float64"), None)
+    _, copies = assembled(members, Placed({"pp": Invariant()}, None), layout)
+    assert [(axis, ranks) for axis, ranks, _ in copies.differing] == [("pp", (2, 3))]
 
 
 def test_a_digest_found_only_afterwards_is_rebased() -> None:

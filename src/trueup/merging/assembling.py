@@ -57,6 +57,16 @@ class Copies:
     """axis, the ranks whose copy is not the first one's, and how far theirs is at most (relative)"""
 
 
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """Copies of one tensor along an axis; the first is taken."""
+
+    axis: str
+    children: Sequence[Node]
+    groups: Sequence[Sequence[Member]]
+    """the parts of each"""
+
+
 def assembled(members: Sequence[Member], placed: Placed, layout: Layout) -> tuple[Node, Copies]:
     """The whole tensor.
 
@@ -71,8 +81,8 @@ def assembled(members: Sequence[Member], placed: Placed, layout: Layout) -> tupl
     axes = [BATCH, *layout.mesh]
     if own is not None:
         axes = [axis for axis in axes if axis not in own.axes]
-    copies = Copies()
-    whole = _built(kept, axes, placed.placements, layout, copies)
+    alternatives: list[Alternatives] = []
+    whole = _built(kept, axes, placed.placements, layout, alternatives)
     if placed.split is not None and own is None:
         sizes = whole.shape
         lead = int(np.prod(sizes[: len(placed.split)]))
@@ -81,6 +91,9 @@ def assembled(members: Sequence[Member], placed: Placed, layout: Layout) -> tupl
     for member in kept:
         if member.sketched != numel:
             member.part.forget_sketch()
+    copies = Copies()
+    for one in alternatives:
+        _note_differing(one, copies)
     return whole, copies
 
 
@@ -109,16 +122,16 @@ def _built(
     axes: Sequence[str],
     placements: Mapping[str, Placement],
     layout: Layout,
-    copies: Copies,
+    alternatives: list[Alternatives],
 ) -> Node:
     if not axes:
-        return _own(members, copies)
+        return _own(members, alternatives)
     axis, rest = axes[0], axes[1:]
     groups: dict[int, list[Member]] = {}
     for member in members:
         groups.setdefault(member.coordinate.get(axis, 0), []).append(member)
     indices = sorted(groups)
-    children = [_built(groups[index], rest, placements, layout, copies) for index in indices]
+    children = [_built(groups[index], rest, placements, layout, alternatives) for index in indices]
     placement = placements.get(axis, Replicate())
     size = len(children) if axis == BATCH else layout.mesh[axis]
     if isinstance(placement, (Shard, Scattered)) and len(children) < size:
@@ -138,7 +151,8 @@ def _built(
         return Join(children, 0, None)
     if isinstance(placement, Partial):
         return Sum(children, 1.0 / len(children) if placement.mean else 1.0)
-    return _one_of(children, axis, [groups[index] for index in indices], copies)
+    alternatives.append(Alternatives(axis, children, [groups[index] for index in indices]))
+    return children[0]
 
 
 def _segments(children: Sequence[Node], shard: Shard) -> list[Segments]:
@@ -153,13 +167,13 @@ def _segments(children: Sequence[Node], shard: Shard) -> list[Segments]:
     return [((start, length),) if length else () for start, length in zip(starts, lengths, strict=False)]
 
 
-def _one_of(children: Sequence[Node], axis: str, groups: Sequence[Sequence[Member]], copies: Copies) -> Node:
-    """The first of the copies; those that differ from it by more than rounding are noted."""
-    first = children[0].summary()
+def _note_differing(one: Alternatives, copies: Copies) -> None:
+    """Note the copies that differ from the first by more than rounding."""
+    first = one.children[0].summary()
     unit = DTYPES[first.dtype].eps if first.dtype in DTYPES else 0.0
     ranks: set[int] = set()
     farthest: float | None = None
-    for child, group in zip(children[1:], groups[1:], strict=True):
+    for child, group in zip(one.children[1:], one.groups[1:], strict=True):
         if alike(first, child.summary()):
             continue
         far = how_far(first, child.summary())
@@ -168,8 +182,7 @@ def _one_of(children: Sequence[Node], axis: str, groups: Sequence[Sequence[Membe
         ranks |= {member.part.rank for member in group}
         farthest = far if farthest is None else max(farthest, far or 0.0)
     if ranks:
-        copies.differing.append((axis, tuple(sorted(ranks)), farthest))
-    return children[0]
+        copies.differing.append((one.axis, tuple(sorted(ranks)), farthest))
 
 
 def alike(one: Summary, other: Summary) -> bool:
@@ -193,7 +206,7 @@ def how_far(one: Summary, other: Summary) -> float | None:
     return None
 
 
-def _own(members: Sequence[Member], copies: Copies) -> Node:
+def _own(members: Sequence[Member], alternatives: list[Alternatives]) -> Node:
     """Parts that say themselves where they lie; of others the first, as a rank says it only once."""
     own = members[0].own
     if own is None:
@@ -204,8 +217,8 @@ def _own(members: Sequence[Member], copies: Copies) -> Node:
         if member.part.summary().numel or len(members) == 1:
             places.setdefault(member.own.offset, []).append(member)
     if own.flat and members[0].part.shape == ():  # a number beside the piece: the same for all
-        return _at(members, own, copies)
-    nodes = {offset: _at(some, own, copies) for offset, some in places.items()}
+        return _at(members, own, alternatives)
+    nodes = {offset: _at(some, own, alternatives) for offset, some in places.items()}
     whole = _along(nodes, 0)
     wanted = (int(np.prod(own.shape)),) if own.flat else own.shape
     if whole.shape != wanted:
@@ -213,13 +226,14 @@ def _own(members: Sequence[Member], copies: Copies) -> Node:
     return Seen(whole, own.shape) if own.flat else whole
 
 
-def _at(members: Sequence[Member], own: Own, copies: Copies) -> Node:
+def _at(members: Sequence[Member], own: Own, alternatives: list[Alternatives]) -> Node:
     children: list[Node] = [member.part for member in members]
     if len(children) == 1:
         return children[0]
     if own.partial:
         return Sum(children)
-    return _one_of(children, own.axes[0], [[member] for member in members], copies)
+    alternatives.append(Alternatives(own.axes[0], children, [[member] for member in members]))
+    return children[0]
 
 
 def _along(nodes: Mapping[tuple[int, ...], Node], dim: int) -> Node:
