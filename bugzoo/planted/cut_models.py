@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from bugzoo.entries import plant
 from bugzoo.layout_changes import before_wrapping, change_call, when_built
 from bugzoo.reference_trainer import ReferenceTrainer
-from trueup_gpt import step
+from trueup_gpt import session, step
+from trueup_gpt.config import Config
 from trueup_gpt.model.parts import CrossEntropy, Linear
 from trueup_gpt.parallel import apply, rules, stages
 from trueup_gpt.parallel.layout import Call, Change
@@ -80,6 +82,18 @@ def bias_on_every_process(trainer: ReferenceTrainer, product: str, layer: int) -
 def keys_of_own_part(trainer: ReferenceTrainer, layer: int) -> None:
     """Attention of one layer sees the keys of its own part of the sequence alone."""
     change_call(trainer, "layers.*.attention.core", lambda call: None, layer=layer)
+
+
+@plant("dropout-of-own-stream")
+def dropout_of_own_stream(trainer: ReferenceTrainer) -> None:
+    """Processes that hold the same values draw each from a stream of its own."""
+    seed = session.seed_streams
+
+    def seeded(config: Config, mesh: Mesh) -> None:
+        seed(config, mesh)
+        torch.manual_seed(torch.initial_seed() + mesh.coordinate("tp"))
+
+    trainer.replace(session, "seed_streams", seeded)
 
 
 @plant("layer-norm-eps")

@@ -210,6 +210,19 @@ def test_replay_names_the_module(
     assert "given the reference's gradients" in said.evidence[0]
 
 
+def test_a_setting_that_is_a_dtype_is_a_matter_of_rounding(tmp_path: Path, reference: Trace) -> None:
+    def coarse(model: Any) -> None:
+        model.layers[1].attn.rotary.compute_dtype = torch.bfloat16
+
+    found = diagnosed(tmp_path, reference, {**REFERENCE, "change": coarse})
+    assert found.verdict is not None
+    assert (found.verdict.module, found.verdict.kinds[0].name) == (
+        "layers.1.attn.rotary",
+        "dtype_or_rounding",
+    )
+    assert "compute_dtype is bfloat16 in the target, float32 in the reference" in found.verdict.evidence[0]
+
+
 @pytest.mark.parametrize("replay", [False, True])
 def test_a_frozen_weight_is_said_to_be_frozen(tmp_path: Path, reference: Trace, replay: bool) -> None:
     program = {**REFERENCE, "change": runs.frozen}

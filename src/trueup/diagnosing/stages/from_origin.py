@@ -8,6 +8,7 @@ from dataclasses import replace
 from trueup.diagnosing.stages.context import Context, sure_by
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.whose import whose
+from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
 from trueup.types.finding import Basis, Finding, Kind, Origin, Stage
 
@@ -124,17 +125,19 @@ def _with_exchange(kinds: tuple[Kind, ...], origin: Origin, context: Context) ->
     return (found, *(kind for kind in kinds if kind.name != found.name))
 
 
-def _with_settings(kinds: tuple[Kind, ...], settings: tuple[str, ...]) -> tuple[Kind, ...]:
+def _with_settings(kinds: tuple[Kind, ...], settings: dict[str, str]) -> tuple[Kind, ...]:
     """What both programs say of the very module outweighs what its values look like."""
     if not settings:
         return kinds
-    said = kind_named("constant_argument", _SURE_OF_SETTING, settings[0])
+    sentence, name = next(iter(settings.items()))
+    said = kind_named(name, _SURE_OF_SETTING, sentence)
     return (said, *(kind for kind in kinds if kind.name != said.name))
 
 
-def _next(settings: tuple[str, ...], kind: Kind | None) -> str:
+def _next(settings: dict[str, str], kind: Kind | None) -> str:
     if settings:
-        return f"bring the setting named first to the reference's value and run again: {settings[0]}"
+        first = next(iter(settings))
+        return f"bring the setting named first to the reference's value and run again: {first}"
     return kind.next or "" if kind else "compare the code of both sides at this place"
 
 
@@ -170,16 +173,24 @@ def _sureness(origin: Origin) -> float:
     return 1.0 - 1.0 / (1.0 + score * score) if origin.basis is Basis.REPLAY else 1.0 - 1.0 / (1.0 + score)
 
 
-def settings_that_differ(module: str, context: Context) -> tuple[str, ...]:
+def settings_that_differ(module: str, context: Context) -> dict[str, str]:
     """Plain attributes of a module that are set otherwise in the reference, as far as both captures kept
-    them."""
+    them: a sentence -> the kind of fault that is."""
     rank = context.ranks[0]
     mine, theirs = (
         (source.rank_facts(rank).get("settings") or {}).get(module, {})
         for source in (context.target, context.reference)
     )
-    return tuple(
-        f"{module or 'the root'}.{name} is {mine[name]} in the target, {theirs[name]} in the reference"
-        for name in mine
-        if name in theirs and mine[name] != theirs[name]
-    )
+    owner = module or "the root"
+    return {
+        f"{owner}.{name} is {value} in the target, {theirs[name]} in the reference": _kind_of_setting(
+            value, theirs[name]
+        )
+        for name, value in mine.items()
+        if name in theirs and value != theirs[name]
+    }
+
+
+def _kind_of_setting(*values: object) -> str:
+    dtypes = all(isinstance(value, str) and value in DTYPES for value in values)
+    return "dtype_or_rounding" if dtypes else "constant_argument"
