@@ -122,6 +122,7 @@ def test_several_targets_are_listed(here: Path, capsys: pytest.CaptureFixture[st
             ["good.log", *AGAINST, "--target-trace", "nowhere", "--reference-trace", "no"],
             "no such trace: nowhere",
         ),
+        (["good.log", *AGAINST, "--reference-trace", "no"], "give --target-trace DIR too"),
         (["good.log", "--reference", "gpu1.log", "gpu1.log"], "is given twice"),
         (["good.log", *AGAINST, "--offset", "99999"], "no step in common"),
         (["good.log", "bad.log", *AGAINST, "--follow"], "--follow watches one target"),

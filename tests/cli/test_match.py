@@ -21,6 +21,12 @@ def test_one_program_needs_no_look(runs: Path, tmp_path: Path, capsys: pytest.Ca
     assert "Unsure" not in shown
     assert "--map" in shown
     assert map_file.read_text().startswith("version: 1")
+    map_file.write_text("edited by a person")
+    assert app.run(["match", *sides, "-o", str(map_file)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert map_file.read_text() == "edited by a person"
+    assert app.run(["match", *sides, "-o", str(map_file), "--overwrite"]) == 0
+    assert map_file.read_text().startswith("version: 1")
 
 
 def test_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

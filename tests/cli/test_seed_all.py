@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import trueup.adapters.seeding as seeding
-from tests.capture.programs import environment, python, run_trueup
+from tests.capture.programs import python, run_trueup
 from trueup.capture.seed_recipe import python_lines, seed_recipe, shell_lines
 from trueup.cli import app
 
@@ -28,8 +28,10 @@ COMMON = 'print(random.random(), numpy.random.rand(), os.environ["PYTHONHASHSEED
 
 
 def state(framework: str, lines: list[str], tmp_path: Path, **env: str) -> str:
-    body = "\n".join(["import os, random, numpy", *lines, COMMON, SHOWN[framework]])
-    done = python("-c", body, cwd=tmp_path, env=environment(**env))
+    """What a program prints that has these variables from its first line on, and then these lines."""
+    begin = f"import os; os.environ.update({env}); import random, numpy"
+    body = "\n".join([begin, *lines, COMMON, SHOWN[framework]])
+    done = python("-c", body, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -165,6 +165,8 @@ def test_with_the_learning_rate_at_zero_every_step_counts() -> None:
     worse = compare_curves(changed(still[0], loss=pl.Series(bad)), still[1:], ASSUMED)
     assert (worse.judgement.case, worse.judgement.step) == ("first_step_gap", 701)
     assert "--only-batch 700 --learning-rate 0" in worse.commands[0].line
+    few = compare_curves(still[0], still[1:], replace(ASSUMED, last=60))
+    assert (few.judgement.outcome.value, told(few)["steps"]) == ("agree", Met.WARNING)
 
 
 def test_the_gradient_norm_warns_and_does_not_reject() -> None:

@@ -218,7 +218,12 @@ def _compare(
 ) -> list[CurveComparison]:
     from trueup.curves.many import compare_many
 
-    return list(compare_many(targets, references, columns=columns, options=options))
+    found = list(compare_many(targets, references, columns=columns, options=options))
+    if options.reference_trace is not None and all(
+        (options.target_trace or one.target.trace) is None for one in found
+    ):
+        raise ConfigError("--reference-trace alone proves nothing of two runs: give --target-trace DIR too")
+    return found
 
 
 def _around(

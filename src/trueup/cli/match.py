@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trueup.errors import ConfigError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,6 +29,7 @@ def command(
     mapping: Annotated[
         Path | None, typer.Option("--map", help="Pairs that are given: what trueup match -o wrote.")
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a map that is there.")] = False,
     step: Annotated[int | None, typer.Option(min=0, help="Match on this step. Default: the first.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Show every pair.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
@@ -40,6 +43,8 @@ def command(
     from trueup.matching.mapping import read_mapping
     from trueup.matching.report import match_traces, write_map
 
+    if output is not None and output.exists() and not overwrite:
+        raise ConfigError(f"{output} is there already; --overwrite replaces it, -o writes another")
     given = None if mapping is None else read_mapping(mapping)
     report = match_traces(open_trace(target), open_trace(reference), step=step, given=given)
     if output is not None:

@@ -110,7 +110,7 @@ def criteria(
     ``frozen``: no weight is updated; ``from_the_first``: the steps begin where both logs do.
     """
     losses = _losses(paired)
-    found = [observed_steps(paired, target), repeats(references), smooth(paired)]
+    found = [observed_steps(paired, target, frozen=frozen), repeats(references), smooth(paired)]
     if losses is not None:
         if from_the_first:
             found.append(first_loss(losses))
@@ -153,8 +153,11 @@ def _losses(paired: Paired) -> Losses | None:
     return Losses(target=mine, reference=first, repeats=every, apart=apart)
 
 
-def observed_steps(paired: Paired, target: Curve) -> Criterion:
-    """At least 1,000 steps; 5,000 or 12 hours unless a person chose fewer."""
+def observed_steps(paired: Paired, target: Curve, *, frozen: bool = False) -> Criterion:
+    """At least 1,000 steps; 5,000 or 12 hours unless a person chose fewer.
+
+    Where no weight is updated every step is judged by itself: fewer leave less seen, not undecided.
+    """
     first, last = int(paired.steps[0]), int(paired.steps[-1])
     observed = last - first + target.interval
     hours = target.hours
@@ -163,6 +166,9 @@ def observed_steps(paired: Paired, target: Curve) -> Criterion:
     status = Met.MET if observed >= FEWEST_STEPS or enough else Met.UNDECIDED
     if status is Met.UNDECIDED:
         note = f"fewer than {FEWEST_STEPS:,} steps are not recommended: too few to judge by"
+    if status is Met.UNDECIDED and frozen:
+        status = Met.WARNING
+        note = f"no weight is updated: each step is judged by itself; the guide looks at {FEWEST_STEPS:,}"
     took = f", {hours:.1f} h" if hours is not None else ""
     return Criterion(
         key="steps",
