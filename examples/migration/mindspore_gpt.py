@@ -242,4 +242,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    ms.runtime.set_cpu_affinity(True)  # once in a process: a second call is an error
     main()

@@ -69,33 +69,46 @@ def without_faults(steps: int) -> tuple[str, str]:
     return agrees, show("trueup", "curves", f"{OUT}/still-port", *curves, allowed=DECIDED)
 
 
-def long_run_begun(steps: int) -> Started:
-    """The reference's long run, and the port's on its batches, which trains on while the story goes on."""
+def repeats_begun(steps: int) -> list[Started]:
+    """Two repeats of the narrow reference, for its own spread."""
+    narrow = ("python", TORCH, *NARROW, "--steps", str(steps))
+    return [
+        start(*narrow, "--turn", turn, "--curve", f"{OUT}/repeat-{turn}.jsonl", log=f"repeat-{turn}.log")
+        for turn in ("1", "2")
+    ]
+
+
+def long_runs_begun(steps: int) -> list[Started]:
+    """The reference's long runs, on one process and on two, and the port's on their batches, which train on
+    while the story goes on."""
     capture("narrow-reference", *EXACTLY, program=[TORCH, *NARROW], steps=2)
     show("trueup", "convert-weights", f"{OUT}/narrow-reference", f"{OUT}/narrow.ckpt", *NAMES)
-    program = [TORCH, *NARROW, "--curve", f"{OUT}/reference.jsonl"]
-    capture("long", "--preset", "batches", program=program, steps=steps)
-    show("trueup", "export", "--format", "batches", f"{OUT}/long", f"{OUT}/long-batches", "-q")
-    words = [*mended("narrow", "long-batches"), *NARROW, "--steps", str(steps)]
-    return start("python", *words, "--curve", f"{OUT}/port.jsonl", log="port-long.log")
-
-
-def long_runs(steps: int, alone: Started) -> tuple[str, str]:
-    """A narrow model on one process and on two, beside two repeats of the reference."""
-    narrow, count = [TORCH, *NARROW], ("--steps", str(steps))
-    capture("narrow-port", *EXACTLY, program=[*mended("narrow", "long-batches"), *NARROW], steps=2)
-    for turn in ("1", "2"):
-        kept = ("--turn", turn, "--curve", f"{OUT}/repeat-{turn}.jsonl")
-        run("python", *narrow, *count, *kept, log=f"repeat-{turn}.log")
-    two = ["torchrun", "--standalone", "--nproc-per-node", "2", *narrow]
-    two += ["--curve", f"{OUT}/reference-2.jsonl"]
-    capture("long-2", "--preset", "batches", program=two, steps=steps)
-    show("trueup", "export", "--format", "batches", f"{OUT}/long-2", f"{OUT}/long-batches-2", "-q")
-    alone.end()
+    two = ("torchrun", "--standalone", "--nproc-per-node", "2")
     both = ["msrun", "--worker_num", "2", "--local_worker_num", "2", "--master_port", str(free_port())]
-    both += ["--join", "True", "--log_dir", f"{OUT}/msrun", *mended("narrow", "long-batches-2"), *NARROW]
-    run(*both, *count, "--curve", f"{OUT}/port-2.jsonl", log="port-long-2.log")
-    return judged("curves", "port", "reference"), judged("curves-2", "port-2", "reference-2")
+    both += ["--join", "True", "--log_dir", f"{OUT}/msrun"]
+    ways = (("-2", two, both), ("", (), ["python"]))
+    together, alone = (long_run_begun(name, launcher, ports, steps) for name, launcher, ports in ways)
+    return [alone, together]
+
+
+def long_run_begun(name: str, launcher: Sequence[str], ports: Sequence[str], steps: int) -> Started:
+    """A long run of the reference, and the port's on its batches, under way."""
+    program = [*launcher, TORCH, *NARROW, "--curve", f"{OUT}/reference{name}.jsonl"]
+    capture(f"long{name}", "--preset", "batches", program=program, steps=steps)
+    show("trueup", "export", "--format", "batches", f"{OUT}/long{name}", f"{OUT}/long-batches{name}", "-q")
+    words = [*mended("narrow", f"long-batches{name}"), *NARROW, "--steps", str(steps)]
+    return start(*ports, *words, "--curve", f"{OUT}/port{name}.jsonl", log=f"port-long{name}.log")
+
+
+def long_runs(begun: Sequence[Started]) -> tuple[str, str]:
+    """A narrow model on one process and on two, once what was begun has ended."""
+    *others, alone, together = begun
+    capture("narrow-port", *EXACTLY, program=[*mended("narrow", "long-batches"), *NARROW], steps=2)
+    for one in (*others, alone):
+        one.end()
+    first = judged("curves", "port", "reference")
+    together.end()
+    return first, judged("curves-2", "port-2", "reference-2")
 
 
 def judged(name: str, target: str, reference: str) -> str:
@@ -126,14 +139,14 @@ def main() -> None:
     said = {}
     chapter("1. The reference, and what the port needs of it: weights and batches")
     weights_and_batches()
-    print("\nThe same of a narrow model, whose long run goes on in the background from here on:")
-    alone = long_run_begun(given.steps)
+    print("\nThe same of a narrow model, whose long runs go on in the background from here on:")
+    begun = repeats_begun(given.steps) + long_runs_begun(given.steps)
     chapter("2. The port as it came")
     said["port"] = as_it_came()
     chapter("3. The port with both mended: first steps, then steps that change no weight")
-    said["mended"], said["still"] = without_faults(min(given.steps, 50))
+    said["mended"], said["still"] = without_faults(min(given.steps, 30))
     chapter(f"4. {given.steps} steps, on one process and on two, beside two repeats of the reference")
-    said["curves"], said["curves-2"] = long_runs(given.steps, alone)
+    said["curves"], said["curves-2"] = long_runs(begun)
     print(f"\nReports: {OUT}/diagnosis/diagnosis.html, {OUT}/curves/curves.html", flush=True)
     print(f"The whole story took {time.perf_counter() - began:.0f} s.")
     if given.docs:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.adapters.mindspore.reading import Captured
 from tests.warm import COLD
+from trueup.monitoring.reader import open_run
 from trueup.store import Trace
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
@@ -58,6 +59,17 @@ def test_seed_and_determinism_from_outside(tmp_path: Path) -> None:
     assert manifest["environment"]["LCCL_DETERMINISTIC"] == "1"
     limits = Trace(tmp_path / "one").rank_facts(0)["limits"]
     assert any("HCCL_DETERMINISTIC was set to 'false'" in limit for limit in limits), limits
+
+
+def test_the_monitor_from_outside(tmp_path: Path) -> None:
+    done = trueup_capture("--monitor", "-o", tmp_path / "run", "--", sys.executable, PROGRAMS / "seeded.py")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "watched 2 steps" in done.stderr
+    run = open_run(tmp_path / "run")
+    norms = run.series("gradient", "l2_norm")
+    assert norms is not None
+    assert tuple(norms.names) == ("weight",)
+    assert (norms.values > 0).all()
 
 
 @pytest.mark.distributed
