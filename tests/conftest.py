@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.warm import COLD, WARM, warm_python
+from tests.warm import COLD, OF_TRUEUP, WARM, warm_python
 
 # Tests run side by side: a thread for each core in each of them would wait for the others' most of the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
         mindspore.runtime.launch_blocking()
     if WARM not in os.environ:
         closing = ExitStack()
-        os.environ[WARM] = closing.enter_context(warm_python())
+        os.environ[WARM] = closing.enter_context(warm_python(COLD, *OF_TRUEUP))
         config.add_cleanup(closing.close)
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         sys.executable = os.environ[WARM]

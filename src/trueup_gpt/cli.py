@@ -191,7 +191,8 @@ def _show_needs(config: Config, nproc: int | None) -> None:
     )
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     console.print(f"{found.parameters:,} parameters{active}")
-    console.print(f"{found.world_size} processes: {found.mesh}\n")
+    plural = "" if found.world_size == 1 else "es"
+    console.print(f"{found.world_size} process{plural}: {found.mesh}\n")
     console.print(table)
     console.print("\nmemory of each process; activations are an estimate, the framework's own comes on top")
 

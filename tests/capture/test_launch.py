@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.capture.programs import TRAIN, environment, python, run_trueup, write
+from tests.capture.programs import TRAIN, environment, python, run, run_trueup, write
 from tests.warm import COLD
 from trueup.capture.launch import folder
 from trueup.capture.launch.command import check_command
@@ -43,7 +44,7 @@ def test_a_script_is_captured_and_computes_what_it_computes_alone(script: Path, 
 
 
 def test_the_program_s_own_words_are_all_it_prints_when_quiet(script: Path, tmp_path: Path) -> None:
-    captured = run_trueup("capture", "-q", "-o", "run", "--", COLD, "train.py", "1", cwd=tmp_path)
+    captured = run_trueup("capture", "-q", "-o", "run", "--", PYTHON, "train.py", "1", cwd=tmp_path)
     assert captured.stderr == ""
     assert captured.stdout.startswith("loss 0")
 
@@ -51,14 +52,14 @@ def test_the_program_s_own_words_are_all_it_prints_when_quiet(script: Path, tmp_
 def test_a_module_run_with_m(script: Path, tmp_path: Path) -> None:
     write(tmp_path / "pkg" / "__init__.py", "")
     script.rename(tmp_path / "pkg" / "train.py")
-    captured = run_trueup("capture", "-o", "run", "--", COLD, "-m", "pkg.train", cwd=tmp_path)
+    captured = run_trueup("capture", "-o", "run", "--", PYTHON, "-m", "pkg.train", cwd=tmp_path)
     assert captured.returncode == 0, captured.stderr
     assert Trace(tmp_path / "run").steps() == {0: [0], 1: [0]}
 
 
 def test_a_console_script(script: Path, tmp_path: Path) -> None:
     tool = write(
-        tmp_path / "bin" / "launch-training", f"#!{COLD}\nimport runpy\nrunpy.run_path('train.py')\n"
+        tmp_path / "bin" / "launch-training", f"#!{PYTHON}\nimport runpy\nrunpy.run_path('train.py')\n"
     )
     tool.chmod(0o755)
     env = environment(PATH=f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
@@ -69,7 +70,7 @@ def test_a_console_script(script: Path, tmp_path: Path) -> None:
 
 def test_a_child_process_of_a_launcher_without_torch(script: Path, tmp_path: Path) -> None:
     launcher = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, 'train.py']))"
-    captured = run_trueup("capture", "-o", "run", "--", COLD, "-c", launcher, cwd=tmp_path)
+    captured = run_trueup("capture", "-o", "run", "--", PYTHON, "-c", launcher, cwd=tmp_path)
     assert captured.returncode == 0, captured.stderr
     assert Trace(tmp_path / "run").steps() == {0: [0], 1: [0]}
 
@@ -153,7 +154,7 @@ def test_another_sitecustomize_runs_under_its_own_name(script: Path, tmp_path: P
     env = environment(PYTHONPATH=str(other.parent))
     body = "assert other_ran\n" + TRAIN
     write(script, body)
-    captured = run_trueup("capture", "-o", "run", "--", COLD, "train.py", cwd=tmp_path, env=env)
+    captured = run_trueup("capture", "-o", "run", "--", PYTHON, "train.py", cwd=tmp_path, env=env)
     assert captured.returncode == 0, captured.stderr
 
 
@@ -182,7 +183,6 @@ for _ in range(2):
     assert result.stderr == ""
 
 
-@pytest.mark.usefixtures("cold")
 def test_an_error_of_ours_is_one_line_and_training_goes_on(script: Path, tmp_path: Path) -> None:
     env = child_environment(tmp_path) | {"TRUEUP_CAPTURE": '{"options": {"no such": 1}, "folders": []}'}
     result = python(script, "1", cwd=tmp_path, env=env)
@@ -198,7 +198,7 @@ def test_trueup_is_found_where_the_program_s_environment_lacks_it(script: Path, 
     env = environment_from_options(CaptureOptions(output=tmp_path / "run"), base=base)
     result = python("-c", "import sys; print([p for p in sys.path if 'startup' in p])", cwd=tmp_path, env=env)
     assert result.stdout == "[]\n"
-    result = python(script, cwd=tmp_path, env=env)
+    result = run(PYTHON, script, cwd=tmp_path, env=env)
     assert result.returncode == 0, result.stderr
     assert Trace(tmp_path / "run").steps() == {0: [0], 1: [0]}
 
@@ -212,13 +212,20 @@ print(os.environ["PYTHONHASHSEED"], os.environ["CUBLAS_WORKSPACE_CONFIG"], hash(
 """
     write(tmp_path / "seeds.py", body)
     words = ("capture", "-o", "run", "--seed", "42", "--deterministic", "--", PYTHON, "seeds.py")
-    first, second = (run_trueup(*words, cwd=tmp_path).stdout for _ in range(2))
-    assert first == second
-    assert first.splitlines()[0].startswith("42 0.6394267984578837 0.3745401188473625 ")
-    assert first.splitlines()[1] == "True True"
-    assert first.splitlines()[2].startswith("42 :4096:8 ")
-    other = run_trueup("capture", "-o", "run", "--seed", "43", "--", PYTHON, "seeds.py", cwd=tmp_path)
-    assert other.stdout.splitlines()[0] != first.splitlines()[0]
+    said = run_trueup(*words, cwd=tmp_path).stdout.splitlines()
+    generator = torch.Generator().manual_seed(42)
+    assert said[0] == f"42 0.6394267984578837 0.3745401188473625 {torch.rand(1, generator=generator).item()}"
+    assert said[1] == "True True"
+    hashed = python("-c", "print(hash('text'))", cwd=tmp_path, env=environment(PYTHONHASHSEED="42")).stdout
+    assert said[2] == f"42 :4096:8 {hashed.strip()}"
+
+
+def test_another_seed_draws_other_numbers(tmp_path: Path) -> None:
+    options = CaptureOptions(output=tmp_path / "run", seed=43)
+    env = environment_from_options(options, base=environment())
+    del env["PYTHONHASHSEED"]  # a matter of Python's own start: the test before
+    body = "import random, torch; print(torch.initial_seed(), random.random())"
+    assert python("-c", body, cwd=tmp_path, env=env).stdout == "43 0.038551839337380045\n"
 
 
 # -- how it ends --------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +14,6 @@ import pytest
 import torch
 
 from tests.adapters.torch.reading import Captured
-from tests.warm import COLD
 from trueup.store import Trace
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -50,7 +50,7 @@ while True:
 
 
 def test_every_earlier_step_is_whole(tmp_path: Path) -> None:
-    command = [COLD, "-c", PROGRAM]
+    command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         kill_many(server, tmp_path)
 

@@ -166,9 +166,10 @@ def _lbfgs(steps: int, calls: list[int]) -> list[Tensor]:
 def test_a_closure_evaluated_many_times_is_one_step(level: str, tmp_path: Path) -> None:
     calls: list[int] = []
     weights: list[Tensor] = []
-    expected = _lbfgs(3, [])
+    before = _lbfgs(3, [])
     run = capture(tmp_path / "run", lambda: weights.extend(_lbfgs(3, calls)), level=level)
-    assert [w.tolist() for w in weights] == [w.tolist() for w in expected], f"again: {_lbfgs(3, [])}"
+    alone = [[w.tolist() for w in one] for one in (before, _lbfgs(3, []))]  # two that once differed in 1e-7
+    assert [w.tolist() for w in weights] in alone
     assert list(run.trace.steps()) == [0, 1, 2]
     assert [line["microbatches"] for line in scalars(tmp_path / "run")] == calls
     assert min(calls) > 1
