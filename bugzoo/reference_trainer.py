@@ -20,7 +20,7 @@ from trueup_gpt.parallel.stages import Stage, model_on_meta
 SECTIONS: dict[str, dict[str, Any]] = {
     "training": {"seed": 7, "grad_clip_kwargs": {"clip_value": 0.5}, "training_iters": 100},
     "model": {
-        "vocab_size": 131,
+        "vocab_size": 257,
         "seq_length": 16,
         "num_layers": 2,
         "hidden_size": 32,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.comparing.traces import Change, Recorder, network
+from tests.comparing.traces import Change, Recorder, network, of_two_ranks
 from trueup.comparing.attribution import origins
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare
@@ -123,6 +125,7 @@ def test_an_embedding_that_differs_with_equal_ids_is_an_origin(tmp_path: Path) -
 def test_a_gradient_reduced_from_another_ranks_is_not_this_ranks_fault(tmp_path: Path) -> None:
     whole = scaled_at(gin_1=1.01, grad_1=1.01)
     for name, changes in (("target", (scaled_at(grad_1=1.01), whole)), ("reference", (scaled_at(),) * 2)):
+        ranks = []
         for rank, change in enumerate(changes):
             recorder = network(change)
             records = recorder.step.records
@@ -130,11 +133,8 @@ def test_a_gradient_reduced_from_another_ranks_is_not_this_ranks_fault(tmp_path:
                 summary = records["summary"][at]
                 own = network(change if rank else scaled_at()).values[summary]
                 recorder.record(records["call"][at], "param_grad", "local", own)
-            path = tmp_path / (name if rank == 0 else f"{name}.{rank}")
-            recorder.write(path, world_size=2)
-            if rank:
-                held = path / "step_000000" / "rank_00000"
-                held.rename(tmp_path / name / "step_000000" / f"rank_{rank:05d}")
+            ranks.append(recorder)
+        of_two_ranks(ranks[0], tmp_path / name, ranks[1])
     result = compare(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
     rows = result.frame().filter((pl.col("rank") == 0) & (pl.col("status").cast(pl.String) == "origin"))
     assert rows["site"].to_list() == ["layers.1.weight · gradient accumulated"]
@@ -158,3 +158,21 @@ def test_the_numbers_behind_a_status_are_in_the_table(tmp_path: Path, name: str)
     result = compared(tmp_path, network(scaled_at(out_1=1.01, in_2=1.01, linear_2=1.01)), network())
     row = result.frame().filter(pl.col("site") == "layers.2 · torch.nn.functional.linear · output.0")
     assert row[name][0] is not None
+
+
+@pytest.mark.parametrize("clip_differs", [False, True])
+def test_gradients_clipped_by_a_norm_follow_from_every_gradient(tmp_path: Path, clip_differs: bool) -> None:
+    def clipped(grads: Sequence[float], factor: float = 1.0) -> Recorder:
+        out, norm = Recorder(), math.hypot(*grads) * factor
+        weights = [out.call("parameter", f"{name}.weight") for name in "abc"]
+        for weight, grad in zip(weights, grads, strict=True):
+            out.record(weight, "param_grad", "accumulated", np.full(16, grad, np.float32))
+        for weight, grad in zip(weights, grads, strict=True):
+            out.record(weight, "param_grad", "clipped", np.full(16, grad / norm, np.float32))
+        return out
+
+    target = clipped((1.0, 2.0, 3.0), 3.0) if clip_differs else clipped((1.0, 2.0, 3.6))
+    found = statuses(compared(tmp_path, target, clipped((1.0, 2.0, 3.0))))
+    made = {site for site, status in found.items() if status == "origin"}
+    after = {f"{name}.weight · gradient clipped" for name in "abc"}
+    assert made == (after if clip_differs else {"c.weight · gradient accumulated"})

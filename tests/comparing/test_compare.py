@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tests.comparing.traces import Change, Recorder, network, scaled, unchanged
+from tests.comparing.traces import Change, Recorder, network, of_two_ranks, scaled, unchanged
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.result import Comparison, open_comparison
 from trueup.comparing.run import compare
@@ -287,6 +287,38 @@ def test_a_setting_that_differs_is_a_difference(tmp_path: Path) -> None:
     assert "learning_rate" in result.summary["verdict"]["headline"]
     beyond = {entry["name"]: entry["beyond"] for entry in result.summary["scalars"]}
     assert beyond == {"batch_digest": False, "loss": False, "learning_rate": True}
+
+
+def test_scalars_of_every_rank_are_compared(tmp_path: Path) -> None:
+    for side, (rate, batch) in {"target": (1e-3, "ab"), "reference": (1e-4, "cd")}.items():
+        of_two_ranks(network(), tmp_path / side, network())
+        for rank in (0, 1):
+            line = {"step": 0, "loss": 1.0, "learning_rate": [1e-4], "batch_digest": "ab"}
+            if rank:
+                line |= {"learning_rate": [rate], "batch_digest": batch}
+            RunWriter(tmp_path / side, rank=rank).append_scalars({"rank": rank, **line})
+    summary = compare(tmp_path / "target", tmp_path / "reference").summary
+    beyond = [(one["rank"], one["name"]) for one in summary["scalars"] if one["beyond"]]
+    assert beyond == [(1, "batch_digest"), (1, "learning_rate")]
+    assert sum(one["rank"] == 0 for one in summary["scalars"]) == 3
+    assert summary["verdict"]["outcome"] == "differ"
+    assert summary["verdict"]["evidence"] == ["learning_rate of step 0 on rank 1: 0.001 against 0.0001"]
+
+
+def test_a_collective_of_the_step_names_the_weight_it_carried(tmp_path: Path) -> None:
+    def reduced(factor: float) -> Recorder:
+        out = Recorder()
+        weights = [out.call("parameter", f"{name}.weight") for name in "ab"]
+        grads = [np.full(16, value, np.float32) for value in (1.0, 2.0 * factor)]
+        call = out.call("collective", "torch.distributed.all_reduce")
+        out.record(call, "collective", "output.0", np.concatenate(grads))
+        for weight, grad in zip(weights, grads, strict=True):
+            out.record(weight, "param_grad", "accumulated", grad)
+        return out
+
+    verdict = compared(tmp_path, reduced(1.5), reduced(1.0)).summary["verdict"]
+    assert (verdict["phase"], verdict["owner"]) == ("collective", "b")
+    assert verdict["headline"].endswith("in a collective of step 0, with the gradient of b.weight.")
 
 
 @pytest.mark.parametrize(("norm", "exit_code"), [(3.0 * (1 + 1e-7), 0), (6.0, 1)])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trueup.numerics._native import summarise_array
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
-from trueup.store import RunWriter, StepColumns, Trace
+from trueup.store import RunWriter, StepColumns, Trace, layout
 
 EVERYTHING = HAS_STATISTICS | HAS_DIGEST | HAS_SKETCH
 
@@ -81,6 +81,15 @@ class Recorder:
                 self.step.summary_tensor[row] = (chunk, name)
         writer.finish_step(step, self.step)
         return Trace(path)
+
+
+def of_two_ranks(first: Recorder, path: Path, second: Recorder) -> None:
+    """Write a step of each of two ranks into the trace at ``path``."""
+    first.write(path, world_size=2)
+    other = path.with_name(f"{path.name}.1")
+    second.write(other)
+    held = layout.rank_dir(path, 0, 1)
+    layout.rank_dir(other, 0, 0).rename(held)
 
 
 Change = Callable[[str, NDArray[np.float32]], NDArray[Any]]

@@ -28,6 +28,7 @@ from trueup.comparing.owner import owner_of_row
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows
 from trueup.comparing.tolerance import Bound
+from trueup.matching.codes import Codes
 
 MAX_GROUPS = 200
 MAX_STACKS = 20_000
@@ -47,6 +48,8 @@ class First:
     said: list[str] = field(default_factory=list)
     """why it is called an origin"""
     likelihood: tuple[bool, int, int] = (True, 0, 0)
+    weight: str | None = None
+    """of a collective that no module called: the first weight whose gradient differs with it"""
 
 
 @dataclass(slots=True)
@@ -160,6 +163,8 @@ class Ledger:
         if best is not None and (self.origin is None or best[0] < self.origin.likelihood):
             self.origin = _first(pair, rows, verdict, table, best[1])
             self.origin.said, self.origin.likelihood = said_of_row(self.origin.row), best[0]
+            if self.origin.owner is None and self.origin.row["phase"] == "collective":
+                _name_weight(self.origin, rows, at)
 
     def add_arbitration(self, arbitration: Arbitration, table: pa.Table) -> None:
         """Take in what the arbiter says of one step of one rank."""
@@ -292,6 +297,15 @@ def _first(pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table, row:
         before=_before(rows, verdict, table, row),
         hints=_hints(rows, row),
     )
+
+
+def _name_weight(first: First, rows: Rows, origins: Codes) -> None:
+    """What a collective of the training step carried: the first weight whose gradient differs after it."""
+    gradients = origins[rows.phase_is("param_grad")[origins] & (origins > first.order)]
+    if len(gradients):
+        words, row = rows.match.words, int(gradients[0])
+        first.weight = words.name[rows.match.target.plain[rows.target.call[row]]]
+        first.owner = owner_of_row(rows, row)
 
 
 _WORST = {

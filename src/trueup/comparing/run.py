@@ -218,9 +218,10 @@ class _Work:
         ranks = sorted({p.rank: p.reference_rank for p in pairs}.items())
         steps = {p.step: p.reference_step for p in pairs}
         scalars: list[dict[str, Any]] = []
-        for rank, reference_rank in ranks[:1]:
+        for rank, reference_rank in ranks:
             lines = self.target.scalars(rank), self.reference.scalars(reference_rank)
-            scalars = compare_scalars(*lines, ledger.limits, steps)
+            found = compare_scalars(*lines, ledger.limits, steps, rank=rank)
+            scalars += [entry for entry in found if entry["beyond"] or rank == ranks[0][0]]
         for history in self.histories.values():
             ledger.notes += history.notes
         for name, side in (("target", self.target), ("reference", self.reference)):

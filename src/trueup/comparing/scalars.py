@@ -28,8 +28,10 @@ def compare_scalars(
     reference: list[dict[str, Any]],
     limits: dict[int, dict[str, float]],
     steps: dict[int, int],
+    *,
+    rank: int = 0,
 ) -> list[dict[str, Any]]:
-    """One entry a step and name that both sides hold.
+    """One entry a step and name that both sides hold, of one rank.
 
     ``limits``: per compared step the tolerance (relative) of measured numbers: that of the loss record, and
     the largest of the gradient records. What is set, not measured, must be equal to 1e-9 of itself, or one
@@ -45,7 +47,7 @@ def compare_scalars(
         if other is None or not isinstance(step, int):
             continue
         for name, mine, theirs in _pairs(line, other):
-            out.append(_entry(step, name, mine, theirs, limits.get(step)))
+            out.append({"rank": rank, **_entry(step, name, mine, theirs, limits.get(step))})
     return out
 
 

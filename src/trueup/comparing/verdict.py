@@ -85,6 +85,8 @@ def _differ(
     score = row["score"] if row["score"] is not None else math.inf
     absent = row["target_record"] is None or row["reference_record"] is None
     in_owner = "" if first.owner is None else f", in {first.owner or 'the root module'}"
+    if first.weight is not None:
+        in_owner = f", with the gradient of {first.weight}"
     return {
         "outcome": Outcome.DIFFER.value,
         "exit_code": Outcome.DIFFER.exit_code,
@@ -176,11 +178,23 @@ def _numbers(row: dict[str, Any]) -> list[str]:
 
 def _batch(scalars: list[dict[str, Any]], step: int) -> list[str]:
     names = ("batch_digest", "learning_rate", "loss_scale", "microbatches", "batch_size")
+    apart: dict[str, list[dict[str, Any]]] = {}
+    for entry in scalars:
+        if entry["step"] == step and entry["beyond"] and entry["name"].partition("[")[0] in names:
+            apart.setdefault(entry["name"], []).append(entry)
     return [
-        f"{entry['name']} differs in step {step}: {entry['target']} against {entry['reference']}"
-        for entry in scalars
-        if entry["step"] == step and entry["beyond"] and entry["name"].partition("[")[0] in names
+        f"{name} differs in step {step}{_ranks_said([entry['rank'] for entry in entries])}: "
+        f"{entries[0]['target']} against {entries[0]['reference']}"
+        for name, entries in apart.items()
     ]
+
+
+def _ranks_said(ranks: list[int]) -> str:
+    """Where it is not the first rank alone."""
+    if ranks == [0]:
+        return ""
+    more = f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
+    return f" on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:4]))}{more}"
 
 
 def _later(first: First, ledger: Ledger) -> list[str]:
@@ -231,7 +245,10 @@ def _next(first: First, level: str | None, command: str, target: str, reference:
 def _scalars_differ(apart: list[dict[str, Any]], ledger: Ledger) -> dict[str, Any]:
     names = sorted({s["name"] for s in apart})
     of_norm = names == [NORM]
-    said = [f"{s['name']} of step {s['step']}: {s['target']} against {s['reference']}" for s in apart[:6]]
+    said = [
+        f"{s['name']} of step {s['step']}{_ranks_said([s['rank']])}: {s['target']} against {s['reference']}"
+        for s in apart[:6]
+    ]
     return {
         "outcome": Outcome.DIFFER.value,
         "exit_code": Outcome.DIFFER.exit_code,

@@ -193,7 +193,7 @@ function setUpCharts(pick) {
     });
   }
   for (const host of document.querySelectorAll("[data-scalar]"))
-    sparkline(host, (report.scalars || []).filter((row) => row.name === host.dataset.scalar));
+    sparkline(host, (report.scalars || []).filter((row) => row.name === host.dataset.scalar && (row.rank ?? 0) === Number(host.dataset.rank)));
 }
 
 async function start() {

@@ -237,24 +237,23 @@ def _precision(table: pl.DataFrame) -> dict[str, Any]:
 
 def _scalars(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Scalars that differ at some step, each with its first telling steps, and the names of all others."""
-    named: dict[str, list[Mapping[str, Any]]] = {}
+    named: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for row in rows:
-        named.setdefault(str(row["name"]), []).append(row)
-    same = [
-        name for name, series in named.items() if all(row["target"] == row["reference"] for row in series)
-    ]
-    shown = [_scalar(name, series) for name, series in named.items() if name not in same]
-    return {"scalars": shown, "same_scalars": ", ".join(name.replace("_", " ") for name in same)}
+        named.setdefault((str(row["name"]), int(row.get("rank", 0))), []).append(row)
+    same = [one for one, series in named.items() if all(row["target"] == row["reference"] for row in series)]
+    shown = [_scalar(*one, series) for one, series in named.items() if one not in same]
+    return {"scalars": shown, "same_scalars": ", ".join(name.replace("_", " ") for name, _ in same)}
 
 
-def _scalar(name: str, series: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _scalar(name: str, rank: int, series: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     beyond = [row for row in series if row.get("beyond")]
     start = max(0, series.index(beyond[0]) - 2) if beyond else 0
     shown = series[start : start + MAX_SCALAR_ROWS]
     agrees = f"within tolerance at {count(len(series), 'step')}"
     return {
         "name": name,
-        "label": name.replace("_", " "),
+        "rank": rank,
+        "label": name.replace("_", " ") + (f", rank {rank}" if rank else ""),
         "words": f"beyond tolerance from step {beyond[0]['step']} on" if beyond else agrees,
         "more": len(series) - len(shown),
         "drawn": len(series) > 2 and all(isinstance(row.get("target"), (int, float)) for row in series),
