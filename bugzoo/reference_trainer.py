@@ -5,6 +5,7 @@ A fault replaces one part of the trainer's code before the first step; nothing e
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from trueup_gpt.parallel.stages import Stage, model_on_meta
 SECTIONS: dict[str, dict[str, Any]] = {
     "training": {"seed": 7, "grad_clip_kwargs": {"clip_value": 0.5}, "training_iters": 100},
     "model": {
-        "vocab_size": 257,
+        "vocab_size": 131,
         "seq_length": 16,
         "num_layers": 2,
         "hidden_size": 32,
@@ -35,10 +36,11 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "untie_embeddings_and_output_weights": True,
         "init_method_std": 0.15,
     },
-    "dataset": {"dataset_dir": "pydoc:topics", "batch_size": 2, "micro_batch_num": 2, "shuffle": True},
+    "dataset": {"dataset_dir": typing.__file__, "batch_size": 2, "micro_batch_num": 2, "shuffle": True},
     "optimizer": {"learning_rate": 0.01, "weight_decay": 0.1},
 }
-"""of every base, changed by its own; ``micro_batch_num`` is of all processes together"""
+"""of every base, changed by its own; ``micro_batch_num`` is of all processes together. The text is one of
+Python's own sources, of ASCII alone: the vocabulary is uneven, and its second half holds letters."""
 
 
 class ReferenceTrainer:

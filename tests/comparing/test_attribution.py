@@ -160,6 +160,30 @@ def test_the_numbers_behind_a_status_are_in_the_table(tmp_path: Path, name: str)
     assert row[name][0] is not None
 
 
+@pytest.mark.parametrize("sums_wrongly", [False, True])
+def test_what_a_collective_brings_from_another_rank_was_made_there(
+    tmp_path: Path, sums_wrongly: bool
+) -> None:
+    def rank(own: float, total: float) -> Recorder:
+        out = Recorder()
+        module = out.call("module", "up", out.call("module", "", type_="Net"), "Linear")
+        out.record(module, "forward", "input.0", np.arange(4, dtype=np.float32) * np.float32(own))
+        call = out.call("collective", "torch.distributed.all_reduce", module)
+        out.record(call, "collective", "input.0", np.arange(8, dtype=np.float32) * np.float32(own))
+        out.record(call, "collective", "output.0", np.arange(8, dtype=np.float32) * np.float32(total))
+        out.record(module, "forward", "output.0", np.arange(9, dtype=np.float32) * np.float32(total))
+        return out
+
+    changed, total = (2.0, 6.0) if sums_wrongly else (2.5, 5.5)
+    of_two_ranks(rank(3.0, total), tmp_path / "target", rank(changed, total))
+    of_two_ranks(rank(3.0, 5.0), tmp_path / "reference", rank(2.0, 5.0))
+    compare(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
+    found = {(origin.module, origin.rank, origin.phase) for origin in origins(tmp_path / "out")}
+    own = {("", 1, "forward")}  # the input of "up" on the second rank: the root's own code made it
+    everywhere = {("up", rank, "forward") for rank in (0, 1)}
+    assert {one for one in found if one[2] == "forward"} == (everywhere if sums_wrongly else own)
+
+
 @pytest.mark.parametrize("clip_differs", [False, True])
 def test_gradients_clipped_by_a_norm_follow_from_every_gradient(tmp_path: Path, clip_differs: bool) -> None:
     def clipped(grads: Sequence[float], factor: float = 1.0) -> Recorder:

@@ -10,7 +10,8 @@ same in every element is not averaged away as rounding is); else it is GAIN of t
 larger the record's operands are than the record itself. The root's inputs and sites whose floating inputs are
 bit-equal have no gain to be scored by: beyond tolerance, they are origins.
 
-What is explained is ``propagated``; ``amplified`` where the gain itself is extreme, or where nothing that
+What is explained is ``propagated``, as is a clipped gradient that differs by a factor which most share while
+others are wrong (clipped.py); ``amplified`` where the gain itself is extreme, or where nothing that
 came in was beyond tolerance, so that noise grew. What follows from an update that was itself beyond
 tolerance is ``propagated`` although its tolerance, widened for it, holds.
 """
@@ -23,6 +24,7 @@ import numpy as np
 
 from trueup.comparing.absent import first_absent_gradient
 from trueup.comparing.alone import lone_row
+from trueup.comparing.clipped import share_a_factor
 from trueup.comparing.coherence import Coherence
 from trueup.comparing.inflow import Inflow
 from trueup.comparing.judge import DIFFERENT, EQUAL, UNDECIDED, UNMATCHED, WITHIN, Judgement
@@ -88,6 +90,7 @@ def attribute(
     status[beyond] = _of_beyond(rows, error, error_in, gain, verdict, inflow)[beyond]
     coarser = _coarser(rows, error, error_in, gain, verdict, status)
     status[coarser] = ORIGIN
+    status[(status == ORIGIN) & share_a_factor(rows, metrics, verdict)] = PROPAGATED
     alone = lone_row(rows, metrics, verdict, error)
     absent = first_absent_gradient(rows, verdict)
     status[[row for row in (alone, absent) if row is not None]] = ORIGIN

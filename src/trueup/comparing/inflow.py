@@ -13,7 +13,7 @@ gradient at an output  gradients at the enclosing call's outputs, gradients its 
 gradient at an input   gradients at the call's outputs, its activations and parameters, and what
                        the calls inside sent back
 parameter's gradient   gradients and activations of the modules that use it; accumulated: those of
-                       the microbatches; clipped: the accumulated one, and the norm of all of them
+                       the microbatches; clipped: the accumulated one
 loss                   what the roots returned, labels and mask
 =====================  ==========================================================================
 
@@ -194,7 +194,6 @@ class Inflow:
             by_name[name] = max(by_name.get(name, 0.0), float(used[at]))
         earlier: dict[tuple[int, str], float] = {}
         parts = ("local", "accumulated", "clipped")
-        of_norm = self._of_norm(given)
         for row in np.flatnonzero(gradients).tolist():
             call, slot = int(rows.target.call[row]), words.slot[rows.slot[row]]
             known = parts[: parts.index(slot)][::-1] if slot in parts else ()
@@ -203,17 +202,8 @@ class Inflow:
                 from_slot = max(
                     self._of_owner(name, by_name) for name in self._names(words.name[names[call]])
                 )
-            made[row] = max(from_slot, of_norm) if slot == "clipped" else from_slot
+            made[row] = from_slot
             earlier[call, slot] = max(earlier.get((call, slot), 0.0), float(given[row]))
-
-    def _of_norm(self, given: Floats) -> float:
-        """The most that the norm of all gradients together can be off, from what each is off by."""
-        rows = self.rows
-        at = np.flatnonzero(rows.phase_is("param_grad") & rows.paired & rows.slot_starts("accumulated"))
-        norms = np.nan_to_num(rows.reference.statistics["l2_norm"][at], posinf=0.0)
-        total = float(np.linalg.norm(norms))
-        differ = (given[at] > 0) & (norms > 0)
-        return float(np.linalg.norm((given[at] * norms)[differ])) / total if total > 0 else 0.0
 
     @staticmethod
     def _of_owner(parameter: str, by_name: dict[str, float]) -> float:

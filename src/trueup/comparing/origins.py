@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from trueup.comparing.other_ranks import without_other_ranks
 from trueup.comparing.result import open_comparison
 from trueup.types import Basis, Origin, Stage
 
@@ -31,7 +32,7 @@ def origins(result: Path) -> list[Origin]:
     """
     comparison = open_comparison(result)
     found = comparison.records.filter(pl.col("status").cast(pl.String) == "origin").collect()
-    found = _without_other_ranks(found, comparison.records)
+    found = without_other_ranks(found, comparison.records)
     measured = str(comparison.summary.get("tolerance", {}).get("origin", "")).startswith("measured")
     stacks = comparison.summary.get("stacks") or {}
     basis = Basis.NOISE if measured else Basis.BOUND
@@ -43,22 +44,6 @@ def origins(result: Path) -> list[Origin]:
         shown.setdefault((origin.stage, origin.module, origin.step), set()).add(origin.rank)
     made = [replace(o, ranks=tuple(sorted(shown[o.stage, o.module, o.step]))) for o in made]
     return sorted(made, key=lambda origin: likelihood(origin.score, origin.step, origin.order))
-
-
-def _without_other_ranks(found: pl.DataFrame, records: pl.LazyFrame) -> pl.DataFrame:
-    """Without reduced gradients of a parameter whose local gradient is beyond tolerance on another rank."""
-    if found["rank"].n_unique() < 2 and not records.filter(pl.col("rank") != 0).head(1).collect().height:
-        return found
-    beyond = pl.col("status").cast(pl.String).is_in(["origin", "propagated", "amplified"])
-    key = [pl.col("step"), pl.col("name").cast(pl.String).alias("parameter")]
-    local = records.filter(beyond & (pl.col("slot").cast(pl.String) == "local"))
-    elsewhere = local.select(*key, pl.col("rank").alias("other")).unique().collect()
-    reduced = found.with_row_index("at").filter(
-        pl.col("phase").cast(pl.String).eq("param_grad") & pl.col("slot").cast(pl.String).ne("local")
-    )
-    joined = reduced.select("at", "rank", *key).join(elsewhere, on=["step", "parameter"])
-    follows = joined.filter(pl.col("rank") != pl.col("other"))["at"]
-    return found.with_row_index("at").filter(~pl.col("at").is_in(follows.to_list())).drop("at")
 
 
 def likelihood(score: float, step: int, order: int) -> tuple[bool, int, int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.ledger import Clipping, clipping
-from trueup.diagnosing.stages.clipping_ranks import axis_of_norm
+from trueup.diagnosing.stages.clipping_ranks import axis_of_norm, norms_of_all_ranks
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.copies import parts_of
 from trueup.diagnosing.stages.naming import kind_named
@@ -21,6 +21,9 @@ from trueup.types.layout import Layout
 
 EXACT = 1e-5
 """relative difference within which a factor is a number of processes: sketches hold float32"""
+_NEAR = 1e-3
+"""relative difference within which two norms were clipped to one limit"""
+_ANOTHER_NORM = "Gradients are clipped to another norm."
 _NEXT = "compare what happens on both sides between backward and the optimizer's step"
 
 
@@ -70,6 +73,8 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
             given = None  # some gradients are reduced in between, on the way that a free run takes
         own = given or own
         difference = _averaged(own, other, context.layout) or _clipping_difference(own, other)
+        if difference is not None and difference[1] == _ANOTHER_NORM and _one_norm_of_all(context):
+            difference = None
         if difference is not None:
             made = _finding(difference, own, other, context, rank, given=given is not None)
             found[rank] = made, (own.factor, other.factor)
@@ -91,6 +96,14 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
         return [replace(first, axis=first.axis or axis_of_norm(ratio, books, context.layout))], []
     mine, theirs = ({rank: factors[side] for rank, (_, factors) in found.items()} for side in (0, 1))
     return [replace(first, axis=first.axis or axis_of_factors(mine, theirs, context.mesh))], []
+
+
+def _one_norm_of_all(context: Context) -> bool:
+    """Whether the ranks together clip to one norm on both sides."""
+    if len(context.ranks) == 1:
+        return False
+    mine, theirs = norms_of_all_ranks(context)
+    return bool(theirs) and abs(mine / theirs - 1) <= _NEAR
 
 
 def _finding(
@@ -192,11 +205,11 @@ def _clipping_difference(own: Clipping, other: Clipping) -> tuple[str, str, str]
         said = f"{_clipping_said(own)} in the target, {_clipping_said(other)} in the reference"
         return "wrong_optimizer_setting", "Gradients are clipped in another way.", said
     if own.way == "norm" and other.way == "norm":
-        if abs(own.clipped_norm / other.clipped_norm - 1) <= 1e-3:
+        if abs(own.clipped_norm / other.clipped_norm - 1) <= _NEAR:
             return None
         limits = f"{own.clipped_norm:.6g} in the target, {other.clipped_norm:.6g} in the reference"
         said = f"clipped to a norm of {limits}"
-        return "wrong_optimizer_setting", "Gradients are clipped to another norm.", said
+        return "wrong_optimizer_setting", _ANOTHER_NORM, said
     if own.way == "norm":
         if own.norm > other.norm * 1.001 and own.clipped_norm >= other.norm * 0.999:
             return None  # the reference's are below the same limit
@@ -250,7 +263,7 @@ def _later_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | 
     if own.way != other.way or not any(cut) or abs(own.clipped_norm / other.clipped_norm - 1) <= 2e-3:
         return None
     said = f"clipped to {own.clipped_norm:.6g} in the target, {other.clipped_norm:.6g} in the reference"
-    return "wrong_optimizer_setting", "Gradients are clipped to another norm.", said
+    return "wrong_optimizer_setting", _ANOTHER_NORM, said
 
 
 def _norm_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:

@@ -56,7 +56,7 @@ def clipping_over_ranks(context: Context) -> list[Finding]:
         said = f"rank {alone[0]}: times {own:.6g} of the reference's factor, {usual:.6g} elsewhere"
         finding = _finding("Some ranks clip their gradients by another factor.", said, context)
         return [of_ranks(finding, alone, context.ranks, context.mesh)]
-    if alone or abs(usual - 1) <= NEAR or _one_limit(mine, theirs):
+    if alone or abs(usual - 1) <= NEAR or _one_limit(context, mine, theirs):
         axis = axis_of_factors(mine.factors, theirs.factors, context.mesh) if alone else None
         said = "clipped by factors of their own in the target, by one in the reference"
         parted = _finding("Ranks clip their gradients each by a factor of its own.", said, context, axis)
@@ -67,11 +67,33 @@ def clipping_over_ranks(context: Context) -> list[Finding]:
     return [_finding(head, said, context, axis)]
 
 
-def _one_limit(mine: Clip, theirs: Clip) -> bool:
+def norms_of_all_ranks(context: Context) -> tuple[float, float]:
+    """Of target and reference: of all gradients as the optimizers got them, what are copies in the reference
+    once. Where each rank holds a part of the model, the norm of one rank is no limit."""
+    step, other_step = context.steps[0]
+    squares = [0.0, 0.0]
+    seen = set()
+    for rank in context.ranks:
+        mine, theirs = (
+            context.book(context.target, step, rank),
+            context.book(context.reference, other_step, rank),
+        )
+        for fqn, other in context.matched.items():
+            records = mine.parameter(fqn, *CLIPPED), theirs.parameter(other, *CLIPPED)
+            norms = mine.norm(records[0]), theirs.norm(records[1])
+            copy = other, theirs.digest(records[1])
+            if None not in norms and copy not in seen:
+                seen.add(copy)
+                squares = [total + (norm or 0.0) ** 2 for total, norm in zip(squares, norms, strict=True)]
+    return math.sqrt(squares[0]), math.sqrt(squares[1])
+
+
+def _one_limit(context: Context, mine: Clip, theirs: Clip) -> bool:
     """Whether both may have clipped to one norm: to the same, or one was below what the other cut to."""
-    if abs(mine.norm / theirs.norm - 1) <= NEAR:
+    norms = norms_of_all_ranks(context)
+    if abs(norms[0] / norms[1] - 1) <= NEAR:
         return True
-    lower, higher = sorted((mine, theirs), key=lambda clip: clip.norm)
+    lower, higher = (mine, theirs) if norms[0] < norms[1] else (theirs, mine)
     return abs(lower.usual() - 1) <= NEAR and higher.usual() < 1
 
 

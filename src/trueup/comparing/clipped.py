@@ -1,0 +1,43 @@
+"""Gradients that were clipped by another norm, because others were wrong.
+
+Clipping divides all gradients by the norm of all: one that is wrong changes every other one by a common
+factor. What differs by no more than that factor was not made wrong itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trueup.comparing.judge import DIFFERENT, Judgement
+from trueup.comparing.metrics import Metrics
+from trueup.comparing.rows import Bools, Rows
+
+FEWEST = 2
+"""gradients that must share a factor for it to be called common"""
+
+
+def share_a_factor(rows: Rows, metrics: Metrics, verdict: Judgement) -> Bools:
+    """Clipped gradients beyond tolerance that differ by the factor most of them share, where some gradient
+    differs otherwise; nothing where all differ alike: then it is the clipping."""
+    shared = np.zeros(len(rows), bool)
+    beyond = rows.phase_is("param_grad") & (verdict.status == DIFFERENT)
+    clipped = beyond & rows.slot_is("clipped")
+    if not clipped.any() or "scale" not in metrics.details:
+        return shared
+    scale, residual = metrics.details["scale"], metrics.details["residual"]
+    allowed = np.nan_to_num(verdict.tolerance)
+    with np.errstate(invalid="ignore"):
+        at = np.flatnonzero(clipped & (residual <= 2 * allowed) & np.isfinite(scale))
+    if len(at) < FEWEST:
+        return shared
+    scales, width = scale[at], 2 * float(np.median(allowed[at]))
+    ordered = np.sort(scales)
+    near = np.searchsorted(ordered, ordered + width, "right") - np.searchsorted(ordered, ordered - width)
+    common = ordered[np.argmax(near)]
+    shared[at] = np.abs(scales - common) <= width
+    of_call = np.zeros(rows.match.target.num_calls + 1, bool)
+    of_call[rows.target.call[shared]] = True
+    others = beyond & ~of_call[rows.target.call]
+    if shared.sum() < FEWEST or not others.any():
+        shared[:] = False
+    return shared
