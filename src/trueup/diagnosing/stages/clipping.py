@@ -10,7 +10,7 @@ from trueup.diagnosing.ledger import Clipping, clipping
 from trueup.diagnosing.stages.clipping_ranks import axis_of_norm, norms_of_all_ranks
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.copies import parts_of
-from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED
 from trueup.diagnosing.whose import axis_of_factor, axis_of_factors, of_ranks
@@ -116,17 +116,22 @@ def _finding(
     given: bool,
 ) -> Finding:
     kind, headline, said = difference
-    named = kind_named(
-        kind,
-        0.95,
-        said,
-        causes=("another limit for clipping", "another norm: over other parameters, or counted twice"),
-    )
+    causes = ("another limit for clipping", "another norm: over other parameters, or counted twice")
+    module, site = None, "gradient clipping"
+    few = [fqn for fqn, _ in own.uneven]
+    if few and not other.uneven and 2 * len(few) < len(context.matched):
+        kind, causes = "missing_or_extra_term", ("a sum over other ranks", "a factor for some weights alone")
+        book = context.book(context.target, context.steps[0][0], rank)
+        every = context.matched
+        shapes = {f: (book.summary(book.parameter(f, *CLIPPED)) or {"shape": []})["shape"] for f in every}
+        module, site = place_of(few, shapes), f"{few[0]} · gradient clipped"
+        headline = f"The gradients of {described(few, shapes)} are changed after backward."
+    named = kind_named(kind, 0.95, said, causes=causes)
     return Finding(
         stage=Stage.REDUCTION,
         headline=headline,
-        module=None,
-        site="gradient clipping",
+        module=module,
+        site=site,
         phase="param_grad",
         step=context.steps[0][0],
         rank=rank,
