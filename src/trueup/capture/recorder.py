@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -110,15 +111,15 @@ class Recorder:
         summaries = np.concatenate(self._blocks)[: self._rows] if self._blocks else np.zeros(0, SUMMARY_DTYPE)
         summaries["flags"] &= ~np.uint32(self._not_kept)
         kinds = list(self._kinds)
-        facts = list(zip(*(kinds[k] for k in self._kind_of), strict=True)) or [(), (), (), ()]
+        facts = [kinds[k] for k in self._kind_of]
         return StepColumns(
             calls=_columns(self.calls, _CALL_COLUMNS),
             records=_columns(self.records, _RECORD_COLUMNS),
             summaries=summaries,
-            summary_dtype=list(facts[0]),
-            summary_shape=list(facts[1]),
-            summary_device=list(facts[2]),
-            summary_placement=list(facts[3]),
+            summary_dtype=[dtype for dtype, _, _, _ in facts],
+            summary_shape=[shape for _, shape, _, _ in facts],
+            summary_device=[device for _, _, device, _ in facts],
+            summary_placement=[placement for _, _, _, placement in facts],
             summary_tensor=self._tensors,
             stacks=self.stacks,
             forced=None if self.forced is None else _columns(self.forced, _FORCED_COLUMNS),
@@ -135,4 +136,6 @@ class Recorder:
 
 
 def _columns(rows: list[tuple[Any, ...]], names: list[str]) -> dict[str, Sequence[Any]]:
-    return dict(zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True))
+    """Column by column: ``zip(*rows)`` holds an iterator for every row, and so many new objects make Python
+    look through all of the program's for garbage."""
+    return {name: list(map(itemgetter(part), rows)) for part, name in enumerate(names)}
