@@ -156,11 +156,12 @@ FOUND_IN_BFLOAT16 = {True: {"gelu", "gradient-scale"}, False: {"gelu"}}
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_named(name: str, attention: str, reference: tuple[Path, str], tmp_path: Path) -> None:
     trusted, dtype = reference
+    ways = [values for values in (True, False) if dtype == "float32" or name in FOUND_IN_BFLOAT16[values]]
+    if not ways or (dtype == "bfloat16" and attention == "sdpa"):
+        pytest.skip("below bfloat16's noise: to be found by replay")
     target = captured(tmp_path / "target", Run(dtype=dtype, attention=attention), FAULTS[name][0])
-    for values in (True, False):
+    for values in ways:
         verdict = judged(target, trusted, values=values).summary["verdict"]
-        if dtype == "bfloat16" and (attention == "sdpa" or name not in FOUND_IN_BFLOAT16[values]):
-            continue
         assert named_first(target, name, Basis.NOISE), (values, verdict)
         assert verdict["outcome"] == "differ"
         if dtype == "float32" and attention == "eager":
