@@ -305,6 +305,20 @@ def test_scalars_of_every_rank_are_compared(tmp_path: Path) -> None:
     assert summary["verdict"]["evidence"] == ["learning_rate of step 0 on rank 1: 0.001 against 0.0001"]
 
 
+def test_other_data_are_said_to_be_other_data(tmp_path: Path) -> None:
+    def given(ids: list[int]) -> Recorder:
+        out = Recorder()
+        root = out.call("module", "", type_="Net")
+        out.record(root, "forward", "input.ids", np.asarray(ids))
+        out.record(root, "forward", "output.0", np.asarray(ids, np.float32))
+        return out
+
+    verdict = compared(tmp_path, given([1, 2, 3]), given([3, 2, 1])).summary["verdict"]
+    assert verdict["headline"].startswith("The runs are given different data")
+    assert verdict["evidence"][0].endswith("where none is allowed")
+    assert not any("made from" in sentence for sentence in verdict["evidence"])
+
+
 def test_a_collective_of_the_step_names_the_weight_it_carried(tmp_path: Path) -> None:
     def reduced(factor: float) -> Recorder:
         out = Recorder()

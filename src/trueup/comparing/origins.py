@@ -65,12 +65,16 @@ def score_of_row(row: dict[str, Any]) -> float:
     return math.inf if allowed == 0 else float(error) / allowed
 
 
+def is_from_outside(row: dict[str, Any]) -> bool:
+    """Whether the record is what the program gave the model."""
+    return row["owner"] is None and str(row["phase"]) == "forward" and str(row["slot"]).startswith("input")
+
+
 def stage_of_row(row: dict[str, Any], *, has_local: bool = True) -> Stage:
     """The stage of a diagnosis a record belongs to; ``has_local``: gradients were seen before reduction."""
     phase, slot = str(row["phase"]), str(row["slot"])
     if phase == "forward":
-        from_outside = slot.startswith("input") and row["owner"] is None
-        return Stage.DATA if from_outside else Stage.FORWARD
+        return Stage.DATA if is_from_outside(row) else Stage.FORWARD
     if phase == "param_grad":
         before = slot == "local" or (slot == "accumulated" and not has_local)
         return Stage.BACKWARD if before else Stage.REDUCTION
@@ -112,9 +116,10 @@ def said_of_row(row: dict[str, Any]) -> list[str]:
     """Why this record is called an origin."""
     said = []
     error, entered, gain = row["rel_l2"], row["error_in"], row["gain"]
-    if error is not None and not entered:
+    known = error is not None and not is_from_outside(row)
+    if known and not entered:
         said.append(f"what it was made from is equal bit for bit, yet it differs by {error:.3g}")
-    elif error is not None and gain is not None:
+    elif known and gain is not None:
         said.append(
             f"what it was made from differs by {entered:.3g} at most; passed on {gain:.3g}-fold, that "
             f"explains {gain * entered:.3g} of {error:.3g}"

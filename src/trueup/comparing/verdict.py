@@ -8,6 +8,7 @@ from typing import Any
 
 from trueup.comparing.captured import phases_said, unseen
 from trueup.comparing.ledger import First, Ledger
+from trueup.comparing.origins import is_from_outside
 from trueup.comparing.scalars import DECISIVE, NORM
 from trueup.types import Outcome
 
@@ -84,15 +85,10 @@ def _differ(
     row, phase = first.row, first.row["phase"]
     score = row["score"] if row["score"] is not None else math.inf
     absent = row["target_record"] is None or row["reference_record"] is None
-    in_owner = "" if first.owner is None else f", in {first.owner or 'the root module'}"
-    if first.weight is not None:
-        in_owner = f", with the gradient of {first.weight}"
     return {
         "outcome": Outcome.DIFFER.value,
         "exit_code": Outcome.DIFFER.exit_code,
-        "headline": (
-            f"The runs first differ in {_PHASE_SAID.get(phase, phase)} of step {first.step}{in_owner}."
-        ),
+        "headline": _headline(first),
         "where": row["site"],
         "owner": first.owner,
         "step": first.step,
@@ -111,6 +107,16 @@ def _differ(
         "before": _before_said(first.before),
         **_next(first, level, command, target, reference),
     }
+
+
+def _headline(first: First) -> str:
+    if is_from_outside(first.row) and first.row["kind"] == "module":
+        return f"The runs are given different data: what enters the model differs in step {first.step}."
+    where = "" if first.owner is None else f", in {first.owner or 'the root module'}"
+    if first.weight is not None:
+        where = f", with the gradient of {first.weight}"
+    phase = first.row["phase"]
+    return f"The runs first differ in {_PHASE_SAID.get(phase, phase)} of step {first.step}{where}."
 
 
 def _grown(
@@ -159,11 +165,9 @@ def _numbers(row: dict[str, Any]) -> list[str]:
     said = []
     if row["rel_l2"] is not None and row["tolerance"] is not None:
         kind = "at least " if row["evidence"] == "statistics" else ""
-        said.append(
-            f"relative difference {kind}{row['rel_l2']:.3g} (from {row['evidence']}), tolerance "
-            f"{row['tolerance']:.3g}: "
-            f"{times_said(row['score'])} what rounding explains"
-        )
+        size = f"relative difference {kind}{row['rel_l2']:.3g} (from {row['evidence']})"
+        times = f"tolerance {row['tolerance']:.3g}: {times_said(row['score'])} what rounding explains"
+        said.append(f"{size}, {times}" if math.isfinite(row["score"]) else f"{size}, where none is allowed")
     if row["target_l2_norm"] is not None and row["reference_l2_norm"] is not None:
         said.append(f"norm {row['target_l2_norm']:.6g} against {row['reference_l2_norm']:.6g}")
     known = row["scale"] is not None and row["residual"] is not None and row["rel_l2"]
