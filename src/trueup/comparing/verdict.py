@@ -109,8 +109,13 @@ def _differ(
     }
 
 
+def _is_other_data(first: First) -> bool:
+    """Whether the runs part in what the program gives the model."""
+    return is_from_outside(first.row) and first.row["kind"] == "module"
+
+
 def _headline(first: First) -> str:
-    if is_from_outside(first.row) and first.row["kind"] == "module":
+    if _is_other_data(first):
         return f"The runs are given different data: what enters the model differs in step {first.step}."
     where = "" if first.owner is None else f", in {first.owner or 'the root module'}"
     if first.weight is not None:
@@ -236,6 +241,12 @@ def _before_said(before: dict[str, Any]) -> str:
 
 def _next(first: First, level: str | None, command: str, target: str, reference: str) -> dict[str, str]:
     step = first.step
+    if _is_other_data(first):
+        again = f"trueup diagnose {target} {reference} -o OUT"
+        return {
+            "next": again,
+            "next_note": "to see how the batches differ: shifted, reordered, of another shard",
+        }
     if level == "L0" and first.row["phase"] in ("forward", "loss", "backward"):
         closer, note = "--level mix", "on both sides, to see the call inside"
     elif first.row["evidence"] not in ("values", "digest") and first.row["phase"] != "param":

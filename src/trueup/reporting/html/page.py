@@ -242,7 +242,9 @@ def _scalars(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         named.setdefault((str(row["name"]), int(row.get("rank", 0))), []).append(row)
     same = [one for one, series in named.items() if all(row["target"] == row["reference"] for row in series)]
     shown = [_scalar(*one, series) for one, series in named.items() if one not in same]
-    return {"scalars": shown, "same_scalars": ", ".join(name.replace("_", " ") for name, _ in same)}
+    apart = {scalar["name"] for scalar in shown}
+    equal = ", ".join(name.replace("_", " ") for name, _ in same if name not in apart)
+    return {"scalars": shown, "same_scalars": equal}
 
 
 def _scalar(name: str, rank: int, series: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
