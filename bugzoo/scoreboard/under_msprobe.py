@@ -18,7 +18,7 @@ def main(spec: dict[str, Any]) -> None:
 
     from bugzoo.bases import bases
     from bugzoo.entries import entries
-    from bugzoo.trainer import Trainer, processes
+    from bugzoo.trainer import make_trainer, processes
 
     base, out = bases()[spec["base"]], Path(spec["output"])
     of_task = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}
@@ -27,7 +27,7 @@ def main(spec: dict[str, Any]) -> None:
     path.write_text(json.dumps({**config, "statistics": of_task}))
     torch.set_num_threads(1)
     with processes(base):
-        trainer = Trainer(base)
+        trainer = make_trainer(base)
         if spec["entry"]:
             entries()[spec["entry"]].plant(trainer)
         if spec["checkpoint"]:
