@@ -161,6 +161,8 @@ def run_all(
 def line(entry: Entry, said: Raw) -> str:
     """One entry in a terminal."""
     row, words = Row(entry=entry, raw=said), []
+    if "failed" in said:
+        words.append(f"FAILED: {said['failed'].strip()[-200:]}")
     for mode in MODES:
         answer = row.answer(mode)
         if answer is not None:

@@ -119,7 +119,7 @@ def _not_run(rows: list[Row]) -> list[str]:
         said.append(f"- no noise profile for {without} of {len(rows)} entries")
     unasked = sum("curves" not in row.raw for row in rows)
     if unasked:
-        said.append(f"- msprobe and loss curves: not asked of {unasked} of {len(rows)} entries")
+        said.append(f"- msprobe and loss curves: no answer for {unasked} of {len(rows)} entries")
     warm = sum(bool(row.raw.get("is_warm")) for row in rows)
     if warm:
         said.append(f"- seconds of {warm} of {len(rows)} entries are without the import of PyTorch")
