@@ -122,6 +122,9 @@ class Adapter(Protocol):
     def unkept(self) -> list[str]:
         """Changes of the run that were asked for and did not happen; asked once the run is over."""
 
+    def let_go(self) -> None:
+        """The session is over: what the program does from now on is no longer changed in any way."""
+
     def end_step(self) -> None:
         """The step under way is over: forget everything tied to it."""
 

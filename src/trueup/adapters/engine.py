@@ -108,6 +108,8 @@ class BaseEngine(NamedModules):
         self.unfinished: dict[int, Any] = {}
         self.forcing: Any = None
         """in a replay, what puts the reference's values in place of the program's (``forcing.Forcing``)"""
+        self.perturbation: Any = None
+        """in a noise rerun, what changes weights and inputs by rounding (the framework's ``perturb``)"""
         self.measures: Any = None
         """where the run is watched, what measures it (the framework's ``measures.Measures``)"""
         self.watched: dict[int, Any] = {}
@@ -131,6 +133,16 @@ class BaseEngine(NamedModules):
         self.evaluation_on = options.evaluation
         self.scope = sink.scope
         self.stacks_on = options.stacks
+        if options.perturb is None or self.perturbation is None or self.perturbation.seed != options.perturb:
+            self.perturbation = None if options.perturb is None else self.perturbed(options.perturb)
+
+    def perturbed(self, seed: int) -> Any:
+        """Changes of weights and inputs by rounding, at random from ``seed``."""
+        raise NotImplementedError
+
+    def let_go(self) -> None:
+        """Change nothing of the program any more: the session is over."""
+        self.perturbation = self.forcing = None
 
     def sum_of(self, first: Any, second: Any) -> Any:
         """Sum of two gradients, outside any graph."""

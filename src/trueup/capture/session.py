@@ -174,6 +174,7 @@ class Session:
             for sentence in self._unkept:
                 self.limit(sentence)
             self._finish()
+        self.adapter.let_go()
         self.watch.close()
         self._started = self.active = False
         self._aside = "closed"

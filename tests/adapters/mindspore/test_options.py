@@ -190,6 +190,19 @@ def test_a_change_that_could_not_be_made_is_said(tmp_path: Path) -> None:
     assert any("no mindspore.dataset iterator" in one for one in run.facts["unkept"])
 
 
+def test_the_program_is_its_own_again_once_the_session_is_over(tmp_path: Path) -> None:
+    def trained() -> list[bytes]:
+        model = GPT(layers=1)
+        of_gpt(model)()
+        return [parameter.asnumpy().tobytes() for parameter in model.get_parameters()]
+
+    own = trained()
+    for number, change in enumerate([{"perturb": 1}, {"learning_rate": 0.0}]):
+        with trueup.Tracer(tmp_path / str(number), level="L0", **change):
+            assert trained() != own
+        assert trained() == own
+
+
 def test_a_perturbed_run_differs_by_rounding(tmp_path: Path) -> None:
     def run(name: str, seed: int | None) -> Captured:
         return capture(tmp_path / name, of_gpt(GPT(layers=1)), level="L0", perturb=seed)

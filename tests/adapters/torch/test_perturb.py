@@ -124,3 +124,22 @@ def test_never_finer_than_the_tensor_itself() -> None:
     whole = torch.ones(50, 6).t()
     change_in_place(whole, torch.Generator().manual_seed(0), 0.25)
     assert set(whole.flatten().tolist()) == {0.75, 1.0, 1.25}
+
+
+def test_the_program_is_its_own_again_once_the_session_is_over(tmp_path: Path) -> None:
+    def trained() -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+        for _ in range(2):
+            model(torch.ones(200, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [p.detach().clone() for p in model.parameters()]
+
+    own = trained()
+    for number, change in enumerate([{"perturb": 0}, {"learning_rate": 0.0}]):
+        with Tracer(tmp_path / str(number), steps="all", **change):
+            changed = trained()
+        assert any(not torch.equal(a, b) for a, b in zip(changed, own, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(trained(), own, strict=True))

@@ -13,9 +13,11 @@ from mindspore import Parameter, Tensor, nn
 
 from trueup.adapters.base import Sink
 from trueup.adapters.engine import BaseEngine, ThreadState
+from trueup.adapters.mindspore import long_run
 from trueup.adapters.mindspore.labels import Labels
 from trueup.adapters.mindspore.long_run import LongRun
 from trueup.adapters.mindspore.overflow import OverflowWatch
+from trueup.adapters.mindspore.perturb import Perturbation
 from trueup.adapters.mindspore.stats import Summariser, dtype_name, host_bytes
 from trueup.adapters.mindspore.training import Training
 from trueup.numerics.content import content_hash
@@ -73,6 +75,16 @@ class Engine(BaseEngine):
         self.summariser = Summariser(sink)
         self.overflow = OverflowWatch(self) if sink.options.task.value == "overflow_check" else None
         self.labels = Labels() if sink.options.with_labels else None
+
+    def perturbed(self, seed: int) -> Perturbation:
+        """Changes of weights and inputs by rounding, at random from ``seed``."""
+        return Perturbation(seed)
+
+    def let_go(self) -> None:
+        """Change nothing of the program any more: the session is over."""
+        super().let_go()
+        self.long_run = None
+        long_run.end()
 
     def quiet(self) -> _Quiet:
         """A context in which capture's own operations on tensors are not seen."""

@@ -124,6 +124,12 @@ def begin(engine: Engine) -> LongRun | None:
     return _current
 
 
+def end() -> None:
+    """Nothing is changed any more."""
+    global _current
+    _current = None
+
+
 def _watch_datasets() -> None:
     """Wrap the iterators of every dataset, once a process."""
     if _installed:

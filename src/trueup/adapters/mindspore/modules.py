@@ -12,7 +12,7 @@ from typing import Any
 from mindspore import nn
 
 from trueup.adapters.engine import Frame
-from trueup.adapters.mindspore import compiled, gradients, perturb
+from trueup.adapters.mindspore import compiled, gradients
 from trueup.adapters.mindspore.engine import TRANSPARENT, Engine
 from trueup.adapters.mindspore.training import OPTIMIZERS
 from trueup.adapters.mindspore.trees import split_call, split_result
@@ -87,8 +87,8 @@ def _top_level(engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dic
         return _original(cell, *args, **kwargs)
     if engine.models and not recompute and _holds_parameters_of_others(engine, cell):
         return _original(cell, *args, **kwargs)
-    if engine.sink.options.perturb is not None and not recompute:
-        args, kwargs = perturb.arguments(engine, engine.sink.options.perturb, cell, args, kwargs)
+    if engine.perturbation is not None and not recompute:
+        args, kwargs = engine.perturbation.enter(engine, cell, args, kwargs)
     try:
         with engine.quiet():
             wanted = recompute or _announce(engine, cell, args, kwargs)

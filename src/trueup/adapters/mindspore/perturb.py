@@ -17,7 +17,6 @@ from mindspore import Parameter, Tensor, nn
 from trueup.adapters.mindspore.stats import dtype_name
 
 if TYPE_CHECKING:
-    from trueup.adapters.base import Sink
     from trueup.adapters.mindspore.engine import Engine
 
 EVERY = 12
@@ -27,9 +26,8 @@ _ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "flo
 class Perturbation:
     """What has been changed so far in one session of this process."""
 
-    def __init__(self, seed: int, sink: Sink) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.sink = sink
         self._parameters: dict[int, Parameter] = {}
         self._num_forwards = 0
 
@@ -86,16 +84,3 @@ class Perturbation:
         signs = random.integers(0, 2 * EVERY, tuple(tensor.shape))
         factor = 1.0 + size * ((signs == 1).astype(np.float64) - (signs == 0))
         return Tensor(tensor.asnumpy().astype(np.float64) * factor).astype(tensor.dtype)
-
-
-_under_way: Perturbation | None = None
-
-
-def arguments(
-    engine: Engine, seed: int, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a top-level call is to get in a run perturbed with ``seed``."""
-    global _under_way
-    if _under_way is None or _under_way.seed != seed or _under_way.sink is not engine.sink:
-        _under_way = Perturbation(seed, engine.sink)
-    return _under_way.enter(engine, cell, args, kwargs)

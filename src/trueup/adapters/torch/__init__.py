@@ -103,6 +103,10 @@ class Adapter:
         """Changes of the run that were asked for and did not happen; asked once the run is over."""
         return [] if self._engine.long_run is None else self._engine.long_run.unkept()
 
+    def let_go(self) -> None:
+        """The session is over: what the program does from now on is no longer changed in any way."""
+        self._engine.let_go()
+
     def end_step(self) -> None:
         """The step under way is over: forget everything tied to it."""
         self._engine.end_step()

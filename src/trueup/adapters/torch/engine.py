@@ -15,9 +15,11 @@ from torch.nn.parameter import is_lazy
 from trueup.adapters.base import Sink
 from trueup.adapters.engine import BaseEngine, Frame
 from trueup.adapters.placing import Placing
+from trueup.adapters.torch import long_run
 from trueup.adapters.torch.content import content_hash_of
 from trueup.adapters.torch.long_run import LongRun
 from trueup.adapters.torch.overflow import OverflowWatch
+from trueup.adapters.torch.perturb import Perturbation
 from trueup.adapters.torch.stats import Summariser
 from trueup.adapters.torch.training import Training
 from trueup.adapters.torch.uninitialised import Uninitialised
@@ -62,6 +64,16 @@ class Engine(BaseEngine):
         super().adopt(sink)
         self.summariser = Summariser(sink)
         self.overflow = OverflowWatch(self) if sink.options.task.value == "overflow_check" else None
+
+    def perturbed(self, seed: int) -> Perturbation:
+        """Changes of weights and inputs by rounding, at random from ``seed``."""
+        return Perturbation(seed)
+
+    def let_go(self) -> None:
+        """Change nothing of the program any more: the session is over."""
+        super().let_go()
+        self.long_run = None
+        long_run.end()
 
     def too_deep(self) -> None:
         """The graph is so deep that touching more of its nodes would crash torch when it frees them."""

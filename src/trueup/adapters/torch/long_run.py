@@ -128,6 +128,12 @@ def begin(engine: Engine) -> LongRun | None:
     return _current
 
 
+def end() -> None:
+    """Nothing is changed any more."""
+    global _current
+    _current = None
+
+
 def complete() -> None:
     """Put the hook in place that runs after all others."""
     if _current is not None and not _installed:

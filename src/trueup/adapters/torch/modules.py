@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import Module
 
-from trueup.adapters.torch import gradients, perturb
+from trueup.adapters.torch import gradients
 from trueup.adapters.torch.engine import TRANSPARENT, Engine, Frame, Kind, class_name, has_parameters
 from trueup.adapters.torch.trees import split_call, split_result
 
@@ -67,8 +67,8 @@ def _top_level(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: di
         return _original(module, *args, **kwargs)
     if engine.models and not recompute and _holds_parameters_of_others(engine, module):
         return _original(module, *args, **kwargs)
-    if engine.sink.options.perturb is not None and not recompute:
-        args, kwargs = perturb.arguments(engine, engine.sink.options.perturb, module, args, kwargs)
+    if engine.perturbation is not None and not recompute:
+        args, kwargs = engine.perturbation.enter(engine, module, args, kwargs)
     try:
         with _no_torch_function():
             wanted = recompute or _announce(engine, module, args, kwargs)

@@ -27,7 +27,6 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 if TYPE_CHECKING:
-    from trueup.adapters.base import Sink
     from trueup.adapters.torch.engine import Engine
 
 EVERY = 12
@@ -38,9 +37,8 @@ BLOCK = 1 << 22
 class Perturbation:
     """What has been changed so far in one session of this process."""
 
-    def __init__(self, seed: int, sink: Sink) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.sink = sink
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._parameters: Any = WeakIdKeyDictionary()
         self._num_forwards = 0
@@ -98,19 +96,6 @@ class Perturbation:
     def _generator(self, name: str, tensor: Tensor) -> torch.Generator:
         drawn = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
         return torch.Generator(tensor.device).manual_seed(int.from_bytes(drawn[:7], "little"))
-
-
-_under_way: Perturbation | None = None
-
-
-def arguments(
-    engine: Engine, seed: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a top-level call is to get in a run perturbed with ``seed``."""
-    global _under_way
-    if _under_way is None or _under_way.seed != seed or _under_way.sink is not engine.sink:
-        _under_way = Perturbation(seed, engine.sink)
-    return _under_way.enter(engine, module, args, kwargs)
 
 
 def roundoff(tensor: Tensor) -> float:
