@@ -9,7 +9,7 @@ RUN_STAMP := $(VENV)/.ready-run
 DEV_STAMP := $(VENV)/.ready-dev
 MINDSPORE_VENV := .venv-mindspore
 MINDSPORE_STAMP := $(MINDSPORE_VENV)/.ready-mindspore
-INPUTS := pyproject.toml constraints.txt src/trueup/numerics/_kernels.c src/trueup/curves/readers/_scan.c $(SETUP)
+INPUTS := pyproject.toml constraints.txt $(wildcard src/trueup/numerics/*.[ch]) src/trueup/curves/readers/_scan.c $(SETUP)
 
 .PHONY: demo demo-migration test check bench zoo docs mindspore clean
 

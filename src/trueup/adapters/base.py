@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from trueup.adapters.measures import Measured, Wanted
+from trueup.numerics.rows import Rows
 
 
 class Recorder(Protocol):
@@ -18,8 +19,8 @@ class Recorder(Protocol):
     calls: list[tuple[Any, ...]]
     records: list[tuple[Any, ...]]
     stacks: dict[int, list[str]]
-    address: int
-    """memory address of the row the next ``commit`` or ``keep`` takes, for the kernel to write to"""
+    rows: Rows
+    """the summaries; a kernel writes to ``rows.address`` before ``commit`` or ``keep``"""
 
     def commit(self, dtype: str, shape: tuple[int, ...], placement: str | None) -> int:
         """Number of the row just written, or of an earlier one with the same content."""

@@ -86,6 +86,8 @@ class BaseEngine(NamedModules):
     quiet: Callable[[], AbstractContextManager[Any]]
     """a context in which capture's own operations on tensors are not seen"""
     summariser: Any
+    take: Callable[[Any, Any], int] = staticmethod(lambda rows, tensor: -1)
+    """row of a small tensor where there is a short way for it, else -1"""
     overflow: Any = None
 
     def __init__(self, sink: Sink) -> None:
@@ -222,10 +224,10 @@ class BaseEngine(NamedModules):
         reason: str | None = None
         try:
             with self.lock:
-                if sink.layout is None:
-                    row = self.summariser.row(tensor, phase, slot, recorder.calls[call][1])
-                else:
+                if sink.layout is not None:
                     row = self.row_in_layout(recorder.calls[call], phase, slot, tensor)
+                elif (row := self.take(recorder.rows, tensor)) < 0:
+                    row = self.summariser.row(tensor, phase, slot, recorder.calls[call][1])
             if row.__class__ is tuple:
                 row, reason = row
         except Exception as error:

@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from trueup.numerics._native import Rows
+from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.rows import BLOCK_ROWS
 from trueup.numerics.summary import HAS_DIGEST, SUMMARY_DTYPE
 from trueup.store import RunWriter, StepColumns
 from trueup.store.schema import CALLS, FORCED, RECORDS
 
 _Facts = tuple[str, tuple[int, ...], str, "str | None"]
-"""dtype, shape, device, placement: few are distinct, so rows hold their number"""
-_Kind = tuple[int, dict[int, int]]
-"""number of such facts, and the rows that have them by digest"""
-_BLOCK_ROWS = 1024
-_ROW_BYTES = SUMMARY_DTYPE.itemsize
+"""dtype, shape, device, placement: few are distinct, so rows hold their number, the kind"""
 _CALL_COLUMNS = [f.name for f in CALLS if f.name != "call"]
 _RECORD_COLUMNS = [f.name for f in RECORDS]
 _FORCED_COLUMNS = [f.name for f in FORCED]
@@ -27,8 +26,7 @@ class Recorder:
     """Collects one step of one rank.
 
     Calls and records are lists of tuples in schema order, because appending a tuple is the cheapest thing
-    Python can do; they turn into columns when the step ends. Summaries live in blocks that never move, so
-    that a kernel can write into a row while others are added.
+    Python can do; they turn into columns when the step ends.
     """
 
     def __init__(self, writer: RunWriter, step: int, *, digest: bool = True) -> None:
@@ -41,61 +39,33 @@ class Recorder:
         """what a replay put in place of the program's values; None where nothing is replayed"""
         self.step = step
         self._writer = writer
-        self.address = 0
-        """memory address of the row the next ``commit`` or ``keep`` takes, for the kernel to write to"""
-        self._blocks: list[np.ndarray[Any, Any]] = []
-        self._digest = memoryview(b"")
-        self._capacity = 0
-        self._rows = 0
-        self._kinds: dict[_Facts, _Kind] = {}
-        self._kind_of: list[int] = []
+        self.rows = Rows()
+        self._kinds: dict[_Facts, int] = {}
         self._tensors: dict[int, tuple[int, str]] = {}
-        self._grow()
 
     def commit(self, dtype: str, shape: tuple[int, ...], placement: str | None) -> int:
-        """Number of the row just written at ``address`` (a CPU tensor, with its digest).
+        """Number of the row just written at ``rows.address`` (a CPU tensor, with its digest).
 
         An earlier row with the same dtype, shape and digest is returned in its place, the new one dropped.
         """
-        facts = (dtype, shape, "cpu", placement)
-        number, rows = self._kinds.get(facts) or self._new_kind(facts)
-        row = self._rows
-        first = rows.setdefault(self._digest[row % _BLOCK_ROWS], row)
-        if first == row:
-            self._take(number)
-        return first
+        return self.rows.commit(self._kind(dtype, shape, "cpu", placement))
 
     def keep(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
-        """Number of the row just written at ``address``, or to be written later, whatever it holds."""
-        facts = (dtype, shape, device, placement)
-        number, _ = self._kinds.get(facts) or self._new_kind(facts)
-        self._take(number)
-        return self._rows - 1
+        """Number of the row just written at ``rows.address``, or to be written later, whatever it holds."""
+        return self.rows.keep(self._kind(dtype, shape, device, placement))
 
-    def _take(self, kind: int) -> None:
-        self._kind_of.append(kind)
-        self._rows += 1
-        self.address += _ROW_BYTES
-        if self._rows == self._capacity:
-            self._grow()
-
-    def _new_kind(self, facts: _Facts) -> _Kind:
-        dtype, shape, device, placement = facts
-        plain = (dtype, tuple(shape), device, placement)
-        kind = self._kinds[plain] = len(self._kinds), {}
-        return kind
+    def _kind(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
+        number = self._kinds.get((dtype, shape, device, placement))
+        if number is None:
+            plain, number = tuple(shape), len(self._kinds)
+            self._kinds[dtype, plain, device, placement] = number
+            if device == "cpu" and placement is None:
+                self.rows.learn(number, DTYPES[dtype].code, plain)
+        return number
 
     def view(self, row: int) -> Any:
         """The row as a numpy void, to read and write its fields."""
-        return self._blocks[row // _BLOCK_ROWS][row % _BLOCK_ROWS]
-
-    def _grow(self) -> None:
-        block = np.zeros(_BLOCK_ROWS, SUMMARY_DTYPE)
-        self._blocks.append(block)
-        self._capacity += _BLOCK_ROWS
-        self.address = block.ctypes.data
-        digests: Any = block["digest"]
-        self._digest = memoryview(digests)
+        return _rows_of(self.rows.blocks[row // BLOCK_ROWS])[row % BLOCK_ROWS]
 
     def store_values(self, row: int, name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> None:
         """Append contiguous values to the step's chunk files."""
@@ -108,10 +78,10 @@ class Recorder:
 
     def columns(self) -> StepColumns:
         """Everything collected, as columns for the writer."""
-        summaries = np.concatenate(self._blocks)[: self._rows] if self._blocks else np.zeros(0, SUMMARY_DTYPE)
+        summaries = np.concatenate([_rows_of(block) for block in self.rows.blocks])[: len(self.rows)]
         summaries["flags"] &= ~np.uint32(self._not_kept)
         kinds = list(self._kinds)
-        facts = [kinds[k] for k in self._kind_of]
+        facts = [kinds[k] for k in np.frombuffer(self.rows.kinds, np.int32)]
         return StepColumns(
             calls=_columns(self.calls, _CALL_COLUMNS),
             records=_columns(self.records, _RECORD_COLUMNS),
@@ -139,3 +109,7 @@ def _columns(rows: list[tuple[Any, ...]], names: list[str]) -> dict[str, Sequenc
     """Column by column: ``zip(*rows)`` holds an iterator for every row, and so many new objects make Python
     look through all of the program's for garbage."""
     return {name: list(map(itemgetter(part), rows)) for part, name in enumerate(names)}
+
+
+def _rows_of(block: bytearray) -> np.ndarray[Any, Any]:
+    return np.frombuffer(block, SUMMARY_DTYPE)

@@ -10,13 +10,10 @@
  * Loops are written so that gcc vectorises them, once per instruction set (CLONES). Only the fp32 inner loops are also
  * written with AVX-512 intrinsics: the compiler's own version takes twice the time.
  */
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030A0000
-#include <Python.h>
+#include "_kernels.h"
 #include <float.h>
 #include <math.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -55,21 +52,9 @@ typedef int16_t LOOSE loose_i16;
 typedef int32_t LOOSE loose_i32;
 typedef int64_t LOOSE loose_i64;
 
-enum { TILE = 1024, BLOCK = 256, MAX_DIMS = 16, SKETCH = 64, PERIOD = 1024, SIGNS = 2048 };
+enum { TILE = 1024, BLOCK = 256, PERIOD = 1024, SIGNS = 2048 };
 enum { WANT_STATISTICS = 1, WANT_DIGEST = 2, WANT_SKETCH = 4, WANT_CRC32 = 8 };
-enum { /* dtypes.py holds the same numbers */
-    F64, F32, F16, BF16, E4M3FN, E5M2, E4M3FNUZ, E5M2FNUZ,
-    I8, I16, I32, I64, U8, U16, U32, U64, BOOL, C64, C128, NUM_DTYPES
-};
 static const uint8_t ITEM_BYTES[NUM_DTYPES] = {8, 4, 2, 2, 1, 1, 1, 1, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16};
-
-typedef struct { /* SUMMARY_DTYPE */
-    int64_t numel, num_nan, num_posinf, num_neginf, num_zero;
-    double minimum, maximum, mean, l2_norm, smallest_nonzero;
-    uint64_t digest;
-    uint32_t crc32, flags;
-    float sketch[SKETCH];
-} Summary;
 
 typedef struct { /* PAIR_DTYPE */
     int64_t numel, num_compared, num_above, num_bits_different, num_nonfinite_mismatch, argmax;
@@ -106,7 +91,7 @@ static float FP8[4][256];
 static uint32_t CRC[16][256];
 static int has_avx512, use_avx512;
 
-static uint64_t splitmix64(uint64_t x) {
+uint64_t splitmix64(uint64_t x) {
     x += 0x9E3779B97F4A7C15ull;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
@@ -821,6 +806,39 @@ static void summarise_walk(Walk *w, const char *data, int64_t numel, int64_t fla
     arithmetic_restore(saved);
 }
 
+/* Dims of size 1 say nothing; a tensor of one element keeps one. Complex numbers are a dim of two. */
+static Walk walk_of(int ndim, const int64_t *shape, const int64_t *strides, const int64_t *full_strides, int code) {
+    int is_complex = code == C64 || code == C128;
+    Walk w;
+    w.code = code == C64 ? F32 : code == C128 ? F64 : code;
+    w.item_bytes = ITEM_BYTES[w.code];
+    w.ndim = 0;
+    for (int d = 0; d < ndim; d++)
+        if (shape[d] != 1) {
+            Dim dim = {shape[d], strides[d] * (1 + is_complex), full_strides[d] * (1 + is_complex), d};
+            w.dims[w.ndim++] = dim;
+        }
+    if (is_complex || w.ndim == 0) {
+        Dim dim = {is_complex ? 2 : 1, 1, 1, MAX_DIMS};
+        w.dims[w.ndim++] = dim;
+    }
+    return w;
+}
+
+/* Strides of a contiguous tensor; returns its number of elements. */
+static int64_t contiguous_strides(int ndim, const int64_t *shape, int64_t *strides) {
+    int64_t numel = 1;
+    for (int d = ndim - 1; d >= 0; d--) strides[d] = numel, numel *= shape[d];
+    return numel;
+}
+
+void summarise_tensor(const void *data, int ndim, const int64_t *shape, const int64_t *strides, int code, int want,
+                      Summary *out) {
+    int64_t full[MAX_DIMS], numel = contiguous_strides(ndim, shape, full);
+    Walk w = walk_of(ndim, shape, strides, full, code);
+    summarise_walk(&w, data, numel, 0, want, out);
+}
+
 /* ------------------------------------------------------------------ two buffers */
 
 #define IS_FINITE(v) (fabs(v) <= DBL_MAX)
@@ -954,9 +972,9 @@ PyDoc_STRVAR(summarise_doc,
              "Write one SUMMARY_DTYPE struct at out_ptr. Strides count elements; None means contiguous.");
 
 static PyObject *py_summarise(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
-    int64_t shape[MAX_DIMS], strides[MAX_DIMS], full[MAX_DIMS], offset[MAX_DIMS];
-    int64_t numel = 1, flat = 0, stride, full_stride;
-    int code, want, is_complex;
+    int64_t shape[MAX_DIMS], strides[MAX_DIMS], full[MAX_DIMS], full_strides[MAX_DIMS], offset[MAX_DIMS];
+    int64_t numel, flat = 0;
+    int code, want;
     const char *data;
     Summary *out;
     Py_ssize_t ndim;
@@ -972,35 +990,20 @@ static PyObject *py_summarise(PyObject *self, PyObject *const *args, Py_ssize_t 
     out = (Summary *)PyLong_AsVoidPtr(args[5]);
     want = (int)PyLong_AsLong(args[4]);
     if (PyErr_Occurred() || integers_from_tuple(args[1], ndim, shape, "shape") || dtype_code(args[3], &code)) return NULL;
+    numel = contiguous_strides((int)ndim, shape, strides);
     if (args[2] != Py_None && integers_from_tuple(args[2], ndim, strides, "strides")) return NULL;
     memcpy(full, shape, sizeof shape);
     memset(offset, 0, sizeof offset);
     if (nargs > 6 && args[6] != Py_None && integers_from_tuple(args[6], ndim, full, "full_shape")) return NULL;
     if (nargs > 7 && args[7] != Py_None && integers_from_tuple(args[7], ndim, offset, "offset")) return NULL;
-    is_complex = code == C64 || code == C128;
-    w.code = code == C64 ? F32 : code == C128 ? F64 : code;
-    w.item_bytes = ITEM_BYTES[w.code];
-    stride = full_stride = is_complex ? 2 : 1;
-    for (Py_ssize_t d = ndim - 1; d >= 0; d--) {
+    contiguous_strides((int)ndim, full, full_strides);
+    for (Py_ssize_t d = 0; d < ndim; d++) {
         if (offset[d] + shape[d] > full[d])
             return PyErr_Format(PyExc_ValueError, "dim %zd: offset %lld and size %lld exceed the full size %lld", d,
                                 (long long)offset[d], (long long)shape[d], (long long)full[d]);
-        if (args[2] == Py_None) strides[d] = stride;
-        else strides[d] *= is_complex ? 2 : 1;
-        flat += offset[d] * full_stride;
-        numel *= shape[d], stride *= shape[d];
-        offset[d] = full_stride, full_stride *= full[d];
+        flat += offset[d] * full_strides[d] * (code >= C64 ? 2 : 1);
     }
-    w.ndim = 0;
-    for (Py_ssize_t d = 0; d < ndim; d++)
-        if (shape[d] != 1) {
-            Dim dim = {shape[d], strides[d], offset[d], (int)d};
-            w.dims[w.ndim++] = dim;
-        }
-    if (is_complex || w.ndim == 0) {
-        Dim dim = {is_complex ? 2 : 1, 1, 1, MAX_DIMS};
-        w.dims[w.ndim++] = dim;
-    }
+    w = walk_of((int)ndim, shape, strides, full_strides, code);
     if (numel > 1 << 20) {
         Py_BEGIN_ALLOW_THREADS
         summarise_walk(&w, data, numel, flat, want, out);
@@ -1080,7 +1083,6 @@ static PyObject *py_allow_avx512(PyObject *self, PyObject *allow) {
     return PyBool_FromLong(use_avx512);
 }
 
-#define FASTCALL(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef methods[] = {
     {"summarise", FASTCALL(py_summarise), METH_FASTCALL, summarise_doc},
     {"probe", FASTCALL(py_probe), METH_FASTCALL, probe_doc},
@@ -1093,7 +1095,7 @@ static int module_exec(PyObject *module) {
     fill_tables();
     return PyModule_AddIntConstant(module, "SUMMARY_BYTES", sizeof(Summary)) ||
            PyModule_AddIntConstant(module, "PAIR_BYTES", sizeof(Pair)) ||
-           PyModule_AddIntConstant(module, "HAS_AVX512", has_avx512);
+           PyModule_AddIntConstant(module, "HAS_AVX512", has_avx512) || add_rows(module);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)module_exec}, {0, NULL}};

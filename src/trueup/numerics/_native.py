@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.numerics import rows
 from trueup.numerics.digest import digest
 from trueup.numerics.dtypes import dtype_of
 from trueup.numerics.sketch import sketch
@@ -24,6 +25,9 @@ except ImportError:
 
 AVAILABLE: bool = kernels is not None
 """Whether the C kernel was built. Without it results are the same and take ten to a hundred times longer."""
+
+Rows: type[rows.Rows] = kernels.Rows if AVAILABLE else rows.Rows
+"""The summaries of one step; see ``numerics.rows``."""
 
 EVERYTHING = HAS_STATISTICS | HAS_DIGEST | HAS_SKETCH | HAS_CRC32
 

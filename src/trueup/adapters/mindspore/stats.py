@@ -74,7 +74,7 @@ class Summariser:
         recorder = self._sink.recorder
         shape = tensor.shape
         device = _device(tensor)
-        self._summarise(tensor, code, dtype, shape, self._want, recorder.address, device)
+        self._summarise(tensor, code, dtype, shape, self._want, recorder.rows.address, device)
         if self._dedupe and device == "cpu":
             row = recorder.commit(dtype, shape, None)
         else:

@@ -63,6 +63,7 @@ class Engine(BaseEngine):
         """Take the choices of the session (again, after a hot switch)."""
         super().adopt(sink)
         self.summariser = Summariser(sink)
+        self.take = self.summariser.take
         self.overflow = OverflowWatch(self) if sink.options.task.value == "overflow_check" else None
 
     def perturbed(self, seed: int) -> Perturbation:

@@ -46,6 +46,7 @@ CODES: dict[torch.dtype, tuple[int, str, int]] = {
 
 Row = int | tuple[int | None, str]
 WherePlaced = Callable[..., Place | None] | None
+Take = Callable[[Any, Tensor], int]
 
 
 class Summariser:
@@ -71,6 +72,8 @@ class Summariser:
         self._carried: dict[tuple[Any, ...], tuple[bytes, Any, int]] = {}
         """parameters after an update, for the start of the next step: its bytes are the same"""
         self._queue = device_stats.Queue()
+        self.take: Take = _long_way if self._stores else take_small(self._want_small, _MEMO_NUMEL)
+        """row of a plain small tensor, by C alone; -1 where that is left to ``row``"""
         self._scratch = np.zeros(1, SUMMARY_DTYPE)
         if not AVAILABLE:
             sink.limit(
@@ -117,7 +120,7 @@ class Summariser:
         shape = tensor.shape
         strides = None if tensor.is_contiguous() else tensor.stride()
         recorder = self._sink.recorder
-        kernels.summarise(data_ptr(tensor), shape, strides, code, self._want_small, recorder.address)
+        kernels.summarise(data_ptr(tensor), shape, strides, code, self._want_small, recorder.rows.address)
         row = recorder.commit(dtype, shape, placement)
         if self._place is not None:
             self._put_sketch(row, tensor, code, self._place)
@@ -151,9 +154,9 @@ class Summariser:
         if carried is not None and (carried[2] != probe or carried[1].expired()):
             carried = None
         if carried is not None:
-            ctypes.memmove(recorder.address, carried[0], SUMMARY_DTYPE.itemsize)
+            ctypes.memmove(recorder.rows.address, carried[0], SUMMARY_DTYPE.itemsize)
         else:
-            kernels.summarise(pointer, shape, strides, code, self._want, recorder.address)
+            kernels.summarise(pointer, shape, strides, code, self._want, recorder.rows.address)
         if self._dedupe:
             row = recorder.commit(dtype, shape, placement)
         else:
@@ -345,6 +348,26 @@ class Summariser:
             kernels.summarise(data_ptr(tensor), tuple(tensor.shape), strides, spec[0], HAS_DIGEST, address)
             total = (total * 0x9E3779B97F4A7C15 + int(self._scratch["digest"][0])) % (1 << 64)
         return total
+
+
+def _long_way(rows: Any, tensor: Tensor) -> int:
+    return -1
+
+
+def take_small(want: int, limit: int) -> Take:
+    """How tensors of fewer than ``limit`` elements become rows, read through DLPack's exchange table.
+
+    Older versions of torch hand out no such table, and a newer one may be of another form: all tensors then
+    go the long way.
+    """
+    table = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    if not AVAILABLE or table is None:
+        return _long_way
+    try:
+        take: Take = kernels.Source(table, _PLAIN_TYPES, Tensor.is_neg, want, limit).take
+    except ValueError:
+        return _long_way
+    return take
 
 
 class StorageReference:
