@@ -54,6 +54,7 @@ class RunWriter:
         self._building: Path | None = None
         self._written: dict[str, tuple[Any, Path]] = {}
         """table -> what the last whole step holds in it, and where"""
+        self._known: dict[str, _Known] = {name: {} for name in _TABLES}
 
     def begin_run(self, manifest: dict[str, Any] | None) -> None:
         """Create the folder, and write ``manifest.json`` when this rank is the one that does.
@@ -127,11 +128,11 @@ class RunWriter:
             if content is None:
                 continue
             if name not in _MAY_REPEAT:
-                write_table(build(columns), path)
+                write_table(build(columns, self._known[name]), path)
                 continue
             before, there = self._written.get(name, (None, path))
             if before != content or not _linked(there, path):
-                write_table(build(columns), path)
+                write_table(build(columns, self._known[name]), path)
             self._written[name] = content, final / path.name
 
     def abandon_step(self) -> None:
@@ -187,21 +188,29 @@ def _linked(there: Path, path: Path) -> bool:
 
 def tables_from_columns(columns: StepColumns) -> dict[str, pa.Table]:
     """The four tables of a step, and that of a replay where there is one."""
-    return {name: build(columns) for name, build in _TABLES.items() if getattr(columns, name) is not None}
+    return {name: build(columns, {}) for name, build in _TABLES.items() if getattr(columns, name) is not None}
 
 
-def _calls_table(columns: StepColumns) -> pa.Table:
-    numbers = np.arange(len(columns.calls["name"]), dtype=np.int32)
-    return _table({"call": numbers, **columns.calls}, schema.CALLS)
+_Known = dict[str, tuple[Any, pa.Array]]
+"""column -> what it last held, as capture collected it and as Arrow holds it"""
 
 
-def _stacks_table(columns: StepColumns) -> pa.Table:
+def _calls_table(columns: StepColumns, known: _Known) -> pa.Table:
+    return _table({"call": list(range(len(columns.calls["name"]))), **columns.calls}, schema.CALLS, known)
+
+
+def _stacks_table(columns: StepColumns, known: _Known) -> pa.Table:
     stacks = columns.stacks
-    return _table({"stack": list(stacks), "frames": list(stacks.values())}, schema.STACKS)
+    return _table({"stack": list(stacks), "frames": list(stacks.values())}, schema.STACKS, known)
 
 
-def _table(columns: dict[str, Any], wanted: pa.Schema) -> pa.Table:
-    return pa.Table.from_arrays([_array(columns[f.name], f.type) for f in wanted], schema=wanted)
+def _table(columns: dict[str, Any], wanted: pa.Schema, known: _Known) -> pa.Table:
+    """Most columns hold what they held a step ago; comparing is many times quicker than building anew."""
+    for column in wanted:
+        values = columns[column.name]
+        if column.name not in known or known[column.name][0] != values:
+            known[column.name] = values, _array(values, column.type)
+    return pa.Table.from_arrays([known[column.name][1] for column in wanted], schema=wanted)
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
@@ -227,7 +236,7 @@ def _storable(word: str | None) -> str:
     return (word or "").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _summaries_table(columns: StepColumns) -> pa.Table:
+def _summaries_table(columns: StepColumns, known: _Known) -> pa.Table:
     rows = columns.summaries
     flags = rows["flags"]
     num = len(rows)
@@ -280,12 +289,12 @@ def _sketches(rows: np.ndarray[Any, Any], missing: np.ndarray[Any, Any]) -> pa.A
     return pa.Array.from_buffers(kind, len(rows), [validity, pa.py_buffer(raw)])
 
 
-_TABLES: dict[str, Callable[[StepColumns], pa.Table]] = {
+_TABLES: dict[str, Callable[[StepColumns, _Known], pa.Table]] = {
     "calls": _calls_table,
-    "records": lambda columns: _table(columns.records, schema.RECORDS),
+    "records": lambda columns, known: _table(columns.records, schema.RECORDS, known),
     "summaries": _summaries_table,
     "stacks": _stacks_table,
-    "forced": lambda columns: _table(columns.forced or {}, schema.FORCED),
+    "forced": lambda columns, known: _table(columns.forced or {}, schema.FORCED, {}),
 }
 """field of ``StepColumns`` -> its table; a field that is None has none"""
 
