@@ -101,10 +101,8 @@ def columns(num_calls: int, *, perturb: float, respelled: bool, seed: int = 0) -
     for number in parameters.values():
         record(number, "optimizer", "param", (64, 64))
     step.summaries = _summaries(shapes, perturb, seed)
-    step.summary_dtype = ["float32"] * len(shapes)
-    step.summary_shape = shapes
-    step.summary_device = ["cpu"] * len(shapes)
-    step.summary_placement = [None] * len(shapes)
+    for shape in shapes:
+        step.add_kind("float32", shape)
     return step
 
 

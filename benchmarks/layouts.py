@@ -137,11 +137,8 @@ def _write(root: Path, rank: int, values: list[Any], weight: Any, plain: dict[st
         offset = [segments[0][0] for segments in where]
         part = whole[tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))]
         want = HAS_STATISTICS | HAS_DIGEST | HAS_SKETCH
-        columns.summary_dtype.append("float32")
-        columns.summary_shape.append(tuple(shape))
-        columns.summary_device.append("cpu")
         told = json.dumps({"whole": list(whole.shape), "where": where}) if plain else None
-        columns.summary_placement.append(told)
+        columns.add_kind("float32", tuple(shape), placement=told)
         row = (call, phase, slot, 0, len(summaries), True, None)
         summaries.append(summarise_array(part, want, None, whole.shape, offset))
         for column, value in zip(records, row, strict=True):

@@ -47,10 +47,7 @@ class Recorder:
         if array is not None:
             summary = len(self._summaries)
             self._summaries.append(summarise_array(array, self.want))
-            self.step.summary_dtype.append(array.dtype.name)
-            self.step.summary_shape.append(array.shape)
-            self.step.summary_device.append("cpu")
-            self.step.summary_placement.append(None)
+            self.step.add_kind(array.dtype.name, array.shape)
             self.values[summary] = array
         row = {"call": call, "phase": phase, "slot": slot, "microbatch": 0, "summary": summary}
         row |= {"requires_grad": None, "reason": None, **more}

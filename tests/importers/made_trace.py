@@ -55,10 +55,7 @@ class TraceMaker:
         number = len(self._rows)
         self._rows.append(row)
         self._stored.append(np.ascontiguousarray(value))
-        self._columns.summary_dtype.append(dtype)
-        self._columns.summary_shape.append(value.shape)
-        self._columns.summary_device.append("cpu")
-        self._columns.summary_placement.append(None)
+        self._columns.add_kind(dtype, value.shape)
         record = (call, phase, slot, 0, number, phase == "forward", None)
         for column, cell in zip(self._columns.records, record, strict=True):
             self._columns.records[column].append(cell)
@@ -73,7 +70,7 @@ class TraceMaker:
         if self._values:
             chunks = writer.chunks(step)
             for number, value in enumerate(self._stored):
-                dtype = self._columns.summary_dtype[number]
+                dtype = self._columns.kinds[number][0]
                 data = memoryview(value.reshape(-1).view(np.uint8))
                 key = f"t{number}"
                 self._columns.summary_tensor[number] = (chunks.write(key, dtype, value.shape, data), key)

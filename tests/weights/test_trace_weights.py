@@ -30,7 +30,7 @@ def write(
         maker.tensor(maker.call("parameter", name), "param", "value", array, dtype)
         maker.tensor(maker.call("parameter", name), "param_grad", "accumulated", array + 1, dtype)
     if placement is not None:
-        maker._columns.summary_placement[0] = placement
+        maker._columns.kinds[0] = (*maker._columns.kinds[0][:3], placement)
     maker.write(root, step=step, rank=rank, world_size=2)
 
 

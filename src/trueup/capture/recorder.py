@@ -12,11 +12,9 @@ from trueup.numerics._native import Rows
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.rows import BLOCK_ROWS
 from trueup.numerics.summary import HAS_DIGEST, SUMMARY_DTYPE
-from trueup.store import RunWriter, StepColumns
+from trueup.store import RunWriter, StepColumns, SummaryKind
 from trueup.store.schema import CALLS, FORCED, RECORDS
 
-_Facts = tuple[str, tuple[int, ...], str, "str | None"]
-"""dtype, shape, device, placement: few are distinct, so rows hold their number, the kind"""
 _CALL_COLUMNS = [f.name for f in CALLS if f.name != "call"]
 _RECORD_COLUMNS = [f.name for f in RECORDS]
 _FORCED_COLUMNS = [f.name for f in FORCED]
@@ -40,7 +38,7 @@ class Recorder:
         self.step = step
         self._writer = writer
         self.rows = Rows()
-        self._kinds: dict[_Facts, int] = {}
+        self._kinds: dict[SummaryKind, int] = {}
         self._tensors: dict[int, tuple[int, str]] = {}
 
     def commit(self, dtype: str, shape: tuple[int, ...], placement: str | None) -> int:
@@ -80,16 +78,12 @@ class Recorder:
         """Everything collected, as columns for the writer."""
         summaries = np.concatenate([_rows_of(block) for block in self.rows.blocks])[: len(self.rows)]
         summaries["flags"] &= ~np.uint32(self._not_kept)
-        kinds = list(self._kinds)
-        facts = [kinds[k] for k in np.frombuffer(self.rows.kinds, np.int32)]
         return StepColumns(
             calls=_columns(self.calls, _CALL_COLUMNS),
             records=_columns(self.records, _RECORD_COLUMNS),
             summaries=summaries,
-            summary_dtype=[dtype for dtype, _, _, _ in facts],
-            summary_shape=[shape for _, shape, _, _ in facts],
-            summary_device=[device for _, _, device, _ in facts],
-            summary_placement=[placement for _, _, _, placement in facts],
+            kinds=list(self._kinds),
+            summary_kind=np.frombuffer(self.rows.kinds, np.int32),
             summary_tensor=self._tensors,
             stacks=self.stacks,
             forced=None if self.forced is None else _columns(self.forced, _FORCED_COLUMNS),

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trueup.store.reader import StepTables, StoredTensor, Trace, TraceSource
-    from trueup.store.writer import RunWriter, StepColumns
+    from trueup.store.writer import RunWriter, StepColumns, SummaryKind
 
 _HOME = {
     "RunWriter": "writer",
     "StepColumns": "writer",
     "StepTables": "reader",
+    "SummaryKind": "writer",
     "StoredTensor": "reader",
     "Trace": "reader",
     "TraceSource": "reader",
 }
 
-__all__ = ["RunWriter", "StepColumns", "StepTables", "StoredTensor", "Trace", "TraceSource"]
+__all__ = ["RunWriter", "StepColumns", "StepTables", "StoredTensor", "SummaryKind", "Trace", "TraceSource"]
 
 
 def __getattr__(name: str) -> object:

@@ -19,13 +19,16 @@ from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATI
 from trueup.store import layout, schema
 from trueup.store.tensors import ChunkWriter
 
+SummaryKind = tuple[str, tuple[int, ...], str, "str | None"]
+"""dtype, shape, device, placement of a tensor: few are distinct"""
+
 
 @dataclass(slots=True)
 class StepColumns:
     """One step of one rank, in columns as capture collects them; row number is execution order.
 
-    ``summaries`` is a structured array of SUMMARY_DTYPE, one row a distinct tensor content; the lists that
-    start with ``summary_`` run beside it. Names are plain strings, interned into dictionaries on writing.
+    ``summaries`` is a structured array of SUMMARY_DTYPE, one row a distinct tensor content; ``summary_kind``
+    runs beside it. Names are plain strings, interned into dictionaries on writing.
     """
 
     calls: dict[str, Sequence[Any]] = field(
@@ -33,15 +36,22 @@ class StepColumns:
     )
     records: dict[str, Sequence[Any]] = field(default_factory=lambda: {f.name: [] for f in schema.RECORDS})
     summaries: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, SUMMARY_DTYPE))
-    summary_dtype: list[str] = field(default_factory=list)
-    summary_shape: list[tuple[int, ...]] = field(default_factory=list)
-    summary_device: list[str] = field(default_factory=list)
-    summary_placement: list[str | None] = field(default_factory=list)
+    kinds: list[SummaryKind] = field(default_factory=list)
+    summary_kind: list[int] | np.ndarray[Any, Any] = field(default_factory=list)
+    """row -> its kind, by number"""
     summary_tensor: dict[int, tuple[int, str]] = field(default_factory=dict)
     """row -> (chunk, name) of the stored values"""
     stacks: dict[int, list[str]] = field(default_factory=dict)
     forced: dict[str, Sequence[Any]] | None = None
     """of a replay alone"""
+
+    def add_kind(
+        self, dtype: str, shape: tuple[int, ...], *, device: str = "cpu", placement: str | None = None
+    ) -> None:
+        """What the next row is, for those who make a step row by row."""
+        assert isinstance(self.summary_kind, list)
+        self.summary_kind.append(len(self.kinds))
+        self.kinds.append((dtype, shape, device, placement))
 
 
 class RunWriter:
@@ -246,10 +256,7 @@ def _summaries_table(columns: StepColumns, known: _Known) -> pa.Table:
     for row, (number, name) in columns.summary_tensor.items():
         chunk[row], stored[row], names[row] = number, True, name
     arrays: dict[str, pa.Array] = {
-        "dtype": _array(columns.summary_dtype, schema.SUMMARIES.field("dtype").type),
-        "shape": _shapes(columns.summary_shape),
-        "device": _array(columns.summary_device, schema.SUMMARIES.field("device").type),
-        "placement": _array(columns.summary_placement, schema.SUMMARIES.field("placement").type),
+        **_columns_of_kinds(columns),
         "chunk": pa.array(chunk, mask=~stored),
         "tensor": pa.array(names, pa.string()),
     }
@@ -273,11 +280,15 @@ def _summaries_table(columns: StepColumns, known: _Known) -> pa.Table:
     return pa.Table.from_arrays([arrays[f.name] for f in schema.SUMMARIES], schema=schema.SUMMARIES)
 
 
-def _shapes(shapes: list[tuple[int, ...]]) -> pa.Array:
-    offsets = np.zeros(len(shapes) + 1, np.int32)
-    np.cumsum([len(s) for s in shapes], out=offsets[1:])
-    flat = np.asarray([n for s in shapes for n in s], dtype=np.int64)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat))
+def _columns_of_kinds(columns: StepColumns) -> dict[str, pa.Array]:
+    rows = pa.array(np.asarray(columns.summary_kind, np.int32))
+    names = ("dtype", "shape", "device", "placement")
+    words = zip(*columns.kinds, strict=True) if columns.kinds else [()] * len(names)
+    found = {}
+    for name, values in zip(names, words, strict=True):
+        kind = schema.SUMMARIES.field(name).type
+        found[name] = (pa.array(values, kind) if name == "shape" else _array(values, kind)).take(rows)
+    return found
 
 
 def _sketches(rows: np.ndarray[Any, Any], missing: np.ndarray[Any, Any]) -> pa.Array:
