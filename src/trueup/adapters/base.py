@@ -20,13 +20,15 @@ class Recorder(Protocol):
     records: list[tuple[Any, ...]]
     stacks: dict[int, list[str]]
     rows: Rows
-    """the summaries; a kernel writes to ``rows.address`` before ``commit`` or ``keep``"""
+    """the summaries themselves"""
 
-    def commit(self, dtype: str, shape: tuple[int, ...], placement: str | None) -> int:
-        """Number of the row just written, or of an earlier one with the same content."""
+    def commit(self, address: int, dtype: str, shape: tuple[int, ...], placement: str | None) -> int:
+        """Number of the row with the summary at ``address``, or of an earlier one with the same content."""
 
-    def keep(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
-        """Number of the row just written, or to be written later, whatever it holds."""
+    def keep(
+        self, address: int, dtype: str, shape: tuple[int, ...], device: str, placement: str | None
+    ) -> int:
+        """Number of a new row with the summary at ``address``; 0: it is to be written later."""
 
     def view(self, row: int) -> Any:
         """The row as a numpy void, to read and write its fields."""

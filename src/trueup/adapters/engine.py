@@ -87,7 +87,8 @@ class BaseEngine(NamedModules):
     """a context in which capture's own operations on tensors are not seen"""
     summariser: Any
     take: Callable[[Any, Any], int] = staticmethod(lambda rows, tensor: -1)
-    """row of a small tensor where there is a short way for it, else -1"""
+    """row of a small tensor where there is a short way for it, in one step that no other thread can
+    interrupt; else -1"""
     overflow: Any = None
 
     def __init__(self, sink: Sink) -> None:
@@ -221,23 +222,30 @@ class BaseEngine(NamedModules):
         if microbatch is None:
             microbatch = sink.microbatch
         recorder = sink.recorder
+        row: int | None = self.take(recorder.rows, tensor) if sink.layout is None else -1
         reason: str | None = None
-        try:
-            with self.lock:
-                if sink.layout is not None:
-                    row = self.row_in_layout(recorder.calls[call], phase, slot, tensor)
-                elif (row := self.take(recorder.rows, tensor)) < 0:
-                    row = self.summariser.row(tensor, phase, slot, recorder.calls[call][1])
-            if row.__class__ is tuple:
-                row, reason = row
-        except Exception as error:
-            row, reason = None, self._why_not(tensor, slot, error)
+        if row == -1:
+            row, reason = self._row(recorder.calls[call], phase, slot, tensor)
         recorder.records.append((call, phase, slot, microbatch, row, self.requires_grad(tensor), reason))
         if self.overflow is not None:
             self.overflow.seen(call, phase, slot, row, tensor)
         if self.forcing is None:
             return None
         return self.forcing.seen(call, phase, slot, tensor, row)
+
+    def _row(
+        self, call: tuple[Any, ...], phase: str, slot: str, tensor: Any
+    ) -> tuple[int | None, str | None]:
+        """Row of a tensor's summary, the long way; with a reason where there is none, or it is special."""
+        try:
+            with self.lock:
+                if self.sink.layout is None:
+                    row = self.summariser.row(tensor, phase, slot, call[1])
+                else:
+                    row = self.row_in_layout(call, phase, slot, tensor)
+        except Exception as error:
+            return None, self._why_not(tensor, slot, error)
+        return row if row.__class__ is tuple else (row, None)
 
     def row_in_layout(self, call: tuple[Any, ...], phase: str, slot: str, tensor: Any) -> Any:
         """Row of a tensor's summary where a layout was declared; with a reason where there is none, or it is

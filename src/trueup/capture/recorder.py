@@ -41,16 +41,20 @@ class Recorder:
         self._kinds: dict[SummaryKind, int] = {}
         self._tensors: dict[int, tuple[int, str]] = {}
 
-    def commit(self, dtype: str, shape: tuple[int, ...], placement: str | None) -> int:
-        """Number of the row just written at ``rows.address`` (a CPU tensor, with its digest).
+    def commit(self, address: int, dtype: str, shape: tuple[int, ...], placement: str | None) -> int:
+        """Number of the row with the summary a kernel has written at ``address`` (of a CPU tensor, with its
+        digest).
 
-        An earlier row with the same dtype, shape and digest is returned in its place, the new one dropped.
+        An earlier row with the same dtype, shape and digest is returned where there is one.
         """
-        return self.rows.commit(self._kind(dtype, shape, "cpu", placement))
+        return self.rows.commit(self._kind(dtype, shape, "cpu", placement), address)
 
-    def keep(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
-        """Number of the row just written at ``rows.address``, or to be written later, whatever it holds."""
-        return self.rows.keep(self._kind(dtype, shape, device, placement))
+    def keep(
+        self, address: int, dtype: str, shape: tuple[int, ...], device: str, placement: str | None
+    ) -> int:
+        """Number of a new row with the summary at ``address``, or of one to be written later where that is
+        0."""
+        return self.rows.keep(self._kind(dtype, shape, device, placement), address)
 
     def _kind(self, dtype: str, shape: tuple[int, ...], device: str, placement: str | None) -> int:
         number = self._kinds.get((dtype, shape, device, placement))

@@ -109,7 +109,7 @@ static int add_block(Rows *self) {
     return 0;
 }
 
-/* The row at `next` is one of this kind; returns its number, or -1 with an exception set. */
+/* What is written at `next` becomes a row; returns its number, or -1 with an exception set. */
 static int64_t keep_row(Rows *self, int32_t kind) {
     int64_t row = self->num_rows;
     self->kinds[row] = kind;
@@ -121,7 +121,7 @@ static int64_t keep_row(Rows *self, int32_t kind) {
 /* As keep_row, but an earlier row of the kind with the same digest stands for it. */
 static int64_t commit_row(Rows *self, int32_t kind) {
     Seen *one = find_seen(self->seen, self->seen_size, self->next->digest, kind);
-    if (one->row >= 0) return one->row;
+    if (one->row >= 0) return memset(self->next, 0, sizeof *self->next), one->row;
     one->digest = self->next->digest, one->kind = kind, one->row = (int32_t)self->num_rows;
     if (2 * ++self->num_seen > self->seen_size && grow_seen(self)) return -1;
     return keep_row(self, kind);
@@ -164,16 +164,27 @@ static int kind_of(PyObject *number, int32_t *kind) {
 
 static PyObject *number_or_null(int64_t row) { return row < 0 ? NULL : PyLong_FromLongLong(row); }
 
-PyDoc_STRVAR(commit_doc, "commit(kind) -> int\nNumber of the row at address, or of an earlier one with its kind and digest.");
-static PyObject *rows_commit(PyObject *self, PyObject *number) {
-    int32_t kind;
-    return kind_of(number, &kind) ? NULL : number_or_null(commit_row((Rows *)self, kind));
+/* Copies what was written at the address, a kernel's `out_ptr`, to `next`. */
+static int bring(Rows *self, PyObject *const *args, Py_ssize_t nargs, int32_t *kind) {
+    const void *from;
+    if (nargs != 2) return PyErr_Format(PyExc_TypeError, "a kind and an address are wanted"), -1;
+    from = PyLong_AsVoidPtr(args[1]);
+    if (PyErr_Occurred() || kind_of(args[0], kind)) return -1;
+    if (from) memcpy(self->next, from, sizeof *self->next);
+    return 0;
 }
 
-PyDoc_STRVAR(keep_doc, "keep(kind) -> int\nNumber of the row at address, whatever it holds.");
-static PyObject *rows_keep(PyObject *self, PyObject *number) {
+PyDoc_STRVAR(commit_doc, "commit(kind, address) -> int\nNumber of a row with what is written there, or of an earlier one "
+                         "with the same kind and digest.");
+static PyObject *rows_commit(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     int32_t kind;
-    return kind_of(number, &kind) ? NULL : number_or_null(keep_row((Rows *)self, kind));
+    return bring((Rows *)self, args, nargs, &kind) ? NULL : number_or_null(commit_row((Rows *)self, kind));
+}
+
+PyDoc_STRVAR(keep_doc, "keep(kind, address) -> int\nNumber of a new row with what is written there; all zero for address 0.");
+static PyObject *rows_keep(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    int32_t kind;
+    return bring((Rows *)self, args, nargs, &kind) ? NULL : number_or_null(keep_row((Rows *)self, kind));
 }
 
 PyDoc_STRVAR(learn_doc, "learn(kind, dtype_code, shape)\nFrom now on a Source takes tensors of this dtype and shape.");
@@ -202,10 +213,6 @@ static PyObject *rows_learn(PyObject *object, PyObject *const *args, Py_ssize_t 
 }
 
 static Py_ssize_t rows_length(PyObject *self) { return (Py_ssize_t)((Rows *)self)->num_rows; }
-static PyObject *rows_address(PyObject *self, void *unused) {
-    (void)unused;
-    return PyLong_FromVoidPtr(((Rows *)self)->next);
-}
 static PyObject *rows_blocks(PyObject *self, void *unused) {
     (void)unused;
     return PyList_AsTuple(((Rows *)self)->blocks);
@@ -216,13 +223,12 @@ static PyObject *rows_kinds(PyObject *self, void *unused) {
 }
 
 static PyMethodDef rows_methods[] = {
-    {"commit", rows_commit, METH_O, commit_doc},
-    {"keep", rows_keep, METH_O, keep_doc},
+    {"commit", FASTCALL(rows_commit), METH_FASTCALL, commit_doc},
+    {"keep", FASTCALL(rows_keep), METH_FASTCALL, keep_doc},
     {"learn", FASTCALL(rows_learn), METH_FASTCALL, learn_doc},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef rows_attributes[] = {
-    {"address", rows_address, NULL, "where the next row is to be written", NULL},
     {"blocks", rows_blocks, NULL, "bytearrays of BLOCK_ROWS rows; they never move", NULL},
     {"kinds", rows_kinds, NULL, "the kind of every row: bytes of int32", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -351,8 +357,8 @@ static PyObject *source_take(PyObject *object, PyObject *const *args, Py_ssize_t
     known = find_known(rows->known, rows->known_size, code, tensor.ndim, tensor.shape);
     if (known->kind < 0) goto left;
     negated = PyObject_CallFunctionObjArgs(self->is_negated, args[1], NULL);
-    if (!negated) return NULL;
-    Py_DECREF(negated);
+    if (!negated) PyErr_Clear();
+    Py_XDECREF(negated);
     if (negated != Py_False) goto left;
     summarise_tensor((const char *)tensor.data + tensor.byte_offset, tensor.ndim, tensor.shape, tensor.strides, code,
                      self->want, rows->next);

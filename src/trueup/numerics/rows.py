@@ -1,47 +1,47 @@
 """The summaries of one step, one for each distinct content; what the C kernel's ``Rows`` does, by definition.
 
-Rows live in blocks that never move, so that a kernel can write into one while others are added. A row has a
-kind, a number that stands for its dtype, shape, device and place: two rows with the same kind and digest are
-the same tensor, and one of them is kept.
+Rows live in blocks that never move. A row has a kind, a number that stands for its dtype, shape, device and
+place: two rows with the same kind and digest are the same tensor, and one of them is kept.
 """
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.numerics.summary import SUMMARY_DTYPE
 
 BLOCK_ROWS = 256
+_ROW_BYTES = SUMMARY_DTYPE.itemsize
 
 
 class Rows:
     """Rows of SUMMARY_DTYPE by number, in the order they came."""
 
     def __init__(self) -> None:
-        self.address = 0
-        """where the next row is to be written"""
         self.blocks: tuple[bytearray, ...] = ()
         """BLOCK_ROWS rows each, the last ones not yet written"""
         self._kinds: list[int] = []
         self._seen: dict[tuple[int, int], int] = {}
-        self._digests: NDArray[np.uint64] = np.zeros(0, np.uint64)
-        self._add_block()
 
-    def commit(self, kind: int) -> int:
-        """Number of the row at ``address``, or of an earlier one with its kind and digest, which stands for
-        it."""
+    def commit(self, kind: int, address: int) -> int:
+        """Number of a row with what is written at ``address``, or of an earlier one with the same kind and
+        digest, which stands for it."""
+        digest = np.frombuffer(ctypes.string_at(address, _ROW_BYTES), SUMMARY_DTYPE)["digest"]
+        first = self._seen.setdefault((kind, int(digest[0])), len(self._kinds))
+        return self.keep(kind, address) if first == len(self._kinds) else first
+
+    def keep(self, kind: int, address: int) -> int:
+        """Number of a new row with what is written at ``address``, or of zeros where that is 0."""
         row = len(self._kinds)
-        first = self._seen.setdefault((kind, int(self._digests[row % BLOCK_ROWS])), row)
-        return self.keep(kind) if first == row else first
-
-    def keep(self, kind: int) -> int:
-        """Number of the row at ``address``, written or to be written later, whatever it holds."""
+        if row % BLOCK_ROWS == 0:
+            self.blocks += (bytearray(BLOCK_ROWS * _ROW_BYTES),)
+        if address:
+            start = row % BLOCK_ROWS * _ROW_BYTES
+            self.blocks[-1][start : start + _ROW_BYTES] = ctypes.string_at(address, _ROW_BYTES)
         self._kinds.append(kind)
-        self.address += SUMMARY_DTYPE.itemsize
-        if len(self._kinds) % BLOCK_ROWS == 0:
-            self._add_block()
-        return len(self._kinds) - 1
+        return row
 
     def learn(self, kind: int, dtype_code: int, shape: tuple[int, ...]) -> None:
         """Tensors of this dtype and shape are of this kind: only the kernel's ``Source`` asks."""
@@ -53,8 +53,3 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self._kinds)
-
-    def _add_block(self) -> None:
-        block = bytearray(BLOCK_ROWS * SUMMARY_DTYPE.itemsize)
-        rows = np.frombuffer(block, SUMMARY_DTYPE)
-        self.blocks, self._digests, self.address = (*self.blocks, block), rows["digest"], rows.ctypes.data

@@ -62,6 +62,8 @@ class Summariser:
         self._kinds_stored = options.store_values_of
         self._stores = self._store_all or bool(self._kinds_stored)
         self._scratch = np.zeros(1, SUMMARY_DTYPE)
+        self._written = np.zeros(1, SUMMARY_DTYPE)
+        """where a row is written; the engine lets one thread at a time come there"""
         if not AVAILABLE:
             sink.limit("the C kernel is not built: summaries are computed in numpy, many times slower")
 
@@ -74,11 +76,12 @@ class Summariser:
         recorder = self._sink.recorder
         shape = tensor.shape
         device = _device(tensor)
-        self._summarise(tensor, code, dtype, shape, self._want, recorder.rows.address, device)
+        address = self._written.ctypes.data
+        self._summarise(tensor, code, dtype, shape, self._want, address, device)
         if self._dedupe and device == "cpu":
-            row = recorder.commit(dtype, shape, None)
+            row = recorder.commit(address, dtype, shape, None)
         else:
-            row = recorder.keep(dtype, shape, device, None)
+            row = recorder.keep(address, dtype, shape, device, None)
         if self._stores and (self._store_all or self._wanted(phase, slot, dtype, kind)):
             self.keep_values(row, tensor, phase, slot)
         return row

@@ -35,7 +35,7 @@ class Queue:
         want: int,
     ) -> int:
         """Reserve a row and queue its computation."""
-        row: int = recorder.keep(dtype, shape, str(tensor.device), placement)
+        row: int = recorder.keep(0, dtype, shape, str(tensor.device), placement)
         self._want = want
         with torch.no_grad():
             detached = tensor.detach()

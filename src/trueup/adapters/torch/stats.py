@@ -74,7 +74,9 @@ class Summariser:
         self._queue = device_stats.Queue()
         self.take: Take = _long_way if self._stores else take_small(self._want_small, _MEMO_NUMEL)
         """row of a plain small tensor, by C alone; -1 where that is left to ``row``"""
-        self._scratch = np.zeros(1, SUMMARY_DTYPE)
+        self._written = np.zeros(1, SUMMARY_DTYPE)
+        self._address: int = self._written.ctypes.data
+        """where the kernel writes; the engine lets one thread at a time come here"""
         if not AVAILABLE:
             sink.limit(
                 "the C kernel is not built: summaries are computed by torch operations, several times slower"
@@ -119,9 +121,8 @@ class Summariser:
             return self._large(tensor, spec, numel * itemsize, placement, phase, slot)
         shape = tensor.shape
         strides = None if tensor.is_contiguous() else tensor.stride()
-        recorder = self._sink.recorder
-        kernels.summarise(data_ptr(tensor), shape, strides, code, self._want_small, recorder.rows.address)
-        row = recorder.commit(dtype, shape, placement)
+        kernels.summarise(data_ptr(tensor), shape, strides, code, self._want_small, self._address)
+        row = self._sink.recorder.commit(self._address, dtype, shape, placement)
         if self._place is not None:
             self._put_sketch(row, tensor, code, self._place)
         if self._stores:
@@ -154,13 +155,13 @@ class Summariser:
         if carried is not None and (carried[2] != probe or carried[1].expired()):
             carried = None
         if carried is not None:
-            ctypes.memmove(recorder.rows.address, carried[0], SUMMARY_DTYPE.itemsize)
+            ctypes.memmove(self._address, carried[0], SUMMARY_DTYPE.itemsize)
         else:
-            kernels.summarise(pointer, shape, strides, code, self._want, recorder.rows.address)
+            kernels.summarise(pointer, shape, strides, code, self._want, self._address)
         if self._dedupe:
-            row = recorder.commit(dtype, shape, placement)
+            row = recorder.commit(self._address, dtype, shape, placement)
         else:
-            row = recorder.keep(dtype, shape, "cpu", placement)
+            row = recorder.keep(self._address, dtype, shape, "cpu", placement)
         if carried is None and self._place is not None:
             self._put_sketch(row, tensor, code, self._place)
         if phase == "optimizer" and slot == "param" and not self._sink.options.manual_steps:
@@ -180,7 +181,7 @@ class Summariser:
         """Where sketches are kept, that of a part at its place in the whole."""
         if not self._want & HAS_SKETCH:
             return
-        local, out = tensor.detach().reshape(place.local), self._scratch
+        local, out = tensor.detach().reshape(place.local), np.zeros(1, SUMMARY_DTYPE)
         total = np.zeros_like(out["sketch"][0], np.float64)
         for part, offset in place.boxes:
             view = local[part]
@@ -333,7 +334,7 @@ class Summariser:
 
     def digest(self, tensors: list[Tensor]) -> Any:
         """Order-sensitive digest of several tensors, or None where it would cost a synchronisation."""
-        total = 0
+        total, out = 0, np.zeros(1, SUMMARY_DTYPE)
         for tensor in tensors:
             spec = CODES.get(tensor.dtype)
             if (
@@ -344,9 +345,9 @@ class Summariser:
             ):
                 return None
             strides = None if tensor.is_contiguous() else tensor.stride()
-            address = self._scratch.ctypes.data
+            address = out.ctypes.data
             kernels.summarise(data_ptr(tensor), tuple(tensor.shape), strides, spec[0], HAS_DIGEST, address)
-            total = (total * 0x9E3779B97F4A7C15 + int(self._scratch["digest"][0])) % (1 << 64)
+            total = (total * 0x9E3779B97F4A7C15 + int(out["digest"][0])) % (1 << 64)
         return total
 
 
