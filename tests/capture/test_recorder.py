@@ -12,8 +12,6 @@ from trueup.store import RunWriter
 def test_a_step_becomes_columns_without_a_search_for_garbage(tmp_path: Path) -> None:
     """Objects made by the thousand make Python look through all that the program holds."""
     recorder = Recorder(RunWriter(tmp_path, rank=0), 0)
-    for call in range(20_000):
-        recorder.records.append((call, "forward", "output.0", 0, 0, False, None))
     gc.collect()
     searches: list[int] = []
 
@@ -23,6 +21,8 @@ def test_a_step_becomes_columns_without_a_search_for_garbage(tmp_path: Path) -> 
 
     gc.callbacks.append(note)
     try:
+        for call in range(20_000):
+            recorder.records.append((call, "forward", "output.0", 0, 0, False, None))
         columns = recorder.columns()
     finally:
         gc.callbacks.remove(note)

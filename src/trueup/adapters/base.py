@@ -7,17 +7,30 @@ and the session hands itself in as the sink.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from trueup.adapters.measures import Measured, Wanted
 from trueup.numerics.rows import Rows
 
 
-class Recorder(Protocol):
-    """Columns of the step under way. Rows are plain tuples in the column order of ``store.schema``."""
+class Table(Protocol):
+    """A list of plain tuples in the column order of ``store.schema``, that grows."""
 
-    calls: list[tuple[Any, ...]]
-    records: list[tuple[Any, ...]]
+    append: Callable[[tuple[Any, ...]], None]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int) -> tuple[Any, ...]: ...
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
+
+
+class Recorder(Protocol):
+    """Columns of the step under way."""
+
+    calls: Table
+    records: Table
     stacks: dict[int, list[str]]
     rows: Rows
     """the summaries themselves"""

@@ -22,47 +22,72 @@ def interned(slots: list[tuple[int, str]]) -> Slots:
     return _known_slots.setdefault(key, key)
 
 
-class Arrival:
-    """Tensor hook: the total gradient at an output."""
+class _Records:
+    """Records gradients of one call, as long as the step that made it is under way."""
 
-    __slots__ = ("_call", "_engine", "_recorder", "_where")
+    __slots__ = ("_call", "_engine", "_microbatch", "_recorder")
 
-    def __init__(self, engine: BaseEngine, call: int, where: str) -> None:
+    def __init__(self, engine: BaseEngine, call: int, microbatch: int | None = None) -> None:
+        """``microbatch``: the call's, where it is at hand."""
         self._engine = engine
         self._recorder = engine.sink.recorder
         self._call = call
+        self._microbatch: int = self._recorder.calls[call][5] if microbatch is None else microbatch
+
+    def _is_over(self) -> bool:
+        sink = self._engine.sink
+        return not sink.active or sink.recorder is not self._recorder
+
+    def _record(self, where: str, gradient: Any) -> None:
+        if self._is_over():
+            return
+        try:
+            with self._engine.quiet():
+                self._engine.tensor(self._call, "backward", where, gradient, self._microbatch)
+        except Exception as error:
+            self._engine.failed(f"gradient {where}", error)
+
+
+class Arrival(_Records):
+    """Tensor hook: the total gradient at an output."""
+
+    __slots__ = ("_where",)
+
+    def __init__(self, engine: BaseEngine, call: int, where: str) -> None:
+        super().__init__(engine, call)
         self._where = where
 
     def __call__(self, gradient: Any) -> None:
-        _record(self._engine, self._recorder, self._call, self._where, gradient)
+        self._record(self._where, gradient)
 
 
-class Node:
+class Node(_Records):
     """Node hook of an API call: what arrives at its outputs, what it sends to its inputs."""
 
-    __slots__ = ("_call", "_engine", "_inputs", "_outputs", "_recorder")
+    __slots__ = ("_inputs", "_outputs")
 
     def __init__(self, engine: BaseEngine, call: int, outputs: Slots, inputs: Slots) -> None:
-        self._engine = engine
-        self._recorder = engine.sink.recorder
-        self._call = call
+        super().__init__(engine, call, engine.sink.microbatch)
         self._outputs = outputs
         self._inputs = inputs
 
     def __call__(self, gradients: tuple[Any, ...], arriving: tuple[Any, ...]) -> None:
+        if self._is_over():
+            return
         try:
-            self._seen(gradients, arriving)
+            with self._engine.quiet():
+                self._seen(gradients, arriving)
         except Exception as error:  # what a hook raises ends the program's backward
             self._engine.failed(f"gradients of call {self._call}", error)
 
     def _seen(self, gradients: tuple[Any, ...], arriving: tuple[Any, ...]) -> None:
-        engine, recorder, call = self._engine, self._recorder, self._call
+        engine, call, microbatch = self._engine, self._call, self._microbatch
         for number, where in self._outputs:
             if arriving[number] is not None:
-                _record(engine, recorder, call, where, arriving[number])
+                engine.tensor(call, "backward", where, arriving[number], microbatch)
         for number, where in self._inputs:
             if gradients[number] is not None:
-                _record(engine, recorder, call, where, gradients[number])
+                engine.tensor(call, "backward", where, gradients[number], microbatch)
         if engine.overflow is not None and engine.overflow.pending == call:
             kept = [(where, arriving[number]) for number, where in self._outputs]
             engine.overflow.keep(call, "backward", [(w, g) for w, g in kept if g is not None])
@@ -81,23 +106,21 @@ class Use:
         self._sums.add(gradients, self._slots)
 
 
-class Sums:
+class Sums(_Records):
     """Gradient sent to an input over several uses: recorded when the last one has come, or when backward
     ends."""
 
-    __slots__ = ("_call", "_engine", "_left", "_recorder", "_sums", "_uses")
+    __slots__ = ("_left", "_sums", "_uses")
 
     def __init__(self, engine: BaseEngine, call: int, uses: dict[str, int]) -> None:
-        self._engine = engine
-        self._recorder = engine.sink.recorder
-        self._call = call
+        super().__init__(engine, call)
         self._uses = uses
         self._left = dict(uses)
         self._sums: dict[str, Any] = {}
 
     def add(self, gradients: tuple[Any, ...], slots: Slots) -> None:
         """One consumer has run."""
-        if not self._engine.sink.active or self._engine.sink.recorder is not self._recorder:
+        if self._is_over():
             return
         try:
             with self._engine.quiet():
@@ -110,7 +133,7 @@ class Sums:
         self._left[where] -= 1
         if gradient is not None:
             if self._uses[where] == 1:
-                _record(self._engine, self._recorder, self._call, where, gradient)
+                self._record(where, gradient)
                 self._left[where] = 1
                 return
             known = self._sums.get(where)
@@ -123,19 +146,9 @@ class Sums:
         self._left[where] = self._uses[where]
         total = self._sums.pop(where, None)
         if total is not None:
-            _record(self._engine, self._recorder, self._call, where, total)
+            self._record(where, total)
 
     def flush(self) -> None:
         """Backward is over: what has not come will not come."""
         for where in list(self._sums):
             self._finish(where)
-
-
-def _record(engine: BaseEngine, recorder: Any, call: int, where: str, gradient: Any) -> None:
-    if not engine.sink.active or engine.sink.recorder is not recorder:
-        return
-    try:
-        with engine.quiet():
-            engine.tensor(call, "backward", where, gradient, recorder.calls[call][5])
-    except Exception as error:
-        engine.failed(f"gradient {where}", error)

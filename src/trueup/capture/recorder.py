@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import itemgetter
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from trueup.capture.flat import FlatRows
 from trueup.numerics._native import Rows
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.rows import BLOCK_ROWS
@@ -15,23 +16,22 @@ from trueup.numerics.summary import HAS_DIGEST, SUMMARY_DTYPE
 from trueup.store import RunWriter, StepColumns, SummaryKind
 from trueup.store.schema import CALLS, FORCED, RECORDS
 
-_CALL_COLUMNS = [f.name for f in CALLS if f.name != "call"]
-_RECORD_COLUMNS = [f.name for f in RECORDS]
-_FORCED_COLUMNS = [f.name for f in FORCED]
+_CALL_COLUMNS = tuple(f.name for f in CALLS if f.name != "call")
+_RECORD_COLUMNS = tuple(f.name for f in RECORDS)
 
 
 class Recorder:
     """Collects one step of one rank.
 
-    Calls and records are lists of tuples in schema order, because appending a tuple is the cheapest thing
-    Python can do; they turn into columns when the step ends.
+    Calls and records are flat lists of cells in schema order, because that is the cheapest thing Python can
+    do; they turn into columns when the step ends.
     """
 
     def __init__(self, writer: RunWriter, step: int, *, digest: bool = True) -> None:
         """``digest``: whether digests are kept; an adapter may take some to tell what is alike."""
         self._not_kept = 0 if digest else HAS_DIGEST
-        self.calls: list[tuple[Any, ...]] = []
-        self.records: list[tuple[Any, ...]] = []
+        self.calls = FlatRows(_CALL_COLUMNS)
+        self.records = FlatRows(_RECORD_COLUMNS)
         self.stacks: dict[int, list[str]] = {}
         self.forced: list[tuple[Any, ...]] | None = None
         """what a replay put in place of the program's values; None where nothing is replayed"""
@@ -83,30 +83,38 @@ class Recorder:
         summaries = np.concatenate([_rows_of(block) for block in self.rows.blocks])[: len(self.rows)]
         summaries["flags"] &= ~np.uint32(self._not_kept)
         return StepColumns(
-            calls=_columns(self.calls, _CALL_COLUMNS),
-            records=_columns(self.records, _RECORD_COLUMNS),
+            calls=self.calls.by_column(),
+            records=self.records.by_column(),
             summaries=summaries,
             kinds=list(self._kinds),
             summary_kind=np.frombuffer(self.rows.kinds, np.int32),
             summary_tensor=self._tensors,
             stacks=self.stacks,
-            forced=None if self.forced is None else _columns(self.forced, _FORCED_COLUMNS),
+            forced=None if self.forced is None else _columns(self.forced),
         )
 
     def local_norm(self, slot: str) -> float | None:
         """L2 norm over this rank's parameter gradients last recorded under ``slot``, None without any."""
-        found = (r for r in self.records if r[1] == "param_grad" and r[2] == slot and r[4] is not None)
-        last = {record[0]: record[4] for record in found}
+        records = self.records.column("slot"), self.records.column("phase")
+        found = [self.records[at] for at in _places(slot, records[0]) if records[1][at] == "param_grad"]
+        last = {record[0]: record[4] for record in found if record[4] is not None}
         if not last:
             return None
         squares = [float(self.view(row)["l2_norm"]) ** 2 for row in last.values()]
         return float(np.sqrt(np.nansum(squares)))
 
 
-def _columns(rows: list[tuple[Any, ...]], names: list[str]) -> dict[str, Sequence[Any]]:
-    """Column by column: ``zip(*rows)`` holds an iterator for every row, and so many new objects make Python
-    look through all of the program's for garbage."""
-    return {name: list(map(itemgetter(part), rows)) for part, name in enumerate(names)}
+def _columns(forced: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    return {column.name: [row[at] for row in forced] for at, column in enumerate(FORCED)}
+
+
+def _places(wanted: str, values: list[str]) -> Iterator[int]:
+    """Where the word is, by a search that looks at most of the list in C."""
+    at = -1
+    with suppress(ValueError):
+        while True:
+            at = values.index(wanted, at + 1)
+            yield at
 
 
 def _rows_of(block: bytearray) -> np.ndarray[Any, Any]:

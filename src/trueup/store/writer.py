@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,10 @@ class StepColumns:
     runs beside it. Names are plain strings, interned into dictionaries on writing.
     """
 
-    calls: dict[str, Sequence[Any]] = field(
+    calls: Mapping[str, Sequence[Any]] = field(
         default_factory=lambda: {f.name: [] for f in schema.CALLS if f.name != "call"}
     )
-    records: dict[str, Sequence[Any]] = field(default_factory=lambda: {f.name: [] for f in schema.RECORDS})
+    records: Mapping[str, Sequence[Any]] = field(default_factory=lambda: {f.name: [] for f in schema.RECORDS})
     summaries: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, SUMMARY_DTYPE))
     kinds: list[SummaryKind] = field(default_factory=list)
     summary_kind: list[int] | np.ndarray[Any, Any] = field(default_factory=list)
@@ -42,7 +42,7 @@ class StepColumns:
     summary_tensor: dict[int, tuple[int, str]] = field(default_factory=dict)
     """row -> (chunk, name) of the stored values"""
     stacks: dict[int, list[str]] = field(default_factory=dict)
-    forced: dict[str, Sequence[Any]] | None = None
+    forced: Mapping[str, Sequence[Any]] | None = None
     """of a replay alone"""
 
     def add_kind(
@@ -214,7 +214,7 @@ def _stacks_table(columns: StepColumns, known: _Known) -> pa.Table:
     return _table({"stack": list(stacks), "frames": list(stacks.values())}, schema.STACKS, known)
 
 
-def _table(columns: dict[str, Any], wanted: pa.Schema, known: _Known) -> pa.Table:
+def _table(columns: Mapping[str, Any], wanted: pa.Schema, known: _Known) -> pa.Table:
     """Most columns hold what they held a step ago; comparing is many times quicker than building anew."""
     for column in wanted:
         values = columns[column.name]
