@@ -506,27 +506,37 @@ static Period period_of(int64_t flat) {
 
 static inline double signed_value(double v, uint32_t sign) { return sign ? -v : v; }
 
-/* The sum of whole rows of 64, added to out[0..63]. */
+/* The sum of rows of 64, the last of which may be shorter, added to out[0..63]. */
 CLONES static void sketch_rows_portable(const loose_float *x, const uint32_t *sign, int n, double *out) {
     const loose_u32 *u = (const loose_u32 *)x;
     float y[SKETCH] = {0};
-    for (int i = 0; i < n; i += SKETCH) {
-        uint32_t bits[SKETCH];
+    int i = 0, used = n < SKETCH ? n : SKETCH;
+    uint32_t bits[SKETCH];
+    for (; i + SKETCH <= n; i += SKETCH) {
         for (int l = 0; l < SKETCH; l++) bits[l] = u[i + l] ^ sign[i + l];
         for (int l = 0; l < SKETCH; l++) y[l] += ((const loose_float *)bits)[l];
     }
-    for (int l = 0; l < SKETCH; l++) out[l] += y[l];
+    for (int l = 0; l < n - i; l++) bits[l] = u[i + l] ^ sign[i + l];
+    for (int l = 0; l < n - i; l++) y[l] += ((const loose_float *)bits)[l];
+    for (int l = 0; l < used; l++) out[l] += y[l];
 }
 
 #ifdef HAS_X86
+AVX512 static inline __m512 signed_floats(__mmask16 m, const loose_float *x, const uint32_t *sign) {
+    return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_maskz_loadu_epi32(m, x), _mm512_maskz_loadu_epi32(m, sign)));
+}
+
 AVX512 static void sketch_rows_avx512(const loose_float *x, const uint32_t *sign, int n, double *out) {
+    int i = 0, used = n < SKETCH ? (n + 15) / 16 : SKETCH / 16;
     __m512 a[4];
     for (int k = 0; k < 4; k++) a[k] = _mm512_setzero_ps();
-    for (int i = 0; i < n; i += SKETCH)
-        for (int k = 0; k < 4; k++)
-            a[k] = _mm512_add_ps(a[k], _mm512_xor_ps(_mm512_loadu_ps(x + i + 16 * k),
-                                                     _mm512_loadu_ps((const float *)sign + i + 16 * k)));
-    for (int k = 0; k < 4; k++, out += 16) {
+    for (; i + SKETCH <= n; i += SKETCH)
+        for (int k = 0; k < 4; k++) a[k] = _mm512_add_ps(a[k], signed_floats(0xffff, x + i + 16 * k, sign + i + 16 * k));
+    for (int k = 0; i < n; i += 16, k++) {
+        __mmask16 m = (__mmask16)(n - i >= 16 ? 0xffffu : (1u << (n - i)) - 1u);
+        a[k] = _mm512_add_ps(a[k], signed_floats(m, x + i, sign + i));
+    }
+    for (int k = 0; k < used; k++, out += 16) {
         __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(a[k]));
         __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(a[k], 1));
         _mm512_storeu_pd(out, _mm512_add_pd(_mm512_loadu_pd(out), low));
@@ -535,22 +545,32 @@ AVX512 static void sketch_rows_avx512(const loose_float *x, const uint32_t *sign
 }
 #endif
 
-/* n floats at consecutive flat indices; finite and of a size that 16 of them can be added in fp32. */
+/* Copies floats, those that are not finite as 0; returns whether 16 of them can be added in fp32. */
+CLONES static int addable_floats(const loose_float *x, int n, float *out) {
+    const loose_u32 *u = (const loose_u32 *)x;
+    loose_u32 *to = (loose_u32 *)out;
+    uint32_t largest = 0;
+#pragma omp simd reduction(max : largest)
+    for (int i = 0; i < n; i++) {
+        uint32_t size = u[i] & 0x7fffffffu, finite = size < 0x7f800000u ? 0xffffffffu : 0u;
+        to[i] = u[i] & finite;
+        size &= finite;
+        largest = size > largest ? size : largest;
+    }
+    return largest < 0x7b800000u; /* 2^120 */
+}
+
+/* n floats at consecutive flat indices that 16 of can be added in fp32. */
 static void sketch_run_float(const loose_float *x, int n, int64_t flat, double *out) {
     while (n > 0) {
         int place = (int)(flat % PERIOD), length = PERIOD - place < n ? PERIOD - place : n;
-        int whole = length / SKETCH * SKETCH;
         Period p = period_of(flat);
-        if (whole) {
-            double *turned = out + (place + p.rotation) % SKETCH;
+        double *turned = out + (place + p.rotation) % SKETCH;
 #ifdef HAS_X86
-            if (use_avx512) sketch_rows_avx512(x, p.sign + place, whole, turned);
-            else
+        if (use_avx512) sketch_rows_avx512(x, p.sign + place, length, turned);
+        else
 #endif
-                sketch_rows_portable(x, p.sign + place, whole, turned);
-        }
-        for (int i = whole; i < length; i++)
-            out[(place + i + p.rotation) % SKETCH] += signed_value(x[i], p.sign[place + i]);
+            sketch_rows_portable(x, p.sign + place, length, turned);
         x += length, n -= length, flat += length;
     }
 }
@@ -676,11 +696,12 @@ static void summarise_tile(const Walk *w, const char *raw, int n, int64_t flat, 
                            uint64_t weight, int want, State *st) {
     float buffer[TILE];
     const loose_float *floats = NULL;
-    int digest_done = 0;
-    if (want & (WANT_STATISTICS | WANT_SKETCH)) {
+    int digest_done = 0, unsafe = 1;
+    if ((want & WANT_SKETCH) && is_float32_exact(w->code)) floats = floats_from_raw(raw, n, w->code, buffer);
+    if (want & WANT_STATISTICS) {
         if (is_float32_exact(w->code)) {
             int codes[TILE / BLOCK];
-            floats = floats_from_raw(raw, n, w->code, buffer);
+            if (!floats) floats = floats_from_raw(raw, n, w->code, buffer);
 #ifdef HAS_X86
             if (use_avx512) {
                 digest_done = (want & WANT_DIGEST) && w->code == F32;
@@ -689,7 +710,7 @@ static void summarise_tile(const Walk *w, const char *raw, int n, int64_t flat, 
 #endif
                 for (int i = 0; i < n; i += BLOCK)
                     codes[i / BLOCK] = statistics_block_portable(floats + i, n - i < BLOCK ? n - i : BLOCK, &st->lanes);
-            if (statistics_after(floats, n, codes, st)) floats = NULL;
+            unsafe = statistics_after(floats, n, codes, st);
         } else
             for (int i = 0; i < n; i += BLOCK) {
                 double wide[BLOCK];
@@ -699,7 +720,10 @@ static void summarise_tile(const Walk *w, const char *raw, int n, int64_t flat, 
             }
     }
     if ((want & WANT_DIGEST) && !digest_done) st->digest += weight * digest_tile(raw, n, log_lanes, planes);
-    if (want & WANT_SKETCH) sketch_tile(w, floats, raw, n, flat, st);
+    if (want & WANT_SKETCH) {
+        if (unsafe && floats) floats = addable_floats(floats, n, buffer) ? buffer : NULL;
+        sketch_tile(w, floats, raw, n, flat, st);
+    }
     if (want & WANT_CRC32) st->crc = crc32_update(st->crc, (const uint8_t *)raw, (size_t)n * (size_t)w->item_bytes);
 }
 
@@ -797,10 +821,9 @@ static void summarise_walk(Walk *w, const char *data, int64_t numel, int64_t fla
     out->minimum = out->maximum = out->mean = out->l2_norm = out->smallest_nonzero = NAN;
     if (numel > 0) {
         Walk logical = *w;
-        if (sort_dims(w) && (want & WANT_CRC32)) { /* bytes have an order: a walk of their own */
-            walk(&logical, data, flat, WANT_CRC32, &st);
-            if (want & ~WANT_CRC32) walk(w, data, flat, want & ~WANT_CRC32, &st);
-        } else walk(w, data, flat, want, &st);
+        int ordered = sort_dims(w) ? want & (WANT_CRC32 | WANT_SKETCH) : 0;
+        if (ordered) walk(&logical, data, flat, ordered, &st); /* bytes have an order; sketches are quicker in it */
+        if (want & ~ordered) walk(w, data, flat, want & ~ordered, &st);
     }
     summary_finish(&st, numel, want, out);
     arithmetic_restore(saved);
