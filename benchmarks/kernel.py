@@ -1,4 +1,5 @@
-"""Time of the C kernel: microseconds a summary, gigabytes a second of a comparison; one thread, warm caches.
+"""Time of the C kernel: microseconds a summary, nanoseconds an element of what training hands it, gigabytes a
+second of a comparison; one thread, warm caches.
 
 python benchmarks/kernel.py
 """
@@ -66,6 +67,37 @@ def time_summaries(name: str) -> None:
         print(f"{size:>10}{row}")
 
 
+def time_of_training() -> None:
+    """Tensors as attention makes them, and one too large for the caches: nanoseconds an element."""
+    heads = values("float32", 4 * 128 * 768).reshape(4, 128, 768)
+    half = heads[..., :256].reshape(4, 128, 8, 32).transpose(0, 2, 1, 3)[..., :16]
+    masked = np.where(np.tri(128, dtype=bool), values("float32", 1 << 18).reshape(-1, 128, 128), -np.inf)
+    arrays = {
+        "a half of every head, read across": half,
+        "keys, transposed": heads[..., 256:512].reshape(4, 128, 8, 32).transpose(0, 2, 3, 1),
+        "scores, masked with -inf": masked.astype(np.float32),
+        "logits, rows of 1000": values("float32", 512_000).reshape(512, 1000),
+        "64 MB": values("float32", 1 << 24),
+    }
+    print(f"\n{'float32':>35}" + "".join(f"{title:>14}" for title in list(GROUPS)[:3]) + "   (ns an element)")
+    out = np.zeros((), SUMMARY_DTYPE)
+    for name, array in arrays.items():
+        strides = tuple(stride // 4 for stride in array.strides)
+        row = ""
+        for want in list(GROUPS.values())[:3]:
+            arguments = (
+                array.ctypes.data,
+                array.shape,
+                strides,
+                DTYPES["float32"].code,
+                want,
+                out.ctypes.data,
+            )
+            seconds = seconds_per_call(lambda a=arguments: kernels.summarise(*a), (1 << 20) // array.size + 1)
+            row += f"{1e9 * seconds / array.size:14.3f}"
+        print(f"{name:>35}{row}")
+
+
 def time_comparison(name: str) -> None:
     """Bytes of one of the two tensors a second."""
     expected = values(name, 1 << 22)
@@ -80,6 +112,7 @@ def main() -> None:
     print(f"AVX-512: {bool(kernels.HAS_AVX512)}")
     for name in ("float32", "bfloat16", "float16", "float64"):
         time_summaries(name)
+    time_of_training()
     buffer = values("float32", 131_072)
     address, nbytes = buffer.ctypes.data, buffer.nbytes
     print(f"\nprobe {1e9 * seconds_per_call(lambda: kernels.probe(address, nbytes), 1000):.0f} ns")
