@@ -113,6 +113,12 @@ class Own(torch.Tensor):
     """A tensor that may be anything."""
 
 
+def without_memory() -> Any:
+    tensor = torch.ones(4)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 LEFT_ALONE: dict[str, Callable[[], Any]] = {
     "sparse": lambda: torch.ones(4).to_sparse(),
     "quantised": lambda: torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8),
@@ -120,6 +126,7 @@ LEFT_ALONE: dict[str, Callable[[], Any]] = {
     "complex": lambda: torch.ones(4, dtype=torch.complex64),
     "negated when read": lambda: torch.tensor([1 + 2j, 3 - 1j]).conj().imag,
     "of another class": lambda: torch.ones(4).as_subclass(Own),
+    "without memory": lambda: without_memory(),
     "large": lambda: torch.ones(LIMIT),
     "of many dimensions": lambda: torch.ones([1] * 7),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
@@ -190,5 +197,9 @@ def test_mistakes_are_told() -> None:
         some.learn(1, 2)
     with pytest.raises(TypeError, match="Rows and a tensor"):
         source().take(torch.ones(3), some)
+    out = np.zeros(1, SUMMARY_DTYPE)
+    with pytest.raises(ValueError, match="no memory"):
+        kernels.summarise(0, (4,), None, 1, EVERYTHING, out.ctypes.data)
+    kernels.summarise(0, (0, 4), None, 1, EVERYTHING, out.ctypes.data)
     with pytest.raises(ValueError, match="PyCapsule"):
         kernels.Source(object(), (torch.Tensor,), torch.Tensor.is_neg, HAS_DIGEST, 8)

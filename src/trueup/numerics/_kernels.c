@@ -1032,6 +1032,7 @@ static PyObject *py_summarise(PyObject *self, PyObject *const *args, Py_ssize_t 
         flat += offset[d] * full_strides[d] * (code >= C64 ? 2 : 1);
     }
     w = walk_of((int)ndim, shape, strides, full_strides, code);
+    if (!data && numel) return PyErr_Format(PyExc_ValueError, "the tensor has no memory");
     if (numel > 1 << 20) {
         Py_BEGIN_ALLOW_THREADS
         summarise_walk(&w, data, numel, flat, want, out);
@@ -1055,6 +1056,7 @@ static PyObject *py_probe(PyObject *self, PyObject *const *args, Py_ssize_t narg
     nbytes = PyLong_AsLongLong(args[1]);
     if (PyErr_Occurred()) return NULL;
     if (nbytes < 0) return PyErr_Format(PyExc_ValueError, "nbytes must not be negative");
+    if (!data && nbytes) return PyErr_Format(PyExc_ValueError, "the tensor has no memory");
     int64_t words = nbytes / 8, count = words < 66 ? words : 66;
     /* fixed point, so that both ends are among the words read */
     uint64_t step = count > 1 ? ((uint64_t)(words - 1) << 16) / (uint64_t)(count - 1) + 1 : 0, at = 0;

@@ -353,7 +353,7 @@ static PyObject *source_take(PyObject *object, PyObject *const *args, Py_ssize_t
     code = code_of(tensor.dtype);
     if (tensor.device.type != DL_CPU || code < 0 || tensor.ndim > SMALL_DIMS || !tensor.strides) goto left;
     for (int d = 0; d < tensor.ndim; d++) numel *= tensor.shape[d];
-    if (numel >= self->limit) goto left;
+    if (numel >= self->limit || (!tensor.data && numel)) goto left;
     known = find_known(rows->known, rows->known_size, code, tensor.ndim, tensor.shape);
     if (known->kind < 0) goto left;
     negated = PyObject_CallFunctionObjArgs(self->is_negated, args[1], NULL);

@@ -114,10 +114,32 @@ def _fake() -> Tensor:
         return torch.empty(3)
 
 
+def _freed(numel: int) -> Tensor:
+    tensor = torch.ones(numel)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 def _mapped() -> Tensor:
     look = Look()
     torch.func.vmap(lambda x: look(x))(torch.ones(3, 2))
     return torch.ones(1)
+
+
+@pytest.mark.parametrize("numel", [1, 100, 10_000])
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_memory_that_has_been_freed(task: str, numel: int, tmp_path: Path) -> None:
+    """As FSDP frees weights between their uses."""
+    run = looked_at(lambda: _freed(numel), tmp_path, task=task, level="mix")
+    assert run.one("look", "forward", "input.0")["reason"].startswith("its memory has been freed")
+
+
+def test_a_parameter_whose_memory_has_been_freed(tmp_path: Path) -> None:
+    model = Root(lambda: torch.ones(1))
+    model.apart = nn.Parameter(_freed(8))
+    run = capture(tmp_path / "run", lambda: model().backward(), level="L0")
+    assert run.one("apart", "param", "value")["summary"] is None
+    assert run.one("weight", "param", "value")["summary"] is not None
 
 
 @pytest.mark.parametrize("reason", REFUSED)

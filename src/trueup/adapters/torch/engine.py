@@ -18,6 +18,7 @@ from trueup.adapters.placing import Placing
 from trueup.adapters.torch import long_run
 from trueup.adapters.torch.content import content_hash_of
 from trueup.adapters.torch.long_run import LongRun
+from trueup.adapters.torch.memory import FREED, is_freed
 from trueup.adapters.torch.overflow import OverflowWatch
 from trueup.adapters.torch.perturb import Perturbation
 from trueup.adapters.torch.stats import Summariser
@@ -160,6 +161,8 @@ class Engine(BaseEngine):
         """A reason to be expected why a tensor cannot be summarised."""
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return "inside a function transform (vmap, grad): no values of its own"
+        if is_freed(tensor):
+            return FREED
         return None
 
 

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 from trueup.adapters.forcing import BaseForcing
 from trueup.adapters.forcing_plan import Entry, HostValues
 from trueup.adapters.torch.gradients import consumers_of
+from trueup.adapters.torch.memory import bytes_of
 
 if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
@@ -61,10 +62,7 @@ class Forcing(BaseForcing):
 
     def host_values(self, local: Tensor) -> HostValues:
         """The program's values, row-major on the host."""
-        flat = local.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-        if flat.numel() == 1:  # of any stride it counts as contiguous, but not for a change of type
-            flat = torch.empty(1, dtype=flat.dtype).copy_(flat)
-        data = flat.view(torch.uint8).numpy()
+        data = bytes_of(local.detach().resolve_conj().resolve_neg().cpu().contiguous())
         return HostValues(data=data, dtype=self.dtype_name(local), shape=tuple(local.shape))
 
     def wanted(self, local: Tensor, expected: HostValues) -> Tensor:

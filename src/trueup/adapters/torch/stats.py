@@ -20,10 +20,12 @@ from trueup.adapters.base import Sink
 from trueup.adapters.placing import Place
 from trueup.adapters.torch import device_stats
 from trueup.adapters.torch.memory import (
+    FREED,
+    bytes_of,
     data_ptr,
     expired,
     forget_reference,
-    numpy_of,
+    is_freed,
     storage_of,
     storage_ptr,
     weak_reference,
@@ -205,6 +207,8 @@ class Summariser:
         """Not on the CPU, or no kernel: torch operations, brought to the host when the step ends."""
         if tensor.device.type == "meta":
             return None, "a meta tensor holds no values"
+        if is_freed(tensor):
+            return None, FREED
         shape = tuple(tensor.shape)
         key = (data_ptr(tensor), tensor._version, shape, tensor.stride(), dtype, placement)
         known = self._memo.get(key)
@@ -280,12 +284,7 @@ class Summariser:
         recorder = self._sink.recorder
         if recorder.has_values(row):
             return
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        if (
-            flat.numel() == 1
-        ):  # one element with any stride counts as contiguous, but not for a change of type
-            flat = torch.empty(1, dtype=flat.dtype).copy_(flat)
-        data = numpy_of(flat.view(torch.uint8)).data if flat.numel() else memoryview(b"")
+        data = bytes_of(tensor.detach().cpu().contiguous()).data if tensor.numel() else memoryview(b"")
         recorder.store_values(row, f"{phase}.{slot}", dtype, shape, data)
 
     def _wanted(self, phase: str, slot: str, dtype: str) -> bool:
@@ -337,12 +336,8 @@ class Summariser:
         total, out = 0, np.zeros(1, SUMMARY_DTYPE)
         for tensor in tensors:
             spec = CODES.get(tensor.dtype)
-            if (
-                spec is None
-                or tensor.device.type != "cpu"
-                or tensor.__class__ not in _PLAIN_TYPES
-                or not AVAILABLE
-            ):
+            plain = tensor.__class__ in _PLAIN_TYPES and tensor.device.type == "cpu" and AVAILABLE
+            if spec is None or not plain or is_freed(tensor):
                 return None
             strides = None if tensor.is_contiguous() else tensor.stride()
             address = out.ctypes.data
