@@ -18,7 +18,7 @@ METHOD = (
     "4-layer GPT in MindSpore's PyNative mode, vocabulary 1000, batch 4, AdamW, operations run one by one, "
     "the faster way on a CPU. Ratio of seconds with capture on to off, wall and CPU, until the trace is on "
     "disk; warm-up steps and imports are not counted. On and off alternate, each run in its own process; "
-    "the median over the repeats is given. msprobe 26.2.0 runs on this MindSpore only when patched: its "
+    "the quietest run of either counts. msprobe 26.2.0 runs on this MindSpore only when patched: its "
     "figures were read once, patched, on this machine."
 )
 CASES = [
