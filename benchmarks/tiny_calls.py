@@ -53,9 +53,11 @@ def added(
 
 def main() -> None:
     """Measure every size and write ``results/tiny_calls.json``."""
-    given = parser(__doc__).parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--repeats", type=int, default=5, help="pairs of runs a size; the median is given")
+    given = flags.parse_args()
     sizes = {500: 3, 2000: 2} if given.quick else SIZES
-    repeats = 1 if given.quick else 5
+    repeats = 1 if given.quick else given.repeats
     settings = {"counted_steps": sizes, "warm_up_steps": 2, "repeats": repeats, "threads": 1}
     results = Results(name="tiny_calls", title="Cost of a captured call", method=METHOD, settings=settings)
     print(heading())
