@@ -365,9 +365,7 @@ class Session:
         if recorder is not None:
             self.adapter.to_host()
             self._note_local_norm(recorder)
-        if recorder is not None and self._wants_step(writer):
-            writer.finish_step(self.clock.step, recorder.columns())
-            self._write_facts(writer)
+        wanted = recorder is not None and self._wants_step(writer)
         if self.clock.seen_forward or "saved" in self._scalars:
             line = scalar_line(
                 self._scalars,
@@ -378,6 +376,9 @@ class Session:
             )
             self.watch.step_over(line)
             writer.append_scalars(line)
+        if recorder is not None and wanted:  # last: whoever waits for the step may stop the program then
+            writer.finish_step(self.clock.step, recorder.columns())
+            self._write_facts(writer)
 
     def _wants_step(self, writer: RunWriter) -> bool:
         """Task overflow_check keeps a step only if a value that is not finite was made in it."""
