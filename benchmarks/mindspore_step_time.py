@@ -12,14 +12,14 @@ from typing import Any
 
 from processes import ROOT
 from results import Results, Row, heading, parser, version_in
-from step_time import SMALL, STATISTICS, Case, bytes_said, pairs, said
+from step_time import SMALL, STATISTICS, WARM_UP, Case, bytes_said, cost, said, spread
 
 METHOD = (
     "4-layer GPT in MindSpore's PyNative mode, vocabulary 1000, batch 4, AdamW, operations run one by one, "
     "the faster way on a CPU. Ratio of seconds with capture on to off, wall and CPU, until the trace is on "
-    "disk; warm-up steps and imports are not counted. On and off alternate, each run in its own process; "
-    "the quietest run of either counts. msprobe 26.2.0 runs on this MindSpore only when patched: its "
-    "figures were read once, patched, on this machine."
+    "disk; warm-up steps and imports are not counted. Two processes, captured and not, take one step each in "
+    "turn; the median over the runs is given, with the least and most of the wall ratios. msprobe 26.2.0 "
+    "runs on this MindSpore only when patched: its figures were read once, patched, on this machine."
 )
 CASES = [
     Case(what="L0 statistics", size=SMALL, options={"level": "L0", **STATISTICS}, max_ratio=1.3),
@@ -40,7 +40,7 @@ def main() -> None:
     if not interpreter().exists():
         sys.exit("there is no environment with MindSpore; try: make mindspore")
     steps, repeats = (3, 1) if given.quick else (10, 3)
-    settings: dict[str, Any] = {"steps": steps, "warm_up_steps": 3, "repeats": repeats, "threads": 1}
+    settings: dict[str, Any] = {"steps": steps, "warm_up_steps": WARM_UP, "repeats": repeats, "threads": 1}
     settings["MindSpore"] = version_in(interpreter(), "mindspore")
     results = Results(
         name="mindspore_step_time",
@@ -51,7 +51,7 @@ def main() -> None:
     print(heading())
     for case in CASES:
         options = {"framework": "mindspore", **case.options}
-        ours = pairs(
+        ours = cost(
             *(interpreter(), "trueup", case, options),
             steps=steps,
             repeats=repeats,
@@ -65,7 +65,7 @@ def main() -> None:
                 trueup=said(ours),
                 msprobe=PATCHED_MSPROBE.get(case.what, ""),
                 met=None if case.max_ratio is None else max(ours["ratio"].values()) <= case.max_ratio,
-                note=f"{bytes_said(ours['bytes_a_step'])} a step",
+                note=f"{spread(ours)}; {bytes_said(ours['bytes_a_step'])} a step",
             )
         )
     results.save(quick=given.quick)

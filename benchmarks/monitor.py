@@ -7,15 +7,15 @@ ten steps of the one over those of the ten steps of the other that lay between t
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from processes import Turns, msprobe_bin
+from processes import msprobe_bin
 from results import Results, Row, heading, parser
 from step_time import LARGE, SMALL, bytes_said
+from turns import in_turn, total
 
 METHOD = (
     "4-layer GPT, vocabulary 1000, batch 4, AdamW, one thread; every step watched, all rules on. Two "
@@ -56,31 +56,18 @@ CASES = [
 ]
 
 
-def in_turn(python: Path, tool: str, case: Case, options: dict[str, Any], tens: int) -> dict[str, Any]:
-    """Steps with and without in turn; returns the ratio of every ten, and bytes a step."""
-    with tempfile.TemporaryDirectory() as folder:
-        spec = {**case.size, "warmup": WARM_UP, "options": options}
-        sides = {
-            side: Turns(python, "train_turns.py", tool=used, output=f"{folder}/{side}", **spec)
-            for side, used in (("off", None), ("on", tool))
-        }
-        taken: dict[str, list[dict[str, float]]] = {"off": [], "on": []}
-        for number in range(tens * TEN):
-            for side in ("off", "on") if number % 2 else ("on", "off"):
-                taken[side].append(sides[side].take())
-        ended = {side: worker.end() for side, worker in sides.items()}
-    if ended["off"]["loss"] != ended["on"]["loss"]:
-        losses = f"{ended['on']['loss']} for {ended['off']['loss']}"
-        print(f"warning: {tool} changed the loss: {losses}", file=sys.stderr)
+def watched(python: Path, tool: str, case: Case, options: dict[str, Any], tens: int) -> dict[str, Any]:
+    """Steps with and without in turn; adds the ratio of every ten."""
+    spec = {**case.size, "warmup": WARM_UP, "options": options}
+    taken = in_turn(python, "train_steps.py", tool, steps=tens * TEN, **spec)
     ratios = {
         clock: [
-            sum(step[f"{clock}_seconds"] for step in taken["on"][at : at + TEN])
-            / sum(step[f"{clock}_seconds"] for step in taken["off"][at : at + TEN])
+            total(taken["on"][at : at + TEN], clock) / total(taken["off"][at : at + TEN], clock)
             for at in range(0, tens * TEN, TEN)
         ]
         for clock in ("cpu", "wall")
     }
-    return {"ratios": ratios, "steps": taken, "bytes_a_step": ended["on"]["bytes_a_step"]}
+    return {"ratios": ratios, **taken}
 
 
 def said(measured: dict[str, Any] | None) -> str:
@@ -105,11 +92,11 @@ def main() -> None:
         name = f"h{case.size['hidden']} seq{case.size['seq']}: {case.what}"
         if given.only and given.only not in name:
             continue
-        watched: dict[str, Any] = {"steps": _NO_STEP, "monitor": case.options}
-        ours = in_turn(Path(sys.executable), "trueup", case, watched, tens)
+        how: dict[str, Any] = {"steps": _NO_STEP, "monitor": case.options}
+        ours = watched(Path(sys.executable), "trueup", case, how, tens)
         theirs = None
         if home is not None and case.compared:
-            theirs = in_turn(home / "python", "msprobe_monitor", case, {}, max(1, tens // 2))
+            theirs = watched(home / "python", "msprobe_monitor", case, {}, max(1, tens // 2))
         results.raw[name] = {"trueup": ours, "msprobe": theirs}
         cpu = ours["ratios"]["cpu"]
         results.add(

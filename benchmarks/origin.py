@@ -20,8 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bugzoo.benign import BENIGN
 from bugzoo.catalogue import Change
 from bugzoo.faults import FAULTS
-from processes import ROOT, TRUEUP, measure, msprobe_bin, work
+from processes import ROOT, TRUEUP, measure, msprobe_bin
 from results import Results, Row, heading, parser
+from turns import trained
 
 STEPS = {"two-threads": 3}
 """captured steps, where they are not two"""
@@ -119,7 +120,7 @@ class Msprobe:
         out = self._folder / name
         how: dict[str, Any] = {"options": options, "output": str(out), "keep": True}
         how |= {"change": change and change.name, "hidden": 256, "seq": 128}
-        work(self._home / "python", "train_steps.py", tool="msprobe", **how, steps=steps, warmup=0)
+        trained(self._home / "python", "train_steps.py", tool="msprobe", **how, steps=steps)
         return out
 
     def _marked(self, target: Path, reference: Path, step: int) -> list[tuple[str, str]]:

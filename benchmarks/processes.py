@@ -45,7 +45,7 @@ def measure(command: list[str], *, cwd: Path | None = None, allowed: tuple[int, 
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         began = time.perf_counter()
         process = subprocess.Popen(
-            command, cwd=cwd, env=_environment(), stdout=output, stderr=subprocess.STDOUT
+            command, cwd=cwd, env=environment(), stdout=output, stderr=subprocess.STDOUT
         )
         memory = _Memory(process.pid)
         memory.start()
@@ -73,55 +73,6 @@ def work(python: Path, worker: str, **spec: Any) -> dict[str, float]:
     return result
 
 
-class Turns:
-    """A worker that does one thing for every line it is sent, so that several can be measured in turn."""
-
-    def __init__(self, python: Path, worker: str, **spec: Any) -> None:
-        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by ``end``
-        self._process = subprocess.Popen(
-            [str(python), str(WORKERS / worker), json.dumps(spec)],
-            env=_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-        self._answer()
-
-    def take(self) -> dict[str, float]:
-        """One turn: what it measured of itself.
-
-        Raises:
-            RuntimeError: it ended; with the end of what it said.
-        """
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        told: dict[str, float] = self._answer()
-        return told
-
-    def end(self) -> dict[str, float]:
-        """No more turns: what it says of all of them."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        told: dict[str, float] = self._answer()
-        self._process.wait()
-        self._errors.close()
-        return told
-
-    def _answer(self) -> Any:
-        """The next line that is JSON; tools print others."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            try:
-                return json.loads(line)
-            except ValueError:
-                continue
-        self._errors.seek(0)
-        said = self._errors.read()[-3000:]
-        raise RuntimeError(f"the worker ended with {self._process.wait()}:\n{said}")
-
-
 @cache
 def msprobe_bin() -> Path | None:
     """Where msprobe's own environment keeps its programs; None, with a word about it, where there is none."""
@@ -132,7 +83,8 @@ def msprobe_bin() -> Path | None:
     return None
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """What programs run in: the repository's own packages are found."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path}
 

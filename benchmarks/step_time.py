@@ -1,31 +1,32 @@
 """What capture costs a training step, in time and in bytes, next to msprobe.
 
-A ratio is the seconds of so many captured steps, until everything is on disk, over those of the same
-steps with capture off; on and off run in turn, each in a process of its own.
+Two processes train the same model, one of them captured; they take a step in turn. A ratio is the seconds of
+so many captured steps, until everything is on disk, over those of the same steps with capture off.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from processes import msprobe_bin, work
+from processes import msprobe_bin
 from results import FOLDER, Results, Row, heading, line, parser
+from turns import in_turn, total
 
 SMALL, LARGE = {"hidden": 256, "seq": 128}, {"hidden": 512, "seq": 256}
+WARM_UP = 3
 STATISTICS = {"digest": False, "sketch": False}
 METHOD = (
     "4-layer GPT, vocabulary 1000, batch 4, AdamW, one thread. Ratio of seconds with capture on to "
     "off, wall and CPU (the process and its children), over the captured steps until the trace is on "
-    "disk; warm-up steps and imports are not counted. On and off alternate, each run in its own "
-    "process; the quietest run of either counts, because what else the machine does makes the same process a "
-    "quarter slower for seconds at a time. msprobe is run once. A bar is met when the wall and the CPU ratio "
-    "both are."
+    "disk; warm-up steps and imports are not counted. Two processes, captured and not, take one step each "
+    "in turn, so that whatever else slows the machine slows both; the median over the runs is given, with "
+    "the least and most of the wall ratios. msprobe is run once. A bar is met when the wall and the CPU "
+    "ratio both are."
 )
 
 
@@ -96,7 +97,7 @@ CASES = [
 ]
 
 
-def pairs(
+def cost(
     python: Path,
     tool: str,
     case: Case,
@@ -106,28 +107,18 @@ def pairs(
     repeats: int,
     worker: str = "train_steps.py",
 ) -> dict[str, Any]:
-    """Measure off and on in turn; returns ratios, seconds a step and bytes a step."""
-    found: list[dict[str, dict[str, float]]] = []
-    for _ in range(repeats):
-        with tempfile.TemporaryDirectory() as folder:
-            common = {**case.size, "steps": steps, "warmup": 3, "output": f"{folder}/run", "options": options}
-            off = work(python, worker, tool=None, **common)
-            on = work(python, worker, tool=tool, **common)
-        if off["loss"] != on["loss"]:
-            print(
-                f"warning: {tool} {case.what} changed the loss: {on['loss']!r} for {off['loss']!r}",
-                file=sys.stderr,
-            )
-        found.append({"off": off, "on": on})
+    """Measure off and on in turn; returns ratios, of every run and their median, and bytes a step."""
+    how = {**case.size, "steps": steps, "warmup": WARM_UP, "options": options}
+    runs = [in_turn(python, worker, tool, **how) for _ in range(repeats)]
     ratios = {
-        clock: min(pair["on"][f"{clock}_seconds"] for pair in found)
-        / min(pair["off"][f"{clock}_seconds"] for pair in found)
+        clock: [total([*run["on"], run["closing"]], clock) / total(run["off"], clock) for run in runs]
         for clock in ("wall", "cpu")
     }
     return {
-        "ratio": ratios,
-        "bytes_a_step": median(pair["on"]["bytes_a_step"] for pair in found),
-        "runs": found,
+        "ratio": {clock: median(of_runs) for clock, of_runs in ratios.items()},
+        "ratios": ratios,
+        "bytes_a_step": median(run["bytes_a_step"] for run in runs),
+        "runs": runs,
     }
 
 
@@ -136,6 +127,11 @@ def said(measured: dict[str, Any] | None, *, digits: int = 2) -> str:
     if measured is None:
         return ""
     return " / ".join(f"{measured['ratio'][clock]:.{digits}f}" for clock in ("wall", "cpu"))
+
+
+def spread(measured: dict[str, Any]) -> str:
+    """Least and most of the runs' wall ratios."""
+    return f"runs {min(measured['ratios']['wall']):.2f} to {max(measured['ratios']['wall']):.2f}"
 
 
 def bytes_said(number: float | None) -> str:
@@ -153,10 +149,10 @@ def name_of(case: Case) -> str:
 def measured(case: Case, *, steps: int, repeats: int) -> dict[str, Any]:
     """A case under trueup, and under msprobe where it has a counterpart and is set up."""
     python, home = Path(sys.executable), msprobe_bin()
-    found = {"trueup": pairs(python, "trueup", case, case.options, steps=steps, repeats=repeats)}
+    found = {"trueup": cost(python, "trueup", case, case.options, steps=steps, repeats=repeats)}
     if home is not None and case.msprobe is not None:
         python = home / "python"
-        found["msprobe"] = pairs(python, "msprobe", case, case.msprobe, steps=steps, repeats=1)
+        found["msprobe"] = cost(python, "msprobe", case, case.msprobe, steps=steps, repeats=1)
     return found
 
 
@@ -169,6 +165,7 @@ def time_row(case: Case, found: dict[str, Any]) -> Row:
         trueup=said(ours),
         msprobe=said(found.get("msprobe")),
         met=None if case.max_ratio is None else max(ours["ratio"].values()) <= case.max_ratio,
+        note=spread(ours),
     )
 
 
@@ -189,10 +186,10 @@ def main() -> None:
     """Measure every case and write ``results/step_time.json``."""
     options = parser(__doc__)
     options.add_argument("--only", help="only cases with this in their name; the others stay as they are")
-    options.add_argument("--repeats", type=int, default=5, help="pairs of runs a case; the quietest count")
+    options.add_argument("--repeats", type=int, default=5, help="pairs of runs a case; the median is given")
     given = options.parse_args()
     steps, repeats = (3, 1) if given.quick else (20, given.repeats)
-    settings = {"steps": steps, "warm_up_steps": 3, "repeats": repeats, "threads": 1}
+    settings = {"steps": steps, "warm_up_steps": WARM_UP, "repeats": repeats, "threads": 1}
     results = Results(name="step_time", title="Cost of a captured step", method=METHOD, settings=settings)
     before = FOLDER / "step_time.json"
     if given.only and not given.quick and before.exists():

@@ -13,8 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from processes import TRUEUP, measure, msprobe_bin, work
+from processes import TRUEUP, measure, msprobe_bin
 from results import Results, Row, heading, parser
+from turns import trained
 
 BAR = 300
 OPTIONS = {"level": "mix", "task": "tensor"}
@@ -29,7 +30,7 @@ def captured(python: Path, tool: str, folder: Path, size: dict[str, int]) -> int
     """Capture reference and target; returns the bytes of tensors on disk, both sides."""
     for side, perturb in (("reference", 0.0), ("target", 1e-3)):
         how: dict[str, Any] = {"tool": tool, "options": OPTIONS, "output": str(folder / side), "keep": True}
-        work(python, "train_steps.py", **how, **size, steps=1, warmup=0, perturb=perturb)
+        trained(python, "train_steps.py", **how, **size, steps=1, perturb=perturb)
     files = (path for suffix in ("*.safetensors", "*.pt") for path in folder.rglob(suffix))
     return sum(path.stat().st_size for path in files)
 

@@ -1,4 +1,4 @@
-"""One training run of a small GPT in MindSpore under one tool, timed: ``train_steps.py`` for MindSpore.
+"""A small GPT in MindSpore trained under one tool, step by step on demand: ``train_steps.py`` for MindSpore.
 
 Operations run one after the other, each before the next call (``launch_blocking``): on a CPU that is the
 faster way, so that capture, which waits for what it reads, is measured against the better of the two.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,8 +18,7 @@ import numpy as np
 from mindspore import Tensor
 from mindspore.experimental import optim
 from mindspore_gpt import GPT, VOCABULARY, loss_of
-from tools import Stopwatch, tool_from
-from written import Steps
+from on_demand import train
 
 
 def batch(step: int, length: int) -> tuple[Tensor, Tensor]:
@@ -29,8 +27,8 @@ def batch(step: int, length: int) -> tuple[Tensor, Tensor]:
     return Tensor(ids[:, :-1]), Tensor(ids[:, 1:])
 
 
-def run(spec: dict[str, Any]) -> dict[str, float]:
-    """Train as the specification says; returns seconds, bytes a step and the last loss."""
+def run(spec: dict[str, Any]) -> None:
+    """Train as the specification says."""
     ms.set_device("CPU")
     ms.runtime.launch_blocking()
     ms.set_context(runtime_num_threads=1)
@@ -42,25 +40,14 @@ def run(spec: dict[str, Any]) -> dict[str, float]:
         return loss_of(model(ids), labels)
 
     gradient = ms.value_and_grad(forward, None, optimizer.parameters)
-    tool, clock = tool_from(spec), Stopwatch()
-    steps = Steps(Path(spec["output"]), keep=False)
-    total, loss = spec["warmup"] + spec["steps"], None
-    for step in range(total):
-        if step == spec["warmup"]:
-            clock.restart()
-        tool.begin_step(model)
-        loss, gradients = gradient(*batch(step, spec["seq"]))
+
+    def step(number: int) -> float:
+        loss, gradients = gradient(*batch(number, spec["seq"]))
         optimizer(gradients)
-        tool.end_step()
-        with clock.paused():
-            steps.tidy(before=step - 1)
-    assert loss is not None
-    last = float(loss.asnumpy())
-    tool.close()
-    seconds = clock.read()
-    steps.tidy(before=total)
-    return {**seconds, "bytes_a_step": steps.bytes_a_step, "loss": last}
+        return float(loss.asnumpy())
+
+    train(spec, model, optimizer, step)
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(json.loads(sys.argv[1]))))
+    run(json.loads(sys.argv[1]))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, Protocol
@@ -150,28 +148,18 @@ def tool_from(spec: dict[str, Any]) -> Tool:
 
 
 class Stopwatch:
-    """Wall and CPU seconds, of this process and its children that ended, without what happens while "
-    "paused."""
+    """Wall and CPU seconds, of this process and its children that ended."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
         """Begin at zero."""
-        self._began, self._paused = _now(), (0.0, 0.0)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """What happens inside does not count."""
-        before = _now()
-        yield
-        after = _now()
-        self._paused = (self._paused[0] + after[0] - before[0], self._paused[1] + after[1] - before[1])
+        self._began = _now()
 
     def read(self) -> dict[str, float]:
         """Seconds since the start."""
-        now = _now()
-        wall, cpu = (now[i] - self._began[i] - self._paused[i] for i in range(2))
+        wall, cpu = (now - began for now, began in zip(_now(), self._began, strict=True))
         return {"wall_seconds": wall, "cpu_seconds": cpu}
 
 
