@@ -54,8 +54,8 @@ def as_wholes(
 ) -> Sides:
     """The two as they are to be compared.
 
-    Two runs of one layout are compared rank by rank. Else each is merged into whole tensors, and of
-    microbatches so many are taken together that both sides have as many.
+    Two runs of one layout are compared rank by rank, and so are runs of which ranks are missing. Else each
+    is merged into whole tensors, and of microbatches so many are taken together that both sides have as many.
 
     Args:
         target: the run under question.
@@ -70,6 +70,15 @@ def as_wholes(
     held = [side.steps() for side in sides]
     if merge is False or not all(held) or isinstance(target, MergedTrace):
         return Sides(*sides)
+    lacking = [
+        note
+        for name, side in zip(("target", "reference"), sides, strict=True)
+        for note in _lacking(name, side)
+    ]
+    if lacking and not any(layouts):
+        if merge:
+            raise ConfigError(f"--merge needs all ranks of both runs: {' '.join(lacking)}")
+        return Sides(*sides, tuple(lacking))
     known = [given or declared(side) or _alone(side) for side, given in zip(sides, layouts, strict=True)]
     one, other = known
     said: list[str] = []
@@ -104,6 +113,14 @@ def as_wholes(
         if layout.size > 1 or fold > 1
     ]
     return Sides(merged[0], merged[1], (*notes, *said))
+
+
+def _lacking(name: str, trace: TraceSource) -> list[str]:
+    """A sentence where a trace holds fewer ranks than its run had processes: they make no whole."""
+    processes, held = trace.manifest.get("world_size"), world_size(trace)
+    if not isinstance(processes, int) or processes <= held:
+        return []
+    return [f"The {name} holds {held} of its run's {processes} ranks: compared rank by rank."]
 
 
 def _told(parts: TraceSource, whole: TraceSource, name: str) -> tuple[Layout | None, list[str]]:
