@@ -66,9 +66,17 @@ def scalar_line(
     noted: dict[str, Any], adapter: Adapter, *, step: int, rank: int, microbatches: int
 ) -> dict[str, Any]:
     """One line of ``scalars``: what was noted of a step, as plain numbers."""
-    losses = [adapter.item(v) for v in noted.get("losses", [])]
+
+    def item(value: Any) -> float | None:
+        """None too where a tensor has no value to give: on the meta device, fake, inside a transform."""
+        try:
+            return adapter.item(value)
+        except Exception:
+            return None
+
+    losses = [item(v) for v in noted.get("losses", [])]
     known = [v for v in losses if v is not None]
-    digests = [adapter.item(d) for d in noted.get("_digests", [])]
+    digests = [item(d) for d in noted.get("_digests", [])]
     line: dict[str, Any] = {"step": step, "rank": rank, "time": time.time()}
     line["loss"] = sum(known) / len(known) if known else None
     line["losses"] = losses
@@ -76,8 +84,8 @@ def scalar_line(
     line["batch_digest"] = _combined(digests)
     for name, value in noted.items():
         if not name.startswith("_") and name != "losses":
-            line[name] = adapter.item(value) if not isinstance(value, (dict, list, bool, str)) else value
-    received = [n for n in map(adapter.item, noted.get("_received_norms", [])) if n is not None]
+            line[name] = item(value) if not isinstance(value, (dict, list, bool, str)) else value
+    received = [n for n in map(item, noted.get("_received_norms", [])) if n is not None]
     if received:
         line.setdefault("grad_norm", sum(n * n for n in received) ** 0.5)
     replicas = line.pop("data_parallel_size", None)

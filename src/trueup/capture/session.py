@@ -353,6 +353,8 @@ class Session:
             self._stand_aside(f"step {self.clock.step} could not be written: {error}")
         except Exception as error:
             self.failed("the end of the step", error)
+            if self._writer is not None:
+                self._writer.abandon_step()
         finally:
             self.active = False
             self._scalars = {}

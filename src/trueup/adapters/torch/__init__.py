@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
 
 from trueup.adapters.base import Sink
 from trueup.adapters.measures import Measured, Wanted
-from trueup.adapters.torch import api, collectives, escapes, gradients, long_run, modules, training
+from trueup.adapters.torch import api, collectives, dynamo, escapes, gradients, long_run, modules, training
 from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.forcing import forcing_from_options
 from trueup.adapters.torch.measures import Measures
@@ -42,6 +43,7 @@ class Adapter:
         escapes.install(engine)
         engine.forcing = forcing_from_options(engine)
         self._mode = api.install(engine)
+        dynamo.leave_alone()
 
     def adopt(self) -> None:
         """The session has other options now."""
@@ -90,7 +92,7 @@ class Adapter:
     def item(self, value: Any) -> float | None:
         """A noted scalar as a Python number; complex and non-numeric values are None."""
         if isinstance(value, torch.Tensor):
-            with torch._C.DisableTorchFunction():
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
                 value = value.item() if value.numel() == 1 and not value.is_complex() else None
         return value if isinstance(value, (int, float)) else None
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import yaml
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._device import DeviceContext
 
 from trueup.adapters.torch import dropout, gradients
 from trueup.adapters.torch.engine import Engine
@@ -26,6 +25,8 @@ _is_compiling = torch.compiler.is_compiling
 _no_torch_function = torch._C.DisableTorchFunction
 _grad_enabled = torch.is_grad_enabled
 _graph_task = torch._C._current_graph_task_id
+_tracing = torch._C._get_tracing_state
+"""not None while ``torch.jit.trace`` writes down every operation: there must be none but the program's"""
 
 _RULES = yaml.safe_load((Path(__file__).parent / "api_rules.yaml").read_text(encoding="utf-8"))
 _IGNORED = frozenset(_RULES["ignored"])
@@ -54,7 +55,7 @@ class ApiMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if _is_compiling():
+        if _is_compiling() or _tracing() is not None:
             return func(*args, **(kwargs or {}))
         engine = self.engine
         if not engine.sink.active or engine.in_optimizer:
@@ -166,9 +167,11 @@ def _name(func: Any) -> str | None:
 
 
 def _enter_thread(mode: ApiMode) -> None:
-    """Put the mode under whatever modes this thread has (a device context stays lowest, as torch wants it).
+    """Put the mode under whatever modes this thread has, but for that of the default device, which torch
+    wants lowest.
 
-    Not on top: a program that leaves its own mode takes the top one off, whichever that is.
+    Not on top: a program that leaves its own mode (``with torch.device(...)``) takes the top one off,
+    whichever that is.
     """
     local = mode.engine.local
     if local.has_mode or not mode.engine.api_on:
@@ -178,7 +181,8 @@ def _enter_thread(mode: ApiMode) -> None:
     while torch._C._len_torch_function_stack():
         above.append(torch._C._pop_torch_function_stack())
     above = [one for one in above if one is not mode]
-    lowest = [above.pop()] if above and isinstance(above[-1], DeviceContext) else []
+    default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    lowest = [above.pop()] if above and above[-1] is default else []
     for one in (*lowest, mode, *reversed(above)):
         torch._C._push_on_torch_function_stack(one)
 
@@ -191,7 +195,13 @@ def _leave_thread(mode: ApiMode) -> None:
 
 
 def _off(mode: ApiMode) -> list[Any]:
-    """Take the mode off the stack; returns what was above it, innermost first, and puts none of that back."""
+    """Take the mode off the stack; returns what was above it, innermost first, and puts none of that back.
+
+    While it handles a call torch itself has taken it off, and puts it back afterwards: nothing is done then.
+    """
+    stack = range(torch._C._len_torch_function_stack())
+    if not any(torch._C._get_function_stack_at(at) is mode for at in stack):
+        return []
     above = []
     while (top := torch._C._pop_torch_function_stack()) is not mode:
         above.append(top)
@@ -236,14 +246,18 @@ class _Left:
     def __init__(self, mode: ApiMode) -> None:
         self._mode = mode
         self._above: list[Any] = []
+        self._taken = False
 
     def __enter__(self) -> None:
         self._above = _off(self._mode)
+        self._taken = not self._mode.engine.local.has_mode
         self._mode.engine.local.opaque += 1
 
     def __exit__(self, *_: object) -> None:
+        self._mode.engine.local.opaque -= 1
+        if not self._taken:
+            return
         torch._C._push_on_torch_function_stack(self._mode)
         for other in reversed(self._above):
             torch._C._push_on_torch_function_stack(other)
-        self._mode.engine.local.opaque -= 1
         self._mode.engine.local.has_mode = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trueup.adapters.torch.memory import is_freed
+from trueup.adapters.torch.memory import in_transform, is_freed
 from trueup.numerics.content import FIRST, SECOND
 
 _BLOCK = 1 << 16
@@ -18,7 +18,9 @@ def content_hash_of(tensor: Tensor) -> int | None:
     local = getattr(tensor, "_local_tensor", None)
     if local is not None or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
         return None
-    if not tensor.dtype.is_floating_point or hasattr(tensor, "fake_mode") or is_freed(tensor):
+    if not tensor.dtype.is_floating_point or hasattr(tensor, "fake_mode"):
+        return None
+    if in_transform(tensor) or is_freed(tensor):
         return None
     with torch.no_grad():
         flat = tensor.detach().reshape(-1)

@@ -18,7 +18,7 @@ from trueup.adapters.placing import Placing
 from trueup.adapters.torch import long_run
 from trueup.adapters.torch.content import content_hash_of
 from trueup.adapters.torch.long_run import LongRun
-from trueup.adapters.torch.memory import FREED, is_freed
+from trueup.adapters.torch.memory import FREED, in_transform, is_freed
 from trueup.adapters.torch.overflow import OverflowWatch
 from trueup.adapters.torch.perturb import Perturbation
 from trueup.adapters.torch.stats import Summariser
@@ -159,7 +159,7 @@ class Engine(BaseEngine):
 
     def why_without_values(self, tensor: Tensor) -> str | None:
         """A reason to be expected why a tensor cannot be summarised."""
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        if in_transform(tensor):
             return "inside a function transform (vmap, grad): no values of its own"
         if is_freed(tensor):
             return FREED

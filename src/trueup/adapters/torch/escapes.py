@@ -49,8 +49,13 @@ def _escaped(holder: Any) -> None:
         holder = holder._untyped_storage
     if not isinstance(holder, (torch.Tensor, torch.UntypedStorage)):
         return
-    with engine.lock:
-        engine.summariser.distrust(holder)
+    try:
+        with engine.lock:
+            engine.summariser.distrust(holder)
+    except RuntimeError:
+        return  # a fake tensor has no address, and so no summary that could be stale
+    except Exception as error:
+        engine.failed("memory that escapes", error)
 
 
 def _watched(original: Callable[..., Any]) -> Callable[..., Any]:

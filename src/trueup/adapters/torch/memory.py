@@ -26,6 +26,9 @@ weak_reference = _Storage._weak_ref
 expired = _Storage._expired
 forget_reference = _Storage._free_weak_ref
 
+in_transform = torch._C._functorch.is_functorch_wrapped_tensor
+"""whether a function transform (vmap, grad) has wrapped it: it has no memory of its own then"""
+
 FREED = "its memory has been freed (a storage of no bytes)"
 
 

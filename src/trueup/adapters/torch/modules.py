@@ -18,6 +18,7 @@ from trueup.adapters.torch.trees import split_call, split_result
 
 _is_compiling = torch.compiler.is_compiling
 _graph_task = torch._C._current_graph_task_id
+_tracing = torch._C._get_tracing_state
 _no_torch_function = torch._C.DisableTorchFunction
 _grad_enabled = torch.is_grad_enabled
 
@@ -41,7 +42,7 @@ def _wrapped_call(self: Module, *args: Any, **kwargs: Any) -> Any:
     if _is_compiling():
         return _original(self, *args, **kwargs)
     engine = _engine
-    if engine is None:
+    if engine is None or _tracing() is not None:
         return _original(self, *args, **kwargs)
     local = engine.local
     if local.depth == 0:

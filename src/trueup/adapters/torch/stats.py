@@ -25,6 +25,7 @@ from trueup.adapters.torch.memory import (
     data_ptr,
     expired,
     forget_reference,
+    in_transform,
     is_freed,
     storage_of,
     storage_ptr,
@@ -337,7 +338,7 @@ class Summariser:
         for tensor in tensors:
             spec = CODES.get(tensor.dtype)
             plain = tensor.__class__ in _PLAIN_TYPES and tensor.device.type == "cpu" and AVAILABLE
-            if spec is None or not plain or is_freed(tensor):
+            if spec is None or not plain or in_transform(tensor) or is_freed(tensor):
                 return None
             strides = None if tensor.is_contiguous() else tensor.stride()
             address = out.ctypes.data

@@ -18,6 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from trueup.adapters.torch.given_gradients import GivenGradients, put_given
 from trueup.adapters.torch.labels import labels_of
+from trueup.adapters.torch.memory import in_transform
 from trueup.adapters.torch.trees import split_call
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 _is_compiling = torch.compiler.is_compiling
 _graph_task = torch._C._current_graph_task_id
 _no_torch_function = torch._C.DisableTorchFunction
+
+IN_TRANSFORM = (
+    "the model is called inside a function transform (torch.func): its values cannot be read there, and as "
+    "there is no backward() a step ends only where the program says so (Tracer.step)"
+)
 
 _training: Training | None = None
 
@@ -75,6 +81,9 @@ class Training:
         for parameter, fqn in engine.parameters_of(module):
             if id(parameter) in self._recorded or is_lazy(parameter):
                 continue
+            if in_transform(parameter):
+                engine.sink.limit(IN_TRANSFORM)
+                break
             self._recorded.add(id(parameter))
             self._parameters[id(parameter)] = weakref.ref(parameter), fqn
             if engine.sink.active:

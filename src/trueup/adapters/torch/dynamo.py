@@ -1,0 +1,59 @@
+"""``torch.compile`` leaves capture's own frames alone, as it leaves torch's.
+
+What a program compiles with capture on is what it compiles without.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+PACKAGE = "trueup"
+
+
+def leave_alone() -> None:
+    """Mark every function of this package as none to start compiling at; inlined into others they still are.
+
+    Versions of torch that have no such mark compile them, which is slower and does no harm.
+    """
+    try:
+        inner: Any = torch._C._dynamo.eval_frame
+        action = inner._FrameAction
+        strategy = inner._FrameExecStrategy(action.SKIP, action.DEFAULT)
+        mark = inner.set_code_exec_strategy
+    except AttributeError:
+        return
+    for code in set(_codes()):
+        mark(code, strategy)
+
+
+def _codes() -> Iterator[CodeType]:
+    for name, module in list(sys.modules.items()):
+        if name == PACKAGE or name.startswith(f"{PACKAGE}."):
+            for value in list(vars(module).values()):
+                yield from _of(value, name)
+
+
+def _of(value: Any, module: str) -> Iterator[CodeType]:
+    """Code of a function, of a class's methods and properties, and of all functions within them."""
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    if isinstance(value, property):
+        for function in (value.fget, value.fset):
+            yield from _of(function, module)
+    elif isinstance(value, FunctionType) and value.__module__ == module:
+        yield from _within(value.__code__)
+    elif isinstance(value, type) and value.__module__ == module:
+        for member in vars(value).values():
+            yield from _of(member, module)
+
+
+def _within(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _within(constant)
