@@ -32,8 +32,8 @@ class Side:
     """One trace's calls and records. Calls are numbered as in the table; ``parent`` is -1 at top level.
 
     ``exact`` is what a call is within its parent (kind, relative name, mode, at top level also microbatch),
-    ``family`` the same with functions reduced to their family, ``shapes`` and ``details`` hash its tensors
-    and its arguments.
+    ``family`` the same with functions reduced to their family, ``shapes`` hashes the shapes of its
+    tensors, ``details`` also their dtypes and its arguments.
     """
 
     parent: Codes
@@ -112,7 +112,7 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
             kind.words,
             module,
         )
-        shape_hash = _shape_hash(
+        shape_hash, dtype_hash = _tensor_hashes(
             records,
             phase.codes[which],
             slot.codes[which],
@@ -134,7 +134,7 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
                 exact=exact,
                 family=family,
                 shapes=shape_hash,
-                details=mix(arguments.codes[which], shape_hash),
+                details=mix(arguments.codes[which], shape_hash, dtype_hash),
                 wrapper=wrapper,
                 wrapped_by=wrapped_by,
                 record_call=records[0],
@@ -237,7 +237,7 @@ def _word_hash(word: str) -> int:
     return hash(("trueup", word)) & 0xFFFFFFFFFFFFFFFF
 
 
-def _shape_hash(
+def _tensor_hashes(
     records: tuple[Codes, Codes, Codes],
     phase: Codes,
     slot: Codes,
@@ -245,13 +245,16 @@ def _shape_hash(
     shape: Codes,
     words: Words,
     num_calls: int,
-) -> Hashes:
-    """Per call, a hash of slot, dtype and shape of its forward tensors."""
+) -> tuple[Hashes, Hashes]:
+    """Per call, a hash of slot and shape of its forward tensors, and one of slot and dtype."""
     call, _, summary = records
     forward = np.isin(phase, [_code_of(words.phase, p) for p in ("forward", "loss", "collective", "param")])
     forward &= (summary >= 0) & (call >= 0)
     rows = summary[forward]
-    return sum_by(call[forward], mix(slot[forward], dtype[rows], shape[rows]), num_calls)
+    return (
+        sum_by(call[forward], mix(slot[forward], shape[rows]), num_calls),
+        sum_by(call[forward], mix(slot[forward], dtype[rows]), num_calls),
+    )
 
 
 def frame_shapes(words: Words) -> pl.Series:
