@@ -138,7 +138,8 @@ class Trace:
         return StoredTensor(dtype=summary["dtype"], shape=tuple(summary["shape"]), data=data)
 
     def scalars(self, rank: int) -> list[dict[str, Any]]:
-        """Per-step scalars, oldest first; lines that are no JSON are left out, and ``missing`` counts them.
+        """Per-step scalars, oldest first; lines that are no JSON or name no step are left out, and
+        ``missing`` counts them.
 
         Raises:
             TraceError: the file is no regular one, or a line is JSON of another kind.
@@ -181,7 +182,7 @@ class Trace:
     def _missing_scalars(self, rank: int, steps: list[int]) -> list[str]:
         path = layout.scalars_file(self.path, rank)
         lines, garbage = self._scalar_lines(rank)
-        held = {step for line in lines if isinstance(step := line.get("step"), int)}
+        held = {line["step"] for line in lines}
         lost = [step for step in steps if step not in held]
         if not lost and not garbage:
             return []
@@ -201,13 +202,25 @@ class Trace:
         except OSError:
             return [], int(path.exists())
         lines, garbage = [], 0
+        num_ended = text.count("\n")
         for number, line in enumerate(text.split("\n"), 1):
-            try:
-                if line.strip():
-                    lines.append(object_from_json(line, f"{path}, line {number},"))
-            except ValueError:
-                garbage += number <= text.count("\n")
+            if not line.strip():
+                continue
+            found = _scalar_line(line, f"{path}, line {number},")
+            if found is not None:
+                lines.append(found)
+            else:
+                garbage += number <= num_ended
         return lines, garbage
+
+
+def _scalar_line(line: str, where: str) -> dict[str, Any] | None:
+    """One line of scalars; None where it is no JSON or names no step."""
+    try:
+        found = object_from_json(line, where)
+    except ValueError:
+        return None
+    return found if isinstance(found.get("step"), int) else None
 
 
 def _below(path: Path) -> str:
