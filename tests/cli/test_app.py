@@ -8,7 +8,7 @@ import pytest
 
 from tests.capture.programs import environment, python, run_trueup
 from trueup import __version__
-from trueup.cli import app
+from trueup.cli import app, main
 
 
 def test_help_names_every_verb(tmp_path: Path) -> None:
@@ -128,3 +128,16 @@ print(process.wait())
     result = python("-c", body, cwd=tmp_path)
     assert result.stdout in ("0\n", "1\n")
     assert "Traceback" not in result.stderr
+
+
+def test_an_interruption_while_verbs_are_imported_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(argv: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app, "run", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["compare"])
+    assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "")

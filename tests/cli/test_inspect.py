@@ -76,6 +76,15 @@ def test_failures_and_limits_are_shown(
     assert "limit (rank 0): threads are not seen" in said
 
 
+def test_what_is_missing_is_shown(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path(shutil.copytree(runs / "reference", tmp_path / "run"))
+    assert app.run(["inspect", str(run)]) == 0
+    assert "missing (" not in capsys.readouterr().out
+    shutil.rmtree(run / "scalars")
+    assert app.run(["inspect", str(run)]) == 0
+    assert "missing (rank 0): scalars/rank_00000.jsonl is not there" in capsys.readouterr().out
+
+
 def test_a_damaged_table_is_a_clear_error(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

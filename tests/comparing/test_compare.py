@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ from tests.comparing.traces import Change, Recorder, network, of_two_ranks, scal
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.result import Comparison, open_comparison
 from trueup.comparing.run import compare
+from trueup.comparing.worth import traces_noted
 from trueup.diagnosing.pipeline import diagnose
 from trueup.errors import ConfigError, NothingCompared
 from trueup.numerics.summary import HAS_STATISTICS
-from trueup.store import RunWriter
+from trueup.store import RunWriter, Trace, layout
 
 
 def compared(folder: Path, target: Recorder, reference: Recorder, **options: Any) -> Comparison:
@@ -385,3 +388,33 @@ def test_options_are_checked() -> None:
         CompareOptions(target_step=1)
     with pytest.raises(ConfigError, match="above 0"):
         CompareOptions(tolerance_factor=0.0)
+
+
+def test_scalars_that_are_gone_are_noted(tmp_path: Path) -> None:
+    for side in ("target", "reference"):
+        network().write(tmp_path / side)
+        writer = RunWriter(tmp_path / side, rank=0)
+        writer.write_rank({"rank": 0})
+        writer.append_scalars({"step": 0, "loss": 1.0})
+    paths = tmp_path / "target", tmp_path / "reference"
+    assert compare(*paths).summary["notes"] == []
+    layout.scalars_file(paths[1], 0).unlink()
+    (note,) = compare(*paths).summary["notes"]
+    assert note.startswith("reference: scalars/rank_00000.jsonl is not there: loss, gradient norm")
+
+
+def test_what_many_ranks_lack_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    network().write(path)
+    first = layout.rank_dir(path, 0, 0)
+    for rank in range(1, 6):
+        shutil.copytree(first, layout.rank_dir(path, 0, rank))
+    notes = traces_noted(Trace(path), Trace(path))
+    assert len(notes) == 2 * 9
+    assert notes[8] == f"target: 4 more such; trueup inspect {path} lists all."
+
+
+def test_an_output_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    network().write(tmp_path / "run")
+    with pytest.raises(ConfigError, match="no UTF-8"):
+        compare(tmp_path / "run", tmp_path / "run", output=tmp_path / os.fsdecode(b"o\xff"))

@@ -126,3 +126,30 @@ def test_a_step_or_rank_that_is_not_there(tmp_path: Path) -> None:
     write_dump(tmp_path / "step4/rank0", ENTRY)
     with pytest.raises(TraceError, match="no step 5 of rank 0; it has step 4"):
         open_trace(tmp_path).read(5, 0)
+
+
+def test_a_step_without_dump_is_said_to_be_left_out(tmp_path: Path) -> None:
+    for name in ("step0/rank0", "step0/rank1", "step1/rank0", "step1/rank1", "step10/rank0"):
+        write_dump(tmp_path / name, ENTRY, construct={})
+    assert open_trace(tmp_path).missing(0) == []
+    (tmp_path / "step0/rank0/dump.json").unlink()
+    (tmp_path / "step0/rank1/dump.json").unlink()
+    (tmp_path / "step10/rank0/dump.json").unlink()
+    said = open_trace(tmp_path).missing(0)
+    assert [sentence.partition(" holds no dump.json: it is left out")[0] for sentence in said] == [
+        "step0/rank0",
+        "step0/rank1",
+        "step10/rank0",
+    ]
+    assert open_trace(tmp_path / "step1").missing(0) == []
+    assert open_trace(tmp_path / "step1/rank0").missing(0) == []
+
+
+def test_steps_without_construct_are_said(tmp_path: Path) -> None:
+    write_dump(tmp_path / "step0/rank0", ENTRY, construct={})
+    write_dump(tmp_path / "step1/rank0", ENTRY)
+    write_dump(tmp_path / "step2/rank0", ENTRY)
+    (tmp_path / "step2/rank0/construct.json").write_text("")
+    (sentence,) = open_trace(tmp_path).missing(0)
+    assert "no construct.json, or an empty one, in step 1, 2: which module made a call" in sentence
+    assert open_trace(tmp_path).missing(1) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trueup.reporting.advisor import write_advisor
+from trueup.reporting.advisor import _spread, write_advisor
 from trueup.reporting.model import report_from
 
 
@@ -39,3 +39,8 @@ def test_rules_are_whole_and_the_last_holds_always() -> None:
         assert isinstance(rule["causes"], str)
         assert rule["check"]
     assert document["rules"][-1]["phases"] == document["rules"][-1]["roles"] == []
+
+
+def test_a_call_at_the_root_is_in_no_module() -> None:
+    rows = [{"phase": "forward", "module": module} for module in (None, "layers.0", "layers", None)]
+    assert _spread(rows) == [rows[0], rows[1]], "what is around a suspect only follows from it"

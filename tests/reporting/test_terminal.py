@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,20 @@ def test_render_prints_only_to_a_console(
     written = render(small, output=tmp_path, formats={"advisor"})
     assert capsys.readouterr().out == ""
     assert [path.suffix for path in written.values()] == [".txt"]
+
+
+def test_the_first_notes_are_shown_and_the_others_counted(small: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(small, tmp_path / "noted"))
+    summary = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    summary["layouts"] = ["target: 2 ranks as whole tensors."]
+    summary["notes"] = [*summary["layouts"], *(f"what is missing, {n}, [red]" for n in range(5)), "x" * 999]
+    (folder / "result.json").write_text(json.dumps(summary), encoding="utf-8")
+    screen = drawn(folder, 100)
+    assert "note        what is missing, 0, [red]" in screen
+    assert "what is missing, 2" in screen
+    assert "what is missing, 3" not in screen
+    assert "and 3 more notes" in screen
+    assert screen.count("2 ranks as whole") == 1, "layouts have lines of their own"
+    summary["notes"] = ["x" * 999]
+    (folder / "result.json").write_text(json.dumps(summary), encoding="utf-8")
+    assert sum("xxx" in line for line in drawn(folder, 100).splitlines()) == 3

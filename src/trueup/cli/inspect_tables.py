@@ -133,16 +133,21 @@ def _bytes_on_disk(trace: TraceSource, step: int, rank: int) -> int | None:
 
 
 def _troubles(trace: TraceSource, ranks: list[int]) -> Iterator[Text]:
-    """Limits and failures, each sentence once, with the ranks that say it."""
+    """What is missing, limits and failures, each sentence once, with the ranks that say it."""
+    missing: dict[str, list[int]] = {}
     limits: dict[str, list[int]] = {}
     failures: dict[str, list[int]] = {}
     for rank in ranks:
+        for sentence in trace.missing(rank):
+            missing.setdefault(sentence, []).append(rank)
         facts = trace.rank_facts(rank)
         for sentence in facts.get("limits") or []:
             limits.setdefault(str(sentence), []).append(rank)
         for failure in facts.get("failures") or []:
             text = f"step {failure.get('step')}, {failure.get('site')}: {failure.get('error')}"
             failures.setdefault(text, []).append(rank)
+    for sentence, there in missing.items():
+        yield Text(f"missing ({describe(there, 'rank')}): {sentence}", style="yellow")
     for sentence, there in failures.items():
         yield Text(f"failure of capture ({describe(there, 'rank')}): {sentence}", style="red")
     for sentence, there in limits.items():

@@ -20,6 +20,7 @@ from trueup.comparing.rows import Floats, Rows
 from trueup.errors import TraceError
 from trueup.matching.places import places
 from trueup.store import StepTables
+from trueup.store.files import parquet_from_path
 
 SCHEMA_VERSION = 1
 FOLDER = "noise"
@@ -197,7 +198,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
 def _read_table(path: Path) -> pl.DataFrame:
     again = "measure it again with trueup noise, or compare with --no-noise"
     try:
-        frame = pl.read_parquet(path, glob=False)
+        frame = pl.read_parquet(parquet_from_path(path), glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise TraceError(f"{path} cannot be read ({error}); {again}") from error
     missing = [name for name in SCHEMA if name not in frame.columns]

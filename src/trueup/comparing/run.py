@@ -38,7 +38,7 @@ from trueup.comparing.values import read_values
 from trueup.comparing.verdict import verdict_from
 from trueup.comparing.whole import with_whole_statistics
 from trueup.comparing.worth import refuse_different_models, traces_noted
-from trueup.errors import NothingCompared
+from trueup.errors import ConfigError, NothingCompared
 from trueup.matching import StepMatch, match_step
 from trueup.merging.sides import as_wholes, notes_of
 from trueup.store import StepTables, TraceSource
@@ -88,6 +88,7 @@ def compare_sources(
     target, reference = sides.target, sides.reference
     pairs, notes = step_pairs(target, reference, options)
     if output is not None:
+        _refuse_unspellable(output)
         output.mkdir(parents=True, exist_ok=True)
     work = _Work(
         target=target,
@@ -282,6 +283,14 @@ class _Work:
             at = table.column_names.index(name)
             table = table.set_column(at, name, table[name].cast(pa.string()).dictionary_encode())
         return table
+
+
+def _refuse_unspellable(output: Path) -> None:
+    """The tables are written by a library that takes paths in UTF-8 alone."""
+    try:
+        str(output).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ConfigError(f"-o {output}: the path is no UTF-8; give another folder") from None
 
 
 def _profile(reference: TraceSource, wanted: Path | bool) -> NoiseProfile | None:

@@ -15,6 +15,7 @@ from trueup.store import TraceSource
 
 _SHARE = 0.2
 _FEWEST = 4
+_MOST_SAID = 8
 
 
 def refuse_different_models(rows: Rows, target: Path, reference: Path) -> None:
@@ -65,7 +66,7 @@ def _root(rows: Rows, side: Side) -> str:
 
 def traces_noted(target: TraceSource, reference: TraceSource) -> list[str]:
     """Sentences about differences between the two captures that a reader should know."""
-    notes = []
+    notes = [*_missing("target", target), *_missing("reference", reference)]
     manifests = target.manifest, reference.manifest
     for key in (
         "framework",
@@ -87,6 +88,16 @@ def traces_noted(target: TraceSource, reference: TraceSource) -> list[str]:
             if facts.get("num_failures"):
                 notes.append(f"{name}: {facts['num_failures']} failures of capture, see its ranks/ folder.")
             notes += [f"{name}: {limit}" for limit in (facts.get("limits") or [])[:4]]
+    return notes
+
+
+def _missing(name: str, trace: TraceSource) -> list[str]:
+    """What a trace should hold and does not; of many ranks the first few sentences, and a count."""
+    ranks = sorted({rank for held in trace.steps().values() for rank in held})
+    said = list(dict.fromkeys(sentence for rank in ranks for sentence in trace.missing(rank)))
+    notes = [f"{name}: {sentence}." for sentence in said[:_MOST_SAID]]
+    if len(said) > _MOST_SAID:
+        notes.append(f"{name}: {len(said) - _MOST_SAID} more such; trueup inspect {trace.path} lists all.")
     return notes
 
 

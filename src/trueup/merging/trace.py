@@ -138,6 +138,10 @@ class MergedTrace:
                 table.setdefault(name, {**entry, **bare, "content": None})
         return {**facts, "parameters": list(table.values()), "coordinate": {}}
 
+    def missing(self, rank: int) -> list[str]:
+        """What is missing of any rank behind the whole."""
+        return [said for number in range(self.layout.size) for said in self._source.missing(number)]
+
 
 def microbatches_of(source: TraceSource, layout: Layout, step: int) -> int:
     """Microbatches of a step over all ranks that read different samples."""

@@ -119,12 +119,15 @@ def _starting_calls(report: Report) -> list[dict[str, Any]]:
 
 
 def _spread(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without what only follows: phases after one that differs, and modules around one already named."""
+    """Without what only follows: phases after one that differs, and modules around one already named; a call
+    at the root is in no module."""
     differing = {row["phase"] for row in rows}
     kept: list[dict[str, Any]] = []
     for row in rows:
         inside = f"{row['module']}." if row["module"] else ""
-        around = any(other["phase"] == row["phase"] and other["module"].startswith(inside) for other in kept)
+        around = any(
+            other["phase"] == row["phase"] and (other["module"] or "").startswith(inside) for other in kept
+        )
         of_phase = sum(other["phase"] == row["phase"] for other in kept)
         if not around and of_phase < NUM_PER_PHASE and not differing & set(_FOLLOWS.get(row["phase"], ())):
             kept.append(row)

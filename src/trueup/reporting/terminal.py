@@ -28,6 +28,8 @@ STATUS_LOOK = {
 NUM_ROWS = 6
 NUM_EVIDENCE = 3
 MAX_LAYOUTS = 5
+MAX_NOTES = 3
+MAX_NOTE_LINES = 3
 MARGIN = 3
 LABEL_WIDTH = 11
 
@@ -64,7 +66,7 @@ def _finite(value: Any) -> Any:
 
 
 def screen(report: Report, *, width: int, reports: Mapping[str, Path]) -> RenderableType:
-    """The whole screen as one renderable, at most 30 lines at 100 columns."""
+    """The whole screen as one renderable, at most 30 lines at 100 columns where there are no notes."""
     width = max(60, min(width, 120))
     verdict = report.verdict
     glyph, colour = GLYPHS.get(verdict.outcome, GLYPHS["undecided"])
@@ -166,6 +168,7 @@ def _closing_facts(
         facts.append(("layout" if index == 0 else "", Text(plain(sentence))))
     if len(said) > MAX_LAYOUTS:
         facts.append(("", Text(f"and {len(said) - MAX_LAYOUTS} more, in notes", style="dim")))
+    facts += _notes(report, room)
     facts += [("judged by", Text(plain(line), style="dim")) for line in _tolerance(report)]
     if reports:
         folder = report.folder or next(iter(reports.values())).parent
@@ -181,6 +184,17 @@ def _closing_facts(
             )
         )
     return facts
+
+
+def _notes(report: Report, room: int) -> list[tuple[str, RenderableType]]:
+    """The first notes, a few lines of each, and how many more there are; layouts have lines of their own."""
+    layouts = {str(sentence) for sentence in report.summary.get("layouts") or []}
+    notes = [str(note) for note in report.summary.get("notes") or [] if str(note) not in layouts]
+    shown = [Text(elide(plain(note), MAX_NOTE_LINES * room - room // 4)) for note in notes[:MAX_NOTES]]
+    if len(notes) > MAX_NOTES:
+        more = len(notes) - MAX_NOTES
+        shown.append(Text(f"and {count(more, 'more note')}, in the report and in --json", style="dim"))
+    return [("note" if index == 0 else "", line) for index, line in enumerate(shown)]
 
 
 def _tolerance(report: Report) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +11,11 @@ import polars as pl
 
 from trueup.errors import TraceError
 from trueup.store import layout, schema
+from trueup.store.files import object_from_json, parquet_from_path, refuse_irregular, text_from_file
 from trueup.store.tensors import ChunkReader
+
+_SCALARS_LOST = "loss, gradient norm, learning rate and batches of such steps are not compared"
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,10 @@ class TraceSource(Protocol):
 
     def rank_facts(self, rank: int) -> dict[str, Any]:
         """What one rank says of itself; empty where the source keeps no such thing."""
+
+    def missing(self, rank: int) -> list[str]:
+        """Sentences on what of one rank should be here and is not, or cannot be read, and what therefore
+        cannot be compared."""
 
 
 class Trace:
@@ -131,26 +138,94 @@ class Trace:
         return StoredTensor(dtype=summary["dtype"], shape=tuple(summary["shape"]), data=data)
 
     def scalars(self, rank: int) -> list[dict[str, Any]]:
-        """Per-step scalars, oldest first; a half-written last line is left out."""
-        path = layout.scalars_file(self.path, rank)
-        if not path.exists():
-            return []
-        lines = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                lines.append(json.loads(line))
-            except ValueError:
-                continue
-        return lines
+        """Per-step scalars, oldest first; lines that are no JSON or name no step are left out, and
+        ``missing`` counts them.
+
+        Raises:
+            TraceError: the file is no regular one, or a line is JSON of another kind.
+        """
+        return self._scalar_lines(rank)[0]
 
     def rank_facts(self, rank: int) -> dict[str, Any]:
-        """What one rank says of itself: coordinate, parameter table, limits, failures."""
+        """What one rank says of itself: coordinate, parameter table, limits, failures; empty where the file
+        is not there or is no JSON, which ``missing`` says.
+
+        Raises:
+            TraceError: the file is no regular one, or JSON of another kind.
+        """
         path = layout.rank_file(self.path, rank)
         try:
-            facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return object_from_json(text_from_file(path), str(path))
         except (OSError, ValueError):
             return {}
-        return facts
+
+    def missing(self, rank: int) -> list[str]:
+        """What of one rank is not there or cannot be read, and what therefore cannot be compared. The half of
+        a last line that a killed run leaves is none of it.
+
+        Raises:
+            TraceError: as ``scalars`` and ``rank_facts``.
+        """
+        steps = [step for step, ranks in self.steps().items() if rank in ranks]
+        return [*self._missing_facts(rank), *self._missing_scalars(rank, steps)] if steps else []
+
+    def _missing_facts(self, rank: int) -> list[str]:
+        path = layout.rank_file(self.path, rank)
+        if self.rank_facts(rank):
+            return []
+        what = "cannot be read" if path.exists() else "is not there"
+        return [
+            f"{_below(path)} {what}: the settings of modules and optimizers, which parameters share a "
+            "tensor, and failures of capture are not known, and are not compared"
+        ]
+
+    def _missing_scalars(self, rank: int, steps: list[int]) -> list[str]:
+        path = layout.scalars_file(self.path, rank)
+        lines, garbage = self._scalar_lines(rank)
+        held = {line["step"] for line in lines}
+        lost = [step for step in steps if step not in held]
+        if not lost and not garbage:
+            return []
+        if not path.exists():
+            return [f"{_below(path)} is not there: {_SCALARS_LOST}"]
+        said = [f"{garbage} of its lines cannot be read"] if garbage else []
+        if lost:
+            some = ", ".join(map(str, lost[:_MOST_NAMED])) + (" and others" if lost[_MOST_NAMED:] else "")
+            said.append(f"it has no line of step {some}")
+        return [f"{_below(path)}: {', '.join(said)}: {_SCALARS_LOST}"]
+
+    def _scalar_lines(self, rank: int) -> tuple[list[dict[str, Any]], int]:
+        """The lines that can be read, and how many cannot; a last line without its end is not counted."""
+        path = layout.scalars_file(self.path, rank)
+        try:
+            text = text_from_file(path)
+        except OSError:
+            return [], int(path.exists())
+        lines, garbage = [], 0
+        num_ended = text.count("\n")
+        for number, line in enumerate(text.split("\n"), 1):
+            if not line.strip():
+                continue
+            found = _scalar_line(line, f"{path}, line {number},")
+            if found is not None:
+                lines.append(found)
+            else:
+                garbage += number <= num_ended
+        return lines, garbage
+
+
+def _scalar_line(line: str, where: str) -> dict[str, Any] | None:
+    """One line of scalars; None where it is no JSON or names no step."""
+    try:
+        found = object_from_json(line, where)
+    except ValueError:
+        return None
+    return found if isinstance(found.get("step"), int) else None
+
+
+def _below(path: Path) -> str:
+    """A file as it lies in its trace."""
+    return f"{path.parent.name}/{path.name}"
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -158,7 +233,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise TraceError(f"no such trace: {path}. Give the folder that 'trueup capture -o FOLDER' wrote.")
     file = path / layout.MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        refuse_irregular(file)
+        manifest = object_from_json(file.read_text(encoding="utf-8"), str(file))
     except FileNotFoundError:
         raise TraceError(f"{path} is not a trueup trace: it has no {layout.MANIFEST}") from None
     except (OSError, ValueError) as error:
@@ -178,7 +254,7 @@ def _read_table(path: Path, name: str) -> pl.DataFrame:
 
 def _frame(path: Path) -> pl.DataFrame:
     try:
-        return pl.read_parquet(path, memory_map=True, glob=False)
+        return pl.read_parquet(parquet_from_path(path), memory_map=True, glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise TraceError(
             f"{path} cannot be read ({error}); the step is damaged, leave it out with --steps"

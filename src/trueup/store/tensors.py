@@ -19,6 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from trueup.errors import TraceError
+from trueup.store.files import refuse_irregular
 from trueup.store.layout import chunk_name
 
 _HEADER_ROOM_BYTES = 1 << 18
@@ -225,6 +226,7 @@ class ChunkReader:
     @staticmethod
     def _open(path: Path) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
         try:
+            refuse_irregular(path)
             mapped = np.memmap(path, dtype=np.uint8, mode="r")
             (length,) = struct.unpack("<Q", mapped[:8].tobytes())
             header = json.loads(mapped[8 : 8 + length].tobytes())

@@ -15,6 +15,7 @@ from trueup.errors import TraceError
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import SKETCH_SIZE
 from trueup.store import TraceSource, layout
+from trueup.store.files import parquet_from_path
 
 _CACHED = 8
 
@@ -196,7 +197,7 @@ def _forced_records(source: TraceSource, step: int, rank: int) -> frozenset[int]
     if not file.is_file():
         return frozenset()
     try:
-        table = pl.read_parquet(file, columns=["record", "state"], glob=False)
+        table = pl.read_parquet(parquet_from_path(file), columns=["record", "state"], glob=False)
     except (OSError, pl.exceptions.PolarsError):
         return frozenset()
     states = table.with_columns(pl.col("state").cast(pl.String))

@@ -10,6 +10,7 @@ import polars as pl
 from trueup.diagnosing.evidence.facts import Pair
 from trueup.diagnosing.evidence.index import StepIndex, index_if_there, step_index
 from trueup.store import TraceSource
+from trueup.store.files import parquet_from_path
 from trueup.types.finding import Origin
 
 
@@ -132,7 +133,7 @@ def repeat_noise(place: Place) -> float | None:
         return None
     wanted = ["step", "rank", "place", "phase", "slot", "repeat"]
     try:
-        frame = pl.scan_parquet(file, glob=False).select(
+        frame = pl.scan_parquet(parquet_from_path(file), glob=False).select(
             pl.col(c).cast(pl.String) if c in ("place", "phase", "slot") else pl.col(c) for c in wanted
         )
         rows = frame.filter(

@@ -114,6 +114,10 @@ class ApiStackDump:
         """Empty: such a dump records no scalars of a step."""
         return []
 
+    def missing(self, rank: int) -> list[str]:
+        """Nothing: a dump says not what it should hold."""
+        return []
+
     def rank_facts(self, rank: int) -> dict[str, Any]:
         """The rank."""
         return {"rank": rank} if any(rank in ranks for ranks in self._files.values()) else {}

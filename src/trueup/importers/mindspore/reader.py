@@ -160,6 +160,10 @@ class MindsporeDump:
         """Empty: MindSpore's dump records no scalars of a step."""
         return []
 
+    def missing(self, rank: int) -> list[str]:
+        """Nothing: a dump says not what it should hold; ``rank_facts`` lists its limits."""
+        return []
+
     def rank_facts(self, rank: int) -> dict[str, Any]:
         """The rank, and the limits of such a dump."""
         if not any(rank in ranks for ranks in self._folders.steps.values()):

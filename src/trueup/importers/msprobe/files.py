@@ -71,6 +71,29 @@ def dump_folders(path: Path) -> dict[int, dict[int, Path]]:
     return {step: ranks for step, ranks in found.items() if ranks}
 
 
+def folders_without_dump(path: Path) -> list[str]:
+    """Folders of ranks below a dump_path, or below one step, that should hold a ``dump.json`` and do not; a
+    step without any rank too.
+
+    Example:
+        >>> folders_without_dump(Path("dump_path"))         # doctest: +SKIP
+        ['step0/proc8478']
+    """
+    if not path.is_dir() or (path / DUMP).is_file():
+        return []
+    steps = sorted((f for f in path.iterdir() if step_of(f) is not None and f.is_dir()), key=_number)
+    found: list[str] = []
+    for step in steps or [path]:
+        ranks = [f for f in sorted(step.iterdir()) if rank_of(f) is not None and f.is_dir()]
+        bare = [f for f in ranks if not (f / DUMP).is_file()] if ranks else [step]
+        found += [str(f.relative_to(path)) for f in bare]
+    return found
+
+
+def _number(step: Path) -> int:
+    return step_of(step) or 0
+
+
 def _ranks(step: Path) -> dict[int, Path]:
     folders = [f for f in sorted(step.iterdir()) if rank_of(f) is not None and (f / DUMP).is_file()]
     found: dict[int, Path] = {}

@@ -13,6 +13,8 @@ from trueup.importers.msprobe.tables import TableBuilder
 from trueup.importers.msprobe.values import read_values
 from trueup.store import StepTables, StoredTensor
 
+_MOST_NAMED = 4
+
 
 class MsprobeDump:
     """What msprobe wrote, read one step of one rank at a time; ``tables`` says how it maps.
@@ -115,6 +117,25 @@ class MsprobeDump:
                 return {"rank": rank, "pid": files.pid_of(ranks[rank])}
         return {}
 
+    def missing(self, rank: int) -> list[str]:
+        """Folders without a ``dump.json``, and steps of this rank without ``construct.json``."""
+        said = [
+            f"{name} holds no {files.DUMP}: it is left out (was the run killed, or the file deleted?)"
+            for name in files.folders_without_dump(self.path)
+        ]
+        bare = [
+            step
+            for step, ranks in self._folders.items()
+            if rank in ranks and not _filled(ranks[rank] / files.CONSTRUCT)
+        ]
+        if bare:
+            some = ", ".join(map(str, bare[:_MOST_NAMED])) + (" and others" if bare[_MOST_NAMED:] else "")
+            said.append(
+                f"rank {rank} has no {files.CONSTRUCT}, or an empty one, in step {some}: which module made a "
+                "call is not known, so that sites are named and paired by the order of calls alone"
+            )
+        return said
+
     def _folder(self, step: int, rank: int) -> Path:
         try:
             return self._folders[step][rank]
@@ -137,7 +158,11 @@ class MsprobeDump:
 
 def _beside(file: Path) -> dict[str, Any]:
     """construct.json or stack.json: left out with ``extra_info`` off, and empty until the step ends."""
-    return files.read_json(file) if file.exists() and file.stat().st_size else {}
+    return files.read_json(file) if _filled(file) else {}
+
+
+def _filled(file: Path) -> bool:
+    return file.is_file() and file.stat().st_size > 0
 
 
 def _stored(folder: Path) -> frozenset[str]:
