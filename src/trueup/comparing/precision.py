@@ -36,6 +36,18 @@ def precision_rows(rows: Rows, rank: int) -> pl.DataFrame:
     return calls.sort("order").select([*columns, "differs", "note"])
 
 
+def precision_noted(table: pl.DataFrame) -> list[str]:
+    """A sentence where calls compute in other dtypes: how many, and the first, of a weight before others."""
+    apart = table.filter(pl.col("differs"))
+    if not len(apart):
+        return []
+    of_weights = apart.filter(pl.col("note").str.contains("weight"))
+    row = (of_weights if len(of_weights) else apart).row(0, named=True)
+    where = " · ".join(word for word in (row["module"], row["name"]) if word)
+    many = "1 call computes" if len(apart) == 1 else f"{len(apart)} calls compute"
+    return [f"{many} in other dtypes: at {where} {row['note']}."]
+
+
 def _paired_calls(rows: Rows) -> pl.DataFrame:
     side, words = rows.match.target, rows.match.words
     first = np.full(side.num_calls, -1, np.int64)

@@ -27,7 +27,7 @@ from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
-from trueup.comparing.precision import precision_rows
+from trueup.comparing.precision import precision_noted, precision_rows
 from trueup.comparing.result import SCHEMA_VERSION, Comparison, plain, write_summary
 from trueup.comparing.rows import Bools, Floats, Rows, rows_from_match, without_sketches
 from trueup.comparing.scalars import compare_scalars
@@ -228,6 +228,7 @@ class _Work:
         for name, side in (("target", self.target), ("reference", self.reference)):
             self.layouts += [f"{name}: {note}." for note in notes_of(side)]
         ledger.notes += self.layouts
+        ledger.notes[:0] = precision_noted(pl.concat(self.precision))
         arbitrated = None if self.arbiter is None else ledger.arbitrated(str(self.arbiter.path))
         if arbitrated is not None:
             ledger.notes.append(arbitrated["sentence"])
