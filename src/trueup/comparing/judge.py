@@ -11,6 +11,7 @@ import polars as pl
 from trueup.comparing.metrics import NONE, STATISTICS, Metrics
 from trueup.comparing.rows import Bools, Floats, Rows
 from trueup.comparing.tolerance import unit_roundoffs
+from trueup.importers.msprobe.tables import NODE_GRADIENT
 from trueup.matching.codes import Codes
 from trueup.merging.step import COPIES, copies_distance
 from trueup.numerics.dtypes import DTYPES
@@ -68,6 +69,7 @@ def judge(rows: Rows, metrics: Metrics, bound: Floats) -> Judgement:
     _non_finite(rows, metrics, verdict, comparable & ~equal)
     _other_dtype(rows, verdict, floating)
     _copies(rows, metrics, verdict)
+    _in_node_order(rows, metrics, verdict)
     return verdict
 
 
@@ -248,6 +250,35 @@ def _copies(rows: Rows, metrics: Metrics, verdict: Judgement) -> None:
                 verdict.reasons[row] = f"{name}: {said[record]}"
                 far = (copies_distance(said[record]) or 0.0) * np.nan_to_num(metrics.norm[row])
                 metrics.difference[row] = np.fmax(metrics.difference[row], far)
+
+
+def _in_node_order(rows: Rows, metrics: Metrics, verdict: Judgement) -> None:
+    """Gradients that one side lists by argument, the other in an order of torch's own: they may be of other
+    arguments, or turned, so that only agreement says something."""
+    sides = []
+    for half in (rows.target, rows.reference):
+        said = half.tables.records["reason"].cast(pl.String).eq_missing(NODE_GRADIENT).to_numpy()
+        sides.append(np.append(said, False)[half.record])
+    if not (sides[0].any() or sides[1].any()):
+        return
+    settled = (verdict.status == EQUAL) | (verdict.status == WITHIN)
+    unlike = rows.paired & (sides[0] != sides[1]) & ~settled
+    verdict.status[unlike], verdict.score[unlike] = UNDECIDED, np.nan
+    metrics.difference[unlike] = np.nan
+    of_functions = rows.phase_is("backward") & rows.slot_starts("input") & rows.kind_is("api")
+    verdict.bracketable |= unlike | ((of_functions | _of_unheld_slot(rows)) & ~rows.paired)
+    why = f"one side holds a {NODE_GRADIENT}: which argument's it is cannot be told"
+    verdict.reasons.update(dict.fromkeys(np.flatnonzero(unlike).tolist(), why))
+
+
+def _of_unheld_slot(rows: Rows) -> Bools:
+    """Gradients of parameters under a slot that one trace holds nowhere: a dump has them once."""
+    gradients = rows.phase_is("param_grad")
+    out = np.zeros(len(rows), bool)
+    for half in (rows.target, rows.reference):
+        held = np.unique(rows.slot[gradients & (half.record >= 0)])
+        out |= gradients & (half.record < 0) & ~np.isin(rows.slot, held)
+    return out
 
 
 def _other_dtype(rows: Rows, verdict: Judgement, floating: Bools) -> None:

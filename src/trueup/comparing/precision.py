@@ -38,7 +38,13 @@ def precision_rows(rows: Rows, rank: int) -> pl.DataFrame:
 
 def precision_noted(table: pl.DataFrame) -> list[str]:
     """A sentence where calls compute in other dtypes: how many, and the first, of a weight before others."""
-    apart = table.filter(pl.col("differs"))
+    both = (
+        (pl.col(f"target_{p}_dtypes") != pl.col(f"reference_{p}_dtypes"))
+        & (pl.col(f"target_{p}_dtypes") != "")
+        & (pl.col(f"reference_{p}_dtypes") != "")
+        for p in _PARTS
+    )
+    apart = table.filter(pl.any_horizontal(both))
     if not len(apart):
         return []
     of_weights = apart.filter(pl.col("note").str.contains("weight"))
