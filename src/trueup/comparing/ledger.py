@@ -349,6 +349,7 @@ def _before(rows: Rows, verdict: Judgement, table: pa.Table, row: int) -> dict[s
     said: dict[str, Any] = {
         "equal": int((status == EQUAL).sum()),
         "within_noise": len(within),
+        "beyond": int((status == DIFFERENT).sum()),
         "open": int(np.isin(status, (UNMATCHED, UNDECIDED)).sum()),
     }
     if len(within):

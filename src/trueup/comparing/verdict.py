@@ -7,8 +7,9 @@ import math
 from typing import Any
 
 from trueup.comparing.captured import phases_said, unseen
+from trueup.comparing.grounds import before_said, grounds, ranks_said
 from trueup.comparing.ledger import First, Ledger
-from trueup.comparing.origins import is_from_outside
+from trueup.comparing.origins import is_from_outside, not_finite_apart
 from trueup.comparing.scalars import DECISIVE, NORM
 from trueup.types import Outcome
 
@@ -68,7 +69,7 @@ def confidence(evidence: str, score: float, before: dict[str, Any], match: float
     then have come in.
     """
     doubt = 0.0 if math.isinf(score) else 1.0 / (1.0 + score * score)
-    if before["within_noise"] == 0 and before["equal"] > 0:
+    if before["within_noise"] == before.get("beyond", 0) == 0 and before["equal"] > 0:
         doubt /= 3.0
     return round(_TRUST.get(evidence, 0.5) * match * (1.0 - doubt), 3)
 
@@ -97,14 +98,8 @@ def _differ(
         "confidence": _ABSENT
         if absent
         else confidence(row["evidence"], score, first.before, row["confidence"] or 0.0),
-        "evidence": [
-            *_numbers(row),
-            *first.said,
-            *_batch(scalars, first.step),
-            *first.hints,
-            *_later(first, ledger),
-        ],
-        "before": _before_said(first.before),
+        "evidence": grounds(first, ledger, scalars),
+        "before": before_said(first.before),
         **_next(first, level, command, target, reference),
     }
 
@@ -121,7 +116,11 @@ def _headline(first: First) -> str:
     if first.weight is not None:
         where = f", with the gradient of {first.weight}"
     phase = first.row["phase"]
-    return f"The runs first differ in {_PHASE_SAID.get(phase, phase)} of step {first.step}{where}."
+    place = f"in {_PHASE_SAID.get(phase, phase)} of step {first.step}{where}"
+    counted = not_finite_apart(first.row)
+    if counted is not None and 0 in (counted.target, counted.reference):
+        return f"{counted.what} appears in the {counted.side} first, {place}."
+    return f"The runs first differ {place}."
 
 
 def _grown(
@@ -139,7 +138,7 @@ def _grown(
     verdict = _differ(first, ledger, scalars, target, reference, level, command)
     entered = first.row["error_in"]
     came = "" if entered is None else f" ({entered:.2g} at most)"
-    verdict["evidence"].insert(1, f"what it was made from differs already{came}, within what is accepted")
+    verdict["evidence"].insert(0, f"what it was made from differs already{came}, within what is accepted")
     if not measured:
         return verdict
     phase, where = first.row["phase"], first.row["site"]
@@ -154,89 +153,6 @@ def _grown(
         "next": f"trueup noise -k 8 --reference {reference} -- COMMAND",
         "next_note": "to know the noise better; or trueup replay, which lets none in",
     }
-
-
-def times_said(ratio: float) -> str:
-    """A ratio as a person writes it.
-
-    Example:
-        >>> times_said(1.5), times_said(19_812.3), times_said(2.5e9)
-        ('1.5 times', '19,800 times', '2.5e+09 times')
-    """
-    return f"{float(f'{ratio:.3g}'):,.0f} times" if 100 <= ratio < 1e6 else f"{ratio:.3g} times"
-
-
-def _numbers(row: dict[str, Any]) -> list[str]:
-    said = []
-    if row["rel_l2"] is not None and row["tolerance"] is not None:
-        kind = "at least " if row["evidence"] == "statistics" else ""
-        size = f"relative difference {kind}{row['rel_l2']:.3g} (from {row['evidence']})"
-        times = f"tolerance {row['tolerance']:.3g}: {times_said(row['score'])} what rounding explains"
-        said.append(f"{size}, {times}" if math.isfinite(row["score"]) else f"{size}, where none is allowed")
-    if row["target_l2_norm"] is not None and row["reference_l2_norm"] is not None:
-        said.append(f"norm {row['target_l2_norm']:.6g} against {row['reference_l2_norm']:.6g}")
-    known = row["scale"] is not None and row["residual"] is not None and row["rel_l2"]
-    if known and abs(row["scale"] - 1) > 0.7 * row["rel_l2"] and row["residual"] < 0.5 * row["rel_l2"]:
-        sign = "+" if row["scale"] > 1 else "-"
-        factor = f"1 {sign} {abs(row['scale'] - 1):.2g}"
-        said.append(f"a common factor of {factor} explains most (residual {row['residual']:.2g})")
-    if row["reason"]:
-        said.append(row["reason"])
-    return said
-
-
-def _batch(scalars: list[dict[str, Any]], step: int) -> list[str]:
-    names = ("batch_digest", "learning_rate", "loss_scale", "microbatches", "batch_size")
-    apart: dict[str, list[dict[str, Any]]] = {}
-    for entry in scalars:
-        if entry["step"] == step and entry["beyond"] and entry["name"].partition("[")[0] in names:
-            apart.setdefault(entry["name"], []).append(entry)
-    return [
-        f"{name} differs in step {step}{_ranks_said([entry['rank'] for entry in entries])}: "
-        f"{entries[0]['target']} against {entries[0]['reference']}"
-        for name, entries in apart.items()
-    ]
-
-
-def _ranks_said(ranks: list[int]) -> str:
-    """Where it is not the first rank alone."""
-    if ranks == [0]:
-        return ""
-    more = f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
-    return f" on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:4]))}{more}"
-
-
-def _later(first: First, ledger: Ledger) -> list[str]:
-    total = ledger.beyond
-    others = [name.replace("_", " ") for name in ledger.firsts if name != first.row["phase"]]
-    if total <= 1:
-        return ["no other record differs beyond its tolerance"]
-    where = f", also in {', '.join(sorted(others))}" if others else ""
-    if ledger.num_origins > 1:
-        where += f"; {ledger.num_origins} of them are not explained by what they were made from"
-    if ledger.followed:
-        where += f"; {ledger.followed} more are within a tolerance widened for weights that differ"
-    return [f"{total} of {ledger.compared} compared records differ beyond tolerance in all{where}"]
-
-
-_NEAR = 0.1
-"""of its bound: what stays below says nothing"""
-
-
-def _before_said(before: dict[str, Any]) -> str:
-    total = before["equal"] + before["within_noise"]
-    if total == 0:
-        return "Nothing was compared before it in this step."
-    if before["within_noise"] == 0:
-        return f"All {total} records compared before it in this step are equal bit for bit."
-    said = (
-        f"Of {total} records before it in this step {before['equal']} are equal bit for bit and "
-        f"{before['within_noise']} within rounding"
-    )
-    if before["worst_score"] < _NEAR:
-        return f"{said}, far from their bounds."
-    near = f"the nearest to its bound reaches {before['worst_score']:.2f} of it, at {before['worst_site']}"
-    return f"{said}; {near}."
 
 
 def _next(first: First, level: str | None, command: str, target: str, reference: str) -> dict[str, str]:
@@ -261,7 +177,7 @@ def _scalars_differ(apart: list[dict[str, Any]], ledger: Ledger) -> dict[str, An
     names = sorted({s["name"] for s in apart})
     of_norm = names == [NORM]
     said = [
-        f"{s['name']} of step {s['step']}{_ranks_said([s['rank']])}: {s['target']} against {s['reference']}"
+        f"{s['name']} of step {s['step']}{ranks_said([s['rank']])}: {s['target']} against {s['reference']}"
         for s in apart[:6]
     ]
     return {
