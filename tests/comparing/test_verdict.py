@@ -146,3 +146,90 @@ def test_nan_on_both_sides_is_not_said_to_appear_in_one(tmp_path: Path) -> None:
 def test_no_record_before_the_site_is_left_out(equal: int, within: int, beyond: int, said: str) -> None:
     before = {"equal": equal, "within_noise": within, "beyond": beyond, "worst_score": 0.01}
     assert before_said(before) == said
+
+
+def cut_into(number: int, *, weight: float = 1.0) -> Recorder:
+    """A step over a batch of 8 rows in microbatches, and a weight both begin with."""
+    out = Recorder()
+    parameter = out.call("parameter", "fc.weight")
+    out.record(parameter, "param", "value", np.full((4, 4), weight, np.float32))
+    for at in range(number):
+        rows = np.ones((8 // number, 4), np.float32)
+        root = out.call("module", "", type_="Net", microbatch=at)
+        out.record(root, "forward", "input.0", rows, microbatch=at)
+        module = out.call("module", "fc", root, "Linear", microbatch=at)
+        out.record(module, "forward", "output.0", rows, microbatch=at)
+        loss = out.call("loss", "loss", microbatch=at)
+        out.record(loss, "loss", "value", np.array(3.0 / number, np.float32), microbatch=at)
+    return out
+
+
+@pytest.mark.parametrize(("target", "reference"), [(2, 1), (1, 4)])
+def test_other_microbatches_lead_the_verdict(tmp_path: Path, target: int, reference: int) -> None:
+    with_settings(tmp_path / "target", cut_into(target), microbatches=target)
+    with_settings(tmp_path / "reference", cut_into(reference), microbatches=reference)
+    verdict = compare(tmp_path / "target", tmp_path / "reference").summary["verdict"]
+    assert verdict["headline"].startswith(f"The runs cut a step into {target} and {reference} microbatches")
+    assert (verdict["where"], verdict["owner"], verdict["exit_code"]) == (None, None, 1)
+    assert " --merge " in verdict["next"]
+    said = " ".join(verdict["evidence"])
+    assert f"number of microbatches differs in step 0: {target} against {reference}" in said
+    assert "differs first: loss" in said
+
+
+def test_other_weights_stand_before_other_microbatches(tmp_path: Path) -> None:
+    with_settings(tmp_path / "target", cut_into(2, weight=1.5), microbatches=2)
+    with_settings(tmp_path / "reference", cut_into(1), microbatches=1)
+    verdict = compare(tmp_path / "target", tmp_path / "reference").summary["verdict"]
+    assert verdict["where"] == "fc.weight · value"
+    assert verdict["headline"].startswith("The runs first differ in the weights at the start")
+
+
+def at_level(level: str) -> Recorder:
+    """What a step leaves captured at a level: modules, calls, or both; the weights in any."""
+    out = Recorder()
+    parameter = out.call("parameter", "fc.weight")
+    out.record(parameter, "param", "value", np.ones((4, 4), np.float32))
+    root = out.call("module", "", type_="Net") if level != "L1" else None
+    if level != "L1":
+        out.record(out.call("module", "fc", root, "Linear"), "forward", "output.0", np.ones(4, np.float32))
+    if level != "L0":
+        out.api(root, "torch.nn.functional.linear", np.ones(4, np.float32))
+    out.record(parameter, "optimizer", "param", np.ones((4, 4), np.float32))
+    return out
+
+
+def levels_compared(path: Path, target: str, reference: str) -> dict[str, Any]:
+    for name, level in (("target", target), ("reference", reference)):
+        at_level(level).write(path / name, level=level)
+    found: dict[str, Any] = compare(path / "target", path / "reference").summary["verdict"]
+    return found
+
+
+def test_a_phase_both_hold_and_nothing_of_which_was_compared_is_not_agreement(tmp_path: Path) -> None:
+    verdict = levels_compared(tmp_path, "L0", "L1")
+    assert verdict["exit_code"] == 2
+    assert verdict["headline"] == (
+        "Nothing of the forward pass could be compared, though both runs hold it: level L0 in the target, L1 "
+        "in the reference."
+    )
+
+
+@pytest.mark.parametrize(("target", "reference"), [("L0", "mix"), ("mix", "L0")])
+def test_what_one_side_did_not_capture_is_not_the_same_mathematics(
+    tmp_path: Path, target: str, reference: str
+) -> None:
+    verdict = levels_compared(tmp_path, target, reference)
+    assert verdict["exit_code"] == 0
+    assert verdict["headline"] == "What could be compared of the runs is equal bit for bit."
+    assert verdict["evidence"] == [
+        "3 records equal bit for bit",
+        f"1 records not compared; the two were not captured alike: level {target} in the target, {reference} "
+        "in the reference",
+    ]
+
+
+def test_captured_alike_and_equal_says_so(tmp_path: Path) -> None:
+    verdict = levels_compared(tmp_path, "mix", "mix")
+    assert verdict["headline"] == "The runs are equal bit for bit."
+    assert "nothing to do" in verdict["next_note"]

@@ -58,7 +58,8 @@ def _setting(scalars: list[dict[str, Any]], step: int, name: str) -> list[str]:
         if entry["step"] == step and entry["beyond"] and entry["name"].partition("[")[0] == name:
             apart.setdefault(entry["name"], []).append(entry)
     return [
-        f"{full} differs in step {step}{ranks_said([entry['rank'] for entry in entries])}: "
+        f"{'number of ' if name == 'microbatches' else ''}{full} differs in step {step}"
+        f"{ranks_said([entry['rank'] for entry in entries])}: "
         f"{entries[0]['target']} against {entries[0]['reference']}"
         for full, entries in apart.items()
     ]

@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trueup.comparing.captured import phases_said, unseen
+from trueup.comparing.captured import not_paired, phases_said, unseen
 from trueup.comparing.grounds import before_said, grounds, ranks_said
 from trueup.comparing.ledger import First, Ledger
+from trueup.comparing.microbatches import led_by_microbatches
 from trueup.comparing.origins import is_from_outside, not_finite_apart
 from trueup.comparing.scalars import DECISIVE, NORM
 from trueup.types import Outcome
@@ -40,14 +41,30 @@ def verdict_from(
     command: str,
     measured: bool = False,
     alike: bool = False,
+    captured: str = "",
 ) -> dict[str, Any]:
     """The ``verdict`` object of result.json; ``measured``: tolerances come from a noise profile; ``alike``:
-    the same parts of a step were captured on both sides."""
+    the same parts of a step were captured on both sides; ``captured``: in words, how the captures differ."""
     first = min(ledger.firsts.values(), key=lambda f: (f.step, f.order), default=None)
     if ledger.origin is not None:
-        return _differ(ledger.origin, ledger, scalars, target, reference, level, command)
-    if first is not None:
-        return _grown(first, ledger, scalars, target, reference, level, command, measured=measured)
+        verdict = _differ(ledger.origin, ledger, scalars, target, reference, level, command)
+    elif first is not None:
+        verdict = _grown(first, ledger, scalars, target, reference, level, command, measured=measured)
+    else:
+        verdict = _without_difference(ledger, scalars, target, reference, alike=alike, captured=captured)
+    return led_by_microbatches(verdict, ledger, scalars, target=target, reference=reference)
+
+
+def _without_difference(
+    ledger: Ledger,
+    scalars: list[dict[str, Any]],
+    target: str,
+    reference: str,
+    *,
+    alike: bool,
+    captured: str,
+) -> dict[str, Any]:
+    """No record is beyond its tolerance."""
     apart = [
         s
         for s in scalars
@@ -55,10 +72,13 @@ def verdict_from(
     ]
     if apart:
         return _scalars_differ(apart, ledger)
+    unpaired = not_paired(ledger.counts, ledger.alone)
+    if unpaired:
+        return _not_compared(ledger, unpaired, captured)
     if ledger.not_bracketed:
         return _undecided(ledger, target, reference)
     phases = unseen(ledger.counts)
-    return _agree(ledger) if not phases else _agree_in_part(ledger, phases, alike=alike)
+    return _agree(ledger, captured) if not phases else _agree_in_part(ledger, phases, alike=alike)
 
 
 def confidence(evidence: str, score: float, before: dict[str, Any], match: float) -> float:
@@ -247,31 +267,65 @@ def _agree_in_part(ledger: Ledger, phases: list[str], *, alike: bool) -> dict[st
     }
 
 
-def _agree(ledger: Ledger) -> dict[str, Any]:
+def _not_compared(ledger: Ledger, phases: list[str], captured: str) -> dict[str, Any]:
+    """What was compared agrees, but of a phase that both runs hold not one record has a counterpart."""
+    why = f": {captured}" if captured else ""
+    return _agree(ledger, captured) | {
+        "outcome": Outcome.UNDECIDED.value,
+        "exit_code": Outcome.UNDECIDED.exit_code,
+        "headline": f"Nothing of {phases_said(phases)} could be compared, though both runs hold both{why}."
+        if len(phases) > 1
+        else f"Nothing of {phases_said(phases)} could be compared, though both runs hold it{why}.",
+        "confidence": 0.5,
+        "evidence": [
+            f"not compared: {phases_said(phases)}",
+            f"{ledger.compared} other records were compared, and agree",
+        ],
+        "next_note": "capture both runs with the same --level and --task",
+    }
+
+
+def _agree(ledger: Ledger, captured: str = "") -> dict[str, Any]:
     total = sum(ledger.counts.values())
     equal = sum(count for (_, status), count in ledger.counts.items() if status == "equal")
-    open_ = total - ledger.compared
-    evidence = [f"{equal} records equal bit for bit, {ledger.compared - equal} within what rounding explains"]
-    if open_:
-        evidence.append(
-            f"{open_} records without a counterpart or a summary, each between matched ones that "
-            "agree: the same "
-            "mathematics by other calls"
-        )
     weakest = max((e for e in ledger.evidence if e != "none"), key=list(_TRUST).index, default="none")
-    headline = "The runs are equal bit for bit." if equal == total else "The runs agree within rounding."
     return {
         "outcome": Outcome.AGREE.value,
         "exit_code": Outcome.AGREE.exit_code,
-        "headline": headline,
+        "headline": _agreement(equal, ledger.compared, total),
         "where": None,
         "owner": None,
         "step": None,
         "rank": None,
         "phase": None,
         "confidence": 0.99 if equal == ledger.compared else _TRUST[weakest],
-        "evidence": evidence,
+        "evidence": _agreeing(equal, ledger.compared, total, captured),
         "before": "",
         "next": None,
-        "next_note": "nothing to do for these steps; for longer runs compare more of them",
+        "next_note": "capture both runs with the same --level and --task to compare the rest"
+        if captured and ledger.compared < total
+        else "nothing to do for these steps; for longer runs compare more of them",
     }
+
+
+def _agreement(equal: int, compared: int, total: int) -> str:
+    if equal == total:
+        return "The runs are equal bit for bit."
+    if equal == compared:
+        return "What could be compared of the runs is equal bit for bit."
+    return "The runs agree within rounding."
+
+
+def _agreeing(equal: int, compared: int, total: int, captured: str) -> list[str]:
+    """How what was compared agrees, and why the rest was not compared."""
+    within = f", {compared - equal} within what rounding explains" if compared > equal else ""
+    said = [f"{equal} records equal bit for bit{within}"]
+    open_ = total - compared
+    if open_ and captured:
+        said.append(f"{open_} records not compared; the two were not captured alike: {captured}")
+    elif open_:
+        said.append(
+            f"{open_} records without a counterpart or a summary, each between matched ones that agree: the "
+            "same mathematics by other calls"
+        )
+    return said

@@ -101,7 +101,7 @@ def _verdict_facts(report: Report, width: int) -> list[tuple[str, RenderableType
         ]
         facts.append(("where", Text(elide(plain(verdict.where), room), style="bold")))
         facts.append(("", Text(" · ".join(part for part in coordinates if part))))
-    for frame in report.frames(first, "target")[:1]:
+    for frame in report.frames(first, "target")[:1] if verdict.where else []:
         place, line = short_frame(plain(frame))
         facts.append(
             (
@@ -159,7 +159,7 @@ def _closing_facts(
 ) -> list[tuple[str, RenderableType]]:
     room = width - MARGIN - LABEL_WIDTH - 1
     facts: list[tuple[str, RenderableType]] = [("records", _tally(report, room))]
-    for index, line in enumerate(_unmatched(report, room)):
+    for index, line in enumerate(_unmatched(report)):
         facts.append(("unmatched" if index == 0 else "", line))
     said = [str(sentence) for sentence in report.summary.get("layouts") or []]
     for index, sentence in enumerate(said[:MAX_LAYOUTS]):
@@ -208,7 +208,7 @@ def _tally(report: Report, room: int) -> Text:
     return text
 
 
-def _unmatched(report: Report, room: int) -> list[Text]:
+def _unmatched(report: Report) -> list[Text]:
     groups = report.unmatched()
     if not groups:
         return []
@@ -222,4 +222,4 @@ def _unmatched(report: Report, room: int) -> list[Text]:
     first = groups[0]
     where = f"{short_site(first['name'])} in {first['module'] or '(root)'}"
     example = f"{first['side']} only: {where}, {first['reason']}"
-    return [Text(sentence), Text(elide(plain(example), room), style="dim")]
+    return [Text(sentence), Text(plain(example), style="dim")]
