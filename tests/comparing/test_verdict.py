@@ -233,3 +233,27 @@ def test_captured_alike_and_equal_says_so(tmp_path: Path) -> None:
     verdict = levels_compared(tmp_path, "mix", "mix")
     assert verdict["headline"] == "The runs are equal bit for bit."
     assert "nothing to do" in verdict["next_note"]
+
+
+def scaled_by(factor: float, *sites: str) -> Any:
+    def change(name: str, array: Any) -> Any:
+        return (array * np.float32(factor)).astype(np.float32) if name.partition(".")[0] in sites else array
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (scaled_by(1.01, "new"), "because of what differs in a step before"),
+        (scaled_by(1 + 2e-7, "grad", "new"), "accepted as rounding noise of earlier updates"),
+    ],
+)
+def test_weights_left_by_a_wrong_update_are_not_called_rounding(
+    tmp_path: Path, first: Any, said: str
+) -> None:
+    for name, changes in (("target", (first, scaled_by(1 + 2e-7, "param"))), ("reference", (None, None))):
+        for step, change in enumerate(changes):
+            (network(change) if change else network()).write(tmp_path / name, step=step)
+    notes = compare(tmp_path / "target", tmp_path / "reference").summary["notes"]
+    assert [said in note for note in notes if "starts from weights" in note] == [True]

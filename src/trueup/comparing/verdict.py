@@ -189,7 +189,7 @@ def _next(first: First, level: str | None, command: str, target: str, reference:
         closer, note = "--task tensor", "on both sides, to see which elements"
     else:
         again = f"trueup compare {target} {reference} --steps {step} -o OUT"
-        return {"next": again, "next_note": "and read report.html at this site"}
+        return {"next": again, "next_note": "then read report.html at this site"}
     return {"next": f"trueup capture {closer} --steps {step} -o RUN -- {command}", "next_note": note}
 
 
@@ -243,7 +243,7 @@ def _undecided(ledger: Ledger, target: str, reference: str) -> dict[str, Any]:
         "evidence": list(ledger.not_bracketed_examples),
         "before": f"{ledger.compared} records were compared; all agree within rounding.",
         "next": f"trueup compare {target} {reference} -o OUT",
-        "next_note": "and read the unmatched and undecided rows in report.html",
+        "next_note": "then read report.html: the unmatched and undecided rows",
     }
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trueup.reporting.formatting import count, elide, number, plain, ratio, short_frame, short_site
-from trueup.reporting.model import ComparisonLike, Report, report_from
+from trueup.reporting.model import ComparisonLike, Report, Verdict, report_from
 
 GLYPHS = {"agree": ("✓", "green"), "differ": ("✗", "red"), "undecided": ("?", "yellow")}
 STATUS_LOOK = {
@@ -171,16 +171,14 @@ def _closing_facts(
         folder = report.folder or next(iter(reports.values())).parent
         names = ", ".join(path.name if path.parent == folder else str(path) for path in reports.values())
         facts.append(("reports", Text(plain(f"{folder}/  {names}"))))
-    if report.verdict.advice:
-        command = Text(plain(report.verdict.next or ""), style="bold cyan")
-        note = plain(report.verdict.next_note)
-        facts.append(
-            (
-                "next",
-                command.append(f"  {note}" if command.plain and note else note, style="not bold default"),
-            )
-        )
-    return facts
+    return facts + _next(report.verdict.with_page(reports.get("html")))
+
+
+def _next(verdict: Verdict) -> list[tuple[str, RenderableType]]:
+    """The command, and on a line of its own what it is for: a command is copied."""
+    lines = [Text(plain(verdict.next), style="bold cyan")] if verdict.next else []
+    lines += [Text(plain(verdict.next_note))] if verdict.next_note else []
+    return [("" if index else "next", line) for index, line in enumerate(lines)]
 
 
 def _tolerance(report: Report) -> list[str]:
