@@ -73,7 +73,7 @@ def _without_difference(
     if apart:
         return _scalars_differ(apart, ledger)
     unpaired = not_paired(ledger.counts, ledger.alone)
-    if unpaired:
+    if unpaired and (captured or "forward" in unpaired):  # other code may show other gradients, as it does
         return _not_compared(ledger, unpaired, captured)
     if ledger.not_bracketed:
         return _undecided(ledger, target, reference)
