@@ -45,9 +45,18 @@ def test_several_steps_are_in_numerical_order(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    (tmp_path / "run_a").mkdir()
-    assert "no such trace" in refusal(tmp_path / "run_b")
-    assert "run_a" in refusal(tmp_path / "run_b"), "what is there helps against a typing error"
+    (tmp_path / "reference_").mkdir()
+    assert refusal(tmp_path / "reference") == f"no such trace: {tmp_path / 'reference'}", (
+        "a folder is no trace"
+    )
+    for name in ("reference_2", "Reference", "target", "a", "b"):
+        RunWriter(tmp_path / name, rank=0).begin_run({"framework": "pytorch"})
+    near = f"did you mean {tmp_path / 'Reference'} or {tmp_path / 'reference_2'}?"
+    assert refusal(tmp_path / "referense").endswith(near)
+    far = refusal(tmp_path / "zzz")
+    assert f"traces in {tmp_path}: " in far
+    assert "reference_," not in far
+    assert refusal(tmp_path / "nowhere" / "zzz").endswith("zzz"), "where there is not even a folder"
 
 
 def test_an_empty_folder_and_one_of_something_else(tmp_path: Path) -> None:

@@ -118,6 +118,30 @@ def test_what_has_no_counterpart_says_what_is_there_instead(tmp_path: Path) -> N
     assert match.why_only_reference() == ["no counterpart: the target calls torch.sort here"]
 
 
+def test_a_call_without_a_name_is_not_named(tmp_path: Path) -> None:
+    """The root's name is empty: where it alone stands in the place of a call, nothing is listed."""
+    target, reference = Recorder(), Recorder()
+    for recorder, names in ((target, ["torch.sort"]), (reference, ["", "torch.topk"])):
+        root = recorder.call("module", "", type_="Net")
+        recorder.api(root, "torch.relu", np.ones(3, np.float32))
+        for at, name in enumerate(names):
+            recorder.api(root, name, np.ones(4 + at + (recorder is target), np.float32))
+    reasons = matched(tmp_path, target, reference).why_only_target()
+    assert reasons == ["no counterpart: the reference calls torch.topk here"]
+
+
+@pytest.mark.parametrize(("number", "said"), [(1, "only 1 microbatch in"), (2, "only 2 microbatches in")])
+def test_microbatches_are_counted_in_their_number(tmp_path: Path, number: int, said: str) -> None:
+    target, reference = Recorder(), Recorder()
+    for recorder, count in ((target, 3), (reference, number)):
+        for at in range(count):
+            root = recorder.call("module", "", type_="Net", microbatch=at)
+            recorder.api(root, "torch.relu", np.ones(3, np.float32), microbatch=at)
+    reasons = matched(tmp_path, target, reference).why_only_target()
+    assert reasons
+    assert all(said in reason for reason in reasons)
+
+
 def test_modules_only_and_both_levels_still_pair_the_modules(tmp_path: Path) -> None:
     target, reference = network(), network()
     bare = Recorder()

@@ -112,3 +112,43 @@ def test_the_first_notes_are_shown_and_the_others_counted(small: Path, tmp_path:
     summary["notes"] = ["x" * 999]
     (folder / "result.json").write_text(json.dumps(summary), encoding="utf-8")
     assert sum("xxx" in line for line in drawn(folder, 100).splitlines()) == 3
+
+
+def with_verdict(folder: Path, tmp_path: Path, **changed: object) -> Path:
+    """The result with another verdict."""
+    copied = shutil.copytree(folder, tmp_path / "changed")
+    summary = json.loads((copied / "result.json").read_text(encoding="utf-8"))
+    summary["verdict"] |= changed
+    (copied / "result.json").write_text(json.dumps(summary), encoding="utf-8")
+    return copied
+
+
+def test_a_command_ends_its_line_and_its_note_is_on_the_next(small: Path, tmp_path: Path) -> None:
+    said = {"next": "trueup capture --steps 0 -o RUN -- python train.py", "next_note": "on both sides"}
+    lines = [line.rstrip() for line in drawn(with_verdict(small, tmp_path, **said), 100).splitlines()]
+    at = lines.index(f"   next        {said['next']}")
+    assert lines[at + 1] == "               on both sides"
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_the_report_that_was_written_is_named_not_to_be_made_again(
+    small: Path, tmp_path: Path, *, written: bool
+) -> None:
+    again = "trueup compare T R --steps 0 -o OUT"
+    folder = with_verdict(small, tmp_path, next=again, next_note="then read report.html at this site")
+    page = Path("out/report.html")
+    screen = drawn(folder, 100, reports={"html": page} if written else {})
+    assert ("next        read out/report.html at this site" in screen) is written
+    assert (again in screen) is not written
+
+
+def test_the_unmatched_example_is_not_cut(small: Path, tmp_path: Path) -> None:
+    folder = with_verdict(small, tmp_path)
+    summary = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    reason = (
+        "no counterpart: the target calls torch.Tensor.__getitem__, torch.Tensor.flatten here, and no other"
+    )
+    summary["unmatched"][0]["reason"] = reason
+    (folder / "result.json").write_text(json.dumps(summary), encoding="utf-8")
+    screen = " ".join(drawn(folder, 80).split())
+    assert reason in screen

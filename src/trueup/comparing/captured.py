@@ -7,7 +7,10 @@ from typing import Any
 
 PASSES = ("backward", "param_grad", "optimizer")
 """phases every training step has after its loss"""
+_MADE_OF_CALLS = ("forward", "backward")
+"""phases of which nothing later in the step tells how they agree, call by call"""
 _WORDS = {
+    "forward": "the forward pass",
     "backward": "the backward pass",
     "param_grad": "the weights' gradients",
     "optimizer": "the optimizer's update",
@@ -25,6 +28,17 @@ def unseen(counts: Mapping[tuple[str, str], int]) -> list[str]:
     ]
 
 
+def not_paired(counts: Mapping[tuple[str, str], int], alone: Mapping[tuple[str, str], int]) -> list[str]:
+    """Phases that both traces hold records of, not one of which has a counterpart; ``alone`` are unmatched
+    records by side and phase."""
+    matched = {phase for (phase, status), count in counts.items() if count and status != "unmatched"}
+    return [
+        phase
+        for phase in _MADE_OF_CALLS
+        if phase not in matched and all(alone.get((side, phase), 0) for side in ("target", "reference"))
+    ]
+
+
 def phases_said(phases: list[str]) -> str:
     """Phases as a person says them."""
     words = [_WORDS[phase] for phase in phases]
@@ -38,3 +52,26 @@ def captured_alike(target: Mapping[str, Any], reference: Mapping[str, Any]) -> b
     if not isinstance(mine, Mapping) or not isinstance(theirs, Mapping):
         return False
     return all(mine.get(name) == theirs.get(name) for name in _CHOICES)
+
+
+def captures_apart(target: Mapping[str, Any], reference: Mapping[str, Any]) -> str:
+    """In words, what was asked for of the one run and not of the other: ``level L0 in the target, L1 in the
+    reference``; empty where both were asked for the same, or one does not tell."""
+    mine, theirs = _asked(target), _asked(reference)
+    return ", ".join(
+        f"{name} {mine[name]} in the target, {theirs[name]} in the reference"
+        for name in _CHOICES
+        if name in mine and name in theirs and mine[name] != theirs[name]
+    )
+
+
+def _asked(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Choices as a person reads them; of a trace that keeps no options its level and task."""
+    options = manifest.get("options")
+    told = options if isinstance(options, Mapping) else {}
+    found = {name: told.get(name, manifest.get(name)) for name in _CHOICES}
+    return {
+        name: " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        for name, value in found.items()
+        if value is not None
+    }

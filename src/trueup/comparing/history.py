@@ -37,6 +37,8 @@ SPREAD = 4.0
 MARGIN = 1.25
 """Sketches know a norm to about 9 %."""
 
+_ROUNDING = "accepted as rounding noise of earlier updates"
+
 
 @dataclass(slots=True)
 class History:
@@ -73,10 +75,10 @@ def inherited(
         )
     eta = _worst_matrix(rows, metrics, values, rounding + extra, history, names)
     if eta > 0:
+        left = "because of what differs in a step before" if history.tainted else _ROUNDING
         history.notes.append(
-            f"step {step} starts from weights that differ by up to {eta:.1e} (relative, accepted as "
-            "rounding noise of "
-            f"earlier updates); its tolerances are wider by {GAIN:g} times that."
+            f"step {step} starts from weights that differ by up to {eta:.1e} (relative), {left}; "
+            f"its tolerances are wider by {GAIN:g} times that."
         )
         running = rows.phase_is("forward", "loss", "backward", "param_grad", "collective")
         extra[running] = GAIN * eta * scale[running]

@@ -71,6 +71,8 @@ class Ledger:
     evidence: Counter[str] = field(default_factory=Counter)
     groups: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     """(side, module, name, reason) -> unmatched records"""
+    alone: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(side, phase) -> unmatched records"""
     not_bracketed: int = 0
     not_bracketed_examples: list[str] = field(default_factory=list)
     firsts: dict[str, First] = field(default_factory=dict)
@@ -133,6 +135,8 @@ class Ledger:
         if len(alone):
             part = table.select(["module", "name", "reason"]).take(pa.array(alone)).to_pydict()
             sides = np.where(rows.target.record[alone] >= 0, "target", "reference").tolist()
+            phases = [rows.match.words.phase[code] for code in rows.phase[alone].tolist()]
+            self.alone.update(zip(sides, phases, strict=True))
             self.groups.update(zip(sides, part["module"], part["name"], part["reason"], strict=True))
 
     def _add_firsts(self, pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
@@ -349,6 +353,7 @@ def _before(rows: Rows, verdict: Judgement, table: pa.Table, row: int) -> dict[s
     said: dict[str, Any] = {
         "equal": int((status == EQUAL).sum()),
         "within_noise": len(within),
+        "beyond": int((status == DIFFERENT).sum()),
         "open": int(np.isin(status, (UNMATCHED, UNDECIDED)).sum()),
     }
     if len(within):

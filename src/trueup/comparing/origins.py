@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,29 @@ def score_of_row(row: dict[str, Any]) -> float:
     return math.inf if allowed == 0 else float(error) / allowed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotFinite:
+    """How many NaN, or infinities of one sign, the two sides hold."""
+
+    what: str
+    target: int
+    reference: int
+
+    @property
+    def side(self) -> str:
+        """The one that holds more."""
+        return "target" if self.target > self.reference else "reference"
+
+
+def not_finite_apart(row: dict[str, Any]) -> NotFinite | None:
+    """NaN, else infinities, of which a record's two sides do not hold as many; None where they do."""
+    for column, what in (("num_nan", "NaN"), ("num_posinf", "+Inf"), ("num_neginf", "-Inf")):
+        target, reference = row.get(f"target_{column}"), row.get(f"reference_{column}")
+        if target is not None and reference is not None and target != reference:
+            return NotFinite(what=what, target=int(target), reference=int(reference))
+    return None
+
+
 def is_from_outside(row: dict[str, Any]) -> bool:
     """Whether the record is what the program gave the model."""
     return row["owner"] is None and str(row["phase"]) == "forward" and str(row["slot"]).startswith("input")
@@ -117,14 +140,17 @@ def said_of_row(row: dict[str, Any]) -> list[str]:
     said = []
     error, entered, gain = row["rel_l2"], row["error_in"], row["gain"]
     known = error is not None and not is_from_outside(row)
-    if known and not entered:
+    counted = not_finite_apart(row)
+    if counted is not None and not entered:
+        said.append("what it was made from is equal bit for bit")
+    elif known and not entered:
         said.append(f"what it was made from is equal bit for bit, yet it differs by {error:.3g}")
     elif known and gain is not None:
         said.append(
             f"what it was made from differs by {entered:.3g} at most; passed on {gain:.3g}-fold, that "
             f"explains {gain * entered:.3g} of {error:.3g}"
         )
-    if row["reason"]:
+    if row["reason"] and counted is None:
         said.append(str(row["reason"]))
     return said
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from trueup.comparing import arbiter as arbiters
 from trueup.comparing import noise_bound as measured
 from trueup.comparing.attribution import STATUS, attribute
-from trueup.comparing.captured import captured_alike
+from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.coherence import judge_coherence
 from trueup.comparing.explained import raise_bound
@@ -248,6 +248,7 @@ class _Work:
                 command=command,
                 measured=self.profile is not None,
                 alike=captured_alike(manifest, self.reference.manifest),
+                captured=captures_apart(manifest, self.reference.manifest),
             ),
             "firsts": {name: first.row for name, first in ledger.firsts.items()},
             "counts": _counts(ledger),

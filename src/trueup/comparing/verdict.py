@@ -6,9 +6,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trueup.comparing.captured import phases_said, unseen
+from trueup.comparing.captured import not_paired, phases_said, unseen
+from trueup.comparing.grounds import before_said, grounds, ranks_said
 from trueup.comparing.ledger import First, Ledger
-from trueup.comparing.origins import is_from_outside
+from trueup.comparing.microbatches import led_by_microbatches
+from trueup.comparing.origins import is_from_outside, not_finite_apart
 from trueup.comparing.scalars import DECISIVE, NORM
 from trueup.types import Outcome
 
@@ -39,14 +41,30 @@ def verdict_from(
     command: str,
     measured: bool = False,
     alike: bool = False,
+    captured: str = "",
 ) -> dict[str, Any]:
     """The ``verdict`` object of result.json; ``measured``: tolerances come from a noise profile; ``alike``:
-    the same parts of a step were captured on both sides."""
+    the same parts of a step were captured on both sides; ``captured``: in words, how the captures differ."""
     first = min(ledger.firsts.values(), key=lambda f: (f.step, f.order), default=None)
     if ledger.origin is not None:
-        return _differ(ledger.origin, ledger, scalars, target, reference, level, command)
-    if first is not None:
-        return _grown(first, ledger, scalars, target, reference, level, command, measured=measured)
+        verdict = _differ(ledger.origin, ledger, scalars, target, reference, level, command)
+    elif first is not None:
+        verdict = _grown(first, ledger, scalars, target, reference, level, command, measured=measured)
+    else:
+        verdict = _without_difference(ledger, scalars, target, reference, alike=alike, captured=captured)
+    return led_by_microbatches(verdict, ledger, scalars, target=target, reference=reference)
+
+
+def _without_difference(
+    ledger: Ledger,
+    scalars: list[dict[str, Any]],
+    target: str,
+    reference: str,
+    *,
+    alike: bool,
+    captured: str,
+) -> dict[str, Any]:
+    """No record is beyond its tolerance."""
     apart = [
         s
         for s in scalars
@@ -54,10 +72,13 @@ def verdict_from(
     ]
     if apart:
         return _scalars_differ(apart, ledger)
+    unpaired = not_paired(ledger.counts, ledger.alone)
+    if unpaired and (captured or "forward" in unpaired):  # other code may show other gradients, as it does
+        return _not_compared(ledger, unpaired, captured)
     if ledger.not_bracketed:
         return _undecided(ledger, target, reference)
     phases = unseen(ledger.counts)
-    return _agree(ledger) if not phases else _agree_in_part(ledger, phases, alike=alike)
+    return _agree(ledger, captured) if not phases else _agree_in_part(ledger, phases, alike=alike)
 
 
 def confidence(evidence: str, score: float, before: dict[str, Any], match: float) -> float:
@@ -68,7 +89,7 @@ def confidence(evidence: str, score: float, before: dict[str, Any], match: float
     then have come in.
     """
     doubt = 0.0 if math.isinf(score) else 1.0 / (1.0 + score * score)
-    if before["within_noise"] == 0 and before["equal"] > 0:
+    if before["within_noise"] == before.get("beyond", 0) == 0 and before["equal"] > 0:
         doubt /= 3.0
     return round(_TRUST.get(evidence, 0.5) * match * (1.0 - doubt), 3)
 
@@ -97,14 +118,8 @@ def _differ(
         "confidence": _ABSENT
         if absent
         else confidence(row["evidence"], score, first.before, row["confidence"] or 0.0),
-        "evidence": [
-            *_numbers(row),
-            *first.said,
-            *_batch(scalars, first.step),
-            *first.hints,
-            *_later(first, ledger),
-        ],
-        "before": _before_said(first.before),
+        "evidence": grounds(first, ledger, scalars),
+        "before": before_said(first.before),
         **_next(first, level, command, target, reference),
     }
 
@@ -121,7 +136,11 @@ def _headline(first: First) -> str:
     if first.weight is not None:
         where = f", with the gradient of {first.weight}"
     phase = first.row["phase"]
-    return f"The runs first differ in {_PHASE_SAID.get(phase, phase)} of step {first.step}{where}."
+    place = f"in {_PHASE_SAID.get(phase, phase)} of step {first.step}{where}"
+    counted = not_finite_apart(first.row)
+    if counted is not None and 0 in (counted.target, counted.reference):
+        return f"{counted.what} appears in the {counted.side} first, {place}."
+    return f"The runs first differ {place}."
 
 
 def _grown(
@@ -139,7 +158,7 @@ def _grown(
     verdict = _differ(first, ledger, scalars, target, reference, level, command)
     entered = first.row["error_in"]
     came = "" if entered is None else f" ({entered:.2g} at most)"
-    verdict["evidence"].insert(1, f"what it was made from differs already{came}, within what is accepted")
+    verdict["evidence"].insert(0, f"what it was made from differs already{came}, within what is accepted")
     if not measured:
         return verdict
     phase, where = first.row["phase"], first.row["site"]
@@ -156,89 +175,6 @@ def _grown(
     }
 
 
-def times_said(ratio: float) -> str:
-    """A ratio as a person writes it.
-
-    Example:
-        >>> times_said(1.5), times_said(19_812.3), times_said(2.5e9)
-        ('1.5 times', '19,800 times', '2.5e+09 times')
-    """
-    return f"{float(f'{ratio:.3g}'):,.0f} times" if 100 <= ratio < 1e6 else f"{ratio:.3g} times"
-
-
-def _numbers(row: dict[str, Any]) -> list[str]:
-    said = []
-    if row["rel_l2"] is not None and row["tolerance"] is not None:
-        kind = "at least " if row["evidence"] == "statistics" else ""
-        size = f"relative difference {kind}{row['rel_l2']:.3g} (from {row['evidence']})"
-        times = f"tolerance {row['tolerance']:.3g}: {times_said(row['score'])} what rounding explains"
-        said.append(f"{size}, {times}" if math.isfinite(row["score"]) else f"{size}, where none is allowed")
-    if row["target_l2_norm"] is not None and row["reference_l2_norm"] is not None:
-        said.append(f"norm {row['target_l2_norm']:.6g} against {row['reference_l2_norm']:.6g}")
-    known = row["scale"] is not None and row["residual"] is not None and row["rel_l2"]
-    if known and abs(row["scale"] - 1) > 0.7 * row["rel_l2"] and row["residual"] < 0.5 * row["rel_l2"]:
-        sign = "+" if row["scale"] > 1 else "-"
-        factor = f"1 {sign} {abs(row['scale'] - 1):.2g}"
-        said.append(f"a common factor of {factor} explains most (residual {row['residual']:.2g})")
-    if row["reason"]:
-        said.append(row["reason"])
-    return said
-
-
-def _batch(scalars: list[dict[str, Any]], step: int) -> list[str]:
-    names = ("batch_digest", "learning_rate", "loss_scale", "microbatches", "batch_size")
-    apart: dict[str, list[dict[str, Any]]] = {}
-    for entry in scalars:
-        if entry["step"] == step and entry["beyond"] and entry["name"].partition("[")[0] in names:
-            apart.setdefault(entry["name"], []).append(entry)
-    return [
-        f"{name} differs in step {step}{_ranks_said([entry['rank'] for entry in entries])}: "
-        f"{entries[0]['target']} against {entries[0]['reference']}"
-        for name, entries in apart.items()
-    ]
-
-
-def _ranks_said(ranks: list[int]) -> str:
-    """Where it is not the first rank alone."""
-    if ranks == [0]:
-        return ""
-    more = f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
-    return f" on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:4]))}{more}"
-
-
-def _later(first: First, ledger: Ledger) -> list[str]:
-    total = ledger.beyond
-    others = [name.replace("_", " ") for name in ledger.firsts if name != first.row["phase"]]
-    if total <= 1:
-        return ["no other record differs beyond its tolerance"]
-    where = f", also in {', '.join(sorted(others))}" if others else ""
-    if ledger.num_origins > 1:
-        where += f"; {ledger.num_origins} of them are not explained by what they were made from"
-    if ledger.followed:
-        where += f"; {ledger.followed} more are within a tolerance widened for weights that differ"
-    return [f"{total} of {ledger.compared} compared records differ beyond tolerance in all{where}"]
-
-
-_NEAR = 0.1
-"""of its bound: what stays below says nothing"""
-
-
-def _before_said(before: dict[str, Any]) -> str:
-    total = before["equal"] + before["within_noise"]
-    if total == 0:
-        return "Nothing was compared before it in this step."
-    if before["within_noise"] == 0:
-        return f"All {total} records compared before it in this step are equal bit for bit."
-    said = (
-        f"Of {total} records before it in this step {before['equal']} are equal bit for bit and "
-        f"{before['within_noise']} within rounding"
-    )
-    if before["worst_score"] < _NEAR:
-        return f"{said}, far from their bounds."
-    near = f"the nearest to its bound reaches {before['worst_score']:.2f} of it, at {before['worst_site']}"
-    return f"{said}; {near}."
-
-
 def _next(first: First, level: str | None, command: str, target: str, reference: str) -> dict[str, str]:
     step = first.step
     if _is_other_data(first):
@@ -253,7 +189,7 @@ def _next(first: First, level: str | None, command: str, target: str, reference:
         closer, note = "--task tensor", "on both sides, to see which elements"
     else:
         again = f"trueup compare {target} {reference} --steps {step} -o OUT"
-        return {"next": again, "next_note": "and read report.html at this site"}
+        return {"next": again, "next_note": "then read report.html at this site"}
     return {"next": f"trueup capture {closer} --steps {step} -o RUN -- {command}", "next_note": note}
 
 
@@ -261,7 +197,7 @@ def _scalars_differ(apart: list[dict[str, Any]], ledger: Ledger) -> dict[str, An
     names = sorted({s["name"] for s in apart})
     of_norm = names == [NORM]
     said = [
-        f"{s['name']} of step {s['step']}{_ranks_said([s['rank']])}: {s['target']} against {s['reference']}"
+        f"{s['name']} of step {s['step']}{ranks_said([s['rank']])}: {s['target']} against {s['reference']}"
         for s in apart[:6]
     ]
     return {
@@ -307,7 +243,7 @@ def _undecided(ledger: Ledger, target: str, reference: str) -> dict[str, Any]:
         "evidence": list(ledger.not_bracketed_examples),
         "before": f"{ledger.compared} records were compared; all agree within rounding.",
         "next": f"trueup compare {target} {reference} -o OUT",
-        "next_note": "and read the unmatched and undecided rows in report.html",
+        "next_note": "then read report.html: the unmatched and undecided rows",
     }
 
 
@@ -331,31 +267,65 @@ def _agree_in_part(ledger: Ledger, phases: list[str], *, alike: bool) -> dict[st
     }
 
 
-def _agree(ledger: Ledger) -> dict[str, Any]:
+def _not_compared(ledger: Ledger, phases: list[str], captured: str) -> dict[str, Any]:
+    """What was compared agrees, but of a phase that both runs hold not one record has a counterpart."""
+    why = f": {captured}" if captured else ""
+    return _agree(ledger, captured) | {
+        "outcome": Outcome.UNDECIDED.value,
+        "exit_code": Outcome.UNDECIDED.exit_code,
+        "headline": f"Nothing of {phases_said(phases)} could be compared, though both runs hold both{why}."
+        if len(phases) > 1
+        else f"Nothing of {phases_said(phases)} could be compared, though both runs hold it{why}.",
+        "confidence": 0.5,
+        "evidence": [
+            f"not compared: {phases_said(phases)}",
+            f"{ledger.compared} other records were compared, and agree",
+        ],
+        "next_note": "capture both runs with the same --level and --task",
+    }
+
+
+def _agree(ledger: Ledger, captured: str = "") -> dict[str, Any]:
     total = sum(ledger.counts.values())
     equal = sum(count for (_, status), count in ledger.counts.items() if status == "equal")
-    open_ = total - ledger.compared
-    evidence = [f"{equal} records equal bit for bit, {ledger.compared - equal} within what rounding explains"]
-    if open_:
-        evidence.append(
-            f"{open_} records without a counterpart or a summary, each between matched ones that "
-            "agree: the same "
-            "mathematics by other calls"
-        )
     weakest = max((e for e in ledger.evidence if e != "none"), key=list(_TRUST).index, default="none")
-    headline = "The runs are equal bit for bit." if equal == total else "The runs agree within rounding."
     return {
         "outcome": Outcome.AGREE.value,
         "exit_code": Outcome.AGREE.exit_code,
-        "headline": headline,
+        "headline": _agreement(equal, ledger.compared, total),
         "where": None,
         "owner": None,
         "step": None,
         "rank": None,
         "phase": None,
         "confidence": 0.99 if equal == ledger.compared else _TRUST[weakest],
-        "evidence": evidence,
+        "evidence": _agreeing(equal, ledger.compared, total, captured),
         "before": "",
         "next": None,
-        "next_note": "nothing to do for these steps; for longer runs compare more of them",
+        "next_note": "capture both runs with the same --level and --task to compare the rest"
+        if captured and ledger.compared < total
+        else "nothing to do for these steps; for longer runs compare more of them",
     }
+
+
+def _agreement(equal: int, compared: int, total: int) -> str:
+    if equal == total:
+        return "The runs are equal bit for bit."
+    if equal == compared:
+        return "What could be compared of the runs is equal bit for bit."
+    return "The runs agree within rounding."
+
+
+def _agreeing(equal: int, compared: int, total: int, captured: str) -> list[str]:
+    """How what was compared agrees, and why the rest was not compared."""
+    within = f", {compared - equal} within what rounding explains" if compared > equal else ""
+    said = [f"{equal} records equal bit for bit{within}"]
+    open_ = total - compared
+    if open_ and captured:
+        said.append(f"{open_} records not compared; the two were not captured alike: {captured}")
+    elif open_:
+        said.append(
+            f"{open_} records without a counterpart or a summary, each between matched ones that agree: the "
+            "same mathematics by other calls"
+        )
+    return said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from trueup.errors import TraceError
@@ -18,6 +19,10 @@ _LOOKED_FOR = (
     "ptdbg_ascend (rankN/api_stack_dump.pkl)"
 )
 _MAX_NAMED = 8
+_MAX_SUGGESTED = 3
+_MAX_OPENED = 50
+_ALIKE = 0.7
+"""likeness from which a name may be what a typing error meant"""
 
 
 def open_trace(path: Path) -> TraceSource:
@@ -105,8 +110,20 @@ def _is_trace(path: Path) -> bool:
 
 
 def _nearest(path: Path) -> str:
+    """The traces beside it, those of a like name first; of many folders only the likeliest are opened."""
     parent = path.parent
     if not parent.is_dir():
         return ""
-    there = sorted(child.name for child in parent.iterdir() if child.is_dir())
-    return f"; {parent} holds {', '.join(there[:_MAX_NAMED])}" if there else ""
+    names = [child.name for child in parent.iterdir() if child.is_dir()]
+    names.sort(key=lambda name: (-_likeness(name, path.name), name))
+    traces = [name for name in names[:_MAX_OPENED] if _is_trace(parent / name)]
+    like = [name for name in traces if _likeness(name, path.name) >= _ALIKE][:_MAX_SUGGESTED]
+    if like:
+        return f"; did you mean {' or '.join(str(parent / name) for name in like)}?"
+    named = ", ".join(sorted(traces[:_MAX_SUGGESTED]))
+    return f"; traces in {parent}: {named}" if traces else ""
+
+
+def _likeness(name: str, wanted: str) -> float:
+    """From 0 to 1, upper and lower case alike."""
+    return SequenceMatcher(None, name.lower(), wanted.lower()).ratio()

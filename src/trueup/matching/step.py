@@ -18,6 +18,9 @@ from trueup.store import StepTables
 if TYPE_CHECKING:
     from trueup.matching.bridge import Bridge
 
+_MAX_NAMED = 3
+"""calls of the other run that one reason names"""
+
 __all__ = ["PASSES", "StepMatch", "match_step"]
 
 
@@ -145,7 +148,8 @@ class _Reasons:
                 f"the {self._other} holds no {words.kind[here.kind[call]]} calls: captured on one side only"
             )
         if here.microbatch[call] >= self._microbatches:
-            return f"the {self._other} has only {self._microbatches} microbatches in this step"
+            plural = "" if self._microbatches == 1 else "es"
+            return f"the {self._other} has only {self._microbatches} microbatch{plural} in this step"
         if here.wrapper[call]:
             return f"a wrapper; the {self._other} calls what is inside directly"
         if self._match.bridge is not None:
@@ -156,9 +160,11 @@ class _Reasons:
         name = words.name[here.name[call]]
         if words.kind[here.kind[call]] == "parameter":
             return f"no counterpart: the {self._other} has no parameter {name}"
-        facing = [words.name[self._there.name[c]] for c in self._facing.get(call, [])]
+        names = (words.name[self._there.name[c]] for c in self._facing.get(call, []))
+        facing = [each for each in dict.fromkeys(names) if each]  # the root's name is empty
         if facing:
-            return f"no counterpart: the {self._other} calls {', '.join(dict.fromkeys(facing))} here"
+            more = f" and {len(facing) - _MAX_NAMED} more" if len(facing) > _MAX_NAMED else ""
+            return f"no counterpart: the {self._other} calls {', '.join(facing[:_MAX_NAMED])}{more} here"
         return f"no counterpart: the {self._other} does not call {_shown(name)} here"
 
     def _across(self, call: int, bridge: Bridge) -> str:

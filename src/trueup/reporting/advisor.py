@@ -13,7 +13,7 @@ import polars as pl
 import yaml
 
 from trueup.reporting.formatting import count, number, plain, ratio, short_frame, short_site
-from trueup.reporting.model import BEYOND, Report
+from trueup.reporting.model import BEYOND, PAGE, Report, Verdict
 
 NUM_SUSPECTS = 8
 NUM_PER_PHASE = 4
@@ -29,7 +29,8 @@ WIDTH = 100
 
 def write_advisor(report: Report, path: Path) -> None:
     """Write the advice as text; it always says something a person can act on."""
-    path.write_text(plain_lines(advice(report)), encoding="utf-8")
+    page = path.parent / PAGE
+    path.write_text(plain_lines(advice(report, page if page.is_file() else None)), encoding="utf-8")
 
 
 def plain_lines(lines: Iterator[str]) -> str:
@@ -37,8 +38,8 @@ def plain_lines(lines: Iterator[str]) -> str:
     return "\n".join("\n".join(plain(part) for part in line.split("\n")) for line in lines) + "\n"
 
 
-def advice(report: Report) -> Iterator[str]:
-    """The lines of the advice."""
+def advice(report: Report, page: Path | None = None) -> Iterator[str]:
+    """The lines of the advice; ``page`` is the report that was written already."""
     verdict = report.verdict
     yield f"trueup: advice on {report.path('target')} against {report.path('reference')}"
     yield ""
@@ -58,7 +59,17 @@ def advice(report: Report) -> Iterator[str]:
     yield from _precision(report)
     yield from _unmatched(report)
     yield "NEXT"
-    yield f"  {verdict.advice or 'trueup compare TARGET REFERENCE -o OUT, and open OUT/report.html'}"
+    yield from _next(verdict.with_page(page))
+
+
+def _next(verdict: Verdict) -> Iterator[str]:
+    """A command stands on a line of its own, whole: it is copied."""
+    if not verdict.advice:
+        yield "  trueup compare TARGET REFERENCE -o OUT"
+        yield "  then read OUT/report.html"
+    for line in (verdict.next, verdict.next_note):
+        if line:
+            yield f"  {line}"
 
 
 def _wrapped(text: str, indent: str = "  ") -> str:
@@ -80,6 +91,7 @@ def _suspects(report: Report) -> Iterator[str]:
         .iter_rows(named=True)
     }
     yield "SUSPECTS, in execution order: what differs although what goes into it does not"
+    differing = _differing_phases(report)
     given: set[int] = set()
     for place, row in enumerate(suspects, start=1):
         role = roles.get((row["module"], row["name"])) or _role(rules["roles"], row)
@@ -95,19 +107,38 @@ def _suspects(report: Report) -> Iterator[str]:
         if id(rule) not in given:
             given.add(id(rule))
             yield _wrapped(f"usual causes: {rule['causes']}.", "     ")
-            for step in rule["check"]:
-                yield _wrapped("-> " + step, "     ")
+            for check in rule["check"]:
+                yield _wrapped("-> " + _check(check, differing), "     ")
     yield ""
 
 
-def _starting_calls(report: Report) -> list[dict[str, Any]]:
-    """First records beyond tolerance of calls that got agreeing inputs, of the verdict's step and rank."""
-    beyond = pl.col("status").is_in(BEYOND)
+def _check(check: str | Mapping[str, Any], differing: set[str]) -> str:
+    """What to look at; a sentence that rests on phases which agree only where they do."""
+    if isinstance(check, str):
+        return check
+    return str(check["otherwise" if differing & set(check["agreeing"]) else "say"])
+
+
+def _differing_phases(report: Report) -> set[str]:
+    """Phases with a record beyond tolerance, in the verdict's step and rank."""
+    rows = _rows_of_verdict(report).filter(pl.col("status").is_in(BEYOND))
+    return set(rows.select(pl.col("phase").unique()).collect(engine="streaming")["phase"].to_list())
+
+
+def _rows_of_verdict(report: Report) -> pl.LazyFrame:
+    """Records of the verdict's step and rank, words as text."""
     rows = report.records.with_columns(
         pl.col("status", "phase", "slot", "kind", "module", "name", "type", "evidence").cast(pl.String)
     )
     if report.verdict.step is not None and report.verdict.rank is not None:
         rows = rows.filter((pl.col("step") == report.verdict.step) & (pl.col("rank") == report.verdict.rank))
+    return rows
+
+
+def _starting_calls(report: Report) -> list[dict[str, Any]]:
+    """First records beyond tolerance of calls that got agreeing inputs, of the verdict's step and rank."""
+    beyond = pl.col("status").is_in(BEYOND)
+    rows = _rows_of_verdict(report)
     received = pl.col("slot").str.starts_with(
         pl.when(pl.col("phase") == "backward").then(pl.lit("output")).otherwise(pl.lit("input"))
     )

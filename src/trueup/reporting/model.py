@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import polars as pl
 
 from trueup.errors import TraceError
+
+PAGE = "report.html"
+"""the report a person reads in a browser"""
 
 STATUS_ORDER = (
     "origin",
@@ -76,6 +79,12 @@ class Verdict:
     def advice(self) -> str:
         """What to do next, command and note in one line."""
         return ", ".join(part for part in (self.next, self.next_note) if part)
+
+    def with_page(self, page: Path | str | None) -> Verdict:
+        """The same where ``page`` was written already: it is to be read, not made by comparing again."""
+        if page is None or not (self.next or "").startswith("trueup compare ") or PAGE not in self.next_note:
+            return self
+        return replace(self, next=None, next_note=self.next_note.replace(f"then read {PAGE}", f"read {page}"))
 
     @classmethod
     def from_summary(cls, summary: Mapping[str, Any]) -> Verdict:

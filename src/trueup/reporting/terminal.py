@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trueup.reporting.formatting import count, elide, number, plain, ratio, short_frame, short_site
-from trueup.reporting.model import ComparisonLike, Report, report_from
+from trueup.reporting.model import ComparisonLike, Report, Verdict, report_from
 
 GLYPHS = {"agree": ("✓", "green"), "differ": ("✗", "red"), "undecided": ("?", "yellow")}
 STATUS_LOOK = {
@@ -103,7 +103,7 @@ def _verdict_facts(report: Report, width: int) -> list[tuple[str, RenderableType
         ]
         facts.append(("where", Text(elide(plain(verdict.where), room), style="bold")))
         facts.append(("", Text(" · ".join(part for part in coordinates if part))))
-    for frame in report.frames(first, "target")[:1]:
+    for frame in report.frames(first, "target")[:1] if verdict.where else []:
         place, line = short_frame(plain(frame))
         facts.append(
             (
@@ -161,7 +161,7 @@ def _closing_facts(
 ) -> list[tuple[str, RenderableType]]:
     room = width - MARGIN - LABEL_WIDTH - 1
     facts: list[tuple[str, RenderableType]] = [("records", _tally(report, room))]
-    for index, line in enumerate(_unmatched(report, room)):
+    for index, line in enumerate(_unmatched(report)):
         facts.append(("unmatched" if index == 0 else "", line))
     said = [str(sentence) for sentence in report.summary.get("layouts") or []]
     for index, sentence in enumerate(said[:MAX_LAYOUTS]):
@@ -174,16 +174,14 @@ def _closing_facts(
         folder = report.folder or next(iter(reports.values())).parent
         names = ", ".join(path.name if path.parent == folder else str(path) for path in reports.values())
         facts.append(("reports", Text(plain(f"{folder}/  {names}"))))
-    if report.verdict.advice:
-        command = Text(plain(report.verdict.next or ""), style="bold cyan")
-        note = plain(report.verdict.next_note)
-        facts.append(
-            (
-                "next",
-                command.append(f"  {note}" if command.plain and note else note, style="not bold default"),
-            )
-        )
-    return facts
+    return facts + _next(report.verdict.with_page(reports.get("html")))
+
+
+def _next(verdict: Verdict) -> list[tuple[str, RenderableType]]:
+    """The command, and on a line of its own what it is for: a command is copied."""
+    lines = [Text(plain(verdict.next), style="bold cyan")] if verdict.next else []
+    lines += [Text(plain(verdict.next_note))] if verdict.next_note else []
+    return [("" if index else "next", line) for index, line in enumerate(lines)]
 
 
 def _notes(report: Report, room: int) -> list[tuple[str, RenderableType]]:
@@ -222,7 +220,7 @@ def _tally(report: Report, room: int) -> Text:
     return text
 
 
-def _unmatched(report: Report, room: int) -> list[Text]:
+def _unmatched(report: Report) -> list[Text]:
     groups = report.unmatched()
     if not groups:
         return []
@@ -236,4 +234,4 @@ def _unmatched(report: Report, room: int) -> list[Text]:
     first = groups[0]
     where = f"{short_site(first['name'])} in {first['module'] or '(root)'}"
     example = f"{first['side']} only: {where}, {first['reason']}"
-    return [Text(sentence), Text(elide(plain(example), room), style="dim")]
+    return [Text(sentence), Text(plain(example), style="dim")]

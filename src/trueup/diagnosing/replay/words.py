@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from trueup.comparing.verdict import times_said
+from trueup.comparing.grounds import times_said
 from trueup.diagnosing.replay.absent import Absent
 from trueup.diagnosing.replay.judge import Difference
 from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep

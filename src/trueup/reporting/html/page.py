@@ -100,7 +100,7 @@ def _context(report: Report, max_rows: int) -> dict[str, Any]:
         "data": _embedded(report),
         "tables": list(zip(tables, encode_tables(tables.values()), strict=True)),
         "version": trueup.__version__,
-        "verdict": report.verdict,
+        "verdict": report.verdict.with_page("the records below"),
         "glyph": outcome[0],
         "verdict_word": outcome[1],
         "names": {side: plain(report.path(side)) for side in ("target", "reference")},
