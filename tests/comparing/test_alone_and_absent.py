@@ -11,8 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.comparing.test_compare import compared
-from tests.comparing.traces import Recorder
+from tests.comparing.traces import Recorder, network, of_two_ranks, scaled
 from trueup.comparing.result import Comparison
+from trueup.comparing.run import compare
+from trueup.importers.msprobe.tables import NODE_GRADIENT
 
 NUM_LAYERS = 4
 
@@ -162,3 +164,41 @@ def test_gradients_exchanged_in_other_buckets_are_told_by_what_comes_of_them(
 def test_the_update_tells_of_the_gradients_before_it(tmp_path: Path) -> None:
     sides = passed_on(["local"], updated=True), passed_on(["local", "accumulated"], updated=True)
     assert compared(tmp_path, *sides).summary["verdict"]["outcome"] == "agree"
+
+
+@pytest.mark.parametrize("lacking", ["target", "reference"])
+def test_a_run_of_which_a_rank_is_missing_is_compared_rank_by_rank(lacking: str, tmp_path: Path) -> None:
+    """What one rank of two holds is no whole: taken for one, its gradients differ from the mean of two."""
+    of_two_ranks(network(), tmp_path / "whole", network(scaled("grad.1", 3.0)))
+    network().write(tmp_path / "part", world_size=2)
+    sides = (tmp_path / "part", tmp_path / "whole")
+    found = compare(*(sides if lacking == "target" else sides[::-1]))
+    assert found.exit_code == 0, found.summary["verdict"]
+    assert found.summary["counts"]["equal"] == found.summary["counts"]["compared"] > 0
+    said = " ".join(found.summary["notes"])
+    assert f"The {lacking} holds 1 of its run's 2 ranks" in said
+    assert "rank 1 only in the" in said
+
+
+def test_gradients_in_an_order_of_their_own_are_not_judged_by_argument(tmp_path: Path) -> None:
+    """As msprobe lists those of a function: another argument's, or turned."""
+
+    def program(*gradients: int, reason: str | None) -> Recorder:
+        out = Recorder()
+        root = out.call("module", "", type_="Net")
+        values = {n: np.linspace(n, n + 1, 32, dtype=np.float32).reshape(4, 8) for n in (1, 2)}
+        call = out.api(root, "torch.nn.functional.linear", values[1])
+        out.record(root, "forward", "output.0", values[1])
+        for slot, number in enumerate(gradients):
+            out.record(call, "backward", f"input.{slot}", values[number], reason=reason)
+        out.record(root, "backward", "input.0", values[1])
+        return out
+
+    target, dump = program(1, 2, reason=None), program(2, 1, reason=NODE_GRADIENT)
+    target.write(tmp_path / "target")
+    dump.write(tmp_path / "dump")
+    found = compare(tmp_path / "target", tmp_path / "dump")
+    assert found.summary["counts"]["different"] == 0
+    assert found.exit_code == 0, found.summary["verdict"]
+    program(2, 1, reason=None).write(tmp_path / "other")
+    assert compare(tmp_path / "target", tmp_path / "other").exit_code == 1

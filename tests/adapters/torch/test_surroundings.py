@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from tests.adapters.torch.reading import Captured, capture
+from trueup.capture import session
 from trueup.store import Trace
 
 pytestmark = pytest.mark.torch
@@ -133,3 +134,19 @@ def test_training_by_function_transforms_is_told(level: str, tmp_path: Path) -> 
 
     capture(tmp_path / "run", program, level=level)
     assert any("torch.func" in limit for limit in Captured(tmp_path / "run", 0).facts["limits"])
+
+
+def test_a_step_that_cannot_be_written_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = session.scalar_line
+
+    def failing(*args: Any, step: int, **more: Any) -> dict[str, Any]:
+        if step == 1:
+            raise ValueError("no line")
+        return written(*args, step=step, **more)
+
+    monkeypatch.setattr(session, "scalar_line", failing)
+    capture(tmp_path / "run", lambda: train(model_of(), 4), failures=1)
+    assert sorted(Trace(tmp_path / "run").steps()) == [0, 2, 3]
+    assert not list((tmp_path / "run").glob("step*/*.writing-*"))
