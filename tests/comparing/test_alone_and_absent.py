@@ -202,3 +202,36 @@ def test_gradients_in_an_order_of_their_own_are_not_judged_by_argument(tmp_path:
     assert found.exit_code == 0, found.summary["verdict"]
     program(2, 1, reason=None).write(tmp_path / "other")
     assert compare(tmp_path / "target", tmp_path / "other").exit_code == 1
+
+
+def test_a_renamed_container_is_no_other_implementation(tmp_path: Path) -> None:
+    renamed = network()
+    names = renamed.step.calls["name"]
+    renamed.step.calls["name"] = [name.replace("layers.", "blocks.") for name in names]
+    network().write(tmp_path / "reference")
+    renamed.write(tmp_path / "target")
+    found = compare(tmp_path / "target", tmp_path / "reference")
+    assert found.exit_code == 0
+    assert found.summary["counts"]["num_unmatched"] == 0
+    assert found.summary["counts"]["equal"] == found.summary["counts"]["compared"]
+
+
+def test_a_gradient_changed_after_backward_names_its_weight(tmp_path: Path) -> None:
+    """The first to show it is a norm taken outside of the model."""
+
+    def program(factor: float) -> Recorder:
+        out = network()
+        gradient = out.step.records["phase"].index("param_grad")
+        summary = out.step.records["summary"][gradient]
+        norm = out.call("api", "torch._foreach_norm", mode="eval")
+        if factor == 1:
+            out.record(norm, "forward", "input.0.0", None, summary=summary)
+        else:
+            out.record(norm, "forward", "input.0.0", out.values[summary] * np.float32(factor))
+        return out
+
+    program(1.0).write(tmp_path / "reference")
+    program(1.01).write(tmp_path / "target")
+    verdict = compare(tmp_path / "target", tmp_path / "reference").summary["verdict"]
+    assert "the gradient of layers.2.weight in step 0, changed after the backward pass" in verdict["headline"]
+    assert verdict["owner"] == "layers.2"

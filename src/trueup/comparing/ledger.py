@@ -49,7 +49,8 @@ class First:
     """why it is called an origin"""
     likelihood: tuple[bool, int, int] = (True, 0, 0)
     weight: str | None = None
-    """of a collective that no module called: the first weight whose gradient differs with it"""
+    """of a collective that no module called: the first weight whose gradient differs with it; of another call
+    outside of the model: the weight whose gradient it took"""
 
 
 @dataclass(slots=True)
@@ -169,6 +170,8 @@ class Ledger:
             self.origin.said, self.origin.likelihood = said_of_row(self.origin.row), best[0]
             if self.origin.owner is None and self.origin.row["phase"] == "collective":
                 _name_weight(self.origin, rows, at)
+            elif self.origin.owner is None and self.origin.row["phase"] == "forward":
+                _name_held_gradient(self.origin, rows)
 
     def add_arbitration(self, arbitration: Arbitration, table: pa.Table) -> None:
         """Take in what the arbiter says of one step of one rank."""
@@ -308,6 +311,18 @@ def _name_weight(first: First, rows: Rows, origins: Codes) -> None:
     gradients = origins[rows.phase_is("param_grad")[origins] & (origins > first.order)]
     if len(gradients):
         words, row = rows.match.words, int(gradients[0])
+        first.weight = words.name[rows.match.target.plain[rows.target.call[row]]]
+        first.owner = owner_of_row(rows, row)
+
+
+def _name_held_gradient(first: First, rows: Rows) -> None:
+    """The weight whose gradient, as backward left it in the reference, a call outside of the model took
+    (clipping, a norm)."""
+    summary = rows.reference.summary[first.order]
+    same = rows.phase_is("param_grad") & (rows.reference.summary == summary)
+    held = np.flatnonzero(same & (rows.target.call >= 0)) if summary >= 0 else np.zeros(0, np.int64)
+    if len(held):
+        words, row = rows.match.words, int(held[0])
         first.weight = words.name[rows.match.target.plain[rows.target.call[row]]]
         first.owner = owner_of_row(rows, row)
 

@@ -133,6 +133,11 @@ def _headline(first: First) -> str:
     if _is_other_data(first):
         return f"The runs are given different data: what enters the model differs in step {first.step}."
     where = "" if first.owner is None else f", in {first.owner or 'the root module'}"
+    if first.weight is not None and first.row["phase"] == "forward":
+        return (
+            f"The runs first differ in the gradient of {first.weight} in step {first.step}, changed after "
+            "the backward pass."
+        )
     if first.weight is not None:
         where = f", with the gradient of {first.weight}"
     phase = first.row["phase"]

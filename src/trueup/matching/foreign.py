@@ -1,6 +1,8 @@
-"""Whether two traces are of two implementations, told from their names alone."""
+"""Whether two traces are of two implementations, told from their names and classes alone."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 
@@ -8,6 +10,8 @@ from trueup.matching.tree import Side, Words
 
 KNOWN_BY_NAME = 0.5
 """below this share of modules and weights of the same name two traces are of two implementations"""
+SAME_CLASSES = 0.9
+"""from this share of modules of the same class and last name on it is one program, with containers renamed"""
 FEWEST = 4
 """names below which nothing is concluded"""
 
@@ -25,8 +29,20 @@ def are_foreign(target: Side, reference: Side, words: Words) -> bool:
             if not packages[0] & packages[1]:
                 return True
         elif len(np.intersect1d(here, there)) < KNOWN_BY_NAME * fewest:
-            return True
+            return not _of_same_classes(target, reference, words)
     return False
+
+
+def _of_same_classes(target: Side, reference: Side, words: Words) -> bool:
+    here, there = (_classes(side, words) for side in (target, reference))
+    return (here & there).total() >= SAME_CLASSES * max(here.total(), there.total())
+
+
+def _classes(side: Side, words: Words) -> Counter[tuple[int, str]]:
+    """How many module calls there are of each class and last component of a name."""
+    modules = side.kind == (words.kind.index("module") if "module" in words.kind else -2)
+    names = (words.name[code].rpartition(".")[2] for code in side.plain[modules].tolist())
+    return Counter(zip(side.type[modules].tolist(), names, strict=True))
 
 
 def _names(side: Side, words: Words, kinds: tuple[str, ...]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
