@@ -46,7 +46,7 @@ def test_the_screen_at_100_columns(small: Path) -> None:
     screen = drawn(small, 100, reports={"html": small / "report.html"})
     lines = [line.rstrip() for line in screen.splitlines()]
     assert lines[: len(EXPECTED.splitlines())] == EXPECTED.splitlines()
-    assert len(lines) <= 28
+    assert len(lines) <= 30
     assert any(line.startswith("   next        trueup replay") for line in lines)
     assert any("report.html" in line for line in lines)
 
