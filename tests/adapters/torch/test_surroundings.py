@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.adapters.torch.reading import Captured, capture
 from trueup.capture import session
@@ -150,3 +153,76 @@ def test_a_step_that_cannot_be_written_takes_no_other_with_it(
     capture(tmp_path / "run", lambda: train(model_of(), 4), failures=1)
     assert sorted(Trace(tmp_path / "run").steps()) == [0, 2, 3]
     assert not list((tmp_path / "run").glob("step*/*.writing-*"))
+
+
+class Counted(TorchDispatchMode):
+    """Counts operators, as profilers of the program do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class CountedFunctions(TorchFunctionMode):
+    """Counts functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[getattr(func, "__name__", str(func))] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class CountedTensor(Tensor):
+    """Counts functions called with it."""
+
+    calls: ClassVar[Counter[str]] = Counter()
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.calls[getattr(func, "__name__", str(func))] += 1
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@LEVELS
+@pytest.mark.parametrize("mode", [Counted, CountedFunctions])
+def test_a_mode_of_the_program_sees_only_the_program(
+    mode: Any, level: str, task: str, tmp_path: Path
+) -> None:
+    def seen() -> Counter[str]:
+        with mode() as counted:
+            train(model_of())
+        return Counter(counted.calls)
+
+    plain = seen()
+    captured: list[Counter[str]] = []
+    run = capture(tmp_path / "run", lambda: captured.append(seen()), level=level, task=task, digest=True)
+    assert captured == [plain]
+    assert run.one("0", "forward", "output.0")["summary"] is not None
+    assert list(run.trace.steps()) == [0, 1, 2]
+
+
+@LEVELS
+def test_a_tensor_class_of_the_program_sees_only_the_program(level: str, tmp_path: Path) -> None:
+    def seen() -> Counter[str]:
+        CountedTensor.calls.clear()
+        model = model_of()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            loss = model(torch.ones(4, 8).as_subclass(CountedTensor)).sum()
+            loss.backward()
+            optimizer.step()
+            loss.detach().numpy()
+        return Counter(CountedTensor.calls)
+
+    plain = seen()
+    captured: list[Counter[str]] = []
+    capture(tmp_path / "run", lambda: captured.append(seen()), level=level)
+    assert captured == [plain]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -348,56 +347,7 @@ for step in range(3):
     assert any("RuntimeError in step 2" in limit for limit in trace.rank_facts(0)["limits"])
 
 
-# -- threads and processes ---------------------------------------
-
-
-def test_a_model_trained_in_a_thread_of_the_program(tmp_path: Path) -> None:
-    def train() -> None:
-        torch.manual_seed(0)
-        model = GPT(TINY)
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        for step in range(2):
-            loss_of(model, *batch(TINY, step=step)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    def in_thread() -> None:
-        thread = threading.Thread(target=train)
-        thread.start()
-        thread.join()
-
-    runs = [capture(tmp_path / f.__name__, f, step=1) for f in (train, in_thread)]
-    assert runs[0].digests() == runs[1].digests() != []
-    assert any(c["kind"] == "api" for c in runs[1].calls)
-
-
-def test_several_threads_at_once(tmp_path: Path) -> None:
-    models = [nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)) for _ in range(4)]
-    inputs = [torch.full((64, 64), float(i + 1)) for i in range(4)]
-
-    def program() -> None:
-        threads = [
-            threading.Thread(target=lambda m=m, x=x: [m(x) for _ in range(10)])
-            for m, x in zip(models, inputs, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    run = capture(tmp_path / "run", program)
-    names = ["", "Sequential", "Sequential#1", "Sequential#2"]
-    found = sorted(
-        {(r["summary"]["maximum"], name) for name in names for r in run.find(name, "forward", "input.0")}
-    )
-    assert [maximum for maximum, _ in found] == [1.0, 2.0, 3.0, 4.0]
-    for name in names:
-        (value,) = {r["summary"]["maximum"] for r in run.find(name, "forward", "input.0")}
-        model = next(m for m, x in zip(models, inputs, strict=True) if x[0, 0] == value)
-        x = inputs[int(value) - 1]
-        for record in run.find(name, "forward", "output.0"):
-            torch.testing.assert_close(run.values(record), model(x))
-        assert len(run.find(name, "forward", "output.0")) == 10
+# -- processes ---------------------------------------
 
 
 class Numbers(torch.utils.data.Dataset[Tensor]):

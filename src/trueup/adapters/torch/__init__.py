@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import _disable_current_modes
 
 from trueup.adapters.base import Sink
 from trueup.adapters.measures import Measured, Wanted
@@ -15,6 +14,7 @@ from trueup.adapters.torch import api, collectives, dynamo, escapes, gradients, 
 from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.forcing import forcing_from_options
 from trueup.adapters.torch.measures import Measures
+from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.settings import configuration_of, settings_of
 
 __all__ = ["Adapter"]
@@ -61,7 +61,7 @@ class Adapter:
         """Record a tensor the program hands over by name; with ``backward`` the total gradient at it too."""
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"save({name!r}) takes a tensor or a number, not {type(value).__name__}")
-        with torch._C.DisableTorchFunction():
+        with quiet():
             frame = self._engine.enclosing()
             call = self._engine.add_call("api", f"save.{name}", None, "train", frame)
             self._engine.tensor(call, "forward", "output.0", value)
@@ -81,18 +81,19 @@ class Adapter:
 
     def measured(self) -> Measured:
         """What was measured in the step under way."""
-        with torch._C.DisableTorchFunction():
+        with quiet():
             return Measured() if self._engine.measures is None else self._engine.measures.take()
 
     def to_host(self) -> None:
         """Bring everything still on a device into the recorder's rows."""
-        self._engine.flush_gradients()
-        self._engine.summariser.to_host()
+        with quiet():
+            self._engine.flush_gradients()
+            self._engine.summariser.to_host()
 
     def item(self, value: Any) -> float | None:
         """A noted scalar as a Python number; complex and non-numeric values are None."""
         if isinstance(value, torch.Tensor):
-            with torch._C.DisableTorchFunction(), _disable_current_modes():
+            with quiet():
                 value = value.item() if value.numel() == 1 and not value.is_complex() else None
         return value if isinstance(value, (int, float)) else None
 

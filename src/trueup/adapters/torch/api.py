@@ -18,11 +18,11 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from trueup.adapters.torch import dropout, gradients
 from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.modules import FAST_PATHS
+from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.trees import split_call, split_result
 from trueup.adapters.torch.uninitialised import REASON
 
 _is_compiling = torch.compiler.is_compiling
-_no_torch_function = torch._C.DisableTorchFunction
 _grad_enabled = torch.is_grad_enabled
 _graph_task = torch._C._current_graph_task_id
 _tracing = torch._C._get_tracing_state
@@ -81,7 +81,7 @@ def _captured(
     began = 0
     kept = True
     try:
-        with _no_torch_function():
+        with quiet():
             if engine.scope is not None:
                 kept = engine.scope.wants(name, frame.path if frame is not None else ())
             tensors, arguments = split_call(args, kwargs)
@@ -113,7 +113,7 @@ def _captured(
         and engine.sink.active
     ):
         try:
-            with _no_torch_function():
+            with quiet():
                 results = split_result(result)
                 if name in _UNINITIALISED:
                     empty.made(results)

@@ -20,11 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trueup.adapters.collectives import FUNCTIONS, ONLY_WRITTEN
 from trueup.adapters.torch.engine import Engine
+from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.trees import split_call
 from trueup.adapters.torch.uninitialised import REASON
 
 _is_compiling = torch.compiler.is_compiling
-_no_torch_function = torch._C.DisableTorchFunction
 
 _ONLY_WRITTEN = {
     **ONLY_WRITTEN,
@@ -80,7 +80,7 @@ def _wrap(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
         engine = _engine
-        if engine is None or _thread.inside or _is_compiling():
+        if engine is None or _thread.inside or _is_compiling() or engine.threads.apart:
             return original(*args, **kwargs)
         if not (engine.sink.active and engine.collectives_on):
             engine.summariser.forget()
@@ -118,7 +118,7 @@ def _record(
     engine: Engine, name: str, side: str, args: tuple[Any, ...], kwargs: dict[str, Any], call: int | None
 ) -> int | None:
     try:
-        with _no_torch_function():
+        with quiet():
             tensors, arguments = split_call(
                 tuple(_without_group(one) for one in args),
                 {name: _without_group(one) for name, one in kwargs.items()},

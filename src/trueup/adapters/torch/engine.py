@@ -21,7 +21,9 @@ from trueup.adapters.torch.long_run import LongRun
 from trueup.adapters.torch.memory import FREED, in_transform, is_freed
 from trueup.adapters.torch.overflow import OverflowWatch
 from trueup.adapters.torch.perturb import Perturbation
+from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.stats import Summariser
+from trueup.adapters.torch.threads import Threads
 from trueup.adapters.torch.training import Training
 from trueup.adapters.torch.uninitialised import Uninitialised
 
@@ -41,7 +43,7 @@ class Engine(BaseEngine):
     hidden = (os.path.dirname(torch.__file__) + os.sep,)
     machinery = nn.Module._call_impl.__code__
     requires_grad = attrgetter("requires_grad")
-    quiet = torch._C.DisableTorchFunction
+    quiet = staticmethod(quiet)
 
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
@@ -57,6 +59,7 @@ class Engine(BaseEngine):
         self.long_run: LongRun | None = None
         """what a person wants changed in the run; None: nothing"""
         self.training = Training(self)
+        self.threads = Threads(self)
         self._placing: tuple[Any, Placing] | None = None
         self.adopt(sink)
 

@@ -16,6 +16,7 @@ import torch
 
 from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.memory import data_of
+from trueup.adapters.torch.quiet import quiet
 
 _is_compiling = torch.compiler.is_compiling
 
@@ -50,7 +51,7 @@ def _escaped(holder: Any) -> None:
     if not isinstance(holder, (torch.Tensor, torch.UntypedStorage)):
         return
     try:
-        with engine.lock:
+        with engine.lock, quiet():
             engine.summariser.distrust(holder)
     except RuntimeError:
         return  # a fake tensor has no address, and so no summary that could be stale

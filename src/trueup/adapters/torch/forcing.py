@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from trueup.adapters.forcing import BaseForcing
 from trueup.adapters.forcing_plan import Entry, HostValues
 from trueup.adapters.torch.gradients import consumers_of
 from trueup.adapters.torch.memory import bytes_of
+from trueup.adapters.torch.quiet import quiet
 
 if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
@@ -88,7 +88,7 @@ class Forcing(BaseForcing):
 
     def write(self, tensor: Tensor, wanted: Tensor) -> None:
         """Put ``wanted`` into the tensor's memory: graph, aliasing and version counter stay."""
-        with torch.no_grad(), _disable_current_modes():
+        with torch.no_grad(), quiet():
             self.local(tensor.data).copy_(wanted)
         self.engine.summariser.forget()
 

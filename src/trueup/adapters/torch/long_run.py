@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from trueup.adapters.batches import BatchChange
 from trueup.adapters.torch import batches
+from trueup.adapters.torch.quiet import quiet
 
 if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
@@ -144,7 +145,7 @@ def complete() -> None:
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if _current is not None:
         try:
-            with torch.no_grad(), torch._C.DisableTorchFunction():
+            with torch.no_grad(), quiet():
                 _current.hold(optimizer)
         except Exception as error:
             _current.engine.failed("learning rate", error)

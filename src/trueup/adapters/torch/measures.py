@@ -17,6 +17,7 @@ from trueup.adapters import measures
 from trueup.adapters.measures import Wanted
 from trueup.adapters.measuring import BaseMeasures
 from trueup.adapters.torch.memory import data_ptr, storage_of
+from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.router_load import load_of
 from trueup.adapters.torch.stats import CODES
 from trueup.adapters.torch.trees import split_result
@@ -37,7 +38,7 @@ def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
     def safe(self: Measures, *args: Any, **kwargs: Any) -> None:
         try:
-            with torch.no_grad(), torch._C.DisableTorchFunction():
+            with torch.no_grad(), quiet():
                 method(self, *args, **kwargs)
         except Exception as error:
             self.engine.failed(f"the monitor, {method.__name__}", error)

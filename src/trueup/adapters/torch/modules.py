@@ -14,12 +14,12 @@ from torch.nn.modules.module import Module
 
 from trueup.adapters.torch import gradients
 from trueup.adapters.torch.engine import TRANSPARENT, Engine, Frame, Kind, class_name, has_parameters
+from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.trees import split_call, split_result
 
 _is_compiling = torch.compiler.is_compiling
 _graph_task = torch._C._current_graph_task_id
 _tracing = torch._C._get_tracing_state
-_no_torch_function = torch._C.DisableTorchFunction
 _grad_enabled = torch.is_grad_enabled
 
 FAST_PATHS = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
@@ -68,10 +68,10 @@ def _top_level(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: di
         return _original(module, *args, **kwargs)
     if engine.models and not recompute and _holds_parameters_of_others(engine, module):
         return _original(module, *args, **kwargs)
-    if engine.perturbation is not None and not recompute:
+    if engine.perturbation is not None and not recompute and not engine.threads.apart:
         args, kwargs = engine.perturbation.enter(engine, module, args, kwargs)
     try:
-        with _no_torch_function():
+        with quiet():
             wanted = recompute or _announce(engine, module, args, kwargs)
     except Exception as error:
         engine.failed(kind, error)
@@ -83,7 +83,7 @@ def _top_level(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: di
             return _captured(engine, module, args, kwargs)
         return _original(module, *args, **kwargs)
     except BaseException:
-        if not recompute and _grad_enabled() and engine.sink.active:
+        if not recompute and _grad_enabled() and engine.sink.active and not engine.threads.beside:
             engine.sink.forward_failed()
         raise
     finally:
@@ -101,8 +101,10 @@ def _holds_parameters_of_others(engine: Engine, module: Module) -> bool:
 def _announce(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Tell the session of a root call; returns whether its tensors are wanted."""
     sink = engine.sink
-    engine.enter_thread()
     training = _grad_enabled() and any(p.requires_grad for p in module.parameters())
+    if (training and not engine.threads.forward(module)) or engine.threads.apart:
+        return not engine.threads.apart
+    engine.enter_thread()
     engine.training.before_root(training=training)
     sink.root_begins(training=training, has_parameters=training or has_parameters(module))
     if engine.long_run is not None and (training or has_parameters(module)):
@@ -137,7 +139,7 @@ def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
     tracked: gradients.Edges | None = None
     frame: Frame | None = None
     try:
-        with _no_torch_function():
+        with quiet():
             parent = engine.enclosing()
             opaque = known.opaque or module._compiled_call_impl is not None
             name = known.name if known.name is not None else class_name(module)
@@ -159,7 +161,7 @@ def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
                 engine.scope.leave(frame.name)
     if frame is not None and frame.kept and frame.recorder is engine.sink.recorder and engine.sink.active:
         try:
-            with _no_torch_function():
+            with quiet():
                 _leave(engine, frame, tracked, result)
                 if engine.overflow is not None and engine.overflow.pending == frame.call:
                     engine.overflow.keep(

@@ -26,6 +26,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
+from trueup.adapters.torch.quiet import quiet
+
 if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
 
@@ -48,7 +50,7 @@ class Perturbation:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A top-level call begins: the arguments it is to get. Never raises."""
         try:
-            with torch._C.DisableTorchFunction():
+            with quiet():
                 return self._enter(engine, module, args, kwargs)
         except Exception as error:
             engine.failed("perturbation", error)

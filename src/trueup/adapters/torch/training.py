@@ -19,6 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from trueup.adapters.torch.given_gradients import GivenGradients, put_given
 from trueup.adapters.torch.labels import labels_of
 from trueup.adapters.torch.memory import in_transform
+from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.trees import split_call
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _is_compiling = torch.compiler.is_compiling
 _graph_task = torch._C._current_graph_task_id
-_no_torch_function = torch._C.DisableTorchFunction
 
 IN_TRANSFORM = (
     "the model is called inside a function transform (torch.func): its values cannot be read there, and as "
@@ -124,7 +124,7 @@ class Training:
         if not (engine.sink.active or watched) or identity not in self._parameters:
             return
         try:
-            with _no_torch_function():
+            with quiet():
                 if watched:
                     engine.measures.local_gradient(fqn, gradient)
                 parameter = self._parameters[identity][0]()
@@ -180,6 +180,11 @@ class Training:
         """Backward left by an exception: what came until then stays, and the next forward is a new one."""
         self.engine.flush_gradients()
         self.engine.sink.backward_ended(gradients_present=False)
+
+    def forget(self, parameters: frozenset[int]) -> None:
+        """These are no part of the run."""
+        for identity in parameters:
+            self._parameters.pop(identity, None)
 
     def _living(self) -> Iterator[tuple[Tensor, str]]:
         for reference, fqn in list(self._parameters.values()):
@@ -285,9 +290,11 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
         if training is None or _is_compiling() or _graph_task() != -1 or training.engine.local.in_backward:
             return original(*args, **kwargs)  # the last: the function mode calls what was called again
         engine = training.engine
+        if not engine.threads.backward():
+            return original(*args, **kwargs)
         watch: Any = nullcontext()
         try:
-            with _no_torch_function():
+            with quiet():
                 tensors = args[0] if args else kwargs.get("tensors")
                 first = tensors if isinstance(tensors, Tensor) else next(iter(tensors or ()), None)
                 engine.sink.backward_begins()
@@ -305,7 +312,7 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
         finally:
             engine.local.in_backward = False
             try:
-                with _no_torch_function():
+                with quiet():
                     if done:
                         training.after_backward()
                     else:
@@ -317,13 +324,19 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
     return backward
 
 
-def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _of_the_run() -> Training | None:
+    """What is trained, where this thread trains it."""
     training = _training
-    if training is None or _is_compiling():
+    return None if training is None or _is_compiling() or training.engine.threads.beside else training
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    training = _of_the_run()
+    if training is None:
         return
     closure = kwargs.get("closure") or next((a for a in args[1:] if callable(a)), None)
     try:
-        with _no_torch_function():
+        with quiet():
             training.engine.in_optimizer = closure is None
             training.in_closure = closure is not None
             if closure is None:
@@ -334,14 +347,14 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
 
 
 def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    training = _training
-    if training is None or _is_compiling():
+    training = _of_the_run()
+    if training is None:
         return
     training.engine.in_optimizer = False
     training.engine.enter_thread()
     had_closure, training.in_closure = training.in_closure, False
     try:
-        with _no_torch_function():
+        with quiet():
             training.after_update(optimizer, had_closure=had_closure)
     except Exception as error:
         training.engine.failed("optimizer", error)
@@ -355,10 +368,10 @@ def _wrap_clipping() -> None:
     @functools.wraps(original)
     def clip_grad_norm_(*args: Any, **kwargs: Any) -> Tensor:
         norm = original(*args, **kwargs)
-        training = _training
-        if training is not None and type(norm) is Tensor and not _is_compiling():
+        training = _of_the_run()
+        if training is not None and type(norm) is Tensor:
             try:
-                with _no_torch_function():
+                with quiet():
                     training.engine.summariser.forget()
                     training.engine.sink.scalar("grad_norm", norm.detach().clone())
             except Exception as error:
@@ -376,7 +389,7 @@ def _wrap_scaler() -> None:
     @functools.wraps(scale)
     def scaling(self: Any, outputs: Any) -> Any:
         result = scale(self, outputs)
-        training = _training
+        training = _of_the_run()
         if (
             training is not None
             and self.is_enabled()
@@ -384,7 +397,7 @@ def _wrap_scaler() -> None:
             and isinstance(outputs, Tensor)
         ):
             try:
-                with _no_torch_function():
+                with quiet():
                     training.scaled(outputs, result, getattr(self, "_scale", None))
             except Exception as error:
                 training.engine.failed("loss scale", error)
@@ -393,7 +406,7 @@ def _wrap_scaler() -> None:
     @functools.wraps(update)
     def updating(self: Any, *args: Any, **kwargs: Any) -> None:
         update(self, *args, **kwargs)
-        training = _training
+        training = _of_the_run()
         if training is not None and self.is_enabled():
             training.engine.sink.scaler_updated()
 
