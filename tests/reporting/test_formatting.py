@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from markupsafe import Markup
 
-from trueup.reporting.formatting import count, elide, number, plain, ratio, short_frame, short_site
+from trueup.reporting.formatting import count, elide, number, plain, ratio, short_frame, short_site, upright
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,10 @@ def test_frames_and_sites() -> None:
     assert short_site("a · torch.nn.functional.linear[1]") == "a · F.linear[1]"
     assert count(1, "record") == "1 record"
     assert count(1200, "record") == "1,200 records"
+
+
+def test_upright_keeps_markup_and_turns_nothing() -> None:
+    assert upright("a\u202eb\u2066c\u200fd é") == "a\ufffdb\ufffdc\ufffdd é"
+    marked = upright(Markup("<b>\u202e</b>"))
+    assert isinstance(marked, Markup)
+    assert marked == "<b>\ufffd</b>"

@@ -14,8 +14,8 @@ from trueup.comparing.judge import WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.owner import owner_of_row
 from trueup.comparing.rows import Floats, Rows
-from trueup.comparing.tolerance import unit_roundoffs
 from trueup.matching.names import like
+from trueup.numerics.dtypes import unit_roundoffs
 
 LEAST = 2.0**-12
 """relative difference, half a unit roundoff of float16: below it finer dtypes are judged by their bound"""

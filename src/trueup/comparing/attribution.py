@@ -33,8 +33,9 @@ from trueup.comparing.noise import StepNoise
 from trueup.comparing.noise_bound import LOTTERY, floor_of_rows
 from trueup.comparing.origins import origins
 from trueup.comparing.rows import Bools, Floats, Rows
-from trueup.comparing.tolerance import Bound, unit_roundoffs
+from trueup.comparing.tolerance import Bound
 from trueup.matching.codes import Codes
+from trueup.numerics.dtypes import unit_roundoffs
 
 __all__ = ["STATUS", "Attribution", "attribute", "origins"]
 

@@ -13,7 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from trueup.comparing.rows import Rows
-from trueup.comparing.tolerance import Bound, unit_roundoffs
+from trueup.comparing.tolerance import Bound
+from trueup.numerics.dtypes import unit_roundoffs
 from trueup.store import TraceSource
 
 AVERAGES = ("state.exp_avg", "state.exp_avg_sq")

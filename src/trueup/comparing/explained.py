@@ -3,6 +3,8 @@ inputs.
 
 - The same pair of contents seen again (one call's output, the next one's input; a weight handed to a
   function) is judged as where it was first seen.
+- A tensor whose making neither trace shows (a view, which msprobe does not record) may differ relatively by
+  twice what was accepted before it in the same module call.
 - Inside a module, an API call's output may differ relatively by twice what its inputs differ by, a gradient
   by twice what gradients before it in the same module call differ by, if those were accepted and of one
   dtype: raw attention scores cancel, softmax then forgets it. Never across a module's boundary, so that a
@@ -20,6 +22,7 @@ from trueup.matching.codes import Codes
 
 GAIN = 2.0
 _MOST_ROUNDS = 200
+_TOLD = ("minimum", "maximum", "mean", "l2_norm")
 
 
 def raise_bound(rows: Rows, metrics: Metrics, bound: Floats, scale: Floats) -> Floats:
@@ -28,7 +31,10 @@ def raise_bound(rows: Rows, metrics: Metrics, bound: Floats, scale: Floats) -> F
     bound = np.fmax(bound, bound[first])
     inner = rows.kind_is("api") & rows.paired & (rows.of_call("parent") >= 0)
     forward, backward = inner & rows.phase_is("forward"), inner & rows.phase_is("backward")
-    made = (forward & rows.slot_starts("output")) | backward
+    inputs = forward & rows.slot_starts("input")
+    unshown = inputs & (first == np.arange(len(rows)))
+    made = (forward & rows.slot_starts("output")) | backward | unshown
+    within = rows.phase_is("forward") & rows.paired & (rows.of_call("parent") >= 0)
     same_dtype = rows.target.dtype == rows.reference.dtype
     error = np.where(same_dtype & np.isfinite(metrics.rel_l2), metrics.rel_l2, 0.0)
     for _ in range(_MOST_ROUNDS):
@@ -37,10 +43,11 @@ def raise_bound(rows: Rows, metrics: Metrics, bound: Floats, scale: Floats) -> F
         if not len(open_):
             break
         accepted = np.where(beyond, 0.0, error)
-        entered = _largest_by_call(rows, forward & rows.slot_starts("input"), accepted)
-        allowed = np.where(forward, entered[rows.target.call], _largest_before(rows, backward, accepted))[
-            open_
-        ]
+        entered = _largest_by_call(rows, inputs, accepted)
+        before = np.where(
+            backward, _largest_before(rows, backward, accepted), _largest_before(rows, within, accepted)
+        )
+        allowed = np.where(forward & ~unshown, entered[rows.target.call], before)[open_]
         allowed = GAIN * allowed * scale[open_]
         explained = metrics.difference[open_] <= allowed
         if not explained.any():
@@ -61,13 +68,19 @@ def first_seen(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def _content(half: Half) -> Codes:
-    """The first summary of the same digest and dtype: a trace read from elsewhere repeats them."""
+    """The first summary of the same digest and dtype, else of the same statistics: a trace read from
+    elsewhere repeats them."""
     table = half.tables.summaries
     if not table.height:
         return half.summary
-    numbered = table.select("digest", "dtype", pl.int_range(pl.len(), dtype=pl.Int64).alias("number"))
-    first = pl.col("number").min().over("digest", "dtype")
-    known = pl.when(pl.col("digest").is_null()).then("number").otherwise(first)
+    numbered = table.select("digest", "dtype", *_TOLD, pl.int_range(pl.len(), dtype=pl.Int64).alias("number"))
+    same_bits = pl.col("number").min().over("digest", "dtype")
+    known = pl.when(pl.col("digest").is_not_null()).then(same_bits).otherwise("number")
+    if numbered["digest"].null_count():
+        alike = pl.col("number").min().over("digest", "dtype", *_TOLD)
+        known = (
+            pl.when(pl.col("digest").is_null() & pl.col("l2_norm").is_not_null()).then(alike).otherwise(known)
+        )
     codes = numbered.select(known.alias("first"))["first"].to_numpy()
     return np.where(half.summary >= 0, codes[np.maximum(half.summary, 0)], -1)
 

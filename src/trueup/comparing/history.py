@@ -13,14 +13,18 @@ of its gradient:
   from the reference's own sketches before and after.
 - moments: 4 e_g ||r|| and what they had before; first moments also ||g_t - g_r||.
 
+Where one trace does not show the update (a dump of msprobe), what it left is found in the next step's values
+instead: ||update|| is then how far the reference's value moved, by its sketches, else by its statistics.
+
 What statistics alone bound from below (a weight that lies otherwise on the other side, its values not kept)
 is not taken for small: such a gradient counts as noisy as the noisiest one that was measured, and its weight
 as moved by 4 sqrt(e) ||update||.
 
 The next step's ``param`` records inherit what was accepted there, and every activation and gradient of that
 step gets GAIN * eta * scale more, eta being the worst relative difference of a matrix accepted at its start.
-(Vectors are left out: a key bias is pure noise, of no effect.) A pair of runs that stays bit-equal inherits
-nothing.
+Vectors are left out there, since a key bias is pure noise, of no effect on what comes later; but what a
+module puts out may differ by GAIN ||t - r|| of its own vector sqrt(numel of the output / of the vector). A
+pair of runs that stays bit-equal inherits nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +33,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trueup.comparing.metrics import STATISTICS, Metrics
+from trueup.comparing.metrics import STATISTICS, Metrics, sketches_of
 from trueup.comparing.rows import Bools, Floats, Rows
+from trueup.matching.codes import Codes
 
 GAIN = 4.0
 SPREAD = 4.0
@@ -38,6 +43,22 @@ MARGIN = 1.25
 """Sketches know a norm to about 9 %."""
 
 _ROUNDING = "accepted as rounding noise of earlier updates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A weight of the reference, as its summary tells it."""
+
+    sketch: Floats | None
+    extent: Floats
+    """minimum, maximum and norm"""
+
+    def distance(self, other: Value, numel: float) -> float:
+        """||self - other|| by the sketches, else about as much as the statistics have moved."""
+        if self.sketch is not None and other.sketch is not None:
+            return float(np.linalg.norm(self.sketch - other.sketch))
+        moved = np.abs(self.extent - other.extent)
+        return float(max(max(moved[0], moved[1]) * np.sqrt(numel), moved[2]))
 
 
 @dataclass(slots=True)
@@ -51,6 +72,12 @@ class History:
     """(parameter, slot) -> absolute and relative difference of its optimizer state"""
     update: dict[str, float] = field(default_factory=dict)
     """parameter -> norm of its last update where gradients were not bit-equal"""
+    values: dict[str, Value] = field(default_factory=dict)
+    """parameter -> what it was before an update that only one trace shows, or none"""
+    moved: dict[str, float] = field(default_factory=dict)
+    """parameter -> norm of such an update, once its outcome is seen"""
+    unseen: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """parameter -> relative difference of the gradient such an update received, ||t - r|| before it"""
     tainted: bool = False
     """an earlier step left more than noise in the weights"""
     notes: list[str] = field(default_factory=list)
@@ -63,6 +90,7 @@ def inherited(
     extra = np.zeros(len(rows))
     names = _parameter_names(rows)
     values = rows.phase_is("param") & rows.paired
+    _settle_unseen(rows, np.flatnonzero(values), names, history)
     missed = 0 if history.step is None else max(step - history.step - 1, 0)
     for row in np.flatnonzero(values).tolist():
         name = names[row]
@@ -82,6 +110,7 @@ def inherited(
         )
         running = rows.phase_is("forward", "loss", "backward", "param_grad", "collective")
         extra[running] = GAIN * eta * scale[running]
+    _widen_outputs(rows, metrics, values & (metrics.difference <= rounding + extra), names, extra)
     _widen_updates(rows, metrics, history, names, extra)
     return extra
 
@@ -105,9 +134,10 @@ def remember(rows: Rows, metrics: Metrics, history: History, step: int) -> None:
     updated = rows.phase_is("optimizer") & rows.paired & ~np.isnan(metrics.difference)
     relative = metrics.rel_l2
     history.step = step
-    history.parameter, history.state, history.update = {}, {}, {}
     lengths, below = metrics.update_lengths, _known_from_below(metrics)
     noise = _gradient_noise(rows, metrics, rows.num_weights)[1]
+    history.unseen = _unseen(rows, metrics, names, noise, history)
+    history.parameter, history.state, history.update = {}, {}, {}
     for row in np.flatnonzero(updated).tolist():
         name, slot, weight = names[row], slots[rows.slot[row]], rows.weight[row]
         moved = 0.0
@@ -120,6 +150,56 @@ def remember(rows: Rows, metrics: Metrics, history: History, step: int) -> None:
             history.update[name] = float(lengths[weight])
         else:
             history.state[name, slot] = (float(metrics.difference[row]), float(relative[row]))
+
+
+def observe(rows: Rows, history: History) -> None:
+    """Note the weights whose updates are not compared, and how far those of the step before went; while the
+    rows have their sketches."""
+    values = rows.phase_is("param") & rows.paired & (rows.reference.summary >= 0)
+    compared = np.zeros(rows.num_weights, bool)
+    compared[rows.weight[rows.phase_is("optimizer") & rows.slot_is("param") & rows.paired]] = True
+    at = np.flatnonzero(values)
+    if not history.unseen:
+        at = at[~compared[rows.weight[at]]]
+    earlier, history.values, history.moved = history.values, {}, {}
+    if not len(at):
+        return
+    names = _parameter_names(rows)
+    sketches, present = sketches_of(rows.reference.tables.summaries, rows.reference.summary[at])
+    held = rows.reference.statistics
+    extents = np.stack([held[name][at] for name in ("minimum", "maximum", "l2_norm")], axis=1)
+    for n, row in enumerate(at.tolist()):
+        value = Value(sketch=sketches[n] if present[n] else None, extent=np.nan_to_num(extents[n]))
+        if names[row] in earlier:
+            history.moved[names[row]] = value.distance(earlier[names[row]], float(rows.reference.numel[row]))
+        if not compared[rows.weight[row]]:
+            history.values[names[row]] = value
+
+
+def _unseen(
+    rows: Rows, metrics: Metrics, names: list[str], noise: Floats, history: History
+) -> dict[str, tuple[float, float]]:
+    """Weights that received another gradient, and whose update was not compared."""
+    if not history.values:
+        return {}
+    found = {}
+    for row in np.flatnonzero(rows.phase_is("param") & rows.paired).tolist():
+        name = names[row]
+        most = max(noise[rows.weight[row]], history.unseen.get(name, (0.0, 0.0))[0])
+        if most > 0 and name in history.values:
+            found[name] = (float(most), float(np.nan_to_num(metrics.difference[row])))
+    return found
+
+
+def _settle_unseen(rows: Rows, values: Codes, names: list[str], history: History) -> None:
+    """What the updates that were not compared may have left, now that it is seen how far they went."""
+    for row in values.tolist() if history.moved else []:
+        name = names[row]
+        if name in history.unseen and name in history.moved:
+            noise, before = history.unseen[name]
+            spread = update_spread(noise, float(rows.reference.numel[row]))
+            history.update[name] = history.moved[name]
+            history.parameter[name] = before + history.moved[name] * spread / MARGIN
 
 
 def _parameter_names(rows: Rows) -> list[str]:
@@ -145,6 +225,24 @@ def _worst_matrix(
     explained = values & (dims >= 2) & (difference > 0) & (difference <= extra)
     with np.errstate(divide="ignore", invalid="ignore"):
         return float((difference / metrics.norm)[explained].max(initial=0.0))
+
+
+def _widen_outputs(rows: Rows, metrics: Metrics, accepted: Bools, names: list[str], extra: Floats) -> None:
+    """What a bias that differs, within what is accepted, adds to its module's output."""
+    dims = np.array([len(s) for s in rows.match.words.shape] + [0])[rows.reference.shape]
+    vectors = np.flatnonzero(accepted & (dims == 1) & (metrics.difference > 0))
+    if not len(vectors):
+        return
+    codes = {word: code for code, word in enumerate(rows.match.words.name)}
+    of_module = np.zeros(len(rows.match.words.name) + 1)
+    for row in vectors.tolist():
+        owner = codes.get(names[row].rpartition(".")[0], -1)
+        each = metrics.difference[row] / np.sqrt(max(rows.reference.numel[row], 1.0))
+        of_module[owner] = max(of_module[owner], each)
+    of_module[-1] = 0.0
+    outputs = rows.phase_is("forward") & rows.slot_starts("output") & rows.kind_is("module")
+    grown = GAIN * of_module[rows.of_call("plain")] * np.sqrt(np.nan_to_num(rows.reference.numel))
+    extra[outputs] += grown[outputs]
 
 
 def _widen_updates(rows: Rows, metrics: Metrics, history: History, names: list[str], extra: Floats) -> None:

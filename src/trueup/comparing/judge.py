@@ -9,23 +9,18 @@ import numpy as np
 import polars as pl
 
 from trueup.comparing.metrics import NONE, STATISTICS, Metrics
+from trueup.comparing.one_sided import STEP_COUNTER, gaps_of, of_capture
 from trueup.comparing.rows import Bools, Floats, Rows
-from trueup.comparing.tolerance import unit_roundoffs
 from trueup.importers.msprobe.tables import NODE_GRADIENT
 from trueup.matching.codes import Codes
 from trueup.merging.step import COPIES, copies_distance
-from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.dtypes import DTYPES, unit_roundoffs
 
 STATUS = ("equal", "within_noise", "different", "unmatched", "undecided")
 EQUAL, WITHIN, DIFFERENT, UNMATCHED, UNDECIDED = range(5)
 
 _NEVER_BRACKETED = ("param", "param_grad", "optimizer", "loss")
 """A missing gradient or parameter is never a mere other spelling of the same mathematics."""
-
-
-STATE = "state"
-STEP_COUNTER = "state.step"
-"""some optimizers count their steps for each parameter, others once for all"""
 
 
 @dataclass(slots=True)
@@ -100,8 +95,9 @@ def _unmatched(rows: Rows, verdict: Judgement) -> None:
     # what a loss was made with is found in the graph, which other code need not show
     counted = counted | (rows.phase_is("loss") & ~rows.slot_is("value"))
     essential = (rows.phase_is(*_NEVER_BRACKETED) & ~counted) | of_matched
-    one_sided = _captured_on_one_side(rows)
-    verdict.bracketable |= ~rows.paired & (~essential | one_sided)
+    for covered, gap in gaps_of(rows):
+        verdict.reasons.update(dict.fromkeys(np.flatnonzero(covered).tolist(), gap.reason))
+    verdict.bracketable |= ~rows.paired & (~essential | of_capture(rows))
 
 
 def _of_unmatched_tensor(rows: Rows) -> Bools:
@@ -113,62 +109,6 @@ def _of_unmatched_tensor(rows: Rows) -> Bools:
         alone = (half.record >= 0) & (other.record < 0)
         at = half.call * num + rows.slot
         out |= alone & backward & np.isin(at, at[alone & forward])
-    return out
-
-
-def _captured_on_one_side(rows: Rows) -> Bools:
-    """Rows of a phase that the other trace does not hold at all: a matter of what was captured, not of what
-    ran. Of gradients and updates in other code also those of a slot, or a kind of call, that it does not
-    hold."""
-    out = np.zeros(len(rows), bool)
-    other_code = rows.match.bridge is not None
-    slots = rows.phase_is("param_grad", "optimizer") & (other_code | _seen_later(rows))
-    states = rows.phase_is("optimizer") & rows.slot_starts(STATE) & ~rows.slot_is(STEP_COUNTER)
-    state_slots = [
-        at
-        for at, word in enumerate(rows.match.words.slot)
-        if word.startswith(f"{STATE}.") and word != STEP_COUNTER
-    ]
-    kinds = rows.phase_is("backward", "param_grad", "optimizer") & other_code
-    for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):
-        alone = (half.record >= 0) & (other.record < 0)
-        side = other.side
-        out |= alone & ~np.isin(rows.phase, np.unique(side.record_phase))
-        for own, theirs, finer in (
-            (rows.slot, side.record_slot, slots),
-            (half.side.kind[half.call], side.kind[side.record_call], kinds),
-        ):
-            most = int(max(own.max(initial=0), theirs.max(initial=0))) + 1
-            there = np.unique(side.record_phase * most + theirs)
-            out |= alone & finer & ~np.isin(rows.phase * most + own, there)
-        if np.isin(side.record_slot, state_slots).any():  # the state of another optimizer, and captured
-            out &= ~(alone & states)
-    return out
-
-
-_PASSED_ON = {"local": 0, "accumulated": 1, "clipped": 2}
-"""what becomes of a gradient, before the update"""
-
-
-def _seen_later(rows: Rows) -> Bools:
-    """Gradients of which both traces hold what became of them: accumulated after local, clipped, the update.
-
-    FSDP2 shows no gradient of a single backward, a zero-bubble schedule none that is accumulated. Where
-    nothing later is held either, how it was summed and reduced would go unseen.
-    """
-    stages = np.array([_PASSED_ON.get(word, -1) for word in rows.match.words.slot] + [-1])[rows.slot]
-    stages = np.where(rows.phase_is("param_grad"), stages, -1)
-    stages[rows.phase_is("optimizer") & rows.slot_is("param")] = len(_PASSED_ON)
-    out = np.zeros(len(rows), bool)
-    for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):
-        alone = (half.record >= 0) & (other.record < 0) & rows.phase_is("param_grad") & (stages >= 0)
-        if not alone.any():
-            continue
-        names = half.side.plain[half.call]
-        latest = np.full(len(rows.match.words.name) + 1, -1)
-        both = rows.paired & (stages >= 0)
-        np.maximum.at(latest, names[both], stages[both])
-        out |= alone & (latest[names] > stages)
     return out
 
 
@@ -266,19 +206,9 @@ def _in_node_order(rows: Rows, metrics: Metrics, verdict: Judgement) -> None:
     verdict.status[unlike], verdict.score[unlike] = UNDECIDED, np.nan
     metrics.difference[unlike] = np.nan
     of_functions = rows.phase_is("backward") & rows.slot_starts("input") & rows.kind_is("api")
-    verdict.bracketable |= unlike | ((of_functions | _of_unheld_slot(rows)) & ~rows.paired)
+    verdict.bracketable |= unlike | (of_functions & ~rows.paired)
     why = f"one side holds a {NODE_GRADIENT}: which argument's it is cannot be told"
     verdict.reasons.update(dict.fromkeys(np.flatnonzero(unlike).tolist(), why))
-
-
-def _of_unheld_slot(rows: Rows) -> Bools:
-    """Gradients of parameters under a slot that one trace holds nowhere: a dump has them once."""
-    gradients = rows.phase_is("param_grad")
-    out = np.zeros(len(rows), bool)
-    for half in (rows.target, rows.reference):
-        held = np.unique(rows.slot[gradients & (half.record >= 0)])
-        out |= gradients & (half.record < 0) & ~np.isin(rows.slot, held)
-    return out
 
 
 def _other_dtype(rows: Rows, verdict: Judgement, floating: Bools) -> None:
@@ -299,6 +229,6 @@ def bracketed(rows: Rows, verdict: Judgement) -> Bools:
     before = np.maximum.accumulate(np.where(compared, index, -1))
     after = np.minimum.accumulate(np.where(compared, index, len(rows))[::-1])[::-1]
     left = agree[np.maximum(before, 0)] | (before < 0)
-    last = (after == len(rows)) & _captured_on_one_side(rows)
+    last = (after == len(rows)) & of_capture(rows)
     right = (agree[np.minimum(after, len(rows) - 1)] & (after < len(rows))) | last
     return np.asarray(verdict.bracketable & left & right)

@@ -21,7 +21,8 @@ import numpy as np
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.noise import StepNoise
 from trueup.comparing.rows import Floats, Rows
-from trueup.comparing.tolerance import Bound, unit_roundoffs
+from trueup.comparing.tolerance import Bound
+from trueup.numerics.dtypes import unit_roundoffs
 
 K = 4.0
 SMALL = 4.0

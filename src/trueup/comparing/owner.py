@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 
@@ -58,8 +59,22 @@ def _differing(mine: str, theirs: str) -> str:
         return f"{mine} against {theirs}"
     if not isinstance(a, dict) or not isinstance(b, dict):
         return f"{mine} against {theirs}"
+    a, b = _under_one_name(a, b)
     keys = [k for k in dict.fromkeys([*a, *b]) if a.get(k) != b.get(k)]
     return ", ".join(f"{k} {a.get(k)!r} against {b.get(k)!r}" for k in keys)
+
+
+def _under_one_name(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments that one side gives by position and the other by name, in their order, under the name."""
+    only = [key for key in mine if key not in theirs], [key for key in theirs if key not in mine]
+    placed = [[key.rpartition(".")[2].isdecimal() for key in keys] for keys in only]
+    if len(only[0]) != len(only[1]) or not (
+        (all(placed[0]) and not any(placed[1])) or (all(placed[1]) and not any(placed[0]))
+    ):
+        return mine, theirs
+    names = dict(zip(*(only if placed[0][:1] == [True] else only[::-1]), strict=True))
+    one, other = ({names.get(key, key): value for key, value in side.items()} for side in (mine, theirs))
+    return one, other
 
 
 def dtype_differences(rows: Rows, row: int) -> list[str]:

@@ -9,10 +9,15 @@ from trueup.comparing.roles import role_of
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.sites import owner_codes
 from trueup.matching.codes import Codes
+from trueup.matching.tree import Words
 
 _WEIGHT_SLOTS = {"linear": ("input.1", "input.weight"), "embedding": ("input.1", "input.weight")}
 _WEIGHT_SLOTS |= {"norm": ("input.2", "input.weight"), "head": ("input.1", "input.weight")}
+_CASTS = {"to", "float", "half", "bfloat16", "double", "type", "type_as", "astype", "cast"}
+"""functions that give their tensor another dtype, and nothing else"""
 _PARTS = ("input", "weight", "output")
+_STORED = "stored"
+"""beside the parts: the dtype a weight has before casts"""
 
 
 def precision_rows(rows: Rows, rank: int) -> pl.DataFrame:
@@ -21,7 +26,7 @@ def precision_rows(rows: Rows, rank: int) -> pl.DataFrame:
     calls = calls.join(_dtypes(rows, rows.target, "target"), on="call", how="left")
     calls = calls.join(_dtypes(rows, rows.reference, "reference"), on="call", how="left")
     calls = calls.with_columns(
-        pl.col(f"{s}_{p}_dtypes").fill_null("") for s in ("target", "reference") for p in _PARTS
+        pl.col(f"{s}_{p}_dtypes").fill_null("") for s in ("target", "reference") for p in (*_PARTS, _STORED)
     )
     differs = pl.any_horizontal(
         pl.col(f"target_{p}_dtypes") != pl.col(f"reference_{p}_dtypes") for p in _PARTS
@@ -95,12 +100,12 @@ def _dtypes(rows: Rows, half: Half, name: str) -> pl.DataFrame:
     to_target = np.arange(half.side.num_calls) if half is rows.target else rows.match.calls.target_of
     forward = rows.phase_is("forward", "loss") & (half.call >= 0) & (half.dtype >= 0)
     part = np.where(rows.slot_starts("output") | rows.phase_is("loss"), 2, 0)[forward]
-    calls, dtypes = _weights(rows, half, to_target)
-    call = np.concatenate([to_target[half.call[forward]], calls])
-    part = np.concatenate([part, np.ones(len(calls), np.int64)])
-    dtype = np.concatenate([half.dtype[forward], dtypes])
+    weights = _weights(rows, half, to_target)
+    call = np.concatenate([to_target[half.call[forward]], weights[:, 0]])
+    part = np.concatenate([part, weights[:, 1]])
+    dtype = np.concatenate([half.dtype[forward], weights[:, 2]])
     known = call >= 0
-    seen = np.zeros((rows.match.target.num_calls, len(_PARTS)), np.uint64)
+    seen = np.zeros((rows.match.target.num_calls, len(_PARTS) + 1), np.uint64)
     np.bitwise_or.at(
         seen, (call[known], part[known]), np.uint64(1) << np.minimum(dtype[known], 63).astype(np.uint64)
     )
@@ -108,13 +113,17 @@ def _dtypes(rows: Rows, half: Half, name: str) -> pl.DataFrame:
     said = [",".join(w for bit, w in enumerate(words.dtype) if int(mask) >> bit & 1) for mask in masks]
     labels = pl.Series(said, dtype=pl.String)
     at = inverse.reshape(seen.shape)
-    columns = {f"{name}_{label}_dtypes": labels.gather(pl.Series(at[:, i])) for i, label in enumerate(_PARTS)}
+    columns = {
+        f"{name}_{label}_dtypes": labels.gather(pl.Series(at[:, i]))
+        for i, label in enumerate((*_PARTS, _STORED))
+    }
     return pl.DataFrame({"call": np.arange(len(seen)), **columns})
 
 
-def _weights(rows: Rows, half: Half, to_target: Codes) -> tuple[Codes, Codes]:
-    """Call and dtype: parameters of each module, by name, and the weight argument of functions that take
-    one."""
+def _weights(rows: Rows, half: Half, to_target: Codes) -> Codes:
+    """Call, part and dtype: parameters of each module, by name; the weight argument of functions that take
+    one; and any weight that went into a function as it is, or through casts alone (then what it was cast
+    to, and the dtype it is stored in)."""
     side, words = half.side, rows.match.words
     values = np.flatnonzero(rows.phase_is("param") & (half.call >= 0) & (half.dtype >= 0))
     by_module: dict[str, list[int]] = {}
@@ -123,33 +132,73 @@ def _weights(rows: Rows, half: Half, to_target: Codes) -> tuple[Codes, Codes]:
         by_module.setdefault(owner, []).append(int(half.dtype[row]))
     kinds = {word: code for code, word in enumerate(words.kind)}
     modules = np.flatnonzero(side.kind == kinds.get("module", -2))
-    calls: list[int] = []
-    dtypes: list[int] = []
+    weight, stored = 1, len(_PARTS)
+    found: list[tuple[int, int, int]] = []
     for call in modules.tolist():
-        for dtype in dict.fromkeys(by_module.get(words.name[side.plain[call]], [])):
-            calls.append(int(to_target[call]))
-            dtypes.append(dtype)
+        dtypes = dict.fromkeys(by_module.get(words.name[side.plain[call]], []))
+        found += [(int(to_target[call]), weight, dtype) for dtype in dtypes]
     role_of_name = np.array([role_of("api", w, None) for w in words.name] + ["other"])
     slots = np.array([*words.slot, ""])
     api = np.flatnonzero(
         rows.phase_is("forward") & (half.call >= 0) & (half.dtype >= 0) & rows.kind_is("api")
     )
     roles, slot = role_of_name[side.name[half.call[api]]], slots[rows.slot[api]]
-    weight = np.zeros(len(api), bool)
+    argument = np.zeros(len(api), bool)
     for role, wanted in _WEIGHT_SLOTS.items():
-        weight |= (roles == role) & np.isin(slot, wanted)
-    calls += to_target[half.call[api[weight]]].tolist()
-    dtypes += half.dtype[api[weight]].tolist()
-    return np.array(calls, np.int64), np.array(dtypes, np.int64)
+        argument |= (roles == role) & np.isin(slot, wanted)
+    found += [
+        (int(to_target[half.call[row]]), weight, int(half.dtype[row])) for row in api[argument].tolist()
+    ]
+    known = _cast_weights(rows, half, api)
+    taken = api[rows.slot_starts("input")[api] & ~_casts(words)[side.name[half.call[api]]]]
+    for row in taken[np.isin(half.summary[taken], list(known))].tolist():
+        call, (own, cast) = int(to_target[half.call[row]]), known[int(half.summary[row])]
+        found.append((call, stored, own))
+        found += [(call, weight, dtype) for dtype in cast or (own,)]
+    return np.array(found, np.int64).reshape(-1, 3)
+
+
+def _casts(words: Words) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.array([word.rpartition(".")[2].lower() in _CASTS for word in words.name] + [False])
+
+
+def _cast_weights(rows: Rows, half: Half, api: Codes) -> dict[int, tuple[int, tuple[int, ...]]]:
+    """Summary of a weight, or of what casts made of it -> its own dtype, and those it has been cast to.
+
+    Capture summarises a tensor once: what has the summary of a parameter is that parameter.
+    """
+    values = rows.phase_is("param") & (half.summary >= 0)
+    own = zip(half.summary[values].tolist(), half.dtype[values].tolist(), strict=True)
+    known: dict[int, tuple[int, tuple[int, ...]]] = {summary: (dtype, ()) for summary, dtype in own}
+    through = api[_casts(rows.match.words)[half.side.name[half.call[api]]]]
+    is_input = rows.slot_starts("input")
+    given: dict[int, int] = {}
+    for row in through[np.argsort(half.record[through])].tolist():
+        call, summary = int(half.call[row]), int(half.summary[row])
+        if is_input[row]:
+            given.setdefault(call, summary)
+        elif (source := given.get(call, -1)) in known and summary != source:
+            stored, cast = known[source]
+            known[summary] = (stored, (*cast, int(half.dtype[row])))
+    return known
+
+
+def _casts_weight(row: dict[str, str], side: str) -> bool:
+    """Whether the weight is used in another dtype than it is stored in; where that is not known, whether it
+    has the dtype of the input."""
+    used, stored = row[f"{side}_weight_dtypes"], row[f"{side}_{_STORED}_dtypes"]
+    return used != stored if stored else row[f"{side}_input_dtypes"].endswith(used)
 
 
 def _note(row: dict[str, str]) -> str:
     target, reference = row["target_weight_dtypes"], row["reference_weight_dtypes"]
     if target != reference and target and reference:
-        if row["target_input_dtypes"] != target and row["reference_input_dtypes"].endswith(reference):
-            return f"the target does not cast the weight before use; the reference casts it to {reference}"
-        if row["reference_input_dtypes"] != reference and row["target_input_dtypes"].endswith(target):
-            return f"the reference does not cast the weight before use; the target casts it to {target}"
+        for side, other in (("target", "reference"), ("reference", "target")):
+            if not _casts_weight(row, side) and _casts_weight(row, other):
+                cast = ",".join(
+                    sorted(set(row[f"{other}_weight_dtypes"].split(",")) - {row[f"{side}_weight_dtypes"]})
+                )
+                return f"the {side} does not cast the weight before use; the {other} casts it to {cast}"
         return f"the weight is used as {target}; by the reference as {reference}"
     if row["target_input_dtypes"] != row["reference_input_dtypes"]:
         return (

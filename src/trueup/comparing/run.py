@@ -19,7 +19,7 @@ from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.coherence import judge_coherence
 from trueup.comparing.explained import raise_bound
-from trueup.comparing.history import History, inherited, remember
+from trueup.comparing.history import History, inherited, observe, remember
 from trueup.comparing.inflow import Inflow
 from trueup.comparing.judge import DIFFERENT, WITHIN, Judgement, judge
 from trueup.comparing.ledger import Ledger
@@ -144,11 +144,12 @@ class _Work:
         rows = with_whole_statistics(rows_from_match(mine, theirs, match))
         refuse_different_models(rows, self.target.path, self.reference.path)
         metrics = measure(rows)
+        history = self.histories.setdefault(pair.rank, History())
+        observe(rows, history)
         rows = without_sketches(rows)
         del mine, theirs
         if not self.seen:
             self.tied = _tied(self.target, pair.rank)
-        history = self.histories.setdefault(pair.rank, History())
         factor = self.options.tolerance_factor * (1.0 if match.bridge is None else ACROSS)
         before = rounding_bound(rows, metrics, factor)
         if read_values(rows, metrics, before.relative, self.target, self.reference, pair, self.options):

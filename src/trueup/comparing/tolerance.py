@@ -30,7 +30,7 @@ import numpy as np
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Bools, Floats, Half, Rows
 from trueup.matching.codes import Codes
-from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.dtypes import unit_roundoffs
 
 FACTORS = {
     "param": 2.0,
@@ -86,21 +86,12 @@ class Bound:
     depth: Floats
 
 
-def unit_roundoffs(words: list[str]) -> Floats:
-    """Unit roundoff of each dtype of a vocabulary; NaN for what is not real floating point. One more entry
-    for code -1."""
-    table = [
-        DTYPES[w].eps if w in DTYPES and DTYPES[w].kind in ("float", "complex") else np.nan for w in words
-    ]
-    return np.array([*table, np.nan])
-
-
 def rounding_bound(rows: Rows, metrics: Metrics, factor: float) -> Bound:
     """The bound without what is inherited."""
     u, own = _running_roundoff(rows)
     depth = _depth(rows, metrics)
     k = np.array([FACTORS.get(word, 8.0) for word in rows.match.words.phase] + [8.0])[rows.phase]
-    k[_after_backward(rows)] = FACTORS["param_grad"]
+    k[after_backward(rows)] = FACTORS["param_grad"]
     settled = rows.phase_is("param", "optimizer")
     wide = np.minimum(u, ACCUMULATION_ROUNDOFF)
     summed_rows, vector = _summed_rows(rows)
@@ -238,7 +229,7 @@ def _gradient_scale(rows: Rows, norm: Floats, floating: Bools) -> Floats:
     return scale
 
 
-def _after_backward(rows: Rows) -> Bools:
+def after_backward(rows: Rows) -> Bools:
     """Calls outside every module after a backward pass began: clipping and the like, which work on
     gradients."""
     began = np.cumsum(rows.phase_is("backward", "param_grad")) > 0
@@ -261,7 +252,7 @@ def _summed_rows(rows: Rows) -> tuple[Floats, Bools]:
     """
     summed, vector = np.zeros(len(rows)), np.zeros(len(rows), bool)
     gradients = rows.phase_is("param_grad") & (rows.reference.call >= 0)
-    later = _after_backward(rows)
+    later = after_backward(rows)
     if not gradients.any() and not later.any():
         return summed, vector
     floating = ~np.isnan(unit_roundoffs(rows.match.words.dtype)[rows.reference.dtype])

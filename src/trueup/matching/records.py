@@ -96,7 +96,8 @@ def _join(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> tuple[Codes, C
 def _by_kind(
     target: Side, reference: Side, words: Words, left: Codes, right: Codes, call_t: Codes, call_r: Codes
 ) -> tuple[Codes, Codes]:
-    """The only input (or output) of a shape and dtype that is left on both sides of a call."""
+    """The only input (or output) of a shape and dtype that is left on both sides of a call; of several, those
+    that one side gives by name and the other by position, in their order."""
     if not len(left) or not len(right):
         return left[:0], right[:0]
     heads = sorted({word.partition(".")[0] for word in words.slot})
@@ -116,11 +117,15 @@ def _by_kind(
         return mix(call[rows], side.record_phase[rows], side.record_microbatch[rows], head, dtype, shape)
 
     keys_t, keys_r = keys(target, left, call_t), keys(reference, right, call_r)
-    alone_t, alone_r = _alone(keys_t), _alone(keys_r)
-    i, j = _join(keys_t[alone_t], keys_r[alone_r])
-    return left[alone_t][i], right[alone_r][j]
-
-
-def _alone(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    return np.asarray(counts[inverse.reshape(-1)] == 1)
+    named = np.array([not word.partition(".")[2][:1].isdecimal() for word in words.slot] or [False])
+    named_t, named_r = named[target.record_slot[left]], named[reference.record_slot[right]]
+    found, inverse = np.unique(np.concatenate([keys_t, keys_r]), return_inverse=True)
+    of_t, of_r = np.split(inverse.reshape(-1), [len(keys_t)])
+    count_t, count_r = (np.bincount(of, minlength=len(found)) for of in (of_t, of_r))
+    by_name_t = np.bincount(of_t[named_t], minlength=len(found))
+    by_name_r = np.bincount(of_r[named_r], minlength=len(found))
+    turned = ((by_name_t == count_t) & (by_name_r == 0)) | ((by_name_t == 0) & (by_name_r == count_r))
+    fits = (count_t == count_r) & ((count_t == 1) | turned)
+    at_t, at_r = np.flatnonzero(fits[of_t]), np.flatnonzero(fits[of_r])
+    i, j = _join(_numbered(keys_t[at_t]), _numbered(keys_r[at_r]))
+    return left[at_t[i]], right[at_r[j]]

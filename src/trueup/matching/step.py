@@ -11,6 +11,7 @@ import numpy as np
 from trueup.matching.calls import PASS_CODE, PASSES, CallPairs, match_calls
 from trueup.matching.codes import Codes
 from trueup.matching.foreign import are_foreign
+from trueup.matching.operands import turn_operands
 from trueup.matching.records import RecordPairs, match_records
 from trueup.matching.tree import Side, Words, build
 from trueup.store import StepTables
@@ -74,7 +75,9 @@ def match_step(target: StepTables, reference: StepTables, bridge: Bridge | None 
         reference=right,
         words=words,
         calls=calls,
-        records=match_records(left, right, words, calls),
+        records=turn_operands(
+            match_records(left, right, words, calls), (target, reference), (left, right), words
+        ),
     )
 
 

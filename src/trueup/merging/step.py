@@ -79,6 +79,8 @@ def merge_step(step: int, ranks: Sequence[RankStep], layout: Layout, read: Reade
             records=table(merging.records, RECORDS),
             summaries=summaries_table(merging.summaries, [row in merging.nodes for row in merging.rows()]),
             stacks=stacks,
+            gaps=ranks[0].tables.gaps,
+            coarse_statistics=ranks[0].tables.coarse_statistics,
         ),
         nodes=merging.nodes,
         unfit=merging.unfit,

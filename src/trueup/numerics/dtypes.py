@@ -169,3 +169,11 @@ _FLOAT8 = {
     "float8_e4m3fnuz": _float8_values(3, 8, "fnuz"),
     "float8_e5m2fnuz": _float8_values(2, 16, "fnuz"),
 }
+
+
+def unit_roundoffs(names: list[str]) -> NDArray[np.float64]:
+    """Unit roundoff of each dtype of a vocabulary; NaN for what is not real floating point. One more entry
+    for code -1."""
+    floating = ("float", "complex")
+    known = [DTYPES[n].eps if n in DTYPES and DTYPES[n].kind in floating else np.nan for n in names]
+    return np.array([*known, np.nan])

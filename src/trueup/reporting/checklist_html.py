@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-import trueup
 from trueup.reporting.checklist_drawing import schedule_drawing
 from trueup.reporting.checklist_model import SEVERITY, STATUS, ordered, place, shown, sources, telling
 from trueup.reporting.formatting import count, plain
+from trueup.reporting.templates import asset, furniture, write_page
 
 _OUTCOME = {
     "agree": ("✓", "The configurations agree"),
@@ -27,25 +23,11 @@ _LONGEST_VALUE = 160
 
 def write_html(document: Mapping[str, Any], path: Path) -> Path:
     """Write the page of a check (the document of checklist.json); nothing is loaded from elsewhere."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(_asset("checklist.html.j2"))
-    path.write_text(template.render(_context(document)), encoding="utf-8", errors="replace")
-    return path
-
-
-def _asset(name: str) -> str:
-    return (files("trueup.reporting.html") / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return write_page(asset("checklist.html.j2"), _context(document), path)
 
 
 def _context(document: Mapping[str, Any]) -> dict[str, Any]:
-    style = _asset("page.css") + _asset("diagnosis.css") + _asset("checklist.css")
-    script = '(() => {\n"use strict";\n' + _asset("diagnosis.js") + "})();\n"
+    style = asset("page.css") + asset("diagnosis.css") + asset("checklist.css")
     glyph, word = _OUTCOME[document["outcome"]]
     both = document["reference"] is not None
     drawings = [
@@ -54,11 +36,7 @@ def _context(document: Mapping[str, Any]) -> dict[str, Any]:
         if (drawing := schedule_drawing(document["schedules"], quantity))
     ]
     return {
-        "style": Markup(style),
-        "style_hash": _hash(style),
-        "script": Markup(script),
-        "script_hash": _hash(script),
-        "version": trueup.__version__,
+        **furniture(style, asset("diagnosis.js")),
         "both": both,
         "names": {side: plain((document[side] or {}).get("name", "")) for side in ("target", "reference")},
         "outcome": document["outcome"],

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-import trueup
 from trueup.reporting.diagnosis_drawing import model_drawing
 from trueup.reporting.diagnosis_errors import error_drawing
 from trueup.reporting.diagnosis_model import NUMERICAL, Report, coordinates, report_from, sources
 from trueup.reporting.formatting import as_sentence, plain, short_site
+from trueup.reporting.templates import asset, furniture, write_page
 
 _OUTCOME = {
     "agree": ("✓", "The runs agree"),
@@ -37,36 +33,17 @@ _OTHERWISE = "a problem of the model: data, settings, structure, use of the fram
 def write_html(document: Mapping[str, Any], path: Path) -> Path:
     """Write the page of a diagnosis (the document of diagnosis.json): nothing is loaded from elsewhere, every
     name in it is escaped."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(_asset("diagnosis.html.j2"))
-    text = template.render(_context(report_from(document)))
-    path.write_text(text, encoding="utf-8", errors="replace")
-    return path
-
-
-def _asset(name: str) -> str:
-    return (files("trueup.reporting.html") / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return write_page(asset("diagnosis.html.j2"), _context(report_from(document)), path)
 
 
 def _context(report: Report) -> dict[str, Any]:
     document = report.document
-    style = _asset("page.css") + _asset("diagnosis.css")
-    script = '(() => {\n"use strict";\n' + _asset("diagnosis.js") + "})();\n"
+    style = asset("page.css") + asset("diagnosis.css")
     glyph, word = _OUTCOME.get(report.outcome, _OUTCOME["undecided"])
     apart = [phase for phase in ("forward", "backward") if any(p["error"] for p in report.points(phase))]
     drawings = [(phase.capitalize(), error_drawing(report, phase)) for phase in apart]
     return {
-        "style": Markup(style),
-        "style_hash": _hash(style),
-        "script": Markup(script),
-        "script_hash": _hash(script),
-        "version": trueup.__version__,
+        **furniture(style, asset("diagnosis.js")),
         "names": {side: plain(document[side]) for side in ("target", "reference")},
         "outcome": report.outcome,
         "glyph": glyph,

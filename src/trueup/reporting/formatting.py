@@ -6,12 +6,19 @@ import math
 import re
 from typing import Any
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_DIRECTION = r"\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069"
+_TURNS = {code: "\ufffd" for code in range(0x2070) if re.match(f"[{_DIRECTION}]", chr(code))}
+_CONTROL = re.compile(rf"[\x00-\x1f\x7f-\x9f{_DIRECTION}\ud800-\udfff]")
 
 
 def plain(text: object) -> str:
     """The text without control characters: a name cannot move a cursor or hide what it says."""
     return _CONTROL.sub("\ufffd", str(text))
+
+
+def upright(text: str) -> str:
+    """The text without characters that turn its direction, and that of what stands beside it."""
+    return text if text.isascii() else text.translate(_TURNS)
 
 
 def number(value: Any, *, digits: int = 3) -> str:

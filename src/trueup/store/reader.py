@@ -12,6 +12,7 @@ import polars as pl
 from trueup.errors import TraceError
 from trueup.store import layout, schema
 from trueup.store.files import object_from_json, parquet_from_path, refuse_irregular, text_from_file
+from trueup.store.gaps import Gap
 from trueup.store.tensors import ChunkReader
 
 _SCALARS_LOST = "loss, gradient norm, learning rate and batches of such steps are not compared"
@@ -31,7 +32,9 @@ class StoredTensor:
 class StepTables:
     """One step of one rank: the tables of docs/trace-format.md. Row number is execution order.
 
-    ``summaries`` has a leading ``summary`` column, the number ``records.summary`` refers to.
+    ``summaries`` has a leading ``summary`` column, the number ``records.summary`` refers to; ``gaps`` tell
+    what the source of a trace never holds; with ``coarse_statistics`` its means and norms are sums in float32
+    that are then rounded to the tensor's dtype.
     """
 
     step: int
@@ -40,6 +43,8 @@ class StepTables:
     records: pl.DataFrame
     summaries: pl.DataFrame
     stacks: pl.DataFrame
+    gaps: tuple[Gap, ...] = ()
+    coarse_statistics: bool = False
 
 
 class TraceSource(Protocol):
@@ -109,7 +114,7 @@ class Trace:
             )
         frames = {name: _read_table(folder / f"{name}.parquet", name) for name in schema.TABLES}
         frames["summaries"] = frames["summaries"].with_row_index("summary").cast({"summary": pl.Int32})
-        return StepTables(step=step, rank=rank, **frames)
+        return StepTables(step=step, rank=rank, gaps=(), coarse_statistics=False, **frames)
 
     def forced(self, step: int, rank: int) -> pl.DataFrame:
         """What a replay put in place of the program's values.

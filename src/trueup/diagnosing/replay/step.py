@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows, rows_from_match
-from trueup.comparing.tolerance import ACROSS, rounding_bound, unit_roundoffs
+from trueup.comparing.tolerance import ACROSS, rounding_bound
 from trueup.diagnosing.replay.exact_loss import loss_bounds
 from trueup.diagnosing.replay.pairs import replayed_step
 from trueup.diagnosing.replay.plan import plan_rows
@@ -23,7 +23,7 @@ from trueup.diagnosing.replay.plan_step import StepPlan
 from trueup.diagnosing.stepbook import StepBook
 from trueup.matching import StepMatch
 from trueup.matching.places import places
-from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.dtypes import DTYPES, unit_roundoffs
 from trueup.store import StepTables, Trace
 
 OUTSIDE = "<outside the model>"

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from trueup.importers.frames import columns_from_rows, frame_from_columns, with_text
+from trueup.importers.msprobe.gaps import GAPS
 from trueup.importers.msprobe.names import dtype_from_dump
 from trueup.store import StepTables, schema
 
@@ -128,6 +129,8 @@ class Columns:
                 len(self.stacks),
                 schema.STACKS,
             ),
+            gaps=GAPS,
+            coarse_statistics=True,
         )
 
     def _summaries_frame(self) -> pl.DataFrame:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-import trueup
 from trueup._optional import require
 from trueup.curves.comparison import CurveComparison
 from trueup.reporting.curves.panels import Panel, axis_range, panels
 from trueup.reporting.formatting import plain
+from trueup.reporting.templates import asset, content_hash, furniture, write_page
 
+_HERE = "trueup.reporting.curves"
 MAX_DRAWN = 8
 """Targets whose curves are drawn, those that differ first; all are listed."""
 _OUTCOME = {
@@ -38,40 +35,22 @@ def write_html(comparisons: Sequence[CurveComparison], document: Mapping[str, An
         ConfigError: plotly is not installed.
     """
     plotly = require("plotly.offline", purpose="the page of the curves").get_plotlyjs()
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    html = "trueup.reporting.html"
-    style = "".join(_asset(html, name) for name in ("page.css", "diagnosis.css"))
-    style += _asset("trueup.reporting.curves", "curves.css")
-    script = '(() => {\n"use strict";\n' + _asset(html, "diagnosis.js") + "\n"
-    script += _asset("trueup.reporting.curves", "curves.js") + "})();\n"
+    plotly = plotly.replace("</script", "<\\/script")
+    style = asset("page.css") + asset("diagnosis.css") + asset("curves.css", _HERE)
+    script = asset("diagnosis.js") + "\n" + asset("curves.js", _HERE)
     pairs = sorted(
         zip(comparisons, document["comparisons"], strict=True), key=lambda pair: _ORDER[pair[1]["outcome"]]
     )
     context = {
-        "style": Markup(style),
-        "script": Markup(script),
-        "script_hash": _hash(script),
-        "plotly": Markup(plotly.replace("</script", "<\\/script")),
-        "plotly_hash": _hash(plotly.replace("</script", "<\\/script")),
-        "version": trueup.__version__,
+        **furniture(style, script),
+        "plotly": Markup(plotly),
+        "plotly_hash": content_hash(plotly),
         "runs": [
             _run(comparison, entry, index < MAX_DRAWN) for index, (comparison, entry) in enumerate(pairs)
         ],
         "left_out": max(0, len(pairs) - MAX_DRAWN),
     }
-    text = environment.from_string(_asset("trueup.reporting.curves", "curves.html.j2")).render(context)
-    path.write_text(text, encoding="utf-8", errors="replace")
-    return path
-
-
-def _asset(package: str, name: str) -> str:
-    return (files(package) / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return write_page(asset("curves.html.j2", _HERE), context, path)
 
 
 def _run(comparison: CurveComparison, entry: Mapping[str, Any], drawn: bool) -> dict[str, Any]:

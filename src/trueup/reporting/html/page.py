@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-import trueup
 from trueup.reporting.formatting import count, number, plain, short_frame, short_site
 from trueup.reporting.html.payload import encode_tables
 from trueup.reporting.model import BEYOND, STATUS_ORDER, Report, run_facts
+from trueup.reporting.templates import asset, furniture, write_page
 
 MAX_ROWS = 250_000
 """Records one page holds; of a larger result the worst ones, and the page says how many it leaves out."""
@@ -57,24 +53,10 @@ LISTED = [
 
 def write_html(report: Report, path: Path, *, max_rows: int = MAX_ROWS) -> None:
     """Write ``report.html``: one file, nothing loaded from elsewhere, every name in it escaped."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(_asset("page.html.j2"))
-    template.stream(_context(report, max_rows)).dump(str(path), encoding="utf-8", errors="replace")
-
-
-def _asset(name: str) -> str:
-    return (files("trueup.reporting.html") / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    write_page(asset("page.html.j2"), _context(report, max_rows), path)
 
 
 def _context(report: Report, max_rows: int) -> dict[str, Any]:
-    script = '(() => {\n"use strict";\n' + "\n".join(_asset(name) for name in SCRIPTS) + "})();\n"
-    style = _asset("page.css")
     total = report.num_records()
     records = _telling(report, total, max_rows)
     schema = records.collect_schema().names()
@@ -93,13 +75,9 @@ def _context(report: Report, max_rows: int) -> dict[str, Any]:
     depth = report.summary.get("depth") or []
     phases = {point.get("phase") for point in depth}
     return {
-        "script": Markup(script),
-        "script_hash": _hash(script),
-        "style": Markup(style),
-        "style_hash": _hash(style),
+        **furniture(asset("page.css"), "\n".join(asset(name) for name in SCRIPTS)),
         "data": _embedded(report),
         "tables": list(zip(tables, encode_tables(tables.values()), strict=True)),
-        "version": trueup.__version__,
         "verdict": report.verdict.with_page("the records below"),
         "glyph": outcome[0],
         "verdict_word": outcome[1],

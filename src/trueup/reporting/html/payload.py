@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from trueup.reporting.formatting import upright
+
 _DROPPED_BITS = 20
 _WIDTHS = ((2**8, np.uint8), (2**16, np.uint16), (2**32, np.uint32))
 
@@ -70,4 +72,4 @@ def _code(series: pl.Series) -> tuple[dict[str, Any], list[bytes]]:
     numbers = text.replace_strict(words, np.arange(1, len(words) + 1), default=0, return_dtype=pl.UInt32)
     width = next(dtype for limit, dtype in _WIDTHS if len(words) + 1 <= limit)
     data = numbers.to_numpy().astype(width).tobytes()
-    return {"kind": "code", "bytes": len(data), "words": words.to_list()}, [data]
+    return {"kind": "code", "bytes": len(data), "words": [upright(word) for word in words]}, [data]

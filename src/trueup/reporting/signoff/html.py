@@ -3,55 +3,31 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-
-import trueup
 from trueup.reporting.formatting import plain
 from trueup.reporting.signoff import CURVES, OUTCOMES, STATES, items_of
+from trueup.reporting.templates import asset, furniture, write_page
 
+_HERE = "trueup.reporting.signoff"
 _TONES = {"accepted": "agree", "refused": "differ", "undecided": "undecided"}
 
 
 def write_html(document: Mapping[str, Any], path: Path, *, details: Mapping[str, str]) -> Path:
     """Write the document of signoff.json; ``details``: part -> the report that part was made from, relative
     to the page. The picture of the long run, where there is one beside it, goes in whole."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(_asset("trueup.reporting.signoff", "signoff.html.j2"))
-    text = template.render(_context(document, details, path.parent / CURVES / "curves.png"))
-    path.write_text(text, encoding="utf-8", errors="replace")
-    return path
-
-
-def _asset(package: str, name: str) -> str:
-    return (files(package) / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    context = _context(document, details, path.parent / CURVES / "curves.png")
+    return write_page(asset("signoff.html.j2", _HERE), context, path)
 
 
 def _context(document: Mapping[str, Any], details: Mapping[str, str], picture: Path) -> dict[str, Any]:
-    page = "trueup.reporting.html"
-    style = _asset(page, "page.css") + _asset(page, "diagnosis.css") + _asset(page, "checklist.css")
-    style += _asset("trueup.reporting.signoff", "signoff.css")
-    script = '(() => {\n"use strict";\n' + _asset(page, "diagnosis.js") + "})();\n"
+    style = asset("page.css") + asset("diagnosis.css") + asset("checklist.css") + asset("signoff.css", _HERE)
     glyph, word = OUTCOMES[document["outcome"]]
     return {
-        "style": Markup(style),
-        "style_hash": _hash(style),
-        "script": Markup(script),
-        "script_hash": _hash(script),
-        "version": trueup.__version__,
+        **furniture(style, asset("diagnosis.js")),
         "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "tone": _TONES[document["outcome"]],
         "glyph": glyph,

@@ -1,0 +1,136 @@
+"""Unmatched records that tell how a run was captured, not how it ran."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from trueup.comparing.rows import Bools, Half, Rows
+from trueup.comparing.tolerance import after_backward
+from trueup.store.gaps import Gap
+
+STATE = "state"
+STEP_COUNTER = "state.step"
+"""some optimizers count their steps for each parameter, others once for all"""
+
+_PASSED_ON = {"local": 0, "accumulated": 1, "clipped": 2}
+"""what becomes of a gradient, before the update"""
+
+
+def of_capture(rows: Rows) -> Bools:
+    """Rows that one trace alone was to hold."""
+    out = _of_other_phases(rows) | _of_updates(rows) | _passed_through(rows)
+    for gap_rows, _ in gaps_of(rows):
+        out |= gap_rows
+    return out
+
+
+def gaps_of(rows: Rows) -> list[tuple[Bools, Gap]]:
+    """What the other trace's source never holds, and which rows that covers."""
+    found = []
+    for half, other in _sides(rows):
+        alone = (half.record >= 0) & (other.record < 0)
+        found += [(alone & _covered(rows, gap), gap) for gap in other.tables.gaps]
+    return found
+
+
+def _sides(rows: Rows) -> tuple[tuple[Half, Half], tuple[Half, Half]]:
+    return (rows.target, rows.reference), (rows.reference, rows.target)
+
+
+def _covered(rows: Rows, gap: Gap) -> Bools:
+    out = np.ones(len(rows), bool)
+    if gap.phase:
+        out &= rows.phase_is(gap.phase)
+    if gap.kind:
+        out &= rows.kind_is(gap.kind)
+    if gap.name is not None:
+        out &= np.array([*(word == gap.name for word in rows.match.words.name), False])[rows.of_call("name")]
+    if gap.slot:
+        fits = re.compile(gap.slot).fullmatch
+        out &= np.array([*(fits(word) is not None for word in rows.match.words.slot), False])[rows.slot]
+    return out
+
+
+def _of_other_phases(rows: Rows) -> Bools:
+    """Rows of a phase that the other trace does not hold at all. Of gradients and updates in other code also
+    those of a slot, or a kind of call, that it does not hold."""
+    out = np.zeros(len(rows), bool)
+    other_code = rows.match.bridge is not None
+    slots = rows.phase_is("param_grad", "optimizer") & (other_code | _seen_later(rows))
+    states = rows.phase_is("optimizer") & rows.slot_starts(STATE) & ~rows.slot_is(STEP_COUNTER)
+    state_slots = [
+        at
+        for at, word in enumerate(rows.match.words.slot)
+        if word.startswith(f"{STATE}.") and word != STEP_COUNTER
+    ]
+    kinds = rows.phase_is("backward", "param_grad", "optimizer") & other_code
+    for half, other in _sides(rows):
+        alone = (half.record >= 0) & (other.record < 0)
+        side = other.side
+        out |= alone & ~np.isin(rows.phase, np.unique(side.record_phase))
+        for own, theirs, finer in (
+            (rows.slot, side.record_slot, slots),
+            (half.side.kind[half.call], side.kind[side.record_call], kinds),
+        ):
+            most = int(max(own.max(initial=0), theirs.max(initial=0))) + 1
+            there = np.unique(side.record_phase * most + theirs)
+            out |= alone & finer & ~np.isin(rows.phase * most + own, there)
+        if np.isin(side.record_slot, state_slots).any():  # the state of another optimizer, and captured
+            out &= ~(alone & states)
+    return out
+
+
+def _seen_later(rows: Rows) -> Bools:
+    """Gradients of which both traces hold what became of them: accumulated after local, clipped, the update.
+
+    FSDP2 shows no gradient of a single backward, a zero-bubble schedule none that is accumulated. Where
+    nothing later is held either, how it was summed and reduced would go unseen.
+    """
+    stages = np.array([_PASSED_ON.get(word, -1) for word in rows.match.words.slot] + [-1])[rows.slot]
+    stages = np.where(rows.phase_is("param_grad"), stages, -1)
+    stages[rows.phase_is("optimizer") & rows.slot_is("param")] = len(_PASSED_ON)
+    out = np.zeros(len(rows), bool)
+    for half, other in _sides(rows):
+        alone = (half.record >= 0) & (other.record < 0) & rows.phase_is("param_grad") & (stages >= 0)
+        if not alone.any():
+            continue
+        names = half.side.plain[half.call]
+        latest = np.full(len(rows.match.words.name) + 1, -1)
+        both = rows.paired & (stages >= 0)
+        np.maximum.at(latest, names[both], stages[both])
+        out |= alone & (latest[names] > stages)
+    return out
+
+
+def _of_updates(rows: Rows) -> Bools:
+    """Functions called after backward and outside the model where one trace shows updates by what they leave,
+    the other by the functions that make them."""
+    code = np.array([word == "optimizer" for word in rows.match.words.phase] + [False])
+    shown = [bool(code[half.side.record_phase].any()) for half in (rows.target, rows.reference)]
+    return after_backward(rows) & ~rows.paired & (shown[0] != shown[1])
+
+
+def _passed_through(rows: Rows) -> Bools:
+    """Gradients of an argument that the other run's call returns as it is: they are those of its output."""
+    out = np.zeros(len(rows), bool)
+    match = rows.match
+    inputs = rows.phase_is("backward") & rows.slot_starts("input")
+    words = [word == "forward" for word in match.words.phase] + [False]
+    heads = np.array([word.partition(".")[0] for word in match.words.slot] + [""])
+    partners = (match.calls.reference_of, match.calls.target_of)
+    for (half, other), partner in zip(_sides(rows), partners, strict=True):
+        alone = inputs & (half.record >= 0) & (other.record < 0)
+        if not alone.any():
+            continue
+        side = other.side
+        forward = np.array(words)[side.record_phase] & (side.record_summary >= 0)
+        width = int(side.record_summary.max(initial=0)) + 1
+        content = side.record_call * width + side.record_summary
+        given, returned = (
+            content[forward & (heads[side.record_slot] == head)] for head in ("input", "output")
+        )
+        identities = np.unique(np.intersect1d(given, returned) // width)
+        out[alone] = np.isin(partner[half.call[alone]], identities)
+    return out

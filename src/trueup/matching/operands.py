@@ -1,0 +1,110 @@
+"""Operands of commutative functions: ``y + x`` against ``x + y`` is paired by what the operands hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from trueup.matching.codes import Codes
+from trueup.matching.records import RecordPairs
+from trueup.matching.tree import Side, Words
+from trueup.store import StepTables
+
+_ARITHMETIC = ("add", "radd", "mul", "rmul", "multiply", "maximum", "minimum", "hypot", "logaddexp")
+_COMPARISONS = ("eq", "ne", "equal", "not_equal")
+_LOGIC = (
+    "and",
+    "or",
+    "xor",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+)
+_COMMUTE = frozenset(_ARITHMETIC + _COMPARISONS + _LOGIC)
+_OPERANDS = ("input.0", "input.1")
+_STATISTICS = ("minimum", "maximum", "mean", "l2_norm")
+
+_ALIKE = 0.05
+"""operands that are each other's, turned, are alike by at least this"""
+_CLEARLY = 100.0
+"""and this many times as much as unturned"""
+
+
+def turn_operands(
+    pairs: RecordPairs,
+    tables: tuple[StepTables, StepTables],
+    sides: tuple[Side, Side],
+    words: Words,
+) -> RecordPairs:
+    """The pairs, with both operands of a commutative function exchanged where that is clearly how they belong
+    together; their gradients with them."""
+    target, reference = sides
+    commutes = np.array([_plain(word) in _COMMUTE for word in words.name] + [False])
+    slots = [words.slot.index(name) if name in words.slot else -2 for name in _OPERANDS]
+    call = target.record_call[pairs.target]
+    operand = commutes[target.name[call]] & np.isin(target.record_slot[pairs.target], slots)
+    operand &= target.record_slot[pairs.target] == reference.record_slot[pairs.reference]
+    at = np.flatnonzero(operand)
+    if not len(at):
+        return pairs
+    first, second = _couples(pairs, target, at, slots)
+    forward = words.phase.index("forward") if "forward" in words.phase else -2
+    is_forward = target.record_phase[pairs.target[first]] == forward
+    holds = [_statistics(table) for table in tables]
+    t = [_at(holds[0], target, pairs.target[rows[is_forward]]) for rows in (first, second)]
+    r = [_at(holds[1], reference, pairs.reference[rows[is_forward]]) for rows in (first, second)]
+    straight = np.maximum(_distance(t[0], r[0]), _distance(t[1], r[1]))
+    crossed = np.maximum(_distance(t[0], r[1]), _distance(t[1], r[0]))
+    turned = (crossed <= _ALIKE) & (straight > _CLEARLY * crossed)
+    if not turned.any():
+        return pairs
+    those = np.isin(call[first], call[first[is_forward][turned]])
+    partners, other_slot = pairs.reference.copy(), pairs.other_slot.copy()
+    partners[first[those]], partners[second[those]] = (
+        pairs.reference[second[those]],
+        pairs.reference[first[those]],
+    )
+    other_slot[first[those]] = other_slot[second[those]] = True
+    return replace(pairs, reference=partners, other_slot=other_slot)
+
+
+def _plain(name: str) -> str:
+    return name.rpartition(".")[2].strip("_").lower()
+
+
+def _couples(pairs: RecordPairs, side: Side, at: Codes, slots: list[int]) -> tuple[Codes, Codes]:
+    """Positions of first and second operands that belong together: one call, phase and microbatch."""
+    record = pairs.target[at]
+    keys = np.stack([side.record_call[record], side.record_phase[record], side.record_microbatch[record]])
+    slot = side.record_slot[record]
+    order = np.lexsort((slot == slots[1], *keys))
+    ordered, slot = keys[:, order], slot[order]
+    same = (ordered[:, 1:] == ordered[:, :-1]).all(0) & (slot[:-1] == slots[0]) & (slot[1:] == slots[1])
+    here = np.flatnonzero(same)
+    return at[order[here]], at[order[here + 1]]
+
+
+def _statistics(tables: StepTables) -> NDArray[np.float64]:
+    """One row a summary: what it is of, as numbers that are the same for the same tensor."""
+    columns = [tables.summaries["numel"], *(tables.summaries[name] for name in _STATISTICS)]
+    return np.stack([c.cast(pl.Float64).fill_null(float("nan")).to_numpy() for c in columns], axis=1)
+
+
+def _at(statistics: NDArray[np.float64], side: Side, records: Codes) -> NDArray[np.float64]:
+    summary = side.record_summary[records]
+    out = np.full((len(records), 1 + len(_STATISTICS)), np.nan)
+    out[summary >= 0] = statistics[summary[summary >= 0]]
+    return out
+
+
+def _distance(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far two tensors are apart by their statistics, 0 to 2; infinite where that is not known."""
+    scale = np.abs(left) + np.abs(right)
+    far = np.divide(np.abs(left - right), scale, out=np.zeros_like(scale), where=scale != 0).max(1)
+    return np.where(np.isnan(far) | (left[:, 0] != right[:, 0]), np.inf, far)
