@@ -60,7 +60,10 @@ def _differing(mine: str, theirs: str) -> str:
     if not isinstance(a, dict) or not isinstance(b, dict):
         return f"{mine} against {theirs}"
     a, b = _under_one_name(a, b)
-    keys = [k for k in dict.fromkeys([*a, *b]) if a.get(k) != b.get(k)]
+    shown = (
+        k for k in dict.fromkeys([*a, *b]) if not k.rpartition(".")[2].startswith("_")
+    )  # not _stacklevel
+    keys = [k for k in shown if a.get(k) != b.get(k)]
     return ", ".join(f"{k} {a.get(k)!r} against {b.get(k)!r}" for k in keys)
 
 
