@@ -78,7 +78,7 @@ def attribute(
 ) -> Attribution:
     """Statuses of one step on one rank.
 
-    ``followed``: rows whose tolerance was widened by an update beyond its own.
+    ``followed``: rows whose tolerance was widened by an update beyond its own, or whose NaN were handed on.
     """
     error = _errors(rows, metrics, verdict)
     lottery = (verdict.status == WITHIN) & ((error > LOTTERY) | _noisier(noise, len(rows)))
@@ -103,7 +103,7 @@ def attribute(
         )
         apart = (coherence.bias > MARGIN * entered) & ~follows
         status[at] = np.where(apart, ORIGIN, PROPAGATED)[at]
-    status[followed & (verdict.status == WITHIN)] = PROPAGATED
+    status[followed & ((verdict.status == WITHIN) | (status == ORIGIN))] = PROPAGATED
     known = rows.paired & (verdict.status != UNDECIDED)
     return Attribution(
         status=status,

@@ -7,6 +7,7 @@ from typing import Any
 
 from trueup.comparing.ledger import First, Ledger
 from trueup.comparing.origins import not_finite_apart
+from trueup.matching.step import NO_PARAMETER
 
 _READ_BY = {
     "microbatches": ("forward", "loss", "backward", "param_grad", "collective", "optimizer"),
@@ -78,7 +79,7 @@ def _missing(ledger: Ledger) -> list[str]:
     said = []
     for side in ("target", "reference"):
         names = sorted(
-            {name for at, _, name, reason in ledger.groups if at == side and "has no parameter" in reason}
+            {name for at, _, name, reason in ledger.groups if at == side and NO_PARAMETER in reason}
         )
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""

@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trueup.comparing.metrics import STATISTICS, Metrics, sketches_of
+from trueup.comparing.not_finite import apart
 from trueup.comparing.rows import Bools, Floats, Rows
 from trueup.matching.codes import Codes
 
@@ -78,6 +79,8 @@ class History:
     """parameter -> norm of such an update, once its outcome is seen"""
     unseen: dict[str, tuple[float, float]] = field(default_factory=dict)
     """parameter -> relative difference of the gradient such an update received, ||t - r|| before it"""
+    not_finite: set[str] = field(default_factory=set)
+    """parameters that were left with NaN or infinities on one side alone"""
     tainted: bool = False
     """an earlier step left more than noise in the weights"""
     notes: list[str] = field(default_factory=list)
@@ -136,6 +139,8 @@ def remember(rows: Rows, metrics: Metrics, history: History, step: int) -> None:
     history.step = step
     lengths, below = metrics.update_lengths, _known_from_below(metrics)
     noise = _gradient_noise(rows, metrics, rows.num_weights)[1]
+    left = np.flatnonzero(apart(rows) & rows.phase_is("param", "param_grad", "optimizer"))
+    history.not_finite = {names[row] for row in left.tolist()}
     history.unseen = _unseen(rows, metrics, names, noise, history)
     history.parameter, history.state, history.update = {}, {}, {}
     for row in np.flatnonzero(updated).tolist():
@@ -174,6 +179,17 @@ def observe(rows: Rows, history: History) -> None:
             history.moved[names[row]] = value.distance(earlier[names[row]], float(rows.reference.numel[row]))
         if not compared[rows.weight[row]]:
             history.values[names[row]] = value
+
+
+def left_not_finite(rows: Rows, history: History) -> Bools:
+    """Per ``Rows.weight``: whether the step before left it with NaN or infinities on one side alone."""
+    out = np.zeros(rows.num_weights, bool)
+    if history.not_finite:
+        values = rows.phase_is("param") & rows.paired
+        names = _parameter_names(rows)
+        at = [row for row in np.flatnonzero(values).tolist() if names[row] in history.not_finite]
+        out[rows.weight[at]] = True
+    return out
 
 
 def _unseen(

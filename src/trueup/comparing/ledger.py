@@ -29,6 +29,7 @@ from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows
 from trueup.comparing.tolerance import Bound
 from trueup.matching.codes import Codes
+from trueup.matching.step import NO_PARAMETER
 
 MAX_GROUPS = 200
 MAX_STACKS = 20_000
@@ -66,6 +67,8 @@ class Ledger:
     """rows that only a tolerance holds which was widened for an update beyond its own"""
     origin: First | None = None
     """the likeliest origin"""
+    lacking: First | None = None
+    """the first weight that one run alone has"""
     num_origins: int = 0
     arbitration: Counter[str] = field(default_factory=Counter)
     arbitration_first: dict[str, str] = field(default_factory=dict)
@@ -109,7 +112,7 @@ class Ledger:
         for code, count in enumerate(np.bincount(metrics.evidence[rows.paired], minlength=NONE + 1).tolist()):
             if count:
                 self.evidence[EVIDENCE[code]] += count
-        self._add_open(rows, verdict, table)
+        self._add_open(pair, rows, verdict, table)
         self._add_firsts(pair, rows, verdict, table)
         self._add_origin(pair, rows, verdict, attribution, table)
         self._add_modules(rows, verdict, attribution)
@@ -120,7 +123,7 @@ class Ledger:
         self._add_requires_grad(pair, table)
         self.pairs += 1
 
-    def _add_open(self, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
+    def _add_open(self, pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
         open_ = np.isin(verdict.status, (UNMATCHED, UNDECIDED))
         neither = (rows.target.summary < 0) & (rows.reference.summary < 0)
         open_ &= ~(rows.paired & neither & rows.phase_is("collective"))  # memory that awaits what is received
@@ -139,6 +142,9 @@ class Ledger:
             phases = [rows.match.words.phase[code] for code in rows.phase[alone].tolist()]
             self.alone.update(zip(sides, phases, strict=True))
             self.groups.update(zip(sides, part["module"], part["name"], part["reason"], strict=True))
+            weights = [row for row in alone[rows.phase_is("param")[alone]].tolist() if _no_weight(table, row)]
+            if weights and (self.lacking is None or pair.step < self.lacking.step):
+                self.lacking = _first(pair, rows, verdict, table, weights[0])
 
     def _add_firsts(self, pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
         beyond = np.flatnonzero(verdict.status == DIFFERENT)
@@ -304,6 +310,11 @@ def _first(pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table, row:
         before=_before(rows, verdict, table, row),
         hints=_hints(rows, row),
     )
+
+
+def _no_weight(table: pa.Table, row: int) -> bool:
+    """Whether a record stands alone because the other run has no such weight."""
+    return NO_PARAMETER in (table["reason"][row].as_py() or "")
 
 
 def _name_weight(first: First, rows: Rows, origins: Codes) -> None:

@@ -19,12 +19,13 @@ from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.coherence import judge_coherence
 from trueup.comparing.explained import raise_bound
-from trueup.comparing.history import History, inherited, observe, remember
+from trueup.comparing.history import History, inherited, left_not_finite, observe, remember
 from trueup.comparing.inflow import Inflow
 from trueup.comparing.judge import DIFFERENT, WITHIN, Judgement, judge
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
+from trueup.comparing.not_finite import handed_on
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.precision import precision_noted, precision_rows
@@ -168,6 +169,7 @@ class _Work:
         verdict = judge(rows, metrics, bound)
         coherence = None if noise is None else judge_coherence(rows, metrics, noise, verdict, factor)
         followed = _followed(rows, metrics, alone, extra, verdict, history)
+        followed |= handed_on(rows, left_not_finite(rows, history))
         inflow = Inflow(rows, tied=self.tied)
         attribution = attribute(
             rows, metrics, verdict, before, noise, inflow, followed=followed, coherence=coherence

@@ -46,7 +46,10 @@ def verdict_from(
     """The ``verdict`` object of result.json; ``measured``: tolerances come from a noise profile; ``alike``:
     the same parts of a step were captured on both sides; ``captured``: in words, how the captures differ."""
     first = min(ledger.firsts.values(), key=lambda f: (f.step, f.order), default=None)
-    if ledger.origin is not None:
+    lacking, origin = ledger.lacking, ledger.origin
+    if lacking is not None and origin is not None and _is_drawn_after(origin, lacking):
+        verdict = _lacking(lacking, origin, ledger, scalars, target, reference, level, command)
+    elif ledger.origin is not None:
         verdict = _differ(ledger.origin, ledger, scalars, target, reference, level, command)
     elif first is not None:
         verdict = _grown(first, ledger, scalars, target, reference, level, command, measured=measured)
@@ -121,6 +124,39 @@ def _differ(
         "evidence": grounds(first, ledger, scalars),
         "before": before_said(first.before),
         **_next(first, level, command, target, reference),
+    }
+
+
+def _is_drawn_after(origin: First, lacking: First) -> bool:
+    """Whether the runs part in weights, after one that only the one has: every later draw is another."""
+    return origin.row["phase"] == "param" and (lacking.step, lacking.order) < (origin.step, origin.order)
+
+
+def _lacking(
+    lacking: First,
+    origin: First,
+    ledger: Ledger,
+    scalars: list[dict[str, Any]],
+    target: str,
+    reference: str,
+    level: str | None,
+    command: str,
+) -> dict[str, Any]:
+    side = "reference" if lacking.row["target_record"] is None else "target"
+    found = _differ(origin, ledger, scalars, target, reference, level, command)
+    alone = f"the {side} alone has the parameter {lacking.row['name']}"
+    said = [line for line in found["evidence"] if line != alone and line not in origin.said]
+    said = [f"{origin.row['name']}: {line}" if line.startswith("relative") else line for line in said]
+    return found | {
+        "evidence": said,
+        "headline": (
+            f"{alone[0].upper()}{alone[1:]}; the weights drawn after it differ, from {origin.row['name']} on."
+        ),
+        "where": lacking.row["site"],
+        "owner": lacking.owner,
+        "step": lacking.step,
+        "confidence": _ABSENT,
+        "before": before_said(lacking.before),
     }
 
 

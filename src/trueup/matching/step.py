@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _MAX_NAMED = 3
 """calls of the other run that one reason names"""
 
-__all__ = ["PASSES", "StepMatch", "match_step"]
+NO_PARAMETER = "has no parameter"
+
+__all__ = ["NO_PARAMETER", "PASSES", "StepMatch", "match_step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +164,7 @@ class _Reasons:
             return f"no counterpart: its module {_shown(words.name[here.name[parent]])} has none"
         name = words.name[here.name[call]]
         if words.kind[here.kind[call]] == "parameter":
-            return f"no counterpart: the {self._other} has no parameter {name}"
+            return f"no counterpart: the {self._other} {NO_PARAMETER} {name}"
         names = (words.name[self._there.name[c]] for c in self._facing.get(call, []))
         facing = [each for each in dict.fromkeys(names) if each]  # the root's name is empty
         if facing:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from trueup.reporting.checklist_model import STATUS, file_and_line, ordered, shown, telling
 from trueup.reporting.formatting import count, plain
+from trueup.reporting.screen import headline
 
 _VERDICT = {"agree": ("✓", "green"), "differ": ("✗", "red"), "undecided": ("?", "yellow")}
 _COLOUR = {"error": "red", "warning": "yellow", "note": "dim"}
@@ -40,7 +41,7 @@ def screen(
     glyph, colour = _VERDICT[document["outcome"]]
     parts: list[RenderableType] = [
         Text(""),
-        Text.assemble((f" {glyph} ", f"bold {colour}"), (document["headline"], "bold")),
+        headline(glyph, colour, document["headline"]),
         Padding(_sides(document), (0, 0, 0, 3)),
     ]
     for key, title in document["sections"].items():

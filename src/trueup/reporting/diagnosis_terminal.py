@@ -12,9 +12,8 @@ from rich.text import Text
 
 from trueup.reporting.diagnosis_model import NUMERICAL, Report, report_from
 from trueup.reporting.formatting import elide, plain, short_site
+from trueup.reporting.screen import LABEL_WIDTH, MARGIN, facts, headline, meter
 
-MARGIN = 3
-LABEL_WIDTH = 11
 NUM_EVIDENCE = 4
 NUM_FURTHER = 4
 GLYPHS = {"agree": ("✓", "green"), "differ": ("✗", "red"), "undecided": ("?", "yellow")}
@@ -36,37 +35,28 @@ def print_diagnosis(
 
 def screen(report: Report, *, width: int, reports: Mapping[str, Path]) -> RenderableType:
     """The whole screen as one renderable."""
-    width = max(60, min(width, 120))
+    width = max(32, min(width, 120))
     glyph, colour = GLYPHS.get(report.outcome, GLYPHS["undecided"])
     parts: list[RenderableType] = [
         Text(""),
-        Text.assemble((f" {glyph} ", f"bold {colour}"), (plain(report.headline), "bold")),
+        headline(glyph, colour, report.headline),
         Text(""),
     ]
     if report.verdict:
-        parts += [_facts(_verdict_facts(report, width)), Text("")]
+        parts += [facts(_verdict_facts(report, width)), Text("")]
     parts.append(_checklist(report, width))
     if report.further:
         parts += [Text(""), _further(report, width)]
-    parts += [Text(""), _facts(_closing(report, reports)), Text("")]
+    parts += [Text(""), facts(_closing(report, reports)), Text("")]
     return Group(*parts)
-
-
-def _facts(facts: list[tuple[str, RenderableType]]) -> Table:
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(width=MARGIN + LABEL_WIDTH, style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, value in facts:
-        grid.add_row(" " * MARGIN + label, value)
-    return grid
 
 
 def _verdict_facts(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     verdict, room = report.verdict, width - MARGIN - LABEL_WIDTH - 1
-    facts: list[tuple[str, RenderableType]] = []
+    told: list[tuple[str, RenderableType]] = []
     if verdict.get("site"):
-        facts.append(("where", Text(elide(short_site(plain(verdict["site"])), room), style="bold")))
-        facts.append(("", Text(report.coordinates)))
+        told.append(("where", Text(elide(short_site(plain(verdict["site"])), room), style="bold")))
+        told.append(("", Text(report.coordinates)))
     for side, place, line in report.sources:
         label = "source" if side == "target" else ""
         words = Text.assemble(
@@ -75,7 +65,7 @@ def _verdict_facts(report: Report, width: int) -> list[tuple[str, RenderableType
             ("  " if line else ""),
             (elide(line, max(12, room - len(place) - 12)), "italic"),
         )
-        facts.append((label, words))
+        told.append((label, words))
     kind = report.kind
     if kind is not None:
         family = (
@@ -83,22 +73,15 @@ def _verdict_facts(report: Report, width: int) -> list[tuple[str, RenderableType
             if kind["family"] == NUMERICAL
             else "model: data, settings, structure"
         )
-        facts.append(
-            ("kind", Text.assemble((kind["name"].replace("_", " "), "bold"), (f"  {family}", "dim")))
-        )
-    facts.append(("sure", _meter(float(verdict["confidence"]))))
+        told.append(("kind", Text.assemble((kind["name"].replace("_", " "), "bold"), (f"  {family}", "dim"))))
+    told.append(("sure", meter(float(verdict["confidence"]))))
     for index, sentence in enumerate(verdict["evidence"][:NUM_EVIDENCE]):
-        facts.append(("because" if index == 0 else "", Text(plain(sentence))))
+        told.append(("because" if index == 0 else "", Text(plain(sentence))))
     for index, sentence in enumerate(verdict["counter_evidence"][:3]):
-        facts.append(("before it" if index == 0 else "", Text(plain(sentence))))
+        told.append(("before it" if index == 0 else "", Text(plain(sentence))))
     for index, cause in enumerate(verdict["causes"][:3]):
-        facts.append(("likely" if index == 0 else "", Text(plain(cause))))
-    return facts
-
-
-def _meter(share: float) -> Text:
-    filled = round(max(0.0, min(1.0, share)) * 10)
-    return Text.assemble(("━" * filled, "bold"), ("─" * (10 - filled), "dim"), f" {share:.0%}")
+        told.append(("likely" if index == 0 else "", Text(plain(cause))))
+    return told
 
 
 def _checklist(report: Report, width: int) -> Table:
@@ -132,14 +115,14 @@ def _further(report: Report, width: int) -> Table:
 
 
 def _closing(report: Report, reports: Mapping[str, Path]) -> list[tuple[str, RenderableType]]:
-    facts: list[tuple[str, RenderableType]] = []
+    told: list[tuple[str, RenderableType]] = []
     if reports:
-        facts.append(("report", Text(", ".join(plain(str(path)) for path in reports.values()))))
+        told.append(("report", Text(", ".join(plain(str(path)) for path in reports.values()))))
     command, note = report.next_command, report.next_note
     if command:
-        facts.append(("next", Text(plain(command), style="bold cyan")))
+        told.append(("next", Text(plain(command), style="bold cyan")))
         if note:
-            facts.append(("", Text(plain(note))))
+            told.append(("", Text(plain(note))))
     elif note:
-        facts.append(("next", Text(plain(note))))
-    return facts
+        told.append(("next", Text(plain(note))))
+    return told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from trueup.reporting.formatting import count, elide, number, plain, ratio, short_frame, short_site
 from trueup.reporting.model import ComparisonLike, Report, Verdict, report_from
+from trueup.reporting.screen import LABEL_WIDTH, MARGIN, facts, headline, meter
 
 GLYPHS = {"agree": ("✓", "green"), "differ": ("✗", "red"), "undecided": ("?", "yellow")}
 STATUS_LOOK = {
@@ -26,12 +27,13 @@ STATUS_LOOK = {
     "equal": ("=", "green"),
 }
 NUM_ROWS = 6
+NARROWEST = 32
+WIDE = 64
+"""columns from which on a row shows its numbers"""
 NUM_EVIDENCE = 3
 MAX_LAYOUTS = 5
 MAX_NOTES = 3
 MAX_NOTE_LINES = 3
-MARGIN = 3
-LABEL_WIDTH = 11
 
 
 def print_summary(
@@ -67,45 +69,36 @@ def _finite(value: Any) -> Any:
 
 def screen(report: Report, *, width: int, reports: Mapping[str, Path]) -> RenderableType:
     """The whole screen as one renderable, at most 30 lines at 100 columns where there are no notes."""
-    width = max(60, min(width, 120))
+    width = max(NARROWEST, min(width, 120))
     verdict = report.verdict
     glyph, colour = GLYPHS.get(verdict.outcome, GLYPHS["undecided"])
     parts: list[RenderableType] = [
         Text(""),
-        Text.assemble((f" {glyph} ", f"bold {colour}"), (plain(verdict.headline), "bold")),
+        headline(glyph, colour, verdict.headline),
         Text(""),
-        _facts(_verdict_facts(report, width)),
+        facts(_verdict_facts(report, width)),
     ]
     table = _beyond(report, width)
     if table is not None:
         parts += [Text(""), table]
-    parts += [Text(""), _facts(_closing_facts(report, width, reports)), Text("")]
+    parts += [Text(""), facts(_closing_facts(report, width, reports)), Text("")]
     return Group(*parts)
-
-
-def _facts(facts: Iterable[tuple[str, RenderableType]]) -> Table:
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(width=MARGIN + LABEL_WIDTH, style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, value in facts:
-        grid.add_row(" " * MARGIN + label, value)
-    return grid
 
 
 def _verdict_facts(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     verdict, first, room = report.verdict, report.first(), width - MARGIN - LABEL_WIDTH - 1
-    facts: list[tuple[str, RenderableType]] = []
+    told: list[tuple[str, RenderableType]] = []
     if verdict.where:
         coordinates = [
             f"step {verdict.step}" if verdict.step is not None else "",
             f"rank {verdict.rank}" if verdict.rank is not None else "",
             plain(verdict.phase or ""),
         ]
-        facts.append(("where", Text(elide(plain(verdict.where), room), style="bold")))
-        facts.append(("", Text(" · ".join(part for part in coordinates if part))))
+        told.append(("where", Text(elide(plain(verdict.where), room), style="bold")))
+        told.append(("", Text(" · ".join(part for part in coordinates if part))))
     for frame in report.frames(first, "target")[:1] if verdict.where else []:
         place, line = short_frame(plain(frame))
-        facts.append(
+        told.append(
             (
                 "source",
                 Text.assemble(
@@ -114,45 +107,38 @@ def _verdict_facts(report: Report, width: int) -> list[tuple[str, RenderableType
             )
         )
     if verdict.confidence is not None and verdict.outcome != "agree":
-        facts.append(("sure", _meter(verdict.confidence)))
+        told.append(("sure", meter(verdict.confidence)))
     for index, sentence in enumerate(verdict.evidence[:NUM_EVIDENCE]):
-        facts.append(("because" if index == 0 else "", Text(plain(sentence))))
+        told.append(("because" if index == 0 else "", Text(plain(sentence))))
     if len(verdict.evidence) > NUM_EVIDENCE:
-        facts.append(
+        told.append(
             ("", Text(f"and {len(verdict.evidence) - NUM_EVIDENCE} more, in the report", style="dim"))
         )
     if verdict.before:
-        facts.append(("before", Text(plain(verdict.before))))
-    return facts
-
-
-def _meter(share: float) -> Text:
-    filled = round(max(0.0, min(1.0, share)) * 10)
-    return Text.assemble(("━" * filled, "bold"), ("─" * (10 - filled), "dim"), f" {share:.0%}")
+        told.append(("before", Text(plain(verdict.before))))
+    return told
 
 
 def _beyond(report: Report, width: int) -> Table | None:
     rows = report.beyond(NUM_ROWS).to_dicts()
     if not rows:
         return None
-    room = width - MARGIN - 39
+    wide = width >= WIDE
+    room = width - MARGIN - (39 if wide else 11)
     table = Table(box=None, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False)
     table.add_column(
         " " * MARGIN + "beyond tolerance, as they ran", header_style="dim", no_wrap=True, width=room + MARGIN
     )
-    table.add_column("phase", header_style="dim", no_wrap=True, width=10)
-    for title, size in (("rel L2", 7), ("allowed", 7), ("times", 9)):
+    if wide:
+        table.add_column("phase", header_style="dim", no_wrap=True, width=10)
+    for title, size in (("rel L2", 7), ("allowed", 7), ("times", 9))[0 if wide else 2 :]:
         table.add_column(title, justify="right", header_style="dim", no_wrap=True, width=size)
     for row in rows:
         look = STATUS_LOOK.get(str(row["status"]), STATUS_LOOK["different"])
         site = elide(short_site(plain(row["site"])), room)
-        table.add_row(
-            Text.assemble((f" {look[0]} ", look[1]), site),
-            plain(row["phase"]),
-            number(row["rel_l2"]),
-            number(row["tolerance"]),
-            Text(ratio(row["score"]), style="bold"),
-        )
+        between = [plain(row["phase"]), number(row["rel_l2"]), number(row["tolerance"])] if wide else []
+        times = Text(ratio(row["score"]), style="bold")
+        table.add_row(Text.assemble((f" {look[0]} ", look[1]), site), *between, times)
     return table
 
 
@@ -160,21 +146,21 @@ def _closing_facts(
     report: Report, width: int, reports: Mapping[str, Path]
 ) -> list[tuple[str, RenderableType]]:
     room = width - MARGIN - LABEL_WIDTH - 1
-    facts: list[tuple[str, RenderableType]] = [("records", _tally(report, room))]
+    told: list[tuple[str, RenderableType]] = [("records", _tally(report, room))]
     for index, line in enumerate(_unmatched(report)):
-        facts.append(("unmatched" if index == 0 else "", line))
+        told.append(("unmatched" if index == 0 else "", line))
     said = [str(sentence) for sentence in report.summary.get("layouts") or []]
     for index, sentence in enumerate(said[:MAX_LAYOUTS]):
-        facts.append(("layout" if index == 0 else "", Text(plain(sentence))))
+        told.append(("layout" if index == 0 else "", Text(plain(sentence))))
     if len(said) > MAX_LAYOUTS:
-        facts.append(("", Text(f"and {len(said) - MAX_LAYOUTS} more, in notes", style="dim")))
-    facts += _notes(report, room)
-    facts += [("judged by", Text(plain(line), style="dim")) for line in _tolerance(report)]
+        told.append(("", Text(f"and {len(said) - MAX_LAYOUTS} more, in notes", style="dim")))
+    told += _notes(report, room)
+    told += [("judged by", Text(plain(line), style="dim")) for line in _tolerance(report)]
     if reports:
         folder = report.folder or next(iter(reports.values())).parent
         names = ", ".join(path.name if path.parent == folder else str(path) for path in reports.values())
-        facts.append(("reports", Text(plain(f"{folder}/  {names}"))))
-    return facts + _next(report.verdict.with_page(reports.get("html")))
+        told.append(("reports", Text(plain(f"{folder}/  {names}"))))
+    return told + _next(report.verdict.with_page(reports.get("html")))
 
 
 def _next(verdict: Verdict) -> list[tuple[str, RenderableType]]:
