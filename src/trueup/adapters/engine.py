@@ -286,7 +286,7 @@ class BaseEngine(NamedModules):
         if caller is not None and caller.f_code is self.boundary:  # a root is one frame further down
             caller = caller.f_back
         if frame is None:
-            return self.stacks.number(caller, self.boundary, None, self.sink.recorder.stacks)
+            return self.stacks.number(caller, None, None, self.sink.recorder.stacks)
         return self.stacks.number(caller, self.machinery, frame.stack, self.sink.recorder.stacks)
 
     def end_step(self) -> None:

@@ -33,21 +33,21 @@ class Stacks:
         self._used: set[int] = set()
 
     def number(
-        self, frame: FrameType | None, boundary: CodeType, parent: int | None, stacks: dict[int, list[str]]
+        self, frame: FrameType | None, end: CodeType | None, parent: int | None, stacks: dict[int, list[str]]
     ) -> int:
-        """Number of the stack from ``frame`` outwards to the next frame of ``boundary``, on top of
-        ``parent``.
+        """Number of the stack from ``frame`` outwards to the next frame of ``end``, on top of ``parent``;
+        without an end, of the whole stack.
 
         Puts its text into ``stacks`` when this step has not used it yet.
         """
         key: tuple[Any, ...] = (parent,)
         first = frame
-        while frame is not None and (code := frame.f_code) is not boundary:
+        while frame is not None and (code := frame.f_code) is not end:
             key += (id(code), frame.f_lasti)
             frame = frame.f_back
         found = self._numbers.get(key)
         if found is None:
-            found = self._add(key, first, boundary, parent)
+            found = self._add(key, first, end, parent)
         if found not in self._used:
             self._used.add(found)
             stacks[found] = self._texts[found]
@@ -58,10 +58,10 @@ class Stacks:
         self._used = set()
 
     def _add(
-        self, key: tuple[Any, ...], frame: FrameType | None, boundary: CodeType, parent: int | None
+        self, key: tuple[Any, ...], frame: FrameType | None, end: CodeType | None, parent: int | None
     ) -> int:
         lines = []
-        while frame is not None and frame.f_code is not boundary:
+        while frame is not None and frame.f_code is not end:
             self._codes.append(frame.f_code)
             if not frame.f_code.co_filename.startswith(self._hidden):
                 lines.append(_line(frame))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -96,6 +97,12 @@ def assert_same_bits(tmp_path: Path, actual: str, expected: str) -> None:
         assert all(torch.equal(x, y) for x, y in zip(a[1], e[1], strict=True))
 
 
+def call_stack(trace: Trace, rank: int, call: dict[str, Any]) -> list[str]:
+    """Frames of a call of step 1, innermost first."""
+    stacks = trace.read(1, rank).stacks
+    return list(stacks.filter(stack=call["stack"])["frames"][0])
+
+
 @pytest.mark.parametrize("level", ["L0", "mix"])
 def test_data_parallel(level: str, tmp_path: Path) -> None:
     run("ddp", tmp_path, None, "off")
@@ -119,6 +126,8 @@ def test_data_parallel(level: str, tmp_path: Path) -> None:
         buckets = [c for c in captured.calls if c["kind"] == "collective"]
         assert len(buckets) > 1
         assert {c["name"] for c in buckets} == {"c10d.allreduce_"}
+        stacks = [call_stack(trace, rank, call) for call in captured.calls if call["kind"] == "module"]
+        assert all(any(" loss_of " in frame for frame in stack) for stack in stacks), "the wrapper's caller"
     ranks = [Captured(path, 1, rank) for rank in (0, 1)]
     for slot, same in (("local", False), ("accumulated", True)):
         digests = [r.one("head.weight", "param_grad", slot)["summary"]["digest"] for r in ranks]
