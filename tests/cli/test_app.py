@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import typer
 
 from tests.capture.programs import environment, python, run_trueup
 from trueup import __version__
@@ -17,6 +20,15 @@ def test_help_names_every_verb(tmp_path: Path) -> None:
     for verb in ("capture", "check-run", "compare", "inspect", "export", "seed-all"):
         assert f" {verb} " in result.stdout
         assert run_trueup(verb, "--help", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("verb", sorted(typer.main.get_command(app.app).commands))  # type: ignore[attr-defined]
+def test_help_is_whole_at_80_columns(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with mock.patch.dict(os.environ, COLUMNS="80", TERMINAL_WIDTH="80"):
+        assert app.run([verb, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Options" in shown
+    assert "…" not in shown
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import trueup
 from tests.adapters.torch.reading import Captured
+from tests.warm import COLD
 from trueup.adapters.torch import gradients, modules
 from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.stats import Summariser
@@ -139,6 +140,31 @@ print("end", flush=True)
             assert all(run.values(r) is not None for r in run.records)
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_files_that_may_not_grow(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("""
+import torch
+from torch import nn
+model = nn.Linear(128, 128)
+for step in range(3):
+    model(torch.randn(64, 128)).sum().backward()
+print("end", flush=True)
+""")
+    capture = [COLD, "-m", "trueup", "capture", "--task", "tensor", "-o", str(tmp_path / "run")]
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 20; exec "$@"', "-", *capture, "--", COLD, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (2, "end\n"), done.stderr
+    why = "step 0 could not be written: [Errno 27] File too large"
+    first, second, third = done.stderr.splitlines()
+    assert first == f"trueup: {why}. Capture stands aside, training goes on."
+    assert second == f"trueup: nothing captured: {why}"
+    assert third.startswith("trueup: next: make room there")
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: Any) -> None:

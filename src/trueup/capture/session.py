@@ -8,6 +8,7 @@ in the trace, and capture goes on or stands aside.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import os
 import sys
@@ -332,6 +333,7 @@ class Session:
             self._writer.begin_run(manifest)
             self._writer.write_rank(self._rank_facts())
         except OSError as error:
+            self._writer = None  # nothing more goes where another run may lie
             self._stand_aside(f"the trace cannot be written: {error}")
             return False
         keep_freed_memory()
@@ -437,6 +439,7 @@ class Session:
             **({} if self.layout is None else {"coordinate": self.layout.coordinate(self.rank)}),
             **({"overflows": self._overflows} if self.options.task is Task.OVERFLOW_CHECK else {}),
             **({"unkept": self._unkept} if self._unkept else {}),
+            **({"stood_aside": self._aside} if self._aside else {}),
             "limits": list(self._limits),
             "failures": self._failures,
             "num_failures": self._num_failures,
@@ -453,6 +456,8 @@ class Session:
         self.adapter.watch(None)
         if self._writer is not None:
             self._writer.abandon_step()
+            with contextlib.suppress(OSError):  # where there is no room at all
+                self._writer.write_rank(self._rank_facts())
 
     def forked(self) -> None:
         """This is a child made by fork: it must not write into the parent's run.

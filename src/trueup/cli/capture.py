@@ -38,8 +38,9 @@ def command(
     task: Annotated[
         str | None,
         typer.Option(
-            metavar="statistics|tensor|overflow_check",
-            help="Keep statistics, or values too, or only what makes NaN and infinity. Default: statistics.",
+            metavar="<task>",
+            help="statistics; tensor: values too; overflow_check: only what makes NaN and infinity. "
+            "Default: statistics.",
             rich_help_panel=_HOW,
         ),
     ] = None,
@@ -65,7 +66,9 @@ def command(
     ] = None,
     data_mode: Annotated[
         str | None,
-        typer.Option(help="Of forward,backward,input,output. Default: all.", rich_help_panel=_WHAT),
+        typer.Option(
+            help="Of forward, backward, input, output, joined by commas. Default: all.", rich_help_panel=_WHAT
+        ),
     ] = None,
     preset: Annotated[
         str | None,

@@ -26,9 +26,9 @@ def command(
         str,
         typer.Option(
             "--format",
-            metavar="msprobe|grads|batches|megatron",
-            help="A dump msprobe's tools read; grad_1.npy, ... of the first captured step; recorded batches "
-            "as step_N/rank_R/{tokens,labels,loss_mask,attention_mask}.npy, or as Megatron's .bin and .idx.",
+            metavar="<format>",
+            help="msprobe: a dump its tools read; grads: grad_1.npy, ... of the first captured step; "
+            "batches: step_N/rank_R/ with tokens.npy, labels.npy and masks; megatron: .bin and .idx.",
         ),
     ] = "msprobe",
     per: Annotated[

@@ -87,6 +87,8 @@ def traces_noted(target: TraceSource, reference: TraceSource) -> list[str]:
             facts: dict[str, Any] = trace.rank_facts(rank)
             if facts.get("num_failures"):
                 notes.append(f"{name}: {facts['num_failures']} failures of capture, see its ranks/ folder.")
+            if facts.get("stood_aside"):
+                notes.append(f"{name}: capture stood aside before the end: {facts['stood_aside']}.")
             notes += [f"{name}: {limit}" for limit in (facts.get("limits") or [])[:4]]
     return notes
 

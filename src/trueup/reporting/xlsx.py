@@ -197,7 +197,7 @@ def _write_summary(sheet: Any, look: _Look, report: Report) -> None:
         ("confidence", "–" if verdict.confidence is None else f"{verdict.confidence:.0%}"),
         *(("evidence", sentence) for sentence in verdict.evidence),
         ("before it", verdict.before or "–"),
-        ("next", verdict.advice or "–"),
+        *(("next", line) for line in (verdict.next, verdict.next_note) if line),
         ("compared", f"{report.counts.get('compared', 0):,}"),
         *((status.replace("_", " "), f"{number:,}") for status, number in report.status_counts().items()),
         *(

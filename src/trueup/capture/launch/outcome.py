@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trueup.capture.options import CaptureOptions, StepSet, Task
 from trueup.capture.overflow import overflow_sentences
@@ -24,17 +26,21 @@ class CaptureOutcome:
     """training steps the program made, captured or not"""
     num_failures: int
     num_bytes: int
+    stood_aside: str = ""
+    """why capture gave up before the program ended, in words"""
 
 
 def outcome_from_folder(output: Path) -> CaptureOutcome:
     """Read the folder of a finished run; never raises for one that is empty, or half written."""
     steps = whole_steps(output) if output.is_dir() else {}
+    rank_facts = _rank_facts(output)
     return CaptureOutcome(
         output=output,
         steps=steps,
         seen=(output / MANIFEST).exists() or bool(steps),
         num_steps_run=_steps_run(output),
-        num_failures=_failures(output),
+        num_failures=sum(int(facts.get("num_failures") or 0) for facts in rank_facts),
+        stood_aside=next((str(facts["stood_aside"]) for facts in rank_facts if facts.get("stood_aside")), ""),
         num_bytes=sum(p.stat().st_size for p in output.rglob("*") if p.is_file()) if output.is_dir() else 0,
     )
 
@@ -72,6 +78,8 @@ def sentences(outcome: CaptureOutcome, options: CaptureOptions, *, command: str)
     missing = _missing(outcome, options.steps)
     if missing:
         lines.append(missing)
+    if outcome.stood_aside:
+        lines.append(f"capture stood aside before the end: {outcome.stood_aside}")
     if outcome.num_failures:
         lines.append(
             f"capture met {count(outcome.num_failures, 'error')} of its own (training was not affected); "
@@ -84,6 +92,11 @@ def sentences(outcome: CaptureOutcome, options: CaptureOptions, *, command: str)
 
 
 def _why_nothing(outcome: CaptureOutcome, options: CaptureOptions, *, command: str) -> list[str]:
+    if outcome.stood_aside:
+        return [
+            f"nothing captured: {outcome.stood_aside}",
+            "next: make room there, or name another folder with -o, and capture again",
+        ]
     if outcome.seen and outcome.num_steps_run:
         last, made = outcome.num_steps_run - 1, count(outcome.num_steps_run, "training step")
         return [
@@ -126,14 +139,12 @@ def _steps_run(output: Path) -> int:
     return last + 1
 
 
-def _failures(output: Path) -> int:
-    total = 0
-    for path in (output / "ranks").glob("rank_*.json"):
-        try:
-            total += int(json.loads(path.read_text(encoding="utf-8")).get("num_failures") or 0)
-        except (OSError, ValueError):
-            continue
-    return total
+def _rank_facts(output: Path) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted((output / "ranks").glob("rank_*.json")):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(dict(json.loads(path.read_text(encoding="utf-8"))))
+    return found
 
 
 def describe(numbers: list[int], noun: str) -> str:
