@@ -268,6 +268,7 @@ def _make_hostile(rows: list[dict[str, Any]]) -> None:
     for key, value in (("module", EVIL), ("site", f"{EVIL} · output.0"), ("name", '=HYPERLINK("http://x")')):
         rows[20][key] = value
     rows[21] |= {"site": "=1+1 · output.0", "name": "</script><img src=x onerror=window.pwned=1>"}
+    rows[19] |= {"site": "turned\u202exet · output.0", "name": "turned\u202exet"}
     rows[22] |= {
         "rel_l2": float("nan"),
         "score": float("nan"),

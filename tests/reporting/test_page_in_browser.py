@@ -144,6 +144,15 @@ def test_dark_mode_follows_the_system_and_the_button(chromium: Browser, pages: d
     chromium.prefer("light")
 
 
+def test_a_name_does_not_turn_its_row(chromium: Browser, pages: dict[str, Path]) -> None:
+    chromium.open(pages["hostile"])
+    chromium.type("#search", "turned")
+    chromium.wait(f"{NUM_ROWS} < 20 && {NUM_ROWS} > 0")
+    shown = chromium.run("document.getElementById('record-table').innerText")
+    assert "turned\ufffdxet" in shown
+    assert "\u202e" not in chromium.run("document.documentElement.innerText")
+
+
 def test_a_script_in_a_name_is_shown_and_does_not_run(chromium: Browser, pages: dict[str, Path]) -> None:
     chromium.open(pages["hostile"])
     chromium.type("#search", "pwned=1")
