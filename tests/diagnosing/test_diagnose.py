@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import trueup
 from tests.diagnosing import diagnosed as runs
 from tests.diagnosing.diagnosed import REFERENCE, capture, diagnosed
 from trueup.diagnosing.diagnosis import Diagnosis, read_diagnosis
@@ -366,3 +367,21 @@ def test_a_trace_of_statistics_alone_leaves_open_what_it_cannot_tell(
     assert found.outcome is Outcome.DIFFER
     assert status_of(found, Stage.OPTIMIZER) is not StageStatus.FAILED
     assert dataclasses.asdict(found)["stages"]
+
+
+def test_a_parameter_that_one_run_lacks_heads_what_was_drawn_after_it(tmp_path: Path) -> None:
+    for name in ("with", "without"):
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(8, 8, bias=name == "with" or at != 1) for at in range(3)]
+        model = torch.nn.Sequential(*layers)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with trueup.Tracer(tmp_path / name, preset="diagnose"):
+            for step in range(2):
+                model(torch.full((2, 8), 1.0 + step)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    for target, reference, lacks in (("without", "with", "target"), ("with", "without", "reference")):
+        out = tmp_path / f"lacking in {lacks}"
+        first = diagnose(tmp_path / target, tmp_path / reference, output=out).findings[0]
+        assert first.headline == f"The {lacks} has no parameter 1.bias; the weights drawn after it differ."
+        assert (first.stage, first.module, first.site) == (Stage.WEIGHTS, "1", "1.bias · value")

@@ -3,8 +3,8 @@ inputs.
 
 - The same pair of contents seen again (one call's output, the next one's input; a weight handed to a
   function) is judged as where it was first seen.
-- A tensor whose making neither trace shows (a view, which msprobe does not record) may differ relatively by
-  twice what was accepted before it in the same module call.
+- A tensor whose making a dump does not show (msprobe records no views) may differ relatively by twice what
+  was accepted before it in the same module call.
 - Inside a module, an API call's output may differ relatively by twice what its inputs differ by, a gradient
   by twice what gradients before it in the same module call differ by, if those were accepted and of one
   dtype: raw attention scores cancel, softmax then forgets it. Never across a module's boundary, so that a
@@ -32,7 +32,8 @@ def raise_bound(rows: Rows, metrics: Metrics, bound: Floats, scale: Floats) -> F
     inner = rows.kind_is("api") & rows.paired & (rows.of_call("parent") >= 0)
     forward, backward = inner & rows.phase_is("forward"), inner & rows.phase_is("backward")
     inputs = forward & rows.slot_starts("input")
-    unshown = inputs & (first == np.arange(len(rows)))
+    partial = bool(rows.target.tables.gaps or rows.reference.tables.gaps)
+    unshown = inputs & (first == np.arange(len(rows))) & partial
     made = (forward & rows.slot_starts("output")) | backward | unshown
     within = rows.phase_is("forward") & rows.paired & (rows.of_call("parent") >= 0)
     same_dtype = rows.target.dtype == rows.reference.dtype

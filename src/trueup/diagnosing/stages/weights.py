@@ -42,6 +42,7 @@ class WeightsStage:
         ties = ties_that_differ(context)
         if apart or ties:
             findings = (*_findings(apart, mine, whose), *(_tie_finding(*tie, mine) for tie in ties))
+            findings = (*_drawn_after(context, mine, theirs, apart), *findings)
             evidence = (f"{len(equal)} of {len(pairs)} weights are equal bit for bit", *extra)
             return StageOutcome(
                 **common,
@@ -127,6 +128,47 @@ def _findings(
             )
         )
     return tuple(found)
+
+
+def _drawn_after(
+    context: Context, mine: StepBook, theirs: StepBook, apart: Sequence[tuple[str, str, Change]]
+) -> list[Finding]:
+    """A parameter that one run lacks, before all that differ: for it later draws are others."""
+    if not apart or context.bridge is not None:
+        return []
+    found: list[tuple[int, str, str]] = []
+    sides = (
+        ("target", mine, set(context.matched), {fqn for fqn, _, _ in apart}),
+        ("reference", theirs, set(context.matched.values()), {other for _, other, _ in apart}),
+    )
+    for side, book, paired, differ in sides:
+        order = {name: place for place, name in enumerate(book.parameters)}
+        first = min(order[name] for name in differ)
+        found += [(order[name], name, side) for name in order if name not in paired and order[name] < first]
+    if not found:
+        return []
+    _, name, side = min(found)
+    lacks = "reference" if side == "target" else "target"
+    said = (
+        f"the {side} alone has the parameter {name}; {apart[0][0]} is the first weight after it that differs"
+    )
+    kind = kind_named("missing_or_extra_term", 0.9, said, causes=(f"a model of the {lacks} without {name}",))
+    return [
+        Finding(
+            stage=Stage.WEIGHTS,
+            headline=f"The {lacks} has no parameter {name}; the weights drawn after it differ.",
+            module=name.rpartition(".")[0],
+            site=f"{name} · value",
+            phase="param",
+            step=mine.step,
+            rank=mine.rank,
+            kinds=(kind,),
+            confidence=0.98,
+            evidence=(said, f"{len(apart)} of {len(mine.parameters)} weights differ"),
+            causes=kind.causes,
+            next_note=f"build both models with {name}, or both without",
+        )
+    ]
 
 
 def _module_of(names: Sequence[str], shapes: dict[str, Any]) -> str:
