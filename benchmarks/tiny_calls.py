@@ -27,7 +27,7 @@ METHOD = (
     "Seconds of a step with capture on less those with capture off, over the number of calls; stack "
     "key on, writing the step included. Wall and CPU are measured, the larger is given. On and off "
     "alternate, each in its own process; median of the repeats. Flat: a call of a larger step costs "
-    f"no more than {FLAT:g} times one of a smaller step, from 500 calls up, of each size its quietest repeat: "
+    f"no more than {FLAT:g} times one of a smaller step, from 500 calls up, of each its quietest repeat: "
     "what else the machine does makes the same process half as slow again for seconds at a time. (Smaller "
     "steps cost more a call: what a step costs once, its files, is shared by fewer.)"
 )
