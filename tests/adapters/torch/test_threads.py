@@ -179,7 +179,8 @@ def test_forward_and_backward_in_threads_of_their_own(tmp_path: Path) -> None:
     assert not runs[1].facts["limits"]
 
 
-def test_another_model_in_another_thread_once_the_first_waits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [0.0, 0.03])
+def test_another_model_in_another_thread_once_the_first_waits(late: float, tmp_path: Path) -> None:
     def program() -> None:
         for _ in training(linear(0)):
             pass
@@ -190,6 +191,7 @@ def test_another_model_in_another_thread_once_the_first_waits(tmp_path: Path) ->
 
         thread = threading.Thread(target=train)
         thread.start()
+        time.sleep(late)  # the other thread may be the faster one
         thread.join()
 
     run = capture(tmp_path / "run", program, step=4)

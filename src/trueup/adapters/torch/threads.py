@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ _WAITS = {
     ("concurrent.futures.thread", "_worker"),
 }
 """functions a thread is in that waits for another's work, or, as a worker of a pool, for work of its own"""
+_PATIENCE = 0.1
+"""seconds, once in the life of a thread"""
 _MODULES = {module for module, _ in _WAITS}
 
 
@@ -36,6 +39,8 @@ class _Here(threading.local):
         """its last training forward was no part of the run"""
         self.apart = False
         """it trains: nothing it does is recorded any more"""
+        self.began = False
+        """it has run a training forward"""
 
 
 class Threads:
@@ -69,6 +74,9 @@ class Threads:
             known[id(root)] = weakref.ref(root), frozenset(_trained(self._engine, root))
         if ident != self._ident:
             self._decide(known[id(root)][1])
+            if self._here.beside and not self._here.began:
+                self._let_the_trainer_wait(known[id(root)][1])
+        self._here.began = True
         return not self._here.beside
 
     def backward(self) -> bool:
@@ -106,6 +114,13 @@ class Threads:
         here.beside = (
             self._trainer is not None and bool(weights) and weights.isdisjoint(self._weights(self._ident))
         )
+
+    def _let_the_trainer_wait(self, weights: frozenset[int]) -> None:
+        """A thread that was started a moment ago may be faster than the one that is to wait for it."""
+        until = time.monotonic() + _PATIENCE
+        while self._here.beside and time.monotonic() < until:
+            time.sleep(0.001)
+            self._decide(weights)
 
     def _weights(self, ident: int) -> frozenset[int]:
         return frozenset().union(*(weights for _, weights in self._roots.get(ident, {}).values()))

@@ -8,6 +8,7 @@
 | `parameters` | kind parameter, phase `param`, slot `value`; `value.<n>` where forward call n saw others |
 | `.parameters_grad.<n>` | phase `param_grad`, slot `accumulated` (msprobe reads `.grad`), microbatch n |
 | construct.json | parents; a call whose parent is a backward entry is a recomputation |
+| | what clipping and the optimizer call has mode `eval`: they run without gradients |
 | `Max Min Mean Norm` | `maximum minimum mean l2_norm`, over *all* values: infinities and NaN show |
 | | `num_nan num_posinf num_neginf`: 0 where those four prove it, else null |
 | `md5` | `crc32`, which it is; other hashes become `source_digest` |
@@ -200,16 +201,18 @@ class TableBuilder:
             declared = parent[1] if len(parent) > 1 and isinstance(parent[1], int) else None
             parent = parent[0] if parent else None
         unfinished = bool(self._construct) and key not in self._construct and name.kind != "module"
-        mode = (
-            "recompute" if unfinished and self._in_backward else "train"
-        )  # a recomputation stops at its last need
+        mode = "train"
+        if parent in _GROUPS:  # clipping and updates run without gradients
+            mode = "eval"
+        elif unfinished and self._in_backward:  # a recomputation stops at its last need
+            mode = "recompute"
         if isinstance(parent, str) and parent not in _GROUPS and parent not in self._opening:
             around = self._name(parent)
             if around.phase == FORWARD and around.kind == "module":
                 row = self._open(parent, around)
                 return row, self._columns.calls[row][5], self._columns.calls[row][6]
             mode = "recompute"
-        if declared is None and mode == "train" and parent not in _GROUPS:
+        if declared is None and mode == "train":
             self._turn(name)
         microbatch = self._microbatch if declared is None else max(declared, 0)
         return (self._root(microbatch) if key in self._of_root else None), microbatch, mode
