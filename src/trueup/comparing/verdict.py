@@ -146,7 +146,9 @@ def _lacking(
     found = _differ(origin, ledger, scalars, target, reference, level, command)
     alone = f"the {side} alone has the parameter {lacking.row['name']}"
     said = [line for line in found["evidence"] if line != alone and line not in origin.said]
-    said = [f"{origin.row['name']}: {line}" if line.startswith("relative") else line for line in said]
+    said = [
+        f"{origin.row['name']}: {line}" if line.startswith(("relative", "norm")) else line for line in said
+    ]
     return found | {
         "evidence": said,
         "headline": (
