@@ -1,8 +1,10 @@
 """Frozen values every other package speaks in: no behaviour, no framework, no I/O."""
 
 from trueup.types.finding import Basis, Finding, Kind, KindClass, Origin, Stage
+from trueup.types.reason import Reason, reason
 from trueup.types.site import CallKind, Mode, Phase
 from trueup.types.status import Evidence, Outcome, Status
+from trueup.types.verdict import Verdict
 
 __all__ = [
     "Basis",
@@ -15,6 +17,9 @@ __all__ = [
     "Origin",
     "Outcome",
     "Phase",
+    "Reason",
     "Stage",
     "Status",
+    "Verdict",
+    "reason",
 ]

@@ -1,0 +1,17 @@
+"""What every code says in English: the only place that holds sentences. Used by reporting alone.
+
+A room has one module here, named as in ``types/codes``: a dict from code to ``Phrase``.
+"""
+
+from trueup.wording.catalogue import (
+    advice,
+    command,
+    headline,
+    phrase_of,
+    phrases,
+    text,
+    texts,
+    to_json,
+)
+
+__all__ = ["advice", "command", "headline", "phrase_of", "phrases", "text", "texts", "to_json"]

@@ -1,0 +1,65 @@
+"""The catalogue: phrases of all rooms, and how a reason is put into words with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from trueup.types.codes import Code
+from trueup.types.reason import Json, Reason
+from trueup.wording import given
+from trueup.wording.phrase import Phrase, Template, Told
+
+_ROOMS = (given,)
+
+
+@cache
+def phrases() -> Mapping[Code, Phrase]:
+    """Every code's phrase."""
+    return {code: phrase for room in _ROOMS for code, phrase in room.PHRASES.items()}
+
+
+def phrase_of(code: Code) -> Phrase:
+    """The phrase of a code; every code has one, which a test holds."""
+    return phrases()[code]
+
+
+def text(reason: Reason) -> str:
+    """A reason as one sentence or clause, without a full stop."""
+    return _rendered(phrase_of(reason.code).sentence, reason)
+
+
+def texts(reasons: Iterable[Reason]) -> list[str]:
+    """Several, each once."""
+    return list(dict.fromkeys(map(text, reasons)))
+
+
+def headline(reason: Reason) -> str:
+    """What stands above a verdict or finding; the sentence where a code has no headline of its own."""
+    phrase = phrase_of(reason.code)
+    return _rendered(phrase.headline or phrase.sentence, reason)
+
+
+def advice(reason: Reason) -> str | None:
+    """What to do about it."""
+    template = phrase_of(reason.code).advice
+    return None if template is None else _rendered(template, reason)
+
+
+def command(reason: Reason) -> str | None:
+    """The command to type next."""
+    template = phrase_of(reason.code).command
+    return None if template is None else _rendered(template, reason)
+
+
+def to_json(reason: Reason) -> dict[str, Json]:
+    """``Reason.to_json`` with its ``text`` beside the code."""
+    plain = reason.to_json()
+    if reason.parts:
+        plain["parts"] = [to_json(part) for part in reason.parts]
+    return {"code": plain.pop("code"), "text": text(reason), **plain}
+
+
+def _rendered(template: Template, reason: Reason) -> str:
+    told = Told(reason, tuple(map(text, reason.parts)))
+    return told.fill(template) if isinstance(template, str) else template(told)

@@ -1,0 +1,131 @@
+"""Templates: named facts put into English, with the plural, list and ratio forms that every room needs."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trueup.types.reason import Number, Place, Reason
+
+Facts = Mapping[str, Number | Place]
+Template = str | Callable[["Told"], str]
+SHOWN = 4
+"""names of a list before the rest is counted"""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a template is made of: the facts of a reason as attributes or keys, and the text of its parts."""
+
+    reason: Reason
+    parts: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.reason.facts[name]
+
+    def get(self, name: str) -> Any:
+        """A fact, None where it is not there."""
+        return self.reason.facts.get(name)
+
+    def fill(self, template: str) -> str:
+        """A template string filled with these facts."""
+        return _FORMATTER.vformat(template, (), {**self.reason.facts, "parts": self.parts})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phrase:
+    """What one code says.
+
+    Template strings take format specifications of Python and these:
+        ``{n:count record}``   ``1 record``, ``2 records``, ``1,200 records``
+        ``{names:list}``       ``a, b, c and d``, or ``a, b, c, d and 3 more``
+        ``{x:times}``          ``1.5 times``, ``19,800 times``
+        ``{x:g}``              six digits, as for every number without a specification; unknown is ``n/a``
+        ``{parts:join ; }``    texts of the parts with ``; `` between them
+    """
+
+    sentence: Template
+    """one sentence or clause, as evidence is listed; no full stop"""
+    headline: Template | None = None
+    """at most 15 words: what differs, where, and the cause when known"""
+    advice: Template | None = None
+    """what to do about it"""
+    command: Template | None = None
+    """the command to type next"""
+    samples: Sequence[Mapping[str, object]] = field(default=({},))
+    """facts for the test that renders every code, one mapping a variant of the sentence"""
+
+
+class _Formatter(string.Formatter):
+    def format_field(self, value: Any, spec: str) -> str:
+        kind, _, rest = spec.partition(" ")
+        if kind == "count":
+            return count(int(value), rest)
+        if kind == "list":
+            return listed(value if not isinstance(value, str) else (value,))
+        if kind == "times":
+            return times(float(value))
+        if kind == "join":
+            return rest.join(value)
+        if value is None:
+            return "n/a"
+        if isinstance(value, float) and not spec:
+            return f"{value:.6g}"
+        if isinstance(value, tuple):
+            return listed(value)
+        return str(super().format_field(value, spec))
+
+
+_FORMATTER = _Formatter()
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> count(1, "record"), count(1200, "record"), count(2, "entry")
+        ('1 record', '1,200 records', '2 entries')
+    """
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """The plural of a noun.
+
+    Example:
+        >>> plural("batch"), plural("axis"), plural("difference")
+        ('batches', 'axes', 'differences')
+    """
+    if noun.endswith("axis"):
+        return f"{noun[:-2]}es"
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+
+
+def listed(names: Sequence[object], shown: int = SHOWN) -> str:
+    """Names in a row, the last after "and"; more than ``shown`` + 1 are counted.
+
+    Example:
+        >>> listed(["a", "b"]), listed("abcdefg")
+        ('a and b', 'a, b, c, d and 3 more')
+    """
+    words = [str(name) for name in names]
+    if len(words) > shown + 1:
+        return f"{', '.join(words[:shown])} and {len(words) - shown} more"
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
+def times(ratio: float) -> str:
+    """A ratio as a person writes it.
+
+    Example:
+        >>> times(1.5), times(19_812.3), times(2.5e9)
+        ('1.5 times', '19,800 times', '2.5e+09 times')
+    """
+    if math.isinf(ratio):
+        return "infinitely many times"
+    return f"{float(f'{ratio:.3g}'):,.0f} times" if 100 <= ratio < 1e6 else f"{ratio:.3g} times"

@@ -1,0 +1,76 @@
+"""Every code of every room has a phrase, and every phrase reads well at every width."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from trueup.types.codes import Code
+from trueup.types.codes.base import all_codes
+from trueup.types.reason import Reason, reason
+from trueup.wording import advice, command, headline, phrase_of, phrases, text
+from trueup.wording.phrase import count, listed, times
+
+_PLURAL = re.compile(r"(?<![\d.,])1 (?!is\b|was\b|has\b|across\b)[a-z]+[^s\W]s\b")
+"""a count of one before a plural"""
+
+
+def samples(code: Code) -> list[Reason]:
+    """The sample reasons of a code."""
+    found = []
+    for facts in phrase_of(code).samples:
+        parts = facts.get("parts", ())
+        plain = {name: value for name, value in facts.items() if name != "parts"}
+        found.append(reason(code, *parts, **plain))  # type: ignore[misc,arg-type]
+    return found
+
+
+def test_the_catalogue_holds_every_code_and_nothing_else() -> None:
+    assert set(phrases()) == set(all_codes())
+
+
+def test_values_of_codes_are_unique_and_named_after_their_room() -> None:
+    values = [code.value for code in all_codes()]
+    assert len(values) == len(set(values))
+    assert all(re.fullmatch(r"[a-z_]+(\.[a-z0-9_]+)+", value) for value in values)
+
+
+@pytest.mark.parametrize("code", sorted(all_codes(), key=str), ids=str)
+def test_every_code_is_rendered(code: Code) -> None:
+    assert samples(code), "a phrase needs samples"
+    for one in samples(code):
+        said = [text(one), headline(one), advice(one), command(one)]
+        for line in filter(None, said):
+            assert line == line.strip()
+            assert not re.search(r"\{|\}|\bNone\b|\bnan\b|  ", line), line
+            assert not line.endswith(".."), line
+        assert not _PLURAL.search(text(one)), text(one)
+        if phrase_of(code).headline is not None:
+            assert len(headline(one).split()) <= 15, headline(one)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_every_code_fits_every_width(width: int) -> None:
+    for code in all_codes():
+        for one in samples(code):
+            out = io.StringIO()
+            Console(file=out, width=width, color_system=None).print(Text(text(one), overflow="fold"))
+            lines = out.getvalue().splitlines()
+            assert max(map(len, lines)) <= width
+            assert re.sub(r"\s", "", "".join(lines)) == re.sub(r"\s", "", text(one))
+
+
+def test_forms() -> None:
+    assert (count(1, "record"), count(1200, "record"), count(2, "entry")) == (
+        "1 record",
+        "1,200 records",
+        "2 entries",
+    )
+    assert listed("abcdefg") == "a, b, c, d and 3 more"
+    assert listed("abcde") == "a, b, c, d and e"
+    assert listed(["a"]) == "a"
+    assert (times(1.5), times(19_812.3), times(2.5e9)) == ("1.5 times", "19,800 times", "2.5e+09 times")
