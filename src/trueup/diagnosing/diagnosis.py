@@ -12,7 +12,9 @@ from trueup.comparing.result import plain
 from trueup.diagnosing.stages.protocol import StageOutcome
 from trueup.errors import TraceError
 from trueup.types import Outcome
-from trueup.types.finding import Finding
+from trueup.types.finding import Finding, Statement
+from trueup.types.finding import plain as facts_as_json
+from trueup.wording import to_json as with_text
 
 SCHEMA_VERSION = 1
 FILE = "diagnosis.json"
@@ -30,7 +32,7 @@ class Diagnosis:
     target: str
     reference: str
     outcome: Outcome
-    headline: str
+    headline: Statement
     confidence: float
     stages: tuple[StageOutcome, ...]
     findings: tuple[Finding, ...] = ()
@@ -39,7 +41,7 @@ class Diagnosis:
     """module outputs as they ran, forward and backward: ``phase module type rel_l2 tolerance``"""
     losses: tuple[dict[str, Any], ...] = ()
     """``step target reference`` of the compared steps"""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Statement, ...] = ()
     """how it was come by, and what limits it"""
     runs: dict[str, str] = field(default_factory=dict)
     """folders that were made on the way: ``compare replay gradients``"""
@@ -67,13 +69,13 @@ class Diagnosis:
             "reference": self.reference,
             "outcome": self.outcome.value,
             "exit_code": self.exit_code,
-            "headline": self.headline,
+            "headline": facts_as_json(self.headline, with_text),
             "confidence": self.confidence,
-            "findings": [plain(finding.to_json()) for finding in self.findings],
-            "stages": [plain(stage.to_json()) for stage in self.stages],
+            "findings": [plain(finding.to_json(with_text)) for finding in self.findings],
+            "stages": [plain(stage.to_json(with_text)) for stage in self.stages],
             "path": [plain(point) for point in self.path],
             "losses": [plain(entry) for entry in self.losses],
-            "notes": list(self.notes),
+            "notes": facts_as_json(self.notes, with_text),
             "runs": self.runs,
             "tolerance": self.tolerance,
             "command": self.command,

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
+
+from trueup.types.reason import Reason
+
+Statement = Any
+"""A conclusion: ``Reason`` or still text. TODO: ``Reason`` alone, once no room makes sentences."""
 
 
 class Stage(str, Enum):
@@ -52,12 +58,12 @@ class Kind:
     family: KindClass
     confidence: float
     """0 to 1"""
-    sentence: str
+    sentence: Statement
     """what it says of this case, with its numbers: "the gradient is 2.000 times the reference's (2 ranks)"
     """
-    causes: tuple[str, ...] = ()
+    causes: tuple[Statement, ...] = ()
     """likely ones, most likely first"""
-    next: str | None = None
+    next: Statement | None = None
     """what to do about it"""
     factor: float | None = None
     """target over reference, of a wrong scale"""
@@ -96,8 +102,8 @@ class Origin:
     source: str | None = None
     """``file:line`` in the target"""
     reference_source: str | None = None
-    evidence: tuple[str, ...] = ()
-    counter_evidence: tuple[str, ...] = ()
+    evidence: tuple[Statement, ...] = ()
+    counter_evidence: tuple[Statement, ...] = ()
     """what speaks for everything else being right: "everything before it is bit-identical" """
     ranks: tuple[int, ...] = ()
     """all that show it; empty: only ``rank`` is known of"""
@@ -108,7 +114,7 @@ class Finding:
     """A conclusion: stage, place, kind, how sure, why, and what to do next."""
 
     stage: Stage
-    headline: str
+    headline: Statement
     module: str | None
     site: str | None
     phase: str | None = None
@@ -123,25 +129,28 @@ class Finding:
     kinds: tuple[Kind, ...] = ()
     """most likely first"""
     confidence: float
-    evidence: tuple[str, ...] = ()
-    counter_evidence: tuple[str, ...] = ()
-    causes: tuple[str, ...] = ()
-    next: str | None = None
+    evidence: tuple[Statement, ...] = ()
+    counter_evidence: tuple[Statement, ...] = ()
+    causes: tuple[Statement, ...] = ()
+    next: Statement | None = None
     """command to try"""
-    next_note: str | None = None
+    next_note: Statement | None = None
     origin: Origin | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        plain: dict[str, Any] = _plain(asdict(self))
-        return plain
+    def to_json(self, render: Callable[[Reason], Any] = Reason.to_json) -> dict[str, Any]:
+        """Plain values; ``render`` writes reasons (``wording.to_json`` puts text beside the codes)."""
+        written: dict[str, Any] = plain(self, render)
+        return written
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any, render: Callable[[Reason], Any] = Reason.to_json) -> Any:
+    """Dataclasses as objects, enums as their values, reasons as ``render`` writes them."""
+    if isinstance(value, Reason):
+        return render(value)
     if isinstance(value, Enum):
         return value.value
+    if is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name), render) for one in fields(value)}
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value
+        return {name: plain(item, render) for name, item in value.items()}
+    return [plain(item, render) for item in value] if isinstance(value, (list, tuple)) else value

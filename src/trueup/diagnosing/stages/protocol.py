@@ -3,11 +3,13 @@ cannot tell."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Finding, Stage, Statement, plain
+from trueup.types.reason import Reason
 
 if TYPE_CHECKING:
     from trueup.diagnosing.stages.context import Context
@@ -33,9 +35,9 @@ class StageOutcome:
     title: str
     """as a person reads it in the checklist"""
     status: StageStatus
-    said: str
+    said: Statement
     """one sentence: what was seen, or why nothing can be said"""
-    evidence: tuple[str, ...] = ()
+    evidence: tuple[Statement, ...] = ()
     findings: tuple[Finding, ...] = ()
     """surest first"""
     confirmed: bool = False
@@ -43,16 +45,16 @@ class StageOutcome:
     details: dict[str, Any] = field(default_factory=dict)
     """numbers a report may draw (plain values)"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, render: Callable[[Reason], Any] = Reason.to_json) -> dict[str, Any]:
         """Plain values."""
         return {
             "stage": self.stage.value,
             "title": self.title,
             "status": self.status.value,
-            "said": self.said,
-            "evidence": list(self.evidence),
+            "said": plain(self.said, render),
+            "evidence": plain(self.evidence, render),
             "confirmed": self.confirmed,
-            "findings": [finding.to_json() for finding in self.findings],
+            "findings": [finding.to_json(render) for finding in self.findings],
             "details": self.details,
         }
 
