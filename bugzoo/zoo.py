@@ -1,6 +1,12 @@
 """Run the whole collection through trueup's public commands and write ``bugzoo/SCOREBOARD.md``.
 
 An interrupted run goes on where it was, as long as neither trueup nor the collection has changed.
+
+Whether a change of trueup's code changes an answer: ``zoo.py --keep DIR`` once, with the code as it was
+(an hour; 15 GB), then ``zoo.py --judge DIR`` with the code as it is. That compares and diagnoses the kept
+runs again, starts no program (minutes) and prints every fact that is not in ``frozen.json``: outcome, exit
+status, stage, place, kinds, axis and ranks of each finding, and the status, score and tolerance of every
+record (as a digest). ``--judge DIR --freeze`` writes ``frozen.json``: an intended change is a diff of it.
 """
 
 from __future__ import annotations
@@ -21,9 +27,10 @@ ROOT = HERE.parent
 sys.path[0] = str(ROOT)
 
 from bugzoo.entries import HELD_OUT, TUNING, Entry, entries  # noqa: E402
-from bugzoo.scoreboard import msprobe  # noqa: E402
+from bugzoo.scoreboard import frozen, msprobe  # noqa: E402
 from bugzoo.scoreboard.answers import Answer  # noqa: E402
 from bugzoo.scoreboard.board import Raw, Row, board  # noqa: E402
+from bugzoo.scoreboard.keeping import Kept, in_order, keep, kept, sample  # noqa: E402
 from bugzoo.scoreboard.runs import ACROSS, MODES, REPLAY, Runs, What, write  # noqa: E402
 
 
@@ -40,6 +47,10 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--no-others", action="store_true", help="without msprobe and loss curves")
     parser.add_argument("--jobs", type=int, default=2, help="entries at a time")
     parser.add_argument("--fresh", action="store_true", help="forget what an interrupted run left")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep traces and replays, judge nothing")
+    parser.add_argument("--judge", type=Path, metavar="DIR", help="judge what --keep kept, show what changed")
+    parser.add_argument("--sample", action="store_true", help="with --judge: some 60 entries of all sorts")
+    parser.add_argument("--freeze", action="store_true", help="with --judge: these answers are right")
     parser.add_argument("--board", type=Path, default=HERE / "SCOREBOARD.md")
     return parser
 
@@ -48,6 +59,11 @@ def main() -> int:
     """Run, print a line an entry, write the board; 1 where a control raised an alarm or an entry failed."""
     given = arguments().parse_args()
     chosen = chosen_entries(given.only, given.part, given.base)
+    if given.keep is not None:
+        return keep_all(chosen, given.keep)
+    if given.judge is not None:
+        chosen = [entry for entry in in_order(chosen) if not given.sample or entry.name in sample()]
+        return judge_all(kept(given.judge, chosen), jobs=given.jobs, freeze=given.freeze)
     what = What(replay=not given.passive, noise=not given.no_noise)
     ask_others = not given.no_others
     if ask_others and msprobe.home() is None:
@@ -85,6 +101,34 @@ def main() -> int:
         (a := row.answer(mode)) is not None and a.state == "failed" for row in rows for mode in MODES
     )
     return 1 if alarms or failed else 0
+
+
+def keep_all(chosen: list[Entry], folder: Path) -> int:
+    """Run the programs and keep what they leave, a line an entry; 1 where one failed."""
+    lines = []
+    for line in keep(in_order(chosen), folder):
+        print(line, flush=True)
+        lines.append(line)
+    return int(any("  failed: " in line for line in lines))
+
+
+def judge_all(chosen: list[Kept], *, jobs: int, freeze: bool) -> int:
+    """Judge kept runs again and print what is not as it was frozen; 1 where a fact has changed."""
+    began, answers, changed, reworded = time.perf_counter(), frozen.read(), list[str](), list[str]()
+    for name, found in frozen.judge_all(chosen, jobs=jobs):
+        lines, texts = frozen.changes(name, found, answers.get(name, {}))
+        changed += lines
+        reworded += texts
+        if freeze:
+            answers[name] = found
+            frozen.write({one: answers[one] for one in entries() if one in answers})
+        elif lines:
+            print("\n".join(lines), flush=True)
+    if reworded:
+        print("places that are worded otherwise:", *reworded, sep="\n")
+    seconds = time.perf_counter() - began
+    print(f"{len(chosen)} entries judged in {seconds:.0f} s: {len(changed)} facts changed")
+    return int((bool(changed) and not freeze) or not chosen)
 
 
 def chosen_entries(only: list[str] | None, part: str | None, base: list[str] | None) -> list[Entry]:

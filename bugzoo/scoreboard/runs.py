@@ -21,6 +21,8 @@ VALUES, SKETCHES, PASSIVE, REPLAY = "compare", "compare from sketches", "diagnos
 ACROSS = "diagnose across layouts"
 """against the same training in one process"""
 MODES = (VALUES, SKETCHES, PASSIVE, REPLAY, ACROSS)
+COMPLETE = "complete"
+"""name of an empty file in the folder of a program or reference that was made to its end"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +57,10 @@ class Reference:
 class Runs:
     """Runs entries in a folder; safe to use from several threads."""
 
-    def __init__(self, folder: Path, what: What) -> None:
-        """Args: a folder to work in, and what is wanted."""
-        self._folder, self._what = folder, what
+    def __init__(self, folder: Path, what: What, *, is_kept: bool = False) -> None:
+        """Args: a folder to work in, what is wanted, and whether complete programs and references that are
+        in the folder are used again."""
+        self._folder, self._what, self._is_kept = folder, what, is_kept
         self._programs: dict[str, Program] = {}
         self._references: dict[str, Reference] = {}
         self._other_references: dict[str, OtherReference] = {}
@@ -75,15 +78,23 @@ class Runs:
             return self._programs[name]
 
     def _make_program(self, name: str) -> Program:
-        base, folder = bases()[name], _new(self._folder / "programs" / name)
+        base, folder = bases()[name], self._folder / "programs" / name
+        is_there = self._is_kept and (folder / COMPLETE).exists()
+        if not is_there:
+            _new(folder)
         if base.resumes_at:
-            commands.make_checkpoint(base, folder / "checkpoint.pt")
-            return Program(base=base, checkpoint=folder / "checkpoint.pt")
-        if base.ported:
-            commands.capture(Program(base=base), folder / "original", values=True, steps=curves.STEPS)
-            commands.hand_over(folder / "original", folder / "port")
-            return Program(base=base, checkpoint=folder / "port")
-        return Program(base=base)
+            if not is_there:
+                commands.make_checkpoint(base, folder / "checkpoint.pt")
+            made = Program(base=base, checkpoint=folder / "checkpoint.pt")
+        elif base.ported:
+            if not is_there:
+                commands.capture(Program(base=base), folder / "original", values=True, steps=curves.STEPS)
+                commands.hand_over(folder / "original", folder / "port")
+            made = Program(base=base, checkpoint=folder / "port")
+        else:
+            made = Program(base=base)
+        (folder / COMPLETE).touch()
+        return made
 
     def reference(self, name: str) -> Reference:
         """The clean run of a base, made when it is first asked for.
@@ -97,18 +108,26 @@ class Runs:
             return self._references[name]
 
     def _make_reference(self, program: Program) -> Reference:
-        folder = _new(self._folder / "references" / program.base.name)
-        made = Reference(program=program, values=folder / "values", sketches=folder / "sketches")
+        folder = self._folder / "references" / program.base.name
+        alone = folder / "alone" if program.base.alone is not None else None
+        made = Reference(program=program, values=folder / "values", sketches=folder / "sketches", alone=alone)
+        if not (self._is_kept and (folder / COMPLETE).exists()):
+            _new(folder)
+            self._capture_reference(made)
+            (folder / COMPLETE).touch()
+        return made
+
+    def _capture_reference(self, made: Reference) -> None:
+        program = made.program
         made.seconds["capture"] = commands.capture(program, made.values, values=True)
         commands.capture(program, made.sketches, values=False)
         if self._what.noise:
             self._measure_noise(made)
-        if program.base.alone is not None:
-            alone, made.alone = replace(program, base=program.base.alone), folder / "alone"
+        if program.base.alone is not None and made.alone is not None:
+            alone = replace(program, base=program.base.alone)
             commands.capture(alone, made.alone, values=True)
             if made.noise == "measured" and self._what.noise:
                 commands.measure_noise(alone, made.alone)
-        return made
 
     def _measure_noise(self, made: Reference) -> None:
         try:
