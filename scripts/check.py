@@ -21,6 +21,7 @@ QUICK = [
     ("format", [str(BIN / "ruff"), "format", "--check", "."]),
     ("lint", [str(BIN / "ruff"), "check", "."]),
     ("layers", [str(BIN / "lint-imports"), "--no-logo"]),
+    ("wording", [PYTHON, str(ROOT / "scripts" / "check_wording.py")]),
 ]
 ROOM = 10 * 2**30
 TYPES = ("types", [PYTHON, "-m", "mypy"])  # takes a minute: beside the tests
