@@ -58,7 +58,7 @@ def test_a_run_that_parts_is_told_where_and_what_to_do(
 ) -> None:
     assert run(["curves", "bad.log", *AGAINST, "--command", "bash pretrain.sh"]) == 1
     said = capsys.readouterr().out
-    assert re.search(r"The loss parts at step (8[5-9]|9[0-4])\d", said)
+    assert re.search(r"The loss diverges at step (8[5-9]|9[0-4])\d", said)
     assert "--skip-batch" in said
     assert "bash pretrain.sh" in " ".join(said.split())
 

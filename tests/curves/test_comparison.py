@@ -17,6 +17,7 @@ from trueup.curves.many import compare_many
 from trueup.curves.simulating import Truth, simulate
 from trueup.curves.standard import Met, absolute, percent
 from trueup.errors import NothingCompared
+from trueup.types.codes import CurvesCode
 
 ASSUMED = Options(assumed=frozenset(ASSUMABLE))
 QUIET = Truth(num_steps=3000, sigma=0.004, coefficient=0.8, spike_rate=0.0)
@@ -52,15 +53,15 @@ def test_runs_of_the_same_program_are_accepted() -> None:
 def test_curves_that_are_equal_are_said_to_be() -> None:
     target, _ = runs()
     found = compare_curves(target, [target], ASSUMED)
-    assert found.judgement.headline == "The curves are equal at every step"
+    assert found.judgement.headline.code is CurvesCode.IDENTICAL
 
 
 def test_what_is_not_proved_leaves_it_undecided() -> None:
     found = compare_curves(*runs())
     assert found.to_json()["exit_code"] == 2
-    assert "same initial weights, same hyperparameters and randomness off are not proved" in (
-        found.judgement.headline
-    )
+    assert found.judgement.headline.code is CurvesCode.NOT_PROVED
+    proofs = ("Same initial weights", "Same hyperparameters", "Randomness off")
+    assert found.judgement.headline.place("criteria") == proofs
 
 
 def test_a_gap_of_the_first_loss_is_the_forward_pass() -> None:
@@ -90,7 +91,7 @@ def test_a_gap_that_opens_slowly_is_a_late_difference() -> None:
     drift = 0.08 * np.maximum(np.arange(3000) - 1000, 0) / 2000
     found = compare_curves(moved(target, drift), references, ASSUMED)
     assert (found.judgement.case, found.to_json()["exit_code"]) == ("late_difference", 1)
-    assert "weight decay" in found.judgement.advice[0]
+    assert found.judgement.advice[0].code is CurvesCode.CHECK_OPTIMIZER
 
 
 def test_a_late_gap_below_one_percent_goes_to_downstream_tasks() -> None:
@@ -98,7 +99,7 @@ def test_a_late_gap_below_one_percent_goes_to_downstream_tasks() -> None:
     drift = 0.02 * np.maximum(np.arange(3000) - 1000, 0) / 2000
     found = compare_curves(moved(target, drift), references, ASSUMED)
     assert found.judgement.outcome.value == "agree"
-    assert any("evaluation of downstream tasks" in remark for remark in found.judgement.remarks)
+    assert CurvesCode.LATE_BELOW_1_PERCENT in [remark.code for remark in found.judgement.remarks]
 
 
 def test_the_guides_steady_tenth_is_told() -> None:
@@ -106,7 +107,8 @@ def test_the_guides_steady_tenth_is_told() -> None:
     onto = 0.1 * -np.expm1(-np.arange(3000) / 30)
     found = compare_curves(moved(target, onto), references, ASSUMED)
     assert found.judgement.case == "steady_offset"
-    assert "higher by a steady 0.0" in found.judgement.headline or "0.10" in found.judgement.headline
+    assert found.judgement.headline.code is CurvesCode.OFFSET
+    assert found.judgement.headline.number("mean") == pytest.approx(0.1, abs=0.01)
 
 
 def test_a_steady_offset_between_the_repeats_is_within_reason() -> None:
@@ -175,7 +177,8 @@ def test_the_gradient_norm_warns_and_does_not_reject() -> None:
     found = compare_curves(changed(target, grad_norm=norm), references, ASSUMED)
     assert told(found)["global_norm"] is Met.WARNING
     assert found.judgement.outcome.value == "agree"
-    assert any("Global gradient norm" in remark for remark in found.judgement.remarks)
+    criteria = [one.place("criterion") for one in found.judgement.remarks if one.code is CurvesCode.WARNED]
+    assert "Global gradient norm, mean relative error" in criteria
 
 
 def test_thresholds_relax_to_the_references_own_fluctuation() -> None:
@@ -196,7 +199,8 @@ def test_without_a_loss_nothing_is_accepted() -> None:
     found = compare_curves(sides[0], sides[1:], ASSUMED)
     assert found.to_json()["exit_code"] == 2
     assert told(found)["mean_loss"] is told(found)["first_loss"] is Met.UNDECIDED
-    assert "first loss and mean error of the loss are not proved" in found.judgement.headline
+    assert found.judgement.headline.code is CurvesCode.NOT_PROVED
+    assert found.judgement.headline.place("criteria") == ("First loss", "Mean error of the loss")
 
 
 def test_repeats_far_apart_are_no_measure_to_accept_by() -> None:
@@ -241,14 +245,14 @@ def test_an_offset_the_curves_do_not_tell_is_assumed_and_said() -> None:
     zero = changed(smooth[0], step=pl.col("step") - 1)
     assert (align(zero, smooth[1]).offset, align(zero, smooth[1]).basis) == (-1, "assumed")
     notes = compare_curves(zero, smooth[1:], ASSUMED).notes
-    assert any("assumed, for the curves do not tell" in note for note in notes)
+    assert [note.parts[0].place("basis") for note in notes if note.code is CurvesCode.ALIGNED] == ["assumed"]
     assert align(zero, smooth[1], offset=4).basis == "given"
 
 
 def test_runs_over_other_data_are_asked_about() -> None:
     target, other = runs(seed=1)[0], runs(seed=2)[1]
     notes = compare_curves(target, other, ASSUMED).notes
-    assert any("do both runs read the same data?" in note for note in notes)
+    assert "unrelated" in [n.parts[0].place("basis") for n in notes if n.code is CurvesCode.ALIGNED]
 
 
 def test_a_log_of_means_is_compared_with_means() -> None:
@@ -265,7 +269,7 @@ def test_a_log_of_means_is_compared_with_means() -> None:
     assert found.evidence.centre.is_centred
     apart = found.paired.target.columns["loss"] - target.frame["loss"].to_numpy().reshape(-1, 10).mean(axis=1)
     assert np.abs(apart).max() < 1e-12
-    assert any("the mean since its last line" in note for note in found.notes)
+    assert CurvesCode.COARSE in [note.code for note in found.notes]
 
 
 def test_only_some_steps() -> None:

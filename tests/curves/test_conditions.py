@@ -15,6 +15,7 @@ from trueup.curves.reading import read_curve
 from trueup.curves.standard import Met
 from trueup.diagnosing.around import around_step
 from trueup.errors import ConfigError
+from trueup.types.codes import CurvesCode
 
 PROGRAM = """
 import sys, torch
@@ -104,7 +105,9 @@ def test_the_scalars_of_a_trace_are_a_curve(traces: dict[str, Path]) -> None:
     assert curve.frame["tokens"].to_list()[:2] == [32.0, 64.0]
     found = compared(traces, "other")
     assert found.judgement.outcome.value == "differ"
-    assert any("Same initial weights: 0 of 3 tensors equal" in reason for reason in found.judgement.reasons)
+    failed = {one.place("criterion"): one for one in found.judgement.reasons}
+    assert failed["Same initial weights"].code is CurvesCode.FAILED
+    assert failed["Same initial weights"].place("value") == "0 of 3 tensors equal"
 
 
 def test_the_batches_and_scalars_around_a_step_are_shown(traces: dict[str, Path], tmp_path: Path) -> None:

@@ -25,7 +25,10 @@ from trueup.curves.standard import (
 )
 from trueup.curves.statistics.frozen import Frozen
 from trueup.errors import ConfigError
+from trueup.types.codes import CurvesCode
+from trueup.types.reason import Reason
 from trueup.types.status import Outcome
+from trueup.wording import text
 
 HOW = "--curves TARGET_LOG REFERENCE_LOG REPEAT ..., with two runs of the reference or more, determinism off"
 HOW_NO_UPDATE = (
@@ -149,10 +152,15 @@ def _beyond(found: CurveComparison | None) -> Item:
     return replace(
         item,
         state=State.FAILED if judgement.outcome is Outcome.DIFFER else State.PASSED,
-        measured=judgement.headline.partition("; not accepted yet")[0],
-        evidence=(*judgement.reasons, *judgement.remarks),
+        measured=text(_without_proofs(judgement.headline)),
+        evidence=tuple(map(text, (*judgement.reasons, *judgement.remarks))),
         how="",
     )
+
+
+def _without_proofs(headline: Reason) -> Reason:
+    """What the curves show, whether or not all that makes them comparable is proved."""
+    return headline.parts[0] if headline.code is CurvesCode.NOT_PROVED else headline
 
 
 def leaves_a_small_gap(found: CurveComparison | None) -> bool:

@@ -20,6 +20,7 @@ from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages.config import Configurations, configurations
 from trueup.errors import ConfigError
 from trueup.store import layout
+from trueup.wording import text
 
 EXPANSION = (
     "Scenario expansion: from one device to many, then to the full model with every parallel feature, each "
@@ -128,7 +129,7 @@ def accept(given: Given, *, output: Path, say: Callable[[str], None] = lambda _:
         *long_run_items(long_run),
         *downstream_items(tasks, wanted=leaves_a_small_gap(long_run)),
     ]
-    notes = [] if long_run is None else list(long_run.notes)
+    notes = [] if long_run is None else list(map(text, long_run.notes))
     signoff = SignOff(
         items=tuple(items),
         inputs=tuple(given.inputs()),

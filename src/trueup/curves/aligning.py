@@ -9,6 +9,9 @@ import numpy as np
 
 from trueup.curves.columns import GRAD_NORM, LOSS, STEP
 from trueup.curves.curve import Curve, Floats
+from trueup.types.codes import CurvesCode as Curves
+from trueup.types.reason import Reason, reason
+from trueup.types.verdict import Render
 
 MAX_OFFSET = 8
 """Offsets tried around none at all, and around first step to first step."""
@@ -32,34 +35,29 @@ class Alignment:
     """the next best offset's"""
 
     @property
-    def sentence(self) -> str:
-        """What was found, in words."""
-        if self.offset == 0:
-            what = "steps are numbered alike"
-        else:
-            more = "more" if self.offset > 0 else "less"
-            what = f"the target's numbers are {abs(self.offset)} {more} than the reference's"
-        if self.basis == "given":
-            return f"{what}, as was said"
-        if self.basis == "assumed":
-            if self.correlation is None or self.correlation > _UNRELATED:
-                return f"{what}: assumed, for the curves do not tell"
-            return (
-                f"{what}: assumed, for at no offset do the changes from step to step correlate; do both "
-                "runs read "
-                "the same data?"
-            )
-        next_best = "" if self.runner_up is None else f", {self.runner_up:.2f} at the next best offset"
-        return f"{what}: the changes from step to step correlate by {self.correlation:.2f}{next_best}"
+    def reason(self) -> Reason:
+        """How the steps are paired, and what that rests on."""
+        return reason(
+            Curves.STEPS_SHIFTED if self.offset else Curves.STEPS_ALIKE,
+            offset=self.offset,
+            basis="unrelated" if self._is_unrelated else self.basis,
+            correlation=self.correlation,
+            runner_up=self.runner_up,
+        )
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def _is_unrelated(self) -> bool:
+        known = self.correlation is not None and self.correlation <= _UNRELATED
+        return self.basis == "assumed" and known
+
+    def to_json(self, render: Render = Reason.to_json) -> dict[str, Any]:
         """Plain values."""
         return {
             "offset": self.offset,
             "basis": self.basis,
             "correlation": self.correlation,
             "runner_up": self.runner_up,
-            "sentence": self.sentence,
+            "reason": render(self.reason),
         }
 
 

@@ -10,7 +10,10 @@ from trueup.curves.curve import Curve
 from trueup.curves.judgement import Judgement
 from trueup.errors import TraceError
 from trueup.store import Trace
+from trueup.types.codes import CurvesCode as Curves
+from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
+from trueup.types.verdict import Render
 
 _PLACEHOLDER = "python train.py"
 
@@ -20,11 +23,11 @@ class Command:
     """One command and what it is for."""
 
     line: str
-    purpose: str
+    purpose: Reason
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, render: Render = Reason.to_json) -> dict[str, Any]:
         """Plain values."""
-        return {"line": self.line, "purpose": self.purpose}
+        return {"line": self.line, "purpose": render(self.purpose)}
 
 
 def captured_step(curve: Curve, step: int) -> int:
@@ -46,7 +49,7 @@ def commands(
         return [
             Command(
                 line=f"trueup capture -o target-overflow --task overflow_check -- {run}",
-                purpose="name the first call that makes NaN or infinity",
+                purpose=reason(Curves.NAME_FIRST_OVERFLOW),
             )
         ]
     if case in ("loss_diffusion",) and at is not None:
@@ -57,33 +60,28 @@ def commands(
             found.append(
                 Command(
                     line=f"trueup capture -o target --preset diagnose -- {run}",
-                    purpose="the first two steps of the target; the reference's likewise",
+                    purpose=reason(Curves.CAPTURE_FIRST_STEPS),
                 )
             )
         found.append(
             Command(
                 line="trueup diagnose target reference -o diagnosis",
-                purpose="where the first steps differ, and why",
+                purpose=reason(Curves.DIAGNOSE_STEPS),
             )
         )
         if case == "first_step_gap" and at:
             line = f"trueup capture -o target-batch-{at} --only-batch {at} --learning-rate 0 -- {run}"
-            found.insert(0, Command(line=line, purpose=f"the batch of step {step} alone, weights untouched"))
+            found.insert(0, Command(line=line, purpose=reason(Curves.ONE_BATCH, step=step)))
         if case == "fluctuation":
             line = f"trueup capture -o target-frozen --learning-rate 0 -- {run}"
-            found.insert(
-                0, Command(line=line, purpose="forward and backward step by step, weights untouched")
-            )
+            found.insert(0, Command(line=line, purpose=reason(Curves.FROZEN_RUN)))
         return found
     if case == "aligned" and at is not None:
         line = f"trueup capture -o target-batch-{at} --only-batch {at} --learning-rate 0 -- {run}"
-        return [Command(line=line, purpose=f"the batch of step {step} alone, weights untouched")]
+        return [Command(line=line, purpose=reason(Curves.ONE_BATCH, step=step))]
     if case == "aligned" and judgement.outcome is Outcome.UNDECIDED and not proved:
         line = f"trueup capture -o target --preset diagnose --deterministic -- {run}"
-        purpose = (
-            "its first two steps, and the reference's likewise: given with --target-trace target "
-            "--reference-trace reference they prove weights, hyperparameters and batches"
-        )
+        purpose = reason(Curves.PROVE_CONDITIONS)
         return [Command(line=line, purpose=purpose)]
     return []
 
@@ -93,15 +91,15 @@ def _around(at: int, run: str) -> list[Command]:
     return [
         Command(
             line=f"trueup capture -o target-step-{at} --preset diagnose --steps {steps} -- {run}",
-            purpose="the steps around the onset; trueup counts from 0. The reference's likewise",
+            purpose=reason(Curves.CAPTURE_AROUND),
         ),
         Command(
             line=f"trueup diagnose target-step-{at} reference-step-{at} -o diagnosis",
-            purpose="where these steps differ, and why",
+            purpose=reason(Curves.DIAGNOSE_STEPS),
         ),
         Command(
             line=f"trueup capture -o target-without-{at} --skip-batch {at} -- {run}",
-            purpose="the same training without that batch: was it the data?",
+            purpose=reason(Curves.WITHOUT_BATCH),
         ),
     ]
 

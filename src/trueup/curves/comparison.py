@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,11 @@ from trueup.curves.statistics.noise import outliers
 from trueup.curves.statistics.onset import onset
 from trueup.curves.statistics.spikes import Spikes, heights, spikes
 from trueup.errors import NothingCompared
+from trueup.types.codes import CurvesCode as Curves
+from trueup.types.reason import Reason, reason
+from trueup.types.verdict import Render
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +74,15 @@ class CurveComparison:
     conditions: tuple[Condition, ...]
     commands: tuple[Command, ...]
     local_norms: LocalNorms | None
-    notes: tuple[str, ...]
+    notes: tuple[Reason, ...]
 
     def difference(self, column: str) -> Floats | None:
         """target - mean of the references, (S,)."""
         mine, theirs = self.paired.target.get(column), self.paired.references.centre(column)
         return None if mine is None or theirs is None else mine - theirs
 
-    def to_json(self) -> dict[str, Any]:
-        """The document of curves.json, but for the curves themselves."""
+    def to_json(self, render: Render = Reason.to_json) -> dict[str, Any]:
+        """The document of curves.json, but for the curves themselves; ``render`` writes reasons."""
         e = self.evidence
         parts = {
             "centre": e.centre,
@@ -98,16 +101,16 @@ class CurveComparison:
             "version": VERSION,
             "outcome": self.judgement.outcome.value,
             "exit_code": self.judgement.outcome.exit_code,
-            "target": self.target.to_json(),
-            "references": [curve.to_json() for curve in self.references],
-            "alignments": [alignment.to_json() for alignment in self.alignments],
+            "target": self.target.to_json(render),
+            "references": [curve.to_json(render) for curve in self.references],
+            "alignments": [alignment.to_json(render) for alignment in self.alignments],
             "num_steps": len(self.paired.steps),
-            "judgement": self.judgement.to_json(),
+            "judgement": self.judgement.to_json(render),
             "criteria": [criterion.to_json() for criterion in e.criteria],
             "statistics": {name: None if p is None else p.to_json() for name, p in parts.items()},
             "conditions": [condition.to_json() for condition in self.conditions],
-            "next": [command.to_json() for command in self.commands],
-            "notes": list(self.notes),
+            "next": [command.to_json(render) for command in self.commands],
+            "notes": [render(note) for note in self.notes],
             "standard": ADVISORY,
         }
 
@@ -289,32 +292,25 @@ def _health(side: Side, other: Side, steps: Any, trains: bool) -> Health:
 
 def _notes(
     target: Curve, references: Sequence[Curve], alignments: Collection[Alignment], paired: Paired
-) -> list[str]:
-    found = [
-        f"{target.name} against {reference.name}: {alignment.sentence}"
-        for reference, alignment in zip(references, alignments, strict=True)
-        if alignment.offset or alignment.basis == "assumed"
-    ]
-    found += paired.notes
+) -> Iterator[Reason]:
+    for reference, alignment in zip(references, alignments, strict=True):
+        if alignment.offset or alignment.basis == "assumed":
+            names = {"target": target.name, "reference": reference.name}
+            yield reason(Curves.ALIGNED, alignment.reason, **names)
+    yield from paired.notes
     for curve in (target, *references):
-        found += [f"{curve.name}: {note}" for note in curve.notes]
+        yield from (reason(Curves.OF_CURVE, note, curve=curve.name) for note in curve.notes)
         for restart in curve.restarts:
-            apart = (
-                "" if restart.max_loss_diff is None else f", losses up to {restart.max_loss_diff:.3g} apart"
-            )
-            found.append(
-                f"{curve.name}: restarted at step {restart.step}, {restart.num_steps:,} steps logged "
-                f"twice{apart}; "
-                "the later ones are kept"
+            yield reason(
+                Curves.RESTARTED,
+                curve=curve.name,
+                step=restart.step,
+                num=restart.num_steps,
+                max_loss_diff=restart.max_loss_diff,
             )
         places = decimals(curve.values(LOSS))
         if places is not None and places <= 3:
-            found.append(
-                f"{curve.name} prints its loss with {places} decimals: differences below "
-                f"{0.5 * 10**-places:g} "
-                "cannot be seen"
-            )
-    return found
+            yield reason(Curves.FEW_DECIMALS, curve=curve.name, places=places, unseen=0.5 * 10**-places)
 
 
 def decimals(values: Floats | None) -> int | None:

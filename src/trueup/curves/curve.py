@@ -13,6 +13,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trueup.curves.columns import STEP, STEP_SECONDS
+from trueup.types.reason import Reason
+from trueup.types.verdict import Render
 
 Floats = NDArray[np.float64]
 _ENOUGH = 10_000
@@ -42,7 +44,7 @@ class Curve:
     format: str
     files: tuple[str, ...]
     restarts: tuple[Restart, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
     units: Mapping[str, str] = field(default_factory=dict)
     loss_is_mean: bool = False
     local_norms: pl.DataFrame | None = None
@@ -84,7 +86,7 @@ class Curve:
         values: Floats = (logged.fill_null(float("nan")) if logged.null_count() else logged).to_numpy()
         return values
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, render: Render = Reason.to_json) -> dict[str, Any]:
         """Where it comes from and what was done to it."""
         first, last = self.span
         return {
@@ -102,5 +104,5 @@ class Curve:
                 {"step": r.step, "num_steps": r.num_steps, "max_loss_diff": r.max_loss_diff}
                 for r in self.restarts
             ],
-            "notes": list(self.notes),
+            "notes": [render(note) for note in self.notes],
         }

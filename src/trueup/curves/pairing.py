@@ -13,6 +13,8 @@ from trueup.curves.aligning import Alignment
 from trueup.curves.columns import GRAD_NORM, LOSS, MEASURES, STEP
 from trueup.curves.curve import Curve, Floats
 from trueup.errors import NothingCompared
+from trueup.types.codes import CurvesCode
+from trueup.types.reason import Reason, reason
 
 _MEANS = (LOSS, GRAD_NORM)
 _Result = TypeVar("_Result")
@@ -79,7 +81,7 @@ class Paired:
     steps: NDArray[np.int64]
     target: Side
     references: References
-    notes: tuple[str, ...]
+    notes: tuple[Reason, ...]
 
 
 def pair(
@@ -127,7 +129,7 @@ def _coarsest(target: Curve, references: Sequence[Curve]) -> Curve | None:
 
 def _grid(
     target: Curve, references: Sequence[Curve], alignments: Sequence[Alignment]
-) -> tuple[NDArray[np.int64], list[str]]:
+) -> tuple[NDArray[np.int64], list[Reason]]:
     coarse = _coarsest(target, references)
     mine = target.frame[STEP].to_numpy()
     first = references[0].frame[STEP].to_numpy() + alignments[0].offset
@@ -140,10 +142,7 @@ def _grid(
         )
         grid = coarse.frame[STEP].to_numpy() + offset
         grid = grid[(grid >= low) & (grid <= high)]
-        note = (
-            f"{coarse.name} logs every {coarse.interval} steps the mean since its last line: "
-            "the others' means over the same steps are compared with it"
-        )
+        note = reason(CurvesCode.COARSE, curve=coarse.name, interval=coarse.interval)
         return grid.astype(np.int64), [note]
     if len(mine) == len(first) and np.array_equal(mine, first):
         return mine.astype(np.int64), []

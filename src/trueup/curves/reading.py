@@ -18,6 +18,8 @@ from trueup.curves.readers.tables import JsonLines
 from trueup.errors import TraceError
 from trueup.store import layout
 from trueup.store.series import SeriesReader
+from trueup.types.codes import CurvesCode
+from trueup.types.reason import reason
 
 _MOST_NORMS = 5_000_000
 SEPARATOR = ","
@@ -96,8 +98,7 @@ def _of_folder(folder: Path, chosen: Mapping[str, str], name: str) -> Curve:
     others = [f"{where.relative_to(folder) if where != folder else '.'} ({kind})" for kind, where in groups]
     others.remove(f"{best[1].relative_to(folder) if best[1] != folder else '.'} ({best[0]})")
     if others:
-        left_out = ", ".join(others[:4])
-        note = f"of {len(groups)} sets of logs the one with most steps is read; left out: {left_out}"
+        note = reason(CurvesCode.OTHER_LOGS, num=len(groups), left_out=others)
         curve = replace(curve, notes=(*curve.notes, note))
     return curve
 

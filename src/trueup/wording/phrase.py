@@ -129,3 +129,23 @@ def times(ratio: float) -> str:
     if math.isinf(ratio):
         return "infinitely many times"
     return f"{float(f'{ratio:.3g}'):,.0f} times" if 100 <= ratio < 1e6 else f"{ratio:.3g} times"
+
+
+def absolute(value: float | None) -> str:
+    """An absolute difference as the standard writes it: ``0.0031``."""
+    if value is None or not math.isfinite(value):
+        return "–" if value is None or math.isnan(value) else str(value)
+    if value == 0:
+        return "0"
+    digits = max(2, 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{digits}f}" if digits <= 9 else f"{value:.1e}"
+
+
+def percent(value: float | None) -> str:
+    """A relative difference as the standard writes it: ``0.4 %``; more places where it would read 0.0."""
+    if value is None or not math.isfinite(value):
+        return "–" if value is None or math.isnan(value) else f"{value} %"
+    size = abs(100 * value)
+    if size == 0 or size >= 0.05:
+        return f"{100 * value:.1f} %"
+    return f"{100 * value:.1g} %" if size >= 1e-4 else f"{100 * value:.0e} %"

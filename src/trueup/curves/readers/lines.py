@@ -11,6 +11,8 @@ import polars as pl
 from trueup.curves.columns import GRAD_NORM, LOSS, SCHEMA, STEP
 from trueup.curves.readers.protocol import Rows
 from trueup.curves.readers.scanning import Key, scan
+from trueup.types.codes import CurvesCode
+from trueup.types.reason import reason
 
 SAMPLE_BYTES = 1 << 17
 """Of the marked lines of this much text the keys are chosen that a program uses, and it is seen what else
@@ -69,7 +71,7 @@ class LineFormat:
             local_norms=self.local_norms(data) if self.local_norms is not None else None,
             units={column: unit for column, unit in self.units.items() if column in frame.columns},
             loss_is_mean=self.loss_is_mean,
-            notes=("its lines hold no step; they are counted from 1",) if self.numbered else (),
+            notes=(reason(CurvesCode.COUNTED_LINES, unit="line"),) if self.numbered else (),
         )
 
     def _present(self, data: bytes) -> dict[str, Key]:

@@ -9,6 +9,8 @@ from typing import Protocol
 
 import polars as pl
 
+from trueup.types.reason import Reason
+
 LOCAL_NORM_SCHEMA: dict[str, type[pl.DataType]] = {
     "step": pl.Int64,
     "index": pl.Int64,
@@ -26,7 +28,7 @@ class Rows:
     """some of the columns of :mod:`trueup.curves.columns`, ``step`` always"""
     local_norms: pl.DataFrame | None = None
     units: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
     loss_is_mean: bool = False
     """whether a line's loss is the mean over the steps since the line before"""
 

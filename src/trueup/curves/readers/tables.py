@@ -13,6 +13,8 @@ import polars as pl
 from trueup.curves.columns import GRAD_NORM, LOSS, SCHEMA, STEP, find_columns
 from trueup.curves.readers.protocol import Rows
 from trueup.errors import TraceError
+from trueup.types.codes import CurvesCode
+from trueup.types.reason import reason
 
 
 def rows_from_table(table: pl.DataFrame, chosen: Mapping[str, str], path: Path) -> Rows:
@@ -32,7 +34,7 @@ def rows_from_table(table: pl.DataFrame, chosen: Mapping[str, str], path: Path) 
     if STEP not in found:
         table = table.with_row_index("step", offset=1)
         found[STEP] = find_columns(["step"])[STEP]
-        notes.append("it has no column of steps; rows are counted from 1")
+        notes.append(reason(CurvesCode.COUNTED_LINES, unit="row"))
     frame = table.select(
         (_number(table, name) * alias.scale).cast(SCHEMA[column], strict=False).alias(column)
         for column, (name, alias) in found.items()

@@ -15,6 +15,7 @@ from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.errors import ConfigError
 from trueup.types.finding import Finding, Stage
 from trueup.types.status import Outcome
+from trueup.wording import text
 
 SURE = 0.9
 """The standard's thresholds and the reference's spread are measured, not the fault's place."""
@@ -54,7 +55,7 @@ class LongRunStage:
             why = "No curves were given: --curves TARGET_LOG REFERENCE_LOG [REPEAT ...]."
             return StageOutcome(**common, status=StageStatus.SKIPPED, said=why)
         judgement = found.judgement
-        said = f"{judgement.headline}."
+        said = f"{text(judgement.headline)}."
         common |= {"evidence": _evidence(found), "details": {"case": judgement.case, "step": judgement.step}}
         if judgement.outcome is not Outcome.DIFFER:
             passed = judgement.outcome is Outcome.AGREE
@@ -62,7 +63,7 @@ class LongRunStage:
             return StageOutcome(**common, status=status, said=said, confirmed=passed)
         before = context.failed_before()
         if before is not None:
-            said = f"{judgement.headline}, which may follow from {source_of(before)}."
+            said = f"{text(judgement.headline)}, which may follow from {source_of(before)}."
             return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said)
         return StageOutcome(
             **common, status=StageStatus.FAILED, said=said, findings=(_finding(found),), confirmed=True
@@ -76,7 +77,7 @@ def _evidence(found: CurveComparison) -> tuple[str, ...]:
         for c in found.evidence.criteria
         if c.key not in ASSUMABLE
     ]
-    return (*found.judgement.reasons, *criteria)
+    return (*map(text, found.judgement.reasons), *criteria)
 
 
 def _finding(found: CurveComparison) -> Finding:
@@ -84,7 +85,7 @@ def _finding(found: CurveComparison) -> Finding:
     names = [str(Path(curve.name)) for curve in (found.target, *found.references)]
     return Finding(
         stage=Stage.LONG_RUN,
-        headline=f"{judgement.headline}.",
+        headline=f"{text(judgement.headline)}.",
         module=None,
         site=f"loss curve, {judgement.case.replace('_', ' ')}",
         step=judgement.step,

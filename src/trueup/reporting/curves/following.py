@@ -11,6 +11,7 @@ from rich.text import Text
 from trueup.curves.comparison import CurveComparison
 from trueup.reporting.curves.terminal import print_comparison, screen
 from trueup.reporting.formatting import plain
+from trueup.wording import text
 
 _NOTHING = 2
 
@@ -49,4 +50,4 @@ def line(update: CurveComparison | str) -> str:
     if isinstance(update, str):
         return plain(update)
     step = int(update.paired.steps[-1])
-    return f"step {step:,}  {update.judgement.outcome.value}  {plain(update.judgement.headline)}"
+    return f"step {step:,}  {update.judgement.outcome.value}  {plain(text(update.judgement.headline))}"

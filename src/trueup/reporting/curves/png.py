@@ -11,6 +11,7 @@ from trueup._optional import require
 from trueup.curves.comparison import CurveComparison
 from trueup.reporting.curves.panels import Panel, axis_range, panels
 from trueup.reporting.formatting import elide, plain
+from trueup.wording import text
 
 _INK, _SOFT, _GRID, _PAPER = "#191b1e", "#5a5f66", "#e2dfd8", "#ffffff"
 _COLOURS = {
@@ -41,7 +42,7 @@ def write_png(comparison: CurveComparison, path: Path) -> Path:
     FigureCanvasAgg(figure)
     judgement = comparison.judgement
     figure.suptitle(
-        elide(plain(judgement.headline), 130),
+        elide(plain(text(judgement.headline)), 130),
         x=0.012,
         ha="left",
         fontsize=13,

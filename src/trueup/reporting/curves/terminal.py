@@ -18,6 +18,7 @@ from trueup.curves.curve import Floats
 from trueup.curves.standard import ADVISORY, Criterion, Met
 from trueup.curves.statistics.envelope import moving_mean
 from trueup.reporting.formatting import count, elide, plain
+from trueup.wording import text
 
 GLYPHS = {"agree": ("✓", "green"), "differ": ("✗", "red"), "undecided": ("?", "yellow")}
 MARKS = {
@@ -55,7 +56,7 @@ def screen(
     glyph, colour = GLYPHS[judgement.outcome.value]
     parts: list[RenderableType] = [
         Text(""),
-        Text.assemble((f" {glyph} ", f"bold {colour}"), (plain(judgement.headline), "bold")),
+        Text.assemble((f" {glyph} ", f"bold {colour}"), (plain(text(judgement.headline)), "bold")),
         Text(""),
         _facts(_runs(comparison, width)),
         Text(""),
@@ -80,7 +81,7 @@ def summary(comparisons: list[CurveComparison], width: int) -> RenderableType:
         table.add_row(
             Text(f" {glyph} ", style=f"bold {colour}"),
             Text(plain(comparison.target.name)),
-            Text(plain(comparison.judgement.headline), style="dim"),
+            Text(plain(text(comparison.judgement.headline)), style="dim"),
         )
     return Group(Text(""), table, Text(""))
 
@@ -116,7 +117,7 @@ def _runs(comparison: CurveComparison, width: int) -> list[tuple[str, Renderable
     if more > 0:
         facts.append(("", Text(f"and {count(more, 'more repeat')}", style="dim")))
     num = len(comparison.paired.steps)
-    facts.append(("compared", Text(f"{count(num, 'step')}; {comparison.alignments[0].sentence}")))
+    facts.append(("compared", Text(f"{count(num, 'step')}; {text(comparison.alignments[0].reason)}")))
     difference = comparison.difference(LOSS)
     if difference is not None and np.isfinite(difference).any():
         facts.append(("difference", sparkline(difference, min(60, room - 24))))
@@ -171,9 +172,9 @@ def _findings(
     if judgement.case != "aligned":
         facts.append(("case", Text(judgement.case.replace("_", " "), style="bold")))
     for index, reason in enumerate(judgement.reasons[:_MAX_REASONS]):
-        facts.append(("because" if index == 0 else "", Text(plain(reason))))
+        facts.append(("because" if index == 0 else "", Text(plain(text(reason)))))
     for index, remark in enumerate(judgement.remarks[:_MAX_REMARKS]):
-        facts.append(("also" if index == 0 else "", Text(plain(remark))))
+        facts.append(("also" if index == 0 else "", Text(plain(text(remark)))))
     norms = comparison.local_norms
     if norms is not None and norms.num_beyond:
         name, mine, theirs, _ = norms.rows[0]
@@ -186,11 +187,11 @@ def _findings(
         for index, line in enumerate(around.get("said") or []):
             facts.append(("around it" if index == 0 else "", Text(plain(line))))
         facts += [
-            ("", Text(plain(f"{text['where']}: {text['text']}"), style="italic"))
-            for text in around.get("texts") or []
+            ("", Text(plain(f"{sample['where']}: {sample['text']}"), style="italic"))
+            for sample in around.get("texts") or []
         ]
     for index, note in enumerate(comparison.notes[:6]):
-        facts.append(("note" if index == 0 else "", Text(plain(note), style="dim")))
+        facts.append(("note" if index == 0 else "", Text(plain(text(note)), style="dim")))
     return facts
 
 
@@ -199,8 +200,8 @@ def _closing(comparison: CurveComparison, reports: Mapping[str, Path]) -> list[t
     if reports:
         facts.append(("report", Text(", ".join(plain(str(path)) for path in reports.values()))))
     for index, sentence in enumerate(comparison.judgement.advice):
-        facts.append(("next" if index == 0 else "", Text(plain(sentence))))
+        facts.append(("next" if index == 0 else "", Text(plain(text(sentence)))))
     for index, command in enumerate(comparison.commands):
         facts.append(("run" if index == 0 else "", Text(plain(command.line), style="bold cyan")))
-        facts.append(("", Text(command.purpose, style="dim")))
+        facts.append(("", Text(text(command.purpose), style="dim")))
     return facts

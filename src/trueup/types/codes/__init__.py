@@ -1,6 +1,7 @@
 """Codes of all conclusions: one enum class a room, values are stable and documented in docs/codes.md."""
 
 from trueup.types.codes.base import Code, code_from
+from trueup.types.codes.curves import CurvesCode
 from trueup.types.codes.given import GivenCode
 
-__all__ = ["Code", "GivenCode", "code_from"]
+__all__ = ["Code", "CurvesCode", "GivenCode", "code_from"]

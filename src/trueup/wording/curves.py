@@ -1,0 +1,339 @@
+"""English of loss curves."""
+
+from __future__ import annotations
+
+import math
+
+from trueup.types.codes import CurvesCode as Curves
+from trueup.types.reason import reason
+from trueup.wording.phrase import Phrase, Told, absolute, listed, percent
+
+_DIVERGENCE = {"step": 400, "before": 0.0001, "after": 0.2, "shape": "jump"}
+_BATCH_STEPS = {"num": 7, "steps": ["12", "40", "41", "90", "95", "99", "120"]}
+
+
+def signed(value: float) -> str:
+    """A difference with its sign: ``+0.0031``."""
+    return f"{'+' if value > 0 else '−' if value < 0 else ''}{absolute(abs(value))}"
+
+
+def _jump(told: Told) -> str:
+    end = " at the end" if told["shape"] == "slope" else ""
+    return (
+        f"The loss diverges at step {told['step']}: difference {signed(told['before'])} before, "
+        f"{signed(told['after'])}{end or ' after'}"
+    )
+
+
+def _onset(told: Told) -> str:
+    jump = told["shape"] == "jump"
+    return (
+        f"the difference changes at step {told['step']} ({'a jump' if jump else 'start of a slope'}): "
+        f"{signed(told['before'])} before, {signed(told['after'])} {'after' if jump else 'at the end'}"
+    )
+
+
+def _mean(told: Told) -> str:
+    where = "within" if told["is_centred"] else "outside"
+    return (
+        f"signed mean difference {signed(told['mean'])} ± {absolute(told['standard_error'])}: {where} its "
+        f"noise (interval {signed(told['low'])} to {signed(told['high'])})"
+    )
+
+
+def _late_gap(told: Told) -> str:
+    return (
+        f"last fifth of the steps: {signed(told['gap'])} ± {absolute(told['standard_error'])} "
+        f"({percent(told['relative'])}), {told['trend']}"
+    )
+
+
+def _warned(told: Told) -> str:
+    held_to = told.get("note") or f"expected {told['threshold']}"
+    return f"{told['criterion']}: {told['value']}, {held_to}"
+
+
+def _not_proved(told: Told) -> str:
+    names = [name[:1].lower() + name[1:] for name in told["criteria"]]
+    shown = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{told.parts[0]}; not accepted yet: {shown} {'is' if len(names) == 1 else 'are'} not proved"
+
+
+def _steps(told: Told) -> str:
+    return listed(told["steps"])
+
+
+def _restarted(told: Told) -> str:
+    apart = told.get("max_loss_diff")
+    apart_by = "" if apart is None else f", losses differ by up to {apart:.3g}"
+    return told.fill(
+        f"{{curve}}: restarted at step {{step}}, {{num:count step}} logged twice{apart_by}; the later "
+        "lines are used"
+    )
+
+
+def _alignment(told: Told) -> str:
+    offset = told["offset"]
+    more = "larger" if offset > 0 else "smaller"
+    numbers = (
+        f"the target's step numbers are {abs(offset)} {more} than the reference's"
+        if offset
+        else "steps have the same numbers on both sides"
+    )
+    basis, correlation, runner_up = told["basis"], told.get("correlation"), told.get("runner_up")
+    if basis == "given":
+        return f"{numbers}, as given"
+    if basis == "assumed":
+        return f"{numbers} (assumed: the curves do not tell)"
+    if basis == "unrelated":
+        return (
+            f"{numbers} (assumed: the step-to-step changes correlate at no offset; do both runs read the "
+            "same data?)"
+        )
+    known = "" if correlation is None else f" of {correlation:.2f}"
+    other = "" if runner_up is None else f", {runner_up:.2f} at the next best offset"
+    return f"{numbers}: the step-to-step changes have a correlation{known}{other}"
+
+
+_ALIGNED = {"offset": 1, "basis": "found", "correlation": 0.93, "runner_up": 0.11}
+
+PHRASES = {
+    Curves.NOT_FINITE: Phrase(
+        sentence="The target's loss or gradient norm is not finite from step {step}", samples=({"step": 12},)
+    ),
+    Curves.FROZEN_DIFFERS: Phrase(
+        sentence="With learning rate 0, the loss of {num:,} of {total:,} steps differs",
+        samples=({"num": 3, "total": 1000},),
+    ),
+    Curves.FROZEN_AGREES: Phrase(sentence="With learning rate 0, forward and backward agree at every step"),
+    Curves.FROZEN_OUTLIERS: Phrase(
+        sentence="With learning rate 0, forward and backward agree except at a few outlying steps"
+    ),
+    Curves.FIRST_LOSS: Phrase(sentence="The first loss differs: the forward pass is not the same"),
+    Curves.LEARNING_RATES: Phrase(
+        sentence="The learning rates differ from step {step} and the losses diverge", samples=({"step": 12},)
+    ),
+    Curves.JUMP: Phrase(sentence=_jump, samples=(_DIVERGENCE, {**_DIVERGENCE, "shape": "slope"})),
+    Curves.GROWS: Phrase(
+        sentence=lambda told: (
+            f"The loss difference grows from step {told['step']}, to {signed(told['after'])} at the end"
+        ),
+        samples=({**_DIVERGENCE, "shape": "slope"},),
+    ),
+    Curves.LATE: Phrase(
+        sentence=lambda told: (
+            f"The runs agree at first; the late loss differs by {signed(told['gap'])} "
+            f"({percent(told['relative'])})"
+        ),
+        samples=({"gap": -0.02, "relative": -0.01},),
+    ),
+    Curves.OFFSET: Phrase(
+        sentence=lambda told: (
+            f"The target's loss is {'higher' if told['mean'] > 0 else 'lower'} by a steady "
+            f"{absolute(abs(told['mean']))}"
+        ),
+        samples=({"mean": 0.1}, {"mean": -0.1}),
+    ),
+    Curves.FLUCTUATES: Phrase(
+        sentence="The loss difference fluctuates around zero by more than the standard allows"
+    ),
+    Curves.CONDITIONS: Phrase(sentence="The runs were not set up the same way"),
+    Curves.IDENTICAL: Phrase(sentence="The curves are identical at every step"),
+    Curves.CENTRED: Phrase(
+        sentence="The curves agree: their difference fluctuates around zero within the tolerance"
+    ),
+    Curves.WITHIN_REPEATS: Phrase(
+        sentence="The curves agree: their steady difference is within the reference's own repeats"
+    ),
+    Curves.WITHIN_STANDARD: Phrase(sentence="The curves agree within the standard"),
+    Curves.NOT_PROVED: Phrase(
+        sentence=_not_proved,
+        samples=(
+            {"criteria": ["Same initial weights", "Randomness off"], "parts": (reason(Curves.CENTRED),)},
+            {"criteria": ["Randomness off"], "parts": (reason(Curves.CENTRED),)},
+        ),
+    ),
+    Curves.FAILED: Phrase(
+        sentence="{criterion}: {value}, expected {threshold}",
+        samples=({"criterion": "First loss", "value": "0.02, 0.6 %", "threshold": "< 0.005"},),
+    ),
+    Curves.MEAN: Phrase(
+        sentence=_mean,
+        samples=(
+            {"mean": 0.01, "standard_error": 0.002, "low": 0.006, "high": 0.014, "is_centred": False},
+            {"mean": 0.001, "standard_error": 0.002, "low": -0.003, "high": 0.005, "is_centred": True},
+        ),
+    ),
+    Curves.ONSET: Phrase(sentence=_onset, samples=(_DIVERGENCE, {**_DIVERGENCE, "shape": "slope"})),
+    Curves.LATE_GAP: Phrase(
+        sentence=_late_gap,
+        samples=({"gap": 0.02, "standard_error": 0.001, "relative": 0.01, "trend": "growing"},),
+    ),
+    Curves.LEAVES_BAND: Phrase(
+        sentence=lambda told: (
+            f"leaves {'the band of the repeats' if told['band'] == 'repeats' else 'the standard thresholds'} "
+            f"for good at step {told['step']}"
+        ),
+        samples=({"band": "repeats", "step": 31}, {"band": "standard", "step": 31}),
+    ),
+    Curves.WARNED: Phrase(
+        sentence=_warned,
+        samples=(
+            {"criterion": "Repeats", "value": "1", "threshold": "≥ 2", "note": ""},
+            {"criterion": "Repeats", "value": "1", "threshold": "≥ 2", "note": "give repeats"},
+        ),
+    ),
+    Curves.SYSTEMATIC: Phrase(
+        sentence=lambda told: (
+            f"small but systematic: the difference is not centred on zero ({signed(told['mean'])} ± "
+            f"{absolute(told['standard_error'])}), which rounding alone rarely causes"
+        ),
+        samples=({"mean": 0.001, "standard_error": 0.0001},),
+    ),
+    Curves.SPIKES_TARGET: Phrase(
+        sentence=lambda told: told.fill(
+            f"{{num:count spike}} of the {{column}} in the target only, at step {_steps(told)}"
+        ),
+        samples=({"column": "loss", **_BATCH_STEPS}, {"column": "loss", "num": 1, "steps": ["12"]}),
+    ),
+    Curves.SPIKES_BOTH: Phrase(
+        sentence=lambda told: told.fill(
+            f"{{num:count spike}} of the {{column}} in both runs, at step {_steps(told)}: caused by the data"
+        ),
+        samples=({"column": "gradient norm", **_BATCH_STEPS},),
+    ),
+    Curves.OVERFLOWS: Phrase(
+        sentence=lambda told: told.fill(f"the {{side}} overflowed at {{num:count step}}: {_steps(told)}"),
+        samples=({"side": "target", **_BATCH_STEPS},),
+    ),
+    Curves.NOT_FINITE_STEPS: Phrase(
+        sentence=lambda told: told.fill(f"the {{side}} is not finite at {{num:count step}}: {_steps(told)}"),
+        samples=({"side": "target", "num": 1, "steps": ["12"]},),
+    ),
+    Curves.PLATEAU: Phrase(
+        sentence="the {side}'s loss stops falling at step {step}, the other run's does not",
+        samples=({"side": "target", "step": 700},),
+    ),
+    Curves.LOGGED_RATES: Phrase(
+        sentence=lambda told: (
+            f"the logged learning rates differ from step {told['step']}, by up to {percent(told['relative'])}"
+        ),
+        samples=({"step": 3, "relative": 0.02},),
+    ),
+    Curves.LATE_BELOW_1_PERCENT: Phrase(
+        sentence=lambda told: (
+            f"the late gap is {percent(told['relative'])}, below 1 %: acceptance can continue with the "
+            "evaluation of downstream tasks"
+        ),
+        samples=({"relative": 0.004},),
+    ),
+    Curves.OVERFLOW_CHECK: Phrase(
+        sentence="run it again with --task overflow_check, which names the first call that produces NaN or "
+        "infinity"
+    ),
+    Curves.LOOK_AT_BATCHES: Phrase(sentence="decode the batches around the step and look for abnormal data"),
+    Curves.LEAVE_BATCH_OUT: Phrase(
+        sentence="skip that batch and train again: if the loss is then normal, the data is the cause"
+    ),
+    Curves.LOOK_FOR_OVERFLOW: Phrase(
+        sentence="look for overflow around the step, and for a weight with an abnormal local norm"
+    ),
+    Curves.CHECK_OPTIMIZER: Phrase(
+        sentence="check the optimizer: type, learning rate schedule, weight decay and the weights it applies "
+        "to (some frameworks exclude biases and one-dimensional weights by default)"
+    ),
+    Curves.CHECK_PRECISION: Phrase(
+        sentence="check mixed precision operation by operation against the reference"
+    ),
+    Curves.COMPARE_FIRST_FORWARD: Phrase(
+        sentence="no weight was updated yet: compare structure, weights, data and precision of the first "
+        "forward pass"
+    ),
+    Curves.DIAGNOSE_FIRST_STEP: Phrase(
+        sentence="capture step 1 on both sides and run trueup diagnose to find the module"
+    ),
+    Curves.FORWARD_ALONE: Phrase(
+        sentence="no weight was updated: each of these batches shows a difference of the forward pass"
+    ),
+    Curves.RUN_ONE_BATCH: Phrase(sentence="run one of them alone and compare forward and backward"),
+    Curves.ANALYSE_OUTLIER: Phrase(
+        sentence="use the data of such a step alone to analyse forward and backward"
+    ),
+    Curves.LONG_TEST: Phrase(sentence="now set the learning rate above 0 and run the long test"),
+    Curves.COMPARE_LOCAL_NORMS: Phrase(
+        sentence="compare the local norms of step 1 weight by weight: an embedding computed in another "
+        "precision shows there"
+    ),
+    Curves.REPEAT_REFERENCE: Phrase(
+        sentence="repeat the reference at least twice with determinism off: if it fluctuates as much, that "
+        "is its own spread"
+    ),
+    Curves.FREEZE_WEIGHTS: Phrase(
+        sentence="set the learning rate to 0 and compare step by step: what still differs is forward or "
+        "backward"
+    ),
+    Curves.DOWNSTREAM: Phrase(
+        sentence="the late gap is below 1 %: acceptance can continue with the evaluation of downstream tasks"
+    ),
+    Curves.STEPS_ALIKE: Phrase(
+        sentence=_alignment,
+        samples=(
+            {"offset": 0, "basis": "given", "correlation": None, "runner_up": None},
+            {"offset": 0, "basis": "unrelated", "correlation": 0.01, "runner_up": None},
+            {"offset": 0, "basis": "assumed", "correlation": math.pi / 10, "runner_up": 0.2},
+        ),
+    ),
+    Curves.STEPS_SHIFTED: Phrase(sentence=_alignment, samples=(_ALIGNED, {**_ALIGNED, "offset": -2})),
+    Curves.ALIGNED: Phrase(
+        sentence="{target} (target) and {reference} (reference): {parts:join ; }",
+        samples=({"target": "a.log", "reference": "b.log", "parts": (reason(Curves.CENTRED),)},),
+    ),
+    Curves.COARSE: Phrase(
+        sentence="{curve} logs every {interval} steps, as a mean since its last line: it is compared with "
+        "the others' means over the same steps",
+        samples=({"curve": "a.log", "interval": 10},),
+    ),
+    Curves.OF_CURVE: Phrase(
+        sentence="{curve}: {parts:join ; }",
+        samples=({"curve": "a.log", "parts": (reason(Curves.COUNTED_LINES, unit="row"),)},),
+    ),
+    Curves.OTHER_LOGS: Phrase(
+        sentence="the one with the most steps of {num:count set} of logs is read; not read: {left_out}",
+        samples=({"num": 3, "left_out": ["a (Megatron)", "b (verl)"]},),
+    ),
+    Curves.RESTARTED: Phrase(
+        sentence=_restarted,
+        samples=(
+            {"curve": "a.log", "step": 100, "num": 1, "max_loss_diff": None},
+            {"curve": "a.log", "step": 100, "num": 12, "max_loss_diff": 0.01},
+        ),
+    ),
+    Curves.FEW_DECIMALS: Phrase(
+        sentence="{curve} prints its loss with {places:count decimal}: differences below {unseen:g} are not "
+        "visible",
+        samples=({"curve": "a.log", "places": 1, "unseen": 0.05},),
+    ),
+    Curves.COUNTED_LINES: Phrase(
+        sentence="it has no step numbers: each {unit} counts as one step, from 1", samples=({"unit": "row"},)
+    ),
+    Curves.NAME_FIRST_OVERFLOW: Phrase(sentence="names the first call that produces NaN or infinity"),
+    Curves.CAPTURE_FIRST_STEPS: Phrase(
+        sentence="captures the target's first two steps; do the same for the reference"
+    ),
+    Curves.DIAGNOSE_STEPS: Phrase(sentence="where these steps differ, and why"),
+    Curves.ONE_BATCH: Phrase(
+        sentence="runs the batch of step {step} alone, without updates", samples=({"step": 12},)
+    ),
+    Curves.FROZEN_RUN: Phrase(sentence="forward and backward step by step, without updates"),
+    Curves.CAPTURE_AROUND: Phrase(
+        sentence="captures the steps around the divergence (trueup counts from 0); do the same for the "
+        "reference"
+    ),
+    Curves.WITHOUT_BATCH: Phrase(
+        sentence="the same training without that batch, to see if the data is the cause"
+    ),
+    Curves.PROVE_CONDITIONS: Phrase(
+        sentence="captures its first two steps; do the same for the reference. With --target-trace target "
+        "--reference-trace reference they prove weights, hyperparameters and batches"
+    ),
+}
