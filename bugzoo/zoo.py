@@ -24,13 +24,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+SHOWN = 10
 sys.path[0] = str(ROOT)
 
 from bugzoo.entries import HELD_OUT, TUNING, Entry, entries  # noqa: E402
 from bugzoo.scoreboard import frozen, msprobe  # noqa: E402
 from bugzoo.scoreboard.answers import Answer  # noqa: E402
 from bugzoo.scoreboard.board import Raw, Row, board  # noqa: E402
-from bugzoo.scoreboard.keeping import Kept, in_order, keep, kept, sample  # noqa: E402
+from bugzoo.scoreboard.keeping import SAMPLE, Kept, in_order, keep, kept, sample  # noqa: E402
 from bugzoo.scoreboard.runs import ACROSS, MODES, REPLAY, Runs, What, write  # noqa: E402
 
 
@@ -49,7 +50,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--fresh", action="store_true", help="forget what an interrupted run left")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep traces and replays, judge nothing")
     parser.add_argument("--judge", type=Path, metavar="DIR", help="judge what --keep kept, show what changed")
-    parser.add_argument("--sample", action="store_true", help="with --judge: some 60 entries of all sorts")
+    parser.add_argument(
+        "--sample",
+        type=int,
+        nargs="?",
+        const=SAMPLE,
+        metavar="N",
+        help="with --judge: N entries of all sorts",
+    )
     parser.add_argument("--freeze", action="store_true", help="with --judge: these answers are right")
     parser.add_argument("--board", type=Path, default=HERE / "SCOREBOARD.md")
     return parser
@@ -62,7 +70,8 @@ def main() -> int:
     if given.keep is not None:
         return keep_all(chosen, given.keep)
     if given.judge is not None:
-        chosen = [entry for entry in in_order(chosen) if not given.sample or entry.name in sample()]
+        some = entries().keys() if given.sample is None else sample(given.sample)
+        chosen = [entry for entry in in_order(chosen) if entry.name in some]
         return judge_all(kept(given.judge, chosen), jobs=given.jobs, freeze=given.freeze)
     what = What(replay=not given.passive, noise=not given.no_noise)
     ask_others = not given.no_others
@@ -124,8 +133,8 @@ def judge_all(chosen: list[Kept], *, jobs: int, freeze: bool) -> int:
             frozen.write({one: answers[one] for one in entries() if one in answers})
         elif lines:
             print("\n".join(lines), flush=True)
-    if reworded:
-        print("places that are worded otherwise:", *reworded, sep="\n")
+    if reworded and not freeze:
+        print(f"{len(reworded)} places are worded otherwise, among them:", *reworded[:SHOWN], sep="\n")
     seconds = time.perf_counter() - began
     print(f"{len(chosen)} entries judged in {seconds:.0f} s: {len(changed)} facts changed")
     return int((bool(changed) and not freeze) or not chosen)
