@@ -9,8 +9,10 @@ import pytest
 from bugzoo.bases import bases
 from bugzoo.entries import entries
 from bugzoo.scoreboard import facts, frozen
-from bugzoo.scoreboard.keeping import SAMPLE, in_order, kept, sample
-from bugzoo.scoreboard.runs import COMPLETE, Runs, What
+from bugzoo.scoreboard.keeping import SAMPLE, Kept, in_order, kept, sample
+from bugzoo.scoreboard.runs import ACROSS, COMPLETE, MODES, PASSIVE, REPLAY, SKETCHES, VALUES, Runs, What
+
+from tests.goldens.cases import unpack
 
 
 def diagnosis(**finding: Any) -> dict[str, Any]:
@@ -106,3 +108,27 @@ def test_only_complete_entries_and_references_are_taken(tmp_path: Path) -> None:
 def test_what_is_printed_is_read_and_an_error_is_an_answer(tmp_path: Path) -> None:
     found = frozen.compare(tmp_path / "none", tmp_path / "none")
     assert found == {"failed": 2}
+
+
+def test_kept_runs_are_judged_in_every_way_the_commands_are_asked(tmp_path: Path) -> None:
+    inputs = unpack(tmp_path / "inputs")
+    entry = next(iter(entries().values()))
+    (tmp_path / "entry").mkdir()
+    for name, source in (
+        ("values", "norm-eps"),
+        ("sketches", "norm-eps.calls"),
+        ("replay", "norm-eps.replay"),
+    ):
+        (tmp_path / "entry" / name).symlink_to(inputs / source)
+    (tmp_path / "clean").mkdir()
+    for name, source in (("values", "reference"), ("sketches", "reference.calls"), ("alone", "reference")):
+        (tmp_path / "clean" / name).symlink_to(inputs / source)
+    one = Kept(entry=entry, folder=tmp_path / "entry", reference=tmp_path / "clean")
+    name, answers = frozen.judge_kept(one)
+    assert name == entry.name
+    assert tuple(answers) == MODES
+    assert answers[ACROSS] == answers[PASSIVE]
+    assert answers[VALUES]["rows"] != answers[SKETCHES]["rows"]
+    for mode in (PASSIVE, REPLAY):
+        assert answers[mode]["findings"][0][:5] == ["forward", "forward", 0, 0, "layers.1.ln1"]
+    assert frozen.changes(name, answers, answers) == ([], [])

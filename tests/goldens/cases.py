@@ -149,6 +149,7 @@ _MORE: dict[str, tuple[str, ...]] = {
 
 def unpack(folder: Path) -> Path:
     """The inputs, and the configurations of the checklist's tests beside them."""
+    folder.mkdir(exist_ok=True)
     for name in ARCHIVES:
         with tarfile.open(FIXTURES / name) as archive:
             if sys.version_info >= (3, 12):
