@@ -7,11 +7,11 @@ import json
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from trueup.types.codes import GivenCode
-from trueup.types.reason import Reason, given, reason, reason_from_json
+from trueup.types.codes import CurvesCode, GivenCode
+from trueup.types.reason import Reason, given, read_reason, read_reasons, reason, reason_from_json
 from trueup.types.status import Outcome
 from trueup.types.verdict import Verdict, verdict_from_json
-from trueup.wording import text, to_json
+from trueup.wording import document, text
 
 names = st.sampled_from(["site", "module", "rel_l2", "count"])
 numbers = st.one_of(st.none(), st.integers(), st.floats(allow_nan=False))
@@ -53,13 +53,23 @@ def test_a_part_is_found_by_its_code() -> None:
 
 def test_sentences_of_version_1_and_unknown_codes_are_kept_as_given() -> None:
     assert text(reason_from_json("an old sentence")) == "an old sentence"
-    assert text(reason_from_json({"code": "room.of_tomorrow", "text": "said then"})) == "said then"
+    later = {"headline": "said then", "headline_reason": {"code": "room.of_tomorrow"}}
+    assert read_reason(later, "headline") == given("said then")
+    assert read_reason({"headline": "said before"}, "headline") == given("said before")
+    assert read_reason({}, "headline") is None
 
 
-def test_text_stands_beside_the_code() -> None:
-    plain = to_json(given("seen in the log"))
-    assert list(plain)[:2] == ["code", "text"]
-    assert plain["text"] == "seen in the log"
+def test_text_stands_beside_the_reason() -> None:
+    late = reason(CurvesCode.NOT_FINITE, step=3)
+    plain = document({"headline": late, "evidence": (late, given("seen")), "next": late, "n": [1, 2]})
+    assert plain["headline"] == text(late)
+    assert plain["headline_reason"] == {"code": "curves.not_finite", "numbers": {"step": 3}, "places": {}}
+    assert plain["evidence"] == [text(late), "seen"]
+    assert [one["code"] for one in plain["evidence_reasons"]] == ["curves.not_finite", "given.text"]
+    assert (plain["next"], plain["next_note"]) == (None, text(late))
+    assert plain["n"] == [1, 2]
+    assert read_reason(plain, "headline") == late
+    assert read_reasons(plain, "evidence") == (late, given("seen"))
 
 
 def test_a_verdict_of_version_1_is_read() -> None:
@@ -78,5 +88,5 @@ def test_a_verdict_of_version_1_is_read() -> None:
     assert [text(one) for one in read.evidence] == ["relative difference 1e-3"]
     assert read.next is not None
     assert text(read.next) == "trueup compare A B, to see more"
-    assert verdict_from_json(read.to_json()) == read
+    assert verdict_from_json(document(read)) == read
     assert isinstance(read, Verdict)

@@ -11,7 +11,6 @@ from trueup.curves.columns import GRAD_NORM, LOSS, STEP
 from trueup.curves.curve import Curve, Floats
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import Reason, reason
-from trueup.types.verdict import Render
 
 MAX_OFFSET = 8
 """Offsets tried around none at all, and around first step to first step."""
@@ -50,14 +49,14 @@ class Alignment:
         known = self.correlation is not None and self.correlation <= _UNRELATED
         return self.basis == "assumed" and known
 
-    def to_json(self, render: Render = Reason.to_json) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
             "offset": self.offset,
             "basis": self.basis,
             "correlation": self.correlation,
             "runner_up": self.runner_up,
-            "reason": render(self.reason),
+            "sentence": self.reason,
         }
 
 

@@ -13,7 +13,6 @@ from trueup.store import Trace
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
-from trueup.types.verdict import Render
 
 _PLACEHOLDER = "python train.py"
 
@@ -25,9 +24,9 @@ class Command:
     line: str
     purpose: Reason
 
-    def to_json(self, render: Render = Reason.to_json) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {"line": self.line, "purpose": render(self.purpose)}
+        return {"line": self.line, "purpose": self.purpose}
 
 
 def captured_step(curve: Curve, step: int) -> int:

@@ -37,7 +37,6 @@ from trueup.curves.statistics.spikes import Spikes, heights, spikes
 from trueup.errors import NothingCompared
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import Reason, reason
-from trueup.types.verdict import Render
 
 VERSION = 2
 
@@ -81,8 +80,8 @@ class CurveComparison:
         mine, theirs = self.paired.target.get(column), self.paired.references.centre(column)
         return None if mine is None or theirs is None else mine - theirs
 
-    def to_json(self, render: Render = Reason.to_json) -> dict[str, Any]:
-        """The document of curves.json, but for the curves themselves; ``render`` writes reasons."""
+    def to_json(self) -> dict[str, Any]:
+        """The document of curves.json, but for the curves themselves."""
         e = self.evidence
         parts = {
             "centre": e.centre,
@@ -101,16 +100,16 @@ class CurveComparison:
             "version": VERSION,
             "outcome": self.judgement.outcome.value,
             "exit_code": self.judgement.outcome.exit_code,
-            "target": self.target.to_json(render),
-            "references": [curve.to_json(render) for curve in self.references],
-            "alignments": [alignment.to_json(render) for alignment in self.alignments],
+            "target": self.target.to_json(),
+            "references": [curve.to_json() for curve in self.references],
+            "alignments": [alignment.to_json() for alignment in self.alignments],
             "num_steps": len(self.paired.steps),
-            "judgement": self.judgement.to_json(render),
+            "judgement": self.judgement.to_json(),
             "criteria": [criterion.to_json() for criterion in e.criteria],
             "statistics": {name: None if p is None else p.to_json() for name, p in parts.items()},
             "conditions": [condition.to_json() for condition in self.conditions],
-            "next": [command.to_json(render) for command in self.commands],
-            "notes": [render(note) for note in self.notes],
+            "next": [command.to_json() for command in self.commands],
+            "notes": list(self.notes),
             "standard": ADVISORY,
         }
 

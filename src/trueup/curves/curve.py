@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from trueup.curves.columns import STEP, STEP_SECONDS
 from trueup.types.reason import Reason
-from trueup.types.verdict import Render
 
 Floats = NDArray[np.float64]
 _ENOUGH = 10_000
@@ -86,7 +85,7 @@ class Curve:
         values: Floats = (logged.fill_null(float("nan")) if logged.null_count() else logged).to_numpy()
         return values
 
-    def to_json(self, render: Render = Reason.to_json) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Where it comes from and what was done to it."""
         first, last = self.span
         return {
@@ -104,5 +103,5 @@ class Curve:
                 {"step": r.step, "num_steps": r.num_steps, "max_loss_diff": r.max_loss_diff}
                 for r in self.restarts
             ],
-            "notes": [render(note) for note in self.notes],
+            "notes": list(self.notes),
         }

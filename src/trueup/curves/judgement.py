@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from trueup.curves.standard import MEAN_ABS, MEAN_REL, Criterion, Met
 from trueup.curves.statistics.centred import Centre
@@ -16,9 +17,8 @@ from trueup.curves.statistics.onset import Onset
 from trueup.curves.statistics.spikes import Spikes
 from trueup.types.codes import Code
 from trueup.types.codes import CurvesCode as Curves
-from trueup.types.reason import Json, Number, Reason, given, reason
+from trueup.types.reason import Number, Reason, given, reason
 from trueup.types.status import Outcome
-from trueup.types.verdict import Render
 
 _EARLY = 0.1
 """A difference that begins within this share of the steps was there from the start."""
@@ -65,15 +65,15 @@ class Judgement:
     step: int | None
     """the step to look at"""
 
-    def to_json(self, render: Render = Reason.to_json) -> dict[str, Json]:
+    def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
             "outcome": self.outcome.value,
             "case": self.case,
-            "headline": render(self.headline),
-            "reasons": [render(one) for one in self.reasons],
-            "remarks": [render(one) for one in self.remarks],
-            "advice": [render(one) for one in self.advice],
+            "headline": self.headline,
+            "reasons": list(self.reasons),
+            "remarks": list(self.remarks),
+            "advice": list(self.advice),
             "step": self.step,
         }
 

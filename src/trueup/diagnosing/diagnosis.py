@@ -13,8 +13,7 @@ from trueup.diagnosing.stages.protocol import StageOutcome
 from trueup.errors import TraceError
 from trueup.types import Outcome
 from trueup.types.finding import Finding, Statement
-from trueup.types.finding import plain as facts_as_json
-from trueup.wording import to_json as with_text
+from trueup.wording import document
 
 SCHEMA_VERSION = 1
 FILE = "diagnosis.json"
@@ -63,24 +62,29 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, infinities as the strings ``"inf"`` and ``"-inf"``."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "target": self.target,
-            "reference": self.reference,
-            "outcome": self.outcome.value,
-            "exit_code": self.exit_code,
-            "headline": facts_as_json(self.headline, with_text),
-            "confidence": self.confidence,
-            "findings": [plain(finding.to_json(with_text)) for finding in self.findings],
-            "stages": [plain(stage.to_json(with_text)) for stage in self.stages],
-            "path": [plain(point) for point in self.path],
-            "losses": [plain(entry) for entry in self.losses],
-            "notes": facts_as_json(self.notes, with_text),
-            "runs": self.runs,
-            "tolerance": self.tolerance,
-            "command": self.command,
-            "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
-        }
+        written: dict[str, Any] = plain(
+            document(
+                {
+                    "schema_version": SCHEMA_VERSION,
+                    "target": self.target,
+                    "reference": self.reference,
+                    "outcome": self.outcome,
+                    "exit_code": self.exit_code,
+                    "headline": self.headline,
+                    "confidence": self.confidence,
+                    "findings": self.findings,
+                    "stages": self.stages,
+                    "path": self.path,
+                    "losses": self.losses,
+                    "notes": self.notes,
+                    "runs": self.runs,
+                    "tolerance": self.tolerance,
+                    "command": self.command,
+                    "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
+                }
+            )
+        )
+        return written
 
     def write(self, folder: Path) -> Path:
         """Write diagnosis.json by one rename and return its path."""

@@ -162,16 +162,7 @@ class Report:
 
 def report_from(document: Mapping[str, Any]) -> Report:
     """The report of a document, or of a diagnosis as it is in memory."""
-    return Report(document=_with_texts(document))
-
-
-def _with_texts(value: Any) -> Any:
-    """The same with each reason as its text."""
-    if isinstance(value, Mapping):
-        if {"code", "text", "numbers"} <= value.keys():
-            return value["text"]
-        return {name: _with_texts(item) for name, item in value.items()}
-    return [_with_texts(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return Report(document=document)
 
 
 def coordinates(finding: Mapping[str, Any]) -> str:

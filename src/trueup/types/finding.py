@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
-
-from trueup.types.reason import Reason
 
 Statement = Any
 """A conclusion: ``Reason`` or still text. TODO: ``Reason`` alone, once no room makes sentences."""
@@ -136,21 +133,3 @@ class Finding:
     """command to try"""
     next_note: Statement | None = None
     origin: Origin | None = None
-
-    def to_json(self, render: Callable[[Reason], Any] = Reason.to_json) -> dict[str, Any]:
-        """Plain values; ``render`` writes reasons (``wording.to_json`` puts text beside the codes)."""
-        written: dict[str, Any] = plain(self, render)
-        return written
-
-
-def plain(value: Any, render: Callable[[Reason], Any] = Reason.to_json) -> Any:
-    """Dataclasses as objects, enums as their values, reasons as ``render`` writes them."""
-    if isinstance(value, Reason):
-        return render(value)
-    if isinstance(value, Enum):
-        return value.value
-    if is_dataclass(value):
-        return {one.name: plain(getattr(value, one.name), render) for one in fields(value)}
-    if isinstance(value, dict):
-        return {name: plain(item, render) for name, item in value.items()}
-    return [plain(item, render) for item in value] if isinstance(value, (list, tuple)) else value

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from trueup.types.codes import Code, GivenCode, code_from
 
@@ -86,16 +87,15 @@ def given(text: str) -> Reason:
 
 
 def reason_from_json(plain: object) -> Reason:
-    """The reason that ``to_json`` wrote; a sentence of a version 1 document is kept as it is, and so is the
-    text of a code that this version does not know."""
+    """The reason that ``to_json`` wrote; a sentence of a version 1 document is kept as it is, and so is a
+    code that this version does not know."""
     if not isinstance(plain, Mapping):
         return given(str(plain))
     try:
         code = code_from(str(plain["code"]))
     except KeyError:
-        return given(str(plain.get("text") or plain.get("code") or ""))
-    numbers = plain.get("numbers") or {}
-    places = plain.get("places") or {}
+        return given(str(plain.get("code") or ""))
+    numbers, places, parts = (plain.get(name) or {} for name in ("numbers", "places", "parts"))
     return Reason(
         code,
         tuple((str(name), _number(value)) for name, value in numbers.items()),
@@ -103,15 +103,28 @@ def reason_from_json(plain: object) -> Reason:
             (str(name), tuple(map(str, value)) if isinstance(value, list) else value)
             for name, value in places.items()
         ),
-        reasons_from_json(plain.get("parts")),
+        tuple(map(reason_from_json, parts)),
     )
 
 
-def reasons_from_json(plain: object) -> tuple[Reason, ...]:
-    """A list of them; empty for null."""
-    if plain is None or not isinstance(plain, Iterable):
-        return ()
-    return tuple(map(reason_from_json, plain))
+def read_reason(plain: Mapping[str, Any], name: str) -> Reason | None:
+    """The reason of one key of a document (``headline``, with ``headline_reason`` beside it in version 2)."""
+    beside = plain.get(f"{name}_reason")
+    if isinstance(beside, Mapping):
+        known = reason_from_json(beside)
+        text = plain.get(name) or known.place("text")
+        return given(str(text)) if known.code is GivenCode.TEXT else known
+    return given(str(plain[name])) if plain.get(name) else None
+
+
+def read_reasons(plain: Mapping[str, Any], name: str) -> tuple[Reason, ...]:
+    """The reasons of one key that holds a list, each once."""
+    texts, beside = plain.get(name) or [], plain.get(f"{name}_reasons")
+    if not isinstance(beside, list):
+        return tuple(dict.fromkeys(given(str(one)) for one in texts))
+    known = (reason_from_json(one) for one in beside)
+    paired = zip(known, texts, strict=False)
+    return tuple(dict.fromkeys(given(str(t)) if one.code is GivenCode.TEXT else one for one, t in paired))
 
 
 def _exact(value: Number) -> Number:
@@ -130,4 +143,14 @@ def _number(value: object) -> Number:
     return float(str(value))
 
 
-__all__ = ["Json", "Number", "Place", "Reason", "given", "reason", "reason_from_json", "reasons_from_json"]
+__all__ = [
+    "Json",
+    "Number",
+    "Place",
+    "Reason",
+    "given",
+    "read_reason",
+    "read_reasons",
+    "reason",
+    "reason_from_json",
+]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
-from trueup.types.reason import Json, Reason, reason_from_json, reasons_from_json
+from trueup.types.reason import Reason, given, read_reason, read_reasons
 from trueup.types.status import Outcome
-
-Render = Callable[[Reason], dict[str, Json]]
-"""How a reason is written; ``wording.to_json`` puts its text beside the code"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,37 +37,29 @@ class Verdict:
         """0 agree, 1 differ, 2 undecided."""
         return self.outcome.exit_code
 
-    def to_json(self, render: Render = Reason.to_json) -> dict[str, Json]:
-        """Plain values (docs/result-format.md, ``verdict``)."""
+    def to_json(self) -> dict[str, Any]:
+        """Plain values (docs/result-format.md, ``verdict``); reasons stay what they are, for
+        ``wording.document``."""
         return {
             "outcome": self.outcome.value,
             "exit_code": self.exit_code,
-            "headline": render(self.headline),
-            "where": self.where,
-            "owner": self.owner,
-            "step": self.step,
-            "rank": self.rank,
-            "phase": self.phase,
-            "confidence": self.confidence,
-            "evidence": [render(one) for one in self.evidence],
-            "before": None if self.before is None else render(self.before),
-            "next": None if self.next is None else render(self.next),
+            **{one.name: getattr(self, one.name) for one in fields(self) if one.name != "outcome"},
         }
 
 
 def verdict_from_json(plain: Mapping[str, Any]) -> Verdict:
     """The verdict of a document, of version 2 or of version 1 (whose sentences are kept as given)."""
-    following = plain.get("next")
-    if plain.get("next_note") is not None and not isinstance(following, Mapping):  # version 1
-        following = ", ".join(str(part) for part in (following, plain["next_note"]) if part)
+    following = read_reason(plain, "next")
+    if plain.get("next_note") and not plain.get("next_reason"):  # version 1
+        following = given(", ".join(str(part) for part in (plain.get("next"), plain["next_note"]) if part))
     return Verdict(
         outcome=Outcome(plain.get("outcome") or Outcome.UNDECIDED),
-        headline=reason_from_json(plain.get("headline") or "No verdict was reached."),
+        headline=read_reason(plain, "headline") or given("No verdict was reached."),
         **{name: plain.get(name) for name in ("where", "owner", "step", "rank", "phase", "confidence")},
-        evidence=tuple(dict.fromkeys(reasons_from_json(plain.get("evidence")))),
-        before=reason_from_json(plain["before"]) if plain.get("before") else None,
-        next=reason_from_json(following) if following else None,
+        evidence=read_reasons(plain, "evidence"),
+        before=read_reason(plain, "before"),
+        next=following,
     )
 
 
-__all__ = ["Render", "Verdict", "verdict_from_json"]
+__all__ = ["Verdict", "verdict_from_json"]

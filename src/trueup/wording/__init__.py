@@ -11,7 +11,7 @@ from trueup.wording.catalogue import (
     phrases,
     text,
     texts,
-    to_json,
 )
+from trueup.wording.document import document
 
-__all__ = ["advice", "command", "headline", "phrase_of", "phrases", "text", "texts", "to_json"]
+__all__ = ["advice", "command", "document", "headline", "phrase_of", "phrases", "text", "texts"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from trueup.types.codes import Code
-from trueup.types.reason import Json, Reason
+from trueup.types.reason import Reason
 from trueup.wording import curves, given
 from trueup.wording.phrase import Phrase, Template, Told
 
@@ -54,14 +54,6 @@ def command(reason: Reason) -> str | None:
     """The command to type next."""
     template = phrase_of(reason.code).command
     return None if template is None else _rendered(template, reason)
-
-
-def to_json(reason: Reason) -> dict[str, Json]:
-    """``Reason.to_json`` with its ``text`` beside the code."""
-    plain = reason.to_json()
-    if reason.parts:
-        plain["parts"] = [to_json(part) for part in reason.parts]
-    return {"code": plain.pop("code"), "text": text(reason), **plain}
 
 
 def _rendered(template: Template, reason: Reason) -> str:

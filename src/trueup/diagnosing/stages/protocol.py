@@ -3,13 +3,11 @@ cannot tell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trueup.types.finding import Finding, Stage, Statement, plain
-from trueup.types.reason import Reason
+from trueup.types.finding import Finding, Stage, Statement
 
 if TYPE_CHECKING:
     from trueup.diagnosing.stages.context import Context
@@ -44,19 +42,6 @@ class StageOutcome:
     """by the values themselves, by replay or by a run's own numbers; not by differences alone"""
     details: dict[str, Any] = field(default_factory=dict)
     """numbers a report may draw (plain values)"""
-
-    def to_json(self, render: Callable[[Reason], Any] = Reason.to_json) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "stage": self.stage.value,
-            "title": self.title,
-            "status": self.status.value,
-            "said": plain(self.said, render),
-            "evidence": plain(self.evidence, render),
-            "confirmed": self.confirmed,
-            "findings": [finding.to_json(render) for finding in self.findings],
-            "details": self.details,
-        }
 
 
 class StageCheck(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 
 from trueup.curves.comparison import CurveComparison
 from trueup.errors import ConfigError
-from trueup.wording import to_json
+from trueup.wording import document as as_document
 
 FORMATS = ("json", "html", "png", "xlsx", "md")
 
@@ -47,7 +47,7 @@ def write_reports(
 
 def document_of(comparisons: Sequence[CurveComparison], around: Mapping[str, Any]) -> dict[str, Any]:
     """The document of curves.json: one entry a target, numbers that are not finite as null."""
-    entries = [c.to_json(to_json) | {"around": around.get(c.target.name)} for c in comparisons]
+    entries = [as_document(c.to_json()) | {"around": around.get(c.target.name)} for c in comparisons]
     codes = [entry["exit_code"] for entry in entries]
     plain: dict[str, Any] = _finite({"version": 2, "exit_code": exit_code(codes), "comparisons": entries})
     return plain
@@ -66,15 +66,14 @@ def _write(
         text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1, default=str)
         path.write_text(text + "\n", encoding="utf-8")
         return {"json": path}
-    worded = _worded(document)
     if name == "md":
         from trueup.reporting.curves.markdown import write_markdown
 
-        return {"md": write_markdown(worded, folder / "acceptance.md")}
+        return {"md": write_markdown(document, folder / "acceptance.md")}
     if name == "xlsx":
         from trueup.reporting.curves.xlsx import write_xlsx
 
-        return {"xlsx": write_xlsx(comparisons, worded, folder / "acceptance.xlsx")}
+        return {"xlsx": write_xlsx(comparisons, document, folder / "acceptance.xlsx")}
     if name == "png":
         from trueup.reporting.curves.png import write_png
 
@@ -87,16 +86,7 @@ def _write(
         }
     from trueup.reporting.curves.html import write_html
 
-    return {"html": write_html(comparisons, worded, folder / "curves.html")}
-
-
-def _worded(value: Any) -> Any:
-    """The document with each reason as its text."""
-    if isinstance(value, dict):
-        if "code" in value and "text" in value:
-            return value["text"]
-        return {key: _worded(item) for key, item in value.items()}
-    return [_worded(item) for item in value] if isinstance(value, list) else value
+    return {"html": write_html(comparisons, document, folder / "curves.html")}
 
 
 def _finite(value: Any) -> Any:

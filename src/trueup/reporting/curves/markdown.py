@@ -29,7 +29,7 @@ def _entry(entry: Mapping[str, Any]) -> str:
         f"{judgement['headline']}.\n",
         *_table(["run", "log", "format", "steps"], _sides(entry)),
         "",
-        *(f"- {alignment['reason']}" for alignment in entry["alignments"][:1]),
+        *(f"- {alignment['sentence']}" for alignment in entry["alignments"][:1]),
         *(f"- {note}" for note in entry["notes"]),
         "\n### The standard\n",
         *_table(

@@ -1,0 +1,53 @@
+"""JSON documents: text where a person looks, the reason beside it for scripts.
+
+    {"headline": "...", "headline_reason": {"code": ..., "numbers": ..., "places": ...},
+     "evidence": ["..."], "evidence_reasons": [{...}]}
+
+A key ``next`` holds the command to type, ``next_note`` what it is for, ``next_reason`` the reason of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from trueup.types.reason import Reason
+from trueup.wording.catalogue import command, headline, text
+
+
+def document(value: Any) -> Any:
+    """Plain values of what reports are made of: dataclasses become objects (those with ``to_json`` as it
+    makes them), enums their values, reasons their text with the reason beside it."""
+    if isinstance(value, Enum):
+        return value.value
+    if hasattr(value, "to_json"):
+        return document(value.to_json())
+    if is_dataclass(value):
+        return _object((one.name, getattr(value, one.name)) for one in fields(value))
+    if isinstance(value, Mapping):
+        return _object((str(name), item) for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return [text(item) if isinstance(item, Reason) else document(item) for item in value]
+    return value
+
+
+def _object(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for name, item in items:
+        if isinstance(item, Reason):
+            plain |= _reason(name, item)
+        elif isinstance(item, (list, tuple)) and any(isinstance(one, Reason) for one in item):
+            plain[name] = document(item)
+            plain[f"{name}_reasons"] = [one.to_json() for one in item if isinstance(one, Reason)]
+        else:
+            plain[name] = document(item)
+    return plain
+
+
+def _reason(name: str, reason: Reason) -> dict[str, Any]:
+    beside = {f"{name}_reason": reason.to_json()}
+    if name == "next":
+        return {"next": command(reason), "next_note": text(reason), **beside}
+    return {name: headline(reason) if name == "headline" else text(reason), **beside}
