@@ -141,15 +141,6 @@ def test_no_error_is_drawn_where_there_is_none(document: dict[str, Any], tmp_pat
     assert page.count("<svg") == 2
 
 
-def test_reasons_are_shown_as_their_text(document: dict[str, Any]) -> None:
-    said = {"code": "replay.x", "text": "the first of them", "numbers": {}, "places": {}}
-    document["findings"][0]["evidence"] = [said]
-    document["notes"] = [said]
-    report = report_from(document)
-    assert report.verdict["evidence"] == ["the first of them"]
-    assert report.document["notes"] == ["the first of them"]
-
-
 def test_names_are_escaped(document: dict[str, Any], tmp_path: Path) -> None:
     bad = copy.deepcopy(document)
     bad["findings"][0]["headline"] = bad["headline"] = "<script>alert(1)</script>"
