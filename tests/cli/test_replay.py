@@ -71,6 +71,10 @@ def test_two_faults_and_their_lines(runs: Path) -> None:
     assert half["source"].startswith("bad.py:")
     assert found["step"] == 0
     assert found["equal"] > found["replaced"] > 0
+    assert found["schema_version"] == 2
+    assert len(half["evidence"]) == len(half["evidence_reasons"]) > 0
+    assert [one["code"] for one in half["counter_evidence_reasons"]] == ["replay.bit_identical"]
+    assert all(one["reason"] and one["reason_reason"]["code"] for one in found["left"])
     assert (runs / "l0" / "free" / "manifest.json").exists()
     assert (runs / "l0" / "step_000000" / "rank_00000" / "forced.parquet").exists()
 

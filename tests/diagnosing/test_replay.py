@@ -15,6 +15,8 @@ from tests.diagnosing.replay_faults import GPT, LLAMA, Plant
 from tests.diagnosing.replaying import replay
 from tests.models import gpt
 from trueup.diagnosing.replay import origins
+from trueup.types.codes import ReplayCode
+from trueup.types.reason import reason
 
 pytestmark = [
     pytest.mark.torch,
@@ -140,7 +142,7 @@ def test_a_shared_weight_s_gradient_goes_to_the_module_that_errs(tmp_path: Path)
     replay(tmp_path, train(1.0), train(1.01))
     (found,) = origins(tmp_path / "replay", tmp_path / "reference")
     assert found.module == "head"
-    assert any("param_grad" in sentence for sentence in found.evidence)
+    assert any(one.place("phase") == "param_grad" for one in found.evidence)
 
 
 class Norms(nn.Module):
@@ -184,9 +186,8 @@ def test_a_missing_upcast_is_told_by_the_others_of_its_kind(
     found = origins(tmp_path / "replay", tmp_path / "reference")
     assert [one.module for one in found] == owners
     for one in found:
-        assert any("3 others of its kind are equal bit for bit" in said for said in one.evidence), (
-            one.evidence
-        )
+        peers = reason(ReplayCode.PEERS_AGREE, num_peers=3)
+        assert any(peers in said.parts for said in one.evidence), one.evidence
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))

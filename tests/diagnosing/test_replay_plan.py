@@ -14,6 +14,9 @@ from trueup.diagnosing.replay import build_plan, origins
 from trueup.diagnosing.replay.plan import read_plan
 from trueup.errors import ConfigError, TraceError
 from trueup.store import Trace
+from trueup.store.left_free import left_free_from_plain
+from trueup.types.codes import LeftFree
+from trueup.types.reason import reason
 
 pytestmark = pytest.mark.torch
 
@@ -54,8 +57,7 @@ def training(
 
 def test_calls_of_another_number_stay_free_and_are_listed(tmp_path: Path) -> None:
     made, _, plan = replay(tmp_path, training(times=2), training(times=3))
-    reasons = {left.reason for left in plan.steps[0].left}
-    assert any("another number of times" in reason for reason in reasons)
+    assert LeftFree.NUM_CALLS_DIFFERS in {left.reason.code for left in plan.steps[0].left}
     assert "again" not in set(sites(made).filter(phase="forward")["name"])
     assert "first" in set(sites(made).filter(phase="forward")["name"])
     assert "" in {o.module for o in origins(tmp_path / "replay", tmp_path / "reference")}
@@ -65,7 +67,9 @@ def test_another_shape_is_not_forced(tmp_path: Path) -> None:
     made, _, _ = replay(tmp_path, training(width=3), training(width=6))
     rows = sites(made).filter(name="wide", phase="forward", slot="output.0")
     assert rows["state"].to_list() == ["free"]
-    assert rows["reason"][0] == "another shape: [5, 6] against [5, 3]"
+    assert rows["reason"][0] == LeftFree.SHAPE_DIFFERS.value
+    free = [left_free_from_plain(one["reason"]) for one in made.rank_facts(0)["replay"]["free"]]
+    assert reason(LeftFree.SHAPE_DIFFERS, target="[5, 6]", reference="[5, 3]") in free
 
 
 def test_two_steps_and_one_finding(tmp_path: Path) -> None:

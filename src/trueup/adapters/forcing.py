@@ -8,6 +8,7 @@ on their way (``forcing_gradients``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from trueup.adapters.forcing_gradients import Arrivals, Sums, Use, at_node
 from trueup.adapters.forcing_measure import NOTHING, Measured, measured
 from trueup.adapters.forcing_plan import COMPARE, SILENT, CallPlan, Entry, HostValues, StepPlan
 from trueup.numerics.summary import HAS_DIGEST
+from trueup.types.codes import LeftFree
+from trueup.types.reason import Reason, reason
 
 if TYPE_CHECKING:
     from trueup.adapters.engine import BaseEngine
@@ -23,12 +26,12 @@ if TYPE_CHECKING:
 
 EQUAL, REPLACED, FREE = "equal", "replaced", "free"
 
-A_PARAMETER = "a parameter or buffer: compared, never overwritten"
-EXPANDED = "expanded: several elements share one place in memory"
-NOT_OVERWRITTEN = "compared, never overwritten"
-NOT_THERE = "the reference has no such tensor at this call"
-NO_VALUES = "the reference kept no values of it"
-OUTSIDE = "made before the program called its model: its memory may be read-only"
+PARAMETER = Reason(LeftFree.PARAMETER)
+COMPARED_ONLY = Reason(LeftFree.COMPARED_ONLY)
+EXPANDED = Reason(LeftFree.EXPANDED)
+NOT_IN_REFERENCE = Reason(LeftFree.NOT_IN_REFERENCE)
+NO_VALUES = Reason(LeftFree.NO_VALUES)
+BEFORE_MODEL = Reason(LeftFree.BEFORE_MODEL)
 
 
 class BaseForcing:
@@ -50,14 +53,14 @@ class BaseForcing:
         self._substitutes: dict[int, tuple[Any, Any]] = {}
         self.arrivals = Arrivals(self)
         self._counts = {EQUAL: 0, REPLACED: 0}
-        self._free: dict[str, list[str]] = {}
-        self._num_free: dict[str, int] = {}
+        self._free: dict[Reason, list[str]] = {}
+        self._num_free: dict[Reason, int] = {}
 
     def facts(self) -> dict[str, Any]:
         """How many records were found equal and replaced, and what was left free and why."""
         free = [
-            {"reason": reason, "count": count, "examples": self._free[reason]}
-            for reason, count in sorted(self._num_free.items(), key=lambda item: -item[1])
+            {"reason": why.to_json(), "count": count, "examples": self._free[why]}
+            for why, count in sorted(self._num_free.items(), key=lambda item: -item[1])
         ]
         return {"plan": str(self._folder), **self._counts, "free": free}
 
@@ -120,7 +123,7 @@ class BaseForcing:
         if entry is None:
             again = self._recorder.calls[call][6] == "recompute"
             if phase in ("forward", "backward") and not again:
-                self._note(call, phase, slot, FREE, NOT_THERE, NOTHING, None)
+                self._note(call, phase, slot, FREE, NOT_IN_REFERENCE, NOTHING, None)
             return None
         if phase == "forward" and slot.startswith("input"):
             self._look_for_fixed_memory()
@@ -163,20 +166,20 @@ class BaseForcing:
         summary = self.engine.sink.recorder.view(row)
         return int(summary["digest"]) == entry.digest if summary["flags"] & HAS_DIGEST else None
 
-    def _why_not(self, call: int, phase: str, slot: str, tensor: Any, entry: Entry) -> str | None:
+    def _why_not(self, call: int, phase: str, slot: str, tensor: Any, entry: Entry) -> Reason | None:
         """Why a record that differs keeps the program's values; None: it does not."""
         if entry.use == COMPARE:
-            return NOT_OVERWRITTEN
+            return COMPARED_ONLY
         if phase == "backward":
             return self.arrivals.why_not(call, slot)
         if self.is_fixed(tensor):
-            return A_PARAMETER
+            return PARAMETER
         if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
             return EXPANDED
         outermost = self.engine.sink.recorder.calls[call]
         given = outermost[0] is None and outermost[1] == "api" and slot.startswith("input")
         if given and self.is_foreign(tensor):
-            return OUTSIDE
+            return BEFORE_MODEL
         return None
 
     def _note(
@@ -185,23 +188,24 @@ class BaseForcing:
         phase: str,
         slot: str,
         state: str,
-        reason: str | None,
+        why: Reason | None,
         found: Measured,
         entry: Entry | None,
     ) -> None:
         if entry is not None and entry.use == SILENT:
             return
         recorder = self._recorder
-        if reason is None:
+        if why is None:
             self._counts[state] += 1
         else:
-            self._num_free[reason] = self._num_free.get(reason, 0) + 1
-            examples = self._free.setdefault(reason, [])
+            self._num_free[why] = self._num_free.get(why, 0) + 1
+            examples = self._free.setdefault(why, [])
             if len(examples) < self.MAX_EXAMPLES:
                 examples.append(f"{recorder.calls[call][2] or '(root)'} {phase} {slot}")
         number = None if entry is None else entry.record
         record = len(recorder.records) - 1
-        recorder.forced.append((record, call, phase, slot, state, reason, *found, number))
+        code = None if why is None else why.code.value
+        recorder.forced.append((record, call, phase, slot, state, code, *found, number))
 
     def _keep_values(self, local: Any, row: int | None, phase: str, slot: str) -> None:
         """The program's own values stay with the trace wherever they were not the reference's."""
@@ -264,7 +268,7 @@ class BaseForcing:
         """The tensor whose memory this process holds."""
         return tensor
 
-    def incomparable(self, local: Any, entry: Entry) -> str | None:
+    def incomparable(self, local: Any, entry: Entry) -> Reason | None:
         """Why the values cannot be compared at all; None: they can."""
         raise NotImplementedError
 
@@ -349,3 +353,8 @@ class BaseForcing:
     def less(self, wanted: Any, passed: Any, like: Any) -> Any:
         """``wanted - passed``, as exactly as ``like``'s dtype holds it."""
         raise NotImplementedError
+
+
+def shape_differs(shape: Sequence[int], entry: Entry) -> Reason:
+    """Why a tensor of another shape than the reference's is left."""
+    return reason(LeftFree.SHAPE_DIFFERS, target=str(list(shape)), reference=str(list(entry.shape)))

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from trueup.adapters.gradients import Slots
+from trueup.types.codes import LeftFree
+from trueup.types.reason import Reason
 
 if TYPE_CHECKING:
     from trueup.adapters.forcing import BaseForcing
 
-SAME_TENSOR = "one tensor with an output of a module around or beside it, where it was looked at"
-LAST_WITHOUT = "the last of its uses sent no gradient"
+SHARED_GRADIENT = Reason(LeftFree.SHARED_GRADIENT)
+LAST_USE_WITHOUT_GRADIENT = Reason(LeftFree.LAST_USE_WITHOUT_GRADIENT)
 TOO_LARGE = 4.0
 """a first contribution so many times the reference's whole gradient is not let through: what corrects it
 would drown in its rounding"""
@@ -28,7 +30,7 @@ class Arrivals:
     def __init__(self, forcing: BaseForcing) -> None:
         self._forcing = forcing
         self._known: dict[tuple[int, int], _Arrival] = {}
-        self._free: dict[tuple[int, str], str] = {}
+        self._free: dict[tuple[int, str], Reason] = {}
 
     def add(self, call: int, where: str, tensor: Any, results: list[tuple[str, Any]]) -> None:
         """An output of a module call."""
@@ -56,12 +58,12 @@ class Arrivals:
             node.register_prehook(known.at_node)
         known.add(call, where, outermost=True)
 
-    def why_not(self, call: int, slot: str) -> str | None:
+    def why_not(self, call: int, slot: str) -> Reason | None:
         """Why the gradient at a slot is not replaced there."""
         return self._free.get((call, slot))
 
     @contextlib.contextmanager
-    def left_free(self, call: int, slot: str, why: str) -> Iterator[None]:
+    def left_free(self, call: int, slot: str, why: Reason) -> Iterator[None]:
         """What is recorded here cannot be replaced."""
         self._free[call, slot] = why
         try:
@@ -75,7 +77,7 @@ class Arrivals:
         recorder = engine.sink.recorder
         for site in arrival.sites:
             charged = site == arrival.charged
-            with contextlib.nullcontext() if charged else self.left_free(*site, SAME_TENSOR):
+            with contextlib.nullcontext() if charged else self.left_free(*site, SHARED_GRADIENT):
                 new = engine.tensor(site[0], "backward", site[1], gradient, recorder.calls[site[0]][5])
             replaced = new if charged else replaced
         return replaced
@@ -200,7 +202,7 @@ class Sums:
         known, passed = self._sums.get(where), self._passed.get(where)
         if gradient is None:
             if last and known is not None:
-                self._finish(where, LAST_WITHOUT)
+                self._finish(where, LAST_USE_WITHOUT_GRADIENT)
             return None
         if self._uses[where] == 1:
             return self._record(where, gradient)
@@ -239,7 +241,7 @@ class Sums:
         self._sums.pop(where, None)
         self._passed.pop(where, None)
 
-    def _finish(self, where: str, why: str) -> None:
+    def _finish(self, where: str, why: Reason) -> None:
         """Record a sum that can no longer be changed."""
         total = self._sums.get(where)
         self._forget(where)
@@ -251,4 +253,4 @@ class Sums:
         """Backward is over: what has not come will not come."""
         for where in list(self._sums):
             self._left[where] = self._uses[where]
-            self._finish(where, LAST_WITHOUT)
+            self._finish(where, LAST_USE_WITHOUT_GRADIENT)

@@ -12,7 +12,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.types.codes import LeftFree
+from trueup.types.reason import Reason, reason
+
 PLAN = "plan.json"
+GRADIENT_NOT_IN_REFERENCE = Reason(LeftFree.GRADIENT_NOT_IN_REFERENCE)
 Parameter = TypeVar("Parameter")
 
 
@@ -34,7 +38,7 @@ class BaseGivenGradients(Generic[Parameter]):
         self._scale: float = held["loss_scale"] or 1.0
         self._recorder: Any = None
         self.replaced: dict[str, None] = {}
-        self.free: dict[str, str] = {}
+        self.free: dict[str, Reason] = {}
         """fqn -> why its own gradient stayed"""
 
     def due(self, recorder: Any, microbatch: int) -> bool:
@@ -53,18 +57,18 @@ class BaseGivenGradients(Generic[Parameter]):
                 given = self._arrays[fqn]
                 why = self._put(parameter, given if factor == 1.0 else given.astype(np.float64) * factor)
             else:
-                why = "the reference has no gradient of this parameter"
+                why = GRADIENT_NOT_IN_REFERENCE
             if why is None:
                 self.replaced[fqn] = None
                 self.free.pop(fqn, None)
             else:
                 self.free[fqn] = why
 
-    def _put(self, parameter: Parameter, given: NDArray[Any]) -> str | None:
+    def _put(self, parameter: Parameter, given: NDArray[Any]) -> Reason | None:
         """Write one; None, or why the parameter's own gradient stays."""
         raise NotImplementedError
 
-    def _take_away(self, parameter: Parameter) -> str | None:
+    def _take_away(self, parameter: Parameter) -> Reason | None:
         """Leave the parameter without a gradient; None, or why that cannot be."""
         raise NotImplementedError
 
@@ -72,5 +76,10 @@ class BaseGivenGradients(Generic[Parameter]):
         """What the trace says of it."""
         return {
             "replaced": list(self.replaced),
-            "free": [{"fqn": k, "reason": v} for k, v in self.free.items()],
+            "free": [{"fqn": fqn, "reason": why.to_json()} for fqn, why in self.free.items()],
         }
+
+
+def shape_differs(shape: Iterable[int], given: NDArray[Any]) -> Reason:
+    """Why a gradient of another shape than the reference's is left."""
+    return reason(LeftFree.GRADIENT_SHAPE_DIFFERS, target=str(list(shape)), reference=str(list(given.shape)))

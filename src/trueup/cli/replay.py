@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -98,6 +99,7 @@ def command(
         )
         raise typer.Exit(status)
     from trueup.diagnosing.replay import ReplayOutcome, run_replay
+    from trueup.wording import document
 
     if reference is None:
         raise ConfigError("say which run is trusted: trueup replay --reference RUN -o OUT -- python train.py")
@@ -126,7 +128,7 @@ def command(
         )
     outcome = ReplayOutcome.read(output, reference, noise=noise)
     if as_json:
-        print(json.dumps(outcome.to_json(), ensure_ascii=False, indent=2))
+        print(json.dumps(_finite(document(outcome)), ensure_ascii=False, indent=2))
     elif not quiet:
         _show(outcome, command)
     raise typer.Exit(outcome.exit_code)
@@ -170,6 +172,15 @@ def _own_output_apart() -> Iterator[None]:
         os.close(kept)
 
 
+def _finite(value: Any) -> Any:
+    """The document with null in the place of infinities and NaN."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value
+
+
 # -- the screen ------------------------------------------
 
 
@@ -211,6 +222,7 @@ def _lines(number: int, origin: Origin) -> list[Text]:
     from rich.text import Text
 
     from trueup.reporting.formatting import plain, short_site
+    from trueup.wording import text
 
     head = Text.assemble(
         (f" {number} ", "bold red"), (plain(short_site(origin.site)), "bold"), f"  {origin.stage.value}"
@@ -218,9 +230,9 @@ def _lines(number: int, origin: Origin) -> list[Text]:
     lines = [head]
     if origin.source:
         lines.append(Text.assemble(("   made at  ", "dim"), plain(origin.source)))
-    for index, sentence in enumerate(origin.evidence[:3]):
+    for index, one in enumerate(origin.evidence[:3]):
         label = "   because  " if index == 0 else " " * 12
-        lines.append(Text.assemble((label, "dim"), plain(short_site(sentence))))
+        lines.append(Text.assemble((label, "dim"), plain(short_site(text(one)))))
     if len(origin.evidence) > 3:
         lines.append(Text(f"{'':12}and {len(origin.evidence) - 3} more", style="dim"))
     return lines
@@ -230,13 +242,16 @@ def _closing(outcome: ReplayOutcome, command: Sequence[str]) -> list[Text]:
     from rich.text import Text
 
     from trueup.reporting.formatting import plain
+    from trueup.wording import text
+    from trueup.wording.phrase import count
 
     lines = [Text("")]
     for index, left in enumerate(outcome.left[:4]):
-        label = "left free   " if index == 0 else " " * 12
+        label = "not replaced" if index == 0 else " " * 12
         lines.append(
             Text.assemble(
-                (label, "dim"), plain(f"{left.count:,} tensors: {left.reason} ({left.examples[0]})")
+                (label, "dim"),
+                plain(f"{count(left.count, 'tensor')}: {text(left.reason)} ({left.examples[0]})"),
             )
         )
     if len(outcome.left) > 4:

@@ -75,8 +75,12 @@ def replay_gradients(
 
 def _said(facts: dict[str, object]) -> list[str]:
     """How many gradients were put in, and which were not and why."""
+    from trueup.store.left_free import left_free_from_plain
+    from trueup.wording import text
+
     given = facts.get("given_gradients")
     if not isinstance(given, dict):
         return ["no gradient was put in: no backward of a captured step ended"]
     said = [f"{len(given['replaced'])} gradients were put in before clipping"]
-    return said + [f"{left['fqn']} kept its own: {left['reason']}" for left in given["free"][:4]]
+    kept = [(left["fqn"], text(left_free_from_plain(left["reason"]))) for left in given["free"][:4]]
+    return said + [f"{fqn} keeps its own gradient: {why}" for fqn, why in kept]

@@ -13,6 +13,7 @@ from trueup.errors import TraceError
 from trueup.store import layout, schema
 from trueup.store.files import object_from_json, parquet_from_path, refuse_irregular, text_from_file
 from trueup.store.gaps import Gap
+from trueup.store.left_free import code_of_cell
 from trueup.store.tensors import ChunkReader
 
 _SCALARS_LOST = "loss, gradient norm, learning rate and batches of such steps are not compared"
@@ -117,7 +118,7 @@ class Trace:
         return StepTables(step=step, rank=rank, gaps=(), coarse_statistics=False, **frames)
 
     def forced(self, step: int, rank: int) -> pl.DataFrame:
-        """What a replay put in place of the program's values.
+        """What a replay put in place of the program's values; ``reason`` holds values of ``LeftFree``.
 
         Raises:
             TraceError: it is no replay, or the step or rank is not there.
@@ -128,7 +129,10 @@ class Trace:
                 f"{self.path} holds no replay of step {step} of rank {rank}; "
                 "give the folder that trueup replay -o FOLDER wrote"
             )
-        return _checked(_frame(path), path, "forced", schema.FORCED)
+        frame = _checked(_frame(path), path, "forced", schema.FORCED)
+        cells = frame["reason"].cast(pl.String)
+        codes = {cell: code_of_cell(cell) for cell in cells.unique().drop_nulls().to_list()}
+        return frame.with_columns(cells.replace_strict(codes, default=None, return_dtype=pl.String))
 
     def tensor(self, step: int, rank: int, summary: dict[str, Any]) -> StoredTensor | None:
         """The stored values of one row of ``summaries``, mapped, or None where only its summary was kept."""

@@ -16,11 +16,13 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 from numpy.typing import NDArray
 
-from trueup.adapters.forcing import BaseForcing
+from trueup.adapters.forcing import BaseForcing, shape_differs
 from trueup.adapters.forcing_plan import Entry, HostValues
 from trueup.adapters.mindspore.gradients import consumers_of, edge_of
 from trueup.adapters.mindspore.stats import dtype_name, host_bytes, is_on_host
 from trueup.numerics.dtypes import DTYPES, float64_from_array
+from trueup.types.codes import LeftFree
+from trueup.types.reason import Reason, reason
 
 if TYPE_CHECKING:
     from trueup.adapters.mindspore.engine import Engine
@@ -41,14 +43,14 @@ class Forcing(BaseForcing):
 
     # -- values ------------------------------------------
 
-    def incomparable(self, local: Tensor, entry: Entry) -> str | None:
+    def incomparable(self, local: Tensor, entry: Entry) -> Reason | None:
         """Why the values cannot be compared at all; None: they can."""
         if dtype_name(local.dtype) not in DTYPES:
-            return f"dtype {dtype_name(local.dtype)}: not replaced"
+            return reason(LeftFree.DTYPE, dtype=dtype_name(local.dtype))
         if entry.dtype != dtype_name(local.dtype) and dtype_name(local.dtype) in _UNWRITABLE:
-            return f"{entry.dtype} values cannot be rounded to {dtype_name(local.dtype)} here"
+            return reason(LeftFree.ROUNDING, target=dtype_name(local.dtype), reference=entry.dtype)
         if tuple(local.shape) != entry.shape:
-            return f"another shape: {list(local.shape)} against {list(entry.shape)}"
+            return shape_differs(local.shape, entry)
         return None
 
     def dtype_name(self, local: Tensor) -> str:

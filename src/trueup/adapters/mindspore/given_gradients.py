@@ -8,21 +8,23 @@ from typing import Any
 from mindspore import Tensor
 from numpy.typing import NDArray
 
-from trueup.adapters.given_gradients import BaseGivenGradients
+from trueup.adapters.given_gradients import BaseGivenGradients, shape_differs
 from trueup.adapters.mindspore.world import place
+from trueup.types.codes import LeftFree
+from trueup.types.reason import Reason, reason
 
 
 class GivenGradients(BaseGivenGradients[Tensor]):
     """Gradients of one rank, given to what a gradient function found."""
 
-    def _put(self, parameter: Tensor, given: NDArray[Any]) -> str | None:
+    def _put(self, parameter: Tensor, given: NDArray[Any]) -> Reason | None:
         if tuple(parameter.shape) != given.shape:
-            return f"its shape is {list(parameter.shape)}, the reference's {list(given.shape)}"
+            return shape_differs(parameter.shape, given)
         parameter.assign_value(Tensor(given).astype(parameter.dtype))
         return None
 
-    def _take_away(self, parameter: Tensor) -> str | None:
-        return "the reference has no gradient of it; here there is always one"
+    def _take_away(self, parameter: Tensor) -> Reason | None:
+        return reason(LeftFree.GRADIENT_ALWAYS_THERE)
 
 
 def put_given(training: Any, found: Iterable[tuple[Tensor, str]]) -> None:

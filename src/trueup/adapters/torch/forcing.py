@@ -10,16 +10,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from trueup.adapters.forcing import BaseForcing
+from trueup.adapters.forcing import BaseForcing, shape_differs
 from trueup.adapters.forcing_plan import Entry, HostValues
 from trueup.adapters.torch.gradients import consumers_of
 from trueup.adapters.torch.memory import bytes_of
 from trueup.adapters.torch.quiet import quiet
+from trueup.types.codes import LeftFree
+from trueup.types.reason import Reason, reason
 
 if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+FUNCTION_TRANSFORM = Reason(LeftFree.FUNCTION_TRANSFORM)
 
 
 class Forcing(BaseForcing):
@@ -46,14 +49,14 @@ class Forcing(BaseForcing):
         local: Tensor = getattr(tensor, "_local_tensor", tensor)
         return local
 
-    def incomparable(self, local: Tensor, entry: Entry) -> str | None:
+    def incomparable(self, local: Tensor, entry: Entry) -> Reason | None:
         """Why the values cannot be compared at all; None: they can."""
         if torch._C._functorch.is_functorch_wrapped_tensor(local):
-            return "inside a function transform: no values of its own"
+            return FUNCTION_TRANSFORM
         if local.layout is not torch.strided or local.is_nested or local.is_quantized:
-            return f"layout {str(local.layout).removeprefix('torch.')}: not replaced"
+            return reason(LeftFree.LAYOUT, layout=str(local.layout).removeprefix("torch."))
         if tuple(local.shape) != entry.shape:
-            return f"another shape: {list(local.shape)} against {list(entry.shape)}"
+            return shape_differs(local.shape, entry)
         return None
 
     def dtype_name(self, local: Tensor) -> str:

@@ -11,32 +11,34 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trueup.adapters.given_gradients import BaseGivenGradients
+from trueup.adapters.given_gradients import BaseGivenGradients, shape_differs
+from trueup.types.codes import LeftFree
+from trueup.types.reason import Reason, reason
 
 
 class GivenGradients(BaseGivenGradients[Tensor]):
     """Gradients of one rank, given to torch's parameters."""
 
     @torch.no_grad()
-    def _put(self, parameter: Tensor, given: NDArray[Any]) -> str | None:
+    def _put(self, parameter: Tensor, given: NDArray[Any]) -> Reason | None:
         own = parameter.grad
         if own is not None and own.layout is not torch.strided:
-            return f"a {str(own.layout).removeprefix('torch.')} gradient"
+            return reason(LeftFree.GRADIENT_LAYOUT, layout=str(own.layout).removeprefix("torch."))
         home = getattr(
             own if own is not None else parameter, "_local_tensor", own if own is not None else parameter
         )
         if tuple(home.shape) != given.shape:
-            return f"its shape is {list(home.shape)}, the reference's {list(given.shape)}"
+            return shape_differs(home.shape, given)
         value = torch.from_numpy(given)
         if own is not None:
             home.detach().copy_(value)
         elif home is parameter and parameter.requires_grad:
             parameter.grad = value.to(device=parameter.device, dtype=parameter.dtype, copy=True)
         else:
-            return "it has no gradient here to put the reference's in"
+            return reason(LeftFree.GRADIENT_NOT_IN_TARGET)
         return None
 
-    def _take_away(self, parameter: Tensor) -> str | None:
+    def _take_away(self, parameter: Tensor) -> Reason | None:
         parameter.grad = None
         return None
 

@@ -27,8 +27,10 @@ def launch(
     *,
     say: Callable[[str], None],
     stop_when_captured: bool = False,
+    advise: bool = True,
 ) -> int:
-    """Run ``command`` captured and return its exit status; ``say`` gets a few closing sentences.
+    """Run ``command`` captured and return its exit status; ``say`` gets a few closing sentences, with
+    ``advise`` also what to do next.
 
     ``stop_when_captured`` ends the command as soon as every rank has written the last step asked for.
 
@@ -55,16 +57,23 @@ def launch(
     status = run_command(command, program=program, environment=environment, enough=enough)
     if not first:
         return status
-    return _conclude(options, command, status=status, existed=existed, say=say)
+    return _conclude(options, command, status=status, existed=existed, say=say, advise=advise)
 
 
 def _conclude(
-    options: CaptureOptions, command: Sequence[str], *, status: int, existed: bool, say: Callable[[str], None]
+    options: CaptureOptions,
+    command: Sequence[str],
+    *,
+    status: int,
+    existed: bool,
+    say: Callable[[str], None],
+    advise: bool,
 ) -> int:
     outcome = outcome_from_folder(options.output)
     missed = unkept(options.output) if outcome.seen else []
     said = change_sentences(options) if outcome.seen else []
-    for sentence in [*sentences(outcome, options, command=shlex.join(command)), *said, *missed]:
+    closing = sentences(outcome, options, command=shlex.join(command), advise=advise)
+    for sentence in [*closing, *said, *missed]:
         say(sentence)
     if status:
         say(f"the program ended with exit status {status}")

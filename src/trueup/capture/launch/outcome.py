@@ -58,15 +58,17 @@ def has_all_steps(options: CaptureOptions) -> bool:
     return all(rank in there for rank in range(world_size) if rank in options.ranks)
 
 
-def sentences(outcome: CaptureOutcome, options: CaptureOptions, *, command: str) -> list[str]:
-    """What to tell the person, most important first."""
+def sentences(
+    outcome: CaptureOutcome, options: CaptureOptions, *, command: str, advise: bool = True
+) -> list[str]:
+    """What to tell the person, most important first; with ``advise`` also what to do next."""
     where = shown_path(outcome.output)
     if options.task is Task.OVERFLOW_CHECK and outcome.num_steps_run:
         return overflow_sentences(outcome.output, num_steps=outcome.num_steps_run, shown=where)
     if not outcome.steps and options.observer is not None and outcome.num_steps_run:
         return [f"watched {count(outcome.num_steps_run, 'step')}, none captured in full, in {where}"]
     if not outcome.steps:
-        return _why_nothing(outcome, options, command=command)
+        return _why_nothing(outcome, options, command=command, advise=advise)
     ranks = sorted({rank for there in outcome.steps.values() for rank in there})
     lines = [
         f"captured {describe(list(outcome.steps), 'step')} of {describe(ranks, 'rank')} "
@@ -85,18 +87,20 @@ def sentences(outcome: CaptureOutcome, options: CaptureOptions, *, command: str)
             f"capture met {count(outcome.num_failures, 'error')} of its own (training was not affected); "
             f"see trueup inspect {where}"
         )
-    lines.append(
-        f"next: trueup inspect {where}, or capture the other run and trueup compare TARGET REFERENCE -o OUT"
-    )
+    if advise:
+        lines.append(
+            f"next: trueup inspect {where}, or capture the other run and trueup compare TARGET REFERENCE "
+            "-o OUT"
+        )
     return lines
 
 
-def _why_nothing(outcome: CaptureOutcome, options: CaptureOptions, *, command: str) -> list[str]:
+def _why_nothing(
+    outcome: CaptureOutcome, options: CaptureOptions, *, command: str, advise: bool
+) -> list[str]:
     if outcome.stood_aside:
-        return [
-            f"nothing captured: {outcome.stood_aside}",
-            "next: make room there, or name another folder with -o, and capture again",
-        ]
+        what_next = "next: make room there, or name another folder with -o, and capture again"
+        return [f"nothing captured: {outcome.stood_aside}", *([what_next] if advise else ())]
     if outcome.seen and outcome.num_steps_run:
         last, made = outcome.num_steps_run - 1, count(outcome.num_steps_run, "training step")
         return [

@@ -6,6 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
+from trueup.types.codes import ReplayCode
+from trueup.types.reason import Reason
+
+NOT_IN_GRAPH = Reason(ReplayCode.NOT_IN_GRAPH)
+NO_GRADIENT_FROM_CALL = Reason(ReplayCode.NO_GRADIENT_FROM_CALL)
+NO_GRADIENT_FROM_USES = Reason(ReplayCode.NO_GRADIENT_FROM_USES)
 
 Slot = tuple[int, str]
 """call of the replay, slot"""
@@ -23,7 +29,7 @@ class Absent:
     record: int | None
     """the replay's record of the tensor in forward, or of the gradient"""
     reference_record: int | None
-    why: str
+    why: Reason
     charged: bool
     """False: it follows from another one"""
 
@@ -107,13 +113,13 @@ class _Side:
         if cut:
             follows = self._cut_before(call, slot, inward=inward)
             owner = step.module_around(call) if inward else self._own(call)
-            why = "the tensor takes no part in the graph"
+            why = NOT_IN_GRAPH
         elif inward:
             follows = self._same_tensor_inside(call, slot) or not self._received(call)
-            owner, why = self._own(call), "the call sent nothing back to it"
+            owner, why = self._own(call), NO_GRADIENT_FROM_CALL
         else:
             follows = self._not_sent_further_on(call, slot)
-            owner, why = step.module_around(call), "nothing that uses it sent anything back"
+            owner, why = step.module_around(call), NO_GRADIENT_FROM_USES
         other = self._missing[call, slot]
         here = self._forward_record.get((call, slot))
         return Absent(

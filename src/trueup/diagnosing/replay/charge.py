@@ -21,12 +21,13 @@ from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
 from trueup.diagnosing.replay.words import evidence_of, place_of, site_of, sources_of
 from trueup.errors import TraceError
 from trueup.store import Trace
-from trueup.types import Basis, Origin, Stage
+from trueup.types import Basis, Origin, Reason, Stage, reason
+from trueup.types.codes import LeftFree, ReplayCode
 
 REFINED = "refined"
 """folder inside a replay: the same again at API level, inside the owners it found"""
 
-_NOT_CHARGED = ("one tensor with", "expanded:")
+_NOT_CHARGED = (LeftFree.SHARED_GRADIENT, LeftFree.EXPANDED)
 _REDUCED = ("accumulated", "clipped")
 
 
@@ -89,8 +90,8 @@ def _origins_of(
     owners: dict[str, _Owner] = {}
     for charge in charges:
         owners.setdefault(charge.owner, _Owner(charge.owner)).charges.append(charge)
-    counter = _what_agrees(steps)
-    found = [_origin(owner, counter) for owner in owners.values()]
+    agreement = _bit_identical(steps)
+    found = [_origin(owner, agreement) for owner in owners.values()]
     return sorted(found, key=lambda o: (-min(o.score, 1e300), o.step, o.order))
 
 
@@ -122,7 +123,7 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
     ]
     missing = [one for one in absent if one.lacking == "target"]
     for one in lone_ones(step, differences(step, noise), lambda one: _owner_of(step, one)[0]):
-        if one.score <= 1 or (one.reason or "").startswith(_NOT_CHARGED):
+        if one.score <= 1 or one.left_free in _NOT_CHARGED:
             continue
         if one.phase == "param_grad" and _ran_free(step, step.calls[one.call].name):
             continue
@@ -239,7 +240,7 @@ _STAGE_ORDER = (
 )
 
 
-def _origin(owner: _Owner, agrees: str) -> Origin:
+def _origin(owner: _Owner, agreement: Reason) -> Origin:
     charges = sorted(
         owner.charges, key=lambda c: (_STAGE_ORDER.index(c.stage), c.step.step, c.step.rank, c.order)
     )
@@ -269,20 +270,18 @@ def _origin(owner: _Owner, agrees: str) -> Origin:
         reference_record=found.reference_record,
         source=source,
         reference_source=reference_source,
-        evidence=tuple(evidence_of((c.step, c.found) for c in charges)),
-        counter_evidence=(agrees,),
+        evidence=evidence_of((c.step, c.found) for c in charges),
+        counter_evidence=(agreement,),
         ranks=tuple(sorted({c.step.rank for c in same})),
     )
 
 
-def _what_agrees(steps: Iterable[ReplayedStep]) -> str:
+def _bit_identical(steps: Iterable[ReplayedStep]) -> Reason:
     equal = total = 0
     for step in steps:
         states = step.forced["state"].cast(str)
         equal, total = equal + int((states == "equal").sum()), total + len(states)
-    return (
-        f"with the reference's values going in, {equal:,} of {total:,} tensors come out bit for bit the same"
-    )
+    return reason(ReplayCode.BIT_IDENTICAL, num_equal=equal, num_tensors=total)
 
 
 def _joined(coarse: Origin, fine: Origin | None) -> Origin:

@@ -16,6 +16,7 @@ from trueup.comparing.coherence import ROUNDED
 from trueup.diagnosing.replay.noise import ReplayNoise
 from trueup.diagnosing.replay.step import ReplayedStep
 from trueup.diagnosing.stepbook import CLIPPED
+from trueup.types.codes import LeftFree
 
 NOISE_FACTOR = 3.0
 """times the largest difference that a benign variant shows at a site"""
@@ -36,8 +37,8 @@ class Difference:
     call: int
     phase: str
     slot: str
-    reason: str | None
-    """why it was left free"""
+    left_free: LeftFree | None
+    """why the program's values were kept"""
     rel_l2: float | None
     tolerance: float | None
     score: float
@@ -108,7 +109,7 @@ def _judged(
         call=call,
         phase=phase,
         slot=slot,
-        reason=reason,
+        left_free=None if reason is None else LeftFree(reason),
         rel_l2=relative,
         tolerance=tolerance,
         score=score,

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trueup.diagnosing.replay.charge import REFINED, origins
 from trueup.diagnosing.replay.noise import ReplayNoise
 from trueup.diagnosing.replay.plan import has_api_values, read_plan
-from trueup.diagnosing.replay.plan_step import Left
+from trueup.diagnosing.replay.plan_step import Left, left_from_json
 from trueup.store import Trace
-from trueup.types import Origin
+from trueup.types import Origin, Reason
+from trueup.types.codes import LeftFree
 
-_NO_LOSS = ("one tensor with", "compared, never")
-"""reasons that leave nothing out: what they speak of was looked at all the same"""
+SCHEMA_VERSION = 2
+_COMPARED = (LeftFree.SHARED_GRADIENT, LeftFree.COMPARED_ONLY)
+"""reasons that leave nothing out: such tensors were compared all the same"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class ReplayOutcome:
         trace, plan = Trace(output), read_plan(output / "plan")
         there = [p for p in plan.steps if p.rank in trace.steps().get(p.step, [])]
         counts = {"equal": 0, "replaced": 0}
-        left: dict[str, Left] = {}
+        left: dict[Reason, Left] = {}
         for one in there:
             states = trace.forced(one.step, one.rank)["state"].cast(str).value_counts()
             for state, count in states.iter_rows():
@@ -62,8 +62,8 @@ class ReplayOutcome:
                 _add(left, more)
         for rank in sorted({p.rank for p in there}):
             for free in (trace.rank_facts(rank).get("replay") or {}).get("free", ()):
-                if not free["reason"].startswith(_NO_LOSS):
-                    _add(left, Left(**{**free, "examples": tuple(free["examples"])}))
+                if (more := left_from_json(free)).reason.code not in _COMPARED:
+                    _add(left, more)
         return cls(
             output=output,
             reference=reference,
@@ -78,29 +78,27 @@ class ReplayOutcome:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, origins first; infinities and NaN become null."""
-        plain = asdict(self)
-        ordered = {"exit_code": self.exit_code, "origins": plain.pop("origins"), **plain}
-        found: dict[str, Any] = _plain(ordered)
-        return found
+        """The document of ``trueup replay --json`` (docs/diagnosis-format.md), reasons as they are."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "exit_code": self.exit_code,
+            "origins": self.origins,
+            "output": str(self.output),
+            "reference": str(self.reference),
+            "step": self.step,
+            "ranks": self.ranks,
+            "equal": self.equal,
+            "replaced": self.replaced,
+            "left": self.left,
+            "refined": self.refined,
+            "can_refine": self.can_refine,
+        }
 
 
-def _add(left: dict[str, Left], more: Left) -> None:
+def _add(left: dict[Reason, Left], more: Left) -> None:
     known = left.get(more.reason)
     left[more.reason] = (
         more
         if known is None
         else Left(reason=more.reason, count=known.count + more.count, examples=known.examples)
     )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -11,11 +11,12 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.replay.plan_step import Left, StepBuilder, StepPlan
+from trueup.diagnosing.replay.plan_step import StepBuilder, StepPlan, left_as_json, left_from_json
 from trueup.errors import TraceError
 from trueup.store import Trace
 from trueup.store.layout import rank_dir
 from trueup.store.writer import write_json, write_table
+from trueup.wording import text
 
 VERSION = 1
 PLAN = "plan.json"
@@ -65,7 +66,7 @@ def build_plan(
             write_table(found.table(), _file(folder, step, rank))
             plans.append(found.plan())
     if not any(p.num_forced for p in plans):
-        reasons = "; ".join(f"{left.reason} ({left.count})" for left in plans[0].left[:3])
+        reasons = "; ".join(f"{text(left.reason)} ({left.count})" for left in plans[0].left[:3])
         raise TraceError(
             f"nothing of {target.path} can be forced with values of {reference.path}: {reasons or 'no pairs'}"
         )
@@ -89,7 +90,7 @@ def read_plan(folder: Path) -> Plan:
     steps = tuple(
         StepPlan(
             **{k: p[k] for k in StepPlan.__dataclass_fields__ if k != "left"},
-            left=tuple(Left(**{**one, "examples": tuple(one["examples"])}) for one in p["left"]),
+            left=tuple(map(left_from_json, p["left"])),
         )
         for p in held["steps"]
     )
@@ -166,7 +167,7 @@ def _plain(plan: Plan, reference: Trace) -> dict[str, Any]:
     for one in plan.steps:
         values = rank_dir(reference.path.absolute(), one.reference_step, one.reference_rank) / "tensors"
         plain = {name: getattr(one, name) for name in StepPlan.__dataclass_fields__}
-        left = [{"reason": x.reason, "count": x.count, "examples": list(x.examples)} for x in one.left]
+        left = list(map(left_as_json, one.left))
         file = _file(plan.folder, one.step, one.rank).name
         converted = str(_converted(plan.folder.absolute(), one.step, one.rank))
         steps.append({**plain, "left": left, "values": str(values), "converted": converted, "file": file})

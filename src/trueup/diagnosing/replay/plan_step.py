@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from trueup.matching import StepMatch
 from trueup.matching.layouts import Layout
 from trueup.matching.places import places
 from trueup.store import StepTables, Trace
+from trueup.store.left_free import left_free_from_plain
+from trueup.types.codes import LeftFree
+from trueup.types.reason import Json, Reason, given
 
 COLUMNS = pa.schema(
     [
@@ -42,19 +46,31 @@ FORCED_PHASES = ("forward", "backward")
 COMPARED_PHASES = ("param", "param_grad", "loss")
 KINDS_OF_LEVEL = {"L0": ("module",), "L1": ("api",), "mix": ("module", "api")}
 
-NO_VALUES = "the reference kept no values of it"
-COUNTS_DIFFER = "called another number of times there than in the reference"
-LAID_OUT = "its values lie otherwise in the reference, in a way that cannot be undone"
-CROSSED = "called in another order: it stands where the reference calls another module"
+NO_VALUES = Reason(LeftFree.NO_VALUES)
+NUM_CALLS_DIFFERS = Reason(LeftFree.NUM_CALLS_DIFFERS)
+LAYOUT_NOT_INVERTIBLE = Reason(LeftFree.LAYOUT_NOT_INVERTIBLE)
+CALL_ORDER_DIFFERS = Reason(LeftFree.CALL_ORDER_DIFFERS)
+PLACE_NOT_UNIQUE = Reason(LeftFree.PLACE_NOT_UNIQUE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What cannot be forced, by reason."""
+    """What is not replaced, by reason."""
 
-    reason: str
+    reason: Reason
     count: int
     examples: tuple[str, ...]
+
+
+def left_as_json(left: Left) -> dict[str, Json]:
+    """As plan.json and a replayed process write it."""
+    return {"reason": left.reason.to_json(), "count": left.count, "examples": list(left.examples)}
+
+
+def left_from_json(plain: Mapping[str, Any]) -> Left:
+    """What ``left_as_json`` made."""
+    why = left_free_from_plain(plain["reason"])
+    return Left(reason=why, count=int(plain["count"]), examples=tuple(plain["examples"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +125,8 @@ class StepBuilder:
         self._calls = self._mine.calls.select("parent", "kind", "name", "mode").rows()
         self._records = self._mine.records.select("call", "phase", "slot").rows()
         self._rows = _Rows()
-        self._left: Counter[str] = Counter()
-        self._examples: dict[str, list[str]] = {}
+        self._left: Counter[Reason] = Counter()
+        self._examples: dict[Reason, list[str]] = {}
         self._counts: Counter[str] = Counter()
         if inside:
             self._check_inside()
@@ -131,8 +147,8 @@ class StepBuilder:
         ).to_dicts()
         of_record = self._theirs.records["summary"].to_list()
         unsure = {
-            **dict.fromkeys(self._below(self._crossed()), CROSSED),
-            **dict.fromkeys(self._below(self._calls_of_unequal_count()), COUNTS_DIFFER),
+            **dict.fromkeys(self._below(self._crossed()), CALL_ORDER_DIFFERS),
+            **dict.fromkeys(self._below(self._calls_of_unequal_count()), NUM_CALLS_DIFFERS),
         }
         twice = {place for place, count in Counter(self._places).items() if count > 1}
         partners = self._partners()
@@ -153,18 +169,18 @@ class StepBuilder:
             if why is None and (len(others) > 1 or layout is not None):
                 found = [(summaries[of_record[at]], one) for at, one in others if of_record[at] is not None]
                 summary = self._laid_out(row, found) if len(found) == len(others) else None
-                why = LAID_OUT if summary is None else None
+                why = LAYOUT_NOT_INVERTIBLE if summary is None else None
             if why is None and summary is not None:
                 self._rows.add(self._places[call], phase, slot, use, other, summary)
                 self._counts[use] += 1
             elif use != "silent":
                 self._leave(row, why or NO_VALUES)
         unpaired = self._match.records.only_target.tolist()
-        for row, reason in zip(unpaired, self._match.why_only_target(), strict=True):
+        for row, why in zip(unpaired, map(given, self._match.why_only_target()), strict=True):
             if self._use(*self._records[row][:2]) == "force" and self._calls[self._records[row][0]][3] != (
                 "recompute"
             ):
-                self._leave(row, reason)
+                self._leave(row, why)
         return self
 
     def _partners(self) -> dict[int, list[tuple[int, Layout | None]]]:
@@ -194,8 +210,8 @@ class StepBuilder:
         return "force"
 
     def _why_not(
-        self, call: int, unsure: dict[int, str], twice: set[str], summary: dict[str, Any] | None, use: str
-    ) -> str | None:
+        self, call: int, unsure: dict[int, Reason], twice: set[str], summary: dict[str, Any] | None, use: str
+    ) -> Reason | None:
         if summary is None:
             return NO_VALUES
         if use == "compare":
@@ -204,12 +220,12 @@ class StepBuilder:
             return NO_VALUES
         if call in unsure:
             return unsure[call]
-        return "its place is not unique in the step" if self._places[call] in twice else None
+        return PLACE_NOT_UNIQUE if self._places[call] in twice else None
 
-    def _leave(self, row: int, reason: str) -> None:
-        self._left[reason] += 1
+    def _leave(self, row: int, why: Reason) -> None:
+        self._left[why] += 1
         call, phase, slot = self._records[row]
-        examples = self._examples.setdefault(reason, [])
+        examples = self._examples.setdefault(why, [])
         if len(examples) < self.MAX_EXAMPLES:
             examples.append(f"{self._calls[call][2] or '(root)'} {phase} {slot}")
 
@@ -269,8 +285,8 @@ class StepBuilder:
     def plan(self) -> StepPlan:
         """What was written."""
         left = tuple(
-            Left(reason=reason, count=count, examples=tuple(self._examples[reason]))
-            for reason, count in self._left.most_common()
+            Left(reason=why, count=count, examples=tuple(self._examples[why]))
+            for why, count in self._left.most_common()
         )
         return StepPlan(
             step=self._step,

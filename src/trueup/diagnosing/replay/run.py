@@ -118,7 +118,7 @@ class _Run:
         )
         taken = StepSet(tuple((p.step, p.step) for p in plan.steps))
         replayed = replace(options, steps=taken, replay=plan.folder.absolute())
-        return launch(replayed, self._command, say=self._say_but_next)
+        return launch(replayed, self._command, say=self._say, advise=False)
 
     def _run_free(self, options: CaptureOptions) -> None:
         """The program by itself, to learn what it calls."""
@@ -128,11 +128,6 @@ class _Run:
                 f"the free run left no step (exit status {status}); does the command train, and reach "
                 f"the step that is to be replayed?"
             )
-
-    def _say_but_next(self, sentence: str) -> None:
-        """What capture advises after a run is not what to do after a replay."""
-        if not sentence.startswith("next:"):
-            self._say(sentence)
 
 
 def _steps(reference: Trace, wanted: Collection[int] | None) -> StepSet:

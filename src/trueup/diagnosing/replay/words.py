@@ -1,16 +1,17 @@
-"""A charged record in words: where it is, what it says, which line made it."""
+"""What is said of a charged record: where it is, by how much it differs, which line made it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
-from trueup.comparing.grounds import times_said
 from trueup.diagnosing.replay.absent import Absent
 from trueup.diagnosing.replay.judge import Difference
 from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
+from trueup.types.codes import ReplayCode
+from trueup.types.reason import Reason, reason
 
-MAX_SENTENCES = 8
+MAX_REASONS = 8
 
 
 def site_of(owner: str, where: str) -> str:
@@ -53,44 +54,44 @@ def sources_of(step: ReplayedStep, found: Difference | Absent) -> tuple[str | No
     return step.sources(at)
 
 
-def evidence_of(charges: Iterable[tuple[ReplayedStep, Difference | Absent]]) -> list[str]:
-    """One sentence a distinct place, the most telling first; how many more there are."""
-    said: dict[str, int] = {}
+def evidence_of(charges: Iterable[tuple[ReplayedStep, Difference | Absent]]) -> tuple[Reason, ...]:
+    """One reason a distinct place, the most telling first; how many more there are."""
+    known: dict[tuple[object, ...], Reason] = {}
     for step, found in charges:
-        sentence = _sentence(step, found)
-        said[sentence] = said.get(sentence, 0) + 1
-    sentences = list(said)
-    more = len(sentences) - MAX_SENTENCES
-    return sentences[:MAX_SENTENCES] + ([f"and {more} more tensors of it"] if more > 0 else [])
+        one = _missing(step, found) if isinstance(found, Absent) else _difference(step, found)
+        known.setdefault((one.code, one.places), one)
+    reasons = list(known.values())
+    more = len(reasons) - MAX_REASONS
+    if more > 0:
+        reasons[MAX_REASONS:] = [reason(ReplayCode.MORE_TENSORS, num_tensors=more)]
+    return tuple(reasons)
 
 
-def _sentence(step: ReplayedStep, found: Difference | Absent) -> str:
+def _missing(step: ReplayedStep, found: Absent) -> Reason:
+    return reason(
+        ReplayCode.MISSING_GRADIENT,
+        found.why,
+        slot=found.slot,
+        site=step.calls[found.call].shown,
+        side=found.lacking,
+    )
+
+
+def _difference(step: ReplayedStep, found: Difference) -> Reason:
     call = step.calls[found.call]
-    owner = call.shown if call.kind in ("module", "parameter") else f"{step.module_around(found.call)}"
-    owner = "" if owner == OUTSIDE else owner
-    if isinstance(found, Absent):
-        other = "reference" if found.lacking == "target" else "target"
-        return (
-            f"backward {found.slot} of {call.shown}: a gradient in the {other} alone, in the "
-            f"{found.lacking} none: {found.why}"
-        )
-    name = call.shown if call.kind != "api" else f"{call.shown} in {owner or 'the program'}"
-    return f"{found.phase} {found.slot} of {name}: {_numbers(found)}"
-
-
-def _numbers(found: Difference) -> str:
+    places = {"phase": found.phase, "slot": found.slot, "site": call.shown}
+    if call.kind == "api":
+        owner = step.module_around(found.call)
+        places["module"] = "" if owner == OUTSIDE else owner
     if found.rel_l2 is None or math.isinf(found.rel_l2):
-        return "values that cannot be (NaN or infinite on one side, or where the reference is zero)"
-    text = f"off by {found.rel_l2:.2g} of its norm"
-    if found.tolerance is None:
-        text = "not the same values, where nothing is rounded"
-    elif found.rel_l2 > found.tolerance:
-        basis = "a benign variant shows" if found.measured else "rounding in one call explains"
-        basis = "the reference's own distance from the exact loss allows" if found.exact else basis
-        text += f", {times_said(found.rel_l2 / found.tolerance)} what {basis}"
+        return reason(ReplayCode.NOT_FINITE, **places)
+    parts = []
     if found.peers:
-        text += f", no more than rounding, but {found.peers} others of its kind are equal bit for bit"
-    if found.biased and found.scale is not None and found.bias_z is not None:
-        times = times_said(abs(found.bias_z))
-        text += f"; leans to one side: {found.scale:.6g} times the reference, {times} its standard error"
-    return text
+        parts.append(reason(ReplayCode.PEERS_AGREE, num_peers=found.peers))
+    if found.biased:
+        parts.append(reason(ReplayCode.BIASED, scale=found.scale, bias_z=found.bias_z))
+    if found.tolerance is None:
+        return reason(ReplayCode.EXACT_VALUES_DIFFER, *parts, **places, rel_l2=found.rel_l2)
+    basis = "exact_loss" if found.exact else "benign_variant" if found.measured else "dtype_bound"
+    numbers = {"rel_l2": found.rel_l2, "tolerance": found.tolerance}
+    return reason(ReplayCode.DIFFERS, *parts, **places, basis=basis, **numbers)
