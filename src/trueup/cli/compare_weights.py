@@ -61,7 +61,8 @@ def command(
     Ends with 0 if all agree (across dtypes: but for rounding), 1 if some differ, 2 if none differs but
     shapes do not fit or some weight has no partner.
     """
-    from trueup.reporting.weights_terminal import print_weights, weights_document
+    from trueup.reporting.render import show
+    from trueup.reporting.weights import weights_json, weights_report
     from trueup.weights.comparing import compare_weights
     from trueup.weights.layouts import Heads
     from trueup.weights.opening import open_weights
@@ -76,7 +77,7 @@ def command(
     comparison = compare_weights(mine, theirs, rtol=rtol, atol=atol)
     code = comparison.exit_code(allow_unmatched=allow_unmatched)
     if as_json:
-        print(json.dumps(weights_document(comparison, exit_code=code), ensure_ascii=False, indent=2))
+        print(json.dumps(weights_json(comparison, exit_code=code), ensure_ascii=False, indent=2))
     elif not quiet:
         from rich.console import Console
 
@@ -85,7 +86,7 @@ def command(
         if told:
             note_line(told)
         console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_IN_A_FILE)
-        print_weights(comparison, console, limit=limit)
+        show(weights_report(comparison, exit_code=code, limit=limit), console)
     raise typer.Exit(code)
 
 

@@ -1,0 +1,147 @@
+"""A document on one screen, as rich's renderables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
+
+from trueup.reporting.document import (
+    Block,
+    Document,
+    Fact,
+    Facts,
+    Line,
+    Mark,
+    On,
+    Paragraph,
+    Section,
+    Source,
+    Sources,
+    Table,
+    Trend,
+    visible,
+)
+from trueup.reporting.formatting import count, elide, plain
+from trueup.reporting.render.terminal_table import MARGIN, grid_of
+from trueup.reporting.render.terminal_text import COLOURS, styled, value_text
+
+NARROWEST, WIDEST = 32, 120
+STACKED = 64
+"""columns below which a label stands above its lines"""
+
+
+def screen(document: Document, *, width: int) -> RenderableType:
+    """The whole screen, at most as wide as the terminal and as 120 columns."""
+    width = max(NARROWEST, min(width, WIDEST))
+    blocks = visible(document.blocks, On.SCREEN)
+    labels = max([len(row.label) for row in _all_facts(blocks)], default=0) + 2
+    parts: list[RenderableType] = [Text(""), headline(document.mark, document.headline)]
+    for block in blocks:
+        parts += [Text(""), *_drawn(block, width, labels)]
+    return Group(*parts, Text(""))
+
+
+def headline(mark: Mark, text: str) -> Grid:
+    """The first sentence, in bold, behind its glyph."""
+    grid = Grid.grid()
+    grid.add_column(width=MARGIN, no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(f" {mark.glyph}", style=f"bold {COLOURS[mark.tone]}"), Text(plain(text), style="bold"))
+    return grid
+
+
+def _all_facts(blocks: Sequence[Block]) -> list[Fact]:
+    found = []
+    for block in blocks:
+        if isinstance(block, Section):
+            found += _all_facts(visible(block.blocks, On.SCREEN))
+        elif isinstance(block, Facts):
+            found += [row for row in block.rows if On.SCREEN in row.on]
+    return found
+
+
+def _drawn(block: Block, width: int, labels: int) -> list[RenderableType]:
+    if isinstance(block, Facts):
+        rows = [row for row in block.rows if On.SCREEN in row.on]
+        stacked = width < STACKED
+        room = width - (MARGIN + 2 if stacked else MARGIN + labels)
+        return [_labelled([(row.label, _lines(row, room)) for row in rows], labels, stacked=stacked)]
+    if isinstance(block, Sources):
+        stacked = width < STACKED
+        sources = [_source(item, width - MARGIN - labels) for item in block.items]
+        return [_labelled([("source", sources)], labels, stacked=stacked)]
+    if isinstance(block, Table):
+        return grid_of(block, width)
+    if isinstance(block, Paragraph):
+        return [Padding(styled(block.line), (0, 0, 0, MARGIN))]
+    if isinstance(block, Section):
+        inside = [_drawn(one, width, labels) for one in visible(block.blocks, On.SCREEN)]
+        title = Text.assemble(" " * MARGIN, (plain(block.title), "bold"), (f"  {plain(block.note)}", "dim"))
+        return [title, *(part for parts in inside for part in parts)]
+    return []
+
+
+def _labelled(rows: Sequence[tuple[str, Sequence[Text]]], labels: int, *, stacked: bool) -> RenderableType:
+    """Lines behind their labels; in a narrow terminal below them."""
+    grid = Grid.grid()
+    if stacked:
+        grid.add_column(overflow="fold")
+        for label, lines in rows:
+            grid.add_row(Text(" " * MARGIN + label, style="dim"))
+            for line in lines:
+                grid.add_row(Padding(line, (0, 0, 0, MARGIN + 2)))
+        return grid
+    grid.add_column(width=MARGIN + labels, style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, lines in rows:
+        for at, line in enumerate(lines):
+            grid.add_row(" " * MARGIN + label if at == 0 else "", line)
+    return grid
+
+
+def _lines(row: Fact, room: int) -> list[Text]:
+    limit = row.limit if row.limit is not None and len(row.lines) > row.limit else len(row.lines)
+    lines = [_fitted(line, room) if row.fit else value_text(line) for line in row.lines[:limit]]
+    if row.flow:
+        lines = _flowed(lines, room)
+    if len(row.lines) > limit:
+        lines.append(Text(f"and {count(len(row.lines) - limit)} more", style="dim"))
+    if row.meter is not None:
+        lines[0] = Text.assemble(_meter(row.meter), "  ", lines[0])
+    if row.note:
+        lines[0].append(f"  {plain(row.note)}", style="dim")
+    return lines
+
+
+def _fitted(line: Line | Trend, room: int) -> Text:
+    text = value_text(line)
+    if len(text) <= room:
+        return text
+    return Text(elide(text.plain, room), style=text.spans[0].style if text.spans else "")
+
+
+def _flowed(pieces: Sequence[Text], room: int) -> list[Text]:
+    """Pieces in as few lines as they fit into, two blanks apart; none is broken."""
+    lines: list[Text] = []
+    for piece in pieces:
+        if lines and len(lines[-1]) + 2 + len(piece) <= room:
+            lines[-1].append("  ").append_text(piece)
+        else:
+            lines.append(piece.copy())
+    return lines
+
+
+def _meter(share: float) -> Text:
+    """A bar of ten for a share of 0 to 1."""
+    filled = round(max(0.0, min(1.0, share)) * 10)
+    return Text.assemble(("━" * filled, "bold"), ("─" * (10 - filled), "dim"))
+
+
+def _source(source: Source, room: int) -> Text:
+    side, place = plain(source.side), plain(source.place)
+    code = elide(plain(source.code), max(12, room - len(side) - len(place) - 3))
+    return Text.assemble((f"{side} ", "dim"), place, ("  " if code else ""), (code, "italic"))
