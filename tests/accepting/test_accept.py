@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from rich.console import Console
 
 from tests.accepting.evaluations import results
 from tests.curves import logs
@@ -22,7 +21,6 @@ from trueup.cli.app import run
 from trueup.curves.conditions import ASSUMABLE
 from trueup.curves.curve import Curve
 from trueup.curves.simulating import Truth, simulate
-from trueup.reporting.signoff.terminal import print_signoff
 
 pytestmark = pytest.mark.torch
 
@@ -121,9 +119,6 @@ def test_all_is_given_and_all_is_met(there: Path, tmp_path: Path, capsys: pytest
     assert "data:image/png;base64," in page
     assert page.count("<h2") >= 9
     assert 'src="http' not in page
-    console = Console(width=100, record=True, force_terminal=False)
-    print_signoff(document, console, reports={"html": out / "signoff.html"})
-    assert max(map(len, console.export_text().splitlines())) <= 100
 
 
 BY_LOGS: dict[str, Any] = {

@@ -126,9 +126,11 @@ def command(
     elif not quiet:
         from rich.console import Console
 
-        from trueup.reporting.signoff.terminal import print_signoff
+        from trueup.reporting.render import show
+        from trueup.reporting.signoff import signoff_report
 
-        print_signoff(document, Console(highlight=False), reports=reports, missing=missing)
+        files = list(reports.values())
+        show(signoff_report(procedure.signoff, reports=files, missing=missing), Console(highlight=False))
     raise typer.Exit(procedure.signoff.exit_code)
 
 

@@ -1,8 +1,8 @@
 """A report as a value: blocks that every renderer draws, each in its own way.
 
 A family of reports (weights, checklist, curves, ...) builds one ``Document`` from its typed result; ``render``
-draws any document on a terminal, as a page, as a workbook or as markdown. A block says what it is, never how it
-looks; where one medium should show less, ``on`` names the media.
+draws any document on a terminal, as a page, as a workbook or as markdown. A block says what it is, never how
+it looks; where one medium should show less, ``on`` names the media.
 """
 
 from __future__ import annotations
@@ -173,6 +173,8 @@ class Column:
     """leaves out the middle of what is too long for a screen, in place of folding it"""
     clip: bool = False
     """leaves out the end of it"""
+    even: bool = False
+    """as wide as ``width`` on a screen even if its text is shorter: tables below each other line up"""
     code: bool = False
     below: bool = False
     """goes below its row where a screen is too narrow for it"""
@@ -197,7 +199,8 @@ class Table:
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    head: bool = True
+    head: On = On.ALL
+    """where the titles of the columns are shown"""
     limit: int | None = None
     """rows that a screen shows"""
     more: str = ""

@@ -77,7 +77,9 @@ def _headline(comparison: WeightComparison, outcome: Outcome) -> str:
 
 
 def _closing(comparison: WeightComparison) -> Facts:
-    counts = [f"{value:,} {_MARKS[PairStatus(key)].words}" for key, value in comparison.counts.items() if value]
+    counts = [
+        f"{value:,} {_MARKS[PairStatus(key)].words}" for key, value in comparison.counts.items() if value
+    ]
     return facts(
         [
             _unmatched("target", comparison.only_target),

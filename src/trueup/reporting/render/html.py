@@ -102,6 +102,7 @@ def _environment() -> Environment:
         Form=Form,
         kind=lambda block: type(block).__name__,
         on_page=lambda one: On.PAGE in one.on,
+        on_page_head=lambda table: On.PAGE in table.head,
         cell=lambda value: value if isinstance(value, Cell) else Cell(value=value),
         shown=shown,
         is_command=lambda line: isinstance(line, Span) and line.look is Look.COMMAND,

@@ -86,7 +86,8 @@ def svg_plot(plot: Plot) -> str:
 def svg(width: float, height: float, inside: str, label: str) -> str:
     """A drawing that scales with the page."""
     name = escape(plain(label), {'"': "&quot;"})
-    return f'<svg class="drawing" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{name}">{inside}</svg>'
+    box = f'viewBox="0 0 {width:g} {height:g}"'
+    return f'<svg class="drawing" {box} role="img" aria-label="{name}">{inside}</svg>'
 
 
 def _round_steps(last: int) -> Sequence[int]:
@@ -96,4 +97,6 @@ def _round_steps(last: int) -> Sequence[int]:
 
 
 def _text(x: float, y: float, words: str, style: str, anchor: str) -> str:
-    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(plain(words))}</text>'
+    return (
+        f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(plain(words))}</text>'
+    )

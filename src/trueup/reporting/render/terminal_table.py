@@ -27,10 +27,15 @@ def grid_of(table: Table, width: int) -> list[RenderableType]:
     chosen = [i for i, c in enumerate(table.columns) if On.SCREEN in c.on and c.least <= width]
     texts = [[_cell(table.columns[i], row, i) for i in chosen] for row in rows]
     columns = [table.columns[i] for i in chosen]
-    head = [Text(column.title, style="dim") for column in columns] if table.head else None
+    head = [Text(column.title, style="dim") for column in columns] if On.SCREEN in table.head else None
     room = width - MARGIN - 1
     keep, below = _with_room(columns, texts, head, room)
-    widths = _widths([columns[i] for i in keep], [[line[i] for i in keep] for line in texts], head and [head[i] for i in keep], room)
+    widths = _widths(
+        [columns[i] for i in keep],
+        [[line[i] for i in keep] for line in texts],
+        head and [head[i] for i in keep],
+        room,
+    )
     parts: list[RenderableType] = []
     lines = [(None, head)] if head is not None else []
     for mark, cells in [*lines, *zip((row.mark for row in rows), texts, strict=True)]:
@@ -89,7 +94,8 @@ def _with_room(
         min(n, c.width or n, LEAST_BESIDE if c.below else LEAST) if _flexible(c) else min(n, c.width or n)
         for n, c in zip(natural, columns, strict=True)
     ]
-    keep, below = list(range(len(columns))), []
+    keep = list(range(len(columns)))
+    below: list[int] = []
     while len(keep) > 1 and sum(least[i] for i in keep) + GAP * len(keep) > room:
         lower = [i for i in keep if columns[i].below]
         if lower:
@@ -105,7 +111,10 @@ def _widths(
     columns: Sequence[Column], texts: Sequence[Sequence[Text]], head: Sequence[Text] | None, room: int
 ) -> list[int]:
     natural = [_natural(texts, head, at) for at in range(len(columns))]
-    natural = [max(1, min(n, c.width or n)) for n, c in zip(natural, columns, strict=True)]
+    natural = [
+        max(1, c.width or n if c.even else min(n, c.width or n))
+        for n, c in zip(natural, columns, strict=True)
+    ]
     room -= GAP * len(columns)
     open_ = [at for at, column in enumerate(columns) if _flexible(column)] or [0]
     left = room - sum(n for at, n in enumerate(natural) if at not in open_)

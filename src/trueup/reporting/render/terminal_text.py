@@ -53,7 +53,7 @@ def bars(values: Floats, width: int, *, zero: bool = False) -> Text:
     Args:
         values: in order of time.
         width: characters; fewer where there are fewer values.
-        zero: zero is in the middle and missing numbers are no error; else the smallest mean is the lowest bar.
+        zero: zero in the middle, missing numbers no error; else the smallest mean is the lowest bar.
     """
     if not len(values):
         return Text("")

@@ -65,7 +65,9 @@ class _Book:
 
     def __init__(self, book: xlsxwriter.Workbook) -> None:
         self.book = book
-        self.head = book.add_format({"bold": True, "bg_color": "#1F2A37", "font_color": "#FFFFFF", "valign": "vcenter"})
+        self.head = book.add_format(
+            {"bold": True, "bg_color": "#1F2A37", "font_color": "#FFFFFF", "valign": "vcenter"}
+        )
         self.title = book.add_format({"bold": True, "font_size": 15})
         self.bold = book.add_format({"bold": True, "valign": "top"})
         self.wrap = book.add_format({"text_wrap": True, "valign": "top"})
@@ -160,7 +162,9 @@ class _Book:
                     sheet.write_number(row, column, y)
             last = at + len(line.x)
             place = [sheet.name, at + 1, left, last, left], [sheet.name, at + 1, column, last, column]
-            chart.add_series({"name": line.name, "categories": place[0], "values": place[1], "line": {"width": 0.75}})
+            chart.add_series(
+                {"name": line.name, "categories": place[0], "values": place[1], "line": {"width": 0.75}}
+            )
         chart.set_title({"name": plot.title, "name_font": {"size": 11}})
         chart.set_x_axis({"name": plot.x_title})
         chart.set_y_axis({"name": plot.y_title})

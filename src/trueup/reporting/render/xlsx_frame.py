@@ -51,7 +51,9 @@ def write_frame(
     """Write every row of the frame; ``name_2`` and so on where one sheet does not hold them."""
     room = max_sheet_rows or MAX_SHEET_ROWS
     percent = book.add_format({"num_format": "0.0000%"})
-    styles = {kind: _styles(book, frame, percent=kind == "percent", plain=percent) for kind in ("", "percent")}
+    styles = {
+        kind: _styles(book, frame, percent=kind == "percent", plain=percent) for kind in ("", "percent")
+    }
     for number, start in enumerate(range(0, max(frame.num_rows, 1), room)):
         sheet = book.add_worksheet(name if number == 0 else f"{name}_{number + 1}", worksheet_class=_RowSheet)
         num = min(room, frame.num_rows - start)
