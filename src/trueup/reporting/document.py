@@ -1,6 +1,6 @@
 """A report as a value: blocks that every renderer draws, each in its own way.
 
-A family of reports (weights, checklist, curves, ...) builds one ``Document`` from its typed result; ``render``
+A family of reports (weights, checklist, curves, ...) builds one ``Document`` from its result; ``render``
 draws any document on a terminal, as a page, as a workbook or as markdown. A block says what it is, never how
 it looks; where one medium should show less, ``on`` names the media.
 """
