@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import openpyxl
 import pytest
-from rich.console import Console
 
 from tests.checklist.pairs import FOLDER, side
+from tests.reporting.screens import lines_of
 from tests.warm import COLD
 from trueup.checklist import check
-from trueup.checklist.document import to_json
 from trueup.cli.app import run
-from trueup.reporting.checklist_terminal import print_checklist
+from trueup.reporting.checklist import checklist_report
 
 MEGATRON = side("mixtral/megatron.sh")
 MINDFORMERS = side("mixtral/mindformers.yaml")
@@ -52,7 +50,7 @@ def test_differing_sides_name_value_place_and_whose_default(
     assert "experts_per_token" in out
     assert "mindformers.yaml:17" in out
     assert "0.1 default" in out
-    assert "part at step" in out
+    assert "diverge at step" in out
 
 
 def test_what_leaves_the_verdict_open_is_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,9 +115,9 @@ def test_files(changed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     page = (out / "checklist.html").read_text()
     for text in (
         "experts_per_token",
-        "schedule target",
-        "schedule reference",
-        "parts at step",
+        "series target",
+        "series reference",
+        "diverges at step",
         "Weight decay",
     ):
         assert text in page
@@ -127,7 +125,7 @@ def test_files(changed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     book = openpyxl.load_workbook(out / "checklist.xlsx")
     assert book.sheetnames == ["checklist", "schedules", "files"]
     assert book["checklist"].max_row == len(document["rows"]) + 1
-    assert len(book["schedules"]._charts) == 1
+    assert len(book["schedules"]._charts) == 2, "learning rate and weight decay"
 
 
 def test_names_from_a_file_cannot_leave_their_place(
@@ -169,13 +167,11 @@ def test_mistakes(words: list[str], said: str, capsys: pytest.CaptureFixture[str
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("width", [60, 80, 140])
+@pytest.mark.parametrize("width", [40, 60, 80, 140])
 def test_the_screen_fits_any_width(width: int, changed: str) -> None:
-    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    document: dict[str, Any] = to_json(check([MINDFORMERS], [changed]))
-    print_checklist(document, console, everything=True)
-    console.file.close()
-    assert all(len(line) <= width for line in console.export_text().splitlines())
+    lines = lines_of(checklist_report(check([MINDFORMERS], [changed]), everything=True), width)
+    assert max(map(len, lines)) <= width
+    assert any("hidden_dropout" in line or "hid…" in line for line in lines)
 
 
 def test_prepare_and_expand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -99,31 +99,29 @@ def _names(given: list[str] | None) -> list[str]:
 
 def _show(checklist: Checklist, *, output: Path | None, everything: bool, as_json: bool, quiet: bool) -> None:
     from trueup.checklist.document import to_json
+    from trueup.reporting.checklist import checklist_report
 
-    document = to_json(checklist)
-    reports = {} if output is None else _reports(document, output)
+    text = json.dumps(to_json(checklist), ensure_ascii=False, indent=2)
+    reports = [] if output is None else _reports(checklist, text, output)
     if as_json:
-        print(json.dumps(document, ensure_ascii=False, indent=2))
+        print(text)
     elif not quiet:
         from rich.console import Console
 
-        from trueup.reporting.checklist_terminal import print_checklist
+        from trueup.reporting.render import show
 
-        print_checklist(document, Console(), everything=everything, reports=reports)
+        show(checklist_report(checklist, everything=everything, reports=reports), Console())
 
 
-def _reports(document: dict[str, Any], output: Path) -> dict[str, Path]:
+def _reports(checklist: Checklist, text: str, output: Path) -> list[Path]:
     from trueup.capture.launch.folder import make_writable
-    from trueup.reporting.checklist_html import write_html
-    from trueup.reporting.checklist_xlsx import write_xlsx
+    from trueup.reporting.checklist import checklist_report
+    from trueup.reporting.render import write
 
     make_writable(output)
-    (output / _JSON).write_text(json.dumps(document, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    return {
-        "html": write_html(document, output / _HTML),
-        "xlsx": write_xlsx(document, output / _XLSX),
-        "json": output / _JSON,
-    }
+    (output / _JSON).write_text(text + "\n", encoding="utf-8")
+    report = checklist_report(checklist)
+    return [write(report, output / _HTML), write(report, output / _XLSX), output / _JSON]
 
 
 def _write_reduced(
@@ -156,6 +154,7 @@ def _write_reduced(
     elif not quiet:
         from rich.console import Console
 
-        from trueup.reporting.checklist_steps import print_reduced
+        from trueup.reporting.checklist_reduced import reduced_report
+        from trueup.reporting.render import show
 
-        print_reduced(result, Console())
+        show(reduced_report(result), Console())

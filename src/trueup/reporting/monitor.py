@@ -1,18 +1,14 @@
-"""The screen of a run that is watched: its numbers, its weights, its alarms."""
+"""The screen of a monitored run: its scalars, its weights, outputs and routers, its alarms."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from trueup.adapters import measures
 from trueup.monitoring.reader import MonitoredRun, merged_alarms
@@ -26,27 +22,44 @@ from trueup.monitoring.readings import (
     STARVED_SHARE,
     ZERO_SHARE,
 )
-from trueup.reporting.formatting import count, elide, number, plain
+from trueup.reporting.document import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Look,
+    Mark,
+    Paragraph,
+    Row,
+    Section,
+    Span,
+    Table,
+    Tone,
+    Trend,
+)
+from trueup.reporting.formatting import count, number
+from trueup.reporting.render import show
+from trueup.reporting.render.terminal import screen
 from trueup.store.series import Series
 
-Floats = NDArray[np.float64]
-_BARS = "▁▂▃▄▅▆▇█"
 _TREND = 128
 """rows of series that a trend is drawn from"""
 _ALARMS = 8
-_NUMBERS = {
+_RATE = 32
+"""steps that the speed is measured over"""
+_SCALARS = {
     "loss": "loss",
     "grad_norm": "gradient norm",
     "learning_rate": "learning rate",
     "loss_scale": "loss scale",
     "update_ratio": "update / weight",
     "weight_norm": "weight norm",
-    "step_seconds": "seconds a step",
+    "step_seconds": "seconds per step",
 }
-_CELL, _DRAWN, _NAME = 8, 12, 20
-"""characters of a number, of a weight's trend, and at least of its name"""
-_RAISED = 1
-_QUIET = 0
+_SHARES = ("unchanged", "zeros", "dead units", "without tokens")
+_RAISED, _QUIET = 1, 0
+Last = Mapping[str, float]
+"""name -> last value"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,28 +72,34 @@ class View:
     """of each table"""
 
 
-def screen(run: MonitoredRun, *, width: int, view: View) -> RenderableType:
-    """The whole screen."""
-    width = max(60, min(width, 140))
+def monitor_report(run: MonitoredRun, view: View) -> Document:
+    """The run as it is now."""
     alarms = merged_alarms(run.alarms())
-    parts: list[RenderableType] = [Text(""), _headline(run, alarms), Text(""), _numbers(run, width)]
-    made = (_weights(run, view, width), _outputs(run, view, width), _routers(run, view, width))
-    tables = [table for table in made if table is not None]
-    for table in tables:
-        parts += [Text(""), table]
+    facts = [
+        f"rank {run.rank}",
+        f"step {run.lines[-1]['step']:,}" if run.lines else "waiting for the first step",
+        *_rate(run),
+        count(len(alarms), "alarm") if alarms else "no alarm",
+    ]
+    blocks: list[Block] = [_scalars(run)]
+    tables = [table for table in (_weights(run, view), _outputs(run, view), _routers(run, view)) if table]
+    blocks += tables
     if view.names and not tables:
-        parts += [
-            Text(""),
-            Text(f"   nothing measured has {plain(view.names)!r} in its name", "yellow"),
-        ]
+        words = f"no measured name contains {view.names!r}"
+        blocks.append(Paragraph(line=Span(words, tone=Tone.WARN)))
     if alarms:
-        parts += [Text(""), _alarms(alarms)]
-    return Group(*parts, Text(""))
+        blocks.append(Section(title="Alarms", blocks=tuple(_alarms(alarms))))
+    return Document(
+        title=f"Monitor: {run.root}",
+        mark=Mark("✗", "alarm", Tone.BAD) if alarms else Mark("✓", "no alarm", Tone.GOOD),
+        headline=f"{run.root}  {' · '.join(facts)}",
+        blocks=tuple(blocks),
+    )
 
 
 def print_run(run: MonitoredRun, console: Console, view: View) -> int:
     """Print it once; the exit status."""
-    console.print(screen(run, width=console.width, view=view))
+    show(monitor_report(run, view), console)
     return status_of(run)
 
 
@@ -97,7 +116,7 @@ def watch(
         with Live(console=console, auto_refresh=False, screen=True) as live:
             while True:
                 run.update()
-                live.update(screen(run, width=console.width, view=view), refresh=True)
+                live.update(screen(monitor_report(run, view), width=console.width), refresh=True)
                 wait(every)
     except KeyboardInterrupt:
         pass
@@ -109,163 +128,104 @@ def status_of(run: MonitoredRun) -> int:
     return _RAISED if run.alarms() else _QUIET
 
 
-def _headline(run: MonitoredRun, alarms: list[dict[str, Any]]) -> Text:
-    glyph, colour = ("✗", "red") if alarms else ("✓", "green")
-    said = count(len(alarms), "alarm") if alarms else "no alarm"
-    steps = f"step {run.lines[-1]['step']:,}" if run.lines else "waiting for the first step"
-    facts = [f"rank {run.rank}", steps, *_rate(run)]
-    return Text.assemble(
-        (f" {glyph} ", f"bold {colour}"),
-        (plain(run.root), "bold"),
-        (f"  {' · '.join(facts)} · ", "dim"),
-        (said, f"bold {colour}" if alarms else "dim"),
-    )
-
-
 def _rate(run: MonitoredRun) -> list[str]:
-    times = run.numbers("time")[-32:]
+    times = run.numbers("time")[-_RATE:]
     spent = times[-1] - times[0] if len(times) > 1 else 0.0
     return [f"{number((len(times) - 1) / spent)} steps/s"] if spent > 0 else []
 
 
-def _numbers(run: MonitoredRun, width: int) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(width=3 + max(map(len, _NUMBERS.values())), style="dim", no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(no_wrap=True)
-    grid.add_column(style="dim", no_wrap=True, overflow="ellipsis")
-    for name, said in _NUMBERS.items():
+def _scalars(run: MonitoredRun) -> Table:
+    rows = []
+    for name, words in _SCALARS.items():
         values = run.numbers(name, noted=True)
         known = values[np.isfinite(values)]
-        if not len(values):
-            continue
-        now = Text(number(values[-1], digits=4), style="" if np.isfinite(values[-1]) else "bold red")
-        span = f"{number(known.min())} to {number(known.max())}" if len(known) else ""
-        grid.add_row(f"   {said}", now, bars(values, max(16, min(48, width - 52))), span)
-    return grid
+        if len(values):
+            tone = Tone.PLAIN if np.isfinite(values[-1]) else Tone.BAD
+            span = f"{number(known.min())} to {number(known.max())}" if len(known) else ""
+            now = Cell(value=float(values[-1]), tone=tone)
+            rows.append(Row(cells=(Span(words, Look.QUIET), now, Trend(values), Span(span, Look.QUIET))))
+    columns = (
+        Column(),
+        Column(title="now", show=lambda value: number(value, digits=4)),
+        Column(title="trend", width=40, grow=True),
+        Column(title="range"),
+    )
+    return Table(columns=columns, rows=tuple(rows))
 
 
-def bars(values: Floats, width: int) -> Text:
-    """Values in order as one row of bars; an exclamation mark where one is not finite."""
-    if not len(values):
-        return Text("")
-    pieces = np.array_split(values, min(width, len(values)))
-    bad = [not np.isfinite(piece).all() for piece in pieces]
-    means = [
-        float(np.mean(piece[np.isfinite(piece)])) if np.isfinite(piece).any() else 0.0 for piece in pieces
-    ]
-    known = [mean for mean, piece in zip(means, pieces, strict=True) if np.isfinite(piece).any()]
-    low, high = (min(known), max(known)) if known else (0.0, 0.0)
-    room = (high - low) or 1.0
-    text = Text()
-    for mean, wrong in zip(means, bad, strict=True):
-        height = round((mean - low) / room * (len(_BARS) - 1)) if high > low else 0
-        text.append("!" if wrong else _BARS[height], style="bold red" if wrong else "cyan")
-    return text
-
-
-def _weights(run: MonitoredRun, view: View, width: int) -> Table | None:
+def _weights(run: MonitoredRun, view: View) -> Table | None:
     gradient = run.series(measures.GRADIENT, L2_NORM, last=_TREND)
     weight = run.series(measures.WEIGHT, L2_NORM, last=1)
-    shown = gradient or weight
-    if shown is None:
-        return None
     columns = {
         "|gradient|": _last(gradient),
         "update/weight": _last(run.series(measures.UPDATE, RATIO, last=1)),
         "|weight|": _last(weight),
-        "largest": _last(run.series(measures.GRADIENT, LARGEST, last=1)),
+        "max |gradient|": _last(run.series(measures.GRADIENT, LARGEST, last=1)),
         "unchanged": _last(run.series(measures.UPDATE, ZERO_SHARE, last=1)),
         "|m|": _last(run.series(measures.MOMENTS[0], L2_NORM, last=_TREND), seldom=True),
         "|v|": _last(run.series(measures.MOMENTS[1], L2_NORM, last=_TREND), seldom=True),
     }
-    return _table("weight", shown, gradient, columns, view, width)
+    return _table("weight", gradient or weight, gradient, columns, view)
 
 
-def _outputs(run: MonitoredRun, view: View, width: int) -> Table | None:
+def _outputs(run: MonitoredRun, view: View) -> Table | None:
     norm = run.series(measures.ACTIVATION, L2_NORM, last=_TREND)
-    if norm is None:
-        return None
     columns = {
         "|output|": _last(norm),
-        "largest": _last(run.series(measures.ACTIVATION, LARGEST, last=1)),
+        "max |output|": _last(run.series(measures.ACTIVATION, LARGEST, last=1)),
         "dead units": _last(run.series(measures.UNITS, DEAD_SHARE, last=1)),
         "zeros": _last(run.series(measures.ACTIVATION, ZERO_SHARE, last=1)),
         "mean": _last(run.series(measures.ACTIVATION, MEAN, last=1)),
     }
-    return _table("output of", norm, norm, columns, view, width)
+    return _table("output of", norm, norm, columns, view)
 
 
-def _routers(run: MonitoredRun, view: View, width: int) -> Table | None:
+def _routers(run: MonitoredRun, view: View) -> Table | None:
     load = run.series(measures.ROUTER, IMBALANCE, last=_TREND)
-    if load is None:
-        return None
     columns = {
-        "largest load / mean": _last(load),
+        "max load / mean": _last(load),
         "without tokens": _last(run.series(measures.ROUTER, STARVED_SHARE, last=1)),
     }
-    return _table("router", load, load, columns, view, width)
-
-
-_SHARES = ("unchanged", "zeros", "dead units", "without tokens")
+    return _table("router", load, load, columns, view)
 
 
 def _table(
-    title: str,
-    shown: Series,
-    trend: Series | None,
-    columns: dict[str, dict[str, float]],
-    view: View,
-    width: int,
+    title: str, shown: Series | None, trend: Series | None, columns: Mapping[str, Last], view: View
 ) -> Table | None:
-    """Largest of the first column first; columns nobody measured are left out, and the last that have no
-    room. None where no name is wanted."""
-    columns = {name: values for name, values in columns.items() if values}
-    first = next(iter(columns.values()), {})
-    names = [name for name in shown.names if view.names in name]
+    """Largest of the first column first, without columns that nobody measured; None without a name to show."""
+    names = [] if shown is None else [name for name in shown.names if view.names in name]
+    measured = {word: values for word, values in columns.items() if values}
     if not names:
         return None
+    first = next(iter(measured.values()), {})
     names.sort(key=lambda name: -np.nan_to_num(first.get(name, np.nan), nan=np.inf))
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    room = width - 3 - 2 - _DRAWN - sum(map(_taken, columns))
-    while room < _NAME and len(columns) > 1:
-        room += _taken(columns.popitem()[0])
-    room = max(_NAME, room)
-    grid.add_column(no_wrap=True, min_width=min(room, 24))
-    for _ in columns:
-        grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(no_wrap=True)
-    grid.add_row(
-        *[Text(f"   {title}" if not i else word, style="dim") for i, word in enumerate(["", *columns])]
-    )
-    place = {name: i for i, name in enumerate(trend.names)} if trend is not None else {}
-    for name in names[: view.rows]:
-        cells = [_cell(word, values.get(name)) for word, values in columns.items()]
-        drawn = (
-            bars(trend.values[:, place[name]].astype(np.float64), _DRAWN)
-            if trend and name in place
-            else Text("")
-        )
-        grid.add_row(Text("   " + elide(plain(name), room)), *cells, drawn)
-    more = len(names) - view.rows
-    if more > 0:
-        grid.add_row(Text(f"   and {count(more)} more", style="dim"))
-    return grid
+    at = {name: i for i, name in enumerate(trend.names)} if trend is not None else {}
+    rows = []
+    for name in names:
+        drawn = Trend(trend.values[:, at[name]].astype(np.float64)) if trend and name in at else ""
+        cells = [_cell(word, values.get(name)) for word, values in measured.items()]
+        rows.append(Row(cells=(name, *cells, drawn)))
+    heads = (Column(title=title, fit=True), *(_column(word) for word in measured), Column(width=12))
+    return Table(columns=heads, rows=tuple(rows), limit=view.rows)
 
 
-def _taken(word: str) -> int:
-    return max(len(word), _CELL) + 2
+def _column(word: str) -> Column:
+    return Column(title=word, show=_share if word in _SHARES else number)
 
 
-def _cell(word: str, value: float | None) -> Text:
+def _share(value: float | None) -> str:
+    return "–" if value is None else "0" if value == 0 else f"{100 * value:.3g} %"
+
+
+def _cell(word: str, value: float | None) -> Cell:
     if value is None:
-        return Text("–", style="dim")
+        return Cell(value=None, tone=Tone.QUIET)
     if word in _SHARES:
-        return Text("0" if value == 0 else f"{100 * value:.3g} %", style="dim" if value == 0 else "yellow")
-    return Text(number(value), style="" if np.isfinite(value) else "bold red")
+        return Cell(value=value, tone=Tone.QUIET if value == 0 else Tone.WARN)
+    return Cell(value=value, tone=Tone.PLAIN if np.isfinite(value) else Tone.BAD)
 
 
-def _last(series: Series | None, *, seldom: bool = False) -> dict[str, float]:
+def _last(series: Series | None, *, seldom: bool = False) -> Last:
     """The last row; of what is not measured at every row, the last that has a number."""
     if series is None or not len(series.steps):
         return {}
@@ -276,24 +236,18 @@ def _last(series: Series | None, *, seldom: bool = False) -> dict[str, float]:
     return dict(zip(series.names, series.values[at].astype(float).tolist(), strict=True))
 
 
-def _alarms(alarms: list[dict[str, Any]]) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+def _alarms(alarms: Sequence[Mapping[str, object]]) -> list[Block]:
+    """The latest, each with what to do; the run's command is said once."""
+    rows = []
     for alarm in alarms[-_ALARMS:]:
-        rerun = f"\nagain: {plain(alarm['rerun'])}" if alarm is alarms[0] and alarm.get("rerun") else ""
-        ranks = f", rank {', '.join(map(str, alarm['ranks']))}" if alarm["ranks"] != [0] else ""
-        captured = alarm.get("captured_step")
+        ranks, captured = alarm["ranks"], alarm.get("captured_step")
+        places = f", rank {', '.join(map(str, ranks))}" if isinstance(ranks, list) and ranks != [0] else ""
         then = "" if captured is None else f"; step {captured} captured"
-        grid.add_row(
-            Text(f"   step {alarm['step']:,}", style="bold red"),
-            Text.assemble(
-                (plain(alarm["sentence"]), "bold"),
-                (f"{ranks}{then}\n", "dim"),
-                (plain(alarm["advice"]) + rerun, "dim"),
-            ),
-        )
+        sentence = (Span(str(alarm["sentence"]), Look.STRONG), Span(places + then, Look.QUIET))
+        rerun = (f"rerun: {alarm['rerun']}",) if alarm is alarms[0] and alarm.get("rerun") else ()
+        step = Span(f"step {alarm['step']:,}", Look.STRONG, Tone.BAD)
+        rows.append(Row(cells=(step, Cell(value=sentence, under=(str(alarm["advice"]), *rerun)))))
+    table = Table(columns=(Column(title="step"), Column(title="alarm", grow=True)), rows=tuple(rows))
     earlier = len(alarms) - _ALARMS
-    if earlier > 0:
-        grid.add_row(Text(""), Text(f"and {earlier} earlier", style="dim"))
-    return grid
+    more = [Paragraph(line=Span(f"and {earlier} earlier", Look.QUIET))] if earlier > 0 else []
+    return [table, *more]

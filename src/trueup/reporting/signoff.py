@@ -280,13 +280,13 @@ def _checklist(procedure: Procedure, folder: Path) -> Path | None:
     if procedure.configurations is None:
         return None
     from trueup.checklist.document import to_json
-    from trueup.reporting.checklist_html import write_html
+    from trueup.reporting.checklist import checklist_report
 
     folder.mkdir(parents=True, exist_ok=True)
-    document = to_json(procedure.configurations.checklist)
-    text = json.dumps(document, ensure_ascii=False, indent=2)
+    checklist = procedure.configurations.checklist
+    text = json.dumps(to_json(checklist), ensure_ascii=False, indent=2)
     (folder / "checklist.json").write_text(text + "\n", encoding="utf-8")
-    return write_html(document, folder / "checklist.html")
+    return write(checklist_report(checklist), folder / "checklist.html")
 
 
 def _diagnosis(procedure: Procedure, folder: Path) -> Path | None:

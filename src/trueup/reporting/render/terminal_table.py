@@ -9,12 +9,12 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from trueup.reporting.document import Cell, Column, On, Row, Table, shown
+from trueup.reporting.document import Cell, Column, On, Table, Trend, Value, shown
 from trueup.reporting.formatting import count, elide
 from trueup.reporting.render.terminal_text import COLOURS, styled, value_text
 
 MARGIN, GAP = 3, 2
-LEAST = 14
+LEAST = 10
 """characters that a column which takes what is left has at least; others go before it gets less"""
 LEAST_BESIDE = 30
 """characters for what else goes below its row"""
@@ -22,33 +22,37 @@ LEAST_BESIDE = 30
 
 def grid_of(table: Table, width: int) -> list[RenderableType]:
     """The table as renderables, none wider than ``width``."""
-    limit = len(table.rows) if table.limit is None else table.limit
-    rows = table.rows[:limit]
+    rows = table.rows if table.limit is None else table.rows[: table.limit]
     chosen = [i for i, c in enumerate(table.columns) if On.SCREEN in c.on and c.least <= width]
-    texts = [[_cell(table.columns[i], row, i) for i in chosen] for row in rows]
     columns = [table.columns[i] for i in chosen]
-    head = [Text(column.title, style="dim") for column in columns] if On.SCREEN in table.head else None
+    texts = [
+        [_cell(table.columns[i], row.cells[i], loud=row.loud and i == 0) for i in chosen] for row in rows
+    ]
+    head = [Text(column.title, style="dim") for column in columns]
+    lines = [head, *texts] if On.SCREEN in table.head else texts
+    natural = [
+        _wanted(c, max((_widest(line[at]) for line in lines), default=1)) for at, c in enumerate(columns)
+    ]
     room = width - MARGIN - 1
-    keep, below = _with_room(columns, texts, head, room)
-    widths = _widths(
-        [columns[i] for i in keep],
-        [[line[i] for i in keep] for line in texts],
-        head and [head[i] for i in keep],
-        room,
-    )
-    parts: list[RenderableType] = []
-    lines = [(None, head)] if head is not None else []
-    for mark, cells in [*lines, *zip((row.mark for row in rows), texts, strict=True)]:
-        if not parts or below:
+    keep, below = _with_room(columns, natural, room)
+    widths = _widths([columns[i] for i in keep], [natural[i] for i in keep], room)
+    grid = _grid([columns[i] for i in keep], widths)
+    parts: list[RenderableType] = [grid]
+    if On.SCREEN in table.head:
+        grid.add_row("", *(head[i] for i in keep))
+    for row, line in zip(rows, texts, strict=True):
+        if below and grid.row_count:
             grid = _grid([columns[i] for i in keep], widths)
             parts.append(grid)
-        glyph = Text(f" {mark.glyph}", style=f"bold {COLOURS[mark.tone]}") if mark else Text("")
-        grid.add_row(glyph, *[_cut(columns[i], cells[i], w) for i, w in zip(keep, widths, strict=True)])
-        parts += [Padding(cells[i], (0, 0, 0, MARGIN + 4)) for i in below if cells is not head and cells[i]]
+        cells = [
+            _fitted(columns[i], row.cells[chosen[i]], line[i], w) for i, w in zip(keep, widths, strict=True)
+        ]
+        mark = row.mark
+        grid.add_row(Text(f" {mark.glyph}", style=f"bold {COLOURS[mark.tone]}") if mark else "", *cells)
+        parts += [Padding(line[i], (0, 0, 0, MARGIN + 4)) for i in below if line[i]]
     hidden = len(table.rows) - len(rows)
     if hidden > 0:
-        more = table.more or f"and {count(hidden)} more"
-        parts.append(Text(" " * MARGIN + more, style="dim"))
+        parts.append(Text(" " * MARGIN + (table.more or f"and {count(hidden)} more"), style="dim"))
     return parts
 
 
@@ -62,75 +66,70 @@ def _grid(columns: Sequence[Column], widths: Sequence[int]) -> Grid:
     return grid
 
 
-def _cell(column: Column, row: Row, at: int) -> Text:
-    given = row.cells[at]
+def _cell(column: Column, given: Value | Cell, *, loud: bool) -> Text:
     cell = given if isinstance(given, Cell) else Cell(value=given)
-    value = shown(column, cell.value)
-    base = COLOURS[cell.tone]
-    if row.loud and at == 0:
-        base = f"bold {base}".strip()
-    text = value_text(value, base, column.width)
+    base = f"{'bold ' if loud else ''}{COLOURS[cell.tone]}".strip()
+    text = value_text(shown(column, cell.value), base, column.width)
     if On.SCREEN in cell.on:
         for line in cell.under:
             text.append("\n").append_text(styled(line, "dim"))
     return text
 
 
+def _widest(text: Text) -> int:
+    return max(map(len, text.plain.split("\n")))
+
+
 def _flexible(column: Column) -> bool:
     return column.grow or column.fit or column.clip
 
 
-def _natural(texts: Sequence[Sequence[Text]], head: Sequence[Text] | None, at: int) -> int:
-    cells = [line[at] for line in texts] + ([head[at]] if head is not None else [])
-    return max([len(part) for text in cells for part in text.plain.split("\n")], default=0)
-
-
-def _with_room(
-    columns: Sequence[Column], texts: Sequence[Sequence[Text]], head: Sequence[Text] | None, room: int
-) -> tuple[list[int], list[int]]:
+def _with_room(columns: Sequence[Column], natural: Sequence[int], room: int) -> tuple[list[int], list[int]]:
     """Columns that stand in the row, and those that go below it."""
-    natural = [_natural(texts, head, at) for at in range(len(columns))]
-    least = [
-        min(n, c.width or n, LEAST_BESIDE if c.below else LEAST) if _flexible(c) else min(n, c.width or n)
-        for n, c in zip(natural, columns, strict=True)
-    ]
     keep = list(range(len(columns)))
     below: list[int] = []
-    while len(keep) > 1 and sum(least[i] for i in keep) + GAP * len(keep) > room:
-        lower = [i for i in keep if columns[i].below]
-        if lower:
-            below.insert(0, lower[-1])
-            keep.remove(lower[-1])
-            continue
+    for at in [at for at, column in enumerate(columns) if column.below]:
+        others = sum(natural[i] + GAP for i in keep if i != at)
+        if room - others - GAP < min(natural[at], LEAST_BESIDE):
+            below.append(at)
+            keep.remove(at)
+    least = [min(n, LEAST) if _flexible(c) else n for n, c in zip(natural, columns, strict=True)]
+    while len(keep) > 1 and sum(least[i] + GAP for i in keep) > room:
         fixed = [i for i in keep[1:] if not _flexible(columns[i])]
         keep.remove(fixed[-1] if fixed else keep[-1])
     return keep, below
 
 
-def _widths(
-    columns: Sequence[Column], texts: Sequence[Sequence[Text]], head: Sequence[Text] | None, room: int
-) -> list[int]:
-    natural = [_natural(texts, head, at) for at in range(len(columns))]
-    natural = [
-        max(1, c.width or n if c.even else min(n, c.width or n))
-        for n, c in zip(natural, columns, strict=True)
-    ]
+def _wanted(column: Column, natural: int) -> int:
+    """Characters that a column gets where there is room."""
+    if column.width is None:
+        return max(1, natural)
+    return column.width if column.even else max(1, min(natural, column.width))
+
+
+def _widths(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
+    widths = list(natural)
     room -= GAP * len(columns)
     open_ = [at for at, column in enumerate(columns) if _flexible(column)] or [0]
     left = room - sum(n for at, n in enumerate(natural) if at not in open_)
     for at in sorted(open_, key=lambda at: natural[at]):  # the shortest first: what it leaves, others get
-        natural[at] = max(1, min(natural[at], left // len(open_)))
-        left -= natural[at]
+        widths[at] = max(1, min(natural[at], left // len(open_)))
+        left -= widths[at]
         open_ = open_[1:] or [at]
-    return natural
+    return widths
 
 
-def _cut(column: Column, text: Text, width: int) -> Text:
+def _fitted(column: Column, given: Value | Cell, text: Text, width: int) -> Text:
+    """The text cut to its width where its column says so; bars are drawn anew."""
+    value = given.value if isinstance(given, Cell) else given
     first, newline, rest = text.plain.partition("\n")
-    if len(first) <= width or not (column.fit or column.clip):
+    if len(first) <= width:
         return text
-    shorter = elide(first, width) if column.fit else first[: width - 1] + "…"
-    cut = Text(shorter, style=text.style)
+    if isinstance(value, Trend):
+        return value_text(value, width=width)
+    if not (column.fit or column.clip):
+        return text
+    cut = Text(elide(first, width) if column.fit else first[: width - 1] + "…", style=text.style)
     if newline:
         cut.append(newline + rest, style="dim")
     return cut

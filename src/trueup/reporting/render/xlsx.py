@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import xlsxwriter
+from xlsxwriter.chart import Chart
 from xlsxwriter.format import Format
 from xlsxwriter.worksheet import Worksheet
 
@@ -97,8 +98,9 @@ class _Book:
         if isinstance(block, Table):
             return self._table(sheet, block, at)
         if isinstance(block, Plots):
-            for plot in block.items:
-                self._plot(sheet, plot, at)
+            charts = [self._plot(sheet, plot, at) for plot in block.items]
+            for number, chart in enumerate(charts):
+                sheet.insert_chart(at + 1 + 18 * number, sheet.dim_colmax + 2, chart)
         if isinstance(block, Facts):
             for row in (row for row in block.rows if On.BOOK in row.on):
                 for line in row.lines:
@@ -148,8 +150,8 @@ class _Book:
             text = "\n".join(plain(line) for line in lines if line)
             sheet.write_string(at, column, text[:LONGEST_TEXT], look)
 
-    def _plot(self, sheet: Worksheet, plot: Plot, at: int) -> None:
-        """The numbers in columns, with a chart beside them."""
+    def _plot(self, sheet: Worksheet, plot: Plot, at: int) -> Chart:
+        """Write the numbers in columns; the chart to put beside them."""
         left = sheet.dim_colmax + 2 if sheet.dim_colmax else 0
         sheet.write_string(at, left, plot.x_title, self.head)
         chart = self.book.add_chart({"type": "scatter", "subtype": "straight"})
@@ -169,7 +171,7 @@ class _Book:
         chart.set_x_axis({"name": plot.x_title})
         chart.set_y_axis({"name": plot.y_title})
         chart.set_size(_CHART)
-        sheet.insert_chart(at + 1, left + len(plot.lines) + 2, chart)
+        return chart
 
 
 def _name(section: Section) -> str:

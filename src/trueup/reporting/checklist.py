@@ -1,0 +1,212 @@
+"""Reports of a check: what differs section by section, the schedules, what stays open, what to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from trueup.checklist.check import Checklist
+from trueup.checklist.document import headline
+from trueup.checklist.fields import fields
+from trueup.checklist.judging import Row as Demand
+from trueup.checklist.judging import Status
+from trueup.checklist.versions import VersionVerdict
+from trueup.reporting.checklist_rows import (
+    MARKS,
+    book_table,
+    matters,
+    ordered,
+    rows_table,
+)
+from trueup.reporting.checklist_schedules import schedule_plots, schedule_sentence
+from trueup.reporting.document import (
+    OUTCOMES,
+    Block,
+    Document,
+    Fact,
+    Facts,
+    Form,
+    Line,
+    Look,
+    Mark,
+    On,
+    Paragraph,
+    Plots,
+    Section,
+    Span,
+    Tasks,
+    Tone,
+    fact,
+    facts,
+    said,
+)
+from trueup.reporting.formatting import count
+from trueup.types import Outcome
+
+_COMPARE = "trueup compare TARGET REFERENCE -o OUT"
+_TOGETHER = {
+    True: Span("compatible", tone=Tone.GOOD),
+    False: Span("not compatible", tone=Tone.BAD),
+    None: "unknown",
+}
+
+
+def checklist_report(
+    checklist: Checklist, *, everything: bool = False, reports: Sequence[Path] = ()
+) -> Document:
+    """What differs and what is recommended, worst first; the computed schedules; what is left to do.
+
+    Args:
+        everything: a screen shows the aligned rows too.
+        reports: files that were written.
+    """
+    outcome = Outcome(checklist.outcome)
+    mark, both = OUTCOMES[outcome], checklist.reference is not None
+    words = {Outcome.AGREE: "The configurations agree", Outcome.DIFFER: "The configurations differ"}
+    sides = [checklist.target, *([checklist.reference] if checklist.reference else [])]
+    sentence = schedule_sentence(checklist)
+    return Document(
+        title=f"Check: {' vs '.join(side.name for side in sides)}",
+        mark=Mark(mark.glyph, words.get(outcome, mark.words) if both else "Recommendations", mark.tone),
+        headline=said(headline(checklist)),
+        subject=tuple(side.name for side in sides),
+        blocks=(
+            _files(checklist),
+            *_sections(checklist, everything=everything),
+            Paragraph(line=sentence if both else "", on=On.SCREEN if both and sentence else On(0)),
+            _closing(checklist, reports, everything=everything),
+            Section(title="checklist", key="checklist", blocks=(book_table(checklist),), on=On.BOOK),
+            Section(
+                title="Computed schedules",
+                key="schedules",
+                nav="Schedules",
+                lead=sentence,
+                blocks=(Plots(items=schedule_plots(checklist), on=On.PAGE | On.BOOK),),
+                on=On.PAGE | On.BOOK,
+            ),
+            Section(title="files", key="files", blocks=(_sources(checklist),), on=On.BOOK),
+            _open(checklist),
+        ),
+        footer="checklist.json",
+    )
+
+
+def _sides(checklist: Checklist) -> Iterable[tuple[str, Sequence[tuple[str, str]], Sequence[str]]]:
+    """Name, files (path and what it is) and notes of each side."""
+    for name, side in (("target", checklist.target), ("reference", checklist.reference)):
+        if side is not None:
+            files = [
+                (
+                    t.document.path,
+                    f"{t.dialect.default_words()}, {count(len(t.document.settings), 'setting')}",
+                )
+                for t in side.translations
+            ]
+            yield name, files, [said(note) for note in side.notes]
+
+
+def _files(checklist: Checklist) -> Facts:
+    rows = []
+    for name, files, _ in _sides(checklist):
+        lines: list[Line] = [(path, Span(f"  {what}", Look.QUIET)) for path, what in files]
+        rows.append(fact(name, *lines))
+    rows.append(fact("settings", _counted(checklist.rows), on=On.PAGE))
+    rows += [_version(name, verdict) for name, verdict in checklist.versions.items()]
+    return facts(rows, on=On.SCREEN | On.PAGE)
+
+
+def _version(name: str, verdict: VersionVerdict) -> Fact:
+    return fact(
+        f"versions of the {name}", _TOGETHER[verdict.together], note=said(verdict.sentence), on=On.PAGE
+    )
+
+
+def _counted(rows: Iterable[Demand]) -> str:
+    counts = Counter(row.status for row in rows)
+    return ", ".join(f"{counts[status]} {mark.words}" for status, mark in MARKS.items() if counts[status])
+
+
+def _sections(checklist: Checklist, *, everything: bool) -> Iterable[Section]:
+    for key, section in fields().sections.items():
+        rows = ordered(r for r in checklist.rows if r.section == key and r.status is not Status.BY_HAND)
+        loud = [row for row in rows if matters(row, checklist)]
+        quiet = [row for row in rows if row not in loud]
+        blocks: list[Block] = [rows_table(loud, checklist)]
+        if quiet:
+            table = rows_table(quiet, checklist)
+            blocks.append(Section(title=_counted(quiet), blocks=(table,), collapsed=True, on=On.PAGE))
+            if everything:
+                blocks.append(rows_table(quiet, checklist, on=On.SCREEN))
+        if rows:
+            yield Section(
+                title=section.title,
+                key=key,
+                nav="MoE" if key == "moe" else key.capitalize(),
+                note="" if loud or everything else "no difference that matters",
+                blocks=tuple(blocks),
+                on=On.SCREEN | On.PAGE,
+            )
+
+
+def _closing(checklist: Checklist, reports: Sequence[Path], *, everything: bool) -> Facts:
+    hidden = [row for row in checklist.rows if everything or not matters(row, checklist)]
+    unread = checklist.unread()
+    listed = (
+        ", ".join(unread)
+        if everything
+        else f"{count(len(unread), 'key')} that no rule reads"
+        if unread
+        else ""
+    )
+    label = "other rows" if len(hidden) < len(checklist.rows) else "rows"
+    rows = [fact(label, _counted(hidden), note="" if everything else "all of them with --all")]
+    for verdict in checklist.versions.values():
+        tone = Tone.BAD if verdict.together is False else Tone.PLAIN
+        rows.append(fact("versions", Span(said(verdict.sentence), tone=tone)))
+    notes = [note for _, _, notes in _sides(checklist) for note in notes]
+    rows += [
+        fact("note", *(Span(note, tone=Tone.WARN) for note in notes)),
+        fact("unread", Span(listed, Look.QUIET) if listed else ""),
+        fact("by hand", *(_by_hand(row) for row in checklist.rows if row.status is Status.BY_HAND)),
+        fact("reports", ", ".join(map(str, reports))),
+    ]
+    return facts(rows, on=On.SCREEN)
+
+
+def _by_hand(row: Demand) -> Line:
+    return (said(row.reason), Span(f"  {said(row.advice)}" if row.advice else "", Look.COMMAND))
+
+
+def _sources(checklist: Checklist) -> Facts:
+    """Where everything was read, for the workbook."""
+    rows = []
+    for name, files, notes in _sides(checklist):
+        rows += [fact(name, *(f"{path} ({what})" for path, what in files)), fact(f"{name}, note", *notes)]
+    rows += [fact(f"versions, {name}", said(v.sentence)) for name, v in checklist.versions.items()]
+    rows.append(fact("unread key", *checklist.unread()))
+    return facts(rows)
+
+
+def _open(checklist: Checklist) -> Section:
+    tasks: list[Line] = [_by_hand(row) for row in checklist.rows if row.status is Status.BY_HAND]
+    checked = [r.key for r in checklist.rows if r.status is Status.NOT_CONFIGURABLE and r.advice]
+    if checked:
+        sentence = (
+            f"Not configurable on one side, to be seen in the dtypes of a comparison: {', '.join(checked)}"
+        )
+        tasks.insert(0, (sentence, Span(f"  {_COMPARE}", Look.COMMAND)))
+    notes = [note for _, _, notes in _sides(checklist) for note in notes]
+    unread = checklist.unread()
+    keys = tuple(Paragraph(line=Span(key, Look.CODE)) for key in unread)
+    return Section(
+        title="Left to do",
+        key="open",
+        nav="Left to do",
+        blocks=(
+            Tasks(lines=tuple(tasks)),
+            facts([fact("Notes", *notes, tone=Tone.QUIET)], Form.LISTS),
+            Section(title=f"{count(len(unread), 'key')} that no rule reads", blocks=keys, collapsed=True),
+        ),
+        on=On.PAGE,
+    )

@@ -1,0 +1,84 @@
+"""What ``trueup check --prepare`` and ``--expand`` wrote."""
+
+from __future__ import annotations
+
+from trueup.checklist.prepare import Reduced
+from trueup.reporting.checklist_rows import shown
+from trueup.reporting.document import (
+    Column,
+    Document,
+    Look,
+    Mark,
+    Row,
+    Span,
+    Table,
+    Tone,
+    fact,
+    facts,
+    said,
+)
+from trueup.reporting.formatting import count
+
+_LADDER = "run both sides at each step; the first step whose runs disagree names the feature that causes it"
+_ONE = "prepare the other side too, trueup check the two, then trueup capture --preset diagnose both"
+
+
+def reduced_report(result: Reduced) -> Document:
+    """The files, what changed in them, and what to do with them."""
+    ladder = len(result.rungs) > 1
+    title = (
+        f"{count(len(result.rungs), 'configuration')}, from the reduced one up to the full job"
+        if ladder
+        else "The configuration of a first, deterministic reproduction"
+    )
+    files = [] if ladder else [str(path) for path in result.rungs[0].files]
+    return Document(
+        title=title,
+        mark=Mark("✓", "written", Tone.GOOD),
+        headline=title,
+        blocks=(
+            _rungs(result) if ladder else _changes(result),
+            facts(
+                [
+                    fact("by hand", *(Span(said(one), tone=Tone.WARN) for one in result.unreachable)),
+                    fact("written", *files),
+                    fact("environment", str(result.environment)),
+                    fact("next step", Span(_LADDER if ladder else _ONE, Look.COMMAND)),
+                ]
+            ),
+        ),
+    )
+
+
+def _changes(result: Reduced) -> Table:
+    rows = [
+        Row(
+            cells=(
+                change.field,
+                (Span(f"{shown(change.before)} → ", Look.QUIET), Span(shown(change.after), Look.STRONG)),
+                Span(", ".join(change.keys), Look.QUIET),
+            )
+        )
+        for change in result.changes
+        if change.before != change.after
+    ]
+    columns = (
+        Column(title="field", grow=True),
+        Column(title="change", grow=True),
+        Column(title="keys", grow=True, below=True),
+    )
+    return Table(columns=columns, rows=tuple(rows))
+
+
+def _rungs(result: Reduced) -> Table:
+    rows = [
+        Row(cells=(f"{at}", rung.name, ", ".join(rung.adds), f"{rung.files[0].parent.name}/"))
+        for at, rung in enumerate(result.rungs)
+    ]
+    columns = (
+        Column(title="step"),
+        Column(title="name", grow=True),
+        Column(title="adds", grow=True),
+        Column(title="folder"),
+    )
+    return Table(columns=columns, rows=tuple(rows))
