@@ -45,7 +45,7 @@ from trueup.reporting.formatting import count
 from trueup.types import Outcome
 
 _COMPARE = "trueup compare TARGET REFERENCE -o OUT"
-_TOGETHER = {
+_TOGETHER: dict[bool | None, Line] = {
     True: Span("compatible", tone=Tone.GOOD),
     False: Span("not compatible", tone=Tone.BAD),
     None: "unknown",

@@ -192,7 +192,7 @@ def _routers(run: MonitoredRun, view: View) -> Table | None:
 def _table(
     title: str, shown: Series | None, trend: Series | None, columns: Mapping[str, Last], view: View
 ) -> Table | None:
-    """Largest of the first column first, without columns that nobody measured; None without a name to show."""
+    """Largest of the first column first, only columns that were measured; None without a name to show."""
     names = [] if shown is None else [name for name in shown.names if view.names in name]
     measured = {word: values for word, values in columns.items() if values}
     if not names:
