@@ -16,6 +16,7 @@ from tests.diagnosing.diagnosed import Program, capture, diagnosed
 from trueup.diagnosing.cross_entropy import reproduced
 from trueup.diagnosing.evidence import Surroundings
 from trueup.diagnosing.kinds import name_kinds
+from trueup.diagnosing.optimizer_fit import fit_update
 from trueup.types.finding import Stage
 
 pytestmark = pytest.mark.torch
@@ -116,10 +117,8 @@ def test_a_loss_in_bfloat16_is_found_below_the_rounding_of_its_logits(tmp_path: 
 
 
 def test_a_weight_of_ones_whose_decay_and_rate_are_one_direction() -> None:
-    from trueup.diagnosing.update_rule import _two_directions
-
     ones = np.ones(32)
-    fit = _two_directions(-1.1e-3 * ones, ones, ones, 0.0, ones, 1e-9)
+    fit = fit_update(-1.1e-3 * ones, ones, ones, noise=1e-9)
     assert fit is not None
-    assert fit[0].error == np.inf
-    assert fit[1] is None
+    assert fit.rate.error == np.inf
+    assert fit.pull.error == np.inf

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Known, Pair, ParameterFacts
-from trueup.diagnosing.evidence.facts import Floats
-from trueup.diagnosing.evidence.vectors import length
+from trueup.diagnosing.optimizer_fit import Floats, UpdateFit, adam_directions, fit_update
 
 Side = Literal["target", "reference"]
 
@@ -20,12 +19,9 @@ MAX_LEFT = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """``after - before = -rate * direction - decay * before``."""
+    """The fit of one side's update."""
 
-    rate: float
-    decay: float
-    rate_error: float
-    decay_error: float
+    fit: UpdateFit
     corrected: bool | None
     """whether the direction that fits has its bias corrected; None where the optimizer has no moments"""
 
@@ -43,57 +39,34 @@ def solve(evidence: Evidence, side: Side) -> Solved | None:
     if before is None or after is None or before.shape != after.shape:
         return None
     step = (after - before).ravel()
-    if not np.isfinite(step).all() or not length(step) > 0:
+    if not np.isfinite(step).all():
         return None
-    best: tuple[float, Solved] | None = None
+    best: Solved | None = None
     for corrected, direction in _directions(evidence, facts, side).items():
-        found = _least_squares(
-            step, direction.ravel(), before.ravel(), None if corrected == "plain" else corrected == "yes"
-        )
-        if found is not None and (best is None or found[0] < best[0]):
-            best = found
-    return None if best is None or best[0] > MAX_LEFT else best[1]
+        if direction.size != step.size or not np.isfinite(direction).all():
+            continue
+        fit = fit_update(step, direction.ravel(), before.ravel())
+        if fit is not None and (best is None or fit.residual < best.fit.residual):
+            best = Solved(fit=fit, corrected=corrected)
+    return None if best is None or best.fit.residual > MAX_LEFT else best
 
 
-def _directions(evidence: Evidence, facts: ParameterFacts, side: Side) -> dict[str, Floats]:
+def _directions(evidence: Evidence, facts: ParameterFacts, side: Side) -> dict[bool | None, Floats]:
     settings = settings_of(facts, side)
     m = _values(evidence, facts.after("state.exp_avg"), side)
     v = _values(evidence, facts.after("state.exp_avg_sq"), side)
     if m is not None and v is not None and m.shape == v.shape and (v >= 0).all():
+        beta1, beta2 = settings.get("betas", (0.9, 0.999))
         eps = float(settings.get("eps", 1e-8))
-        b1, b2 = settings.get("betas", (0.9, 0.999))
-        count = _count(facts, side)
-        first, second = 1 - float(b1) ** count, 1 - float(b2) ** count
-        return {
-            "yes": m / first / (np.sqrt(v / second) + eps),
-            "no": m / (np.sqrt(v) + eps),
-        }
+        betas = float(beta1), float(beta2)
+        pairs = adam_directions(m, v, count=_count(facts, side), betas=betas)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return {corrected: top / (bottom + eps) for corrected, (top, bottom) in pairs.items()}
     buffer = _values(evidence, facts.after("state.momentum_buffer"), side)
     if buffer is not None:
-        return {"plain": buffer}
+        return {None: buffer}
     gradient = _values(evidence, facts.gradient(), side)
-    return {} if gradient is None or facts.after("state.step") is not None else {"plain": gradient}
-
-
-def _least_squares(
-    step: Floats, direction: Floats, before: Floats, corrected: bool | None
-) -> tuple[float, Solved] | None:
-    if len(direction) != len(step) or not np.isfinite(direction).all() or not length(direction) > 0:
-        return None
-    columns = [-direction] + ([-before] if length(before) > 0 else [])
-    matrix = np.stack(columns, axis=1)
-    normal = matrix.T @ matrix
-    if np.linalg.cond(normal / np.outer(*(np.sqrt(np.diag(normal)),) * 2)) > 1e8:
-        matrix, normal = matrix[:, :1], normal[:1, :1]
-    inverse = np.linalg.inv(normal)
-    solution = inverse @ (matrix.T @ step)
-    left = length(step - matrix @ solution)
-    errors = left / np.sqrt(max(len(step) - 2, 1)) * np.sqrt(np.diag(inverse))
-    padded = [*solution.tolist(), 0.0][:2]
-    wrong = [*errors.tolist(), 0.0][:2]
-    return left / length(step), Solved(
-        rate=padded[0], decay=padded[1], rate_error=wrong[0], decay_error=wrong[1], corrected=corrected
-    )
+    return {} if gradient is None or facts.after("state.step") is not None else {None: gradient}
 
 
 def settings_of(facts: ParameterFacts, side: Side) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import explained, fit, sureness, weight
 from trueup.diagnosing.kinds.naming import named, number, percent, rule_book
 from trueup.diagnosing.kinds.updates import Solved, solve
+from trueup.diagnosing.optimizer_fit import Floats, Measured, UpdateFit, fit_moment
 from trueup.types.finding import Kind
 
 _UNLIKE = 1e-6
@@ -115,28 +116,27 @@ def _solved(evidence: Evidence, facts: ParameterFacts) -> Kind | None:
 
 def _apart(mine: Solved, theirs: Solved) -> list[str]:
     said = []
+    a, b = mine.fit, theirs.fit
     if mine.corrected is not None and theirs.corrected is not None and mine.corrected != theirs.corrected:
         words = {True: "bias correction", False: "no bias correction"}
         said.append(f"{words[mine.corrected]} where the reference has {words[theirs.corrected]}")
-    elif _differ(mine.rate, theirs.rate, mine.rate_error, theirs.rate_error):
-        said.append(f"learning rate {number(mine.rate)} for {number(theirs.rate)}")
-    if _differ(mine.decay, theirs.decay, mine.decay_error, theirs.decay_error):
-        a, b = _decay(mine), _decay(theirs)
-        said.append(f"weight decay {a} for {b}")
+    elif _differ(a.rate, b.rate):
+        said.append(f"learning rate {number(a.rate.value)} for {number(b.rate.value)}")
+    if _differ(a.pull, b.pull):
+        said.append(f"weight decay {_decay(a)} for {_decay(b)}")
     return said
 
 
-def _differ(a: float, b: float, error_a: float, error_b: float) -> bool:
-    return abs(a - b) > _STANDARD_ERRORS * math.hypot(error_a, error_b) and abs(a - b) > 1e-3 * max(
-        abs(a), abs(b)
-    )
+def _differ(a: Measured, b: Measured) -> bool:
+    gap, largest = abs(a.value - b.value), max(abs(a.value), abs(b.value))
+    return gap > _STANDARD_ERRORS * math.hypot(a.error, b.error) and gap > 1e-3 * largest
 
 
-def _decay(solved: Solved) -> str:
+def _decay(fit: UpdateFit) -> str:
     """Decay as it is configured: over the learning rate; what is not clear of zero is none."""
-    if abs(solved.decay) <= _STANDARD_ERRORS * solved.decay_error or not solved.rate:
+    if abs(fit.pull.value) <= _STANDARD_ERRORS * fit.pull.error or not fit.rate.value:
         return "none"
-    return f"{solved.decay / solved.rate:.3g}"
+    return f"{fit.pull.value / fit.rate.value:.3g}"
 
 
 # -- along what ------------------------------------------
@@ -206,12 +206,13 @@ def _moments(evidence: Evidence, facts: ParameterFacts) -> Kind | None:
     return named("wrong_optimizer_setting", 0.95, said, evidence)
 
 
-def _beta(moment: Any, before: Any, fresh: Any) -> float | None:
+def _beta(moment: Floats, before: Floats, fresh: Floats) -> float | None:
     """b of ``moment = b before + (1 - b) fresh``; None where nothing near fits."""
-    found = fit(moment - fresh, before - fresh)
-    if found is None or found.residual > 0.02 * length(moment) or not -0.01 <= found.factor <= 1.01:
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = fit_moment(moment, before, fresh)
+    if found is None or found[1] > 0.02 or not -0.01 <= found[0].value <= 1.01:
         return None
-    return found.factor
+    return found[0].value
 
 
 # -- precision of the update ------------------------------------------

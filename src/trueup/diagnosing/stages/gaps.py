@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from trueup.diagnosing.optimizer_fit import Measured
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
-from trueup.diagnosing.update_rule import Measured, Update, declared
+from trueup.diagnosing.update_rule import Update, declared
 
 _NO_EFFECT = ("foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay")
 ROUNDED_SETTING = 2.0**-23

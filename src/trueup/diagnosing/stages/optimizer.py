@@ -305,13 +305,13 @@ def _near(book: StepBook, theirs: StepBook, fqn: str, other: str) -> bool:
     """Updates that differ by rounding alone: of the weight they are added to, and of the few sums in them."""
     import numpy as np
 
-    from trueup.diagnosing.update_rule import _roundoff
+    from trueup.diagnosing.optimizer_fit import roundoff_of
 
     a, b = book.value(book.parameter(fqn, *UPDATED)), theirs.value(theirs.parameter(other, *UPDATED))
     p = theirs.value(theirs.parameter(other, *WEIGHT))
     if a is None or b is None or p is None or a.shape != b.shape:
         return False
-    roundoff = _roundoff(book.dtype(book.parameter(fqn, *UPDATED)))
+    roundoff = roundoff_of(book.dtype(book.parameter(fqn, *UPDATED)))
     allowed = 4 * roundoff * (np.abs(p) + np.abs(b)) + 1e-4 * np.abs(b - p)
     return bool(np.mean(np.abs(a - b) <= allowed) > 0.999)
 
