@@ -78,12 +78,12 @@ def test_every_report_is_written(here: Path, tmp_path: Path, capsys: pytest.Capt
     assert 'http-equiv="Content-Security-Policy"' in page
     assert page.count('"key": "difference"') == 1
     text = (tmp_path / "acceptance.md").read_text()
-    assert "NOT ACCEPTED" in text
+    assert "**Not accepted.**" in text
     assert "| Mean error of the loss |" in text
     book = openpyxl.load_workbook(tmp_path / "acceptance.xlsx")
     assert book.sheetnames == ["acceptance", "conditions", "statistics", "curves"]
     assert book["curves"].max_row == 1501
-    assert book["acceptance"]["E2"].value == "not accepted"
+    assert book["acceptance"]["A2"].value == "Not accepted"
 
 
 def test_names_in_the_page_are_text(here: Path, tmp_path: Path) -> None:

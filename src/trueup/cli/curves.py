@@ -11,6 +11,7 @@ import typer
 
 from trueup.cli.printing import warning_line
 from trueup.errors import ConfigError
+from trueup.types import Outcome
 
 if TYPE_CHECKING:
     from trueup.curves.comparison import CurveComparison, Options
@@ -267,8 +268,9 @@ def _write(
 
 
 def _there(output: Path) -> dict[str, Path]:
-    names = {"json": "curves.json", "xlsx": "acceptance.xlsx", "md": "acceptance.md", "html": "curves.html"}
-    return {name: output / file for name, file in names.items() if (output / file).exists()}
+    from trueup.reporting.curves import FILES
+
+    return {name: output / file for name, file in FILES.items() if (output / file).exists()}
 
 
 def _show(
@@ -287,16 +289,14 @@ def _show(
     elif not quiet:
         from rich.console import Console
 
-        from trueup.reporting.curves.terminal import print_comparison, summary
+        from trueup.reporting.curves.report import curves_report
+        from trueup.reporting.render import show
 
-        console = Console(highlight=False)
-        if len(comparisons) == 1:
-            only = comparisons[0]
-            print_comparison(only, console, reports=written, around=around.get(only.target.name))
-        else:
-            worst = max(comparisons, key=lambda c: (c.judgement.outcome.value == "differ", c.evidence.level))
-            console.print(summary(comparisons, console.width))
-            print_comparison(worst, console, reports=written, around=around.get(worst.target.name))
+        console, files = Console(highlight=False), list(written.values())
+        if len(comparisons) > 1:
+            show(curves_report(comparisons), console)
+        worst = max(comparisons, key=lambda c: (c.judgement.outcome is Outcome.DIFFER, c.evidence.level))
+        show(curves_report([worst], around=around, reports=files), console)
     return int(document["exit_code"])
 
 

@@ -30,8 +30,8 @@ _LOUD = (Status.DIFFERENT, Status.BROKEN, Status.NOT_COMPARABLE, Status.NOT_SET)
 _BOOK = (
     ("section", 22), ("setting", 26), ("description", 34), ("severity", 20), ("target", 18),
     ("reference", 18), ("target: set in", 42), ("reference: set in", 42), ("reason", 46),
-    ("why it matters", 54), ("what to do", 44), ("set on the target with", 34), ("set on the reference with", 34),
-    ("source", 46),
+    ("why it matters", 54), ("what to do", 44), ("set on the target with", 34),
+    ("set on the reference with", 34), ("source", 46),
 )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from trueup.accepting.item import TITLES, VOUCH, Item, Part, State
 from trueup.accepting.procedure import Procedure
 from trueup.accepting.signoff import FILE, SignOff
 from trueup.curves.comparison import CurveComparison
-from trueup.curves.conditions import Condition
 from trueup.curves.standard import ADVISORY
 from trueup.errors import ConfigError
 from trueup.reporting.document import (
@@ -38,6 +37,7 @@ from trueup.reporting.document import (
 )
 from trueup.reporting.formatting import as_sentence, count
 from trueup.reporting.render import write
+from trueup.reporting.standard import conditions_table, signatures
 from trueup.types import Outcome
 
 CURVES, NO_UPDATE = "long-run", "learning-rate-0"
@@ -111,42 +111,6 @@ def signoff_report(
             signatures(_SIGNERS),
         ),
         footer=FILE,
-    )
-
-
-def conditions_table(conditions: Sequence[Condition], *, target: str = "") -> Table:
-    """The standard's default configuration, and what was changed; ``target`` is a column of its own."""
-    rows = [
-        Row(
-            cells=(
-                target,
-                one.name,
-                one.default,
-                one.state + ("" if one.state == "kept" else f": {one.actual}"),
-            )
-        )
-        for one in conditions
-    ]
-    titles = (("target", 28), ("condition", 22), ("default", 56), ("this run", 40))
-    columns = tuple(
-        Column(title=title, width=width, on=On.ALL if index or target else On(0))
-        for index, (title, width) in enumerate(titles)
-    )
-    return Table(columns=columns, rows=tuple(rows))
-
-
-def signatures(roles: Sequence[str]) -> Section:
-    """Room for people to sign."""
-    columns = tuple(
-        Column(title=title, width=24) for title in ("role", "name", "decision", "date, signature")
-    )
-    rows = tuple(Row(cells=(role, None, None, None)) for role in roles)
-    return Section(
-        title="Signatures",
-        key="signatures",
-        nav="Signatures",
-        blocks=(Table(columns=columns, rows=rows),),
-        on=On.PAGE | On.TEXT,
     )
 
 

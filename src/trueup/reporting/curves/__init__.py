@@ -10,9 +10,19 @@ from typing import Any
 
 from trueup.curves.comparison import CurveComparison
 from trueup.errors import ConfigError
+from trueup.reporting.curves.report import curves_report
+from trueup.reporting.document import Document
+from trueup.reporting.render import write
 from trueup.wording import document as as_document
 
-FORMATS = ("json", "html", "png", "xlsx", "md")
+FILES = {
+    "json": "curves.json",
+    "html": "curves.html",
+    "png": "curves.png",
+    "xlsx": "acceptance.xlsx",
+    "md": "acceptance.md",
+}
+FORMATS = tuple(FILES)
 
 
 def write_reports(
@@ -31,13 +41,14 @@ def write_reports(
     """
     folder.mkdir(parents=True, exist_ok=True)
     document = document_of(comparisons, around or {})
+    report = curves_report(comparisons, around=around)
     written: dict[str, Path] = {}
     missing: list[str] = []
     for name in FORMATS:
         if name not in formats:
             continue
         try:
-            written |= _write(name, comparisons, document, folder)
+            written |= _write(name, comparisons, document, report, folder)
         except ConfigError as error:
             missing.append(str(error))
     if missing:
@@ -59,34 +70,26 @@ def exit_code(codes: Sequence[int]) -> int:
 
 
 def _write(
-    name: str, comparisons: Sequence[CurveComparison], document: dict[str, Any], folder: Path
+    name: str,
+    comparisons: Sequence[CurveComparison],
+    document: Mapping[str, Any],
+    report: Document,
+    folder: Path,
 ) -> dict[str, Path]:
     if name == "json":
-        path = folder / "curves.json"
         text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1, default=str)
-        path.write_text(text + "\n", encoding="utf-8")
-        return {"json": path}
-    if name == "md":
-        from trueup.reporting.curves.markdown import write_markdown
+        (folder / FILES[name]).write_text(text + "\n", encoding="utf-8")
+        return {name: folder / FILES[name]}
+    if name != "png":
+        return {name: write(report, folder / FILES[name])}
+    from trueup.reporting.curves.png import write_png
 
-        return {"md": write_markdown(document, folder / "acceptance.md")}
-    if name == "xlsx":
-        from trueup.reporting.curves.xlsx import write_xlsx
-
-        return {"xlsx": write_xlsx(comparisons, document, folder / "acceptance.xlsx")}
-    if name == "png":
-        from trueup.reporting.curves.png import write_png
-
-        several = len(comparisons) > 1
-        return {
-            f"png {number}" if several else "png": write_png(
-                comparison, folder / (f"curves-{number}.png" if several else "curves.png")
-            )
-            for number, comparison in enumerate(comparisons, 1)
-        }
-    from trueup.reporting.curves.html import write_html
-
-    return {"html": write_html(comparisons, document, folder / "curves.html")}
+    if len(comparisons) == 1:
+        return {name: write_png(comparisons[0], folder / FILES[name])}
+    return {
+        f"png {number}": write_png(comparison, folder / f"curves-{number}.png")
+        for number, comparison in enumerate(comparisons, 1)
+    }
 
 
 def _finite(value: Any) -> Any:

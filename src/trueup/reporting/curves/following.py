@@ -9,9 +9,11 @@ from rich.live import Live
 from rich.text import Text
 
 from trueup.curves.comparison import CurveComparison
-from trueup.reporting.curves.terminal import print_comparison, screen
+from trueup.reporting.curves.report import curves_report
+from trueup.reporting.document import said
 from trueup.reporting.formatting import plain
-from trueup.wording import text
+from trueup.reporting.render import show
+from trueup.reporting.render.terminal import screen
 
 _NOTHING = 2
 
@@ -33,7 +35,7 @@ def watch(updates: Iterator[CurveComparison | str], console: Console, *, quiet: 
                 for update in updates:
                     if isinstance(update, CurveComparison):
                         last = update
-                        live.update(screen(update, width=console.width, reports={}), refresh=True)
+                        live.update(screen(curves_report([update]), width=console.width), refresh=True)
                     elif last is None:
                         live.update(Text(update), refresh=True)
     except KeyboardInterrupt:
@@ -41,7 +43,7 @@ def watch(updates: Iterator[CurveComparison | str], console: Console, *, quiet: 
     if last is None:
         return _NOTHING
     if console.is_terminal and not quiet:
-        print_comparison(last, console)
+        show(curves_report([last]), console)
     return last.judgement.outcome.exit_code
 
 
@@ -50,4 +52,4 @@ def line(update: CurveComparison | str) -> str:
     if isinstance(update, str):
         return plain(update)
     step = int(update.paired.steps[-1])
-    return f"step {step:,}  {update.judgement.outcome.value}  {plain(text(update.judgement.headline))}"
+    return f"step {step:,}  {update.judgement.outcome.value}  {said(update.judgement.headline)}"

@@ -9,9 +9,9 @@ import numpy as np
 
 from trueup._optional import require
 from trueup.curves.comparison import CurveComparison
-from trueup.reporting.curves.panels import Panel, axis_range, panels
-from trueup.reporting.formatting import elide, plain
-from trueup.wording import text
+from trueup.reporting.curves.plots import curve_plots
+from trueup.reporting.document import Plot, said
+from trueup.reporting.formatting import elide
 
 _INK, _SOFT, _GRID, _PAPER = "#191b1e", "#5a5f66", "#e2dfd8", "#ffffff"
 _COLOURS = {
@@ -27,7 +27,7 @@ _TONES = {"agree": "#4d7a70", "differ": "#b3391a", "undecided": "#85590a"}
 
 
 def write_png(comparison: CurveComparison, path: Path) -> Path:
-    """Draw every panel into ``path``, without a display.
+    """Draw every plot into ``path``, without a display.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -36,13 +36,13 @@ def write_png(comparison: CurveComparison, path: Path) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    drawn = panels(comparison)
+    drawn = curve_plots(comparison)
     rows = 1 + -(-max(0, len(drawn) - 1) // 2)
     figure = Figure(figsize=(12, 1.0 + 3.1 * rows), dpi=120, layout="constrained", facecolor=_PAPER)
     FigureCanvasAgg(figure)
     judgement = comparison.judgement
     figure.suptitle(
-        elide(plain(text(judgement.headline)), 130),
+        elide(said(judgement.headline), 130),
         x=0.012,
         ha="left",
         fontsize=13,
@@ -50,19 +50,19 @@ def write_png(comparison: CurveComparison, path: Path) -> Path:
         color=_TONES[judgement.outcome.value],
     )
     grid = figure.add_gridspec(rows, 2)
-    for index, panel in enumerate(drawn):
+    for index, plot in enumerate(drawn):
         row, col = (0, slice(None)) if index == 0 else (1 + (index - 1) // 2, (index - 1) % 2)
-        _draw(figure.add_subplot(grid[row, col]), panel)
+        _draw(figure.add_subplot(grid[row, col]), plot)
     figure.savefig(path, facecolor=_PAPER)
     return path
 
 
-def _draw(axes: Any, panel: Panel) -> None:
+def _draw(axes: Any, plot: Plot) -> None:
     axes.set_title(
-        panel.title + (f" ({panel.notes})" if panel.notes else ""), loc="left", fontsize=10.5, color=_INK
+        plot.title + (f" ({plot.notes})" if plot.notes else ""), loc="left", fontsize=10.5, color=_INK
     )
-    axes.set_xlabel(panel.x_title, fontsize=8.5, color=_SOFT)
-    axes.set_ylabel(panel.y_title, fontsize=8.5, color=_SOFT)
+    axes.set_xlabel(plot.x_title, fontsize=8.5, color=_SOFT)
+    axes.set_ylabel(plot.y_title, fontsize=8.5, color=_SOFT)
     axes.tick_params(labelsize=8, colors=_SOFT, length=2)
     axes.grid(color=_GRID, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -70,17 +70,17 @@ def _draw(axes: Any, panel: Panel) -> None:
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(_GRID)
-    if panel.bars:
-        line = panel.lines[0]
+    if plot.bars:
+        line = plot.lines[0]
         axes.bar(line.x, line.y, width=np.diff(line.x)[0], color=_COLOURS["target"], linewidth=0)
         axes.axvline(0, color=_INK, linewidth=0.8)
         return
-    if panel.band is not None:
-        x, low, high = panel.band
-        axes.fill_between(x, low, high, color=_BAND, alpha=0.14, linewidth=0, label=panel.band_name)
-    if panel.zero:
+    if plot.band is not None:
+        x, low, high = plot.band
+        axes.fill_between(x, low, high, color=_BAND, alpha=0.14, linewidth=0, label=plot.band_name)
+    if plot.zero:
         axes.axhline(0, color=_INK, linewidth=0.8)
-    for line in panel.lines:
+    for line in plot.lines:
         axes.plot(
             line.x,
             line.y,
@@ -89,10 +89,9 @@ def _draw(axes: Any, panel: Panel) -> None:
             alpha=0.85,
             label=elide(line.name, 44),
         )
-    limits = axis_range(panel)
-    if limits is not None:
-        axes.set_ylim(*limits)
-    for step, what in panel.marks:
+    if plot.span is not None:
+        axes.set_ylim(*plot.span)
+    for step, what in plot.marks:
         axes.axvline(step, color=_MARK, linewidth=0.9, linestyle=(0, (4, 3)))
         axes.annotate(
             what, (step, 1), xycoords=("data", "axes fraction"), xytext=(4, -3), textcoords="offset points",

@@ -34,11 +34,12 @@ from trueup.reporting.formatting import plain
 
 def write(document: Document, path: Path) -> Path:
     """Write the text."""
+    word = "" if document.headline.startswith(document.mark.words) else f"**{document.mark.words}.** "
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     lines = [
         f"# {_safe(document.title)}",
         "",
-        f"**{_safe(document.headline)}** {_safe(document.lede)}".strip(),
+        f"{word}{_safe(document.headline)} {_safe(document.lede)}".strip(),
         "",
         f"Made by trueup {trueup.__version__} on {made}.",
     ]

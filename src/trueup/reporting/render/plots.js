@@ -31,6 +31,8 @@ const traces = (panel) => {
 const layout = (panel) => {
   const tone = colour("--different");
   const at = panel.bars ? [{ x: 0, what: "" }] : panel.marks.map((mark) => ({ x: mark.step, what: mark.what }));
+  const ends = panel.lines.map((line) => line.x[line.x.length - 1]);
+  const late = (x) => x > 0.75 * Math.max(...ends); // a label there would leave the plot on the right
   const shapes = at.map(({ x }) => ({ type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, line: { color: panel.bars ? colour("--ink") : tone, width: 1, dash: panel.bars ? "solid" : "dash" } }));
   if (panel.zero && !panel.bars) shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: 0, y1: 0, line: { color: colour("--ink"), width: 1 } });
   return {
@@ -39,7 +41,7 @@ const layout = (panel) => {
     xaxis: axis(panel.x_title), yaxis: { ...axis(panel.y_title), ...(panel.range ? { range: panel.range } : { rangemode: panel.bars ? "tozero" : "normal" }) },
     hovermode: panel.bars ? "closest" : "x unified", hoverlabel: { bgcolor: colour("--surface"), font: { color: colour("--ink"), size: 12 } },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 11.5, color: colour("--soft") } }, showlegend: !panel.bars,
-    shapes, annotations: at.filter(({ what }) => what).map(({ x, what }) => ({ x, y: 1, yref: "paper", text: what, showarrow: false, xanchor: "left", yanchor: "top", xshift: 5, font: { color: tone, size: 11.5 } })),
+    shapes, annotations: at.filter(({ what }) => what).map(({ x, what }) => ({ x, y: 1, yref: "paper", text: what, showarrow: false, xanchor: late(x) ? "right" : "left", yanchor: "top", xshift: late(x) ? -5 : 5, font: { color: tone, size: 11.5 } })),
   };
 };
 const config = { responsive: true, displayModeBar: false };

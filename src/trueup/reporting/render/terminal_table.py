@@ -16,7 +16,7 @@ from trueup.reporting.render.terminal_text import COLOURS, styled, value_text
 MARGIN, GAP = 3, 2
 LEAST = 10
 """characters that a column which takes what is left has at least; others go before it gets less"""
-LEAST_BESIDE = 30
+LEAST_BESIDE = 24
 """characters for what else goes below its row"""
 
 

@@ -1,8 +1,7 @@
-"""The plots of compared curves as data: what the page and the picture both draw."""
+"""The plots of compared curves: what the page, the picture and the workbook draw."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,49 +12,20 @@ from trueup.curves.comparison import CurveComparison
 from trueup.curves.curve import Curve, Floats
 from trueup.curves.standard import MEAN_REL
 from trueup.curves.statistics.envelope import moving_mean
+from trueup.reporting.document import Plot, Series
 from trueup.reporting.formatting import plain
 
 BUCKETS = 1500
 """A longer line is drawn by the smallest and largest value of this many pieces: nothing that stands out
 is lost."""
 _BINS = 60
+MAX_ROWS = 200_000
+"""steps of a workbook"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One line of a plot."""
-
-    name: str
-    role: str
-    """``target``, ``reference``, ``repeat``, ``raw`` or ``smooth``: how it is drawn"""
-    x: NDArray[Any]
-    y: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """One plot."""
-
-    key: str
-    title: str
-    y_title: str
-    lines: tuple[Line, ...]
-    x_title: str = "step"
-    band: tuple[NDArray[Any], Floats, Floats] | None = None
-    """x, low, high"""
-    band_name: str = ""
-    marks: tuple[tuple[int, str], ...] = ()
-    """steps to point at, with what happened there"""
-    bars: bool = False
-    zero: bool = False
-    notes: str = ""
-    range_of: Floats | None = field(default=None)
-    """values the y axis must show; what stands far out of them may be cut off"""
-
-
-def panels(comparison: CurveComparison) -> list[Panel]:
+def curve_plots(comparison: CurveComparison) -> tuple[Plot, ...]:
     """The plots people expect, of what both sides logged."""
-    found: list[Panel | None] = [_both(comparison, LOSS, "Loss", "loss")]
+    found: list[Plot | None] = [_both(comparison, LOSS, "Loss", "loss")]
     difference = comparison.difference(LOSS)
     if difference is not None:
         found += [
@@ -74,10 +44,10 @@ def panels(comparison: CurveComparison) -> list[Panel]:
     scale = comparison.paired.target.get(LOSS_SCALE)
     if scale is not None and np.nanmax(scale) > np.nanmin(scale):
         found.append(_both(comparison, LOSS_SCALE, "Loss scale", "loss scale"))
-    return [panel for panel in found if panel is not None]
+    return tuple(plot for plot in found if plot is not None)
 
 
-def _both(comparison: CurveComparison, column: str, title: str, y_title: str) -> Panel | None:
+def _both(comparison: CurveComparison, column: str, title: str, y_title: str) -> Plot | None:
     paired = comparison.paired
     lines = []
     many = len(paired.references.sides) > 1
@@ -89,22 +59,22 @@ def _both(comparison: CurveComparison, column: str, title: str, y_title: str) ->
             role = "reference" if index == 0 else "repeat"
             label = "reference" if not many else f"reference {index + 1}"
             lines.append(_line(f"{label}: {_short(curve)}", role, paired.steps, values))
-    mine = paired.target.get(column)
-    if mine is not None:
-        lines.append(_line(f"target: {_short(comparison.target)}", "target", paired.steps, mine))
-    if mine is None or len(lines) < 2:
+    values = paired.target.get(column)
+    if values is not None:
+        lines.append(_line(f"target: {_short(comparison.target)}", "target", paired.steps, values))
+    if values is None or len(lines) < 2:
         return None
-    return Panel(
+    return Plot(
         key=column,
         title=title,
         y_title=y_title,
         lines=tuple(lines),
         marks=_marks(comparison) if column == LOSS else (),
-        range_of=np.concatenate([line.y for line in lines]),
+        span=_span(np.concatenate([line.y for line in lines]), tail=column in (LOSS, GRAD_NORM)),
     )
 
 
-def _difference(comparison: CurveComparison, difference: Floats) -> Panel:
+def _difference(comparison: CurveComparison, difference: Floats) -> Plot:
     steps, room = comparison.paired.steps, comparison.band
     band, name, smooth = None, "", difference
     if room is not None:
@@ -114,7 +84,7 @@ def _difference(comparison: CurveComparison, difference: Floats) -> Panel:
         smooth = room.smoothed
     whose = "mean of the references" if len(comparison.references) > 1 else "reference"
     window = room.window if room is not None else 1
-    return Panel(
+    return Plot(
         key="difference",
         title=f"Difference of the loss: target − {whose}",
         y_title="difference",
@@ -126,7 +96,7 @@ def _difference(comparison: CurveComparison, difference: Floats) -> Panel:
         band_name=name,
         marks=_marks(comparison),
         zero=True,
-        range_of=_joined(smooth, difference),
+        span=_span(_joined(smooth, difference), band=band),
     )
 
 
@@ -137,7 +107,7 @@ def _joined(smooth: Floats, difference: Floats) -> Floats:
     return np.concatenate([smooth[np.isfinite(smooth)], edges])
 
 
-def _relative(comparison: CurveComparison, difference: Floats) -> Panel | None:
+def _relative(comparison: CurveComparison, difference: Floats) -> Plot | None:
     level = comparison.paired.references.centre(LOSS)
     if level is None:
         return None
@@ -147,7 +117,8 @@ def _relative(comparison: CurveComparison, difference: Floats) -> Panel | None:
     window = comparison.band.window if comparison.band is not None else 1
     edge = np.full(2, 100 * MEAN_REL)
     smooth = moving_mean(share, window)
-    return Panel(
+    room = (steps[[0, -1]], -edge, edge)
+    return Plot(
         key="relative",
         title="Relative difference of the loss",
         y_title="%",
@@ -155,15 +126,15 @@ def _relative(comparison: CurveComparison, difference: Floats) -> Panel | None:
             _line("every step", "raw", steps, share),
             _line(f"mean of {window} steps", "smooth", steps, smooth),
         ),
-        band=(steps[[0, -1]], -edge, edge),
+        band=room,
         band_name="the standard's 1 %",
         marks=_marks(comparison),
         zero=True,
-        range_of=_joined(smooth, share),
+        span=_span(_joined(smooth, share), band=room),
     )
 
 
-def _histogram(difference: Floats) -> Panel | None:
+def _histogram(difference: Floats) -> Plot | None:
     known = difference[np.isfinite(difference)]
     if len(known) < 2:
         return None
@@ -172,12 +143,12 @@ def _histogram(difference: Floats) -> Panel | None:
         return None
     counts, edges = np.histogram(known, bins=_BINS, range=(float(low), float(high)))
     middles = (edges[1:] + edges[:-1]) / 2
-    return Panel(
+    return Plot(
         key="histogram",
         title="Histogram of the differences",
         y_title="steps",
         x_title="target − reference",
-        lines=(Line(name="steps", role="target", x=middles, y=counts.astype(float)),),
+        lines=(Series(name="steps", role="target", x=middles, y=counts.astype(float)),),
         bars=True,
         zero=True,
         notes="99.8 % of the steps" if len(known) > 1000 else "",
@@ -188,7 +159,7 @@ def _marks(comparison: CurveComparison) -> tuple[tuple[int, str], ...]:
     found = []
     onset = comparison.evidence.onset
     if onset is not None and onset.is_sure:
-        found.append((onset.step, f"parts at {onset.step:,}"))
+        found.append((onset.step, f"diverges at {onset.step:,}"))
     found += [(restart.step, "restart") for restart in comparison.target.restarts[:3]]
     health = comparison.evidence.target_health
     if health.not_finite:
@@ -200,9 +171,9 @@ def _short(curve: Curve) -> str:
     return plain(curve.path.name or curve.name)
 
 
-def _line(name: str, role: str, x: NDArray[Any], y: Floats) -> Line:
+def _line(name: str, role: str, x: NDArray[Any], y: Floats) -> Series:
     xs, ys = thinned(x, y)
-    return Line(name=name, role=role, x=xs, y=ys)
+    return Series(name=name, role=role, x=xs, y=ys)
 
 
 def thinned(x: NDArray[Any], y: Floats, buckets: int = BUCKETS) -> tuple[NDArray[Any], Floats]:
@@ -225,19 +196,47 @@ def _thin(x: NDArray[Any], y: Floats, *, largest: bool) -> tuple[NDArray[Any], F
     return x[edges], np.maximum.reduceat(y, edges) if largest else y[edges]
 
 
-def axis_range(panel: Panel) -> tuple[float, float] | None:
-    """Low and high end of the y axis, with a little air; None where the lines themselves decide."""
-    if panel.range_of is None:
-        return None
-    known = panel.range_of[np.isfinite(panel.range_of)]
+def _span(
+    values: Floats, *, tail: bool = False, band: tuple[NDArray[Any], Floats, Floats] | None = None
+) -> tuple[float, float] | None:
+    """Low and high end of an axis that shows these values, with a little air.
+
+    Args:
+        values: what must be in sight.
+        tail: the largest may be cut off where they stand far out.
+        band: what is allowed around zero; it is in sight too.
+    """
+    known = values[np.isfinite(values)]
     if not len(known):
         return None
     low, high = float(known.min()), float(known.max())
-    if panel.key in (LOSS, GRAD_NORM):
+    if tail:
         top = float(np.quantile(known, 0.999))
         high = min(high, top + 0.25 * (top - low))
-    if panel.band is not None:
-        usual = float(np.median(panel.band[2]))
+    if band is not None:
+        usual = float(np.median(band[2]))
         low, high = min(low, -1.2 * usual), max(high, 1.2 * usual)
     air = 0.05 * (high - low) or 0.1 * abs(high) or 1.0
     return low - air, high + air
+
+
+def raw_plots(comparison: CurveComparison) -> tuple[Plot, ...]:
+    """Every compared step of what both sides logged, for a workbook."""
+    paired, found = comparison.paired, []
+    steps = paired.steps[:MAX_ROWS]
+    sides = {"target": paired.target}
+    sides |= {f"reference {number}": side for number, side in enumerate(paired.references.sides, 1)}
+    for column in (LOSS, GRAD_NORM, LEARNING_RATE):
+        lines = [
+            Series(name=f"{column} {name}", role=name.split()[0], x=steps, y=values[: len(steps)])
+            for name, side in sides.items()
+            if (values := side.get(column)) is not None
+        ]
+        words = column.replace("_", " ")
+        found.append(Plot(key=column, title=words.capitalize(), y_title=words, lines=tuple(lines)))
+    difference = comparison.difference(LOSS)
+    if difference is not None:
+        line = Series(name="difference", role="smooth", x=steps, y=difference[: len(steps)])
+        title = "Loss difference: target − reference"
+        found.append(Plot(key="difference", title=title, y_title="difference", lines=(line,)))
+    return tuple(plot for plot in found if plot.lines)
