@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
 
 from trueup.types.codes import Code
 from trueup.types.reason import Reason
-from trueup.wording import curves, given, replay
 from trueup.wording.phrase import Phrase, Template, Told
 
-_ROOMS = (curves, given, replay)
 
 
 @cache
 def phrases() -> Mapping[Code, Phrase]:
-    """Every code's phrase."""
-    return {code: phrase for room in _ROOMS for code, phrase in room.PHRASES.items()}
+    """Every code's phrase, from every module of this package that has some."""
+    names = (module.name for module in iter_modules([str(Path(__file__).parent)]))
+    rooms = (import_module(f"trueup.wording.{name}") for name in names)
+    return {code: phrase for room in rooms for code, phrase in getattr(room, "PHRASES", {}).items()}
 
 
 def phrase_of(code: Code) -> Phrase:

@@ -24,7 +24,9 @@ from trueup.matching.mapping import NameMap
 from trueup.merging.sides import mesh_of
 from trueup.merging.trace import MergedTrace
 from trueup.store import TraceSource
+from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Kind, Origin, Stage
+from trueup.types.reason import Reason, reason
 from trueup.types.layout import Layout
 
 if TYPE_CHECKING:
@@ -216,19 +218,17 @@ class Context:
         return next((o for o in self.earlier if o.stage is stage), None)
 
 
-def counted(rows: pl.DataFrame) -> str:
-    """How compared rows agree, in words: "96 bit for bit, 3 within rounding, 2 beyond"."""
+def counted(rows: pl.DataFrame) -> Reason:
+    """How compared rows agree: numbers of each status."""
     counts = dict(rows["status"].value_counts().iter_rows())
-    beyond = sum(counts.get(status, 0) for status in BEYOND)
-    parts = [
-        (counts.get("equal", 0), "equal bit for bit"),
-        (counts.get("within_noise", 0), "within rounding"),
-        (beyond, "beyond it"),
-        (counts.get("unmatched", 0), "without a counterpart"),
-        (counts.get("undecided", 0), "without a verdict"),
-    ]
-    said = [f"{number:,} {words}" for number, words in parts if number]
-    return ", ".join(said) if said else "none was recorded"
+    return reason(
+        Stages.COUNTS,
+        equal=counts.get("equal", 0),
+        within=counts.get("within_noise", 0),
+        beyond=sum(counts.get(status, 0) for status in BEYOND),
+        unmatched=counts.get("unmatched", 0),
+        undecided=counts.get("undecided", 0),
+    )
 
 
 def is_beyond() -> pl.Expr:

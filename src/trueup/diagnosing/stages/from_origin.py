@@ -10,39 +10,11 @@ from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.whose import whose
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
-from trueup.types.finding import Basis, Finding, Kind, Origin, Stage
+from trueup.types.codes import StagesCode as Stages
+from trueup.types.finding import Basis, Finding, Kind, Origin, Stage, Statement
+from trueup.types.reason import Reason, reason
 
 _SURE_OF_SETTING = 0.96
-_SAID = {
-    Stage.FORWARD: "computes something else in the forward pass",
-    Stage.LOSS: "is computed in another way",
-    Stage.BACKWARD: "sends back other gradients",
-    Stage.REDUCTION: "is accumulated, reduced or clipped in another way",
-    Stage.OPTIMIZER: "is updated in another way",
-    Stage.WEIGHTS: "starts from other weights",
-    Stage.DATA: "is fed other data",
-}
-
-
-_KINDS = {
-    "wrong_scale": "a wrong scale",
-    "wrong_sign": "a wrong sign",
-    "transposed_or_permuted": "another layout of the same numbers",
-    "shifted_by_one": "a shift by one",
-    "dtype_or_rounding": "another dtype or rounding",
-    "missing_or_extra_term": "a missing or an extra term",
-    "wrong_mask": "another mask",
-    "stale_value": "a stale value",
-    "constant_argument": "a constant of another value",
-    "randomness": "other random numbers",
-    "non_determinism": "an order of operations that is not fixed",
-    "overflow_underflow": "overflow or underflow",
-    "bit_flip": "a flipped bit",
-    "frozen_or_missing_gradient": "a gradient that is not there",
-    "missing_all_reduce": "a sum over ranks that is not made",
-    "missing_zero_grad": "gradients that are not cleared",
-    "wrong_data": "other data",
-}
 
 
 def finding_from_origin(origin: Origin, context: Context) -> Finding:
@@ -57,10 +29,10 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         reference_source=_with_code(origin.reference_source, context.reference, context),
     )
     causes = tuple(dict.fromkeys([*settings, *(best.causes if best else ())]))
-    said = [*((best.sentence,) if best else ()), *settings, *_norms_of(origin, context), *origin.evidence]
+    evidence = [*((best.sentence,) if best else ()), *settings, *_norms_of(origin, context), *origin.evidence]
     finding = Finding(
         stage=_stage_of(origin, context),
-        headline=_headline(origin, best),
+        headline=_headline(origin, best, settings),
         module=origin.module,
         site=origin.site,
         phase=origin.phase,
@@ -69,7 +41,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         source=origin.source,
         kinds=kinds,
         confidence=sure_by(origin, _sureness(origin)),
-        evidence=tuple(dict.fromkeys(said)),
+        evidence=tuple(dict.fromkeys(evidence)),
         counter_evidence=origin.counter_evidence,
         causes=causes,
         next_note=_next(settings, best),
@@ -78,25 +50,26 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     return whose(finding, attributed, kinds, context)
 
 
-def _norms_of(origin: Origin, context: Context) -> tuple[str, ...]:
+def _norms_of(origin: Origin, context: Context) -> tuple[Reason, ...]:
     """The local norms of the gradients of the module's own weights in the first step."""
     if origin.step != context.steps[0][0] or origin.phase not in ("forward", "backward"):
         return ()
     norms = context.comparison.summary.get("local_norms", [])
     gaps = {n["fqn"]: n["rel_l2"] if math.isfinite(n["rel_l2"]) else n["rel_diff"] for n in norms}
     furthest = max(gaps, key=gaps.__getitem__, default=None)
-    said = []
-    for n in norms:
-        gap = gaps[n["fqn"]]
-        if n["fqn"].rpartition(".")[0] != origin.module or not gap:
-            continue
-        how = "element by element" if math.isfinite(n["rel_l2"]) else "in norm"
-        rank = f", the furthest of {len(gaps)} weights" if n["fqn"] == furthest and len(gaps) > 1 else ""
-        said.append(
-            f"the first step's gradient of {n['fqn']} is {gap:.2g} apart {how}{rank} "
-            f"(local norm {n['target']:.6g} against {n['reference']:.6g})"
+    return tuple(
+        reason(
+            Stages.LOCAL_NORM,
+            parameter=n["fqn"],
+            gap=gaps[n["fqn"]],
+            elementwise=math.isfinite(n["rel_l2"]),
+            among=len(gaps) if n["fqn"] == furthest and len(gaps) > 1 else None,
+            target=n["target"],
+            reference=n["reference"],
         )
-    return tuple(said)
+        for n in norms
+        if n["fqn"].rpartition(".")[0] == origin.module and gaps[n["fqn"]]
+    )
 
 
 def _stage_of(origin: Origin, context: Context) -> Stage:
@@ -120,25 +93,25 @@ def _with_exchange(kinds: tuple[Kind, ...], origin: Origin, context: Context) ->
         return kinds
     name, group = lacking[0]
     over = group or tuple(context.ranks)
-    said = f"the reference calls {name} over ranks {', '.join(map(str, over))} inside it, the target does not"
-    found = replace(kind_named("missing_all_reduce", 0.96, said), over=over)
+    missing = reason(Stages.COLLECTIVE_MISSING, collective=name, ranks=over, module=origin.module)
+    found = replace(kind_named("missing_all_reduce", 0.96, missing), over=over)
     return (found, *(kind for kind in kinds if kind.name != found.name))
 
 
-def _with_settings(kinds: tuple[Kind, ...], settings: dict[str, str]) -> tuple[Kind, ...]:
-    """What both programs say of the very module outweighs what its values look like."""
+def _with_settings(kinds: tuple[Kind, ...], settings: dict[Reason, str]) -> tuple[Kind, ...]:
+    """What both programs record of the very module outweighs what its values look like."""
     if not settings:
         return kinds
-    sentence, name = next(iter(settings.items()))
-    said = kind_named(name, _SURE_OF_SETTING, sentence)
-    return (said, *(kind for kind in kinds if kind.name != said.name))
+    setting, name = next(iter(settings.items()))
+    kind = kind_named(name, _SURE_OF_SETTING, setting)
+    return (kind, *(other for other in kinds if other.name != kind.name))
 
 
-def _next(settings: dict[str, str], kind: Kind | None) -> str:
+def _next(settings: dict[Reason, str], kind: Kind | None) -> Statement:
     if settings:
         first = next(iter(settings))
-        return f"bring the setting named first to the reference's value and run again: {first}"
-    return kind.next or "" if kind else "compare the code of both sides at this place"
+        return reason(Stages.ALIGN_SETTING, module=first.place("module"), name=first.place("name"))
+    return (kind.next or "") if kind else reason(Stages.COMPARE_CODE)
 
 
 def _with_code(source: str | None, trace: TraceSource, context: Context) -> str | None:
@@ -153,16 +126,14 @@ def _with_code(source: str | None, trace: TraceSource, context: Context) -> str 
     return next((frame for frames in stacks for frame in frames if frame.startswith(wanted)), source)
 
 
-def _headline(origin: Origin, kind: Kind | None) -> str:
-    who = "The loss" if origin.stage is Stage.LOSS else (origin.module or "The root module's own code")
-    what = _SAID.get(origin.stage, "differs")
-    named = f": {said_of(kind)}" if kind is not None and kind.confidence >= 0.5 else ""
-    return f"{who} {what}{named}."
-
-
-def said_of(kind: Kind) -> str:
-    """A kind as a person would name it."""
-    return _KINDS.get(kind.name, kind.name.replace("_", " "))
+def _headline(origin: Origin, kind: Kind | None, settings: dict[Reason, str]) -> Reason:
+    """The cause where it is known, else what differs."""
+    if settings:
+        return next(iter(settings))
+    place = {"module": origin.module, "stage": origin.stage.value}
+    if kind is not None and kind.confidence >= 0.5:
+        return reason(Stages.OF_KIND, kind=kind.name, **place)
+    return reason(Stages.ORIGIN, **place)
 
 
 def _sureness(origin: Origin) -> float:
@@ -173,21 +144,25 @@ def _sureness(origin: Origin) -> float:
     return 1.0 - 1.0 / (1.0 + score * score) if origin.basis is Basis.REPLAY else 1.0 - 1.0 / (1.0 + score)
 
 
-def settings_that_differ(module: str, context: Context) -> dict[str, str]:
-    """Plain attributes of a module that are set otherwise in the reference, as far as both captures kept
-    them: a sentence -> the kind of fault that is."""
+def settings_that_differ(module: str, context: Context) -> dict[Reason, str]:
+    """Plain attributes of a module that differ from the reference's, where both captures recorded them, each
+    with the kind of fault that is."""
     rank = context.ranks[0]
-    mine, theirs = (
+    target, reference = (
         (source.rank_facts(rank).get("settings") or {}).get(module, {})
         for source in (context.target, context.reference)
     )
-    owner = module or "the root"
     return {
-        f"{owner}.{name} is {value} in the target, {theirs[name]} in the reference": _kind_of_setting(
-            value, theirs[name]
-        )
-        for name, value in mine.items()
-        if name in theirs and value != theirs[name]
+        reason(
+            Stages.SETTING_DIFFERS,
+            module=module,
+            name=name,
+            type=context.type_of(module),
+            target=str(value),
+            reference=str(reference[name]),
+        ): _kind_of_setting(value, reference[name])
+        for name, value in target.items()
+        if name in reference and value != reference[name]
     }
 
 
