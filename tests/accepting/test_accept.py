@@ -106,7 +106,7 @@ def test_all_is_given_and_all_is_met(there: Path, tmp_path: Path, capsys: pytest
     assert document["outcome"] == "accepted"
     assert document["counts"]["failed"] == 0
     assert states["first_loss"][0] == states["weights"][0] == states["no_update_loss"][0] == "passed"
-    assert states["forward"] == ("passed", "Equal bit for bit.")
+    assert states["forward"] == ("passed", "Bit-identical")
     for name in ("signoff.html", "signoff.md", "signoff.json", "diagnosis/diagnosis.html"):
         assert (out / name).is_file(), name
     for name in ("long-run/curves.html", "learning-rate-0/curves.html", "checklist/checklist.html"):

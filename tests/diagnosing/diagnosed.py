@@ -17,6 +17,7 @@ from trueup.diagnosing.gradients import VALUES, build_gradient_plan
 from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.replay import build_plan
 from trueup.store import Trace
+from trueup.types.reason import Reason
 
 Program = dict[str, Any]
 
@@ -203,3 +204,9 @@ class Masters:
 def mixed(*, late: bool = False) -> Program:
     """A bfloat16 model with master weights."""
     return {"change": lambda model: model.bfloat16(), "optimizer": lambda model: Masters(model, late=late)}
+
+
+def facts_of(reason: Reason) -> str:
+    """The code, numbers and places of a reason and its parts, in one line to search."""
+    own = [reason.code.value, *(f"{name} {value}" for name, value in reason.facts.items())]
+    return " · ".join([*own, *map(facts_of, reason.parts)])

@@ -13,7 +13,7 @@ import pytest
 
 from tests.curves import logs
 from tests.diagnosing import diagnosed as runs
-from tests.diagnosing.diagnosed import REFERENCE, capture
+from tests.diagnosing.diagnosed import REFERENCE, capture, facts_of
 from trueup.curves.simulating import Truth, simulate
 from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.pipeline import diagnose
@@ -22,6 +22,7 @@ from trueup.errors import ConfigError
 from trueup.reporting.diagnosis import write_html
 from trueup.store import Trace
 from trueup.types import Outcome
+from trueup.types.codes import StagesCode
 from trueup.types.finding import Stage
 
 pytestmark = pytest.mark.torch
@@ -76,11 +77,14 @@ def test_what_the_traces_stored_explains_the_fault_and_does_not_lead(
     found = diagnose(faster.path, reference.path, output=tmp_path / "out")
     assert found.verdict is not None
     assert found.verdict.stage is Stage.OPTIMIZER
-    assert any("learning_rate 0.002" in s and "0.001" in s for s in found.verdict.evidence)
+    assert any(
+        "learning_rate" in s and "0.002" in s and "0.001" in s for s in map(facts_of, found.verdict.evidence)
+    )
     assert len(found.findings) == 1
     own = stage_of(found, Stage.CONFIG)
     assert own.status is StageStatus.FAILED
-    assert own.said == "learning_rate differs: 0.002 against 0.001."
+    assert own.said.code is StagesCode.CONFIG_DIFFERS
+    assert own.said.facts == {"key": "learning_rate", "target": "0.002", "reference": "0.001"}
 
 
 def test_a_repeat_has_no_difference_of_settings(tmp_path: Path, reference: Trace) -> None:
@@ -94,9 +98,12 @@ def test_a_setting_no_captured_step_can_show_is_a_finding(tmp_path: Path, refere
     given = files(tmp_path, decay_steps=2000)
     found = diagnose(reference.path, reference.path, output=tmp_path / "out", configs=given)
     assert found.outcome is Outcome.DIFFER
-    assert found.headline == "The captured steps agree, but decay_steps differs: 2000 against 1000."
+    assert found.headline.code is StagesCode.STEPS_AGREE_BUT
+    assert found.headline.parts[0].facts == {"key": "decay_steps", "target": "2000", "reference": "1000"}
     assert found.verdict is not None
-    assert found.verdict.next == f"trueup check {given[0]} {given[1]}"
+    assert found.verdict.next is not None
+    assert found.verdict.next.code is StagesCode.CHECK_CONFIGS
+    assert found.verdict.next.facts == {"target": given[0], "reference": given[1]}
 
 
 def test_a_setting_without_effect_is_no_finding(tmp_path: Path, reference: Trace) -> None:
@@ -106,7 +113,8 @@ def test_a_setting_without_effect_is_no_finding(tmp_path: Path, reference: Trace
     assert found.outcome is Outcome.AGREE
     own = stage_of(found, Stage.CONFIG)
     assert own.status is StageStatus.PASSED
-    assert own.said == "rope_theta differs in words, without effect."
+    assert own.said.code is StagesCode.ALL_WITHOUT_EFFECT
+    assert own.said.place("keys") == ("rope_theta",)
 
 
 def test_words_never_lead_before_what_was_measured(tmp_path: Path, reference: Trace, wider: Trace) -> None:
@@ -172,7 +180,7 @@ def test_the_long_run_is_the_last_stage(
     found = diagnose(reference.path, reference.path, output=tmp_path / "out", curves=against(curves, name))
     assert found.stages[-1].status is status
     assert found.outcome is outcome
-    assert any("Mean error of the loss" in sentence for sentence in found.stages[-1].evidence)
+    assert any("Mean error of the loss" in facts_of(one) for one in found.stages[-1].evidence)
     if name == "bad":
         assert found.verdict is not None
         assert found.verdict.stage is Stage.LONG_RUN

@@ -13,7 +13,7 @@ import torch
 
 import trueup
 from tests.diagnosing import diagnosed as runs
-from tests.diagnosing.diagnosed import REFERENCE, capture, diagnosed
+from tests.diagnosing.diagnosed import REFERENCE, capture, diagnosed, facts_of
 from trueup.diagnosing.diagnosis import Diagnosis, read_diagnosis
 from trueup.diagnosing.gradients import build_gradient_plan, export_gradients
 from trueup.diagnosing.pipeline import diagnose
@@ -23,7 +23,9 @@ from trueup.errors import ConfigError, TraceError
 from trueup.reporting.diagnosis import write_html
 from trueup.store import Trace
 from trueup.types import Outcome
+from trueup.types.codes import StagesCode
 from trueup.types.finding import Stage
+from trueup.types.reason import given, reason
 
 pytestmark = pytest.mark.torch
 
@@ -43,8 +45,8 @@ def status_of(diagnosis: Diagnosis, stage: Stage) -> StageStatus:
 
 BY_NUMBERS: list[tuple[str, dict[str, Any], Stage, str, str]] = [
     ("labels twice", {"data": runs.shifted_twice}, Stage.DATA, "shifted_by_one", "shifted twice"),
-    ("rows in another order", {"data": runs.other_order}, Stage.DATA, "wrong_data", "another order"),
-    ("a batch early", {"data": runs.a_step_ahead}, Stage.DATA, "wrong_data", "different batches"),
+    ("rows in another order", {"data": runs.other_order}, Stage.DATA, "wrong_data", "relation order"),
+    ("a batch early", {"data": runs.a_step_ahead}, Stage.DATA, "wrong_data", "data.batch_differs"),
     ("transposed", {"change": runs.transposed}, Stage.WEIGHTS, "transposed_or_permuted", "transposed"),
     ("initialised", {"change": runs.initialised_wider}, Stage.WEIGHTS, "wrong_data", "layers.0.mlp.up"),
     ("clipping", {"before_step": runs.clipped(0.25)}, Stage.REDUCTION, "wrong_optimizer_setting", "clipped"),
@@ -55,8 +57,8 @@ BY_NUMBERS: list[tuple[str, dict[str, Any], Stage, str, str]] = [
         "wrong_optimizer_setting",
         "not clip",
     ),
-    ("never cleared", {"clear": False}, Stage.REDUCTION, "missing_zero_grad", "step before"),
-    ("rate", {"optimizer": runs.adam(lr=2e-3)}, Stage.OPTIMIZER, "wrong_optimizer_setting", "learning rate"),
+    ("never cleared", {"clear": False}, Stage.REDUCTION, "missing_zero_grad", "reduction.carried_over"),
+    ("rate", {"optimizer": runs.adam(lr=2e-3)}, Stage.OPTIMIZER, "wrong_optimizer_setting", "key lr"),
     (
         "decay",
         {"optimizer": runs.adam(weight_decay=0.2)},
@@ -85,7 +87,7 @@ BY_NUMBERS: list[tuple[str, dict[str, Any], Stage, str, str]] = [
         {"optimizer": runs.adam(kind=runs.NoBiasCorrection)},
         Stage.OPTIMIZER,
         "wrong_optimizer_setting",
-        "bias correction",
+        "key bias_correction",
     ),
     (
         "left out",
@@ -99,7 +101,7 @@ BY_NUMBERS: list[tuple[str, dict[str, Any], Stage, str, str]] = [
         {"optimizer": lambda model: torch.optim.AdamW([torch.zeros(1, requires_grad=True)])},
         Stage.OPTIMIZER,
         "dropped_update",
-        "parameters are in no optimizer; in the reference they are stepped on",
+        "target in no optimizer · reference stepped on",
     ),
     ("put back", {"optimizer": runs.put_back}, Stage.OPTIMIZER, "dropped_update", "before the update"),
 ]
@@ -116,7 +118,7 @@ def test_what_the_runs_own_numbers_tell(
     assert found.verdict is not None
     assert found.verdict.stage is stage, found.headline
     assert found.verdict.kinds[0].name == kind
-    assert words in found.headline
+    assert words in facts_of(found.headline)
     failed = [o.stage for o in found.stages if o.status is StageStatus.FAILED and o.stage is not Stage.CONFIG]
     assert failed == [stage], found.headline
     assert Stage.CONFIG not in {f.stage for f in found.findings}
@@ -131,7 +133,7 @@ def test_a_working_copy_of_before_the_update_is_stale(tmp_path: Path) -> None:
     assert found.verdict is not None
     assert found.verdict.stage is Stage.OPTIMIZER
     assert found.verdict.kinds[0].name == "stale_value"
-    assert found.headline.startswith("The weights the model computes with are those of before the update")
+    assert "The weights the model computes with are those of before the update" in facts_of(found.headline)
     assert found.verdict.module is None, "all of them"
     assert status_of(found, Stage.LOSS) is StageStatus.CONSEQUENCE
 
@@ -174,7 +176,9 @@ def test_a_mask_the_model_was_given_and_does_not_use_is_no_fault_of_the_data(
     assert found.verdict is not None
     assert found.verdict.stage is (Stage.FORWARD if given_alike else Stage.DATA), found.headline
     said = next(o for o in found.stages if o.stage is Stage.DATA)
-    assert any("the models were given the same batch" in word for word in said.evidence) is given_alike
+    assert (
+        any("the models were given the same batch" in facts_of(one) for one in said.evidence) is given_alike
+    )
 
 
 def test_a_repeat_agrees_and_passes_every_stage(tmp_path: Path, reference: Trace) -> None:
@@ -208,7 +212,7 @@ def test_replay_names_the_module(
     assert status_of(found, Stage.DATA) is StageStatus.PASSED
     assert status_of(found, Stage.OPTIMIZER) is not StageStatus.FAILED
     said = next(o for o in found.stages if o.stage is Stage.OPTIMIZER)
-    assert "given the reference's gradients" in said.evidence[0]
+    assert said.evidence[0].code is StagesCode.GIVEN_SAME
 
 
 def test_a_setting_that_is_a_dtype_is_a_matter_of_rounding(tmp_path: Path, reference: Trace) -> None:
@@ -221,7 +225,13 @@ def test_a_setting_that_is_a_dtype_is_a_matter_of_rounding(tmp_path: Path, refer
         "layers.1.attn.rotary",
         "dtype_or_rounding",
     )
-    assert "compute_dtype is bfloat16 in the target, float32 in the reference" in found.verdict.evidence[0]
+    first = found.verdict.evidence[0]
+    assert first.code is StagesCode.SETTING_DIFFERS
+    assert (first.place("name"), first.place("target"), first.place("reference")) == (
+        "compute_dtype",
+        "bfloat16",
+        "float32",
+    )
 
 
 @pytest.mark.parametrize("replay", [False, True])
@@ -248,14 +258,16 @@ def test_a_target_that_cannot_be_replayed_is_diagnosed_from_its_trace(
     found = diagnose(target.path, reference.path, output=tmp_path / "out", command=["python", "train.py"])
     assert found.verdict is not None
     assert found.verdict.module == "layers.1.attn"
-    assert any("could not be replayed: nothing of it can be forced" in note for note in found.notes)
+    assert reason(StagesCode.REPLAY_FAILED, error="nothing of it can be forced") in found.notes
 
 
 def test_without_replay_no_place_is_certain(tmp_path: Path, reference: Trace) -> None:
     found = diagnosed(tmp_path, reference, {**REFERENCE, "change": runs.attention_scale})
     assert found.verdict is not None
     assert found.verdict.confidence < 0.9
-    assert "--replay" in (found.verdict.next or "")
+    assert found.verdict.next is not None
+    assert found.verdict.next.code is StagesCode.REPLAY_TO_BE_CERTAIN
+    assert "--replay" in str(found.verdict.next.place("command"))
 
 
 def test_two_faults_are_two_findings(tmp_path: Path, reference: Trace) -> None:
@@ -266,7 +278,7 @@ def test_two_faults_are_two_findings(tmp_path: Path, reference: Trace) -> None:
         (Stage.BACKWARD, "layers.1.mlp.up"),
     ]
     assert found.findings[2].stage is Stage.OPTIMIZER
-    assert "beta1" in found.findings[2].headline
+    assert found.findings[2].headline.place("key") == "beta1"
 
 
 # -- the gradients given ------------------------------------------
@@ -356,7 +368,7 @@ def test_a_stage_of_ones_own_is_walked_too(tmp_path: Path, reference: Trace) -> 
             return StageOutcome(stage=self.stage, title=self.title, status=StageStatus.PASSED, said=said)
 
     found = diagnose(reference.path, reference.path, output=tmp_path, stages=(*STAGES, LongRun()))
-    assert found.stages[-1].said == f"{len(STAGES)} stages before"
+    assert found.stages[-1].said == given(f"{len(STAGES)} stages before")
 
 
 def test_a_trace_of_statistics_alone_leaves_open_what_it_cannot_tell(
@@ -383,5 +395,7 @@ def test_a_parameter_that_one_run_lacks_heads_what_was_drawn_after_it(tmp_path: 
     for target, reference, lacks in (("without", "with", "target"), ("with", "without", "reference")):
         out = tmp_path / f"lacking in {lacks}"
         first = diagnose(tmp_path / target, tmp_path / reference, output=out).findings[0]
-        assert first.headline == f"The {lacks} has no parameter 1.bias; the weights drawn after it differ."
+        assert f"The {lacks} has no parameter 1.bias; the weights drawn after it differ." in facts_of(
+            first.headline
+        )
         assert (first.stage, first.module, first.site) == (Stage.WEIGHTS, "1", "1.bias · value")

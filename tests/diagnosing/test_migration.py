@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.diagnosing.diagnosed import facts_of
 from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.pipeline import diagnose
+from trueup.types.codes import StagesCode
 from trueup.types.finding import Stage
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow, pytest.mark.xdist_group("migration")]
@@ -52,10 +54,11 @@ def test_both_faults_are_named_in_the_order_of_the_step(prepared: Path) -> None:
     embedding, decay = found.findings
     assert embedding.module == "model.tok_embeddings"
     assert embedding.kinds[0].name == "dtype_or_rounding"
-    told = " ".join(embedding.evidence)
+    told = " ".join(map(facts_of, embedding.evidence))
     assert "float16" in told
     assert "the furthest of 17 weights (local norm" in told
-    assert "Weight decay does not apply to the 7 one-dimensional parameters" in decay.headline
+    assert decay.headline.code is StagesCode.DECAY_REFERENCE
+    assert decay.headline.place("parameters") == "the 7 one-dimensional parameters"
 
 
 def test_the_page_tells_what_is_found(prepared: Path) -> None:
@@ -67,4 +70,4 @@ def test_the_page_tells_what_is_found(prepared: Path) -> None:
 def test_mended_it_agrees_bit_for_bit_at_the_start_and_within_rounding_after(prepared: Path) -> None:
     found = ported(prepared, "embedding", "decay")
     assert found.exit_code == 0, found.headline
-    assert any("All 17 weights are equal bit for bit" in stage.said for stage in found.stages)
+    assert any("All 17 weights are equal bit for bit" in facts_of(stage.said) for stage in found.stages)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.diagnosing.diagnosed import facts_of
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
@@ -20,6 +22,7 @@ from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, UPDATED, WEIGHT, StepBook  # noqa: E402
 from trueup.diagnosing.translated import TranslatedBook, bridge_between, translated_facts  # noqa: E402
 from trueup.store import Trace  # noqa: E402
+from trueup.types.codes import StagesCode
 from trueup.types.finding import Stage  # noqa: E402
 
 FUSED = "decoder.layers.0.self_attention.linear_qkv.weight"
@@ -88,8 +91,8 @@ def test_equal_runs_agree_stage_by_stage(runs: dict[str, Path], tmp_path: Path) 
     found = diagnose(runs["megatron"], runs["hf"], output=tmp_path)
     assert found.exit_code == 0, found.headline
     weights = next(stage for stage in found.stages if stage.stage is Stage.WEIGHTS)
-    assert weights.said.startswith("All ")
-    assert "bit for bit" in weights.said
+    assert "All " in facts_of(weights.said)
+    assert "bit for bit" in facts_of(weights.said)
 
 
 def test_a_state_that_one_optimizer_lacks_is_no_agreement(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -107,8 +110,9 @@ def test_weight_decay_of_vectors_is_told_from_two_implementations(
     target = captured(tmp_path / "target", "megatron", decay_of_vectors=0.0)
     found = diagnose(target, runs["hf"], output=tmp_path / "out")
     assert [f.stage for f in found.findings] == [Stage.OPTIMIZER]
-    assert "one-dimensional parameters" in found.headline
-    assert "0.01" in found.headline
+    assert found.headline.code is StagesCode.DECAY_REFERENCE
+    assert "one-dimensional parameters" in facts_of(found.headline)
+    assert "0.01" in facts_of(found.headline)
 
 
 def test_gradients_of_a_fused_weight_are_given(runs: dict[str, Path], tmp_path: Path) -> None:

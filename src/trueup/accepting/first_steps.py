@@ -12,6 +12,7 @@ from trueup.curves.standard import FIRST_ABS, FIRST_REL, Criterion, absolute, pe
 from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.stages import StageOutcome, StageStatus
 from trueup.types.finding import Stage
+from trueup.wording import headline, text, texts
 
 HOW = "two traces: trueup capture --preset diagnose --deterministic -o RUN -- COMMAND, on both sides"
 _STATES = {
@@ -46,9 +47,14 @@ def _prepared(item: Item, diagnosis: Diagnosis | None) -> Item:
         return item
     state = _STATES[outcome.status]
     if state is item.state and state is State.PASSED:
-        return replace(item, evidence=(*item.evidence, outcome.said))
+        return replace(item, evidence=(*item.evidence, text(outcome.said)))
     return replace(
-        item, state=state, binding=True, measured=outcome.said, evidence=outcome.evidence[:4], how=""
+        item,
+        state=state,
+        binding=True,
+        measured=text(outcome.said),
+        evidence=tuple(texts(outcome.evidence[:4])),
+        how="",
     )
 
 
@@ -111,13 +117,13 @@ def _stage(stage: Stage, title: str, rule: str, diagnosis: Diagnosis | None) -> 
     if outcome is None:
         return item
     state = _STATES[outcome.status]
-    findings = [f"{f.headline} ({f.confidence:.0%} sure)" for f in outcome.findings]
+    findings = [f"{headline(f.headline)} (confidence {f.confidence:.0%})" for f in outcome.findings]
     return replace(
         item,
         state=state,
         binding=outcome.status is StageStatus.FAILED and outcome.confirmed,
-        measured=outcome.said,
-        evidence=tuple(dict.fromkeys([*findings, *outcome.evidence]))[:6],
+        measured=text(outcome.said),
+        evidence=tuple(dict.fromkeys([*findings, *texts(outcome.evidence)]))[:6],
         how=_how(outcome) if state is State.NOT_SHOWN else "",
     )
 

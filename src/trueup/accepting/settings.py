@@ -9,6 +9,7 @@ from trueup.checklist.fields import fields
 from trueup.checklist.judging import Row, Status
 from trueup.checklist.rules import SECTIONS
 from trueup.diagnosing.stages.config import Configurations, row_said
+from trueup.wording import texts
 
 HOW = "--config TARGET REFERENCE, the configuration files of both runs"
 _THRESHOLD = "no setting that makes another training differs"
@@ -69,7 +70,7 @@ def _section(section: str, both: Configurations) -> Item | None:
         else State.PASSED
     )
     evidence = [
-        *map(row_said, (*grave, *light)),
+        *texts(map(row_said, (*grave, *light))),
         *(f"{row.key}: {row.reason}" for row in unkept),
         *(f"{row.key} is not compared: {row.reason}" for row in open_),
     ]

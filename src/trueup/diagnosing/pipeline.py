@@ -31,7 +31,10 @@ from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
 from trueup.store import TraceSource
 from trueup.types import Outcome
-from trueup.types.finding import Finding, Origin, Stage
+from trueup.types.codes import StagesCode as Stages
+from trueup.types.finding import Finding, Origin, Stage, Statement
+from trueup.types.reason import Reason, reason
+from trueup.types.verdict import verdict_from_json
 
 FAR = 3.0
 """times what is allowed, from which on a difference in a later step alone is one"""
@@ -93,7 +96,7 @@ def diagnose(
         comparison = compare_sources(*sources, output=output / "compare", options=options)
     work = _Work(target=target, reference=reference, sources=sources, output=output, clock=clock, say=say)
     if sides.merged and (command or replay or gradients):
-        work.notes.append("The two runs have other layouts: no replay was made or looked at.")
+        work.notes.append(reason(Stages.LAYOUTS_DIFFER))
         command, replay, gradients = (), None, None
     if command and replay is None and not _equal(comparison):
         replay = work.replayed(command)
@@ -135,7 +138,7 @@ class _Work:
     output: Path
     clock: _Clock
     say: Callable[[str], None]
-    notes: list[str] = field(default_factory=list)
+    notes: list[Reason] = field(default_factory=list)
 
     def replayed(self, command: Sequence[str]) -> Path | None:
         """A replay with the reference's values put in at every matched module."""
@@ -154,7 +157,7 @@ class _Work:
                     say=lambda _: None,
                 )
             except TraceError as error:
-                self.notes.append(f"The target could not be replayed: {error}")
+                self.notes.append(reason(Stages.REPLAY_FAILED, error=str(error)))
                 return None
         return self._made(folder, status, "replay")
 
@@ -172,18 +175,16 @@ class _Work:
                     overwrite=True,
                 )
             except (TraceError, ConfigError) as error:
-                self.notes.append(f"The optimizer was not judged alone: {error}")
+                self.notes.append(reason(Stages.GRADIENTS_FAILED, error=str(error)))
                 return None
         return self._made(folder, status, "gradient replay")
 
     def _made(self, folder: Path, status: int, what: str) -> Path | None:
         if (folder / "manifest.json").exists() and open_trace(folder).steps():
             if status:
-                self.notes.append(f"The program ended with exit status {status} in its {what}.")
+                self.notes.append(reason(Stages.EXIT_STATUS, status=status, run=what))
             return folder
-        self.notes.append(
-            f"The {what} left no step (exit status {status}); its stages rest on the traces alone."
-        )
+        self.notes.append(reason(Stages.NO_STEP_LEFT, status=status, run=what))
         return None
 
     def context(
@@ -228,9 +229,7 @@ def _merged(replayed: tuple[Origin, ...], passive: tuple[Origin, ...]) -> tuple[
     they say something it is left to the stages that replay does not reach."""
     modules = {origin.module for origin in passive}
     return tuple(
-        replace(o, evidence=(*o.evidence, "the traces alone, without replay, name the same module"))
-        if o.module in modules
-        else o
+        replace(o, evidence=(*o.evidence, reason(Stages.ALSO_PASSIVE))) if o.module in modules else o
         for o in replayed
     )
 
@@ -305,7 +304,8 @@ def _with_before(finding: Finding, outcomes: Sequence[StageOutcome]) -> Finding:
         if finding in outcome.findings:
             break
         if outcome.status is StageStatus.PASSED and outcome.stage is not Stage.CONFIG:
-            before.append(f"{outcome.title.partition(':')[0]}: {outcome.said[0].lower()}{outcome.said[1:]}")
+            title = outcome.title.partition(":")[0]
+            before.append(reason(Stages.STAGE_AGREES, outcome.said, stage=title))
     return replace(finding, counter_evidence=tuple(dict.fromkeys([*finding.counter_evidence, *before])))
 
 
@@ -316,8 +316,7 @@ def _with_next(finding: Finding, context: Context, work: _Work) -> Finding:
         return finding
     command = shlex.join(str(p) for p in context.target.manifest.get("command") or ["python", "train.py"])
     typed = f"trueup diagnose {work.target} {work.reference} --replay {shlex.quote(command)} -o {work.output}"
-    note = "to be certain: the reference's values are put in, and every place is judged alone"
-    return replace(finding, next=typed, next_note=note)
+    return replace(finding, next=reason(Stages.REPLAY_TO_BE_CERTAIN, command=typed), next_note=None)
 
 
 def _later(context: Context) -> tuple[Finding, ...]:
@@ -326,37 +325,27 @@ def _later(context: Context) -> tuple[Finding, ...]:
     return (finding_from_origin(far[0], context),) if far else ()
 
 
-def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, str, float]:
+def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, Statement, float]:
+    """A difference needs a finding: where no stage has one, the traces alone leave it undecided."""
     if findings:
-        more = len(findings) - 1
-        also = f" {more} more finding{'s' if more > 1 else ''}." if more else ""
-        return Outcome.DIFFER, findings[0].headline + also, findings[0].confidence
-    said = context.comparison.summary["verdict"]
-    outcome = Outcome(said["outcome"])
+        headline = findings[0].headline
+        if len(findings) > 1:
+            headline = reason(Stages.AND_MORE, headline, more=len(findings) - 1)
+        return Outcome.DIFFER, headline, findings[0].confidence
+    verdict = verdict_from_json(context.comparison.summary["verdict"])
     long_run = context.outcome_of(Stage.LONG_RUN)
-    if outcome is Outcome.AGREE and long_run is not None and long_run.status is StageStatus.UNDECIDED:
-        return (
-            Outcome.UNDECIDED,
-            f"The captured steps agree, the long run is not decided: {long_run.said}",
-            0.5,
-        )
-    if outcome is not Outcome.DIFFER:
-        return outcome, said["headline"], float(said["confidence"] or 0.0)
+    if verdict.outcome is Outcome.AGREE and long_run is not None and long_run.status is StageStatus.UNDECIDED:
+        return Outcome.UNDECIDED, reason(Stages.LONG_RUN_OPEN, long_run.said), 0.5
+    if verdict.outcome is not Outcome.DIFFER:
+        return verdict.outcome, verdict.headline, verdict.confidence or 0.0
     worst = context.rows.filter(is_beyond())["score"].max()
     if context.all_passed and isinstance(worst, float) and worst < FAR:
-        times = f"{worst:.3g} times what rounding explains"
-        head = f"Every stage agrees; some records of a later step reach {times}."
-        return Outcome.UNDECIDED, head, 0.5
-    return outcome, f"{said['headline']} No stage could say what made the difference.", 0.4
+        return Outcome.UNDECIDED, reason(Stages.LATE_DIFFERENCES, score=worst), 0.5
+    return Outcome.UNDECIDED, reason(Stages.NO_STAGE, verdict.headline), 0.4
 
 
-def _basis_said(context: Context) -> tuple[str, ...]:
-    if context.by_replay:
-        return ("Places were found by replay: the reference's values were put in at every matched call.",)
-    return (
-        "Places were found from the two traces alone, which is never certain; "
-        "give the target's command with --replay to be sure.",
-    )
+def _basis_said(context: Context) -> tuple[Reason, ...]:
+    return (reason(Stages.BY_REPLAY if context.by_replay else Stages.BY_TRACES),)
 
 
 def _losses(context: Context) -> tuple[dict[str, Any], ...]:

@@ -6,8 +6,22 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from trueup.types.reason import given
+
 Statement = Any
-"""A conclusion: ``Reason`` or still text. TODO: ``Reason`` alone, once no room makes sentences."""
+"""A conclusion: a ``Reason``; text is taken too and becomes one. TODO: ``Reason`` alone, once no rule makes
+sentences."""
+
+
+def as_reasons(one: object, *names: str) -> None:
+    """Turn text in these fields of a frozen value into reasons, at its construction."""
+    for name in names:
+        value = getattr(one, name)
+        if isinstance(value, str):
+            object.__setattr__(one, name, given(value) if value else None)
+        elif isinstance(value, (tuple, list)):
+            reasons = (given(item) if isinstance(item, str) else item for item in value)
+            object.__setattr__(one, name, tuple(dict.fromkeys(reasons)))
 
 
 class Stage(str, Enum):
@@ -67,6 +81,9 @@ class Kind:
     over: tuple[int, ...] = ()
     """ranks that together hold the reference's value, where a sum is missing"""
 
+    def __post_init__(self) -> None:
+        as_reasons(self, "sentence", "causes", "next")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -105,6 +122,9 @@ class Origin:
     ranks: tuple[int, ...] = ()
     """all that show it; empty: only ``rank`` is known of"""
 
+    def __post_init__(self) -> None:
+        as_reasons(self, "evidence", "counter_evidence")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -133,3 +153,6 @@ class Finding:
     """command to try"""
     next_note: Statement | None = None
     origin: Origin | None = None
+
+    def __post_init__(self) -> None:
+        as_reasons(self, "headline", "evidence", "counter_evidence", "causes", "next", "next_note")

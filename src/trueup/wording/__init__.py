@@ -12,6 +12,6 @@ from trueup.wording.catalogue import (
     text,
     texts,
 )
-from trueup.wording.document import document
+from trueup.wording.documents import document
 
 __all__ = ["advice", "command", "document", "headline", "phrase_of", "phrases", "text", "texts"]

@@ -13,7 +13,6 @@ from trueup.types.reason import Reason
 from trueup.wording.phrase import Phrase, Template, Told
 
 
-
 @cache
 def phrases() -> Mapping[Code, Phrase]:
     """Every code's phrase, from every module of this package that has some."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from trueup.types.codes import StagesCode as S
 from trueup.types.reason import reason
@@ -111,6 +111,16 @@ def _loss_values(told: Told) -> str:
     return f"loss {told['target']:.8g} (target), {told['reference']:.8g} (reference){relative}"
 
 
+def _next_loss(told: Told) -> str:
+    return (
+        f"with the reference's gradients, the next loss is {told['given']:.8g}; without, "
+        f"{told['target']:.8g} (target), {told['reference']:.8g} (reference)"
+    )
+
+
+_LOSSES = {"given": 2.5, "target": 2.6, "reference": 2.5}
+
+
 def _local_norm(told: Told) -> str:
     how = "element by element" if told["elementwise"] else "in norm"
     rank = f", the largest difference among {told['among']} weights" if told.get("among") else ""
@@ -183,7 +193,7 @@ def _sum(told: Told, side: str) -> str:
         "last": "only the last microbatch's gradient",
         "carried": "the local gradients plus those left by the previous step",
         "none": "no accumulated gradient",
-    }.get(way, way)
+    }.get(str(way), str(way))
     times = "" if abs(factor - 1) < 1e-6 or way == "none" else f" times {factor:.6g}"
     residual = told[f"{side}_residual"]
     return words + times + (f" ({residual:.2g} of it unexplained)" if residual > 1e-4 else "")
@@ -257,7 +267,8 @@ def _measured(told: Told) -> str:
 def _given_same(told: Told) -> str:
     within = told["within"]
     how = f"{told['equal']} bit-identical, {within} within rounding" if within else "bit-identical"
-    return f"with the reference's gradients, {count(told['total'], 'updated weight')} agree with the reference: {how}"
+    weights = count(told["total"], "updated weight")
+    return f"with the reference's gradients, {weights} agree with the reference: {how}"
 
 
 def _and_more(told: Told) -> str:
@@ -268,11 +279,11 @@ def _stage_agrees(told: Told) -> str:
     return f"{told['stage']}: {_lower(told.parts[0])}"
 
 
-def _plain(sentence: str, *samples: dict[str, object], advice: str | None = None) -> Phrase:
+def _plain(sentence: str, *samples: Mapping[str, object], advice: str | None = None) -> Phrase:
     return Phrase(sentence=sentence, samples=samples or ({},), advice=advice)
 
 
-def _made(sentence: Callable[[Told], str], *samples: dict[str, object]) -> Phrase:
+def _made(sentence: Callable[[Told], str], *samples: Mapping[str, object]) -> Phrase:
     return Phrase(sentence=sentence, samples=samples or ({},))
 
 
@@ -288,8 +299,36 @@ PHRASES = {
     S.FOLLOWS: _made(_follows, {"stage": "data"}, {"stage": "weights"}),
     S.EXPLAINED: _made(lambda told: f"Differs: {told.parts[0]}", {"parts": (reason(S.BATCH_DIFFERS),)}),
     S.NO_PLACE: _plain(
-        "{num:count record} exceed tolerance, the first at {site}; no place was found where the difference starts",
+        "{num:count record} exceed tolerance, the first at {site}; where the difference starts was not found",
         {"num": 2, "site": "layers.0 · output"},
+    ),
+    S.ONE_STEP: _plain("only one step was captured in both runs"),
+    S.NEXT_LOSS_ALONE: _plain(
+        "Differs although no fault was found in the first step: check its backward pass again, with the "
+        "values of every gradient"
+    ),
+    S.GIVEN_LOSS: _made(_next_loss, _LOSSES),
+    S.UPDATE_RIGHT: _made(
+        lambda told: f"{_next_loss(told)}: the update is correct, the target's own gradients are not", _LOSSES
+    ),
+    S.NO_CURVES: _plain("No curves were given: --curves TARGET_LOG REFERENCE_LOG [REPEAT ...]"),
+    S.MAY_FOLLOW: _made(
+        lambda told: f"{told.parts[0]}; may be a consequence of {_STAGES.get(told['stage'], told['stage'])}",
+        {**_ANY, "stage": "forward"},
+    ),
+    S.CRITERION: _plain(
+        "{criterion}: {value} (expected {threshold}), {status}",
+        {"criterion": "First loss", "value": "0.02, 0.6 %", "threshold": "< 0.005", "status": "not met"},
+    ),
+    S.SEE_CURVES: Phrase(
+        sentence=lambda told: "; then ".join(["to see the curves", *told["also"]]),
+        command=lambda told: (
+            f"trueup curves {told['target']} --reference {' '.join(told['references'])} -o OUT"
+        ),
+        samples=(
+            {"target": "a.log", "references": ("b.log",), "also": ()},
+            {"target": "a.log", "references": ("b.log", "c.log"), "also": ("trueup capture -o target",)},
+        ),
     ),
     S.COUNTS: _made(_counts, {"equal": 12, "within": 3, "beyond": 1, "unmatched": 2, "undecided": 1}, {}),
     S.SETTING_DIFFERS: _made(
@@ -347,8 +386,9 @@ PHRASES = {
     S.NORMS_EQUAL: _plain("the local norms of all {num:count weight} are equal", {"num": 12}),
     S.NORMS_DIFFER: _made(
         lambda told: (
-            f"local norms: {told['equal']} of {told['num']} equal; largest difference at {told['parameter']}: "
-            f"{told['target']:.6g} (target), {told['reference']:.6g} (reference), {told['rel_diff']:.2g} relative"
+            f"local norms: {told['equal']} of {told['num']} equal; largest difference at "
+            f"{told['parameter']}: {told['target']:.6g} (target), {told['reference']:.6g} (reference), "
+            f"{told['rel_diff']:.2g} relative"
         ),
         {"equal": 3, "num": 12, "parameter": "a.w", "target": 1.0, "reference": 2.0, "rel_diff": 0.5},
     ),
@@ -372,8 +412,8 @@ PHRASES = {
     S.WITHOUT_EFFECT: _plain("without effect in the captured steps: {parts:join ; }", _A_ROW),
     S.ALL_WITHOUT_EFFECT: _made(
         lambda told: (
-            f"{listed(told['keys'])} {'differs' if len(told['keys']) == 1 else 'differ'} in the configuration, "
-            "without effect in the captured steps"
+            f"{listed(told['keys'])} {'differs' if len(told['keys']) == 1 else 'differ'} in the "
+            "configuration, without effect in the captured steps"
         ),
         {"keys": ("clip_grad",)},
         {"keys": ("clip_grad", "seed")},
@@ -384,6 +424,11 @@ PHRASES = {
     ),
     S.RULE_WHY: _plain("{why}", {"why": "clipping at another norm changes every update", "key": "clip_grad"}),
     S.RULE_ADVICE: _plain("{advice}", {"advice": "use 1.0 on both sides", "key": "clip_grad"}),
+    S.CHECK_CONFIGS: Phrase(
+        sentence="to see every setting",
+        command="trueup check {target} {reference}",
+        samples=({"target": "a.yaml", "reference": "b.yaml"},),
+    ),
     S.ALIGN_SETTINGS: _plain("set them to the same values on both sides, and capture again"),
     S.SAME_STREAM: _plain(
         "the same microbatches in the same order, {target:count microbatch} a step (target), "
@@ -414,6 +459,7 @@ PHRASES = {
         "digest {target} (target), {reference} (reference); the ids themselves were not stored",
         {"target": "0a1b", "reference": "ffee"},
     ),
+    S.OUT_OF_VOCABULARY: _plain("Token ids lie outside the vocabulary"),
     S.OUT_OF_RANGE: _plain(
         "{num:count id} outside 0 to {size}, the first {value} in row {row}, position {column}",
         {"num": 3, "size": 100, "value": 101, "row": 0, "column": 7},
@@ -527,13 +573,15 @@ PHRASES = {
     S.NO_STAGE: _made(lambda told: f"{told.parts[0]}. No stage could determine the cause", _ANY),
     S.STAGE_AGREES: _made(_stage_agrees, {**_ANY, "stage": "Data"}),
     S.BY_REPLAY: _plain(
-        "Places were found by replay: the target ran with the reference's values as inputs of every matched call"
+        "Places were found by replay: the target ran with the reference's values as inputs of every "
+        "matched call"
     ),
     S.BY_TRACES: _plain(
         "Places were found from the two traces alone, which is never certain; --replay COMMAND confirms them"
     ),
     S.REPLAY_TO_BE_CERTAIN: Phrase(
-        sentence="to confirm: the replay uses the reference's values as inputs, so that each place is judged alone",
+        sentence="to confirm: the replay uses the reference's values as inputs, so that each place is judged "
+        "separately",
         command="{command}",
         samples=({"command": "trueup diagnose A B --replay 'python train.py' -o OUT"},),
     ),

@@ -10,7 +10,7 @@ import numpy as np
 
 from trueup.diagnosing.batches import Ints
 from trueup.diagnosing.stepbook import StepBook
-from trueup.types.finding import Finding, Kind, Stage
+from trueup.types.finding import Finding, Kind, Stage, Statement
 
 _IGNORE = -100
 
@@ -80,12 +80,12 @@ def _vocabulary(book: StepBook) -> int | None:
 
 def data_finding(
     *,
-    headline: str,
+    headline: Statement,
     site: str,
     book: StepBook,
     kinds: tuple[Kind, ...],
-    evidence: tuple[str, ...],
-    next_note: str,
+    evidence: tuple[Statement, ...],
+    next_note: Statement,
     phase: str = "forward",
     axis: str | None = None,
 ) -> Finding:

@@ -16,7 +16,9 @@ from trueup.checklist.readers.trace import is_trace
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.errors import ConfigError
+from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Stage
+from trueup.types.reason import Reason, reason
 
 GIVEN, STORED = 0.7, 0.6
 """how sure a difference that no stage saw act is a fault: from a run's files, from what its trace stored"""
@@ -71,14 +73,17 @@ class ConfigStage:
         common: dict[str, Any] = {"stage": self.stage, "title": self.title}
         both = context.configurations
         if both is None or not both.num_compared:
-            why = "Neither run tells how it was configured; --config TARGET REFERENCE names the files."
+            why = reason(Stages.NO_CONFIGURATION)
             return StageOutcome(**common, status=StageStatus.SKIPPED, said=why)
         rows = [row for row in both.checklist.rows if row.matters]
         grave = [row for row in rows if row.severity == "error"]
         light = [row for row in rows if row.severity != "error"]
-        evidence = (*map(row_said, grave), *(f"may change rounding: {row_said(row)}" for row in light))
+        evidence = (
+            *map(row_said, grave),
+            *(reason(Stages.MAY_CHANGE_ROUNDING, row_said(row)) for row in light),
+        )
         if not grave:
-            said = f"Nothing differs that makes another training ({both.num_compared} settings compared)."
+            said = reason(Stages.CONFIG_ALIGNED, num=both.num_compared)
             return StageOutcome(**common, status=StageStatus.PASSED, said=said, evidence=evidence)
         return StageOutcome(
             **common,
@@ -132,9 +137,9 @@ def _without_effect(row: Row, others: Sequence[StageOutcome]) -> bool:
 
 def _with_rows(outcome: StageOutcome, rows: Sequence[Row]) -> StageOutcome:
     first, *rest = outcome.findings
-    words = tuple(f"the configurations differ in what acts here: {row_said(row)}" for row in rows)
-    told = replace(first, evidence=(*first.evidence[:1], *words, *first.evidence[1:]))
-    return replace(outcome, findings=(told, *rest))
+    settings = tuple(reason(Stages.ACTS_HERE, row_said(row)) for row in rows)
+    first = replace(first, evidence=(*first.evidence[:1], *settings, *first.evidence[1:]))
+    return replace(outcome, findings=(first, *rest))
 
 
 def _weighed(
@@ -145,11 +150,11 @@ def _weighed(
     given: tuple[str, str] | None,
     others: Sequence[StageOutcome],
 ) -> StageOutcome:
-    quiet = tuple(f"without effect in the captured steps: {row_said(row)}" for row in idle)
-    light = tuple(text for text in own.evidence if text.startswith("may change"))
+    quiet = tuple(reason(Stages.WITHOUT_EFFECT, row_said(row)) for row in idle)
+    light = tuple(one for one in own.evidence if one.code is Stages.MAY_CHANGE_ROUNDING)
     evidence = (*map(row_said, (*left, *shown)), *quiet, *light)
     if not left and not shown:
-        said = f"{_names(idle)} {'differs' if len(idle) == 1 else 'differ'} in words, without effect."
+        said = reason(Stages.ALL_WITHOUT_EFFECT, keys=[row.key for row in idle])
         return replace(own, status=StageStatus.PASSED, said=said, evidence=evidence, findings=())
     agree = all(o.status in (StageStatus.PASSED, StageStatus.SKIPPED) for o in others)
     findings = (_finding(left, given, steps_agree=agree),) if left else ()
@@ -159,8 +164,8 @@ def _weighed(
 def _finding(rows: Sequence[Row], given: tuple[str, str] | None, *, steps_agree: bool = False) -> Finding:
     headline = _headline(rows)
     if steps_agree:
-        headline = f"The captured steps agree, but {headline[:1].lower()}{headline[1:]}"
-    advice = tuple(dict.fromkeys(row.advice for row in rows if row.advice))
+        headline = reason(Stages.STEPS_AGREE_BUT, headline)
+    advice = next((row for row in rows if row.advice), None)
     return Finding(
         stage=Stage.CONFIG,
         headline=headline,
@@ -168,17 +173,21 @@ def _finding(rows: Sequence[Row], given: tuple[str, str] | None, *, steps_agree:
         site=f"configuration, {_names(rows)}",
         confidence=GIVEN if given else STORED,
         evidence=tuple(map(row_said, rows)),
-        causes=tuple(dict.fromkeys(row.why for row in rows if row.why)),
-        next=f"trueup check {given[0]} {given[1]}" if given else None,
-        next_note="; ".join(advice) if advice else "set them alike on both sides, and capture again",
+        causes=tuple(reason(Stages.RULE_WHY, key=row.key, why=row.why) for row in rows if row.why),
+        next=reason(Stages.CHECK_CONFIGS, target=given[0], reference=given[1]) if given else None,
+        next_note=reason(Stages.RULE_ADVICE, key=advice.key, advice=advice.advice)
+        if advice
+        else reason(Stages.ALIGN_SETTINGS),
     )
 
 
-def _headline(rows: Sequence[Row]) -> str:
-    if len(rows) == 1:
-        row = rows[0]
-        return f"{row.key} differs: {_value(row.target)} against {_value(row.reference)}."
-    return f"{len(rows)} settings differ that make another training: {_names(rows)}."
+def _headline(rows: Sequence[Row]) -> Reason:
+    if len(rows) > 1:
+        return reason(Stages.CONFIGS_DIFFER, num=len(rows), keys=[row.key for row in rows])
+    row = rows[0]
+    return reason(
+        Stages.CONFIG_DIFFERS, key=row.key, target=_value(row.target), reference=_value(row.reference)
+    )
 
 
 def _names(rows: Sequence[Row]) -> str:
@@ -186,10 +195,11 @@ def _names(rows: Sequence[Row]) -> str:
     return ", ".join(row.key for row in rows[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def row_said(row: Row) -> str:
-    """One row of the checklist: ``clip_grad 0.25 (max_norm, a.yaml:3) against 1.0 (clip_grad, b.yaml:7)``."""
-    sides = [_value(cell) + _place(cell) for cell in (row.target, row.reference)]
-    return f"{row.key} {sides[0]} against {sides[1]}"
+def row_said(row: Row) -> Reason:
+    """One row of the checklist, with where each side sets it."""
+    facts = {"key": row.key, "target": _value(row.target), "reference": _value(row.reference)}
+    places = {"target_place": _place(row.target), "reference_place": _place(row.reference)}
+    return reason(Stages.CONFIG_ROW, **facts, **places)
 
 
 def _value(cell: Cell | None) -> str:
@@ -200,9 +210,9 @@ def _value(cell: Cell | None) -> str:
 
 def _place(cell: Cell | None) -> str:
     if cell is None or not cell.keys:
-        return f" ({cell.says})" if cell is not None and cell.says else ""
+        return cell.says if cell is not None else ""
     where = cell.places[0].rpartition("/")[2] if cell.places else ""
-    return f" ({', '.join(part for part in (cell.keys[0], where) if part)})"
+    return ", ".join(part for part in (cell.keys[0], where) if part)
 
 
 def _plain(row: Row) -> dict[str, Any]:

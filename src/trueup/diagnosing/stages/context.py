@@ -26,8 +26,8 @@ from trueup.merging.trace import MergedTrace
 from trueup.store import TraceSource
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Kind, Origin, Stage
-from trueup.types.reason import Reason, reason
 from trueup.types.layout import Layout
+from trueup.types.reason import Reason, reason
 
 if TYPE_CHECKING:
     from trueup.curves.comparison import CurveComparison
@@ -78,6 +78,11 @@ class Context:
         """Ranks both runs have in the first step."""
         step, other = self.steps[0]
         return [r for r in self.target.steps()[step] if r in self.reference.steps()[other]] or [0]
+
+    def type_of(self, module: str) -> str:
+        """The class of a module in the target; empty where no record shows it."""
+        found = self.rows.filter((pl.col("module").cast(pl.String) == module) & pl.col("type").is_not_null())
+        return str(found["type"][0]) if found.height else ""
 
     @cached_property
     def mesh(self) -> Layout:

@@ -16,8 +16,10 @@ from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.stepbook import StepBook
 from trueup.diagnosing.whose import of_ranks
-from trueup.types.finding import Finding, Stage
+from trueup.types.codes import StagesCode as Stages
+from trueup.types.finding import Finding, Stage, Statement
 from trueup.types.layout import Layout
+from trueup.types.reason import Reason, given, reason
 
 
 class DataStage:
@@ -29,7 +31,7 @@ class DataStage:
     def check(self, context: Context) -> StageOutcome:
         """Compare ids row by row where they were stored, else digests."""
         findings: list[Finding] = []
-        said: list[str] = []
+        said: list[Statement] = []
         compared = False
         stream = _same_stream(context)
         if stream is not None:
@@ -53,7 +55,7 @@ class DataStage:
         return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)
 
 
-def _same_stream(context: Context) -> str | None:
+def _same_stream(context: Context) -> Reason | None:
     """Where the runs have other numbers of microbatches a step: whether they read the same ones in the same
     order all the same."""
     counts = context.microbatches
@@ -70,8 +72,7 @@ def _same_stream(context: Context) -> str | None:
         shared = min(map(len, sides))
         if shared < 2 or sides[0][:shared] != sides[1][:shared]:
             return None
-    each = f"{counts[0]} a step in the target, {counts[1]} in the reference"
-    return f"the same microbatches in the same order, {each}"
+    return reason(Stages.SAME_STREAM, target=counts[0], reference=counts[1])
 
 
 def _whose(findings: list[Finding], context: Context, at: int) -> list[Finding]:
@@ -83,7 +84,7 @@ def _whose(findings: list[Finding], context: Context, at: int) -> list[Finding]:
     names = list(dict.fromkeys(name for ids in mine.values() for name in ids))
     shared = {name: _axis_shared(name, mine, theirs, context.mesh) for name in names}
     axes = set(shared.values())
-    shown: dict[str, set[int]] = {}
+    shown: dict[Reason, set[int]] = {}
     for finding in findings:
         shown.setdefault(finding.headline, set()).add(finding.rank or 0)
     found = []
@@ -110,7 +111,7 @@ def _repeats(batch: Batch) -> bool:
     return len(set(held)) < len(held)
 
 
-def _of_some(finding: Finding, shown: dict[str, set[int]], context: Context) -> Finding:
+def _of_some(finding: Finding, shown: dict[Reason, set[int]], context: Context) -> Finding:
     return of_ranks(finding, shown[finding.headline], context.ranks, context.mesh)
 
 
@@ -141,41 +142,36 @@ def _same_shard(axis: str, context: Context, at: int) -> Finding:
     """Ranks that read the very same rows in the target, and others in the reference."""
     first = context.ranks[0]
     book = context.pair(at, first)[0]
-    said = "in the target several ranks read the same rows; in the reference each reads its own"
-    kind = kind_named(
-        "wrong_data",
-        0.97,
-        said,
-        causes=("every rank reads the same shard: the sampler does not know its rank",),
-    )
+    rows = reason(Stages.SAME_ROWS)
+    kind = kind_named("wrong_data", 0.97, rows, causes=(reason(Stages.SAMPLER_CAUSE),))
     return data_finding(
-        headline="Every rank reads the same shard of the data.",
+        headline=reason(Stages.SAME_SHARD),
         site=f"batch of step {book.step}, ranks {first} and others",
         axis=axis,
         book=book,
         kinds=(kind,),
-        evidence=(said,),
-        next_note="give the sampler its rank and the number of ranks",
+        evidence=(rows,),
+        next_note=reason(Stages.GIVE_RANK),
     )
 
 
 def _one_each(findings: list[Finding]) -> list[Finding]:
     """The same finding in several inputs, microbatches or ranks is one; what is said of all ranks goes
     first."""
-    found: dict[str, Finding] = {}
+    found: dict[Reason, Finding] = {}
     for finding in findings:
         known = found.get(finding.headline)
         evidence = finding.evidence if known is None else (*known.evidence, *finding.evidence)
         found[finding.headline] = replace(known or finding, evidence=tuple(dict.fromkeys(evidence))[:8])
-    shared = [f for f in found.values() if f.headline.startswith("Every rank")]
+    shared = [f for f in found.values() if f.headline.code is Stages.SAME_SHARD]
     if shared:
-        others = [sentence for f in found.values() if f is not shared[0] for sentence in f.evidence]
+        others = [one for f in found.values() if f is not shared[0] for one in f.evidence]
         return [replace(shared[0], evidence=(*shared[0].evidence, *others[:4]))]
     return list(found.values())
 
 
 def _outcome(
-    findings: list[Finding], said: list[str], compared: bool, details: dict[str, Any]
+    findings: list[Finding], said: list[Statement], compared: bool, details: dict[str, Any]
 ) -> StageOutcome:
     common: dict[str, Any] = {"stage": Stage.DATA, "title": DataStage.title, "details": details}
     if findings:
@@ -188,32 +184,31 @@ def _outcome(
             confirmed=True,
         )
     if not compared:
-        why = "neither run recorded a batch of whole numbers, nor a digest of one"
+        why = reason(Stages.NO_BATCH)
         return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
-    head = "Both runs got the same batches."
+    head = reason(Stages.SAME_BATCHES)
     return StageOutcome(**common, status=StageStatus.PASSED, said=head, evidence=tuple(said), confirmed=True)
 
 
-def _compared(mine: Batch, theirs: Batch, context: Context) -> tuple[list[Finding], list[str]]:
+def _compared(mine: Batch, theirs: Batch, context: Context) -> tuple[list[Finding], list[Statement]]:
     step, rank = mine.book.step, mine.book.rank
     where = f"step {step}" + (f", rank {rank}" if len(context.ranks) > 1 else "")
     findings: list[Finding] = []
-    said: list[str] = []
+    said: list[Statement] = []
     shared = [name for name in mine.ids if name in theirs.ids]
     for name in shared:
         found = relation(mine.ids[name], theirs.ids[name])
         if found.name != "same":
             elsewhere = _elsewhere(mine.ids[name], name, theirs, context)
-            findings.append(_batch_finding(found.name, found.said, elsewhere, name, mine.book))
+            findings.append(_batch_finding(found.name, given(found.said), elsewhere, name, mine.book))
     if shared and not findings:
         tokens = sum(mine.ids[name].size for name in shared)
-        inputs = "1 input" if len(shared) == 1 else f"{len(shared)} inputs"
-        said.append(f"{where}: {tokens:,} ids in {inputs} are the same, row by row")
+        said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(shared)))
     elif not shared and None not in (mine.digest, theirs.digest):
         if mine.digest != theirs.digest:
             findings.append(_digest_finding(mine, theirs))
         else:
-            said.append(f"{where}: the digests of the batches are equal")
+            said.append(reason(Stages.SAME_DIGESTS, step=step, rank=rank))
     if not findings:
         findings += _out_of_range(mine)
         more, words = compared_labels(mine, theirs, where)
@@ -222,7 +217,7 @@ def _compared(mine: Batch, theirs: Batch, context: Context) -> tuple[list[Findin
     return findings, said
 
 
-def _elsewhere(ids: Ints, name: str, theirs: Batch, context: Context) -> list[str]:
+def _elsewhere(ids: Ints, name: str, theirs: Batch, context: Context) -> list[Reason]:
     """Where else in the reference the target's rows are: another step, rank or microbatch."""
     others: dict[str, Ints] = {}
     for at, (_, step) in enumerate(context.steps[:4]):
@@ -232,47 +227,33 @@ def _elsewhere(ids: Ints, name: str, theirs: Batch, context: Context) -> list[st
                 if other.split(", ")[1] == name.split(", ")[1]:
                     others[f"step {step}, rank {rank}, {other.split(', ')[0]}"] = found
     return [
-        f"{number} of its {len(ids)} rows are those of the reference's {there}"
+        reason(Stages.ELSEWHERE, num=number, rows=len(ids), place=there)
         for there, number in rows_found(ids, others).items()
     ]
 
 
-_HEADLINES = {
-    "order": "The batch holds the same rows in another order.",
-    "shift": "The token ids are shifted against the reference's.",
-    "padding": "The batch is padded in another way.",
-    "packing": "The tokens are packed into rows in another way.",
-    "shape": "The batch has another shape.",
-    "mapped_ids": "Single token ids differ wherever they occur: another tokenizer or other special tokens.",
-    "some_rows": "Some rows of the batch differ.",
-    "other": "The runs were fed different batches.",
-}
-
-
-def _batch_finding(name: str, said: str, elsewhere: list[str], where: str, book: StepBook) -> Finding:
-    headline = _HEADLINES[name]
-    if elsewhere and name in ("other", "some_rows", "shape"):
-        headline = "The runs were fed different batches: the target's rows belong elsewhere in the reference."
+def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str, book: StepBook) -> Finding:
+    moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
     kind = "shifted_by_one" if name == "shift" else "wrong_data"
     return data_finding(
-        headline=headline,
+        headline=reason(Stages.BATCH, relation="elsewhere" if moved else name),
         site=f"batch of step {book.step}, {where}",
         book=book,
         kinds=(kind_named(kind, 0.95, said),),
         evidence=(said, *elsewhere),
-        next_note="feed both runs the same batch first: every later difference may come from this one",
+        next_note=reason(Stages.SAME_BATCH_FIRST),
     )
 
 
 def _digest_finding(mine: Batch, theirs: Batch) -> Finding:
-    said = f"digest {mine.digest} against {theirs.digest}; the ids themselves were not kept"
+    said = reason(Stages.DIGESTS, target=str(mine.digest), reference=str(theirs.digest))
     return data_finding(
-        headline="The runs were fed different batches.",
+        headline=reason(Stages.BATCH, relation="other"),
         site=f"batch of step {mine.book.step}",
         book=mine.book,
         kinds=(kind_named("wrong_data", 0.8, said),),
         evidence=(said,),
-        next_note="capture both runs with --preset diagnose to see which rows differ",
+        next_note=reason(Stages.CAPTURE_IDS),
     )
 
 
@@ -285,16 +266,18 @@ def _out_of_range(mine: Batch) -> list[Finding]:
         bad = (ids < 0) | ((ids >= size) if size is not None else False)
         if bad.any():
             row, column = (int(i[0]) for i in np.nonzero(bad))
-            first = f"{ids[row, column]} in row {row}, position {column}"
-            said = f"{int(bad.sum())} ids outside 0 to {size}, the first {first}"
+            value = int(ids[row, column])
+            said = reason(
+                Stages.OUT_OF_RANGE, num=int(bad.sum()), size=size, value=value, row=row, column=column
+            )
             return [
                 data_finding(
-                    headline="Token ids lie outside the vocabulary.",
+                    headline=reason(Stages.OUT_OF_VOCABULARY),
                     site=f"batch of step {mine.book.step}, {name}",
                     book=mine.book,
                     kinds=(kind_named("wrong_data", 0.95, said),),
                     evidence=(said,),
-                    next_note="compare the tokenizer's vocabulary with the size of the embedding",
+                    next_note=reason(Stages.COMPARE_VOCABULARY),
                 )
             ]
     return []

@@ -11,7 +11,9 @@ from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_com
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings
+from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Origin, Stage
+from trueup.types.reason import Reason, reason
 
 
 class ForwardStage:
@@ -45,13 +47,13 @@ def _judged(
     context: Context,
     rows: pl.DataFrame,
     stages: list[Stage],
-    extra: tuple[str, ...],
+    extra: tuple[Reason, ...],
     known: tuple[Finding, ...] = (),
 ) -> StageOutcome:
     common: dict[str, Any] = {"stage": stage.stage, "title": stage.title}
     beyond = rows.filter(is_beyond())
     origins: list[Origin] = []
-    explained: list[str] = []
+    explained: list[Reason] = []
     for origin in context.origins_of(*stages):
         why = explained_by(origin, context)
         if why is None:
@@ -66,44 +68,33 @@ def _judged(
             **common,
             status=StageStatus.FAILED,
             said=findings[0].headline,
-            evidence=(f"records: {counted(rows)}", *extra),
+            evidence=(counted(rows), *extra),
             findings=findings,
             confirmed=context.by_replay or bool(known) or (bool(located) and stands_alone(located[0])),
         )
     if rows.filter(is_compared()).is_empty():
         return StageOutcome(
-            **common, status=StageStatus.UNDECIDED, said="no record of it was made on both sides"
+            **common, status=StageStatus.UNDECIDED, said=reason(Stages.NOTHING_RECORDED, what="record")
         )
-    evidence = (f"records: {counted(rows)}", *extra)
+    evidence = (counted(rows), *extra)
     if beyond.is_empty():
         exact = rows.filter(pl.col("status") == "equal").height == rows.height
-        said = "Equal bit for bit." if exact else "Agrees within rounding."
+        said = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
         return StageOutcome(**common, status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
     before = context.failed_before()
     if stage.stage is Stage.BACKWARD and context.loss_scales_differ:
-        explained.append("the loss scale differs")
+        explained.append(reason(Stages.LOSS_SCALE_DIFFERS))
     if before is not None or explained:
-        said = f"Differs, which follows from {source_of(before)}." if before else f"Differs: {explained[0]}."
+        said = follows_from(before) if before else reason(Stages.EXPLAINED, explained[0])
         return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
     row = beyond.row(0, named=True)
-    where = f"{beyond.height} records differ, the first at {row['site']}"
-    said = f"{where}, but no place was found that made the difference."
+    said = reason(Stages.NO_PLACE, num=beyond.height, site=str(row["site"]))
     return StageOutcome(**common, status=StageStatus.UNDECIDED, said=said, evidence=evidence)
 
 
-_SOURCES = {
-    Stage.DATA: "the data",
-    Stage.WEIGHTS: "the initial weights",
-    Stage.FORWARD: "the forward",
-    Stage.BACKWARD: "the backward",
-    Stage.REDUCTION: "the way gradients are accumulated, reduced or clipped",
-    Stage.OPTIMIZER: "the optimizer",
-}
-
-
-def source_of(outcome: StageOutcome) -> str:
-    """The stage a consequence follows from, in words."""
-    return _SOURCES.get(outcome.stage, f"the stage {outcome.stage.value}")
+def follows_from(outcome: StageOutcome) -> Reason:
+    """What a consequence follows from."""
+    return reason(Stages.FOLLOWS, stage=outcome.stage.value)
 
 
 def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -115,29 +106,29 @@ def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
         if known is None:
             first[finding.module] = finding
         else:
-            also = f"also at {finding.site}, in the {finding.phase} phase"
+            also = reason(Stages.ALSO_AT, site=finding.site or "", phase=finding.phase or "")
             first[finding.module] = replace(known, evidence=(*known.evidence, also))
     return tuple(first.values())
 
 
-def explained_by(origin: Origin, context: Context) -> str | None:
+def explained_by(origin: Origin, context: Context) -> Reason | None:
     """What an earlier stage found that made this origin, if anything did: a module whose own weights differ
     computes something else, and a root that is fed other data too."""
     if context.follows_weights(origin):
-        return f"the weights differ from step {origin.step} on"
+        return reason(Stages.WEIGHTS_DIFFER_FROM, step=origin.step)
     weights = context.outcome_of(Stage.WEIGHTS)
     if weights is not None and weights.status is StageStatus.FAILED:
         for fqn in weights.details.get("apart", []):
             if fqn.rpartition(".")[0] == origin.module or _uses_elsewhere(fqn, origin):
-                return f"{fqn} differs at the start"
+                return reason(Stages.WEIGHT_DIFFERS, parameter=fqn)
     scale_seen = origin.stage is Stage.LOSS or (origin.module == "" and origin.phase == "backward")
     if scale_seen and context.loss_scales_differ:
-        return "the loss scale differs"
+        return reason(Stages.LOSS_SCALE_DIFFERS)
     data = context.outcome_of(Stage.DATA)
     if data is not None and data.status is StageStatus.FAILED:
         fed = origin.module == "" and (origin.slot.startswith("input") or origin.phase == "loss")
         if fed or origin.stage in (Stage.LOSS, Stage.DATA):
-            return "the batch differs"
+            return reason(Stages.BATCH_DIFFERS)
     return None
 
 
@@ -149,21 +140,18 @@ def _uses_elsewhere(fqn: str, origin: Origin) -> bool:
     )
 
 
-def loss_said(context: Context, at: int) -> tuple[str, ...]:
+def loss_said(context: Context, at: int) -> tuple[Reason, ...]:
     """The loss of a step on both sides."""
     step = context.steps[at][0]
     for entry in context.comparison.summary.get("scalars", []):
         if entry["step"] == step and entry["name"] == "loss":
-            same = entry["target"] == entry["reference"]
-            gap = (
-                "" if same or entry["rel_diff"] is None else f", relative difference {entry['rel_diff']:.2g}"
-            )
-            return (f"loss {entry['target']:.8g} against {entry['reference']:.8g}{gap}",)
+            values = {name: entry[name] for name in ("target", "reference", "rel_diff")}
+            return (reason(Stages.LOSS_VALUES, **values),)
     return ()
 
 
-def norms_said(context: Context) -> tuple[str, ...]:
-    """Local norms: how many weights' agree, and which is furthest away."""
+def norms_said(context: Context) -> tuple[Reason, ...]:
+    """Local norms: how many weights' agree, and which differs most."""
     norms = [
         n for n in context.comparison.summary.get("local_norms", []) if isinstance(n.get("rel_diff"), float)
     ]
@@ -172,8 +160,15 @@ def norms_said(context: Context) -> tuple[str, ...]:
     worst = max(norms, key=lambda n: n["rel_diff"])
     same = sum(n["rel_diff"] == 0 for n in norms)
     if same == len(norms):
-        return (f"the local norms of all {same} weights are equal",)
+        return (reason(Stages.NORMS_EQUAL, num=same),)
     return (
-        f"local norms: {same} of {len(norms)} equal; furthest apart is {worst['fqn']}, {worst['target']:.6g} "
-        f"against {worst['reference']:.6g} ({worst['rel_diff']:.2g})",
+        reason(
+            Stages.NORMS_DIFFER,
+            equal=same,
+            num=len(norms),
+            parameter=worst["fqn"],
+            target=worst["target"],
+            reference=worst["reference"],
+            rel_diff=worst["rel_diff"],
+        ),
     )

@@ -93,7 +93,9 @@ def _with_exchange(kinds: tuple[Kind, ...], origin: Origin, context: Context) ->
         return kinds
     name, group = lacking[0]
     over = group or tuple(context.ranks)
-    missing = reason(Stages.COLLECTIVE_MISSING, collective=name, ranks=over, module=origin.module)
+    missing = reason(
+        Stages.COLLECTIVE_MISSING, collective=name, ranks=[str(rank) for rank in over], module=origin.module
+    )
     found = replace(kind_named("missing_all_reduce", 0.96, missing), over=over)
     return (found, *(kind for kind in kinds if kind.name != found.name))
 

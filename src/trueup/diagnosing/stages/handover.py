@@ -8,7 +8,7 @@ from trueup.diagnosing.checks.master_weights import CHECK
 from trueup.diagnosing.checks.outcome import CheckOutcome, Verdict
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.diagnosing.stages.context import Context
-from trueup.diagnosing.stages.naming import described, kind_named, listed, place_of
+from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
 from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
 from trueup.store import TraceSource
 from trueup.types.finding import Finding, Kind, Stage
@@ -103,7 +103,7 @@ def _finding(headline: str, names: list[str], book: StepBook, kind: Kind, *said:
         rank=book.rank,
         kinds=(kind,),
         confidence=_CONFIDENCE,
-        evidence=(kind.sentence, *said, *listed(names)),
+        evidence=(kind.sentence, *said, *names_listed(names)),
         counter_evidence=(_COUNTER,),
         causes=kind.causes,
         next_note="look at what happens to the weights after optimizer.step(): copies, broadcasts, averages",

@@ -10,12 +10,12 @@ from trueup.curves.comparison import CurveComparison, Options, compare_curves
 from trueup.curves.conditions import ASSUMABLE
 from trueup.curves.reading import read_curve
 from trueup.diagnosing.stages.context import Context
-from trueup.diagnosing.stages.forward import source_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.errors import ConfigError
+from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Stage
+from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
-from trueup.wording import text
 
 SURE = 0.9
 """The standard's thresholds and the reference's spread are measured, not the fault's place."""
@@ -52,10 +52,10 @@ class LongRunStage:
         common: dict[str, Any] = {"stage": self.stage, "title": self.title}
         found = context.curves
         if found is None:
-            why = "No curves were given: --curves TARGET_LOG REFERENCE_LOG [REPEAT ...]."
+            why = reason(Stages.NO_CURVES)
             return StageOutcome(**common, status=StageStatus.SKIPPED, said=why)
         judgement = found.judgement
-        said = f"{text(judgement.headline)}."
+        said = judgement.headline
         common |= {"evidence": _evidence(found), "details": {"case": judgement.case, "step": judgement.step}}
         if judgement.outcome is not Outcome.DIFFER:
             passed = judgement.outcome is Outcome.AGREE
@@ -63,21 +63,23 @@ class LongRunStage:
             return StageOutcome(**common, status=status, said=said, confirmed=passed)
         before = context.failed_before()
         if before is not None:
-            said = f"{text(judgement.headline)}, which may follow from {source_of(before)}."
+            said = reason(Stages.MAY_FOLLOW, judgement.headline, stage=before.stage.value)
             return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said)
         return StageOutcome(
             **common, status=StageStatus.FAILED, said=said, findings=(_finding(found),), confirmed=True
         )
 
 
-def _evidence(found: CurveComparison) -> tuple[str, ...]:
+def _evidence(found: CurveComparison) -> tuple[Reason, ...]:
     """What the judgement rests on; then each criterion of the standard that the logs answer."""
     criteria = [
-        f"{c.title}: {c.value} (wanted {c.threshold}), {c.status.value}"
+        reason(
+            Stages.CRITERION, criterion=c.title, value=c.value, threshold=c.threshold, status=c.status.value
+        )
         for c in found.evidence.criteria
         if c.key not in ASSUMABLE
     ]
-    return (*map(text, found.judgement.reasons), *criteria)
+    return (*found.judgement.reasons, *criteria)
 
 
 def _finding(found: CurveComparison) -> Finding:
@@ -85,13 +87,17 @@ def _finding(found: CurveComparison) -> Finding:
     names = [str(Path(curve.name)) for curve in (found.target, *found.references)]
     return Finding(
         stage=Stage.LONG_RUN,
-        headline=f"{text(judgement.headline)}.",
+        headline=judgement.headline,
         module=None,
         site=f"loss curve, {judgement.case.replace('_', ' ')}",
         step=judgement.step,
         confidence=SURE,
         evidence=(*judgement.reasons, *judgement.remarks),
         causes=judgement.advice,
-        next=f"trueup curves {names[0]} --reference {' '.join(names[1:])} -o OUT",
-        next_note="; then ".join(["to see the curves", *(c.line for c in found.commands[:1])]),
+        next=reason(
+            Stages.SEE_CURVES,
+            target=names[0],
+            references=names[1:],
+            also=[c.line for c in found.commands[:1]],
+        ),
     )

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from trueup.diagnosing.kinds.naming import rule_book
-from trueup.types.finding import Kind
+from trueup.types.codes import StagesCode as Stages
+from trueup.types.finding import Kind, Statement
+from trueup.types.reason import Reason, reason
 
 
-def kind_named(name: str, confidence: float, sentence: str, *, causes: Sequence[str] = ()) -> Kind:
+def kind_named(
+    name: str, confidence: float, sentence: Statement, *, causes: Sequence[Statement] = ()
+) -> Kind:
     """A kind as the rules describe it, with this case's sentence; ``causes`` stand before the usual ones."""
     about = rule_book().kinds[name]
     return Kind(
@@ -48,12 +52,9 @@ def described(names: Sequence[str], shapes: dict[str, Sequence[int]]) -> str:
     return f"{len(chosen)} of {len(everything)} parameters ({', '.join(names[:2])}, …)"
 
 
-def listed(names: Sequence[str]) -> tuple[str, ...]:
-    """A sentence that names some of a set of parameters, where there are several."""
-    if len(names) < 3:
-        return ()
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return (f"parameters: {', '.join(names[:4])}{more}",)
+def names_listed(names: Sequence[str]) -> tuple[Reason, ...]:
+    """The names of a set of parameters, where there are several."""
+    return (reason(Stages.PARAMETERS, names=names),) if len(names) >= 3 else ()
 
 
 def one_module_of(names: Sequence[str]) -> str:

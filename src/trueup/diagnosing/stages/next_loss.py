@@ -6,9 +6,11 @@ from typing import Any
 
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
-from trueup.diagnosing.stages.forward import loss_said, source_of
+from trueup.diagnosing.stages.forward import follows_from, loss_said
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Stage
+from trueup.types.reason import Reason, reason
 
 
 class NextLossStage:
@@ -21,32 +23,29 @@ class NextLossStage:
         """Compare; where only this differs, say which way back to look."""
         common: dict[str, Any] = {"stage": self.stage, "title": self.title}
         if len(context.steps) < 2:
-            why = "only one step was captured on both sides"
+            why = reason(Stages.ONE_STEP)
             return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
         rows = context.of_phases("forward", "loss", at=1)
         evidence = (*loss_said(context, 1), *_given_said(context))
         if rows.filter(is_compared()).is_empty():
-            why = "no forward of the second step was recorded on both sides"
+            why = reason(Stages.NOTHING_RECORDED, what="forward pass of the second step")
             return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why, evidence=evidence)
-        evidence = (*evidence, f"records: {counted(rows)}")
+        evidence = (*evidence, counted(rows))
         if rows.filter(is_beyond()).is_empty():
             exact = (rows["status"] == "equal").all()
-            said = "Equal bit for bit." if exact else "Agrees within rounding."
+            said = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
             return StageOutcome(
                 **common, status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True
             )
         before = context.failed_before()
         if before is not None:
-            said = f"Differs, which follows from {source_of(before)}."
+            said = follows_from(before)
             return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
-        said = (
-            "Differs, although no fault was found in the first step: look again at its backward, with the "
-            "values of every gradient."
-        )
+        said = reason(Stages.NEXT_LOSS_ALONE)
         return StageOutcome(**common, status=StageStatus.UNDECIDED, said=said, evidence=evidence)
 
 
-def _given_said(context: Context) -> tuple[str, ...]:
+def _given_said(context: Context) -> tuple[Reason, ...]:
     """The second loss of the run that was given the reference's gradients: equal to the reference's, it
     says that the update is right and the gradients are not."""
     if context.given is None or context.given_step is None or len(context.steps) < 2:
@@ -57,8 +56,5 @@ def _given_said(context: Context) -> tuple[str, ...]:
     own = scalar_line(context.target, rank, context.steps[1][0]).get("loss")
     if given is None or theirs is None or own is None:
         return ()
-    losses = f"{given:.8g} (reference {theirs:.8g}, own {own:.8g})"
-    said = f"with the reference's gradients put in, the next loss is {losses}"
-    if given == theirs != own:
-        return (f"{said}: the update is right, the target's own gradients are not",)
-    return (said,)
+    code = Stages.UPDATE_RIGHT if given == theirs != own else Stages.GIVEN_LOSS
+    return (reason(code, given=given, target=own, reference=theirs),)

@@ -12,7 +12,7 @@ from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.gaps import Gap, gaps_of, sides_of
 from trueup.diagnosing.stages.handed_back import stale_findings
 from trueup.diagnosing.stages.handover import handover_findings
-from trueup.diagnosing.stages.naming import described, kind_named, listed, place_of
+from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.schedule import (
     moment_findings,
@@ -22,23 +22,10 @@ from trueup.diagnosing.stages.schedule import (
 )
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
-from trueup.types.finding import Finding, Stage
+from trueup.types.codes import StagesCode as Stages
+from trueup.types.finding import Finding, Stage, Statement
+from trueup.types.reason import Reason, reason
 
-_WORDS = {
-    "lr": "learning rate",
-    "weight_decay": "weight decay",
-    "beta1": "beta1",
-    "beta2": "beta2",
-    "eps": "eps",
-    "momentum": "momentum",
-    "bias_correction": "bias correction",
-    "decoupled": "decoupled weight decay",
-    "class": "optimizer",
-    "dtype": "precision of the weights",
-    "state": "precision of the optimizer's state",
-    "moved": "update",
-    "count": "step count",
-}
 _ORDER = ("moved", "count", "dtype", "state", "class", "lr", "weight_decay", "beta1", "beta2", "eps")
 
 
@@ -64,7 +51,7 @@ class OptimizerStage:
         said = list(_measured_said(context))
         agreement = _given_agreement(context) if given else None
         if agreement is not None:
-            said.insert(0, agreement[1])
+            said.insert(0, agreement)
         if not findings and context.failed_before() is None and not mine_is_measured(context):
             findings = [
                 finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)
@@ -73,17 +60,17 @@ class OptimizerStage:
             findings = stale_findings(context)
         alone = all(o.stage not in (Stage.WEIGHTS, Stage.REDUCTION) for o in context.earlier if o.findings)
         alone = alone and not frozen_on_one_side(context)
-        if not findings and alone and agreement is not None and not agreement[0]:
-            findings = [_unnamed(context, agreement[1])]
+        if not findings and alone and agreement is not None and agreement.code is Stages.GIVEN_DIFFER:
+            findings = [_unnamed(context, agreement)]
         return _outcome(context, findings, said, agreement)
 
 
 def _outcome(
-    context: Context, findings: list[Finding], said: list[str], agreement: tuple[bool, str] | None
+    context: Context, findings: list[Finding], said: list[Statement], agreement: Reason | None
 ) -> StageOutcome:
     common: dict[str, Any] = {"stage": Stage.OPTIMIZER, "title": OptimizerStage.title}
     rows = context.of_phases("optimizer")
-    evidence = tuple([*said, f"records: {counted(rows)}"] if rows.height else said)
+    evidence = tuple([*said, counted(rows)] if rows.height else said)
     if findings:
         return StageOutcome(
             **common,
@@ -94,23 +81,21 @@ def _outcome(
             confirmed=True,
         )
     if not said and rows.filter(is_compared()).is_empty():
-        why = "no update was recorded on both sides: an optimizer that is none of the framework's own?"
+        why = reason(Stages.NO_UPDATE)
         return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
     if rows.filter(is_beyond()).is_empty():
         exact = (rows["status"] == "equal").all()
-        head = "Equal bit for bit." if exact else "Agrees within rounding."
-    elif agreement is not None and agreement[0]:
-        head = "Given the reference's gradients, the update is the reference's: it comes from before."
+        head = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
+    elif agreement is not None and agreement.code is Stages.GIVEN_SAME:
+        head = reason(Stages.GIVEN_CLEARS)
         return StageOutcome(
             **common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence, confirmed=True
         )
-    elif not any("measured" in sentence for sentence in said):
-        why = "the updates differ; without values of weights and moments it cannot be told from the gradients"
+    elif not any(one.code is Stages.MEASURED for one in said if isinstance(one, Reason)):
+        why = reason(Stages.NOT_TOLD)
         return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why, evidence=evidence)
     else:
-        head = (
-            "The updates differ, but both optimizers do the same with their gradients: it comes from before."
-        )
+        head = reason(Stages.BOTH_SAME)
         return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
     return StageOutcome(**common, status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
 
@@ -154,40 +139,35 @@ def _finding(
 ) -> Finding:
     names = [fqn for _, found in members for fqn in found]
     who = described(names, shapes)
-    (mine, theirs), first = members[0]
-    word = _WORDS.get(key, key.replace("_", " "))
-    said = f"{word} of {described(first, shapes)}: {mine} in the target, {theirs} in the reference"
-    more = [f"{word} of {described(found, shapes)}: {a} against {b}" for (a, b), found in members[1:3]]
+    (target, reference), first = members[0]
+    said, *more = (
+        reason(Stages.SIDES, key=key, parameters=described(found, shapes), target=a, reference=b)
+        for (a, b), found in members[:3]
+    )
     kind, stage = _kind_of(key), Stage.RESUME if key == "count" else Stage.OPTIMIZER
     named = kind_named(kind, 0.97 if stated or given else 0.9, said, causes=_causes(key))
-    sources = []
+    sources: list[Statement] = []
     if stated:
-        sources.append("the programs' own parameter groups say so")
+        sources.append(reason(Stages.DECLARED))
     moved = schedule_moved(context) if key == "lr" else None
     if moved is not None:
         sources.append(moved)
     measured = _measured_of(key, first[0], context)
     if measured:
         sources.append(measured)
-    counter = (
-        ["the reference's own gradients were put in: nothing before the optimizer matters"]
-        if given
-        else [
-            "measured from each run's own gradients, weights and moments: what differs before does not matter"
-        ]
-    )
+    counter = reason(Stages.GIVEN_COUNTER if given else Stages.MEASURED_COUNTER)
     return Finding(
         stage=stage,
-        headline=_headline(key, who, mine, theirs, word, many=len(names) > 1),
+        headline=_headline(key, who, target, reference),
         module=place_of(names, shapes),
-        site="optimizer" if key == "class" else f"optimizer · {word} · {who}",
+        site="optimizer" if key == "class" else f"optimizer · {_SITES.get(key, key)} · {who}",
         phase="optimizer",
         step=book.step,
         rank=book.rank,
         kinds=(named,),
         confidence=0.98 if given or stated else 0.93,
-        evidence=(said, *more, *sources, *listed(names)),
-        counter_evidence=tuple(counter),
+        evidence=(said, *more, *sources, *names_listed(names)),
+        counter_evidence=(counter,),
         causes=named.causes,
         next_note=named.next,
     )
@@ -202,24 +182,15 @@ def _kind_of(key: str) -> str:
     }.get(key, "wrong_optimizer_setting")
 
 
-def _headline(key: str, who: str, mine: str, theirs: str, word: str, *, many: bool) -> str:
-    they, them = ("they", "are") if many else ("it", "is")
-    if key == "moved" and "change" in mine:
-        return f"The update of {who} is lost: {they} {mine} in the target, and {theirs} in the reference."
+def _headline(key: str, who: str, target: str, reference: str) -> Reason:
+    facts = {"parameters": who, "target": target, "reference": reference}
     if key == "moved":
-        return f"In the target {who} {them} {mine}; in the reference {they} {them} {theirs}."
-    if key == "weight_decay" and _zero(theirs) and not _zero(mine):
-        return f"Weight decay applies to {who} in the target ({mine}), not in the reference."
-    if key == "weight_decay" and _zero(mine) and not _zero(theirs):
-        return f"Weight decay does not apply to {who} in the target; in the reference it does ({theirs})."
-    if key == "decoupled":
-        return f"Weight decay is {mine} in the target, {theirs} in the reference, for {who}."
+        return reason(Stages.UPDATE_LOST if "change" in target else Stages.MOVED, **facts)
+    if key == "weight_decay" and _zero(reference) != _zero(target):
+        return reason(Stages.DECAY_TARGET if _zero(reference) else Stages.DECAY_REFERENCE, **facts)
     if key == "count":
-        counts = f"{mine} steps in the target, {theirs} in the reference"
-        return f"The optimizer has counted {counts}: its state was lost or not reset."
-    if key in ("dtype", "state"):
-        return f"The {word} is {mine} in the target, {theirs} in the reference."
-    return f"The {word} is {mine} in the target, {theirs} in the reference, for {who}."
+        return reason(Stages.COUNT, target=target, reference=reference)
+    return reason(Stages.SETTING, key=key, **facts)
 
 
 def _zero(text: str) -> bool:
@@ -229,37 +200,49 @@ def _zero(text: str) -> bool:
         return False
 
 
-def _causes(key: str) -> tuple[str, ...]:
-    return {
-        "weight_decay": (
-            "parameter groups built by another rule: biases and one-dimensional weights usually are left out",
-        ),
-        "bias_correction": ("an optimizer without bias correction, or with it switched off",),
-        "decoupled": ("Adam with L2 in place of AdamW, or the other way round",),
-        "eps": ("another framework's default eps",),
-        "dtype": ("no master weights in float32",),
-        "count": ("moments not restored on resume",),
-    }.get(key, ())
+_CAUSES = {
+    "weight_decay": Stages.OTHER_GROUPS,
+    "bias_correction": Stages.NO_BIAS_CORRECTION,
+    "decoupled": Stages.COUPLED_DECAY,
+    "eps": Stages.DEFAULT_EPS,
+    "dtype": Stages.NO_MASTER_WEIGHTS,
+    "count": Stages.STATE_NOT_RESTORED,
+}
+_SITES = {
+    "lr": "learning rate",
+    "weight_decay": "weight decay",
+    "bias_correction": "bias correction",
+    "decoupled": "decoupled weight decay",
+    "dtype": "precision of the weights",
+    "state": "precision of the optimizer's state",
+    "moved": "update",
+    "count": "step count",
+}
+"""what a site is called after; part of the site's name, which does not change"""
 
 
-def _measured_of(key: str, fqn: str, context: Context) -> str | None:
-    mine, theirs = sides_of(context, 0)
+def _causes(key: str) -> tuple[Reason, ...]:
+    return (reason(_CAUSES[key]),) if key in _CAUSES else ()
+
+
+def _measured_of(key: str, fqn: str, context: Context) -> Reason | None:
+    target, reference = sides_of(context, 0)
     other = context.matched.get(fqn, fqn)
-    if fqn not in mine or other not in theirs:
+    if fqn not in target or other not in reference:
         return None
-    a, b = mine[fqn].constants.get(key), theirs[other].constants.get(key)
+    a, b = target[fqn].constants.get(key), reference[other].constants.get(key)
     if a is None or b is None:
         return None
-    return f"measured from the update of {fqn}: {a.value:.4g} against {b.value:.4g}"
+    return reason(Stages.MEASURED_PAIR, parameter=fqn, target=a.value, reference=b.value)
 
 
-def _measured_said(context: Context) -> Iterator[str]:
+def _measured_said(context: Context) -> Iterator[Reason]:
     """What was measured of the first parameter of which most is known."""
-    mine, _ = sides_of(context, 0)
-    best = max(mine.values(), key=lambda update: len(update.constants), default=None)
+    target, _ = sides_of(context, 0)
+    best = max(target.values(), key=lambda update: len(update.constants), default=None)
     if best is not None and best.constants:
-        constants = ", ".join(f"{_WORDS.get(k, k)} {m.value:.4g}" for k, m in best.constants.items())
-        yield f"measured in the target from the update of {best.fqn}: {constants}"
+        values = [f"{measured.value:.4g}" for measured in best.constants.values()]
+        yield reason(Stages.MEASURED, parameter=best.fqn, keys=tuple(best.constants), values=values)
 
 
 def mine_is_measured(context: Context) -> bool:
@@ -270,8 +253,9 @@ def mine_is_measured(context: Context) -> bool:
 # -- gradient replay ------------------------------------------
 
 
-def _given_agreement(context: Context) -> tuple[bool, str] | None:
-    """Whether the updates with the reference's gradients are the reference's, and that in words."""
+def _given_agreement(context: Context) -> Reason | None:
+    """Whether the updates with the reference's gradients are the reference's: ``GIVEN_SAME``, else
+    ``GIVEN_DIFFER``."""
     if context.given is None or context.given_step is None:
         return None
     rank = context.ranks[0]
@@ -292,13 +276,8 @@ def _given_agreement(context: Context) -> tuple[bool, str] | None:
         return None
     total = equal + near + len(apart)
     if apart:
-        return (
-            False,
-            f"given the reference's gradients, {len(apart)} of {total} updated weights still differ "
-            f"({', '.join(apart[:3])})",
-        )
-    said = "bit for bit" if not near else f"{equal} bit for bit, {near} within rounding"
-    return True, f"given the reference's gradients, all {total} updated weights are the reference's, {said}"
+        return reason(Stages.GIVEN_DIFFER, num=len(apart), total=total, names=apart[:3])
+    return reason(Stages.GIVEN_SAME, total=total, equal=equal, within=near)
 
 
 def _near(book: StepBook, theirs: StepBook, fqn: str, other: str) -> bool:
@@ -316,20 +295,20 @@ def _near(book: StepBook, theirs: StepBook, fqn: str, other: str) -> bool:
     return bool(np.mean(np.abs(a - b) <= allowed) > 0.999)
 
 
-def _unnamed(context: Context, said: str) -> Finding:
+def _unnamed(context: Context, agreement: Reason) -> Finding:
     book = context.pair()[0]
     rows = context.of_phases("optimizer").filter(is_beyond() & (pl.col("slot") == "param"))
     site = rows.row(0, named=True)["site"] if rows.height else "optimizer"
     return Finding(
         stage=Stage.OPTIMIZER,
-        headline="The optimizer makes other updates of the same gradients.",
+        headline=reason(Stages.UNNAMED),
         module=None,
         site=site,
         phase="optimizer",
         step=book.step,
         rank=book.rank,
         confidence=0.9,
-        evidence=(said,),
-        causes=("another optimizer, or another rule of its update",),
-        next_note="compare the optimizers of both sides, line by line",
+        evidence=(agreement,),
+        causes=(reason(Stages.OTHER_OPTIMIZER),),
+        next_note=reason(Stages.COMPARE_OPTIMIZERS),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trueup.types.finding import Finding, Stage, Statement
+from trueup.types.finding import Finding, Stage, Statement, as_reasons
 
 if TYPE_CHECKING:
     from trueup.diagnosing.stages.context import Context
@@ -42,6 +42,9 @@ class StageOutcome:
     """by the values themselves, by replay or by a run's own numbers; not by differences alone"""
     details: dict[str, Any] = field(default_factory=dict)
     """numbers a report may draw (plain values)"""
+
+    def __post_init__(self) -> None:
+        as_reasons(self, "said", "evidence")
 
 
 class StageCheck(Protocol):

@@ -22,8 +22,10 @@ from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, StepBook
 from trueup.diagnosing.whose import axis_of_factor, of_ranks
 from trueup.merging.sides import mesh_of
 from trueup.store import TraceSource
-from trueup.types.finding import Finding, Origin, Stage
+from trueup.types.codes import StagesCode as Stages
+from trueup.types.finding import Finding, Origin, Stage, Statement
 from trueup.types.layout import Layout
+from trueup.types.reason import Number, Reason, reason
 
 EXPLAINED = 0.02
 """residual below which a sum is that sum, if a coarsely rounded one"""
@@ -38,7 +40,7 @@ class ReductionStage:
     def check(self, context: Context) -> StageOutcome:
         """Compare what each run does to its own gradients."""
         findings: list[Finding] = []
-        said: list[str] = []
+        said: list[Statement] = []
         mine, theirs = context.microbatches
         for at in range(min(len(context.steps), 2 if mine == theirs else 1)):
             for rank in context.ranks:
@@ -65,12 +67,12 @@ class ReductionStage:
         return self._outcome(context, tuple(findings), tuple(dict.fromkeys(said)))
 
     def _outcome(
-        self, context: Context, findings: tuple[Finding, ...], said: tuple[str, ...]
+        self, context: Context, findings: tuple[Finding, ...], said: tuple[Statement, ...]
     ) -> StageOutcome:
         common: dict[str, Any] = {"stage": self.stage, "title": self.title}
         late = (pl.col("phase") == "collective") | pl.col("slot").is_in(["accumulated", "clipped"])
         rows = context.of_phases("param_grad", "collective").filter(late)
-        evidence = (*said, f"records: {counted(rows)}") if rows.height else said
+        evidence = (*said, counted(rows)) if rows.height else said
         if findings:
             head = findings[0].headline
             return StageOutcome(
@@ -82,16 +84,15 @@ class ReductionStage:
                 confirmed=True,
             )
         if not said and rows.filter(is_compared()).is_empty():
-            why = "no gradient was recorded on both sides"
+            why = reason(Stages.NOTHING_RECORDED, what="gradient")
             return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
         if rows.filter(is_beyond()).is_empty():
-            head = "Equal bit for bit." if (rows["status"] == "equal").all() else "Agrees within rounding."
+            exact = (rows["status"] == "equal").all()
+            head = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
             return StageOutcome(
                 **common, status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True
             )
-        head = (
-            "The gradients differ, but both runs do the same with theirs: the difference comes from before."
-        )
+        head = reason(Stages.BOTH_ALIKE)
         return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
 
 
@@ -112,7 +113,9 @@ def _held_by_none(origin: Origin, context: Context) -> bool:
 # -- summing ------------------------------------------
 
 
-def _summed(context: Context, at: int, rank: int, part: tuple[str, str]) -> tuple[list[Finding], list[str]]:
+def _summed(
+    context: Context, at: int, rank: int, part: tuple[str, str]
+) -> tuple[list[Finding], list[Statement]]:
     sides = [_summings(context, source, at, rank, part) for source in (context.target, context.reference)]
     mine, theirs = sides
     if not mine or not theirs:
@@ -130,8 +133,9 @@ def _summed(context: Context, at: int, rank: int, part: tuple[str, str]) -> tupl
         ways = Counter(s.way for s in mine.values())
         if part is CLIPPED and set(ways) <= {"own"}:
             return [], []
-        what = "summed" if part is ACCUMULATED else "reduced after backward"
-        return [], [f"step {step}: gradients are {what} in the same way on both sides ({_ways(ways)})"]
+        common = ways.most_common()
+        kinds, numbers = [way for way, _ in common], [str(number) for _, number in common]
+        return [], [reason(Stages.SUMMED_ALIKE, step=step, part=part[1], ways=kinds, numbers=numbers)]
     groups = sorted(apart.items(), key=lambda item: -len(item[1]))
     return [_summing_finding(names, mine, theirs, context, book, part) for _, names in groups[:4]], []
 
@@ -180,15 +184,6 @@ def _is_rounded(own: Summing, other: Summing) -> bool:
     return max(30 * other.residual, 2e-4) < own.residual < EXPLAINED
 
 
-def _ways(ways: Counter[str]) -> str:
-    words = {
-        "own": "over microbatches",
-        "ranks": "over microbatches and ranks",
-        "last": "the last microbatch alone",
-    }
-    return ", ".join(f"{number} {words.get(way, way)}" for way, number in ways.most_common())
-
-
 def _summing_finding(
     names: list[str],
     mine: dict[str, Summing],
@@ -201,8 +196,7 @@ def _summing_finding(
     shapes = {f: (book.summary(book.parameter(f, *ACCUMULATED)) or {"shape": []})["shape"] for f in mine}
     who = described(names, shapes)
     kind, headline = _named(own, other, who)
-    ways = _summing_said(own), _summing_said(other)
-    said = f"{names[0]}: {ways[0]} in the target, {ways[1]} in the reference"
+    said = _sums(names[0], own, other)
     return Finding(
         stage=Stage.REDUCTION,
         headline=headline,
@@ -214,10 +208,8 @@ def _summing_finding(
         axis=_axis_of(own, other, context.layout),
         kinds=(kind_named(kind, 0.93, said),),
         confidence=0.97,
-        evidence=(said, f"{len(names)} of {len(mine)} gradients"),
-        counter_evidence=(
-            "told from each run's own gradients, before and after: what differs before does not matter",
-        ),
+        evidence=(said, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(mine))),
+        counter_evidence=(reason(Stages.FROM_OWN_GRADIENTS),),
         causes=kind_named(kind, 0.9, said).causes,
         next_note=kind_named(kind, 0.9, said).next,
     )
@@ -233,26 +225,25 @@ def _axis_of(own: Summing, other: Summing, mesh: Layout) -> str | None:
     return axis_of_factor(factor, mesh, first=own.over)
 
 
-def _named(own: Summing, other: Summing, who: str) -> tuple[str, str]:
+def _named(own: Summing, other: Summing, who: str) -> tuple[str, Reason]:
     if own.way == "carried":
-        return "missing_zero_grad", f"The gradients of {who} still hold the step before's."
+        return "missing_zero_grad", reason(Stages.CARRIED, parameters=who)
     if own.way == "none":
-        return "frozen_or_missing_gradient", f"The gradients of {who} never reach the optimizer."
+        return "frozen_or_missing_gradient", reason(Stages.NEVER_REACH, parameters=who)
     lacking = axes_lacking(own, other)
     if lacking:
-        over = "the ranks" if lacking == ("world",) else f"the ranks along {' and '.join(lacking)}"
-        return "missing_all_reduce", f"The gradients of {who} are not reduced over {over}."
+        return "missing_all_reduce", reason(Stages.NOT_REDUCED, parameters=who, axes=lacking)
     if own.way == "last":
-        return "missing_or_extra_term", f"The gradients of {who} hold the last microbatch alone."
+        return "missing_or_extra_term", reason(Stages.LAST_ONLY, parameters=who)
     if _is_rounded(own, other):
-        return "dtype_or_rounding", f"The gradients of {who} are rounded to a coarser dtype on their way."
+        return "dtype_or_rounding", reason(Stages.ROUNDED, parameters=who)
     if own.key == other.key and own.residual < 0.01:
         factor = own.factor / other.factor if other.factor else math.inf
         return (
             "wrong_scale",
-            f"The gradients of {who} are {factor:.4g} times what they should be.",
+            reason(Stages.SCALED, parameters=who, factor=factor),
         )
-    return "missing_or_extra_term", f"The gradients of {who} are changed after backward."
+    return "missing_or_extra_term", reason(Stages.CHANGED, parameters=who)
 
 
 def axes_lacking(own: Summing, other: Summing) -> tuple[str, ...]:
@@ -262,25 +253,22 @@ def axes_lacking(own: Summing, other: Summing) -> tuple[str, ...]:
     return tuple(axis for axis in other.over if axis not in own.over)
 
 
-def _summing_said(summing: Summing) -> str:
-    along = "" if summing.over == ("world",) else f" along {' and '.join(summing.over)}"
-    words = {
-        "own": "this rank's local gradients summed",
-        "ranks": f"those of all ranks{along} summed",
-        "last": "the last microbatch's gradient alone",
-        "carried": "the local gradients plus what the step before left",
-        "none": "no accumulated gradient",
-    }.get(summing.way, summing.way)
-    factor = (
-        "" if abs(summing.factor - 1) < 1e-6 or summing.way == "none" else f", times {summing.factor:.6g}"
-    )
-    rest = f" (and {summing.residual:.2g} of it unexplained)" if summing.residual > 1e-4 else ""
-    return f"{words}{factor}{rest}"
+def _sums(parameter: str, target: Summing, reference: Summing) -> Reason:
+    """What each side's gradient is a sum of."""
+    facts: dict[str, Number | str | tuple[str, ...]] = {"parameter": parameter}
+    for side, summing in (("target", target), ("reference", reference)):
+        facts |= {
+            f"{side}_way": summing.way,
+            f"{side}_over": tuple(summing.over),
+            f"{side}_factor": summing.factor,
+            f"{side}_residual": summing.residual,
+        }
+    return reason(Stages.SUMMED, **facts)
 
 
 def one_each(findings: Sequence[Finding], context: Context) -> list[Finding]:
     """The same finding on several ranks is one; it says on which, where others do not show it."""
-    groups: dict[str, list[Finding]] = {}
+    groups: dict[Reason, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.headline, []).append(finding)
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trueup.diagnosing.stages.context import Context
-from trueup.diagnosing.stages.naming import described, kind_named, listed, place_of
+from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
 from trueup.store import TraceSource
 from trueup.types.finding import Finding, Stage
 
@@ -53,7 +53,7 @@ def _finding(names: list[str], context: Context, *, trained: bool) -> Finding:
         rank=context.ranks[0],
         kinds=(kind,),
         confidence=0.98,
-        evidence=(said, *listed(names)),
+        evidence=(said, *names_listed(names)),
         causes=kind.causes,
         next_note="set requires_grad alike on both sides",
     )

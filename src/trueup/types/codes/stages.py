@@ -14,6 +14,14 @@ class StagesCode(Code):
     EXPLAINED = "stage.explained"
     """its part says by what"""
     NO_PLACE = "stage.no_place"
+    ONE_STEP = "stage.one_step"
+    NEXT_LOSS_ALONE = "next_loss.differs_alone"
+    GIVEN_LOSS = "next_loss.with_given_gradients"
+    UPDATE_RIGHT = "next_loss.update_is_right"
+    NO_CURVES = "long_run.no_curves"
+    MAY_FOLLOW = "long_run.may_follow"
+    CRITERION = "long_run.criterion"
+    SEE_CURVES = "long_run.see_curves"
     COUNTS = "stage.record_counts"
 
     # origins of forward, loss and backward
@@ -47,6 +55,7 @@ class StagesCode(Code):
     STEPS_AGREE_BUT = "config.steps_agree_but"
     RULE_WHY = "config.why"
     RULE_ADVICE = "config.advice"
+    CHECK_CONFIGS = "config.check"
     ALIGN_SETTINGS = "config.align_settings"
 
     # data
@@ -62,6 +71,7 @@ class StagesCode(Code):
     ELSEWHERE = "data.rows_elsewhere"
     BATCH = "data.batch_differs"
     DIGESTS = "data.digests_differ"
+    OUT_OF_VOCABULARY = "data.ids_outside_vocabulary"
     OUT_OF_RANGE = "data.ids_out_of_range"
     SAME_BATCH_FIRST = "data.use_same_batch"
     CAPTURE_IDS = "data.capture_ids"

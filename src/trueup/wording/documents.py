@@ -13,6 +13,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from trueup.types.codes import GivenCode
 from trueup.types.reason import Reason
 from trueup.wording.catalogue import command, headline, text
 
@@ -41,13 +42,15 @@ def _object(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         elif isinstance(item, (list, tuple)) and any(isinstance(one, Reason) for one in item):
             plain[name] = document(item)
             plain[f"{name}_reasons"] = [one.to_json() for one in item if isinstance(one, Reason)]
-        else:
+        elif item is not None or name not in plain:  # a reason of ``next`` has made ``next_note`` already
             plain[name] = document(item)
     return plain
 
 
 def _reason(name: str, reason: Reason) -> dict[str, Any]:
     beside = {f"{name}_reason": reason.to_json()}
+    if name == "next" and reason.code is GivenCode.TEXT:
+        return {"next": text(reason), **beside}
     if name == "next":
         return {"next": command(reason), "next_note": text(reason), **beside}
     return {name: headline(reason) if name == "headline" else text(reason), **beside}
