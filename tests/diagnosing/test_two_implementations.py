@@ -22,7 +22,7 @@ from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, UPDATED, WEIGHT, StepBook  # noqa: E402
 from trueup.diagnosing.translated import TranslatedBook, bridge_between, translated_facts  # noqa: E402
 from trueup.store import Trace  # noqa: E402
-from trueup.types.codes import StagesCode
+from trueup.types.codes import StagesCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
 
 FUSED = "decoder.layers.0.self_attention.linear_qkv.weight"
