@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from trueup.curves.reading import read_curve
     from trueup.diagnosing.noise import noise_reruns
     from trueup.monitoring.monitor import Monitor
+    from trueup.store.events import EventWriter
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "EventWriter": "trueup.store.events",
     "Monitor": "trueup.monitoring.monitor",
     "Tracer": "trueup.capture.tracer",
     "PrecisionDebugger": "trueup.capture.debugger",
@@ -34,6 +36,7 @@ _HOME = {
 }
 
 __all__ = [
+    "EventWriter",
     "Monitor",
     "PrecisionDebugger",
     "ReplayDataset",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from trueup_gpt.events import EventFile
+from trueup import EventWriter
 from trueup_gpt.step import StepResult
 
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -52,10 +52,10 @@ class RunLog:
         self.memory = ""
         """largest so far, as text; empty on a CPU"""
         self._metrics: TextIO | None = None
-        self._board: EventFile | None = None
+        self._board: EventWriter | None = None
         if rank == 0:
             self._metrics = (output / "metrics.jsonl").open("a", encoding="utf-8")
-            self._board = EventFile(output / "tensorboard") if tensorboard else None
+            self._board = EventWriter(output / "tensorboard") if tensorboard else None
 
     def _add(self, handler: logging.Handler, level: int) -> None:
         handler.setLevel(level)

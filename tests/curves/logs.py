@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from trueup.curves.curve import Curve, Floats
-from trueup.weights.protobuf import field_bytes, integer_field
+from trueup.store.protobuf import field_bytes, integer_field
 
 
 def columns(curve: Curve) -> tuple[list[int], Floats, Floats, Floats]:

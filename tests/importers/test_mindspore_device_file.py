@@ -15,7 +15,6 @@ from tests.importers.mindspore_dumps import device_bytes, iteration
 from trueup.errors import TraceError
 from trueup.importers import open_trace
 from trueup.importers.mindspore.device_file import DTYPE_OF_CODE, read_tensor, read_tensors
-from trueup.importers.mindspore.wire import fields, varints
 from trueup.numerics.dtypes import DTYPES
 
 NAME = "MatMul.Default_network-Net_fc1-Dense_MatMul-op0.2.7.161243956333802"
@@ -126,20 +125,3 @@ def test_no_damage_gives_anything_but_values_or_a_refusal(
         for found in read_tensors(file):
             stored = read_tensor(file, found.side, found.slot)
             assert stored is None or len(stored.data) == found.size_bytes
-
-
-@given(numbers=st.lists(st.integers(0, 2**64 - 1), max_size=8))
-def test_packed_numbers(numbers: list[int]) -> None:
-    packed = bytearray()
-    for number in numbers:
-        while number > 0x7F:
-            packed.append(number & 0x7F | 0x80)
-            number >>= 7
-        packed.append(number)
-    assert varints(bytes(packed)) == numbers
-
-
-@given(message=st.binary(max_size=40))
-def test_any_bytes_are_fields_or_refused(message: bytes) -> None:
-    with contextlib.suppress(ValueError):
-        assert all(number > 0 for number, _ in fields(message))

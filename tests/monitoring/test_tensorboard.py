@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trueup.curves.readers.tensorboard import scalars
 from trueup.curves.reading import read_curve
 from trueup.monitoring.reader import open_run
-from trueup.monitoring.tensorboard import crc32c, export_tensorboard
+from trueup.monitoring.tensorboard import export_tensorboard
+from trueup.store.events import crc32c, scalars
 from trueup.store.layout import scalars_file, series_dir
 from trueup.store.series import Block, SeriesWriter
 

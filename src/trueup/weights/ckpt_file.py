@@ -20,8 +20,7 @@ from typing import IO
 
 from trueup.errors import WeightsError
 from trueup.numerics.dtypes import DTYPES
-from trueup.weights.mapped import Bytes, Located, MappedWeights, Span, mapped_file
-from trueup.weights.protobuf import (
+from trueup.store.protobuf import (
     Damaged,
     field_bytes,
     fields,
@@ -29,6 +28,7 @@ from trueup.weights.protobuf import (
     signed,
     unsigned_values,
 )
+from trueup.weights.mapped import Bytes, Located, MappedWeights, Span, mapped_file
 from trueup.weights.weight_set import WeightInfo, WeightSet, raw_bytes
 
 _TAIL = b"crc_num"

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from trueup.errors import TraceError
-from trueup.importers.mindspore.wire import fields, varints
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StoredTensor
+from trueup.store.protobuf import fields, unsigned, unsigned_values
 
 DTYPE_OF_CODE = {
     1: "float32",
@@ -93,18 +93,18 @@ def read_tensors(file: Path) -> list[DeviceTensor]:
         found = "is empty" if not head else f"is no dump of Ascend, or is cut off after {whole} bytes"
         raise TraceError(f"{file} {found}; {ADVICE}, or remove the file")
     try:
-        return _tensors(message, 8 + length, whole)
+        return _tensors(memoryview(message), 8 + length, whole)
     except ValueError as error:
         raise TraceError(
             f"{file} is no whole dump of Ascend ({error}); {ADVICE}, or remove the file"
         ) from error
 
 
-def _tensors(message: bytes, start: int, whole: int) -> list[DeviceTensor]:
-    parts: dict[int, list[bytes]] = {_INPUT: [], _OUTPUT: []}
-    for number, content in fields(message):
-        if number in parts and isinstance(content, bytes):
-            parts[number].append(content)
+def _tensors(message: memoryview, start: int, whole: int) -> list[DeviceTensor]:
+    parts: dict[int, list[memoryview]] = {_INPUT: [], _OUTPUT: []}
+    for number, begin, end in fields(message, 0, len(message)):
+        if number in parts:
+            parts[number].append(message[begin:end])
     found, offset = [], start
     for number, side in ((_INPUT, "input"), (_OUTPUT, "output")):
         for slot, part in enumerate(parts[number]):
@@ -118,17 +118,18 @@ def _tensors(message: bytes, start: int, whole: int) -> list[DeviceTensor]:
     return found
 
 
-def _tensor(part: bytes, side: str, slot: int, numbers: dict[str, int], offset: int) -> DeviceTensor:
+def _tensor(part: memoryview, side: str, slot: int, numbers: dict[str, int], offset: int) -> DeviceTensor:
     values: dict[int, int] = {}
     shapes: dict[int, tuple[int, ...]] = {}
     inline = 0
-    for number, content in fields(part):
-        if number in (_SHAPE, numbers["original"]) and isinstance(content, bytes):
-            shapes[number] = tuple(size for n, inner in fields(content) if n == 1 for size in varints(inner))
-        elif number == numbers["data"] and isinstance(content, bytes):
-            inline = len(content)
-        elif isinstance(content, int):
-            values[number] = content
+    for number, begin, end in fields(part, 0, len(part)):
+        if number in (_SHAPE, numbers["original"]):
+            dims = [place for place in fields(part, begin, end) if place[0] == 1]
+            shapes[number] = tuple(size for _, *place in dims for size in unsigned_values(part, *place))
+        elif number == numbers["data"]:
+            inline = end - begin
+        elif number in (_TYPE, _FORMAT, numbers["size"]):
+            values[number] = unsigned(part, begin, end)
     device, original = shapes.get(_SHAPE, ()), shapes.get(numbers["original"], ())
     shape = original or device
     kind = _FORMAT_OF_CODE.get(values.get(_FORMAT, 0), f"format {values.get(_FORMAT, 0)}")

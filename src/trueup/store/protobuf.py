@@ -1,4 +1,9 @@
-"""The little of the protobuf wire format that a checkpoint needs."""
+"""Protobuf's wire format, read and written field by field: the one reader of it (checkpoints, device dumps,
+event files).
+
+Fields are places in the file, so that a mapped checkpoint of many gigabytes is never copied; protobuf's own
+parser refuses messages above 2 GiB.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,18 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class Damaged(ValueError):
-    """Bytes that are no protobuf message; says where."""
+    """Bytes that are not a protobuf message; says where."""
 
 
 def fields(data: memoryview, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Number, begin and end of every field of the message in ``begin`` to ``end``.
 
+    Example:
+        >>> list(fields(memoryview(bytes([0x08, 0x96, 0x01, 0x12, 0x02, 0x68, 0x69])), 0, 7))
+        [(1, 1, 3), (2, 5, 7)]
+
     Raises:
-        Damaged: the message ends inside a field, or is none.
+        Damaged: the message ends inside a field, or the bytes are not a message.
     """
     while begin < end:
         key, begin = _varint(data, begin, end)
@@ -36,10 +45,23 @@ def fields(data: memoryview, begin: int, end: int) -> Iterator[tuple[int, int, i
 
 
 def unsigned_values(data: memoryview, begin: int, end: int) -> Iterator[int]:
-    """The numbers of an integer field, packed or one alone."""
+    """The numbers of a repeated integer field: one of its occurrences, packed or not.
+
+    Raises:
+        Damaged: one is cut off.
+    """
     while begin < end:
         value, begin = _varint(data, begin, end)
         yield value
+
+
+def unsigned(data: memoryview, begin: int, end: int) -> int:
+    """The number of an integer field.
+
+    Raises:
+        Damaged: it holds none.
+    """
+    return _varint(data, begin, end)[0]
 
 
 def signed(word: int) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from trueup_gpt.events import EventFile, crc32c, record
-
-pytestmark = pytest.mark.torch
+from trueup import EventWriter
+from trueup.store.events import crc32c, records
 
 
 def _records(data: bytes) -> list[bytes]:
@@ -50,7 +50,7 @@ def _fields(data: bytes) -> dict[int, list[int | bytes]]:
 
 
 def test_numbers_are_read_back(tmp_path: Path) -> None:
-    board = EventFile(tmp_path / "board")
+    board = EventWriter(tmp_path / "board")
     board.add(0, {"loss": 5.5, "learning_rate": 0.1})
     board.add(300, {"loss": float("nan")})
     board.close()
@@ -67,9 +67,16 @@ def test_numbers_are_read_back(tmp_path: Path) -> None:
     ]
 
 
-def test_checksums_are_the_standard_s() -> None:
-    """Vectors of RFC 3720 B.4, and the first bytes of every file that TensorBoard's own writer makes."""
-    assert crc32c(b"123456789") == 0xE3069283
-    assert crc32c(bytes(32)) == 0x8A9136AA
-    assert crc32c(bytes(range(32))) == 0x46DD794E
-    assert record(bytes(24))[:12].hex(" ") == "18 00 00 00 00 00 00 00 a3 7f 4b 22"
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [(b"123456789", 0xE3069283), (bytes(32), 0x8A9136AA), (bytes(range(32)), 0x46DD794E)],
+)
+def test_checksums_are_those_of_rfc_3720(data: bytes, expected: int) -> None:
+    """Appendix B.4."""
+    assert int(crc32c(np.frombuffer(data, np.uint8)[None])[0]) == expected
+
+
+def test_a_record_begins_as_those_of_tensorboard() -> None:
+    """The first bytes of every file that TensorBoard's own writer makes."""
+    head = records(np.zeros((1, 24), np.uint8)).tobytes()[:12]
+    assert head.hex(" ") == "18 00 00 00 00 00 00 00 a3 7f 4b 22"
