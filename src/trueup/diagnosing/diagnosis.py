@@ -15,7 +15,9 @@ from trueup.types import Outcome
 from trueup.types.finding import Finding, Statement
 from trueup.wording import document
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READABLE = (1, 2)
+"""version 1 has the texts alone, without the reasons beside them"""
 FILE = "diagnosis.json"
 
 
@@ -105,8 +107,8 @@ def read_diagnosis(folder: Path) -> dict[str, Any]:
         document: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TraceError(f"{folder} holds no readable {FILE}: {error}") from error
-    if document.get("schema_version") != SCHEMA_VERSION:
+    if document.get("schema_version") not in READABLE:
         raise TraceError(
-            f"{folder / FILE} is of version {document.get('schema_version')}, not {SCHEMA_VERSION}"
+            f"{folder / FILE} has version {document.get('schema_version')}; expected one of: 1, 2"
         )
     return document
