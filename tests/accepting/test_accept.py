@@ -212,7 +212,7 @@ def test_logs_without_a_loss_are_not_accepted(there: Path, tmp_path: Path) -> No
         (("--config", "target.json", "nowhere.json"), "no such file or folder"),
         (("--config", "target.json"), "--config"),
         (("--assume", "luck", "--eval", "good_eval.json", "eval.json"), "--assume 'luck'"),
-        (("--replay", "python x", "--eval", "good_eval.json", "eval.json"), "--replay needs the two traces"),
+        (("--replay", "python x", "--eval", "good_eval.json", "eval.json"), "--replay needs two traces"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -117,7 +117,7 @@ one(PrecisionDebugger(config_path="config.json"), model)
     assert Trace(tmp_path / "dump").steps() == {0: [0], 1: [0]}
     said = drive(body, tmp_path, config={"dump_path": "dump", "level": "L0"})
     assert "already holds steps 0 to 1" in said
-    assert "goes on with step 2" in said
+    assert "continues with step 2" in said
     assert list(Trace(tmp_path / "dump").steps()) == [0, 1, 2, 3]
 
 
@@ -125,7 +125,7 @@ def test_a_process_that_has_no_wanted_step_left_says_so(tmp_path: Path) -> None:
     body = "one(PrecisionDebugger(config_path='config.json'), model)"
     config = {"dump_path": "dump", "level": "L0", "step": [0]}
     drive(body, tmp_path, config=config)
-    assert "captures nothing" in drive(body, tmp_path, config=config)
+    assert "has no step left to capture" in drive(body, tmp_path, config=config)
 
 
 def test_two_folders_in_turn_are_two_traces(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ open("config.json", "w").write("{"); one(debugger, model)
 """
     said = drive(body, tmp_path, config={"dump_path": "dump", "level": "L0", "dump_enable": False})
     assert list(Trace(tmp_path / "dump").steps()) == [1, 2]
-    assert "capture is off until it is mended" in said
+    assert "capture is off until it is corrected" in said
 
 
 def test_without_dump_enable_the_file_is_read_once(tmp_path: Path) -> None:
@@ -227,18 +227,18 @@ debugger.save(torch.ones(1), 5)
     assert said.count("token_range has no effect") == 1
     assert "rank_id=3 has no effect" in said
     assert "register_custom_api('matmul') has no effect" in said
-    assert "the name 5 is no text" in said
+    assert "expected text as name (got 5)" in said
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("PrecisionDebugger(config_path=3)", "config_path is 3"),
+        ("PrecisionDebugger(config_path=3)", "config_path: expected a path"),
         ("PrecisionDebugger('none.json')", "no such file"),
         ("PrecisionDebugger(task='nan_check')", "not supported"),
-        ("PrecisionDebugger(level='L5')", "level 'L5'"),
-        ("PrecisionDebugger(dump_path='d').start(3)", "int is no model"),
-        ("PrecisionDebugger(dump_path='d').set_init_step(-1)", "a whole number from 0"),
+        ("PrecisionDebugger(level='L5')", "level: expected one of: L0, L1, mix, debug"),
+        ("PrecisionDebugger(dump_path='d').start(3)", "int is not a model"),
+        ("PrecisionDebugger(dump_path='d').set_init_step(-1)", "set_init_step: expected an integer from 0"),
     ],
 )
 def test_a_mistake_is_a_clear_error(tmp_path: Path, call: str, message: str) -> None:

@@ -314,7 +314,7 @@ def test_a_file_that_is_no_json_object(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="line 1, column"):
         check_dump_config(file)
     file.write_text("[]")
-    with pytest.raises(ConfigError, match="holds a list"):
+    with pytest.raises(ConfigError, match="expected a JSON object"):
         check_dump_config(file)
     found = said(tmp_path, {"common_dump_settings": 3})
     assert "found a int" in found

@@ -11,7 +11,7 @@ import pytest
 from trueup.capture import launch
 from trueup.capture.options import CaptureOptions, Level, StepSet, Task
 from trueup.cli import app
-from trueup.cli.capture import with_scope_joined
+from trueup.cli.words import rewritten
 
 Parse = Callable[..., tuple[CaptureOptions, list[str]]]
 
@@ -119,6 +119,7 @@ def test_level_debug_needs_a_script_that_saves(parse: Parse, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("argv", "joined"),
     [
+        (["--scope", "a", "b", "-q"], ["--scope", "a,b", "-q"]),
         (["--scope", "a", "b", "--", "x"], ["--scope", "a,b", "--", "x"]),
         (["--scope", "a,b", "--", "x"], ["--scope", "a,b", "--", "x"]),
         (["--scope", "a", "--", "x"], ["--scope", "a", "--", "x"]),
@@ -128,4 +129,4 @@ def test_level_debug_needs_a_script_that_saves(parse: Parse, capsys: pytest.Capt
     ],
 )
 def test_scope_takes_two_words(argv: list[str], joined: list[str]) -> None:
-    assert with_scope_joined(argv) == joined
+    assert rewritten(argv, app.function_of("capture")) == joined

@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 
 from tests.curves import logs
-from trueup.cli.app import run
-from trueup.cli.several import SEVERAL, with_each_named
+from trueup.cli.app import function_of, run
+from trueup.cli.words import rewritten
 from trueup.curves.comparison import CurveComparison
 from trueup.curves.following import follow
 from trueup.curves.simulating import Truth, simulate
@@ -105,27 +105,27 @@ def test_several_targets_are_listed(here: Path, capsys: pytest.CaptureFixture[st
     ("words", "said"),
     [
         ([], "TARGET is missing"),
-        (["good.log"], "say what to compare with"),
+        (["good.log"], "--reference is missing"),
         (["good.log", "--reference", "none.log"], "no such log: none.log; . holds"),
         (
             ["good.log", *AGAINST, "--report", "pdf"],
-            "--report 'pdf': there is json, html, png, xlsx, md and all",
+            "--report: expected all, or some of: json, html, png, xlsx, md (got 'pdf')",
         ),
-        (["good.log", *AGAINST, "--steps", "5"], "FIRST-LAST is wanted"),
-        (["good.log", *AGAINST, "--steps", "9-5"], "FIRST-LAST is wanted"),
+        (["good.log", *AGAINST, "--steps", "5"], "--steps: expected FIRST-LAST"),
+        (["good.log", *AGAINST, "--steps", "9-5"], "--steps: expected FIRST-LAST"),
         (["good.log", *AGAINST, "--assume", "luck"], "--assume 'luck'"),
         (["good.log", *AGAINST, "--condition", "dataset"], "--condition 'dataset'"),
         (["good.log", *AGAINST, "--column", "loss"], "--column 'loss'"),
         (["good.log", *AGAINST, "--tokenizer", "nowhere"], "--tokenizer nowhere: no such folder"),
-        (["good.log", *AGAINST, "--offset", "many"], "a whole number is wanted"),
+        (["good.log", *AGAINST, "--offset", "many"], "--offset: expected an integer (got 'many')"),
         (
             ["good.log", *AGAINST, "--target-trace", "nowhere", "--reference-trace", "no"],
             "no such trace: nowhere",
         ),
-        (["good.log", *AGAINST, "--reference-trace", "no"], "give --target-trace DIR too"),
+        (["good.log", *AGAINST, "--reference-trace", "no"], "add --target-trace DIR"),
         (["good.log", "--reference", "gpu1.log", "gpu1.log"], "is given twice"),
         (["good.log", *AGAINST, "--offset", "99999"], "no step in common"),
-        (["good.log", "bad.log", *AGAINST, "--follow"], "--follow watches one target"),
+        (["good.log", "bad.log", *AGAINST, "--follow"], "--follow: expected one target"),
     ],
 )
 def test_a_mistake_in_any_argument_is_one_line(
@@ -138,7 +138,7 @@ def test_a_mistake_in_any_argument_is_one_line(
 
 
 def test_words_after_reference_are_references() -> None:
-    assert with_each_named(["curves", "t", "-r", "a", "b", "--json"], SEVERAL["curves"]) == [
+    assert rewritten(["curves", "t", "-r", "a", "b", "--json"], function_of("curves")) == [
         "curves", "t", "-r", "a", "-r", "b", "--json",
     ]  # fmt: skip
 

@@ -69,7 +69,7 @@ def test_gradients_alone_are_put_in(folder: Path) -> None:
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
-    assert "put in before clipping" in done.stderr
+    assert "replaced before clipping" in done.stderr
     done = run_trueup("export", "--format", "grads", "reference", "files", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert (folder / "files" / "grad_1.npy").is_file()
@@ -78,14 +78,14 @@ def test_gradients_alone_are_put_in(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("diagnose",), "TARGET and REFERENCE are missing"),
+        (("diagnose",), "TARGET is missing"),
         (("diagnose", "target"), "REFERENCE is missing"),
-        (("diagnose", "target", "reference"), "where the diagnosis is to go"),
+        (("diagnose", "target", "reference"), "-o is missing"),
         (("diagnose", "target", "nowhere", "-o", "o"), "no such trace"),
-        (("diagnose", "target", "reference", "-o", "o", "--replay", " "), "--replay is empty"),
+        (("diagnose", "target", "reference", "-o", "o", "--replay", " "), "--replay: expected a command"),
         (("diagnose", "target", "reference", "-o", "o", "--replay", "no-such-program"), "no such command"),
         (("diagnose", "target", "reference", "-o", "o", "--tokenizer", "nowhere"), "no such folder"),
-        (("replay", "--gradients", "-o", "o", "--", "true"), "which run is trusted"),
+        (("replay", "--gradients", "-o", "o", "--", "true"), "--reference is missing"),
         (
             ("replay", "--gradients", "nowhere", "--reference", "reference", "-o", "o", "--", "true"),
             "no such folder",

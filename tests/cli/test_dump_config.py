@@ -59,16 +59,25 @@ def test_every_flag_reaches_the_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         ([], "--kind is missing"),
         (["--kind", "full"], "--path is missing"),
-        (["--kind", "whole", "--path", "/d"], "one of full, partial, overflow, condition"),
+        (["--kind", "whole", "--path", "/d"], "--kind: expected one of: full, partial, overflow, condition"),
         (["--kind", "full", "--path", "/d", "--iteration", "a"], "--iteration"),
         (["--kind", "full", "--path", "/d", "--devices", "all"], "--devices"),
-        (["--kind", "full", "--path", "/d", "--saved-data", "some"], "--saved-data 'some'"),
-        (["--kind", "full", "--path", "/d", "--file-format", "pt"], "--file-format 'pt'"),
-        (["--kind", "full", "--path", "/d", "--input-output", "x"], "--input-output 'x'"),
+        (
+            ["--kind", "full", "--path", "/d", "--saved-data", "some"],
+            "--saved-data: expected one of: tensor, statistic, full",
+        ),
+        (
+            ["--kind", "full", "--path", "/d", "--file-format", "pt"],
+            "--file-format: expected one of: npy, bin",
+        ),
+        (
+            ["--kind", "full", "--path", "/d", "--input-output", "x"],
+            "--input-output: expected one of: both, input, output",
+        ),
         (["--kind", "partial", "--path", "/d", "--statistics", "l2nrm"], "did you mean 'l2norm'?"),
-        (["--kind", "partial", "--path", "/d", "--statistics", ","], "--statistics is empty"),
-        (["--kind", "full", "--path", "/d", "--dump", "/e"], "--dump goes with --check"),
-        (["--check", "x.json", "--kind", "full"], "--check looks at a file"),
+        (["--kind", "partial", "--path", "/d", "--statistics", ","], "--statistics: expected statistics"),
+        (["--kind", "full", "--path", "/d", "--dump", "/e"], "--dump has no effect without --check"),
+        (["--check", "x.json", "--kind", "full"], "--check excludes --kind and --path"),
         (["--check", "/nowhere/x.json"], "no such file"),
     ],
 )
@@ -87,7 +96,7 @@ def test_check_names_every_mistake(tmp_path: Path, capsys: pytest.CaptureFixture
     order = root / "rank_0/execution_order/ms_execution_order_graph_0.csv"
     for there in (root, order):
         out, err = dump_config("--check", file, "--dump", there, capsys=capsys)
-        assert "is right" in err
+        assert "is correct" in err
     settings = json.loads(file.read_text())
     settings["common_dump_settings"] |= {"path": "d", "kernels": ["MatMull"], "savd_data": "full"}
     file.write_text(json.dumps(settings))

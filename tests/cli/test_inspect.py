@@ -56,8 +56,8 @@ def test_what_is_not_there_is_named(runs: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_trace_without_a_whole_step(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy(runs / "reference" / "manifest.json", tmp_path)
-    assert "no whole step" in inspect(tmp_path, capsys=capsys)
-    assert "no whole step" in inspect(tmp_path, "--find", "x", capsys=capsys, status=2)
+    assert "no complete step" in inspect(tmp_path, capsys=capsys)
+    assert "no complete step" in inspect(tmp_path, "--find", "x", capsys=capsys, status=2)
 
 
 def test_failures_and_limits_are_shown(

@@ -18,7 +18,7 @@ def test_one_program_needs_no_look(runs: Path, tmp_path: Path, capsys: pytest.Ca
     assert app.run(["match", *sides, "-o", str(map_file)]) == 0
     shown = capsys.readouterr().out
     assert "Modules" in shown
-    assert "Unsure" not in shown
+    assert "Uncertain" not in shown
     assert "--map" in shown
     assert map_file.read_text().startswith("version: 1")
     map_file.write_text("edited by a person")

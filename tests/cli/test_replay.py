@@ -116,12 +116,15 @@ def test_a_free_run_of_one_s_own_and_noise(runs: Path) -> None:
     [
         (["-o", "x", "--", sys.executable, "bad.py"], "--reference"),
         (["--reference", "modules", "--", sys.executable, "bad.py"], "-o OUT"),
-        (["--reference", "modules", "-o", "x"], "after two dashes"),
+        (["--reference", "modules", "-o", "x"], "the command is missing"),
         (["--reference", "nowhere", "-o", "x", "--", sys.executable, "bad.py"], "no such trace"),
         (["--reference", "statistics", "-o", "x", "--", sys.executable, "bad.py"], "--preset diagnose"),
         (["--reference", "modules", "--level", "mix", "-o", "x", "--", "p"], "--level mix --task tensor"),
         (["--reference", "modules", "--steps", "7", "-o", "x", "--", sys.executable, "bad.py"], "step"),
-        (["--reference", "modules", "--level", "L9", "-o", "x", "--", "p"], "one of L0, L1, mix"),
+        (
+            ["--reference", "modules", "--level", "L9", "-o", "x", "--", "p"],
+            "--level: expected one of: L0, L1, mix",
+        ),
         (["--reference", "modules", "--noise-replay", "own", "-o", "x", "--", "p"], "no replay"),
     ],
 )

@@ -114,7 +114,7 @@ def test_a_padded_vocabulary_and_its_plan_turned_round(llama: Path, tmp_path: Pa
     plan = tmp_path / "plan.yaml"
     words = ("--to", "megatron", "--pad-vocab", 16, "--save-plan", plan)
     said = run("convert-weights", llama, tmp_path / "m.ckpt", *words, capsys=capsys)
-    assert "output_layer.weight has 11 rows of zeros more" in said
+    assert "output_layer.weight padded by 11 rows of zeros" in said
     padded = open_weights(tmp_path / "m.ckpt").read("output_layer.weight")
     assert padded.shape == (112, 32)
     assert not padded[101:].any()
@@ -251,7 +251,7 @@ def test_a_weight_that_inference_does_not_find_is_named_by_a_person(
     assert "--allow-unmatched" in said
     assert not out.exists()
     said = run(*words, "--allow-unmatched", capsys=capsys)
-    assert "not made: new" in said
+    assert "not produced: new" in said
     assert set(open_weights(out).table) == set(arrays)
     run(*words, "--plan", plan, capsys=capsys)  # what a plan says is left over is known to be
     text = plan.read_text().replace("only_target:\n- new\n", "").replace("only_source:\n- old\n", "")
@@ -267,7 +267,7 @@ def test_a_weight_that_inference_does_not_find_is_named_by_a_person(
         (("--to", "torch", "--plan", "p.yaml"), "--to torch and --plan p.yaml: one of them"),
         (("--inverse",), "--inverse needs --plan FILE and --like ORIGINAL"),
         (("--format", "onnx"), "there is safetensors"),
-        (("--shard-size", "big"), "a number of bytes is wanted"),
+        (("--shard-size", "big"), "--shard-size: expected a number of bytes"),
         (("--to", "megatron"), "no naming map reads these weights"),
         (("--plan", "none.yaml"), "no such file: none.yaml"),
         (("--pad-vocab", "16"), "needs one token embedding"),
@@ -287,9 +287,11 @@ def test_comparing_what_has_no_pair(arrays: dict[str, Any], tmp_path: Path, caps
     said = run("compare-weights", one, two, "--by", "name", capsys=capsys, status=2)
     assert "no weight of" in said
     assert "how weights are paired" in said
-    assert "there is auto" in run("compare-weights", one, two, "--by", "x", capsys=capsys, status=2)
+    assert "--by: expected one of: auto" in run(
+        "compare-weights", one, two, "--by", "x", capsys=capsys, status=2
+    )
     said = run("compare-weights", one, two, "--by", "map", "--plan", "p", capsys=capsys, status=2)
-    assert "one of them" in said
+    assert "--plan and --by exclude each other" in said
     said = run("compare-weights", tmp_path / "none.ckpt", two, capsys=capsys, status=2)
     assert "no such file or folder" in said
 

@@ -11,14 +11,14 @@ import sys
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from trueup.capture.config_file import FOREIGN_TASKS, ConfigFile, TaskSection, read_config_file
-from trueup.capture.options import CaptureOptions, Level, StepSet, Task
+from trueup.capture.config_file import FOREIGN_TASKS, ConfigFile, keys_without_effect, read_config_file
+from trueup.capture.options import CaptureOptions, Level, StepSet, Task, data_mode_from_words
 from trueup.errors import ConfigError
+from trueup.types.option import expected
 
 DEFAULT_DUMP_PATH = "./dump_path"
-"""msprobe's own, for a debugger that is given no path at all"""
+"""msprobe's default, for a debugger without a path"""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 SAVED_ONLY = "(saved tensors only)"
 """a name no call has: level ``debug`` records nothing but what ``save`` is given"""
@@ -61,7 +61,7 @@ def read_config(
     task: str | None = None,
     dump_path: str | Path | None = None,
     level: str | None = None,
-    step: Any = None,
+    step: object = None,
     framework: str | None = None,
 ) -> CaptureConfig:
     """Read ``path`` (None: all defaults) as msprobe would; the other arguments win over it.
@@ -76,49 +76,55 @@ def read_config(
     """
     source = str(path) if path is not None else "PrecisionDebugger"
     file = read_config_file(path) if path is not None else ConfigFile.model_validate({})
-    chosen = _task(task or file.task or "statistics", source)
-    wanted_level = level or file.level or "L1"
-    if wanted_level not in _LEVELS:
-        raise ConfigError(f"{source}: level {wanted_level!r}; one of {', '.join(_LEVELS)} is wanted")
-    if chosen == "structure" and wanted_level not in ("L0", "mix"):
-        wanted_level = "mix"
-    section = file.tensor if chosen == "tensor" else file.statistics
-    _warn_of_no_effect(file, section, chosen, source)
+    named_task = _task(task or file.task or "statistics", source)
+    chosen_level = level or file.level or "L1"
+    if chosen_level not in _LEVELS:
+        raise expected(f"{source}: level", f"one of: {', '.join(_LEVELS)}", chosen_level)
+    if named_task == "structure":
+        chosen_level = chosen_level if chosen_level in ("L0", "mix") else "mix"
+        _warn(source, "task structure has no effect: statistics are captured, and the call tree with them")
+    section = file.tensor if named_task == "tensor" else file.statistics
+    for part in (file, section):
+        for key, why in keys_without_effect(part):
+            _warn(source, f"{key} has no effect: {why}")
     options = CaptureOptions(
         output=Path(dump_path or file.dump_path or DEFAULT_DUMP_PATH).absolute(),
-        level=Level.L0 if wanted_level == "debug" else Level(wanted_level),
-        task=Task(chosen) if chosen != "structure" else Task.STATISTICS,
+        level=Level.L0 if chosen_level == "debug" else Level(chosen_level),
+        task=Task(named_task) if named_task != "structure" else Task.STATISTICS,
         steps=step_set(step if step is not None else file.step, what=f"{source}: step"),
         ranks=step_set(file.rank, what=f"{source}: rank"),
         crc32=section.summary_mode == "md5",
         scope=_scope(section.scope, source, framework),
-        names=tuple(dict.fromkeys(one for n in section.names for one in _meant(n, source, framework))),
-        data_mode=data_mode_from_words(section.data_mode, what=f"{source}: data_mode"),
+        names=tuple(
+            dict.fromkeys(one for n in section.names for one in _captured_names(n, source, framework))
+        ),
+        data_mode=data_mode_from_words(section.data_mode, place=f"{source}: data_mode"),
         stacks=file.extra_info,
     )
-    if chosen == "overflow_check":
+    if named_task == "overflow_check":
         options = for_overflow_check(options, file.overflow_check.overflow_nums)
-    saved_only = wanted_level == "debug"
+    saved_only = chosen_level == "debug"
     return CaptureConfig(
-        options=_nothing_but_saved(options) if saved_only else options,
+        options=_only_saved(options) if saved_only else options,
         dump_enable=file.dump_enable,
         saved_only=saved_only,
     )
 
 
 def for_overflow_check(options: CaptureOptions, overflow_nums: int) -> CaptureOptions:
-    """The options with what task overflow_check means: statistics alone, as cheap as can be; -1 is no end.
+    """The options with what task overflow_check means: statistics alone, as cheap as possible; -1: without
+    end.
 
     Raises:
         ConfigError: 0, or below -1.
     """
     if overflow_nums == 0 or overflow_nums < -1:
-        raise ConfigError(f"overflow_nums {overflow_nums}: a whole number from 1, or -1 for all, is wanted")
+        raise expected("overflow_nums", "an integer from 1, or -1 for all", overflow_nums)
     limit = None if overflow_nums == -1 else overflow_nums
     return replace(options, task=Task.OVERFLOW_CHECK, overflow_nums=limit, digest=False, sketch=False)
 
 
-def step_set(numbers: Any, *, what: str) -> StepSet:
+def step_set(numbers: object, *, what: str) -> StepSet:
     """msprobe's step and rank lists: ``[]`` is all, members are numbers or ranges such as ``"5-8"``.
 
     Raises:
@@ -133,7 +139,7 @@ def step_set(numbers: Any, *, what: str) -> StepSet:
     members = numbers if isinstance(numbers, (list, tuple)) else [numbers]
     for member in members:
         if isinstance(member, bool) or not isinstance(member, (int, str)):
-            raise ConfigError(f'{what}: {member!r} is neither a number nor a range; write [0, 1, "5-8"]')
+            raise expected(what, 'numbers or ranges, such as [0, 1, "5-8"]', member)
     return StepSet.parse(",".join(str(m) for m in members), what=what)
 
 
@@ -173,7 +179,7 @@ def _task(task: str, source: str) -> str:
     raise ConfigError(f"{source}: unknown task {task!r}; supported are {supported}")
 
 
-def _nothing_but_saved(options: CaptureOptions) -> CaptureOptions:
+def _only_saved(options: CaptureOptions) -> CaptureOptions:
     return replace(
         options,
         names=(SAVED_ONLY,),
@@ -189,11 +195,11 @@ def _scope(scope: list[str], source: str, framework: str | None) -> tuple[str, s
     if not scope:
         return None
     if len(scope) > 2:
-        raise ConfigError(f"{source}: scope has {len(scope)} names; the first and the last call are wanted")
-    return _meant(scope[0], source, framework)[0], _meant(scope[-1], source, framework)[0]
+        raise expected(f"{source}: scope", "the names of the first and the last call", scope)
+    return _captured_names(scope[0], source, framework)[0], _captured_names(scope[-1], source, framework)[0]
 
 
-def _meant(name: str, source: str, framework: str | None) -> list[str]:
+def _captured_names(name: str, source: str, framework: str | None) -> list[str]:
     """Every name in a trace that one of msprobe's may stand for."""
     if name.startswith("name-regex("):
         raise ConfigError(
@@ -204,57 +210,6 @@ def _meant(name: str, source: str, framework: str | None) -> list[str]:
         _warn(source, f"{name!r}: the call number is left out, every call of that name counts")
     frameworks = ("torch", "mindspore") if framework is None else (framework,)
     return list(dict.fromkeys(name_from_msprobe(name, one) for one in frameworks))
-
-
-def data_mode_from_words(mode: str | list[str] | None, *, what: str) -> frozenset[str]:
-    """Directions and ends; where only one of the two is named, the other is whole, as in msprobe.
-
-    Raises:
-        ConfigError: an unknown word, or ``all`` beside another.
-    """
-    directions, ends = {"forward", "backward"}, {"input", "output"}
-    words = {mode} if isinstance(mode, str) else set(mode or ["all"])
-    if words == {"all"}:
-        return frozenset(directions | ends)
-    wrong = words - directions - ends
-    if wrong:
-        raise ConfigError(
-            f"{what} {sorted(wrong)[0]!r}: write all, or some of forward, backward, input, output"
-        )
-    return frozenset((words & directions or directions) | (words & ends or ends))
-
-
-def _warn_of_no_effect(file: ConfigFile, section: TaskSection, task: str, source: str) -> None:
-    """Every key that is set to something other than its default, and changes nothing here."""
-    reasons: list[tuple[Any, str, str]] = [
-        (file.async_dump, "async_dump", "values are written as they come, statistics when a step ends"),
-        (file.precision != "low", "precision", "statistics are always taken with a wide accumulator"),
-        (file.risk_level != "ALL", "risk_level", "all APIs are captured; narrow them with list or scope"),
-        (
-            file.enable_dataloader,
-            "enable_dataloader",
-            "steps end at step(), or by themselves with trueup capture",
-        ),
-        (file.custom_op_namespaces, "custom_op_namespaces", "custom operations are seen without being named"),
-        (file.load, "load", "no module's input is replaced; this run computes with its own inputs"),
-        (
-            section.tensor_list,
-            "tensor_list",
-            "no values are stored by task statistics; use task tensor with list",
-        ),
-        (section.slice, "slice", "whole tensors are taken"),
-        (section.request_id, "request_id", "whole batches are taken"),
-        (section.backward_input is not None, "backward_input", "gradients come from the run's own backward"),
-        (
-            section.summary_mode == "xor",
-            "summary_mode xor",
-            "the digest, which also sees order, is stored instead",
-        ),
-        (task == "structure", "task structure", "statistics are captured, and the call tree with them"),
-    ]
-    for is_set, key, why in reasons:
-        if is_set:
-            _warn(source, f"{key} has no effect: {why}")
 
 
 def _warn(source: str, sentence: str) -> None:

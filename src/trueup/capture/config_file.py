@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from trueup.errors import ConfigError
+from trueup.types.option import expected, unknown_key_message
 
 Names = Annotated[list[str], Field(default_factory=list)]
 FOREIGN_TASKS = {
@@ -22,7 +23,15 @@ FOREIGN_TASKS = {
     "grad_probe": "gradients of every parameter are part of task statistics",
     "run_ut": "it reruns single APIs on an NPU",
 }
-"""tasks of msprobe that are not here, and why"""
+"""tasks of msprobe that are not supported, and why"""
+
+
+@dataclass(frozen=True, slots=True)
+class NoEffect:
+    """A key that is read and changes nothing; a value other than the default, or only ``value``, warns."""
+
+    why: str
+    value: object = None
 
 
 class _Strict(BaseModel):
@@ -36,12 +45,17 @@ class TaskSection(_Strict):
     """names of the first and the last call"""
     names: Annotated[list[str], Field(default_factory=list, alias="list")]
     """parts of names"""
-    tensor_list: Names
+    tensor_list: Annotated[
+        Names, NoEffect("no values are stored by task statistics; use task tensor with list")
+    ]
     data_mode: str | list[str] | None = None
-    backward_input: Any = None
-    summary_mode: Literal["statistics", "md5", "xor"] = "statistics"
-    slice: Any = None
-    request_id: Any = None
+    backward_input: Annotated[object, NoEffect("gradients come from the run's own backward")] = None
+    summary_mode: Annotated[
+        Literal["statistics", "md5", "xor"],
+        NoEffect("the digest, which also depends on the order, is stored instead", "xor"),
+    ] = "statistics"
+    slice: Annotated[object, NoEffect("complete tensors are captured")] = None
+    request_id: Annotated[object, NoEffect("complete batches are captured")] = None
 
 
 class OverflowSection(_Strict):
@@ -60,34 +74,56 @@ class LoadSection(_Strict):
 
     path: str | None = None
     modules: Names
-    step: Any = None
-    rank: Any = None
+    step: object = None
+    rank: object = None
     dump_after_load: StrictBool = False
 
 
 class ConfigFile(_Strict):
-    """A whole ``config.json``."""
+    """A complete ``config.json``."""
 
     task: str | None = None
     dump_path: str | None = None
-    rank: Annotated[Any, Field(default=None, validation_alias=AliasChoices("rank", "module_ranks"))]
+    rank: Annotated[object, Field(default=None, validation_alias=AliasChoices("rank", "module_ranks"))]
     """``[]`` (all), ``[0, "5-8"]``, ``"0|5-8"``; so is ``step``"""
-    step: Any = None
+    step: object = None
     level: Literal["L0", "L1", "mix", "debug"] | None = None
-    async_dump: StrictBool = False
+    async_dump: Annotated[
+        StrictBool, NoEffect("values are written as they come, statistics when a step ends")
+    ] = False
     dump_enable: StrictBool | None = None
     extra_info: StrictBool = True
-    precision: Literal["low", "high"] = "low"
-    risk_level: Literal["ALL", "FOCUS", "CORE"] = "ALL"
-    enable_dataloader: StrictBool = False
-    custom_op_namespaces: list[str] | None = None
-    load: LoadSection | None = None
+    precision: Annotated[Literal["low", "high"], NoEffect("statistics always use a wide accumulator")] = "low"
+    risk_level: Annotated[
+        Literal["ALL", "FOCUS", "CORE"], NoEffect("all APIs are captured; narrow them with list or scope")
+    ] = "ALL"
+    enable_dataloader: Annotated[
+        StrictBool, NoEffect("steps end at step(), or automatically with trueup capture")
+    ] = False
+    custom_op_namespaces: Annotated[
+        list[str] | None, NoEffect("custom operations are captured without being named")
+    ] = None
+    load: Annotated[
+        LoadSection | None, NoEffect("no module's input is replaced; this run computes with its own inputs")
+    ] = None
     statistics: Annotated[TaskSection, Field(default_factory=_empty_section)]
     tensor: Annotated[TaskSection, Field(default_factory=_empty_section)]
     overflow_check: Annotated[
         OverflowSection, Field(default_factory=lambda: OverflowSection.model_validate({}))
     ]
-    structure: Any = None
+    structure: object = None
+
+
+def keys_without_effect(section: BaseModel) -> Iterator[tuple[str, str]]:
+    """Every key whose value changes nothing here, and why."""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        for mark in field.metadata:
+            if isinstance(mark, NoEffect):
+                if mark.value is not None and value == mark.value:
+                    yield f"{name} {value}", mark.why
+                elif mark.value is None and value and value != field.default:
+                    yield name, mark.why
 
 
 def read_config_file(path: Path) -> ConfigFile:
@@ -109,15 +145,16 @@ def read_config_file(path: Path) -> ConfigFile:
         ("load", LoadSection),
     )
     for name, section in sections:
-        if isinstance(plain.get(name), dict):
-            _check_keys(plain[name], section, path, where=f"{name}.")
+        inner = plain.get(name)
+        if isinstance(inner, dict):
+            _check_keys(inner, section, path, where=f"{name}.")
     try:
         return ConfigFile.model_validate(plain)
     except ValidationError as error:
         raise ConfigError(f"{path}: {_first_problem(error)}") from error
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, object]:
     """The JSON object in ``path``.
 
     Raises:
@@ -137,28 +174,17 @@ def read_json_object(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
     if not isinstance(plain, dict):
-        raise ConfigError(
-            f'{path} holds a {type(plain).__name__}; a JSON object is wanted: {{"task": "statistics", ...}}'
-        )
+        raise expected(str(path), 'a JSON object, {"task": "statistics", ...}', plain)
     return plain
 
 
-def unknown_key_message(key: str, known: Iterable[str]) -> str:
-    """A sentence naming the known key nearest to ``key``, or all of them where none is near.
-
-    Example:
-        >>> unknown_key_message("sumary_mode", ["summary_mode", "scope"])
-        "unknown key 'sumary_mode'; did you mean 'summary_mode'?"
-    """
-    words = {word.lower(): word for word in known}
-    near = difflib.get_close_matches(key.lower(), words, n=1, cutoff=0.5)
-    if near:
-        return f"unknown key {key!r}; did you mean {words[near[0]]!r}?"
-    return f"unknown key {key!r}; known are {', '.join(sorted(words.values()))}"
-
-
 def _check_keys(
-    plain: dict[str, Any], model: type[BaseModel], path: Path, *, where: str, ignored: Iterable[str] = ()
+    plain: Mapping[str, object],
+    model: type[BaseModel],
+    path: Path,
+    *,
+    where: str,
+    ignored: Iterable[str] = (),
 ) -> None:
     known = {field.alias or name for name, field in model.model_fields.items()}
     if model is ConfigFile:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MethodType
+from typing import ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from trueup import adapters
 from trueup.capture import session
@@ -22,17 +23,45 @@ from trueup.capture.options import CaptureOptions
 from trueup.capture.watch import FileWatch
 from trueup.errors import ConfigError
 from trueup.store.layout import whole_steps
+from trueup.types.option import expected
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 
-class _Either:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arguments:
+    """What the program passed; each takes precedence over the file."""
+
+    task: str | None
+    dump_path: Path | None
+    level: str | None
+    step: object
+
+    def read(self, file: Path | None, framework: str) -> CaptureConfig:
+        """The configuration, read anew."""
+        return read_config(
+            file,
+            task=self.task,
+            dump_path=self.dump_path,
+            level=self.level,
+            step=self.step,
+            framework=framework,
+        )
+
+
+class _Either(Generic[_Parameters, _Result]):
     """A method of the class as well: ``PrecisionDebugger.start()`` means the newest debugger."""
 
-    def __init__(self, method: Any) -> None:
+    def __init__(self, method: Callable[Concatenate[PrecisionDebugger, _Parameters], _Result]) -> None:
         self._method = method
         self.__doc__ = method.__doc__
 
-    def __get__(self, instance: PrecisionDebugger | None, owner: type[PrecisionDebugger]) -> Any:
-        return self._method.__get__(instance if instance is not None else owner.newest(), owner)
+    def __get__(
+        self, instance: PrecisionDebugger | None, owner: type[PrecisionDebugger]
+    ) -> Callable[_Parameters, _Result]:
+        target = instance if instance is not None else owner.newest()
+        return cast("Callable[_Parameters, _Result]", MethodType(self._method, target))
 
 
 class PrecisionDebugger:
@@ -67,14 +96,16 @@ class PrecisionDebugger:
         task: str | None = None,
         dump_path: str | os.PathLike[str] | None = None,
         level: str | None = None,
-        step: Any = None,
+        step: object = None,
     ) -> None:
         for name, value in (("config_path", config_path), ("dump_path", dump_path)):
             if value is not None and not isinstance(value, (str, os.PathLike)):
-                raise ConfigError(f"PrecisionDebugger: {name} is {value!r}; a path is wanted")
+                raise expected(f"PrecisionDebugger: {name}", "a path", value)
         self._file = None if config_path is None else Path(config_path).absolute()
-        self._arguments: dict[str, Any] = {"task": task, "dump_path": dump_path, "level": level, "step": step}
-        config = read_config(self._file, framework=framework_in_use(), **self._arguments)
+        self._arguments = _Arguments(
+            task=task, dump_path=Path(dump_path) if dump_path else None, level=level, step=step
+        )
+        config = self._arguments.read(self._file, framework_in_use())
         self._watch = FileWatch(self._file if config.dump_enable is not None else None)
         self._enabled = config.dump_enable is not False
         self._saved_only = config.saved_only
@@ -110,14 +141,14 @@ class PrecisionDebugger:
     def start(
         self,
         model: object | None = None,
-        token_range: Any = None,
-        rank_id: Any = None,
-        scheduled_tokens: Any = None,
+        token_range: object = None,
+        rank_id: object = None,
+        scheduled_tokens: object = None,
     ) -> None:
         """Capture on. ``model`` (or a list of them) limits it to what happens inside, for later starts too.
 
         Raises:
-            ConfigError: ``model`` is no model.
+            ConfigError: ``model`` is not a model.
         """
         self._reread()
         if model is not None:
@@ -149,13 +180,13 @@ class PrecisionDebugger:
         self._reread()
 
     @_Either
-    def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
+    def save(self, variable: object, name: str, save_backward: bool = True) -> None:
         """Record a tensor, a number, or a nest of them under ``name``, between start and stop or not.
 
         ``save_backward``: also the gradient at each tensor, where backward runs before ``stop`` (PyTorch).
         """
         if not isinstance(name, str):
-            self._warn(f"save: the name {name!r} is no text; nothing saved")
+            self._warn(f"save: expected text as name (got {name!r}); nothing saved")
             return
         if not self._enabled:
             return
@@ -175,16 +206,16 @@ class PrecisionDebugger:
             ConfigError: not a whole number from 0.
         """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise ConfigError(f"set_init_step: {step!r}; a whole number from 0 is wanted")
+            raise expected("set_init_step", "an integer from 0", step)
         self._session.go_to_step(step)
 
     @_Either
-    def register_custom_api(self, module: Any, api: str, api_prefix: str | None = None) -> None:
+    def register_custom_api(self, module: object, api: str, api_prefix: str | None = None) -> None:
         """Warns: a function of the program's own is seen through the calls it makes."""
         self._warn(f"register_custom_api({api!r}) has no effect: the calls inside it are captured")
 
     @_Either
-    def restore_custom_api(self, module: Any, api: str) -> None:
+    def restore_custom_api(self, module: object, api: str) -> None:
         """Nothing to restore: ``register_custom_api`` replaces nothing."""
 
     def _begin(self) -> session.Session:
@@ -219,38 +250,31 @@ class PrecisionDebugger:
         first = max(there, default=-1) + 1
         if there and options.output not in self._next_step:
             left = options.steps.last is None or options.steps.last >= first
-            then = (
-                f"goes on with step {first}"
-                if left
-                else "has none of the wanted steps left, and captures nothing"
-            )
+            continues = f"continues with step {first}" if left else "has no step left to capture"
             self._warn(
                 f"{options.output} already holds steps {there[0]} to {there[-1]} of an earlier process: "
-                f"this one {then}. If it is another run, give it another dump_path."
+                f"this one {continues}. If it is another run, give it another dump_path."
             )
         return replace(options, manual_steps=True, append=True, first_step=first)
 
     def _move(self, output: Path) -> None:
         """Write to another folder from the next call on."""
-        arguments = {**self._arguments, "dump_path": output}
-        framework = framework_in_use(self._models)
-        options = read_config(self._file, framework=framework, **arguments).options
-        self._arguments["dump_path"] = output
-        self._options = self._placed(options)
+        arguments = replace(self._arguments, dump_path=output)
+        config = arguments.read(self._file, framework_in_use(self._models))
+        self._arguments = arguments
+        self._options = self._placed(config.options)
 
     def _reread(self) -> None:
         """Take in a changed ``config.json``; one that is wrong switches capture off and says so."""
         if not self._watch.changed():
             return
         try:
-            config: CaptureConfig = read_config(
-                self._file, framework=framework_in_use(self._models), **self._arguments
-            )
+            config = self._arguments.read(self._file, framework_in_use(self._models))
         except ConfigError as error:
             self._enabled = False
             self._session.stop()
             self._warn(
-                f"config.json has changed and cannot be used, capture is off until it is mended: {error}"
+                f"config.json has changed and cannot be used, capture is off until it is corrected: {error}"
             )
             return
         self._enabled = self._enabled if config.dump_enable is None else config.dump_enable
@@ -322,12 +346,13 @@ def _models(model: object) -> list[object]:
     for one in models:
         if not hasattr(one, "named_modules") and not hasattr(one, "cells_and_names"):
             raise ConfigError(
-                f"PrecisionDebugger.start: {type(one).__name__} is no model; give a module or a list of them"
+                f"PrecisionDebugger.start: {type(one).__name__} is not a model; expected a module or a "
+                f"list of them"
             )
     return models
 
 
-def _leaves(name: str, variable: Any) -> Iterator[tuple[str, Any]]:
+def _leaves(name: str, variable: object) -> Iterator[tuple[str, object]]:
     if isinstance(variable, dict):
         for key, value in variable.items():
             yield from _leaves(f"{name}.{key}", value)

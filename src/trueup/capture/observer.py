@@ -36,7 +36,7 @@ class WatchedRun:
 class Observer(Protocol):
     """Told of every step; never asked to change anything. Its errors are noted and go no further."""
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """``made_by`` (``module:function``) and ``settings`` (plain values) that make the same again."""
 
     def begin(self, run: WatchedRun) -> Wanted:
@@ -55,7 +55,7 @@ class Observer(Protocol):
         """The run is over."""
 
 
-def observer_from_description(description: dict[str, Any] | None) -> Observer | None:
+def observer_from_description(description: dict[str, object] | None) -> Observer | None:
     """The observer that ``described`` described; None for None.
 
     Raises:
@@ -65,7 +65,7 @@ def observer_from_description(description: dict[str, Any] | None) -> Observer | 
         return None
     module, _, name = str(description.get("made_by")).partition(":")
     try:
-        make: Callable[[dict[str, Any]], Observer] = getattr(importlib.import_module(module), name)
+        make: Callable[[object], Observer] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"observer {description.get('made_by')!r} cannot be imported: {error}") from error
     return make(description.get("settings") or {})

@@ -1,14 +1,20 @@
-"""What a session captures: one frozen value, whichever of the three ways in it came by."""
+"""What a session captures: one frozen value, from the command line, ``config.json`` or the Python API."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from trueup.errors import ConfigError
+from trueup.types.option import Option, expected
+from trueup.types.plain import fields_from_json, fields_to_json, value_from
+
+_WHAT, _HOW, _RUN = "What to capture", "How much of it", "The run"
+_CHANGE = "Change the run on purpose"
 
 
 class Level(str, Enum):
@@ -28,7 +34,7 @@ class Task(str, Enum):
     STATISTICS = "statistics"
     TENSOR = "tensor"
     OVERFLOW_CHECK = "overflow_check"
-    """nothing until a value that is not finite is made; then its step, and the values that made it"""
+    """nothing, until a value is not finite; then its step, and the values that made it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +46,30 @@ class StepSet:
     def __contains__(self, number: int) -> bool:
         return self.ranges is None or any(first <= number <= last for first, last in self.ranges)
 
+    def __str__(self) -> str:
+        if self.ranges is None:
+            return "all"
+        return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in self.ranges)
+
     @property
     def last(self) -> int | None:
         """The largest member, None when there is no end."""
         return None if self.ranges is None else max((last for _, last in self.ranges), default=-1)
 
+    def numbers(self, place: str, most: int = 1_000_000) -> frozenset[int] | None:
+        """Every member, None for all.
+
+        Raises:
+            ConfigError: more than ``most``; names ``place``.
+        """
+        if self.ranges is None:
+            return None
+        if sum(last - first + 1 for first, last in self.ranges) > most:
+            raise ConfigError(f"{place}: expected all, or at most {most} numbers (got {self})")
+        return frozenset(number for first, last in self.ranges for number in range(first, last + 1))
+
     @classmethod
-    def parse(cls, text: str, *, what: str = "--steps") -> StepSet:
+    def parse(cls, text: str, what: str = "--steps") -> StepSet:
         """Read ``all``, ``0,1,5-8`` or ``0|5-8``.
 
         Raises:
@@ -62,121 +85,270 @@ class StepSet:
         for part in text.replace("|", ",").split(","):
             first, dash, last = part.strip().partition("-")
             if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
-                wrong = f"{what}: {part.strip()!r} is neither a number nor an ascending range"
-                raise ConfigError(f"{wrong}; write 0,1,5-8")
+                raise expected(what, "numbers and ascending ranges, such as 0,1,5-8", part.strip())
             ranges.append((int(first), int(last) if dash else int(first)))
         return cls(tuple(ranges))
+
+    def to_plain(self) -> list[list[int]] | None:
+        """Pairs of first and last, None for all."""
+        return None if self.ranges is None else [list(pair) for pair in self.ranges]
+
+    @classmethod
+    def from_plain(cls, plain: object, place: str) -> StepSet:
+        """Inverse of ``to_plain``; text as well."""
+        if isinstance(plain, str):
+            return cls.parse(plain, place)
+        ranges = value_from(tuple[tuple[int, int], ...] | None, plain, place)
+        return cls(ranges)  # type: ignore[arg-type]
+
+
+def numbers_from_text(text: str, place: str) -> frozenset[int] | None:
+    """The numbers of ``0,5-8``; None for ``all``.
+
+    Raises:
+        ConfigError: not of that form, or more than a million.
+    """
+    return StepSet.parse(text, place).numbers(place)
+
+
+def _scope_from_text(text: str, place: str) -> tuple[str, str]:
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 2 or not all(parts):
+        raise expected(place, "the names of the first and the last call", text)
+    return parts[0], parts[1]
+
+
+def data_mode_from_words(mode: str | list[str] | None, *, place: str) -> frozenset[str]:
+    """Directions and ends; where only one of the two is named, the other is complete, as in msprobe.
+
+    Raises:
+        ConfigError: an unknown word, or ``all`` beside another.
+    """
+    directions, ends = {"forward", "backward"}, {"input", "output"}
+    words = {mode} if isinstance(mode, str) else set(mode or ["all"])
+    if words == {"all"}:
+        return frozenset(directions | ends)
+    wrong = sorted(words - directions - ends)
+    if wrong:
+        raise expected(place, "all, or some of: forward, backward, input, output", wrong[0])
+    return frozenset((words & directions or directions) | (words & ends or ends))
+
+
+def _data_mode_from_text(text: str, place: str) -> frozenset[str]:
+    return data_mode_from_words([word.strip() for word in text.split(",")], place=place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureOptions:
     """Every choice that shapes a trace; recorded in its manifest."""
 
-    output: Path
-    level: Level = Level.L0
-    task: Task = Task.STATISTICS
-    steps: StepSet = field(default_factory=lambda: StepSet(((0, 1),)))
-    """captured steps; scalars are kept for every step"""
-    ranks: StepSet = field(default_factory=StepSet)
-    digest: bool = True
-    sketch: bool = True
-    crc32: bool = False
-    """also keep CRC-32, which msprobe calls md5"""
-    scope: tuple[str, str] | None = None
-    """capture from the call named first to the call named second, both included"""
-    names: tuple[str, ...] = ()
-    """capture only calls whose name contains one of these; below a module that matches, everything"""
-    data_mode: frozenset[str] = frozenset({"forward", "backward", "input", "output"})
-    backward: bool = True
-    gradients: bool = True
-    optimizer: bool = True
-    collectives: bool = True
-    store_values_of: frozenset[str] = frozenset()
-    """with task statistics: kinds whose values are kept all the same: ``module`` (inputs, outputs, their
-    gradients), ``parameter`` (weights, gradients but for each microbatch's own, optimizer state), ``labels``
-    (of the loss call), ``configuration`` (how modules are set); ``--preset diagnose`` keeps all four.
-    Besides: ``integers`` (token ids, labels, masks wherever they go), ``dropout`` (a sample of what it
-    dropped)"""
-    overflow_nums: int | None = 1
-    """with task overflow_check: how many origins are kept before capture ends; None: all"""
-    evaluation: bool = True
-    """also capture forwards without gradients, kept apart from training"""
-    stacks: bool = True
-    gradients_from: Path | None = None
-    """folder of gradients to put in place of the program's own in the first captured step, before clipping
-    (``trueup replay --gradients``); None: it keeps its own"""
-    seed: int | None = None
-    deterministic: bool | None = None
-    perturb: int | None = None
-    """seed of rounding-sized changes of weights and inputs (adapters/torch/perturb.py); None: none"""
-    replay: Path | None = None
-    """folder of a plan whose reference values overwrite the program's own (``trueup replay``); None: none"""
-    learning_rate: float | None = None
-    """every optimizer steps with this one, whatever the program's schedule says; None: with its own"""
-    only_batch: int | None = None
-    """the batch of this number, counted from 0 as the program's DataLoader gives them, is given every time"""
-    skip_batch: int | None = None
-    """the batch of this number is left out, the next one given in its place"""
-    observer: dict[str, Any] | None = None
-    """who watches the run while it trains: ``made_by`` and ``settings`` (capture/observer.py)"""
-    overwrite: bool = False
-    append: bool = False
-    """go on in a folder that already holds this run (a second PrecisionDebugger)"""
-    first_step: int = 0
-    """number of the first step seen"""
-    manual_steps: bool = False
-    """steps end only where the program says so (``step()``)"""
-    tracer: int | None = None
-    """which of the Tracers the program itself starts makes the trace, counted from 0; None: it was captured
-    from outside, from its first training step on"""
+    output: Annotated[Path, Option("Folder of the trace.", "-o --output", config_key="dump_path")]
+    level: Annotated[
+        Level, Option("Modules, API calls or both.", "--level", panel=_WHAT, config_key="level")
+    ] = Level.L0
+    task: Annotated[
+        Task,
+        Option(
+            "statistics; tensor: values as well; overflow_check: only what produces NaN and infinity.",
+            "--task",
+            metavar="<task>",
+            panel=_HOW,
+            config_key="task",
+        ),
+    ] = Task.STATISTICS
+    steps: Annotated[
+        StepSet,
+        Option(
+            "Steps to capture, such as 0,1,5-8, or all. Scalars are kept for every step.",
+            "--steps",
+            panel=_WHAT,
+            read=StepSet.parse,
+            config_key="step",
+        ),
+    ] = field(default_factory=lambda: StepSet(((0, 1),)))
+    ranks: Annotated[
+        StepSet,
+        Option(
+            "Ranks to capture, such as 0,8-15.", "--ranks", panel=_WHAT, read=StepSet.parse, config_key="rank"
+        ),
+    ] = field(default_factory=StepSet)
+    digest: Annotated[bool, Option("64-bit hash of every tensor.", "--digest/--no-digest", panel=_HOW)] = True
+    sketch: Annotated[
+        bool,
+        Option("64 numbers that estimate the norm of a difference.", "--sketch/--no-sketch", panel=_HOW),
+    ] = True
+    crc32: Annotated[
+        bool,
+        Option(
+            "CRC-32, which msprobe calls md5.",
+            "--crc32/--no-crc32",
+            panel=_HOW,
+            config_key="summary_mode",
+        ),
+    ] = False
+    scope: Annotated[
+        tuple[str, str] | None,
+        Option(
+            "Only from the first named call to the last, both included.",
+            "--scope",
+            metavar="FIRST LAST",
+            panel=_WHAT,
+            read=_scope_from_text,
+            config_key="scope",
+        ),
+    ] = None
+    names: Annotated[
+        tuple[str, ...],
+        Option(
+            "Only calls whose name contains one of these, and everything inside a module that matches.",
+            "--list",
+            metavar="NAMES",
+            panel=_WHAT,
+            commas=True,
+            config_key="list",
+        ),
+    ] = ()
+    data_mode: Annotated[
+        frozenset[str],
+        Option(
+            "Some of forward, backward, input, output, joined by commas.",
+            "--data-mode",
+            panel=_WHAT,
+            default="all",
+            read=_data_mode_from_text,
+            config_key="data_mode",
+        ),
+    ] = frozenset({"forward", "backward", "input", "output"})
+    backward: Annotated[bool, Option("Gradients at calls.", "--backward/--no-backward", panel=_WHAT)] = True
+    gradients: Annotated[
+        bool, Option("Gradients of parameters.", "--gradients/--no-gradients", panel=_WHAT)
+    ] = True
+    optimizer: Annotated[bool, Option("Optimizer steps.", "--optimizer/--no-optimizer", panel=_WHAT)] = True
+    collectives: Annotated[bool, Option("Collectives.", "--collectives/--no-collectives", panel=_WHAT)] = True
+    store_values_of: Annotated[
+        frozenset[str],
+        Option(
+            "With task statistics: kinds whose values are kept as well. module (inputs, outputs, their "
+            "gradients), parameter (weights, gradients except those of each microbatch, optimizer "
+            "state), labels (of the loss call), configuration (how modules are set), integers (token "
+            "ids, labels, masks everywhere), dropout (a sample of what it dropped).",
+            no_effect="with task tensor",
+        ),
+    ] = frozenset()
+    overflow_nums: Annotated[
+        int | None,
+        Option(
+            "With task overflow_check: origins to keep before capture ends; None: all.",
+            config_key="overflow_nums",
+            no_effect="with other tasks",
+        ),
+    ] = 1
+    evaluation: Annotated[
+        bool,
+        Option(
+            "Forwards without gradients, kept apart from training.",
+            "--evaluation/--no-evaluation",
+            panel=_WHAT,
+        ),
+    ] = True
+    stacks: Annotated[
+        bool,
+        Option("Source lines of calls.", "--stacks/--no-stacks", panel=_HOW, config_key="extra_info"),
+    ] = True
+    gradients_from: Annotated[
+        Path | None,
+        Option(
+            "Folder of gradients that replace the program's in the first captured step, before clipping "
+            "(trueup replay --gradients)."
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        Option(
+            "Seed random, numpy and the framework from outside.",
+            "--seed",
+            panel=_RUN,
+            least=0,
+            most=2**32 - 1,
+        ),
+    ] = None
+    deterministic: Annotated[
+        bool | None,
+        Option("Deterministic algorithms, from outside.", "--deterministic/--no-deterministic", panel=_RUN),
+    ] = None
+    perturb: Annotated[
+        int | None, Option("Seed of rounding-sized changes of weights and inputs (trueup noise).")
+    ] = None
+    replay: Annotated[
+        Path | None,
+        Option("Folder of a plan whose reference values replace the program's (trueup replay)."),
+    ] = None
+    learning_rate: Annotated[
+        float | None,
+        Option(
+            "Every optimizer step uses this rate; 0: no update.",
+            "--learning-rate",
+            panel=_CHANGE,
+            default="the program's",
+            least=0,
+        ),
+    ] = None
+    only_batch: Annotated[
+        int | None,
+        Option(
+            "Feed batch N at every step, counted from 0.",
+            "--only-batch",
+            metavar="N",
+            panel=_CHANGE,
+            least=0,
+            excludes="skip_batch",
+        ),
+    ] = None
+    skip_batch: Annotated[
+        int | None,
+        Option(
+            "Leave batch N out; the next one replaces it.",
+            "--skip-batch",
+            metavar="N",
+            panel=_CHANGE,
+            least=0,
+        ),
+    ] = None
+    observer: Annotated[
+        dict[str, object] | None,
+        Option("The observer of the run: made_by and settings (capture/observer.py)."),
+    ] = None
+    overwrite: Annotated[bool, Option("Overwrite an existing trace.", "--overwrite")] = False
+    append: Annotated[
+        bool, Option("Continue in a folder that already holds this run (a second PrecisionDebugger).")
+    ] = False
+    first_step: Annotated[int, Option("Number of the first step seen.")] = 0
+    manual_steps: Annotated[bool, Option("Steps end only where the program calls step().")] = False
+    tracer: Annotated[
+        int | None,
+        Option(
+            "Which Tracer of the program makes the trace, counted from 0; None: captured from outside, "
+            "from the first training step."
+        ),
+    ] = None
 
     @property
     def with_labels(self) -> bool:
-        """Whether what a loss was made with is recorded."""
+        """Whether the labels of a loss are recorded."""
         return "labels" in self.store_values_of or self.task is Task.TENSOR
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values, for the manifest and for child processes."""
-        plain = asdict(self)
-        plain["output"] = str(self.output)
-        plain["replay"] = None if self.replay is None else str(self.replay)
-        plain["gradients_from"] = None if self.gradients_from is None else str(self.gradients_from)
-        plain["steps"] = None if self.steps.ranges is None else [list(r) for r in self.steps.ranges]
-        plain["ranks"] = None if self.ranks.ranges is None else [list(r) for r in self.ranks.ranges]
-        plain["data_mode"] = sorted(self.data_mode)
-        plain["store_values_of"] = sorted(self.store_values_of)
-        plain["level"], plain["task"] = self.level.value, self.task.value
-        return plain
+        return fields_to_json(self)
 
     @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> CaptureOptions:
-        """Inverse of ``to_json``.
+    def from_json(cls, plain: Mapping[str, object], source: str = "capture options") -> CaptureOptions:
+        """Inverse of ``to_json``; without ``steps`` or ``ranks``, all.
 
         Raises:
-            ConfigError: an unknown key, naming it.
+            ConfigError: an unknown key, or a wrong value; names it.
         """
-        known = {f.name for f in fields(cls)}
-        unknown = set(plain) - known
-        if unknown:
-            raise ConfigError(f"unknown capture options {sorted(unknown)}")
-        values = dict(plain)
-        values["output"] = Path(values["output"])
-        for key in ("steps", "ranks"):
-            ranges = values.get(key)
-            values[key] = StepSet(None if ranges is None else tuple((a, b) for a, b in ranges))
-        for key in ("data_mode", "store_values_of"):
-            if key in values:
-                values[key] = frozenset(values[key])
-        if values.get("replay"):
-            values["replay"] = Path(values["replay"])
-        if values.get("gradients_from"):
-            values["gradients_from"] = Path(values["gradients_from"])
-        if values.get("scope"):
-            values["scope"] = tuple(values["scope"])
-        values["names"] = tuple(values.get("names", ()))
-        values["level"] = Level(values.get("level", "L0"))
-        values["task"] = Task(values.get("task", "statistics"))
-        return cls(**values)
+        return fields_from_json(cls, {"steps": None, "ranks": None, **plain}, source=source)
 
     def dumps(self) -> str:
         """``to_json`` as one line."""

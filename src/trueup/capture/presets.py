@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
-from trueup.capture.options import Level, StepSet
+from trueup.capture.options import CaptureOptions, Level, StepSet
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "diagnose": {
-        "level": Level.L0,
-        "steps": StepSet(((0, 1),)),
-        "store_values_of": frozenset({"module", "parameter", "labels", "configuration"}),
-    },
-    "batches": {
-        "level": Level.L0,
-        "steps": StepSet(None),
-        "store_values_of": frozenset({"integers", "labels"}),
-        "backward": False,
-        "gradients": False,
-        "optimizer": False,
-        "sketch": False,
-    },
+
+def _for_diagnosis(options: CaptureOptions) -> CaptureOptions:
+    kinds = frozenset({"module", "parameter", "labels", "configuration"})
+    return replace(options, level=Level.L0, steps=StepSet(((0, 1),)), store_values_of=kinds)
+
+
+def _for_batches(options: CaptureOptions) -> CaptureOptions:
+    return replace(
+        options,
+        level=Level.L0,
+        steps=StepSet(None),
+        store_values_of=frozenset({"integers", "labels"}),
+        backward=False,
+        gradients=False,
+        optimizer=False,
+        sketch=False,
+    )
+
+
+PRESETS: dict[str, Callable[[CaptureOptions], CaptureOptions]] = {
+    "diagnose": _for_diagnosis,
+    "batches": _for_batches,
 }
-"""fields of ``CaptureOptions`` that each sets"""
+"""name -> the options with what the preset sets"""

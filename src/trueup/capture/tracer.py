@@ -1,12 +1,12 @@
-"""The Python way in."""
+"""The Python API of capture."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from trueup.capture import session
 from trueup.capture.frameworks import framework_in_use
@@ -14,6 +14,7 @@ from trueup.capture.handed import options_of_next
 from trueup.capture.observer import Observer
 from trueup.capture.options import CaptureOptions, StepSet
 from trueup.errors import ConfigError
+from trueup.types.plain import fields_from_json
 
 
 class Tracer:
@@ -21,8 +22,8 @@ class Tracer:
 
     Every option of ``CaptureOptions`` may be given by name, ``steps`` and ``ranks`` also as text such as
     ``"0,5-8"``. ``framework`` is ``"torch"`` or ``"mindspore"``; by default the one the program uses.
-    ``monitor`` watches the run while it trains; with it no step is captured in full unless ``steps`` says so,
-    or an alarm does.
+    ``monitor`` measures the run while it trains; with it no step is captured in full unless ``steps`` says
+    so, or an alarm does.
 
     Example:
         >>> with trueup.Tracer("runs/target", level="mix", steps="0-2") as tracer:   # doctest: +SKIP
@@ -39,21 +40,15 @@ class Tracer:
         *,
         framework: str | None = None,
         monitor: Observer | None = None,
-        **options: Any,
+        **options: object,
     ) -> None:
         if monitor is not None:
             if not callable(getattr(monitor, "step_over", None)):
-                raise ConfigError(f"Tracer: monitor is {monitor!r}; give trueup.Monitor()")
+                raise ConfigError(f"Tracer: monitor: expected trueup.Monitor() (got {monitor!r})")
             options = {"steps": StepSet(()), **options, "observer": monitor.described()}
-        for name in ("steps", "ranks"):
-            if isinstance(options.get(name), str):
-                options[name] = StepSet.parse(options[name], what=name)
-            if isinstance(options.get(name), StepSet):
-                ranges = options[name].ranges
-                options[name] = None if ranges is None else [list(r) for r in ranges]
-        defaults = CaptureOptions(output=Path(output)).to_json()
-        options["output"] = str(Path(output).absolute())
-        self.options = CaptureOptions.from_json({**defaults, **options})
+        self.options = fields_from_json(
+            CaptureOptions, {**options, "output": Path(output).absolute()}, source="Tracer"
+        )
         self._framework = framework
         self._monitor = monitor
         self._session: session.Session | None = None
@@ -61,6 +56,13 @@ class Tracer:
         """the session was begun from outside"""
         self._silent = False
         """the program is run again for another of its Tracers"""
+
+    @classmethod
+    def from_options(cls, options: CaptureOptions) -> Tracer:
+        """A Tracer that captures with ``options``, without a monitor."""
+        tracer = cls(options.output)
+        tracer.options = replace(options, output=options.output.absolute(), observer=None)
+        return tracer
 
     def start(self, model: object | None = None) -> None:
         """Begin to capture; with ``model``, only what happens inside it."""

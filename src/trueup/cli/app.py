@@ -1,67 +1,52 @@
-"""Puts the verbs together, and turns errors into one line and an exit status."""
+"""Registers the verbs, and turns errors into one line and an exit status."""
 
 from __future__ import annotations
 
 import os
 import sys
 import traceback
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from trueup import __version__
-from trueup.cli import (
-    accept,
-    capture,
-    check,
-    check_run,
-    compare,
-    compare_weights,
-    convert_weights,
-    curves,
-    diagnose,
-    dump_config,
-    export,
-    inspect,
-    match,
-    monitor,
-    noise,
-    replay,
-    seed_all,
-)
-from trueup.cli.misuse import refuse_empty_words, sentence_of
+from trueup.cli.command_from import Verb, command_from
+from trueup.cli.misuse import sentence_of
 from trueup.cli.printing import error_line, hint_line
-from trueup.cli.replay_gradients import with_gradients_named
-from trueup.cli.several import SEVERAL, with_each_named
+from trueup.cli.words import refuse_empty_words, rewritten
 from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError, WeightsError
 
 _DEBUG = "TRUEUP_DEBUG"
 _BAD_USE = 2
-_VERBS = (
-    "accept",
-    "capture",
-    "check",
-    "check-run",
-    "compare",
-    "compare-weights",
-    "convert-weights",
-    "curves",
-    "diagnose",
-    "dump-config",
-    "match",
-    "inspect",
-    "export",
-    "monitor",
-    "noise",
-    "replay",
-    "seed-all",
-)
+USAGE = {
+    "capture": "-o RUN -- python train.py",
+    "accept": "TARGET REFERENCE -o OUT",
+    "check": "TARGET_CONFIG REFERENCE_CONFIG",
+    "check-run": "-- python train.py",
+    "compare": "TARGET REFERENCE -o OUT",
+    "compare-weights": "TARGET REFERENCE",
+    "convert-weights": "SRC DST --to NAME",
+    "curves": "TARGET --reference REF REF2 -o OUT",
+    "match": "TARGET REFERENCE -o MAP.yaml",
+    "diagnose": "TARGET REFERENCE -o OUT",
+    "dump-config": "--kind full --path /dump",
+    "inspect": "RUN",
+    "export": "RUN DIR",
+    "monitor": "RUN",
+    "noise": "--reference RUN -- python train.py",
+    "replay": "--reference RUN -o OUT -- python train.py",
+    "seed-all": "--seed 1234",
+}
+"""verb -> how it is called"""
 _HINTS: dict[type[TrueupError], str] = {
     ConfigError: "trueup {verb} --help lists every option",
-    TraceError: "trueup inspect FOLDER shows what a trace holds",
-    WeightsError: "trueup {verb} --help says which files of weights are read and written",
+    TraceError: "trueup inspect FOLDER lists the contents of a trace",
+    WeightsError: "trueup {verb} --help lists the weight formats that are read and written",
     NothingCompared: "trueup inspect FOLDER --step N lists the sites of a step; is it the same model?",
 }
+_HINT_OF_CURVES = "trueup curves --help lists the log formats that are read, and how runs are named"
+_HINT_OF_PAIRING = "trueup compare-weights --help explains how weights are paired"
 
 app = typer.Typer(
     name="trueup",
@@ -69,30 +54,28 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Finds out why two training runs of the same large model do not agree, and says so with evidence.",
+    help="Finds out why two training runs of the same large model differ, with evidence.",
     epilog="Start with: trueup capture -o runs/reference -- python train.py",
 )
-app.command(name="capture", context_settings={"allow_interspersed_args": False})(capture.command)
-app.command(name="accept")(accept.command)
-app.command(name="check")(check.command)
-app.command(name="check-run")(check_run.command)
-app.command(name="compare")(compare.command)
-app.command(name="compare-weights")(compare_weights.command)
-app.command(name="convert-weights")(convert_weights.command)
-app.command(name="curves")(curves.command)
-app.command(name="match")(match.command)
-app.command(name="diagnose")(diagnose.command)
-app.command(name="dump-config")(dump_config.command)
-app.command(name="inspect")(inspect.command)
-app.command(name="export")(export.command)
-app.command(name="monitor")(monitor.command)
-app.command(name="noise", context_settings={"allow_interspersed_args": False})(noise.command)
-app.command(name="replay", context_settings={"allow_interspersed_args": False})(replay.command)
-app.command(name="seed-all")(seed_all.command)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def function_of(verb: str) -> Verb:
+    """The function of a verb, in the module of its name."""
+    function: Verb = import_module(f"trueup.cli.{verb.replace('-', '_')}").command
+    return function
+
+
+def _register(verbs: list[str]) -> None:
+    registered = {one.name for one in app.registered_commands}
+    for verb in verbs:
+        if verb not in registered:
+            followed = "-- python" in USAGE[verb] and verb != "check-run"
+            settings = {"allow_interspersed_args": False} if followed else None
+            app.command(name=verb, context_settings=settings)(command_from(function_of(verb)))
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
         print(f"trueup {__version__}")
         raise typer.Exit
 
@@ -107,7 +90,8 @@ def _options(
 
 
 def _add_installed(verb: str) -> None:
-    """Commands that other packages register under ``trueup.commands``, loaded when one or help is wanted."""
+    """Commands that other packages register under ``trueup.commands``, loaded when one is called, or for
+    help."""
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="trueup.commands"):
@@ -118,44 +102,45 @@ def _add_installed(verb: str) -> None:
 def run(argv: list[str]) -> int:
     """Run one command and return its exit status; a person's mistake is one line, never a traceback."""
     verb = next((word for word in argv if not word.startswith("-")), "")
-    if verb not in _VERBS:
-        _add_installed(verb)
-    if verb == "capture":
-        argv = capture.with_scope_joined(argv)
-    argv = with_each_named(argv, SEVERAL.get(verb, ()))
-    if verb == "replay":
-        argv = with_gradients_named(argv)
     try:
+        if verb in USAGE:
+            _register([verb])
+            argv = rewritten(argv, function_of(verb))
+        else:
+            _register(list(USAGE))
+            _add_installed(verb)
         refuse_empty_words(argv)
         status = app(args=argv, prog_name="trueup", standalone_mode=False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except TrueupError as error:
-        if os.environ.get(_DEBUG):
-            traceback.print_exc()
+    except Exception as error:  # not 1, which would say that the runs differ
+        return _failed(error, argv, verb)
+    return status if isinstance(status, int) else 0
+
+
+def _failed(error: Exception, argv: list[str], verb: str) -> int:
+    """One line for a mistake of a person or the system; a traceback for a bug."""
+    if hasattr(error, "format_message"):
+        return _misused(error, argv, verb)
+    known = isinstance(error, (TrueupError, OSError))
+    if not known or os.environ.get(_DEBUG):
+        traceback.print_exception(error)
+    if isinstance(error, TrueupError):
         error_line(str(error))
         hint_line(_hint_of(error, verb))
-        return _BAD_USE
-    except OSError as error:
-        if os.environ.get(_DEBUG):
-            traceback.print_exc()
+    elif isinstance(error, OSError):
         error_line(f"{error.filename or verb}: {error.strerror or error}")
-        return _BAD_USE
-    except Exception as error:  # not 1, which would say that the runs differ
-        if hasattr(error, "format_message"):
-            return _misused(error, argv, verb)
-        traceback.print_exc()
-        error_line(f"a fault in trueup itself: {type(error).__name__}: {error}")
-        return _BAD_USE
-    return status if isinstance(status, int) else 0
+    else:
+        error_line(f"internal error in trueup: {type(error).__name__}: {error}")
+    return _BAD_USE
 
 
 def _hint_of(error: TrueupError, verb: str) -> str:
     if verb == "curves":
-        return "trueup curves --help says which logs are read and how runs are named"
+        return _HINT_OF_CURVES
     if isinstance(error, NothingCompared) and verb == "compare-weights":
-        return "trueup compare-weights --help says how weights are paired"
+        return _HINT_OF_PAIRING
     return _HINTS[next(kind for kind in _HINTS if isinstance(error, kind))].format(verb=verb)
 
 
@@ -164,7 +149,7 @@ def _misused(error: Exception, argv: list[str], verb: str) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()  # type: ignore[attr-defined]
         return _BAD_USE
-    error_line(sentence_of(error, argv))
+    error_line(sentence_of(error, argv, f"trueup {verb} {USAGE.get(verb, '')}"))  # type: ignore[arg-type]
     known = verb in {one.name for one in app.registered_commands}
     hint_line(f"trueup {verb} --help lists every option" if known else "trueup --help lists the commands")
     return _BAD_USE

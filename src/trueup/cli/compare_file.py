@@ -1,10 +1,13 @@
-"""msprobe's ``compare.json``: which two dumps to compare, in its old and its new words."""
+"""msprobe's ``compare.json``: which two dumps to compare, by its old and its new keys."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from trueup.capture.config_file import read_json_object
 from trueup.errors import ConfigError
+from trueup.types.option import expected, unknown_key_message
 
 _TARGET = ("target_path", "npu_path")
 _REFERENCE = ("golden_path", "bench_path")
@@ -19,8 +22,6 @@ def sides_from_compare_file(path: Path) -> tuple[Path, Path]:
         ConfigError: not a JSON object, an unknown key (the nearest known one named), a side missing or named
             twice.
     """
-    from trueup.capture.config_file import read_json_object, unknown_key_message
-
     plain = read_json_object(path)
     for key in plain:
         if key not in (*_TARGET, *_REFERENCE, *_NO_EFFECT):
@@ -28,12 +29,13 @@ def sides_from_compare_file(path: Path) -> tuple[Path, Path]:
     return _side(plain, _TARGET, path), _side(plain, _REFERENCE, path)
 
 
-def _side(plain: dict[str, object], keys: tuple[str, str], path: Path) -> Path:
+def _side(plain: Mapping[str, object], keys: tuple[str, str], path: Path) -> Path:
     given = [key for key in keys if key in plain]
     if len(given) != 1:
-        problem = "are both there; keep one" if given else "are both missing; one is wanted"
-        raise ConfigError(f"{path}: {keys[0]} and {keys[1]} {problem}")
+        raise ConfigError(
+            f"{path}: expected one of: {', '.join(keys)} (got {' and '.join(given) or 'neither'})"
+        )
     value = plain[given[0]]
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{path}: {given[0]} is {value!r}; the path of a dump is wanted")
+        raise expected(f"{path}: {given[0]}", "the path of a dump", value)
     return Path(value)

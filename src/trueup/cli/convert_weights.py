@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from trueup.cli.printing import note_line, warning_line
-from trueup.errors import ConfigError
+from trueup.cli.printing import note_line, print_json, warning_line
+from trueup.cli.shared import AllowUnmatched, NumHeads, NumKvHeads, Printed
+from trueup.types.option import Option, expected
 
 if TYPE_CHECKING:
     from trueup.weights.plan import ConversionPlan
@@ -19,75 +18,104 @@ if TYPE_CHECKING:
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
-def command(
+def bytes_from_text(text: str, place: str) -> int:
+    """A number of bytes such as ``5G``, ``500M`` or ``64Ki``.
+
+    Raises:
+        ConfigError: not of that form, or 0.
+    """
+    match = re.fullmatch(r"(\d+)\s*(|k|m|g|ki|mi|gi)b?", text.strip().lower())
+    if match is None or not int(match[1]):
+        raise expected(place, "a number of bytes, such as 500M or 5G", text)
+    return int(match[1]) * _SIZES[match[2]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertOptions:
+    """Which weights, and what becomes of them."""
+
     source: Annotated[
-        Path,
-        typer.Argument(metavar="SRC", help="A file or folder of weights, or a trace (its initial weights)."),
-    ],
+        Path, Option("A file or folder of weights, or a trace (its initial weights).", argument="SRC")
+    ]
     destination: Annotated[
-        Path, typer.Argument(metavar="DST", help="A .safetensors, .ckpt or .pth file, or a new folder.")
-    ],
+        Path, Option("A .safetensors, .ckpt or .pth file, or a new folder.", argument="DST")
+    ]
     to: Annotated[
         str | None,
-        typer.Option(
+        Option(
+            "mindspore, torch, or a family of models: hf-llama, hf-gpt2, hf-mixtral, hf-qwen-moe, "
+            "hf-moe-stacked, megatron, mindformers-llama, mindformers-llama-fused, torchtitan-llama.",
             "--to",
             metavar="NAME",
-            help="mindspore, torch, or a family of models: hf-llama, hf-gpt2, hf-mixtral, hf-qwen-moe, "
-            "hf-moe-stacked, megatron, mindformers-llama, mindformers-llama-fused, torchtitan-llama.",
         ),
-    ] = None,
+    ] = None
     source_family: Annotated[
-        str | None, typer.Option("--from", metavar="NAME", help="The source's family. Default: by its names.")
-    ] = None,
-    plan: Annotated[
-        Path | None, typer.Option("--plan", metavar="FILE", help="A plan (docs/weights.md).")
-    ] = None,
-    turned_round: Annotated[
-        bool, typer.Option("--inverse", help="Turn the plan round; --like gives what it began with.")
-    ] = False,
+        str | None, Option("Family of the source.", "--from", metavar="NAME", default="by its names")
+    ] = None
+    plan: Annotated[Path | None, Option("A plan (docs/weights.md).", "--plan", metavar="FILE")] = None
+    inverse: Annotated[
+        bool, Option("Invert the plan; --like names the weights it was applied to.", "--inverse")
+    ] = False
     like: Annotated[
         Path | None,
-        typer.Option(
+        Option(
+            "Weights with the expected names and shapes. Without --to and --plan, the plan is inferred "
+            "from them.",
             "--like",
             metavar="TARGET",
-            help="Weights whose names and shapes are wanted. Alone, the plan is inferred from them.",
         ),
-    ] = None,
+    ] = None
     format: Annotated[
         str | None,
-        typer.Option("--format", metavar="F", help="safetensors, ckpt, pth, hf or npy. Default: by DST."),
-    ] = None,
-    num_heads: Annotated[
-        int | None,
-        typer.Option("--num-heads", min=1, help="Attention heads. Default: config.json beside SRC."),
-    ] = None,
-    num_kv_heads: Annotated[
-        int | None,
-        typer.Option("--num-kv-heads", min=1, help="Key/value heads. Default: as --num-heads."),
-    ] = None,
+        Option("safetensors, ckpt, pth, hf or npy.", "--format", metavar="F", default="by DST"),
+    ] = None
+    num_heads: NumHeads = None
+    num_kv_heads: NumKvHeads = None
     pad_vocab: Annotated[
         int | None,
-        typer.Option("--pad-vocab", metavar="N", help="Zero rows until the vocabulary is a multiple of N."),
-    ] = None,
+        Option("Append rows of zeros until the vocabulary is a multiple of N.", "--pad-vocab", metavar="N"),
+    ] = None
     save_plan: Annotated[
         Path | None,
-        typer.Option(
-            "--save-plan", metavar="FILE", help="Write the plan, also one that leaves weights over."
-        ),
-    ] = None,
+        Option("Write the plan, even if it leaves weights unmatched.", "--save-plan", metavar="FILE"),
+    ] = None
     shard_size: Annotated[
-        str, typer.Option("--shard-size", metavar="SIZE", help="Largest file of a Hugging Face folder.")
-    ] = "5G",
-    allow_unmatched: Annotated[
-        bool, typer.Option("--allow-unmatched", help="Weights left over on either side are no error.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
-) -> None:
-    """Write the weights of SRC to DST: other names, transposed, fused, split, stacked. Bits are only moved.
+        int,
+        Option(
+            "Largest file of a Hugging Face folder.",
+            "--shard-size",
+            metavar="SIZE",
+            unit="bytes",
+            default="5G",
+            read=bytes_from_text,
+        ),
+    ] = 5 * 10**9
+    allow_unmatched: AllowUnmatched = False
 
-    Without --to, --plan and --like the names stay, and only the file's format changes. .ckpt files of
-    MindSpore are read and written without it.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """What was written; the document of --json."""
+
+    destination: str
+    format: str
+    num_source: int
+    num_weights: int
+    num_bytes: int
+    num_renamed: int
+    num_joined: int
+    lowest_confidence: float | None
+    padded: dict[str, int]
+    not_converted: list[str]
+    not_made: list[str]
+    remarks: list[str]
+
+
+def command(options: ConvertOptions, printed: Printed) -> int:
+    """Write the weights of SRC to DST: renamed, transposed, fused, split, stacked. Values keep their bits.
+
+    Without --to, --plan and --like the names stay, and only the file format changes. .ckpt files of
+    MindSpore are read and written without MindSpore.
     """
     from trueup.cli.inferring import infer_plan
     from trueup.weights.applying import apply_plan
@@ -97,75 +125,70 @@ def command(
     from trueup.weights.opening import open_weights
     from trueup.weights.writing import format_of, write_weights
 
-    chosen, shard_bytes = format_of(destination, format), _bytes(shard_size)
-    weights = open_weights(source)
-    asked = Conversion(
-        to=to,
-        source_family=source_family,
-        plan=plan,
-        turned_round=turned_round,
-        like=None if like is None else open_weights(like),
-        heads=merged(Heads(num_heads=num_heads, num_kv_heads=num_kv_heads), heads_beside(source)),
-        pad_vocabulary=pad_vocab,
-        allow_unmatched=allow_unmatched,
-        save_plan=save_plan,
+    file_format = format_of(options.destination, options.format)
+    weights = open_weights(options.source)
+    given = Heads(num_heads=options.num_heads, num_kv_heads=options.num_kv_heads)
+    request = Conversion(
+        to=options.to,
+        source_family=options.source_family,
+        plan=options.plan,
+        turned_round=options.inverse,
+        like=None if options.like is None else open_weights(options.like),
+        heads=merged(given, heads_beside(options.source)),
+        pad_vocabulary=options.pad_vocab,
+        allow_unmatched=options.allow_unmatched,
+        save_plan=options.save_plan,
     )
-    used = plan_conversion(weights, asked, infer=infer_plan)
-    made = apply_plan(used, weights)
+    plan = plan_conversion(weights, request, infer=infer_plan)
+    result = apply_plan(plan, weights)
+    for_mindspore = (options.to or "").startswith(("mindspore", "mindformers"))
     write_weights(
-        made,
-        destination,
-        format=chosen,
-        shard_bytes=shard_bytes,
-        made_for="ms" if to == "mindspore" or (to or "").startswith("mindformers") else "pt",
+        result,
+        options.destination,
+        format=file_format,
+        shard_bytes=options.shard_size,
+        made_for="ms" if for_mindspore else "pt",
     )
-    facts = _facts(weights, made, used, destination, chosen)
-    if as_json:
-        print(json.dumps(facts, ensure_ascii=False, indent=2))
-    elif not quiet:
-        _say(facts)
+    converted = _converted(weights, result, plan, options.destination, file_format)
+    if printed.as_json:
+        print_json(asdict(converted))
+    elif not printed.quiet:
+        _print(converted)
+    return 0
 
 
-def _bytes(size: str) -> int:
-    found = re.fullmatch(r"(\d+)\s*(|k|m|g|ki|mi|gi)b?", size.strip().lower())
-    if found is None or not int(found[1]):
-        raise ConfigError(f"--shard-size {size!r}: a number of bytes is wanted, such as 500M or 5G")
-    return int(found[1]) * _SIZES[found[2]]
+def _converted(
+    source: WeightSet, result: WeightSet, plan: ConversionPlan, destination: Path, file_format: str
+) -> Converted:
+    table = result.table
+    return Converted(
+        destination=str(destination),
+        format=file_format,
+        num_source=len(source.table),
+        num_weights=len(table),
+        num_bytes=sum(info.nbytes for info in table.values()),
+        num_renamed=sum(entry.target != entry.pieces[0].source for entry in plan.entries),
+        num_joined=sum(entry.join is not None for entry in plan.entries),
+        lowest_confidence=min((entry.confidence for entry in plan.entries), default=None),
+        padded={entry.target: entry.padding for entry in plan.entries if entry.padding},
+        not_converted=list(plan.only_source),
+        not_made=list(plan.only_target),
+        remarks=list(source.remarks),
+    )
 
 
-def _facts(
-    source: WeightSet, made: WeightSet, plan: ConversionPlan, destination: Path, format: str
-) -> dict[str, Any]:
-    table = made.table
-    inferred = [entry.confidence for entry in plan.entries]
-    return {
-        "destination": str(destination),
-        "format": format,
-        "num_source": len(source.table),
-        "num_weights": len(table),
-        "num_bytes": sum(info.nbytes for info in table.values()),
-        "num_renamed": sum(entry.target != entry.pieces[0].source for entry in plan.entries),
-        "num_joined": sum(entry.join is not None for entry in plan.entries),
-        "lowest_confidence": min(inferred, default=None),
-        "padded": {entry.target: entry.padding for entry in plan.entries if entry.padding},
-        "not_converted": list(plan.only_source),
-        "not_made": list(plan.only_target),
-        "remarks": list(source.remarks),
-    }
-
-
-def _say(facts: dict[str, Any]) -> None:
-    for sentence in facts["remarks"]:
+def _print(converted: Converted) -> None:
+    for sentence in converted.remarks:
         warning_line(sentence)
-    if facts["not_converted"]:
-        warning_line(f"not converted: {', '.join(facts['not_converted'])}")
-    if facts["not_made"]:
-        warning_line(f"not made: {', '.join(facts['not_made'])}")
-    lowest = facts["lowest_confidence"]
+    if converted.not_converted:
+        warning_line(f"not converted: {', '.join(converted.not_converted)}")
+    if converted.not_made:
+        warning_line(f"not produced: {', '.join(converted.not_made)}")
+    lowest = converted.lowest_confidence
     unsure = f"; lowest confidence of the plan {lowest:.2f}" if lowest is not None and lowest < 1 else ""
-    padded = "".join(f"; {name} has {rows} rows of zeros more" for name, rows in facts["padded"].items())
+    padded = "".join(f"; {name} padded by {rows} rows of zeros" for name, rows in converted.padded.items())
     note_line(
-        f"wrote {facts['destination']} ({facts['format']}): {facts['num_weights']} weights of "
-        f"{facts['num_source']}, {facts['num_bytes']:,} bytes; {facts['num_renamed']} renamed, "
-        f"{facts['num_joined']} joined{padded}{unsure}"
+        f"wrote {converted.destination} ({converted.format}): {converted.num_weights} weights from "
+        f"{converted.num_source}, {converted.num_bytes:,} bytes; {converted.num_renamed} renamed, "
+        f"{converted.num_joined} joined{padded}{unsure}"
     )

@@ -2,319 +2,300 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from trueup.cli.printing import warning_line
+from trueup.cli.printing import print_json, warning_line
+from trueup.cli.shared import PROOF, Assumed, Conditions, Output, Printed
 from trueup.errors import ConfigError
-from trueup.types import Outcome
+from trueup.types.option import Option, expected
 
 if TYPE_CHECKING:
     from trueup.curves.comparison import CurveComparison, Options
 
-_RUN, _PROOF, _OUT = "The runs", "What cannot be seen in a log", "Reports"
+_RUN = "The runs"
 
 
-def command(
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TARGET...",
-            help="Logs of the runs under question: a file, several of one run joined by commas, a "
-            "folder, or a trace.",
-        ),
-    ] = None,
-    references: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--reference",
-            "-r",
-            metavar="REF [REF2 ...]",
-            help="The log of the trusted run, then those of its repeats with determinism off.",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    offset: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="The target's step number minus the reference's. Found where not given.",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    steps: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIRST-LAST", help="Only these steps, as the target numbers them.", rich_help_panel=_RUN
-        ),
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN=NAME",
-            help="What a column is called in a table, such as loss=train/ce. May be repeated.",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Read on while the logs grow.", rich_help_panel=_RUN)
-    ] = False,
-    every: Annotated[
-        float,
-        typer.Option(min=0.1, metavar="SECONDS", help="With --follow: how often.", rich_help_panel=_RUN),
-    ] = 10.0,
-    target_trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--target-trace",
-            metavar="DIR",
-            help="A trace of the target's first steps.",
-            rich_help_panel=_PROOF,
-        ),
-    ] = None,
-    reference_trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--reference-trace", metavar="DIR", help="A trace of the reference's.", rich_help_panel=_PROOF
-        ),
-    ] = None,
-    assume: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WHAT",
-            help="Vouch for weights, settings, randomness, data or all, instead of a proof.",
-            rich_help_panel=_PROOF,
-        ),
-    ] = None,
-    condition: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="How the standard's default conditions were changed, such as dataset=c4.",
-            rich_help_panel=_PROOF,
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="A tokenizer's folder: batches around an onset are shown as text, where a trace holds them.",
-            rich_help_panel=_PROOF,
-        ),
-    ] = None,
-    program: Annotated[
-        str | None,
-        typer.Option(
-            "--command", metavar='"COMMAND"', help="The target's training command.", rich_help_panel=_PROOF
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="Folder for the reports.", rich_help_panel=_OUT),
-    ] = None,
-    report: Annotated[
-        str,
-        typer.Option(metavar="LIST", help="Of json,html,png,xlsx,md. Default: all.", rich_help_panel=_OUT),
-    ] = "all",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=_OUT)
-    ] = False,
-    quiet: Annotated[
-        bool,
-        typer.Option("--quiet", "-q", help="Print nothing; the exit status tells.", rich_help_panel=_OUT),
-    ] = False,
-) -> None:
-    """Judge loss curves by a reference, its repeats and the migration standard.
+def span_from_text(text: str, place: str) -> tuple[int | None, int | None]:
+    """First and last step of ``FIRST-LAST``; either may be left out.
 
-    Reads logs of Megatron-LM, MindFormers, trueup_gpt, Hugging Face Trainer,
-    torchtitan, nanotron and verl, TensorBoard events, CSV, JSON and traces.
+    Raises:
+        ConfigError: not of that form.
 
-    Ends with 0 where the target is accepted, 1 where it differs, 2 where that
-    cannot be decided.
+    Example:
+        >>> span_from_text("1000-", "--steps")
+        (1000, None)
     """
-    if not targets:
-        raise ConfigError(
-            "TARGET is missing: trueup curves TARGET --reference REF REF2 -o OUT; targets come first"
-        )
-    if not references:
-        raise ConfigError(f"say what to compare with: trueup curves {' '.join(targets)} --reference REF REF2")
-    if tokenizer is not None and not tokenizer.is_dir():
-        raise ConfigError(
-            f"--tokenizer {tokenizer}: no such folder; a local folder with tokenizer.json is wanted"
-        )
-    formats = _formats(report)
-    options = _options(offset, steps, assume or [], condition or [], target_trace, reference_trace, program)
-    columns = _columns(column or [])
-    if follow:
-        raise typer.Exit(_follow(targets, references, columns, options, every=every, quiet=quiet))
-    comparisons = _compare(targets, references, columns, options)
-    around = _around(comparisons, options, tokenizer)
-    written = _write(comparisons, output, formats, around)
-    code = _show(comparisons, around, written, as_json=as_json, quiet=quiet)
-    raise typer.Exit(code)
-
-
-def _formats(report: str) -> list[str]:
-    from trueup.reporting.curves import FORMATS
-
-    words = [word.strip() for word in report.split(",") if word.strip()]
-    if words == ["all"]:
-        return list(FORMATS)
-    for word in words:
-        if word not in FORMATS:
-            raise ConfigError(f"--report {word!r}: there is {', '.join(FORMATS)} and all")
-    return words
-
-
-def _columns(given: list[str]) -> dict[str, str]:
-    from trueup.curves.columns import parse_choice
-
-    return dict(parse_choice(text) for text in given)
-
-
-def _options(
-    offset: int | None,
-    steps: str | None,
-    assume: list[str],
-    condition: list[str],
-    target_trace: Path | None,
-    reference_trace: Path | None,
-    program: str | None,
-) -> Options:
-    from trueup.curves.comparison import Options
-    from trueup.curves.conditions import parse_assumptions, parse_conditions
-
-    first, last = _span(steps)
-    return Options(
-        offset=offset,
-        assumed=parse_assumptions(assume),
-        stated=parse_conditions(condition),
-        target_trace=target_trace,
-        reference_trace=reference_trace,
-        program=program,
-        first=first,
-        last=last,
-    )
-
-
-def _span(text: str | None) -> tuple[int | None, int | None]:
-    if text is None:
-        return None, None
-    begin, sign, end = text.partition("-")
+    begin, dash, end = text.partition("-")
     try:
         first, last = int(begin) if begin else None, int(end) if end else None
     except ValueError:
-        sign = ""
-    if not sign or (first is not None and last is not None and last < first):
-        raise ConfigError(f"--steps {text!r}: FIRST-LAST is wanted, such as 0-5000, or 1000- to the end")
+        dash = ""
+    if not dash or (first is not None and last is not None and last < first):
+        raise expected(place, "FIRST-LAST, such as 0-5000, or 1000- to the end", text)
     return first, last
 
 
-def _compare(
-    targets: list[str], references: list[str], columns: Mapping[str, str], options: Options
-) -> list[CurveComparison]:
+def columns_from_words(words: Sequence[str], place: str) -> dict[str, str]:
+    """``loss=my/loss`` as a column and its name in a file."""
+    from trueup.curves.columns import parse_choice
+
+    return dict(parse_choice(word) for word in words)
+
+
+def formats_from_text(text: str, place: str) -> tuple[str, ...]:
+    """Formats of reports.
+
+    Raises:
+        ConfigError: an unknown format.
+    """
+    from trueup.reporting.curves import FORMATS
+
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    for word in words:
+        if word not in FORMATS and words != ("all",):
+            raise expected(place, f"all, or some of: {', '.join(FORMATS)}", word)
+    return tuple(FORMATS) if words == ("all",) else words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvesOptions:
+    """Which logs, and how they are compared."""
+
+    targets: Annotated[
+        tuple[str, ...],
+        Option(
+            "Logs of the runs to check: a file, several of one run joined by commas, a folder, or a trace.",
+            argument="TARGET...",
+        ),
+    ] = ()
+    references: Annotated[
+        tuple[str, ...],
+        Option(
+            "The log of the trusted run, then those of its repeats without determinism.",
+            "--reference -r",
+            metavar="REF [REF2 ...]",
+            panel=_RUN,
+            several=True,
+        ),
+    ] = ()
+    offset: Annotated[
+        int | None,
+        Option(
+            "The target's step number minus the reference's.",
+            "--offset",
+            metavar="N",
+            panel=_RUN,
+            unit="steps",
+            default="found automatically",
+        ),
+    ] = None
+    steps: Annotated[
+        tuple[int | None, int | None],
+        Option(
+            "Only these steps, in the target's numbers.",
+            "--steps",
+            metavar="FIRST-LAST",
+            panel=_RUN,
+            default="all",
+            read=span_from_text,
+        ),
+    ] = (None, None)
+    columns: Annotated[
+        dict[str, str],
+        Option(
+            "Name of a column in a table, such as loss=train/ce; may be repeated.",
+            "--column",
+            metavar="COLUMN=NAME",
+            panel=_RUN,
+            read_all=columns_from_words,
+        ),
+    ] = field(default_factory=dict)
+    follow: Annotated[bool, Option("Continue to read while the logs grow.", "--follow -f", panel=_RUN)] = (
+        False
+    )
+    every: Annotated[
+        float,
+        Option(
+            "How often the logs are read.",
+            "--every",
+            metavar="SECONDS",
+            panel=_RUN,
+            unit="seconds",
+            least=0.1,
+            no_effect="without --follow",
+        ),
+    ] = 10.0
+    target_trace: Annotated[
+        Path | None,
+        Option("A trace of the target's first steps.", "--target-trace", metavar="DIR", panel=PROOF),
+    ] = None
+    reference_trace: Annotated[
+        Path | None,
+        Option("A trace of the reference's first steps.", "--reference-trace", metavar="DIR", panel=PROOF),
+    ] = None
+    assumed: Assumed = frozenset()
+    conditions: Conditions = field(default_factory=dict)
+    tokenizer: Annotated[
+        Path | None,
+        Option(
+            "Folder of a tokenizer: batches around an onset are printed as text, if a trace holds them.",
+            "--tokenizer",
+            metavar="DIR",
+            panel=PROOF,
+        ),
+    ] = None
+    program: Annotated[
+        str | None, Option("Training command of the target.", "--command", metavar='"COMMAND"', panel=PROOF)
+    ] = None
+    output: Output = None
+    report: Annotated[
+        tuple[str, ...],
+        Option(
+            "Some of json,html,png,xlsx,md.",
+            "--report",
+            metavar="LIST",
+            default="all",
+            read=formats_from_text,
+            no_effect="without -o",
+        ),
+    ] = ("all",)
+
+
+def command(options: CurvesOptions, printed: Printed) -> int:
+    """Judge loss curves by a reference, its repeats and the migration standard.
+
+    Reads logs of Megatron-LM, MindFormers, trueup_gpt, Hugging Face Trainer, torchtitan, nanotron and verl,
+    TensorBoard events, CSV, JSON and traces.
+
+    Exit status: 0 if the target is accepted, 1 if it differs, 2 if that cannot be decided.
+    """
+    from trueup.curves.comparison import Options
+    from trueup.diagnosing.stages.texts import require_folder
+
+    if not options.targets:
+        raise ConfigError(
+            "TARGET is missing: trueup curves TARGET --reference REF REF2 -o OUT; targets come first"
+        )
+    if not options.references:
+        raise ConfigError(
+            f"--reference is missing: trueup curves {' '.join(options.targets)} --reference REF REF2"
+        )
+    require_folder(options.tokenizer)
+    settings = Options(
+        offset=options.offset,
+        assumed=options.assumed,
+        stated=options.conditions,
+        target_trace=options.target_trace,
+        reference_trace=options.reference_trace,
+        program=options.program,
+        first=options.steps[0],
+        last=options.steps[1],
+    )
+    if options.follow:
+        return _follow(options, settings, quiet=printed.quiet)
+    comparisons = _compare(options, settings)
+    around = _around(comparisons, settings, options.tokenizer)
+    written = _write(comparisons, options.output, options.report, around)
+    return _show(comparisons, around, written, printed)
+
+
+def _compare(options: CurvesOptions, settings: Options) -> list[CurveComparison]:
     from trueup.curves.many import compare_many
 
-    found = list(compare_many(targets, references, columns=columns, options=options))
-    if options.reference_trace is not None and all(
-        (options.target_trace or one.target.trace) is None for one in found
+    comparisons = list(
+        compare_many(
+            list(options.targets), list(options.references), columns=options.columns, options=settings
+        )
+    )
+    if settings.reference_trace is not None and all(
+        (settings.target_trace or one.target.trace) is None for one in comparisons
     ):
-        raise ConfigError("--reference-trace alone proves nothing of two runs: give --target-trace DIR too")
-    return found
+        raise ConfigError(
+            "--reference-trace proves nothing without a trace of the target: add --target-trace DIR"
+        )
+    return comparisons
 
 
 def _around(
-    comparisons: list[CurveComparison], options: Options, tokenizer: Path | None
-) -> dict[str, dict[str, Any]]:
-    """What traces hold of the step a judgement points at."""
+    comparisons: list[CurveComparison], settings: Options, tokenizer: Path | None
+) -> dict[str, dict[str, object]]:
+    """What traces hold of the step of each judgement, by target."""
     from trueup.diagnosing.around import around_step
 
-    found = {}
+    around = {}
     for comparison in comparisons:
-        trace = options.target_trace or comparison.target.trace
+        trace = settings.target_trace or comparison.target.trace
         if trace is not None and comparison.judgement.step is not None:
-            said = around_step(
-                trace,
-                options.reference_trace or comparison.references[0].trace,
-                comparison,
-                tokenizer=tokenizer,
-            )
-            if said:
-                found[comparison.target.name] = said
-    return found
+            reference = settings.reference_trace or comparison.references[0].trace
+            facts = around_step(trace, reference, comparison, tokenizer=tokenizer)
+            if facts:
+                around[comparison.target.name] = facts
+    return around
 
 
 def _write(
     comparisons: list[CurveComparison],
     output: Path | None,
-    formats: list[str],
-    around: dict[str, dict[str, Any]],
+    formats: Sequence[str],
+    around: Mapping[str, dict[str, object]],
 ) -> dict[str, Path]:
     if output is None:
         return {}
     from trueup.capture.launch.folder import make_writable
-    from trueup.reporting.curves import write_reports
+    from trueup.reporting.curves import FILES, FORMATS, write_reports
 
+    chosen = list(FORMATS) if formats == ("all",) else list(formats)
     make_writable(output)
     try:
-        return write_reports(comparisons, output, formats, around=around)
+        return write_reports(comparisons, output, chosen, around=dict(around))
     except ConfigError as error:
         warning_line(str(error))
-        return {name: path for name, path in _there(output).items() if name in formats}
-
-
-def _there(output: Path) -> dict[str, Path]:
-    from trueup.reporting.curves import FILES
-
-    return {name: output / file for name, file in FILES.items() if (output / file).exists()}
+        paths = {name: output / file for name, file in FILES.items()}
+        return {name: path for name, path in paths.items() if name in chosen and path.exists()}
 
 
 def _show(
     comparisons: list[CurveComparison],
-    around: dict[str, dict[str, Any]],
+    around: Mapping[str, dict[str, object]],
     written: dict[str, Path],
-    *,
-    as_json: bool,
-    quiet: bool,
+    printed: Printed,
 ) -> int:
     from trueup.reporting.curves import document_of
 
-    document = document_of(comparisons, around)
-    if as_json:
-        print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2, default=str))
-    elif not quiet:
+    document = document_of(comparisons, dict(around))
+    if printed.as_json:
+        print_json(document)
+    elif not printed.quiet:
         from rich.console import Console
 
         from trueup.reporting.curves.report import curves_report
         from trueup.reporting.render import show
+        from trueup.types import Outcome
 
-        console, files = Console(highlight=False), list(written.values())
+        console = Console(highlight=False)
         if len(comparisons) > 1:
             show(curves_report(comparisons), console)
         worst = max(comparisons, key=lambda c: (c.judgement.outcome is Outcome.DIFFER, c.evidence.level))
-        show(curves_report([worst], around=around, reports=files), console)
+        show(curves_report([worst], around=around, reports=list(written.values())), console)
     return int(document["exit_code"])
 
 
-def _follow(
-    targets: list[str],
-    references: list[str],
-    columns: Mapping[str, str],
-    options: Options,
-    *,
-    every: float,
-    quiet: bool,
-) -> int:
+def _follow(options: CurvesOptions, settings: Options, *, quiet: bool) -> int:
     from rich.console import Console
 
     from trueup.curves.following import follow
     from trueup.reporting.curves.following import watch
 
-    if len(targets) > 1:
-        raise ConfigError("--follow watches one target; start one for each")
-    updates = follow(targets[0], references, columns=columns, options=options, every=every)
+    if len(options.targets) > 1:
+        raise ConfigError("--follow: expected one target; start one for each")
+    updates = follow(
+        options.targets[0],
+        list(options.references),
+        columns=options.columns,
+        options=settings,
+        every=options.every,
+    )
     return watch(updates, Console(highlight=False), quiet=quiet)

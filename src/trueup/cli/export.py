@@ -3,103 +3,111 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from trueup.cli.printing import note_line, warning_line
+from trueup.cli.shared import Quiet
 from trueup.errors import ConfigError
+from trueup.types.option import Option
 
 if TYPE_CHECKING:
     from trueup.batches.exporting import ExportedBatches
-    from trueup.store import TraceSource
-
-_FORMATS = ("msprobe", "grads", "batches", "megatron")
-_PER = ("microbatch", "row")
 
 
-def command(
-    source: Annotated[Path, typer.Argument(metavar="RUN", help="A trace of trueup.")],
-    destination: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
-    to: Annotated[
-        str,
-        typer.Option(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What is written, and where to."""
+
+    run: Annotated[Path, Option("A trace of trueup.", argument="RUN")]
+    destination: Annotated[Path, Option("A new or empty folder.", argument="DIR")]
+    format: Annotated[
+        Literal["msprobe", "grads", "batches", "megatron"],
+        Option(
+            "msprobe: a dump its tools read; grads: grad_1.npy, ... of the first captured step; batches: "
+            "step_N/rank_R/ with tokens.npy, labels.npy and masks; megatron: .bin and .idx.",
             "--format",
             metavar="<format>",
-            help="msprobe: a dump its tools read; grads: grad_1.npy, ... of the first captured step; "
-            "batches: step_N/rank_R/ with tokens.npy, labels.npy and masks; megatron: .bin and .idx.",
         ),
-    ] = "msprobe",
+    ] = "msprobe"
     per: Annotated[
-        str | None,
-        typer.Option(
-            metavar="microbatch|row",
-            help="With --format batches: what one step_N holds. Default: microbatch.",
-        ),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
-) -> None:
-    """Write a trace as a dump that msprobe's own tools read, its gradients or its batches as plain files."""
-    _check(to, per, destination)
+        Literal["microbatch", "row"] | None,
+        Option("With --format batches: what one step_N holds.", "--per", default="microbatch"),
+    ] = None
+    quiet: Quiet = False
+
+
+def command(options: ExportOptions) -> int:
+    """Write a trace as a dump that msprobe's own tools read, or its gradients or batches as plain files."""
+    destination = options.destination
+    if options.per is not None and options.format != "batches":
+        raise ConfigError("--per has no effect without --format batches")
+    if destination.is_file() or (destination.is_dir() and any(destination.iterdir())):
+        problem = "is a file" if destination.is_file() else "is not empty"
+        raise ConfigError(f"{destination} {problem}; expected a new or empty folder")
+    note = _EXPORTS[options.format](options)
+    if not options.quiet:
+        note_line(note)
+    return 0
+
+
+def _export_msprobe(options: ExportOptions) -> str:
     from trueup.capture.launch.folder import make_writable
     from trueup.importers import export_msprobe, open_trace
 
-    trace = open_trace(source)
-    if to in ("batches", "megatron"):
-        _export_batches(trace, destination, to=to, by_row=per == "row", quiet=quiet)
-        return
+    trace, destination = open_trace(options.run), options.destination
     make_writable(destination)
-    if to == "grads":
-        from trueup.diagnosing.gradients import export_gradients
-
-        number = export_gradients(trace, destination)
-        if not quiet:
-            note_line(
-                f"wrote {number} gradients to {destination}, in the order of the optimizer (grads.json names "
-                f"them); next: trueup replay --gradients {destination} --reference {source} -o OUT -- COMMAND"
-            )
-        return
     export_msprobe(trace, destination)
-    if not quiet:
-        step = min(trace.steps(), default=0)
-        note_line(f"wrote {destination}; next: msprobe compare -tp {destination}/step{step} -gp OTHER -o OUT")
+    step = min(trace.steps(), default=0)
+    return f"wrote {destination}; next: msprobe compare -tp {destination}/step{step} -gp OTHER -o OUT"
 
 
-def _check(to: str, per: str | None, destination: Path) -> None:
-    if to not in _FORMATS:
-        raise ConfigError(f"--format {to!r}: there is {', '.join(_FORMATS)}")
-    if per is not None and to != "batches":
-        raise ConfigError("--per goes with --format batches")
-    if per is not None and per not in _PER:
-        raise ConfigError(f"--per {per!r}: one of {', '.join(_PER)} is wanted")
-    if destination.is_file():
-        raise ConfigError(f"{destination} is a file; a new or empty folder is wanted")
-    if destination.is_dir() and any(destination.iterdir()):
-        raise ConfigError(f"{destination} is not empty; give a new or empty folder")
+def _export_gradients(options: ExportOptions) -> str:
+    from trueup.capture.launch.folder import make_writable
+    from trueup.diagnosing.gradients import export_gradients
+    from trueup.importers import open_trace
+
+    trace, destination = open_trace(options.run), options.destination
+    make_writable(destination)
+    number = export_gradients(trace, destination)
+    return (
+        f"wrote {number} gradients to {destination}, in the order of the optimizer (grads.json names them); "
+        f"next: trueup replay --gradients {destination} --reference {options.run} -o OUT -- COMMAND"
+    )
 
 
-def _export_batches(trace: TraceSource, destination: Path, *, to: str, by_row: bool, quiet: bool) -> None:
-    """Write; the dataset section goes to standard output, all else that is said to standard error."""
+def _export_batches(options: ExportOptions) -> str:
+    """The dataset section goes to standard output, everything else to standard error."""
     from trueup.batches.exporting import export_batches, export_megatron
+    from trueup.importers import open_trace
 
-    if to == "megatron":
-        done = export_megatron(trace, destination)
+    trace, destination = open_trace(options.run), options.destination
+    if options.format == "megatron":
+        exported = export_megatron(trace, destination)
     else:
-        done = export_batches(trace, destination, by_row=by_row)
-    if quiet:
-        return
-    for note in done.notes:
-        warning_line(note)
-    note_line(f"{_summary(done, destination)}; in a program: trueup.ReplayDataset({str(destination)!r})")
-    if done.yaml is not None:
-        sys.stdout.write(done.yaml)
+        exported = export_batches(trace, destination, by_row=options.per == "row")
+    for sentence in () if options.quiet else exported.notes:
+        warning_line(sentence)
+    if exported.yaml is not None and not options.quiet:
+        sys.stdout.write(exported.yaml)
+    return f"{_summary(exported, destination)}; in a program: trueup.ReplayDataset({str(destination)!r})"
 
 
-def _summary(done: ExportedBatches, destination: Path) -> str:
+_EXPORTS = {
+    "msprobe": _export_msprobe,
+    "grads": _export_gradients,
+    "batches": _export_batches,
+    "megatron": _export_batches,
+}
+
+
+def _summary(exported: ExportedBatches, destination: Path) -> str:
     from trueup.capture.launch.outcome import describe
 
-    where = str(destination) if done.prefix is None else f"{done.prefix}.bin and .idx ({done.dtype})"
-    num = f"{done.num_batches:,} microbatch{'' if done.num_batches == 1 else 'es'}"
-    held = f"{describe(list(done.steps), 'step')} of {describe(list(done.ranks), 'rank')}"
-    return f"wrote {num} of {held} to {where}"
+    place = (
+        str(destination) if exported.prefix is None else f"{exported.prefix}.bin and .idx ({exported.dtype})"
+    )
+    number = f"{exported.num_batches:,} microbatch{'' if exported.num_batches == 1 else 'es'}"
+    source = f"{describe(list(exported.steps), 'step')} of {describe(list(exported.ranks), 'rank')}"
+    return f"wrote {number} of {source} to {place}"

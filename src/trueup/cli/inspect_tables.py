@@ -25,7 +25,7 @@ def print_overview(
     for line in _facts(trace, steps):
         console.print(line)
     if not steps:
-        console.print(Text("no whole step", style="bold red"))
+        console.print(Text("no complete step", style="bold red"))
     rows = [(step, one) for step, ranks in steps.items() for one in ranks if rank is None or one == rank]
     if rows:
         console.print(_steps_table(trace, rows[:_MOST_STEPS]))

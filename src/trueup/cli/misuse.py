@@ -1,54 +1,41 @@
-"""Mistakes the command-line library finds, in a person's words: where, what was found, what is wanted."""
+"""Errors of the command-line library as one sentence: where, what was expected, what was given."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
-from trueup.errors import ConfigError
-
-_WANTED = (
-    (r".*valid integer.*", "a whole number is wanted"),
-    (r".*valid number.*", "a number is wanted"),
-    (r".*greater than or equal to (\S+)", r"a number from \1 is wanted"),
-    (r".*less than or equal to (\S+)", r"a number up to \1 is wanted"),
-)
+_EXPECTED = {"valid integer": "an integer", "valid number": "a number"}
 
 
-def refuse_empty_words(argv: Sequence[str]) -> None:
-    """An empty word before the captured command is never meant: nothing would be read as all, or as here.
+class UsageProblem(Protocol):
+    """An error of the command-line library."""
 
-    Raises:
-        ConfigError: there is one, naming its option.
-    """
-    words = list(argv[: argv.index("--")] if "--" in argv else argv)
-    if "" in words:
-        before = words[max(words.index("") - 1, 0)]
-        what = before if before.startswith("-") else "an argument"
-        raise ConfigError(f"{what} is empty; is it a variable of the shell that is not set?")
+    def format_message(self) -> str:
+        """What it says itself."""
 
 
-def sentence_of(error: Any, argv: Sequence[str]) -> str:
-    """One sentence for an error of the command-line library.
+def sentence_of(error: UsageProblem, argv: Sequence[str], usage: str) -> str:
+    """One sentence for an error of the command-line library; ``usage`` shows how the verb is called.
 
     Example:
-        >>> class Wrong(Exception):
-        ...     param = type("Option", (), {"opts": ["--seed"], "name": "seed"})
+        >>> class Wrong:
+        ...     param = type("Option", (), {"opts": ["--seed"]})
         ...     format_message = lambda self: "Invalid value for '--seed': Input should be a valid integer"
-        >>> sentence_of(Wrong(), ["capture", "--seed", "x"])
-        '--seed x: a whole number is wanted'
+        >>> sentence_of(Wrong(), ["capture", "--seed", "x"], "trueup capture -o RUN -- COMMAND")
+        "--seed: expected an integer (got 'x')"
     """
     message = " ".join(error.format_message().split()).replace("Value error, ", "")
-    parameter = getattr(error, "param", None)
-    if parameter is None:
-        return str(message)
-    message = message.replace(f"argument '{parameter.name}'", f"argument '{parameter.name.upper()}'")
-    for pattern, wanted in _WANTED:
-        if re.fullmatch(pattern, message):
-            option, value = _given(parameter.opts, argv)
-            return f"{option} {value}: {re.sub(pattern, wanted, message)}"
-    return str(message)
+    missing = re.match(r"Missing (?:argument|option) '([^']+)'", message)
+    if missing is not None:
+        return f"{missing[1].split(' / ')[0]} is missing: {usage}"
+    names = getattr(getattr(error, "param", None), "opts", [])
+    for word, what in _EXPECTED.items():
+        if names and word in message:
+            option, value = _given(names, argv)
+            return f"{option}: expected {what} (got {value!r})"
+    return message
 
 
 def _given(names: Sequence[str], argv: Sequence[str]) -> tuple[str, str]:

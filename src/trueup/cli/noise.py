@@ -2,66 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from trueup.capture.options import StepSet
-from trueup.cli.printing import note_line
+from trueup.cli.printing import note_line, notes
+from trueup.cli.shared import Command, Quiet
+from trueup.diagnosing.noise_options import NoiseOptions
 from trueup.errors import ConfigError
+from trueup.types.option import Option
 
 CAPTURED = "reference"
-"""where the run that is trusted goes if it is not there yet"""
+"""folder of the reference run where none is given"""
 
 
-def command(
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- COMMAND", help="The reference's training command.")
-    ] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseRun:
+    """The program, and its trace."""
+
+    command: Command = ()
     reference: Annotated[
         Path | None,
-        typer.Option(
+        Option(
+            "Trace of the reference.",
             "--reference",
-            help="The trace of the run that is trusted. Default: the program is captured first, into "
-            f"./{CAPTURED}, as with --preset diagnose.",
+            metavar="TRACE",
+            default=f"the program is captured first, into ./{CAPTURED}, with --preset diagnose",
         ),
-    ] = None,
-    perturbed: Annotated[
-        int, typer.Option("-k", "--perturbed", min=0, help="Reruns with rounding-sized changes.")
-    ] = 3,
-    repeats: Annotated[int, typer.Option("--repeats", min=0, help="Plain reruns.")] = 1,
-    steps: Annotated[
-        str | None, typer.Option(help="Only these steps, such as 0,1. Default: all the reference holds.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first perturbed rerun.")] = 0,
-    keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIR", help="Leave the reruns' traces here.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
-) -> None:
-    """Run the reference's program again and again, and keep how far each of its numbers moves.
+    ] = None
+    quiet: Quiet = False
 
-    The profile lies beside the trace, in REFERENCE/noise; trueup compare uses it from then on.
+
+def command(run: NoiseRun, options: NoiseOptions) -> int:
+    """Run the program of the reference repeatedly, and measure how far each of its numbers moves.
+
+    The profile is written beside the trace, to REFERENCE/noise; trueup compare uses it.
     """
-    from trueup.diagnosing.noise import NoiseOptions, capture_reference, measure_noise
+    from trueup.diagnosing.noise import capture_reference, measure_noise
 
-    if not command:
+    reference = run.reference
+    if not run.command:
         given = "" if reference is None else f" --reference {reference}"
-        raise ConfigError(f"say how to run it, after two dashes: trueup noise{given} -- python train.py")
-    options = NoiseOptions(
-        num_perturbed=perturbed,
-        num_repeats=repeats,
-        steps=None if steps is None else StepSet.parse(steps),
-        first_seed=seed,
-        keep=keep,
-    )
-    say = (lambda _: None) if quiet else note_line
+        raise ConfigError(f"the command is missing: trueup noise{given} -- python train.py")
+    say = notes(quiet=run.quiet)
     if reference is None:
         reference = Path(CAPTURED)
         say(f"no --reference: the program is captured first, into {reference}")
-        capture_reference(command, reference)
-    profile = measure_noise(reference, command, options, say=say)
-    if not quiet:
-        for sentence in profile.sentences():
-            note_line(sentence)
+        capture_reference(run.command, reference)
+    profile = measure_noise(reference, run.command, options, say=say)
+    for sentence in () if run.quiet else profile.sentences():
+        note_line(sentence)
+    return 0

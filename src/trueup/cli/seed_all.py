@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
-
-import typer
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from trueup.cli.printing import note_line
+from trueup.cli.shared import Quiet
+from trueup.types.option import Option
 
 
-def command(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedOptions:
+    """Framework and seed."""
+
     framework: Annotated[
-        str | None, typer.Option(metavar="torch|mindspore", help="One framework. Default: both.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="From 0 to 4294967295.")] = 1234,
-    mode: Annotated[
-        bool, typer.Option("--mode", help="Deterministic kernels and collectives too: slower.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the recipe.")] = False,
-) -> None:
-    """Print the variables and lines by which a run draws the same numbers again, each with its reason.
+        Literal["torch", "mindspore"] | None, Option("One framework.", "--framework", default="both")
+    ] = None
+    seed: Annotated[int, Option("Up to 4294967295.", "--seed", metavar="N", least=0, most=2**32 - 1)] = 1234
+    mode: Annotated[bool, Option("Deterministic kernels and collectives as well: slower.", "--mode")] = False
+    quiet: Quiet = False
+
+
+def command(options: SeedOptions) -> int:
+    """Print the environment variables and lines that make a run repeatable, each with its reason.
 
     trueup.seed_all(seed, mode) does the same from one line in the program, trueup capture --seed N
     --deterministic without an edit.
@@ -28,8 +32,10 @@ def command(
     from trueup.adapters import FRAMEWORKS
     from trueup.capture.seed_recipe import seed_recipe
 
-    sys.stdout.write(seed_recipe(FRAMEWORKS if framework is None else [framework], seed=seed, mode=mode))
-    if not quiet:
-        asked = f"{seed}, mode=True" if mode else str(seed)
-        flags = f"--seed {seed}" + (" --deterministic" if mode else "")
-        note_line(f"the same in one line: trueup.seed_all({asked}); without an edit: trueup capture {flags}")
+    frameworks = FRAMEWORKS if options.framework is None else (options.framework,)
+    sys.stdout.write(seed_recipe(frameworks, seed=options.seed, mode=options.mode))
+    if not options.quiet:
+        arguments = f"{options.seed}, mode=True" if options.mode else str(options.seed)
+        flags = f"--seed {options.seed}" + (" --deterministic" if options.mode else "")
+        note_line(f"in one line: trueup.seed_all({arguments}); without an edit: trueup capture {flags}")
+    return 0

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from trueup.errors import ConfigError
+from trueup.capture.options import numbers_from_text
 from trueup.types.layout import Layout
+from trueup.types.option import Option, check_options
+from trueup.types.plain import fields_to_json
+
+NoiseProfileOption = Annotated[
+    Path | bool,
+    Option(
+        "Noise profile of the reference.",
+        "--noise",
+        metavar="DIR",
+        default="REFERENCE/noise, if it exists",
+        off="--no-noise",
+        off_help="Use the documented dtype tolerance, even if a noise profile exists.",
+    ),
+]
+"""a folder; True: REFERENCE/noise where it exists; False: none"""
+MappingOption = Annotated[
+    Path | None,
+    Option(
+        "Pairs to use, as trueup match -o writes them.",
+        "--map",
+        metavar="YAML",
+        default="matched automatically",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,44 +42,94 @@ class CompareOptions:
         ConfigError: a factor that is not positive, or only one of ``target_step`` and ``reference_step``.
     """
 
-    steps: frozenset[int] | None = None
-    """compare only these steps; None: all that both traces have"""
-    ranks: frozenset[int] | None = None
-    """compare only these ranks; None: all that both traces have"""
-    target_step: int | None = None
-    """with ``reference_step``: one step of each, whatever their numbers; ``steps`` then has no effect"""
-    reference_step: int | None = None
-    target_rank: int | None = None
-    """with ``reference_rank``: one rank of each, whatever their numbers"""
-    reference_rank: int | None = None
-    tolerance_factor: float = 1.0
-    """multiplies every tolerance; 1 is the dtype bound as documented"""
-    read_values: bool = True
-    """read stored tensors where digests differ; False judges by summaries alone"""
-    read_equal_values: bool = False
-    """also read tensors whose digests are equal; no effect without stored values"""
-    noise: Path | bool = True
-    """the reference's noise profile: its folder, or True: REFERENCE/noise where there is one, False: none"""
-    arbiter: Path | None = None
-    """a more exact run of the same program, to tell which of the two is the less accurate"""
-    mapping: Path | None = None
-    """pairs a person gives, as ``trueup match -o`` writes them; None: all are found"""
-    merge: bool | None = None
-    """whole tensors put together from all ranks; None: where the two runs have other layouts, and no rank was
-    chosen"""
-    target_layout: Path | None = None
-    """a YAML file with the target's layout; None: as its program declared it"""
-    reference_layout: Path | None = None
-    num_threads: int | None = None
-    """threads that compare stored values; None: as many as there are cores"""
+    steps: Annotated[
+        frozenset[int] | None,
+        Option(
+            "Only these steps, such as 0,5-8.",
+            "--steps",
+            default="all that both traces have",
+            read=numbers_from_text,
+            no_effect="with --target-step",
+        ),
+    ] = None
+    ranks: Annotated[
+        frozenset[int] | None,
+        Option("Only these ranks.", "--ranks", default="all that both traces have", read=numbers_from_text),
+    ] = None
+    target_step: Annotated[
+        int | None,
+        Option(
+            "Compare this step of the target with --reference-step.",
+            "--target-step",
+            metavar="N",
+            least=0,
+            together="reference_step",
+        ),
+    ] = None
+    reference_step: Annotated[
+        int | None,
+        Option("See --target-step.", "--reference-step", metavar="N", least=0, together="target_step"),
+    ] = None
+    target_rank: Annotated[
+        int | None,
+        Option(
+            "Compare this rank of the target with --reference-rank.",
+            "--target-rank",
+            metavar="N",
+            least=0,
+            together="reference_rank",
+        ),
+    ] = None
+    reference_rank: Annotated[
+        int | None,
+        Option("See --target-rank.", "--reference-rank", metavar="N", least=0, together="target_rank"),
+    ] = None
+    tolerance_factor: Annotated[
+        float, Option("Multiply every tolerance by this.", "--tolerance-factor", above=0)
+    ] = 1.0
+    read_values: Annotated[
+        bool, Option("Read stored tensors where digests differ; otherwise judge by summaries alone.")
+    ] = True
+    read_equal_values: Annotated[
+        bool,
+        Option("Read stored tensors where digests are equal as well.", no_effect="without stored values"),
+    ] = False
+    noise: NoiseProfileOption = True
+    arbiter: Annotated[
+        Path | None,
+        Option(
+            "A float64 or float32 run of the program, to tell which side is less accurate.",
+            "--arbiter",
+            metavar="TRACE",
+        ),
+    ] = None
+    mapping: MappingOption = None
+    merge: Annotated[
+        bool | None,
+        Option(
+            "Merge tensors from all ranks, or compare rank by rank.",
+            "--merge/--no-merge",
+            default="merge where the layouts differ and no rank was chosen",
+        ),
+    ] = None
+    target_layout: Annotated[
+        Path | None,
+        Option(
+            "Layout of the target's tensors on its ranks.",
+            "--target-layout",
+            metavar="YAML",
+            default="as its program declared it",
+        ),
+    ] = None
+    reference_layout: Annotated[
+        Path | None, Option("See --target-layout.", "--reference-layout", metavar="YAML")
+    ] = None
+    num_threads: Annotated[
+        int | None, Option("Threads that compare stored values.", default="the number of cores")
+    ] = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.tolerance_factor < float("inf"):
-            raise ConfigError(f"tolerance_factor is {self.tolerance_factor}; it must be above 0, and finite")
-        for what in ("step", "rank"):
-            one, other = getattr(self, f"target_{what}"), getattr(self, f"reference_{what}")
-            if (one is None) != (other is None):
-                raise ConfigError(f"give both target_{what} and reference_{what}, or neither")
+        check_options(self)
 
     @property
     def merging(self) -> bool | None:
@@ -77,14 +151,6 @@ class CompareOptions:
         target, reference = (None if path is None else read_layout(path) for path in both)
         return target, reference
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values, for result.json."""
-        plain = asdict(self)
-        for key in ("steps", "ranks"):
-            plain[key] = None if plain[key] is None else sorted(plain[key])
-        plain["noise"] = self.noise if isinstance(self.noise, bool) else str(self.noise)
-        for key in ("target_layout", "reference_layout"):
-            plain[key] = None if plain[key] is None else str(plain[key])
-        plain["mapping"] = None if self.mapping is None else str(self.mapping)
-        plain["arbiter"] = None if self.arbiter is None else str(self.arbiter)
-        return plain
+        return fields_to_json(self)

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from trueup.capture.launch import launch
@@ -19,42 +19,10 @@ from trueup.capture.presets import PRESETS
 from trueup.capture.tracer import Tracer
 from trueup.comparing.noise import NoiseProfile
 from trueup.diagnosing.noise_fold import NoiseFold
+from trueup.diagnosing.noise_options import NoiseOptions
 from trueup.errors import ConfigError
 from trueup.store import Trace
 from trueup.store.layout import MANIFEST
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseOptions:
-    """How often the program is run again.
-
-    Raises:
-        ConfigError: a number below 0, or no rerun at all.
-    """
-
-    num_perturbed: int = 3
-    """reruns with weights and inputs changed by rounding"""
-    num_repeats: int = 1
-    """plain reruns, determinism not asked for from outside"""
-    steps: StepSet | None = None
-    """measure only these steps; None: those the reference holds"""
-    first_seed: int = 0
-    """the perturbed reruns take this seed and those after it"""
-    keep: Path | None = None
-    """leave the reruns' traces below this folder"""
-
-    @property
-    def seeds(self) -> list[int | None]:
-        """One entry a rerun, None for a plain repeat."""
-        perturbed = range(self.first_seed, self.first_seed + self.num_perturbed)
-        return [*[None] * self.num_repeats, *perturbed]
-
-    def __post_init__(self) -> None:
-        if min(self.num_perturbed, self.num_repeats) < 0 or not self.num_perturbed + self.num_repeats:
-            raise ConfigError(
-                f"{self.num_perturbed} perturbed reruns and {self.num_repeats} repeats: "
-                "at least one is wanted"
-            )
 
 
 def measure_noise(
@@ -115,9 +83,7 @@ def noise_reruns(
     with _folder(None) as folder:
         for number, changed in enumerate(options.seeds):
             rerun = rerun_options(trace, folder / str(number), steps=None, seed=changed)
-            kept = rerun.to_json()
-            del kept["output"], kept["observer"]
-            tracer = Tracer(rerun.output, **kept)
+            tracer = Tracer.from_options(rerun)
             yield tracer
             tracer.close()
             if not (rerun.output / MANIFEST).exists():
@@ -141,7 +107,8 @@ def capture_reference(command: Sequence[str], output: Path) -> None:
             f"{output} is there already: if it is the run that is trusted, say --reference {output}; "
             "if not, move it away, and the program is captured there first"
         )
-    _launched(CaptureOptions(output=output, **PRESETS["diagnose"]), command, "the reference's program failed")
+    options = PRESETS["diagnose"](CaptureOptions(output=output))
+    _launched(options, command, "the reference's program failed")
 
 
 def rerun_program(

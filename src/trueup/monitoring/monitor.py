@@ -6,7 +6,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from trueup.adapters.measures import Measured, Wanted
@@ -27,12 +26,12 @@ _BEFORE = 32
 _KEPT = ("step", "loss", "grad_norm", "learning_rate", "loss_scale", "skipped", "update_ratio", "weight_norm")
 
 
-def describe_monitor(settings: MonitorSettings) -> dict[str, Any]:
-    """What makes a monitor of these settings in the process that trains."""
+def describe_monitor(settings: MonitorSettings) -> dict[str, object]:
+    """What creates a monitor with these settings in the process that trains."""
     return {"made_by": MADE_BY, "settings": settings.to_json()}
 
 
-def monitor_from_plain(settings: dict[str, Any]) -> Monitor:
+def monitor_from_plain(settings: dict[str, object]) -> Monitor:
     """The monitor a description names, in the process that trains."""
     monitor = Monitor()
     monitor.settings = MonitorSettings.from_json(settings)
@@ -52,8 +51,8 @@ class Monitor:
         ConfigError: a setting is unknown or cannot be.
     """
 
-    def __init__(self, *, on_alarm: Callable[[Alarm], object] | None = None, **settings: Any) -> None:
-        self.settings = _settings(settings)
+    def __init__(self, *, on_alarm: Callable[[Alarm], object] | None = None, **settings: object) -> None:
+        self.settings = MonitorSettings.from_json(settings, "Monitor")
         self._on_alarm = on_alarm
         self._run: WatchedRun | None = None
         self._rules: list[Rule] = []
@@ -61,8 +60,8 @@ class Monitor:
         self._captured: list[range] = []
         self._last_time: float | None = None
 
-    def described(self) -> dict[str, Any]:
-        """What makes the same monitor in another process; a callback stays behind."""
+    def described(self) -> dict[str, object]:
+        """What creates the same monitor in another process; a callback is not included."""
         return describe_monitor(self.settings)
 
     def begin(self, run: WatchedRun) -> Wanted:
@@ -169,16 +168,3 @@ class Monitor:
             event = layout.parse_event_file(name)
             if event is not None and event[2] != run.rank:
                 self._plan_capture(event[0], run)
-
-
-def _settings(given: dict[str, Any]) -> MonitorSettings:
-    """Checked as a file would be."""
-    if not given:
-        return MonitorSettings()
-    from trueup.monitoring.settings_file import settings_from_plain
-
-    rules = given.get("rules")
-    plain = (
-        {**given, "rules": asdict(rules)} if is_dataclass(rules) and not isinstance(rules, type) else given
-    )
-    return settings_from_plain(plain, source="Monitor")

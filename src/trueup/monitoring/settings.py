@@ -1,101 +1,15 @@
-"""What a monitor watches, and when it gives alarm."""
+"""What a monitor measures, and when it raises an alarm."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from trueup.errors import ConfigError
+from trueup.types.option import Option, check_options, expected
+from trueup.types.plain import fields_from_json, fields_to_json
 
-_NO_OTHERS = {"extra": "forbid"}
-"""for files: an unknown key is an error"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleSettings:
-    """Thresholds. A rule is raised after so many judged steps in a row, and lowered after ``clear_after``."""
-
-    __pydantic_config__ = _NO_OTHERS
-
-    disabled: tuple[str, ...] = ()
-    """names of rules that are not applied: nan overflow spike vanishing exploding frozen all_zero
-    replicas_parted no_learning"""
-    clear_after: int = 32
-    """judged steps without the condition after which a rule may give alarm anew"""
-    skipped_steps: int = 4
-    """overflow: updates left out in a row by a loss scaler; fewer are its ordinary search for a scale"""
-    spike_sigmas: float = 6.0
-    """standard deviations of loss and gradient norm above the mean of the window; 0: not applied"""
-    spike_window: int = 128
-    """steps before, spikes left out; no alarm before 16 of them"""
-    spike_multiple: float = 10.0
-    """times the largest gradient norm of a weight, or magnitude of an activation, seen before; 0: not
-    applied"""
-    baseline: int = 32
-    """measured steps whose median a gradient norm is compared with, for vanishing and exploding"""
-    vanishing_share: float = 1e-3
-    vanishing_steps: int = 8
-    exploding_multiple: float = 100.0
-    exploding_steps: int = 3
-    frozen_steps: int = 8
-    """updates in a row that leave a weight as it was although the learning rate is not 0"""
-    zero_steps: int = 4
-    """measured steps in a row in which a gradient or activation is nothing but zeros"""
-    no_learning_steps: int = 512
-    """steps after which the loss must be lower than at the start"""
-    no_learning_share: float = 0.01
-    """by this share of itself, mean of the last 64 steps against the first 64"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonitorSettings:
-    """Everything a person can choose."""
-
-    __pydantic_config__ = _NO_OTHERS
-
-    every: int = 1
-    """measure weights, gradients and activations at every n-th step; loss and other scalars at every one"""
-    gradients: bool = True
-    local_gradients: bool | None = None
-    """each weight's gradient before reduction too; None: where several processes train"""
-    weights: bool = True
-    updates: bool = True
-    moments_every: int = 10
-    """Adam's moments at every so many measured steps, because they move slowly; 0: never"""
-    modules: tuple[str, ...] = ()
-    """modules whose outputs are measured: parts of names, class names, or patterns with ``*``"""
-    routers: bool = True
-    """load of every router of a mixture of experts"""
-    capture_steps: int = 1
-    """steps captured in full after an alarm; 0: none"""
-    max_captures: int = 3
-    """alarms of a run that cause a capture"""
-    program: tuple[str, ...] = ()
-    """the training command, for the line that runs a step again; empty: this process's own"""
-    command: str | None = None
-    """shell command run at an alarm, not waited for; TRUEUP_EVENT holds the path of its file"""
-    rules: RuleSettings = field(default_factory=RuleSettings)
-
-    def __post_init__(self) -> None:
-        _check_number(self.every, "every", 1)
-        _check_number(self.moments_every, "moments_every", 0)
-        _check_number(self.capture_steps, "capture_steps", 0)
-        _check_number(self.max_captures, "max_captures", 0)
-        unknown = set(self.rules.disabled) - set(RULES)
-        if unknown:
-            raise ConfigError(f"monitor: no rule {sorted(unknown)[0]!r}; there is {', '.join(RULES)}")
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> MonitorSettings:
-        """Inverse of ``to_json``."""
-        rules = RuleSettings(**_with_tuples(plain.get("rules") or {}))
-        return cls(**_with_tuples({**plain, "rules": rules}))
-
-
+PANEL = "Monitor the run while it trains"
 RULES = (
     "nan",
     "overflow",
@@ -109,11 +23,170 @@ RULES = (
 )
 
 
-def _with_tuples(plain: dict[str, Any]) -> dict[str, Any]:
-    """JSON has lists alone."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSettings:
+    """Thresholds. A rule is raised after so many consecutive measured steps, and cleared after
+    ``clear_after``.
+
+    Raises:
+        ConfigError: ``disabled`` names no rule.
+    """
+
+    disabled: Annotated[
+        tuple[str, ...], Option(f"Names of rules that are not applied, of: {', '.join(RULES)}.")
+    ] = ()
+    clear_after: Annotated[
+        int, Option("Measured steps without the condition before a rule may raise again.", unit="steps")
+    ] = 32
+    skipped_steps: Annotated[
+        int,
+        Option(
+            "overflow: consecutive updates skipped by a loss scaler; fewer are its ordinary search for a "
+            "scale.",
+            unit="steps",
+        ),
+    ] = 4
+    spike_sigmas: Annotated[
+        float,
+        Option(
+            "spike: distance of loss and gradient norm above the mean of the window; 0: not applied.",
+            unit="standard deviations",
+        ),
+    ] = 6.0
+    spike_window: Annotated[
+        int, Option("spike: preceding steps, without spikes; no alarm before 16 of them.", unit="steps")
+    ] = 128
+    spike_multiple: Annotated[
+        float,
+        Option(
+            "spike: multiple of the largest gradient norm of a weight, or magnitude of an activation, "
+            "seen so far; 0: not applied.",
+            unit="ratio",
+        ),
+    ] = 10.0
+    baseline: Annotated[
+        int,
+        Option(
+            "vanishing, exploding: measured steps whose median a gradient norm is compared with.",
+            unit="steps",
+        ),
+    ] = 32
+    vanishing_share: Annotated[float, Option("vanishing: share of the baseline.", unit="ratio")] = 1e-3
+    vanishing_steps: Annotated[int, Option("vanishing: consecutive measured steps.", unit="steps")] = 8
+    exploding_multiple: Annotated[float, Option("exploding: multiple of the baseline.", unit="ratio")] = 100.0
+    exploding_steps: Annotated[int, Option("exploding: consecutive measured steps.", unit="steps")] = 3
+    frozen_steps: Annotated[
+        int,
+        Option(
+            "frozen: consecutive updates that leave a weight unchanged although the learning rate is not 0.",
+            unit="steps",
+        ),
+    ] = 8
+    zero_steps: Annotated[
+        int,
+        Option(
+            "all_zero: consecutive measured steps in which a gradient or activation is all zeros.",
+            unit="steps",
+        ),
+    ] = 4
+    no_learning_steps: Annotated[
+        int, Option("no_learning: steps after which the loss must be below its start.", unit="steps")
+    ] = 512
+    no_learning_share: Annotated[
+        float,
+        Option("no_learning: by this share, mean of the last 64 steps against the first 64.", unit="ratio"),
+    ] = 0.01
+
+    def __post_init__(self) -> None:
+        for name in self.disabled:
+            if name not in RULES:
+                raise expected("monitor: rules.disabled", f"one of: {', '.join(RULES)}", name)
 
 
-def _check_number(value: int, name: str, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"monitor: {name} is {value!r}; a whole number from {least} is wanted")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorSettings:
+    """Everything a person can choose.
+
+    Raises:
+        ConfigError: a number out of bounds.
+    """
+
+    every: Annotated[
+        int,
+        Option(
+            "Measure weights, gradients and activations at every Nth step; scalars at every step.",
+            "--monitor-every",
+            metavar="N",
+            panel=PANEL,
+            unit="steps",
+            least=1,
+        ),
+    ] = 1
+    gradients: Annotated[bool, Option("Measure the gradient of every weight.")] = True
+    local_gradients: Annotated[
+        bool | None,
+        Option(
+            "Measure the gradient of every weight before reduction as well.",
+            default="where several processes train",
+        ),
+    ] = None
+    weights: Annotated[bool, Option("Measure every weight.")] = True
+    updates: Annotated[bool, Option("Measure the update of every weight.")] = True
+    moments_every: Annotated[
+        int,
+        Option(
+            "Measure Adam's moments at every Nth measured step, because they change slowly; 0: never.",
+            unit="measured steps",
+            least=0,
+        ),
+    ] = 10
+    modules: Annotated[
+        tuple[str, ...],
+        Option(
+            "Measure the outputs of these modules as well: parts of names, class names, or patterns with *.",
+            "--monitor-modules",
+            metavar="NAMES",
+            panel=PANEL,
+            commas=True,
+        ),
+    ] = ()
+    routers: Annotated[bool, Option("Measure the load of every router of a mixture of experts.")] = True
+    capture_steps: Annotated[
+        int, Option("Steps captured in full after an alarm; 0: none.", unit="steps", least=0)
+    ] = 1
+    max_captures: Annotated[int, Option("Alarms of a run that cause a capture.", least=0)] = 3
+    program: Annotated[
+        tuple[str, ...],
+        Option(
+            "The training command, for the command that runs a step again.",
+            default="the command of this process",
+        ),
+    ] = ()
+    command: Annotated[
+        str | None,
+        Option(
+            "Shell command to run at every alarm, in the background; TRUEUP_EVENT is the path of its file.",
+            "--on-alarm",
+            metavar='"COMMAND"',
+            panel=PANEL,
+        ),
+    ] = None
+    rules: Annotated[RuleSettings, Option("Thresholds of the rules.", default="as below")] = field(
+        default_factory=RuleSettings
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self, "monitor: ")
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return fields_to_json(self)
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, object], source: str = "monitor") -> MonitorSettings:
+        """Inverse of ``to_json``; checks names, types and bounds.
+
+        Raises:
+            ConfigError: an unknown setting, or a wrong value.
+        """
+        return fields_from_json(cls, plain, source=source)

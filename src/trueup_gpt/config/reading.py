@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from trueup.capture.config_file import unknown_key_message
 from trueup.errors import ConfigError
+from trueup.types.option import unknown_key_message
 from trueup_gpt.config.config import Config
 
 _SHIPPED = Path(__file__).parent.parent / "configs"

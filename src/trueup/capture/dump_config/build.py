@@ -1,4 +1,4 @@
-"""A dump configuration from what a person wants to know, and the environment it needs."""
+"""A dump configuration from what a person asks for, and the environment it needs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import shlex
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 from trueup.capture.dump_config import settings as s
 from trueup.capture.dump_config.iterations import text_from_iterations
 from trueup.capture.dump_config.kernels import is_type
 from trueup.capture.options import StepSet
 from trueup.errors import ConfigError
+from trueup.types.option import Option, expected, unknown_key_message
+
+_WHAT, _WHERE = "What to dump", "Where it runs"
 
 
 class Kind(str, Enum):
@@ -29,7 +32,7 @@ class Kind(str, Enum):
 
 
 class JitLevel(str, Enum):
-    """How the graph is compiled: operator by operator, with fusion, or as a whole."""
+    """How the graph is compiled: operator by operator, with fusion, or as one."""
 
     O0 = "O0"
     O1 = "O1"
@@ -52,33 +55,117 @@ class InputOutput(Enum):
     OUTPUT = 2
 
 
+def _path_from_text(text: str, place: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+def _devices_from_text(text: str, place: str) -> tuple[int, ...]:
+    numbers = StepSet.parse(text, place).numbers(place)
+    if numbers is None:
+        raise expected(place, "numbers, such as 0-7: MindSpore has no word for all", text)
+    return tuple(sorted(numbers))
+
+
+def _statistics_from_text(text: str, place: str) -> tuple[str, ...]:
+    words = tuple(word.strip().lower() for word in text.split(",") if word.strip())
+    for word in words:
+        if word not in s.STATISTICS:
+            raise ConfigError(f"{place}: {unknown_key_message(word, s.STATISTICS, 'statistic')}")
+    if not words:
+        raise expected(place, "statistics, such as max,min,l2norm", text)
+    return words
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpRequest:
     """What a person asks for. None: the kind's own default."""
 
-    kind: Kind
-    path: Path
-    """folder of the dump, made absolute by the caller"""
-    net_name: str = "Net"
-    iterations: StepSet = field(default_factory=StepSet)
-    kernels: tuple[str, ...] = ()
-    set_dump: bool = False
-    """what ``mindspore.set_dump`` marked in the script"""
-    input_output: InputOutput = InputOutput.BOTH
-    devices: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
-    saved_data: str | None = None
-    """``tensor``, ``statistic`` or ``full``"""
-    statistics: tuple[str, ...] = s.DEFAULT_STATISTICS
-    sample: int | None = None
-    """so many elements of head and tail"""
-    overflow_number: int | None = None
-    file_format: str = "npy"
-    """O2 only"""
-    level: JitLevel = JitLevel.O0
-    device_target: DeviceTarget = DeviceTarget.ASCEND
+    kind: Annotated[
+        Kind,
+        Option(
+            "Every operator; statistics or samples only; operators that overflow; the choice of --kernel, "
+            "--set-dump, --iteration or --devices.",
+            "--kind",
+            panel=_WHAT,
+        ),
+    ]
+    path: Annotated[
+        Path,
+        Option("Folder of the dump.", "--path", metavar="DIR", panel=_WHAT, read=_path_from_text),
+    ]
+    net_name: Annotated[
+        str, Option("Name of the network's folder in the dump.", "--net-name", metavar="NAME", panel=_WHAT)
+    ] = "Net"
+    iterations: Annotated[
+        StepSet, Option('Such as "0|5-8|100-120".', "--iteration", panel=_WHAT, read=StepSet.parse)
+    ] = field(default_factory=StepSet)
+    kernels: Annotated[
+        tuple[str, ...],
+        Option(
+            "Operator: full name, part of a type, or name-regex(...); may be repeated.",
+            "--kernel",
+            metavar="NAME",
+            panel=_WHAT,
+        ),
+    ] = ()
+    set_dump: Annotated[
+        bool, Option("Operators that mindspore.set_dump marked in the script.", "--set-dump", panel=_WHAT)
+    ] = False
+    input_output: Annotated[InputOutput, Option("Tensors of an operator.", "--input-output", panel=_WHAT)] = (
+        InputOutput.BOTH
+    )
+    devices: Annotated[
+        tuple[int, ...],
+        Option(
+            "Devices, such as 0,2-3.",
+            "--devices --ranks",
+            panel=_WHAT,
+            default="0-7",
+            read=_devices_from_text,
+        ),
+    ] = (0, 1, 2, 3, 4, 5, 6, 7)
+    saved_data: Annotated[
+        Literal["tensor", "statistic", "full"] | None,
+        Option("Values, statistics or both.", "--saved-data", panel=_WHAT, default="according to --kind"),
+    ] = None
+    statistics: Annotated[
+        tuple[str, ...],
+        Option(
+            "Columns of statistic.csv, such as max,min,avg,l2norm,nan count,md5.",
+            "--statistics",
+            panel=_WHAT,
+            read=_statistics_from_text,
+        ),
+    ] = s.DEFAULT_STATISTICS
+    sample: Annotated[
+        int | None,
+        Option(
+            "Only N elements of each tensor, of head and tail.", "--sample", metavar="N", panel=_WHAT, least=1
+        ),
+    ] = None
+    overflow_number: Annotated[
+        int | None,
+        Option("End after N overflows; 0: never.", "--overflow-number", metavar="N", panel=_WHAT, least=0),
+    ] = None
+    file_format: Annotated[
+        Literal["npy", "bin"],
+        Option("Format of values.", "--file-format", panel=_WHAT, no_effect="below level O2"),
+    ] = "npy"
+    level: Annotated[
+        JitLevel,
+        Option(
+            "jit_level of the training script.",
+            "--level",
+            panel=_WHERE,
+            default="O0; with --check, the level the file is written for",
+        ),
+    ] = JitLevel.O0
+    device_target: Annotated[DeviceTarget, Option("MindSpore's device.", "--device-target", panel=_WHERE)] = (
+        DeviceTarget.ASCEND
+    )
 
 
-def dump_settings(request: DumpRequest) -> dict[str, Any]:
+def dump_settings(request: DumpRequest) -> dict[str, object]:
     """The configuration, as JSON.
 
     Raises:
@@ -87,7 +174,7 @@ def dump_settings(request: DumpRequest) -> dict[str, Any]:
     _check(request)
     sampled = request.sample is not None
     statistic = request.kind is Kind.PARTIAL and not sampled
-    common: dict[str, Any] = {
+    common: dict[str, object] = {
         "op_debug_mode": s.OVERFLOW if request.kind is Kind.OVERFLOW else s.NO_DEBUG,
         "dump_mode": _dump_mode(request),
         "path": str(request.path),
@@ -104,7 +191,7 @@ def dump_settings(request: DumpRequest) -> dict[str, Any]:
         common["overflow_number"] = request.overflow_number
     if request.level is JitLevel.O2:
         return {"common_dump_settings": common | {"file_format": request.file_format}}
-    end_to_end: dict[str, Any] = {"enable": True, "trans_flag": True}
+    end_to_end: dict[str, object] = {"enable": True, "trans_flag": True}
     if request.device_target is not DeviceTarget.CPU:
         end_to_end["stat_calc_mode"] = "host"
     if sampled:
@@ -162,7 +249,7 @@ def _contradictions(request: DumpRequest) -> list[tuple[bool, str]]:
         ),
         (
             not s.NET_NAME.fullmatch(request.net_name),
-            f"net name {request.net_name!r}: letters, digits, '-' and '_' are wanted",
+            f"net name: expected letters, digits, '-' and '_' (got {request.net_name!r})",
         ),
         (whole_graph and not ascend, f"level O2 is Ascend's; on {target.value} take O0 or O1"),
         (bool(request.kernels) and request.set_dump, "--kernel and --set-dump exclude each other"),
@@ -213,7 +300,7 @@ def _contradictions(request: DumpRequest) -> list[tuple[bool, str]]:
         ),
         (
             partial and not sampled and request.saved_data == "tensor",
-            "--kind partial is statistics or --sample; whole tensors are --kind full",
+            "--kind partial is statistics or --sample; complete tensors are --kind full",
         ),
         (
             statistic and whole_graph and request.file_format == "bin",

@@ -10,12 +10,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from trueup.capture.config_file import read_json_object, unknown_key_message
+from trueup.capture.config_file import read_json_object
 from trueup.capture.dump_config import kernels as patterns
 from trueup.capture.dump_config import settings as s
 from trueup.capture.dump_config.build import DeviceTarget, JitLevel
 from trueup.capture.dump_config.iterations import ALL, iterations_from_text
 from trueup.errors import ConfigError
+from trueup.types.option import unknown_key_message
 
 _COMMON, _END_TO_END = "common_dump_settings", "e2e_dump_settings"
 
@@ -240,7 +241,7 @@ def _of_statistics(common: s.CommonSettings, inner: s.EndToEndSettings | None) -
         )
     for word in common.statistic_category or ():
         if word not in s.STATISTICS:
-            words = unknown_key_message(word, s.STATISTICS).replace("unknown key", "unknown statistic")
+            words = unknown_key_message(word, s.STATISTICS, "statistic")
             yield Mistake(where="statistic_category", sentence=words)
         elif on_device and common.saved_data == "statistic" and word not in s.DEVICE_STATISTICS:
             yield _ignored(

@@ -1,0 +1,181 @@
+"""A typer command from option dataclasses: its parameters, its help, and the values it is called with.
+
+A verb is a function of option dataclasses that returns its exit status::
+
+    def command(runs: TracePair, options: CompareOptions, printed: Printed) -> int: ...
+
+A parameter annotated ``Given[Options]`` gets only what a person gave, for options that a file or a preset
+also sets.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, get_args, get_origin, get_type_hints
+
+import typer
+
+from trueup.errors import ConfigError
+from trueup.types.option import Given, OptionField, check_relations, expected, option_fields
+
+Verb = Callable[..., int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One parameter of a verb: an option dataclass."""
+
+    name: str
+    options: type
+    partial: bool
+
+    @property
+    def fields(self) -> list[OptionField]:
+        """Those that are on the command line."""
+        return [f for f in option_fields(self.options) if f.option.flags or f.option.argument]
+
+    def parameter(self, field: OptionField, suffix: str = "") -> str:
+        """The name of the typer parameter; unlike any of another block."""
+        return f"{self.name}_{field.name}{suffix}"
+
+    def value(self, words: Mapping[str, object]) -> object:
+        """The dataclass, or what was given of it.
+
+        Raises:
+            ConfigError: a word that stands for no value, or options that contradict each other.
+        """
+        given: dict[str, object] = {}
+        for field in self.fields:
+            word, off = words[self.parameter(field)], words.get(self.parameter(field, "_off"))
+            if off and word is not None:
+                raise ConfigError(f"{field.flag} and {field.option.off} exclude each other")
+            if off:
+                given[field.name] = False
+            elif word is not None and word != []:
+                given[field.name] = _value_from(field, word)
+        chosen = {
+            field.name: given[field.name]
+            for field in self.fields
+            if given.get(field.name, field.default) != field.default
+        }
+        check_relations(self.fields, chosen, lambda field: field.flag)
+        return Given(given) if self.partial else self.options(**given)
+
+
+@cache
+def blocks_of(verb: Verb) -> tuple[Block, ...]:
+    """The option dataclasses of a verb, in order."""
+    hints = get_type_hints(verb)
+    hints.pop("return", None)
+    return tuple(
+        Block(name=name, options=get_args(hint)[0], partial=True)
+        if get_origin(hint) is Given
+        else Block(name=name, options=hint, partial=False)
+        for name, hint in hints.items()
+    )
+
+
+def command_from(verb: Verb) -> Callable[..., None]:
+    """``verb`` as typer registers it: one parameter an option, ended with the exit status."""
+    blocks = blocks_of(verb)
+
+    def command(**words: object) -> None:
+        raise typer.Exit(verb(**{block.name: block.value(words) for block in blocks}))
+
+    parameters = [one for block in blocks for field in block.fields for one in _parameters(block, field)]
+    parameters.sort(key=lambda one: one.default is not inspect.Parameter.empty)  # stable: required ones first
+    command.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(verb) or "")
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
+
+
+def _parameters(block: Block, field: OptionField) -> Iterator[inspect.Parameter]:
+    option = field.option
+    required = field.required and not block.partial
+    kind = _typer_type(field)
+    if option.argument:
+        info = typer.Argument(metavar=option.argument, help=help_text(field), show_default=False)
+    else:
+        info = typer.Option(
+            *option.flags.split(),
+            metavar=option.metavar or _metavar(field),
+            help=help_text(field),
+            rich_help_panel=option.panel or None,
+            hidden=option.hidden,
+            show_default=False,
+        )
+    yield _parameter(block.parameter(field), kind if required else kind | None, info, required=required)
+    if option.off:
+        info = typer.Option(option.off, help=option.off_help, rich_help_panel=option.panel or None)
+        yield _parameter(block.parameter(field, "_off"), bool | None, info, required=False)
+
+
+def _parameter(name: str, kind: object, info: object, *, required: bool) -> inspect.Parameter:
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if required else None,
+        annotation=Annotated[kind, info],
+    )
+
+
+def help_text(field: OptionField) -> str:
+    """What the option does, its default, and when it has no effect."""
+    option = field.option
+    default = field.default_text()
+    shown = default and not (
+        isinstance(field.default, bool) and not option.default and "/" not in option.flags
+    )
+    parts = [option.help]
+    parts += [f"At least {option.least:g}."] if option.least else []
+    parts += [f"Default: {default}."] if shown else []
+    parts += [f"No effect {option.no_effect}."] if option.no_effect else []
+    return " ".join(parts)
+
+
+def _typer_type(field: OptionField) -> type:
+    """What typer reads: text where the value is made from text."""
+    kind, option = field.kind, field.option
+    if field.repeated:
+        return list[str]
+    if option.read is not None or field.choices:
+        return str
+    if field.pair:
+        return tuple[str, str]
+    return Path if option.off else next(plain for plain in (bool, int, float, Path, str) if kind is plain)
+
+
+def _metavar(field: OptionField) -> str | None:
+    return "|".join(field.choices) if field.choices and not field.option.argument else None
+
+
+def _value_from(field: OptionField, word: object) -> object:
+    option, place = field.option, field.flag or field.option.argument
+    if isinstance(word, list):
+        words = [str(one) for one in word]
+        if option.commas:
+            words = [part.strip() for text in words for part in text.split(",") if part.strip()]
+            if not words:
+                raise expected(place, "names separated by commas", ",".join(map(str, word)))
+        return _repeated(field, words, place)
+    if isinstance(word, tuple):
+        kind = get_args(field.kind)[0]
+        return tuple(kind(part) for part in word)
+    value = field.from_text(word, place) if isinstance(word, str) else word
+    problem = option.problem(value)
+    if problem is not None:
+        raise ConfigError(f"{place}: expected {problem}")
+    return value
+
+
+def _repeated(field: OptionField, words: list[str], place: str) -> object:
+    if field.option.read_all is not None:
+        return field.option.read_all(words, place)
+    kind = get_args(field.kind)[0]
+    return tuple(kind(word) for word in words)
