@@ -61,7 +61,7 @@ def page() -> str:
 
 def _command_row(field: OptionField) -> str:
     option = field.option
-    names = [option.argument] if option.argument else option.flags.replace("/", " ").split()
+    names = [option.argument] if option.argument else "/".join(option.flags).split("/")
     shown = ", ".join(f"`{name}`" for name in [*names, option.off] if name)
     meaning = " ".join(_sentences(field, [option.help, option.off and f"`{option.off}`: {option.off_help}"]))
     return _row([shown, meaning, _default(field)])

@@ -28,7 +28,7 @@ class Sample:
     find: Annotated[str | None, Option("Text.", "--find")] = None
     noise: Annotated[Path | bool, Option("Profile.", "--noise", off="--no-noise", off_help="None.")] = True
     words: Annotated[tuple[str, ...], Option("Words.", "--word", commas=True)] = ()
-    sides: Annotated[tuple[Path, Path] | None, Option("Two.", "--sides", metavar="A B")] = None
+    sides: Annotated[tuple[Path, Path] | None, Option("Two.", "--sides A B")] = None
     html: Annotated[bool, Option("A page.", "--html/--no-html")] = True
     hidden: Annotated[int, Option("Only in Python.")] = 0
 
@@ -116,7 +116,7 @@ def test_every_option_has_a_sentence_and_a_flag_of_its_own() -> None:
         for block in blocks_of(function_of(verb)):
             for one in block.fields:
                 assert one.option.help.endswith("."), (verb, one.name)
-                flags += one.option.flags.replace("/", " ").split()
+                flags += [flag for word in one.option.flags for flag in word.split("/")]
         assert len(flags) == len(set(flags)), verb
 
 

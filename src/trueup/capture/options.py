@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +14,10 @@ from trueup.errors import ConfigError
 from trueup.types.option import Option, expected
 from trueup.types.plain import fields_from_json, fields_to_json, value_from
 
-_WHAT, _HOW, _RUN = "What to capture", "How much of it", "The run"
-_CHANGE = "Change the run on purpose"
+_what = partial(Option, panel="What to capture")
+_how = partial(Option, panel="How much of it")
+_run = partial(Option, panel="The run")
+_change = partial(Option, panel="Change the run on purpose")
 
 
 class Level(str, Enum):
@@ -143,88 +146,66 @@ class CaptureOptions:
     """Every choice that shapes a trace; recorded in its manifest."""
 
     output: Annotated[Path, Option("Folder of the trace.", "-o --output", config_key="dump_path")]
-    level: Annotated[
-        Level, Option("Modules, API calls or both.", "--level", panel=_WHAT, config_key="level")
-    ] = Level.L0
+    level: Annotated[Level, _what("Modules, API calls or both.", "--level", config_key="level")] = Level.L0
     task: Annotated[
         Task,
-        Option(
+        _how(
             "statistics; tensor: values as well; overflow_check: only what produces NaN and infinity.",
-            "--task",
-            metavar="<task>",
-            panel=_HOW,
+            "--task <task>",
             config_key="task",
         ),
     ] = Task.STATISTICS
     steps: Annotated[
         StepSet,
-        Option(
+        _what(
             "Steps to capture, such as 0,1,5-8, or all. Scalars are kept for every step.",
             "--steps",
-            panel=_WHAT,
             read=StepSet.parse,
             config_key="step",
         ),
     ] = field(default_factory=lambda: StepSet(((0, 1),)))
     ranks: Annotated[
-        StepSet,
-        Option(
-            "Ranks to capture, such as 0,8-15.", "--ranks", panel=_WHAT, read=StepSet.parse, config_key="rank"
-        ),
+        StepSet, _what("Ranks to capture, such as 0,8-15.", "--ranks", read=StepSet.parse, config_key="rank")
     ] = field(default_factory=StepSet)
-    digest: Annotated[bool, Option("64-bit hash of every tensor.", "--digest/--no-digest", panel=_HOW)] = True
+    digest: Annotated[bool, _how("64-bit hash of every tensor.", "--digest/--no-digest")] = True
     sketch: Annotated[
-        bool,
-        Option("64 numbers that estimate the norm of a difference.", "--sketch/--no-sketch", panel=_HOW),
+        bool, _how("64 numbers that estimate the norm of a difference.", "--sketch/--no-sketch")
     ] = True
     crc32: Annotated[
-        bool,
-        Option(
-            "CRC-32, which msprobe calls md5.",
-            "--crc32/--no-crc32",
-            panel=_HOW,
-            config_key="summary_mode",
-        ),
+        bool, _how("CRC-32, which msprobe calls md5.", "--crc32/--no-crc32", config_key="summary_mode")
     ] = False
     scope: Annotated[
         tuple[str, str] | None,
-        Option(
+        _what(
             "Only from the first named call to the last, both included.",
-            "--scope",
-            metavar="FIRST LAST",
-            panel=_WHAT,
+            "--scope FIRST LAST",
             read=_scope_from_text,
             config_key="scope",
         ),
     ] = None
     names: Annotated[
         tuple[str, ...],
-        Option(
+        _what(
             "Only calls whose name contains one of these, and everything inside a module that matches.",
-            "--list",
-            metavar="NAMES",
-            panel=_WHAT,
+            "--list NAMES",
             commas=True,
             config_key="list",
         ),
     ] = ()
     data_mode: Annotated[
         frozenset[str],
-        Option(
+        _what(
             "Some of forward, backward, input, output, joined by commas.",
             "--data-mode",
-            panel=_WHAT,
             default="all",
             read=_data_mode_from_text,
             config_key="data_mode",
         ),
     ] = frozenset({"forward", "backward", "input", "output"})
-    backward: Annotated[bool, Option("Gradients at calls.", "--backward/--no-backward", panel=_WHAT)] = True
-    gradients: Annotated[
-        bool, Option("Gradients of parameters.", "--gradients/--no-gradients", panel=_WHAT)
-    ] = True
-    optimizer: Annotated[bool, Option("Optimizer steps.", "--optimizer/--no-optimizer", panel=_WHAT)] = True
-    collectives: Annotated[bool, Option("Collectives.", "--collectives/--no-collectives", panel=_WHAT)] = True
+    backward: Annotated[bool, _what("Gradients at calls.", "--backward/--no-backward")] = True
+    gradients: Annotated[bool, _what("Gradients of parameters.", "--gradients/--no-gradients")] = True
+    optimizer: Annotated[bool, _what("Optimizer steps.", "--optimizer/--no-optimizer")] = True
+    collectives: Annotated[bool, _what("Collectives.", "--collectives/--no-collectives")] = True
     store_values_of: Annotated[
         frozenset[str],
         Option(
@@ -244,16 +225,10 @@ class CaptureOptions:
         ),
     ] = 1
     evaluation: Annotated[
-        bool,
-        Option(
-            "Forwards without gradients, kept apart from training.",
-            "--evaluation/--no-evaluation",
-            panel=_WHAT,
-        ),
+        bool, _what("Forwards without gradients, kept apart from training.", "--evaluation/--no-evaluation")
     ] = True
     stacks: Annotated[
-        bool,
-        Option("Source lines of calls.", "--stacks/--no-stacks", panel=_HOW, config_key="extra_info"),
+        bool, _how("Source lines of calls.", "--stacks/--no-stacks", config_key="extra_info")
     ] = True
     gradients_from: Annotated[
         Path | None,
@@ -264,55 +239,34 @@ class CaptureOptions:
     ] = None
     seed: Annotated[
         int | None,
-        Option(
-            "Seed random, numpy and the framework from outside.",
-            "--seed",
-            panel=_RUN,
-            least=0,
-            most=2**32 - 1,
-        ),
+        _run("Seed random, numpy and the framework from outside.", "--seed", least=0, most=2**32 - 1),
     ] = None
     deterministic: Annotated[
-        bool | None,
-        Option("Deterministic algorithms, from outside.", "--deterministic/--no-deterministic", panel=_RUN),
+        bool | None, _run("Deterministic algorithms, from outside.", "--deterministic/--no-deterministic")
     ] = None
     perturb: Annotated[
         int | None, Option("Seed of rounding-sized changes of weights and inputs (trueup noise).")
     ] = None
     replay: Annotated[
-        Path | None,
-        Option("Folder of a plan whose reference values replace the program's (trueup replay)."),
+        Path | None, Option("Folder of a plan whose reference values replace the program's (trueup replay).")
     ] = None
     learning_rate: Annotated[
         float | None,
-        Option(
+        _change(
             "Every optimizer step uses this rate; 0: no update.",
             "--learning-rate",
-            panel=_CHANGE,
             default="the program's",
             least=0,
         ),
     ] = None
     only_batch: Annotated[
         int | None,
-        Option(
-            "Feed batch N at every step, counted from 0.",
-            "--only-batch",
-            metavar="N",
-            panel=_CHANGE,
-            least=0,
-            excludes="skip_batch",
+        _change(
+            "Feed batch N at every step, counted from 0.", "--only-batch", least=0, excludes="skip_batch"
         ),
     ] = None
     skip_batch: Annotated[
-        int | None,
-        Option(
-            "Leave batch N out; the next one replaces it.",
-            "--skip-batch",
-            metavar="N",
-            panel=_CHANGE,
-            least=0,
-        ),
+        int | None, _change("Leave batch N out; the next one replaces it.", "--skip-batch", least=0)
     ] = None
     observer: Annotated[
         dict[str, object] | None,

@@ -29,23 +29,20 @@ class AcceptOptions:
         tuple[str, ...],
         Option(
             "Logs of the same runs at learning rate 0.",
-            "--learning-rate-0",
-            metavar="TARGET_LOG REFERENCE_LOG",
+            "--learning-rate-0 TARGET_LOG REFERENCE_LOG",
             several=True,
         ),
     ] = ()
     evaluations: Annotated[
         tuple[Path, Path] | None,
         Option(
-            "Results of lm-evaluation-harness for both trained models.",
-            "--eval",
-            metavar="TARGET.json REFERENCE.json",
+            "Results of lm-evaluation-harness for both trained models.", "--eval TARGET.json REFERENCE.json"
         ),
     ] = None
     replay: Replay = None
     assumed: Assumed = frozenset()
     conditions: Conditions = field(default_factory=dict)
-    output: Annotated[Path, Option("Folder of the sign-off.", "-o --output", metavar="DIR")]
+    output: Annotated[Path, Option("Folder of the sign-off.", "-o --output DIR")]
 
 
 def command(options: AcceptOptions, printed: Printed) -> int:

@@ -54,7 +54,7 @@ class CaptureCommand:
         ),
     ] = False
     monitor_config: Annotated[
-        Path | None, Option("All settings and thresholds.", "--monitor-config", metavar="YAML", panel=PANEL)
+        Path | None, Option("All settings and thresholds.", "--monitor-config YAML", panel=PANEL)
     ] = None
     quiet: Quiet = False
 

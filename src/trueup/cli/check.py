@@ -43,23 +43,15 @@ class CheckOptions:
         ),
     ] = None
     output: Annotated[
-        Path | None,
-        Option("Write checklist.html, .xlsx and .json into this folder.", "-o --output", metavar="DIR"),
+        Path | None, Option("Write checklist.html, .xlsx and .json into this folder.", "-o --output DIR")
     ] = None
     only: Annotated[
         tuple[str, ...],
-        Option(
-            "Check only these; may be repeated.", "--only", metavar="SECTION|FIELD", read_all=names_from_words
-        ),
+        Option("Check only these; may be repeated.", "--only SECTION|FIELD", read_all=names_from_words),
     ] = ()
     ignore: Annotated[
         tuple[str, ...],
-        Option(
-            "Leave these out; may be repeated.",
-            "--ignore",
-            metavar="SECTION|FIELD",
-            read_all=names_from_words,
-        ),
+        Option("Leave these out; may be repeated.", "--ignore SECTION|FIELD", read_all=names_from_words),
     ] = ()
     prepare: Annotated[
         bool,

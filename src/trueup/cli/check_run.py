@@ -49,19 +49,17 @@ class CheckRunOptions:
         tuple[str, ...], Option("A trace, or the training command, unchanged.", argument="TRACE | -- COMMAND")
     ] = ()
     output: Annotated[
-        Path | None, Option("Keep traces and checks.json in this folder.", "-o --output", metavar="DIR")
+        Path | None, Option("Keep traces and checks.json in this folder.", "-o --output DIR")
     ] = None
     steps: Annotated[
-        StepSet,
-        Option("Steps to check, at least two consecutive ones.", "--steps", read=StepSet.parse),
+        StepSet, Option("Steps to check, at least two consecutive ones.", "--steps", read=StepSet.parse)
     ] = field(default_factory=lambda: StepSet(((0, 1),)))
     level: Annotated[Level, Option("Modules, API calls or both.", "--level")] = Level.MIX
     seed: Annotated[
-        int | None,
-        Option("Seed random, numpy and the framework from outside.", "--seed", metavar="N", least=0),
+        int | None, Option("Seed random, numpy and the framework from outside.", "--seed", least=0)
     ] = None
     again: Annotated[
-        Path | None, Option("With a trace: a second run of the same program.", "--again", metavar="TRACE")
+        Path | None, Option("With a trace: a second run of the same program.", "--again TRACE")
     ] = None
     once: Annotated[bool, Option("Do not run the program a second time.", "--once")] = False
     to_the_end: Annotated[
@@ -69,7 +67,7 @@ class CheckRunOptions:
     ] = False
     only: Annotated[
         tuple[str, ...],
-        Option("Only this check; may be repeated.", "--only", metavar="CHECK", read_all=checks_from_words),
+        Option("Only this check; may be repeated.", "--only CHECK", read_all=checks_from_words),
     ] = ()
     overwrite: Overwrite = False
 

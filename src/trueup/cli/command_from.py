@@ -103,7 +103,7 @@ def _parameters(block: Block, field: OptionField) -> Iterator[inspect.Parameter]
         info = typer.Argument(metavar=option.argument, help=help_text(field), show_default=False)
     else:
         info = typer.Option(
-            *option.flags.split(),
+            *option.flags,
             metavar=option.metavar or _metavar(field),
             help=help_text(field),
             rich_help_panel=option.panel or None,
@@ -130,7 +130,7 @@ def help_text(field: OptionField) -> str:
     option = field.option
     default = field.default_text()
     shown = default and not (
-        isinstance(field.default, bool) and not option.default and "/" not in option.flags
+        isinstance(field.default, bool) and not option.default and "/" not in option.usage
     )
     parts = [option.help]
     parts += [f"At least {option.least:g}."] if option.least else []
@@ -152,7 +152,9 @@ def _typer_type(field: OptionField) -> type:
 
 
 def _metavar(field: OptionField) -> str | None:
-    return "|".join(field.choices) if field.choices and not field.option.argument else None
+    if field.kind is int and field.option.read is None:
+        return "N"
+    return "|".join(field.choices) or None
 
 
 def _value_from(field: OptionField, word: object) -> object:

@@ -20,7 +20,7 @@ class CompareRuns:
     target: Annotated[Path | None, Option("The run to check: a trace or a dump.", argument="TARGET")] = None
     reference: Annotated[Path | None, Option("The run that is trusted.", argument="REFERENCE")] = None
     input_file: Annotated[
-        Path | None, Option("msprobe's compare.json names the two runs.", "-i --input", metavar="JSON")
+        Path | None, Option("msprobe's compare.json names the two runs.", "-i --input JSON")
     ] = None
     framework: Annotated[
         Literal["pytorch", "mindspore"] | None,

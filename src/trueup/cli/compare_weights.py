@@ -19,8 +19,7 @@ class WeightPairOptions:
     """Which weights, how they are paired, and when two agree."""
 
     target: Annotated[
-        Path,
-        Option("Weights to check: a file, a folder (also of .npy files), a trace.", argument="TARGET"),
+        Path, Option("Weights to check: a file, a folder (also of .npy files), a trace.", argument="TARGET")
     ]
     reference: Annotated[Path, Option("Weights that are trusted.", argument="REFERENCE")]
     by: Annotated[
@@ -33,9 +32,7 @@ class WeightPairOptions:
     ] = "auto"
     plan: Annotated[
         Path | None,
-        Option(
-            "A plan that produces TARGET's weights from REFERENCE's.", "--plan", metavar="FILE", excludes="by"
-        ),
+        Option("A plan that produces TARGET's weights from REFERENCE's.", "--plan FILE", excludes="by"),
     ] = None
     rtol: Annotated[float, Option("Relative tolerance; 0: bit-identical.", "--rtol", default="0")] = 0.0
     atol: Annotated[float, Option("Absolute tolerance.", "--atol", default="0")] = 0.0

@@ -45,14 +45,13 @@ class ConvertOptions:
         Option(
             "mindspore, torch, or a family of models: hf-llama, hf-gpt2, hf-mixtral, hf-qwen-moe, "
             "hf-moe-stacked, megatron, mindformers-llama, mindformers-llama-fused, torchtitan-llama.",
-            "--to",
-            metavar="NAME",
+            "--to NAME",
         ),
     ] = None
     source_family: Annotated[
-        str | None, Option("Family of the source.", "--from", metavar="NAME", default="by its names")
+        str | None, Option("Family of the source.", "--from NAME", default="by its names")
     ] = None
-    plan: Annotated[Path | None, Option("A plan (docs/weights.md).", "--plan", metavar="FILE")] = None
+    plan: Annotated[Path | None, Option("A plan (docs/weights.md).", "--plan FILE")] = None
     inverse: Annotated[
         bool, Option("Invert the plan; --like names the weights it was applied to.", "--inverse")
     ] = False
@@ -61,30 +60,25 @@ class ConvertOptions:
         Option(
             "Weights with the expected names and shapes. Without --to and --plan, the plan is inferred "
             "from them.",
-            "--like",
-            metavar="TARGET",
+            "--like TARGET",
         ),
     ] = None
     format: Annotated[
-        str | None,
-        Option("safetensors, ckpt, pth, hf or npy.", "--format", metavar="F", default="by DST"),
+        str | None, Option("safetensors, ckpt, pth, hf or npy.", "--format F", default="by DST")
     ] = None
     num_heads: NumHeads = None
     num_kv_heads: NumKvHeads = None
     pad_vocab: Annotated[
-        int | None,
-        Option("Append rows of zeros until the vocabulary is a multiple of N.", "--pad-vocab", metavar="N"),
+        int | None, Option("Append rows of zeros until the vocabulary is a multiple of N.", "--pad-vocab")
     ] = None
     save_plan: Annotated[
-        Path | None,
-        Option("Write the plan, even if it leaves weights unmatched.", "--save-plan", metavar="FILE"),
+        Path | None, Option("Write the plan, even if it leaves weights unmatched.", "--save-plan FILE")
     ] = None
     shard_size: Annotated[
         int,
         Option(
             "Largest file of a Hugging Face folder.",
-            "--shard-size",
-            metavar="SIZE",
+            "--shard-size SIZE",
             unit="bytes",
             default="5G",
             read=bytes_from_text,

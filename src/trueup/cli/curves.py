@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,8 @@ from trueup.types.option import Option, expected
 if TYPE_CHECKING:
     from trueup.curves.comparison import CurveComparison, Options
 
-_RUN = "The runs"
+_run = partial(Option, panel="The runs")
+_proof = partial(Option, panel=PROOF)
 
 
 def span_from_text(text: str, place: str) -> tuple[int | None, int | None]:
@@ -73,90 +75,71 @@ class CurvesOptions:
     ] = ()
     references: Annotated[
         tuple[str, ...],
-        Option(
+        _run(
             "The log of the trusted run, then those of its repeats without determinism.",
-            "--reference -r",
-            metavar="REF [REF2 ...]",
-            panel=_RUN,
+            "--reference -r REF [REF2 ...]",
             several=True,
         ),
     ] = ()
     offset: Annotated[
         int | None,
-        Option(
+        _run(
             "The target's step number minus the reference's.",
             "--offset",
-            metavar="N",
-            panel=_RUN,
             unit="steps",
             default="found automatically",
         ),
     ] = None
     steps: Annotated[
         tuple[int | None, int | None],
-        Option(
+        _run(
             "Only these steps, in the target's numbers.",
-            "--steps",
-            metavar="FIRST-LAST",
-            panel=_RUN,
+            "--steps FIRST-LAST",
             default="all",
             read=span_from_text,
         ),
     ] = (None, None)
     columns: Annotated[
         dict[str, str],
-        Option(
+        _run(
             "Name of a column in a table, such as loss=train/ce; may be repeated.",
-            "--column",
-            metavar="COLUMN=NAME",
-            panel=_RUN,
+            "--column COLUMN=NAME",
             read_all=columns_from_words,
         ),
     ] = field(default_factory=dict)
-    follow: Annotated[bool, Option("Continue to read while the logs grow.", "--follow -f", panel=_RUN)] = (
-        False
-    )
+    follow: Annotated[bool, _run("Continue to read while the logs grow.", "--follow -f")] = False
     every: Annotated[
         float,
-        Option(
+        _run(
             "How often the logs are read.",
-            "--every",
-            metavar="SECONDS",
-            panel=_RUN,
+            "--every SECONDS",
             unit="seconds",
             least=0.1,
             no_effect="without --follow",
         ),
     ] = 10.0
     target_trace: Annotated[
-        Path | None,
-        Option("A trace of the target's first steps.", "--target-trace", metavar="DIR", panel=PROOF),
+        Path | None, _proof("A trace of the target's first steps.", "--target-trace DIR")
     ] = None
     reference_trace: Annotated[
-        Path | None,
-        Option("A trace of the reference's first steps.", "--reference-trace", metavar="DIR", panel=PROOF),
+        Path | None, _proof("A trace of the reference's first steps.", "--reference-trace DIR")
     ] = None
     assumed: Assumed = frozenset()
     conditions: Conditions = field(default_factory=dict)
     tokenizer: Annotated[
         Path | None,
-        Option(
+        _proof(
             "Folder of a tokenizer: batches around an onset are printed as text, if a trace holds them.",
-            "--tokenizer",
-            metavar="DIR",
-            panel=PROOF,
+            "--tokenizer DIR",
         ),
     ] = None
-    program: Annotated[
-        str | None, Option("Training command of the target.", "--command", metavar='"COMMAND"', panel=PROOF)
-    ] = None
+    program: Annotated[str | None, _proof("Training command of the target.", '--command "COMMAND"')] = None
     output: Output = None
     report: Annotated[
         tuple[str, ...],
         Option(
             "Some of json,html,png,xlsx,md.",
-            "--report",
-            metavar="LIST",
+            "--report LIST",
             default="all",
             read=formats_from_text,
             no_effect="without -o",

@@ -18,13 +18,13 @@ PROGRAM_LOG = "program.log"
 class DiagnoseOptions:
     """What is used for a diagnosis, and where it goes."""
 
-    output: Annotated[Path, Option("Folder for the diagnosis.", "-o --output", metavar="DIR")]
+    output: Annotated[Path, Option("Folder for the diagnosis.", "-o --output DIR")]
     replay: Replay = None
-    replayed: Annotated[
-        Path | None, Option("Use this replay instead of making one.", "--replayed", metavar="DIR")
-    ] = None
+    replayed: Annotated[Path | None, Option("Use this replay instead of making one.", "--replayed DIR")] = (
+        None
+    )
     gradients: Annotated[
-        Path | None, Option("Use this gradient replay instead of making one.", "--gradients", metavar="DIR")
+        Path | None, Option("Use this gradient replay instead of making one.", "--gradients DIR")
     ] = None
     noise: NoiseProfileOption = True
     noise_replay: ReplayNoise = ()

@@ -29,20 +29,16 @@ _BAD_USE = 2
 class DumpConfigFile:
     """The file to write, or to check."""
 
-    output: Annotated[Path, Option("The JSON file to write.", "-o --output", metavar="FILE")] = Path(
-        "data_dump.json"
-    )
+    output: Annotated[Path, Option("The JSON file to write.", "-o --output FILE")] = Path("data_dump.json")
     overwrite: Overwrite = False
     check: Annotated[
-        Path | None,
-        Option("List the mistakes in a configuration.", "--check", metavar="FILE", panel=_CHECK),
+        Path | None, Option("List the mistakes in a configuration.", "--check FILE", panel=_CHECK)
     ] = None
     dump: Annotated[
         Path | None,
         Option(
             "A dump of the same network, or its execution order (.csv), that should have the kernels.",
-            "--dump",
-            metavar="DIR",
+            "--dump DIR",
             panel=_CHECK,
         ),
     ] = None

@@ -27,8 +27,7 @@ class ExportOptions:
         Option(
             "msprobe: a dump its tools read; grads: grad_1.npy, ... of the first captured step; batches: "
             "step_N/rank_R/ with tokens.npy, labels.npy and masks; megatron: .bin and .idx.",
-            "--format",
-            metavar="<format>",
+            "--format <format>",
         ),
     ] = "msprobe"
     per: Annotated[

@@ -20,11 +20,11 @@ class InspectOptions:
     """Which records of which trace."""
 
     run: Annotated[Path, Option("A trace, or a dump of msprobe or MindSpore.", argument="RUN")]
-    find: Annotated[
-        str | None, Option("Only sites with this text in name, type or slot.", "--find", metavar="TEXT")
-    ] = None
-    step: Annotated[int | None, Option("Sites of this step.", "--step", metavar="N", least=0)] = None
-    rank: Annotated[int | None, Option("Only this rank.", "--rank", metavar="N", least=0)] = None
+    find: Annotated[str | None, Option("Only sites with this text in name, type or slot.", "--find TEXT")] = (
+        None
+    )
+    step: Annotated[int | None, Option("Sites of this step.", "--step", least=0)] = None
+    rank: Annotated[int | None, Option("Only this rank.", "--rank", least=0)] = None
     limit: Limit = 60
 
 

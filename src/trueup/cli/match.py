@@ -28,14 +28,11 @@ class MatchOptions:
     """What is matched, and where the pairs go."""
 
     output: Annotated[
-        Path | None,
-        Option("Write the pairs as YAML, to be edited and given to --map.", "-o --output", metavar="YAML"),
+        Path | None, Option("Write the pairs as YAML, to be edited and given to --map.", "-o --output YAML")
     ] = None
     mapping: MappingOption = None
     overwrite: Overwrite = False
-    step: Annotated[
-        int | None, Option("Match on this step.", "--step", metavar="N", default="the first", least=0)
-    ] = None
+    step: Annotated[int | None, Option("Match on this step.", "--step", default="the first", least=0)] = None
     all_rows: AllRows = False
     as_json: Json = False
 

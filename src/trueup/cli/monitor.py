@@ -16,17 +16,15 @@ class MonitorView:
     """Which run, and what of it."""
 
     run: Annotated[Path, Option("Folder of trueup capture --monitor.", argument="RUN")]
-    rank: Annotated[int | None, Option("Which rank.", "--rank", metavar="N", default="the first")] = None
-    names: Annotated[str, Option("Only names that contain this.", "--list", metavar="NAME")] = ""
-    rows: Annotated[int, Option("Rows of each table.", "--rows", metavar="N", least=1)] = 10
+    rank: Annotated[int | None, Option("Which rank.", "--rank", default="the first")] = None
+    names: Annotated[str, Option("Only names that contain this.", "--list NAME")] = ""
+    rows: Annotated[int, Option("Rows of each table.", "--rows", least=1)] = 10
     once: Annotated[bool, Option("Print the current state, and exit.", "--once")] = False
     every: Annotated[
-        float,
-        Option("How often the screen is drawn.", "--every", metavar="SECONDS", unit="seconds", least=0.1),
+        float, Option("How often the screen is drawn.", "--every SECONDS", unit="seconds", least=0.1)
     ] = 2.0
     tensorboard: Annotated[
-        Path | None,
-        Option("Write every number as TensorBoard events, and exit.", "--tensorboard", metavar="DIR"),
+        Path | None, Option("Write every number as TensorBoard events, and exit.", "--tensorboard DIR")
     ] = None
     as_json: Annotated[
         bool, Option("Print the last numbers and all alarms as one JSON document, and exit.", "--json")

@@ -25,8 +25,7 @@ class NoiseRun:
         Path | None,
         Option(
             "Trace of the reference.",
-            "--reference",
-            metavar="TRACE",
+            "--reference TRACE",
             default=f"the program is captured first, into ./{CAPTURED}, with --preset diagnose",
         ),
     ] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from trueup.cli.shared import Command, Overwrite, Printed, ReplayNoise
 from trueup.errors import ConfigError
 from trueup.types.option import Option
 
-_WHAT = "What to replay"
+_what = partial(Option, panel="What to replay")
 _MOST_STEPS = 1000
 OF_REFERENCE = "reference"
 """value of ``--gradients`` without a folder: the gradients of the reference's trace"""
@@ -29,37 +30,23 @@ class ReplayOptions:
     """What is replayed, and where the result goes."""
 
     command: Command = ()
-    reference: Annotated[
-        Path | None, Option("Trace of the reference, with values.", "--reference", metavar="TRACE")
-    ] = None
-    output: Annotated[Path | None, Option("Folder of the replay.", "-o --output", metavar="DIR")] = None
+    reference: Annotated[Path | None, Option("Trace of the reference, with values.", "--reference TRACE")] = (
+        None
+    )
+    output: Annotated[Path | None, Option("Folder of the replay.", "-o --output DIR")] = None
     target: Annotated[
         Path | None,
-        Option(
-            "Trace of the command without replay.",
-            "--target",
-            metavar="TRACE",
-            default="captured first",
-        ),
+        Option("Trace of the command without replay.", "--target TRACE", default="captured first"),
     ] = None
-    level: Annotated[Level, Option("Replace module calls, API calls or both.", "--level", panel=_WHAT)] = (
-        Level.L0
-    )
+    level: Annotated[Level, _what("Replace module calls, API calls or both.", "--level")] = Level.L0
     inside: Annotated[
-        tuple[str, ...],
-        Option(
-            "Replace API calls of this module only; may be repeated.",
-            "--inside",
-            metavar="MODULE",
-            panel=_WHAT,
-        ),
+        tuple[str, ...], _what("Replace API calls of this module only; may be repeated.", "--inside MODULE")
     ] = ()
     steps: Annotated[
         frozenset[int] | None,
-        Option(
+        _what(
             "Steps to replay, such as 0,1.",
             "--steps",
-            panel=_WHAT,
             default="the first of the reference",
             read=steps_from_text,
         ),
@@ -70,12 +57,10 @@ class ReplayOptions:
     ] = True
     gradients: Annotated[
         str | None,
-        Option(
+        _what(
             "Replace only the gradients, before clipping and the optimizer: by the reference's, or by "
             "those of a folder of grad_1.npy, grad_2.npy, ...",
-            "--gradients",
-            metavar="[DIR]",
-            panel=_WHAT,
+            "--gradients [DIR]",
             bare=OF_REFERENCE,
         ),
     ] = None

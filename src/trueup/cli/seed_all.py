@@ -18,7 +18,7 @@ class SeedOptions:
     framework: Annotated[
         Literal["torch", "mindspore"] | None, Option("One framework.", "--framework", default="both")
     ] = None
-    seed: Annotated[int, Option("Up to 4294967295.", "--seed", metavar="N", least=0, most=2**32 - 1)] = 1234
+    seed: Annotated[int, Option("Up to 4294967295.", "--seed", least=0, most=2**32 - 1)] = 1234
     mode: Annotated[bool, Option("Deterministic kernels and collectives as well: slower.", "--mode")] = False
     quiet: Quiet = False
 

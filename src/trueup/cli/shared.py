@@ -14,21 +14,18 @@ Command = Annotated[tuple[str, ...], Option("The training command, unchanged.", 
 Json = Annotated[bool, Option("Print one JSON document on standard output.", "--json")]
 Quiet = Annotated[bool, Option("Print errors only.", "--quiet -q")]
 Overwrite = Annotated[bool, Option("Overwrite existing output.", "--overwrite")]
-Output = Annotated[
-    Path | None, Option("Folder for the result and the reports.", "-o --output", metavar="DIR")
-]
+Output = Annotated[Path | None, Option("Folder for the result and the reports.", "-o --output DIR")]
 Limit = Annotated[int, Option("Maximum number of rows.", "--limit", least=1)]
 AllRows = Annotated[bool, Option("Print every row.", "--all")]
-Reference = Annotated[Path | None, Option("Trace of the reference.", "--reference", metavar="TRACE")]
+Reference = Annotated[Path | None, Option("Trace of the reference.", "--reference TRACE")]
 Tokenizer = Annotated[
-    Path | None, Option("Folder of a tokenizer, to print batches as text.", "--tokenizer", metavar="DIR")
+    Path | None, Option("Folder of a tokenizer, to print batches as text.", "--tokenizer DIR")
 ]
 ReplayNoise = Annotated[
     tuple[Path, ...],
     Option(
         "Replay of a benign variant of the reference, as a noise baseline; may be repeated.",
-        "--noise-replay",
-        metavar="DIR",
+        "--noise-replay DIR",
     ),
 ]
 NumHeads = Annotated[
@@ -74,8 +71,7 @@ Assumed = Annotated[
     frozenset[str],
     Option(
         "Assume weights, settings, randomness, data or all to be the same, instead of a proof.",
-        "--assume",
-        metavar="WHAT",
+        "--assume WHAT",
         panel=PROOF,
         read_all=assumptions_from_words,
     ),
@@ -84,8 +80,7 @@ Conditions = Annotated[
     dict[str, str],
     Option(
         "Change of the standard's default conditions, such as dataset=c4.",
-        "--condition",
-        metavar="NAME=VALUE",
+        "--condition NAME=VALUE",
         panel=PROOF,
         read_all=conditions_from_words,
     ),
@@ -94,8 +89,7 @@ Configs = Annotated[
     tuple[str, str] | None,
     Option(
         "Configurations of both runs, in any form that trueup check reads.",
-        "--config",
-        metavar="TARGET REFERENCE",
+        "--config TARGET REFERENCE",
         default="as stored in the traces",
     ),
 ]
@@ -103,8 +97,7 @@ Curves = Annotated[
     tuple[str, ...],
     Option(
         "Logs of the long run: the target's, the reference's, and those of its repeats without determinism.",
-        "--curves",
-        metavar="TARGET_LOG REFERENCE_LOG [REPEAT ...]",
+        "--curves TARGET_LOG REFERENCE_LOG [REPEAT ...]",
         several=True,
     ),
 ]
@@ -113,8 +106,7 @@ Replay = Annotated[
     Option(
         "Training command of the target. It is run again with the values, then with the gradients of the "
         "reference; without it no verdict is certain.",
-        "--replay",
-        metavar='"COMMAND"',
+        '--replay "COMMAND"',
         read=words_from_command,
     ),
 ]

@@ -15,7 +15,7 @@ def rewritten(argv: list[str], verb: Verb) -> list[str]:
     head, tail = argv[:end], argv[end:]
     for block in blocks_of(verb):
         for field in block.fields:
-            flags = field.option.flags.split()
+            flags = field.option.flags
             if field.option.several:
                 head = with_each_named(head, flags)
             if field.option.read is not None and field.option.metavar.count(" ") == 1:

@@ -15,8 +15,7 @@ NoiseProfileOption = Annotated[
     Path | bool,
     Option(
         "Noise profile of the reference.",
-        "--noise",
-        metavar="DIR",
+        "--noise DIR",
         default="REFERENCE/noise, if it exists",
         off="--no-noise",
         off_help="Use the documented dtype tolerance, even if a noise profile exists.",
@@ -25,12 +24,7 @@ NoiseProfileOption = Annotated[
 """a folder; True: REFERENCE/noise where it exists; False: none"""
 MappingOption = Annotated[
     Path | None,
-    Option(
-        "Pairs to use, as trueup match -o writes them.",
-        "--map",
-        metavar="YAML",
-        default="matched automatically",
-    ),
+    Option("Pairs to use, as trueup match -o writes them.", "--map YAML", default="matched automatically"),
 ]
 
 
@@ -61,28 +55,24 @@ class CompareOptions:
         Option(
             "Compare this step of the target with --reference-step.",
             "--target-step",
-            metavar="N",
             least=0,
             together="reference_step",
         ),
     ] = None
     reference_step: Annotated[
-        int | None,
-        Option("See --target-step.", "--reference-step", metavar="N", least=0, together="target_step"),
+        int | None, Option("See --target-step.", "--reference-step", least=0, together="target_step")
     ] = None
     target_rank: Annotated[
         int | None,
         Option(
             "Compare this rank of the target with --reference-rank.",
             "--target-rank",
-            metavar="N",
             least=0,
             together="reference_rank",
         ),
     ] = None
     reference_rank: Annotated[
-        int | None,
-        Option("See --target-rank.", "--reference-rank", metavar="N", least=0, together="target_rank"),
+        int | None, Option("See --target-rank.", "--reference-rank", least=0, together="target_rank")
     ] = None
     tolerance_factor: Annotated[
         float, Option("Multiply every tolerance by this.", "--tolerance-factor", above=0)
@@ -98,9 +88,7 @@ class CompareOptions:
     arbiter: Annotated[
         Path | None,
         Option(
-            "A float64 or float32 run of the program, to tell which side is less accurate.",
-            "--arbiter",
-            metavar="TRACE",
+            "A float64 or float32 run of the program, to tell which side is less accurate.", "--arbiter TRACE"
         ),
     ] = None
     mapping: MappingOption = None
@@ -116,14 +104,11 @@ class CompareOptions:
         Path | None,
         Option(
             "Layout of the target's tensors on its ranks.",
-            "--target-layout",
-            metavar="YAML",
+            "--target-layout YAML",
             default="as its program declared it",
         ),
     ] = None
-    reference_layout: Annotated[
-        Path | None, Option("See --target-layout.", "--reference-layout", metavar="YAML")
-    ] = None
+    reference_layout: Annotated[Path | None, Option("See --target-layout.", "--reference-layout YAML")] = None
     num_threads: Annotated[
         int | None, Option("Threads that compare stored values.", default="the number of cores")
     ] = None

@@ -20,16 +20,10 @@ class NoiseOptions:
     """
 
     num_perturbed: Annotated[
-        int,
-        Option(
-            "Reruns with rounding-sized changes of weights and inputs.",
-            "-k --perturbed",
-            metavar="N",
-            least=0,
-        ),
+        int, Option("Reruns with rounding-sized changes of weights and inputs.", "-k --perturbed", least=0)
     ] = 3
     num_repeats: Annotated[
-        int, Option("Plain reruns, without determinism from outside.", "--repeats", metavar="N", least=0)
+        int, Option("Plain reruns, without determinism from outside.", "--repeats", least=0)
     ] = 1
     steps: Annotated[
         StepSet | None,
@@ -41,12 +35,9 @@ class NoiseOptions:
         ),
     ] = None
     first_seed: Annotated[
-        int,
-        Option("Seed of the first perturbed rerun; the next ones follow it.", "--seed", metavar="N", least=0),
+        int, Option("Seed of the first perturbed rerun; the next ones follow it.", "--seed", least=0)
     ] = 0
-    keep: Annotated[
-        Path | None, Option("Keep the traces of the reruns in this folder.", "--keep", metavar="DIR")
-    ] = None
+    keep: Annotated[Path | None, Option("Keep the traces of the reruns in this folder.", "--keep DIR")] = None
 
     @property
     def seeds(self) -> list[int | None]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated
 
 from trueup.types.option import Option, check_options, expected
 from trueup.types.plain import fields_from_json, fields_to_json
 
 PANEL = "Monitor the run while it trains"
+_command_line = partial(Option, panel=PANEL)
 RULES = (
     "nan",
     "overflow",
@@ -113,11 +115,9 @@ class MonitorSettings:
 
     every: Annotated[
         int,
-        Option(
+        _command_line(
             "Measure weights, gradients and activations at every Nth step; scalars at every step.",
             "--monitor-every",
-            metavar="N",
-            panel=PANEL,
             unit="steps",
             least=1,
         ),
@@ -142,11 +142,9 @@ class MonitorSettings:
     ] = 10
     modules: Annotated[
         tuple[str, ...],
-        Option(
+        _command_line(
             "Measure the outputs of these modules as well: parts of names, class names, or patterns with *.",
-            "--monitor-modules",
-            metavar="NAMES",
-            panel=PANEL,
+            "--monitor-modules NAMES",
             commas=True,
         ),
     ] = ()
@@ -164,11 +162,9 @@ class MonitorSettings:
     ] = ()
     command: Annotated[
         str | None,
-        Option(
+        _command_line(
             "Shell command to run at every alarm, in the background; TRUEUP_EVENT is the path of its file.",
-            "--on-alarm",
-            metavar='"COMMAND"',
-            panel=PANEL,
+            '--on-alarm "COMMAND"',
         ),
     ] = None
     rules: Annotated[RuleSettings, Option("Thresholds of the rules.", default="as below")] = field(

@@ -45,12 +45,11 @@ class Option:
     """What is known of a choice besides its type and default."""
 
     help: str
-    flags: str = ""
-    """as on the command line: ``-o --output``, ``--merge/--no-merge``; empty: not on the command line"""
+    usage: str = ""
+    """flags and value: ``-o --output DIR``, ``--merge/--no-merge``; empty: not on the command line"""
     _: KW_ONLY
     argument: str = ""
     """name of a positional argument, in place of flags"""
-    metavar: str = ""
     panel: str = ""
     default: str = ""
     """the default in words, where the value does not tell"""
@@ -79,6 +78,16 @@ class Option:
     """the other field of a pair: both or neither"""
     excludes: str = ""
     hidden: bool = False
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """As the command-line library takes them: ``--merge/--no-merge`` is one."""
+        return tuple(word for word in self.usage.split() if word.startswith("-"))
+
+    @property
+    def metavar(self) -> str:
+        """How its value is called in help."""
+        return " ".join(self.usage.split()[len(self.flags) :])
 
     def problem(self, value: object) -> str | None:
         """What was expected, if ``value`` is a number out of bounds.
@@ -123,7 +132,7 @@ class OptionField:
     @property
     def flag(self) -> str:
         """The name a person knows it by on the command line."""
-        words = self.option.flags.replace("/", " ").split()
+        words = [word.partition("/")[0] for word in self.option.flags]
         return next((word for word in words if word.startswith("--")), "".join(words[:1]))
 
     @property

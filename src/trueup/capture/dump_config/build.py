@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +16,8 @@ from trueup.capture.options import StepSet
 from trueup.errors import ConfigError
 from trueup.types.option import Option, expected, unknown_key_message
 
-_WHAT, _WHERE = "What to dump", "Where it runs"
+_what = partial(Option, panel="What to dump")
+_where = partial(Option, panel="Where it runs")
 
 
 class Kind(str, Enum):
@@ -82,85 +84,61 @@ class DumpRequest:
 
     kind: Annotated[
         Kind,
-        Option(
+        _what(
             "Every operator; statistics or samples only; operators that overflow; the choice of --kernel, "
             "--set-dump, --iteration or --devices.",
             "--kind",
-            panel=_WHAT,
         ),
     ]
-    path: Annotated[
-        Path,
-        Option("Folder of the dump.", "--path", metavar="DIR", panel=_WHAT, read=_path_from_text),
-    ]
-    net_name: Annotated[
-        str, Option("Name of the network's folder in the dump.", "--net-name", metavar="NAME", panel=_WHAT)
-    ] = "Net"
-    iterations: Annotated[
-        StepSet, Option('Such as "0|5-8|100-120".', "--iteration", panel=_WHAT, read=StepSet.parse)
-    ] = field(default_factory=StepSet)
+    path: Annotated[Path, _what("Folder of the dump.", "--path DIR", read=_path_from_text)]
+    net_name: Annotated[str, _what("Name of the network's folder in the dump.", "--net-name NAME")] = "Net"
+    iterations: Annotated[StepSet, _what('Such as "0|5-8|100-120".', "--iteration", read=StepSet.parse)] = (
+        field(default_factory=StepSet)
+    )
     kernels: Annotated[
         tuple[str, ...],
-        Option(
-            "Operator: full name, part of a type, or name-regex(...); may be repeated.",
-            "--kernel",
-            metavar="NAME",
-            panel=_WHAT,
-        ),
+        _what("Operator: full name, part of a type, or name-regex(...); may be repeated.", "--kernel NAME"),
     ] = ()
     set_dump: Annotated[
-        bool, Option("Operators that mindspore.set_dump marked in the script.", "--set-dump", panel=_WHAT)
+        bool, _what("Operators that mindspore.set_dump marked in the script.", "--set-dump")
     ] = False
-    input_output: Annotated[InputOutput, Option("Tensors of an operator.", "--input-output", panel=_WHAT)] = (
+    input_output: Annotated[InputOutput, _what("Tensors of an operator.", "--input-output")] = (
         InputOutput.BOTH
     )
     devices: Annotated[
         tuple[int, ...],
-        Option(
-            "Devices, such as 0,2-3.",
-            "--devices --ranks",
-            panel=_WHAT,
-            default="0-7",
-            read=_devices_from_text,
-        ),
+        _what("Devices, such as 0,2-3.", "--devices --ranks", default="0-7", read=_devices_from_text),
     ] = (0, 1, 2, 3, 4, 5, 6, 7)
     saved_data: Annotated[
         Literal["tensor", "statistic", "full"] | None,
-        Option("Values, statistics or both.", "--saved-data", panel=_WHAT, default="according to --kind"),
+        _what("Values, statistics or both.", "--saved-data", default="according to --kind"),
     ] = None
     statistics: Annotated[
         tuple[str, ...],
-        Option(
+        _what(
             "Columns of statistic.csv, such as max,min,avg,l2norm,nan count,md5.",
             "--statistics",
-            panel=_WHAT,
             read=_statistics_from_text,
         ),
     ] = s.DEFAULT_STATISTICS
     sample: Annotated[
-        int | None,
-        Option(
-            "Only N elements of each tensor, of head and tail.", "--sample", metavar="N", panel=_WHAT, least=1
-        ),
+        int | None, _what("Only N elements of each tensor, of head and tail.", "--sample", least=1)
     ] = None
     overflow_number: Annotated[
-        int | None,
-        Option("End after N overflows; 0: never.", "--overflow-number", metavar="N", panel=_WHAT, least=0),
+        int | None, _what("End after N overflows; 0: never.", "--overflow-number", least=0)
     ] = None
     file_format: Annotated[
-        Literal["npy", "bin"],
-        Option("Format of values.", "--file-format", panel=_WHAT, no_effect="below level O2"),
+        Literal["npy", "bin"], _what("Format of values.", "--file-format", no_effect="below level O2")
     ] = "npy"
     level: Annotated[
         JitLevel,
-        Option(
+        _where(
             "jit_level of the training script.",
             "--level",
-            panel=_WHERE,
             default="O0; with --check, the level the file is written for",
         ),
     ] = JitLevel.O0
-    device_target: Annotated[DeviceTarget, Option("MindSpore's device.", "--device-target", panel=_WHERE)] = (
+    device_target: Annotated[DeviceTarget, _where("MindSpore's device.", "--device-target")] = (
         DeviceTarget.ASCEND
     )
 
