@@ -237,7 +237,7 @@ def test_missing_keys(tmp_path: Path) -> None:
     [
         ({"dump_mode": 5}, "error common_dump_settings.dump_mode: found 5"),
         ({"dump_mode": "0"}, "error common_dump_settings.dump_mode: found '0'"),
-        ({"dump_mode": True}, "error common_dump_settings.dump_mode: found True; a whole number is wanted"),
+        ({"dump_mode": True}, "error common_dump_settings.dump_mode: found True; expected an integer"),
         ({"input_output": 1.0}, "error common_dump_settings.input_output: found 1.0"),
         ({"iteration": 3}, "error common_dump_settings.iteration: found 3"),
         ({"iteration": "0,1"}, "error iteration: '0,1'"),

@@ -492,8 +492,8 @@ def test_the_closing_sentences() -> None:
 
     assert "captured step 0 of rank 0" in said()
     assert "step 1: not every rank" in said(steps={0: [0, 1], 1: [0]})
-    assert "capture met 3 errors of its own" in said(num_failures=3)
-    assert "stood aside before the end: step 1: no room" in said(stood_aside="step 1: no room")
+    assert "capture had 3 internal errors" in said(num_failures=3)
+    assert "disabled before the end (step 1: no room)" in said(stood_aside="step 1: no room")
     assert said(steps={}, stood_aside="step 0: no room").startswith("nothing captured: step 0: no room")
     assert "before its first step was whole" in said(steps={}, num_steps_run=0)
     assert "no process of 'python t.py'" in said(steps={}, num_steps_run=0, seen=False)

@@ -77,7 +77,7 @@ def test_what_has_no_effect_warns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**32, 1.5, "7", True, None])
 def test_a_wrong_seed_is_named(seed: object) -> None:
-    with pytest.raises(ConfigError, match="whole number between 0 and 4294967295"):
+    with pytest.raises(ConfigError, match="an integer from 0 to 4294967295"):
         seeds.seed_all(seed)  # type: ignore[arg-type]
 
 

@@ -70,7 +70,7 @@ def test_the_disk_fills_up_with_values(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1, said
     assert "No space left" in said[0]
-    assert "training goes on" in said[0]
+    assert "training continues" in said[0]
     trace = Trace(tmp_path / "run")
     for step in trace.steps():
         run = Captured(tmp_path / "run", step)
@@ -162,7 +162,7 @@ print("end", flush=True)
     assert (done.returncode, done.stdout) == (2, "end\n"), done.stderr
     why = "step 0 could not be written: [Errno 27] File too large"
     first, second, third = done.stderr.splitlines()
-    assert first == f"trueup: {why}. Capture stands aside, training goes on."
+    assert first == f"trueup: {why}. Capture is disabled, training continues."
     assert second == f"trueup: nothing captured: {why}"
     assert third.startswith("trueup: next: make room there")
 

@@ -2,7 +2,7 @@
 
 A script that imports it from msprobe changes one import. Where it differs from msprobe 26.2.0: a model is
 never needed, ``save`` works at every level, a second debugger is a real one (in msprobe it is the first
-again, whatever it was given), and an argument without effect warns instead of passing in silence.
+again, with any arguments), and an argument without effect warns instead of passing in silence.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class PrecisionDebugger:
 
     _instance: ClassVar[PrecisionDebugger | None] = None
     _next_step: ClassVar[dict[Path, int]] = {}
-    """folder -> the step it is at, so that a folder come back to goes on"""
+    """folder -> the step it is at, so that a folder that is used again continues"""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class PrecisionDebugger:
 
     @_Either
     def stop(self) -> None:
-        """Capture off until the next ``start``; the step goes on until ``step``."""
+        """Capture off until the next ``start``; the step continues until ``step``."""
         self._session.stop()
         self._running = False
         self._reread()

@@ -18,7 +18,7 @@ def changes(options: CaptureOptions) -> list[str]:
     found = []
     rate, only, skip = options.learning_rate, options.only_batch, options.skip_batch
     if rate is not None:
-        effect = ": no weight is updated" if rate == 0 else ", whatever the schedule says"
+        effect = ": no weight is updated" if rate == 0 else ", the schedule has no effect"
         found.append(f"the learning rate is held at {rate:g}{effect}")
     if only is not None:
         found.append(f"batch {only} is given at every step")

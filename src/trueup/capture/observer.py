@@ -1,7 +1,7 @@
-"""Who watches a run while it trains, as a session sees it.
+"""The observer of a run while it trains, as a session sees it.
 
-Capture knows no watcher of its own: one is handed in (``Tracer(monitor=...)``), or named by the options of a
-run that is started from outside, and made in the process that trains.
+Capture has no observer of its own: one is passed (``Tracer(monitor=...)``), or named by the options of a run
+that is started from outside, and created in the process that trains.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Observer(Protocol):
         """Whether a step that begins is measured."""
 
     def captures(self, step: int) -> bool:
-        """Whether a step that begins is captured in full, whatever the options say."""
+        """Whether a step that begins is captured in full, also where the options do not."""
 
     def step_over(self, line: dict[str, Any], measured: Measured) -> None:
         """A step is over: ``line`` is what is about to be written of its scalars, and may be added to."""

@@ -12,7 +12,7 @@ _LONGER = re.compile(r"(?:Module|Cell)\.(.+)\.[^.]+\.(?:forward|backward)(?:\.\d
 
 @dataclass(slots=True)
 class Scope:
-    """Says, call by call and in execution order, whether a call is wanted.
+    """Says, call by call and in execution order, whether a call is captured.
 
     ``names`` keeps calls whose name contains one of them, and everything inside a module that matches.
     ``bounds`` keeps what runs from the first call matching its start up to and including the last one inside
@@ -25,13 +25,13 @@ class Scope:
 
     @classmethod
     def from_options(cls, options: CaptureOptions) -> Scope | None:
-        """None when everything is wanted, so that the common case costs nothing."""
+        """None when everything is captured, so that the common case costs nothing."""
         if not options.names and options.scope is None:
             return None
         return cls(options.names, options.scope)
 
     def wants(self, name: str, path: tuple[str, ...]) -> bool:
-        """Whether the call ``name`` inside the modules ``path`` (outermost first) is wanted."""
+        """Whether the call ``name`` inside the modules ``path`` (outermost first) is captured."""
         return self._in_names(name, path) and self._in_bounds(name)
 
     def leave(self, name: str) -> None:

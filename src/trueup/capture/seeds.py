@@ -9,7 +9,7 @@ from types import ModuleType
 from trueup import adapters
 from trueup.adapters.seeding import recipe, run
 from trueup.capture.frameworks import frameworks_imported
-from trueup.errors import ConfigError
+from trueup.types.option import expected
 
 _LARGEST = 2**32 - 1
 """numpy takes no larger seed"""
@@ -28,7 +28,7 @@ def seed_all(
     the same.
 
     Raises:
-        ConfigError: the seed is no whole number between 0 and 2**32 - 1, or a switch is not a bool.
+        ConfigError: the seed is not an integer from 0 to 2**32 - 1, or a switch is not a bool.
 
     Example:
         >>> import random, trueup
@@ -39,7 +39,7 @@ def seed_all(
     check_seed(seed)
     for name, value in (("mode", mode), ("rm_dropout", rm_dropout), ("is_enhanced", is_enhanced)):
         if not isinstance(value, bool):
-            raise ConfigError(f"seed_all: {name} is {value!r}; True or False is wanted")
+            raise expected(f"seed_all: {name}", "True or False", value)
     _seed_python(seed)
     for framework in frameworks_imported():
         generators = _determinism(framework)
@@ -73,13 +73,13 @@ def apply(seed: int | None, deterministic: bool | None, *, framework: str) -> No
 
 
 def check_seed(seed: object) -> None:
-    """Raise where it is no seed.
+    """Raise where it is not a seed.
 
     Raises:
-        ConfigError: no whole number between 0 and 2**32 - 1.
+        ConfigError: not an integer from 0 to 2**32 - 1.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _LARGEST:
-        raise ConfigError(f"seed {seed!r}: a whole number between 0 and {_LARGEST} is wanted")
+        raise expected("seed", f"an integer from 0 to {_LARGEST}", seed)
 
 
 def _seed_python(seed: int) -> None:

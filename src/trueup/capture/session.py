@@ -1,8 +1,8 @@
 """The session: one process's capture from its first training forward to its end.
 
-It is the ``Sink`` an adapter reports to. It decides which step it is and whether tensors are wanted, and
-hands finished steps to the store. No error of its own ever reaches the program: it is noted once, recorded
-in the trace, and capture goes on or stands aside.
+It is the ``Sink`` an adapter reports to. It decides which step it is and whether tensors are recorded, and
+passes finished steps to the store. No internal error ever reaches the program: it is printed once, recorded
+in the trace, and capture continues or is disabled.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class Session:
             self._failures.append(where)
         if self._num_failures == 1:
             print(
-                f"trueup: capture failed at {site} in step {self.clock.step}: {error}. Training goes on.",
+                f"trueup: capture failed at {site} in step {self.clock.step}: {error}. Training continues.",
                 file=sys.stderr,
             )
 
@@ -450,7 +450,7 @@ class Session:
     def _stand_aside(self, why: str) -> None:
         """Stop capturing for good; what is on disk stays."""
         if not self._aside:
-            print(f"trueup: {why}. Capture stands aside, training goes on.", file=sys.stderr)
+            print(f"trueup: {why}. Capture is disabled, training continues.", file=sys.stderr)
         self._aside = why
         self.active = False
         self.adapter.watch(None)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectOptions:
-    """Which records of which trace."""
+    """A trace, and the records to list."""
 
     run: Annotated[Path, Option("A trace, or a dump of msprobe or MindSpore.", argument="RUN")]
     find: Annotated[str | None, Option("Only sites with this text in name, type or slot.", "--find TEXT")] = (

@@ -47,7 +47,7 @@ class _Latched:
     name = ""
     advice = ""
     whole = False
-    """one alarm until all is well again, whatever is found meanwhile"""
+    """one alarm until the condition is over, for all subjects"""
 
     def __init__(
         self, settings: RuleSettings, *, raise_after: int = 1, clear_after: int | None = None

@@ -29,7 +29,7 @@ class Mistake:
     """the key"""
     sentence: str
     fatal: bool = True
-    """False: MindSpore goes on, and does something else than the file says"""
+    """False: MindSpore continues, and does something else than the file says"""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.sentence}"
@@ -81,7 +81,7 @@ def _shape(plain: dict[str, Any]) -> Iterator[Mistake]:
             yield Mistake(where=key, sentence=unknown_key_message(key, known), fatal=False)
             continue
         if not isinstance(value, dict):
-            yield Mistake(where=key, sentence=f"found a {type(value).__name__}, a JSON object is wanted")
+            yield Mistake(where=key, sentence=f"expected a JSON object (got a {type(value).__name__})")
             continue
         for name in value:
             if name not in known[key].model_fields:
@@ -144,7 +144,7 @@ def _of_names(common: s.CommonSettings) -> Iterator[Mistake]:
         )
     if not s.NET_NAME.fullmatch(common.net_name):
         yield Mistake(
-            where="net_name", sentence=f"{common.net_name!r}; letters, digits, '-' and '_' are wanted"
+            where="net_name", sentence=f"expected letters, digits, '-' and '_' (got {common.net_name!r})"
         )
     try:
         iterations_from_text(common.iteration)

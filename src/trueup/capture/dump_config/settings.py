@@ -19,7 +19,7 @@ NET_NAME = re.compile(r"[A-Za-z0-9_-]+")
 def _no_other_type(value: object) -> object:
     """``true`` and ``1.0`` equal 1, and MindSpore stops at both."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError("a whole number is wanted")
+        raise ValueError("expected an integer")
     return value
 
 

@@ -46,7 +46,7 @@ def outcome_from_folder(output: Path) -> CaptureOutcome:
 
 
 def has_all_steps(options: CaptureOptions) -> bool:
-    """Whether every rank that is wanted has written the last step that is wanted."""
+    """Whether every chosen rank has written the last chosen step."""
     output, last = options.output, options.steps.last
     if last is None:
         return False
@@ -74,17 +74,19 @@ def sentences(
         f"captured {describe(list(outcome.steps), 'step')} of {describe(ranks, 'rank')} "
         f"at level {options.level.value} ({size(outcome.num_bytes)}) in {where}"
     ]
-    torn = [step for step, there in outcome.steps.items() if len(there) < len(ranks)]
-    if torn:
-        lines.append(f"{describe(torn, 'step')}: not every rank finished it; the run ended in the middle")
+    incomplete = [step for step, present in outcome.steps.items() if len(present) < len(ranks)]
+    if incomplete:
+        lines.append(
+            f"{describe(incomplete, 'step')}: not every rank finished; the run ended during the step"
+        )
     missing = _missing(outcome, options.steps)
     if missing:
         lines.append(missing)
     if outcome.stood_aside:
-        lines.append(f"capture stood aside before the end: {outcome.stood_aside}")
+        lines.append(f"capture was disabled before the end ({outcome.stood_aside})")
     if outcome.num_failures:
         lines.append(
-            f"capture met {count(outcome.num_failures, 'error')} of its own (training was not affected); "
+            f"capture had {count(outcome.num_failures, 'internal error')} (training was not affected); "
             f"see trueup inspect {where}"
         )
     if advise:

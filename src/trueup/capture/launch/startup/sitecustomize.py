@@ -95,7 +95,7 @@ def _begin_once(framework: str) -> None:
 def _say(sentence: str) -> None:
     try:
         line = " ".join(str(sentence).split())
-        sys.stderr.write(f"trueup: {line} (process {os.getpid()}; training goes on)\n")
+        sys.stderr.write(f"trueup: {line} (process {os.getpid()}; training continues)\n")
         sys.stderr.flush()
     except Exception:  # nowhere left to say it
         return
