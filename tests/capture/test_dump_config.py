@@ -317,7 +317,7 @@ def test_a_file_that_is_no_json_object(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a JSON object"):
         check_dump_config(file)
     found = said(tmp_path, {"common_dump_settings": 3})
-    assert "found a int" in found
+    assert "got a int" in found
 
 
 def test_a_wrong_key_is_named_once(tmp_path: Path) -> None:

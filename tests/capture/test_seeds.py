@@ -82,7 +82,7 @@ def test_a_wrong_seed_is_named(seed: object) -> None:
 
 
 def test_a_wrong_switch_is_named() -> None:
-    with pytest.raises(ConfigError, match="mode is 1"):
+    with pytest.raises(ConfigError, match="mode: expected True or False"):
         seeds.seed_all(1, mode=1)  # type: ignore[arg-type]
 
 

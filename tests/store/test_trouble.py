@@ -241,7 +241,7 @@ def test_our_own_failures_are_listed_and_training_goes_on(
     assert len(facts["failures"]) <= 50
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
-    assert "Training goes on" in said[0]
+    assert "Training continues" in said[0]
     monkeypatch.undo()
     assert same(captured(tmp_path / "next"))
     assert list(Trace(tmp_path / "next").steps()) == [0, 1, 2]
