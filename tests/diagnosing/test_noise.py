@@ -115,7 +115,10 @@ def test_a_program_that_fails_is_said(measured: Path, tmp_path: Path) -> None:
         (["--", "python", "train.py"], "reference is there already"),
         (["--reference", "reference"], "the command is missing"),
         (["--reference", "nowhere", "--", "python", "train.py"], "no such trace"),
-        (["-k", "0", "--repeats", "0", "--reference", "reference", "--", "python"], "expected at least one rerun"),
+        (
+            ["-k", "0", "--repeats", "0", "--reference", "reference", "--", "python"],
+            "expected at least one rerun",
+        ),
     ],
 )
 def test_bad_use_is_one_line(measured: Path, words: list[str], said: str) -> None:
