@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from bugzoo.reference_trainer import ReferenceTrainer
+from trueup import Placement
 from trueup_gpt import session
 from trueup_gpt.config import Config
 from trueup_gpt.parallel import apply, stages
 from trueup_gpt.parallel.layout import Call, Layout, layout_for
 from trueup_gpt.parallel.mesh import Mesh
-from trueup_gpt.parallel.placement import Placement
 
 
 def change_table(trainer: ReferenceTrainer, change: Callable[[Layout, Config], Layout]) -> None:

@@ -19,32 +19,55 @@ if TYPE_CHECKING:
     from trueup.diagnosing.noise import noise_reruns
     from trueup.monitoring.monitor import Monitor
     from trueup.store.events import EventWriter
+    from trueup.types.placement import (
+        Invariant,
+        Partial,
+        Placement,
+        Replicate,
+        Shard,
+        gradient_of,
+        part_of,
+    )
 
 __version__ = "0.1.0"
 
 _HOME = {
     "EventWriter": "trueup.store.events",
+    "Invariant": "trueup.types.placement",
     "Monitor": "trueup.monitoring.monitor",
-    "Tracer": "trueup.capture.tracer",
+    "Partial": "trueup.types.placement",
+    "Placement": "trueup.types.placement",
     "PrecisionDebugger": "trueup.capture.debugger",
     "ReplayDataset": "trueup.batches.replay",
+    "Replicate": "trueup.types.placement",
+    "Shard": "trueup.types.placement",
+    "Tracer": "trueup.capture.tracer",
     "compare_curves": "trueup.curves.comparison",
     "declare_layout": "trueup.capture.declared",
+    "gradient_of": "trueup.types.placement",
     "noise_reruns": "trueup.diagnosing.noise",
+    "part_of": "trueup.types.placement",
     "read_curve": "trueup.curves.reading",
     "seed_all": "trueup.capture.seeds",
 }
 
 __all__ = [
     "EventWriter",
+    "Invariant",
     "Monitor",
+    "Partial",
+    "Placement",
     "PrecisionDebugger",
     "ReplayDataset",
+    "Replicate",
+    "Shard",
     "Tracer",
     "__version__",
     "compare_curves",
     "declare_layout",
+    "gradient_of",
     "noise_reruns",
+    "part_of",
     "read_curve",
     "seed_all",
 ]

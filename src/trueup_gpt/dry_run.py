@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
+from trueup import Replicate
 from trueup_gpt.config import Config
 from trueup_gpt.parallel.apply import Place, place_of
 from trueup_gpt.parallel.layout import layout_for
 from trueup_gpt.parallel.mesh import Mesh, mesh_sizes
 from trueup_gpt.parallel.pieces import DATA_AXES
-from trueup_gpt.parallel.placement import Replicate
 from trueup_gpt.parallel.stages import (
     chunks_per_rank,
     has_masters,

@@ -11,11 +11,11 @@ from unittest.mock import patch
 import torch.distributed as dist
 
 from tests.trainer import layouts
+from trueup import Invariant, Placement
 from trueup_gpt import boxes, checkpoint, step
 from trueup_gpt.config import Config
 from trueup_gpt.parallel import apply, pieces, stages
 from trueup_gpt.parallel.layout import Layout, layout_for
-from trueup_gpt.parallel.placement import Invariant, Placement
 from trueup_gpt.parallel.rules import RULES
 
 Breakage = Callable[[], Any]

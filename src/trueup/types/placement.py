@@ -57,6 +57,15 @@ class Shard:
         said = [str(self.dim), *(name for name in ("zigzag", "mean", "divided") if getattr(self, name))]
         return f"shard({','.join(said + ([] if self.total is None else [f'total={self.total}']))})"
 
+    def segments(self, total: int, parts: int, index: int) -> Segments:
+        """Where part ``index`` lies in a dim of length ``total``.
+
+        Example:
+            >>> Shard(0, zigzag=True).segments(8, 2, 0)
+            ((0, 2), (6, 2))
+        """
+        return cut(((0, total),), parts, index, zigzag=self.zigzag)
+
 
 @dataclass(frozen=True, slots=True)
 class Partial:

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trueup import Placement, Shard, part_of
 from trueup_gpt.config import Config
 from trueup_gpt.model.initial import initial_value
 from trueup_gpt.parallel.layout import Call, Layout
 from trueup_gpt.parallel.mesh import Mesh
-from trueup_gpt.parallel.placement import Placement, Shard, move, part
+from trueup_gpt.parallel.moving import move
 from trueup_gpt.parallel.rules import RULES
 
 Function = Callable[..., Any]
@@ -53,7 +54,7 @@ def place_of(fqn: str, shape: torch.Size, layout: Layout, mesh: Mesh) -> Place:
     for axis, placement in placements.items():
         if isinstance(placement, Shard):
             dim = placement.dim
-            start, size[dim] = part(size[dim], mesh.size(axis), mesh.coordinate(axis))
+            start, size[dim] = part_of(size[dim], mesh.size(axis), mesh.coordinate(axis))
             offset[dim] += start
     return Place(fqn=fqn, shape=shape, offset=tuple(offset), size=tuple(size), placements=placements)
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence, Set
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from trueup import Invariant, Replicate
 from trueup_gpt.model.experts import Experts
 from trueup_gpt.parallel.apply import Place
 from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.parallel.pieces import DATA_AXES, Piece, gradient_of, local, sum_over
-from trueup_gpt.parallel.placement import Invariant, Replicate
 
 
 class FullySharded:

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from trueup import Invariant, Partial, Placement, Replicate, Shard
 from trueup_gpt.config import Config
-from trueup_gpt.parallel.placement import Invariant, Partial, Placement, Replicate, Shard
 
 WHOLE, REPLICATED, TERM = Invariant(), Replicate(), Partial()
+TOKENS = Shard(1, zigzag=True)
+"""(B, T) along cp: equal work for causal attention"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+from trueup import Invariant, Replicate
 from trueup_gpt.parallel.apply import Place
 from trueup_gpt.parallel.mesh import Mesh
-from trueup_gpt.parallel.placement import Invariant, Replicate, all_gather, reduce_scatter
+from trueup_gpt.parallel.moving import all_gather, reduce_scatter
 from trueup_gpt.parallel.traced import MODEL
 
 DATA_AXES = ("edp", "ep", "cp")

@@ -17,8 +17,8 @@ from torch.distributed.pipelining.schedules import (
 
 from trueup.errors import ConfigError
 from trueup_gpt.data.batch import Batch
+from trueup_gpt.parallel.layout import TOKENS
 from trueup_gpt.parallel.mesh import Mesh
-from trueup_gpt.parallel.placement import part
 from trueup_gpt.parallel.stages import Parallel, Stage
 
 _SCHEDULES: dict[str, Callable[..., Any]] = {
@@ -53,8 +53,10 @@ def sequence_part(batch: Batch, mesh: Mesh) -> Batch:
     if cp == 1:
         return batch
     length = batch.tokens.shape[1]
-    places = [part(length, 2 * cp, number) for number in (rank, 2 * cp - 1 - rank)]
-    own = torch.cat([torch.arange(start, start + size, device=batch.tokens.device) for start, size in places])
+    segments = TOKENS.segments(length, cp, rank)
+    own = torch.cat(
+        [torch.arange(start, start + size, device=batch.tokens.device) for start, size in segments]
+    )
     positions = own[None] if batch.positions is None else batch.positions[:, own]
     return Batch(
         tokens=batch.tokens[:, own],

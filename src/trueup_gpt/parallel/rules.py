@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from trueup import part_of
 from trueup_gpt.model.parts import CrossEntropy, Embedding
 from trueup_gpt.parallel.mesh import Mesh
-from trueup_gpt.parallel.placement import part
 from trueup_gpt.parallel.streams import own_stream
 
 Function = Callable[..., Any]
@@ -23,7 +23,7 @@ Function = Callable[..., Any]
 def vocabulary_rows(module: nn.Module, inner: Function, mesh: Mesh, axis: str) -> Function:
     """Embedding of the ids whose rows this process has, zeros for the others: a term of the sum."""
     assert isinstance(module, Embedding)
-    start = part(module.rows, mesh.size(axis), mesh.coordinate(axis))[0]
+    start = part_of(module.rows, mesh.size(axis), mesh.coordinate(axis))[0]
 
     def forward(ids_BT: Tensor) -> Tensor:
         local = ids_BT - start
@@ -67,7 +67,7 @@ def vocabulary_loss(module: nn.Module, inner: Function, mesh: Mesh, axis: str) -
     """The loss of logits (B, T, V / tp); parts of the vocabulary may differ in length."""
     assert isinstance(module, CrossEntropy)
     group, total = mesh.group(axis), module.vocab_size
-    start = part(total, mesh.size(axis), mesh.coordinate(axis))[0]
+    start = part_of(total, mesh.size(axis), mesh.coordinate(axis))[0]
 
     def forward(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
         widened = module.widened(logits_BTV)

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trueup import Shard
 from trueup_gpt.config import Config
-from trueup_gpt.parallel.layout import Layout
+from trueup_gpt.parallel.layout import TOKENS, Layout
 from trueup_gpt.parallel.mesh import AXES, DATA, Mesh
-from trueup_gpt.parallel.placement import Shard
 
 MODEL = "model."
 """what stands before names of modules and parameters: a stage holds the model under it"""
-TOKENS = "shard(1,zigzag)"
-"""(B, T) along cp: see ``pipeline.sequence_part``"""
 Row = dict[str, Any]
 
 
@@ -60,9 +58,9 @@ def _ends(config: Config) -> Iterator[Row]:
     yield {"name": "loss", "slot": "mask*", **lies}
     for name in ("", "model"):
         yield {"name": name, "slot": "input.loss_weight", "cp": "invariant", "batch": "partial"}
-        yield {"name": name, "slot": "input.0", "pp": "at(0)", "tp": "invariant", "cp": TOKENS}
-        yield {"name": name, "slot": "input.positions_BT", "cp": TOKENS, "batch": "replicate"}
-        yield {"name": name, "slot": "input.*", "cp": TOKENS}
+        yield {"name": name, "slot": "input.0", "pp": "at(0)", "tp": "invariant", "cp": str(TOKENS)}
+        yield {"name": name, "slot": "input.positions_BT", "cp": str(TOKENS), "batch": "replicate"}
+        yield {"name": name, "slot": "input.*", "cp": str(TOKENS)}
     yield {"name": "", "slot": "output.0", "tp": "invariant", **last, "batch": "partial"}
     yield {"name": "model", "slot": "output.0", "tp": "invariant", **last, "batch": "partial(mean)"}
     yield {"name": "model", "slot": "output.1", "pp": "at(-1)", "tp": logits, **lies}
@@ -78,7 +76,7 @@ def _ends(config: Config) -> Iterator[Row]:
 def _lies(config: Config) -> Row:
     """The residual stream, and what comes of it, along cp and the batch."""
     if config.tokens_dim:
-        return {"cp": TOKENS}
+        return {"cp": str(TOKENS)}
     return {"cp": "shard(0,zigzag)", "batch": "shard(1)"}
 
 
@@ -107,8 +105,8 @@ def _inside(config: Config) -> Iterator[Row]:
         yield {"name": f"{layer}.attention.{part}", "slot": "input.0", "tp": "replicate", **lies}
         yield {"name": f"{layer}.attention.{part}", "slot": "output.0", "tp": "shard(-1)", **lies}
     for slot in ("input.3", "input.4"):
-        yield {"name": f"{layer}.attention.core", "slot": slot, "cp": TOKENS, "batch": "replicate"}
-    yield {"name": f"{layer}.attention.core", "slot": "input.5", "cp": TOKENS}
+        yield {"name": f"{layer}.attention.core", "slot": slot, "cp": str(TOKENS), "batch": "replicate"}
+    yield {"name": f"{layer}.attention.core", "slot": "input.5", "cp": str(TOKENS)}
     for slot in ("input.0", "input.1", "input.2", "output.0"):
         yield {"name": f"{layer}.attention.core", "slot": slot, "tp": "shard(2)", **lies}
     yield {"name": f"{layer}.attention.output", "slot": "input.0", "tp": "shard(-1)", **lies}
@@ -127,8 +125,8 @@ def _inside(config: Config) -> Iterator[Row]:
     yield {"name": f"{layer}.mlp.experts", "slot": "output.0", "tp": "partial", **sorted_rows}
     for owner, slot in ((f"{layer}.mlp", "input.1"), (layer, "input.4")):
         yield {"name": owner, "slot": slot, "batch": "partial"}
-    for slot, tokens in (("input.1.*", lies["cp"]), ("input.2", TOKENS)):
+    for slot, tokens in (("input.1.*", lies["cp"]), ("input.2", str(TOKENS))):
         yield {"name": layer, "slot": slot, "cp": tokens, "batch": "replicate"}
-    yield {"name": layer, "slot": "input.3", "cp": TOKENS}
+    yield {"name": layer, "slot": "input.3", "cp": str(TOKENS)}
     for slot in ("input.0", "output.0"):
         yield {"name": "*", "slot": slot, "tp": stream, **lies}

@@ -1,82 +1,23 @@
-"""Where the parts of a tensor are along one mesh axis, and moving it from one placement to another.
+"""Moving a tensor from one placement along a mesh axis to another.
 
-    Shard(dim)   each process has a part of ``dim``
-    Replicate    each has the whole; what gradient a process gets is only its part of a sum
-    Invariant    each has the whole, and its whole gradient
-    Partial      each has a term, the tensor is the sum; each gets the whole gradient
-
-The gradient of a tensor is placed dually: Replicate and Partial change places, the others stay. So one
-function moves forward and backward. Of a parameter, Replicate says that its gradient must be summed.
-(Invariant and Replicate are told apart as in JAX's ``shard_map`` and Megatron's ``f`` and ``g``.)
+`trueup.Shard`, `Replicate`, `Invariant` and `Partial` say where its parts are. The gradient of a tensor is
+placed dually, so one function moves forward and backward. Of a parameter, Replicate says that its gradient
+must be summed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trueup import Partial, Placement, Shard, gradient_of, part_of
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """A part of ``dim`` each; parts are equal unless ``total`` says how long the whole is."""
-
-    dim: int
-    total: int | None = None
-
-    def __str__(self) -> str:
-        return f"shard({self.dim})" if self.total is None else f"shard({self.dim},total={self.total})"
-
-
-@dataclass(frozen=True, slots=True)
-class Replicate:
-    """The whole each, gradients partial."""
-
-    def __str__(self) -> str:
-        return "replicate"
-
-
-@dataclass(frozen=True, slots=True)
-class Invariant:
-    """The whole each, gradients whole."""
-
-    def __str__(self) -> str:
-        return "invariant"
-
-
-@dataclass(frozen=True, slots=True)
-class Partial:
-    """A term each."""
-
-    def __str__(self) -> str:
-        return "partial"
-
-
-Placement = Shard | Replicate | Invariant | Partial
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """one tensor in, one out; torch 2.13 gave both new names"""
-
-
-def part(total: int, parts: int, index: int) -> tuple[int, int]:
-    """Offset and length of part ``index`` of ``total``; the first parts are longer by one where it is uneven.
-
-    Example:
-        >>> [part(10, 4, index) for index in range(4)]
-        [(0, 3), (3, 3), (6, 2), (8, 2)]
-    """
-    short, longer = divmod(total, parts)
-    return index * short + min(index, longer), short + (index < longer)
-
-
-def dual(placement: Placement) -> Placement:
-    """The placement of a tensor's gradient."""
-    if isinstance(placement, Replicate):
-        return Partial()
-    return Replicate() if isinstance(placement, Partial) else placement
 
 
 class _Move(torch.autograd.Function):
@@ -88,7 +29,7 @@ class _Move(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         have, need, group = ctx.moved
-        return moved(gradients[0], dual(need), dual(have), group), None, None, None
+        return moved(gradients[0], gradient_of(need), gradient_of(have), group), None, None, None
 
 
 def move(x: Tensor, have: Placement, need: Placement, group: Any) -> Tensor:
@@ -119,12 +60,12 @@ def moved(x: Tensor, have: Placement, need: Placement, group: Any) -> Tensor:
 
 def _lengths(whole: int, group: Any) -> list[int]:
     size = dist.get_world_size(group)
-    return [part(whole, size, index)[1] for index in range(size)]
+    return [part_of(whole, size, index)[1] for index in range(size)]
 
 
 def _own_part(x: Tensor, need: Shard, group: Any) -> Tensor:
     size, rank = dist.get_world_size(group), dist.get_rank(group)
-    return x.narrow(need.dim, *part(x.shape[need.dim], size, rank)).contiguous()
+    return x.narrow(need.dim, *part_of(x.shape[need.dim], size, rank)).contiguous()
 
 
 def _gather(x: Tensor, have: Shard, group: Any) -> Tensor:
