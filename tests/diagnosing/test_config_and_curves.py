@@ -19,7 +19,8 @@ from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages import StageOutcome, StageStatus
 from trueup.errors import ConfigError
-from trueup.reporting.diagnosis import write_html
+from trueup.reporting.diagnosis import diagnosis_report
+from trueup.reporting.render import write
 from trueup.store import Trace
 from trueup.types import Outcome
 from trueup.types.codes import StagesCode
@@ -185,7 +186,7 @@ def test_the_long_run_is_the_last_stage(
         assert found.verdict is not None
         assert found.verdict.stage is Stage.LONG_RUN
         assert found.verdict.step is not None
-        page = write_html(found.to_json(), tmp_path / "page.html").read_text()
+        page = write(diagnosis_report(found), tmp_path / "page.html").read_text()
         assert "Long run" in page
 
 

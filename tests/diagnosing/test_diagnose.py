@@ -20,7 +20,8 @@ from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages import STAGES, StageOutcome, StageStatus
 from trueup.diagnosing.stepbook import CLIPPED, UPDATED, StepBook
 from trueup.errors import ConfigError, TraceError
-from trueup.reporting.diagnosis import write_html
+from trueup.reporting.diagnosis import diagnosis_report
+from trueup.reporting.render import write
 from trueup.store import Trace
 from trueup.types import Outcome
 from trueup.types.codes import StagesCode
@@ -343,8 +344,8 @@ def test_rows_are_shown_as_text_input_over_label(tmp_path: Path, reference: Trac
     inputs, labels = row["reference"].split(), row["reference_labels"].split()
     assert labels[: len(inputs) - 1] == inputs[1:]
     assert row["target_labels"].split()[: len(inputs) - 2] == inputs[2:]
-    page = write_html(found.to_json(), tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "The batch as text" in page
+    page = write(diagnosis_report(found), tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Batch as text" in page
     assert row["target_labels"] in page
 
 

@@ -2,107 +2,134 @@
 
 from __future__ import annotations
 
-import copy
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from trueup.reporting.diagnosis import write_html
-from trueup.reporting.diagnosis_drawing import model_drawing
-from trueup.reporting.diagnosis_errors import error_drawing
-from trueup.reporting.diagnosis_model import block_of, report_from
-from trueup.reporting.diagnosis_terminal import print_diagnosis
+from tests.reporting.screens import lines_of
+from trueup.diagnosing.diagnosis import Diagnosis
+from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.reporting.diagnosis import diagnosis_report
+from trueup.reporting.diagnosis.drawing import WIDTH, model_drawing
+from trueup.reporting.diagnosis.errors import error_drawing
+from trueup.reporting.diagnosis.model import block_of
+from trueup.reporting.render import write
+from trueup.types import Outcome
+from trueup.types.finding import Basis, Finding, Kind, KindClass, Origin, Stage
 
-STAGES = (
-    *("config", "data", "weights", "forward", "backward", "reduction", "optimizer", "loss"),
-    "long_run",
-)
+S = StageStatus
+STATUSES = {
+    Stage.CONFIG: S.PASSED,
+    Stage.DATA: S.PASSED,
+    Stage.WEIGHTS: S.PASSED,
+    Stage.FORWARD: S.FAILED,
+    Stage.BACKWARD: S.CONSEQUENCE,
+    Stage.REDUCTION: S.CONSEQUENCE,
+    Stage.OPTIMIZER: S.UNDECIDED,
+    Stage.LOSS: S.CONSEQUENCE,
+    Stage.LONG_RUN: S.SKIPPED,
+}
 
 
-def finding(stage: str, module: str, phase: str, **given: Any) -> dict[str, Any]:
-    """One finding as diagnosis.json has it."""
-    kind = {"name": "wrong_scale", "family": "model", "confidence": 0.93, "sentence": "twice the reference's"}
-    return {
+def finding(stage: Stage, module: str, phase: str, **given: Any) -> Finding:
+    """One finding, with everything a finding may have."""
+    kind = Kind(
+        name="wrong_scale",
+        family=KindClass.MODEL,
+        confidence=0.93,
+        sentence="2 times the reference",
+        causes=("a cause",),
+    )
+    origin = Origin(
+        stage=stage, module=module, site=f"{module}, output.0", phase=phase, slot="output.0", step=0, rank=0,
+        microbatch=None, order=1, score=2.0, rel_l2=1e-2, tolerance=1e-6, basis=Basis.REPLAY, target_record=1,
+        reference_record=1, reference_source="other.py:7 forward | y = f(x)",
+    )  # fmt: skip
+    usual: dict[str, Any] = {
         "stage": stage,
-        "headline": f"{module} is wrong in the {stage}.",
+        "headline": f"{module} is wrong in the {stage.value}.",
         "module": module,
         "site": f"{module}, output.0",
         "phase": phase,
         "step": 0,
         "rank": 0,
         "source": "model.py:61 forward | x = f(x)",
-        "kinds": [{**kind, "causes": ["a cause"], "next": None}],
+        "kinds": (kind,),
         "confidence": 0.97,
-        "evidence": ["off by 1.0 of its norm"],
-        "counter_evidence": ["everything before it is equal bit for bit"],
-        "causes": ["a factor left out"],
+        "evidence": ("off by 1.0 of its norm",),
+        "counter_evidence": ("all preceding records are bit-identical",),
+        "causes": ("a factor left out",),
         "next": "trueup compare a b -o out",
         "next_note": "to see more",
-        "origin": {"basis": "replay", "reference_source": "other.py:7 forward | y = f(x)"},
-        **given,
+        "origin": origin,
     }
+    return Finding(**(usual | given))
+
+
+def path_of(modules: Sequence[str], error: Any) -> tuple[dict[str, Any], ...]:
+    """Module outputs forward and backward; ``error``: of (phase, place in its order)."""
+    return tuple(
+        {
+            "phase": phase,
+            "module": module,
+            "type": "Part",
+            "rel_l2": error(phase, at),
+            "tolerance": 1e-6,
+            "order": at,
+        }
+        for phase, order in (("forward", modules), ("backward", modules[::-1]))
+        for at, module in enumerate(order)
+    )
+
+
+MODULES = ["emb", *(f"layers.{i}{part}" for i in range(4) for part in (".ln", ".attn", "")), "head", ""]
 
 
 @pytest.fixture
-def document() -> dict[str, Any]:
+def diagnosis() -> Diagnosis:
     """Four layers, wrong from the second on."""
-    modules = ["emb", *(f"layers.{i}{part}" for i in range(4) for part in (".ln", ".attn", "")), "head", ""]
-    path = []
-    for phase, order in (("forward", modules), ("backward", modules[::-1])):
-        for at, module in enumerate(order):
-            wrong = phase == "backward" or at >= 5
-            point = {"phase": phase, "module": module, "type": "Part", "rel_l2": 1e-2 if wrong else 0.0}
-            path.append({**point, "tolerance": 1e-6, "order": at})
-    status = (
-        *("passed", "passed", "passed", "failed", "consequence", "consequence", "undecided", "consequence"),
-        "skipped",
+    stages = tuple(
+        StageOutcome(stage=s, title=f"{s.value}: what", status=w, said=f"{s.value} said", evidence=("seen",))
+        for s, w in STATUSES.items()
     )
-    stages = [
-        {
-            "stage": s,
-            "title": f"{s}: what",
-            "status": w,
-            "said": f"{s} said",
-            "evidence": ["seen"],
-            "details": {},
-        }
-        for s, w in zip(STAGES, status, strict=True)
-    ]
-    return {
-        "schema_version": 1,
-        "target": "runs/target",
-        "reference": "runs/reference",
-        "outcome": "differ",
-        "exit_code": 1,
-        "headline": "layers.1.attn is wrong in the forward. 1 more finding.",
-        "confidence": 0.97,
-        "findings": [
-            finding("forward", "layers.1.attn", "forward"),
-            finding("optimizer", "emb.weight", "optimizer"),
-        ],
-        "stages": stages,
-        "path": path,
-        "losses": [{"step": 0, "target": 5.5, "reference": 5.25}],
-        "notes": ["a note"],
-        "runs": {"compare": "out/compare"},
-        "tolerance": "dtype bound",
-        "command": "python train.py",
-        "seconds": {"compare": 1.0},
-    }
+    return Diagnosis(
+        target="runs/target",
+        reference="runs/reference",
+        outcome=Outcome.DIFFER,
+        headline="layers.1.attn is wrong in the forward. 1 more finding.",
+        confidence=0.97,
+        stages=stages,
+        findings=(
+            finding(Stage.FORWARD, "layers.1.attn", "forward"),
+            finding(Stage.OPTIMIZER, "emb.weight", "optimizer"),
+        ),
+        path=path_of(MODULES, lambda phase, at: 1e-2 if phase == "backward" or at >= 5 else 0.0),
+        losses=({"step": 0, "target": 5.5, "reference": 5.25},),
+        notes=("a note",),
+        runs={"compare": "out/compare"},
+        tolerance="dtype bound",
+        command="python train.py",
+        seconds={"compare": 1.0},
+    )
 
 
-def screen(document: dict[str, Any], width: int = 100) -> str:
-    """The screen as text."""
-    console = Console(width=width, record=True, force_terminal=False)
-    print_diagnosis(document, console)
-    return console.export_text()
+def page_of(diagnosis: Diagnosis, folder: Path) -> str:
+    """The page."""
+    return write(diagnosis_report(diagnosis), folder / "diagnosis.html").read_text(encoding="utf-8")
 
 
-def test_the_screen_says_what_where_why_and_what_next(document: dict[str, Any]) -> None:
-    text = screen(document)
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_screen_fits(diagnosis: Diagnosis, width: int) -> None:
+    assert max(map(len, lines_of(diagnosis_report(diagnosis), width))) <= width
+
+
+def test_the_screen_says_what_where_why_and_what_next(diagnosis: Diagnosis) -> None:
+    lines = lines_of(diagnosis_report(diagnosis), 100)
+    text = "\n".join(lines)
     for words in (
         "layers.1.attn is wrong in the forward",
         "model.py:61 forward",
@@ -110,43 +137,36 @@ def test_the_screen_says_what_where_why_and_what_next(document: dict[str, Any]) 
         "wrong scale",
         "97%",
         "off by 1.0",
-        "equal bit for bit",
+        "bit-identical",
         "a factor left out",
         "emb.weight is wrong",
         "trueup compare a b -o out",
     ):
         assert words in text, words
-    assert len(text.splitlines()) <= 40
-    assert max(map(len, text.splitlines())) <= 100
+    assert len(lines) <= 40
 
 
-def test_the_page_is_whole_and_loads_nothing(document: dict[str, Any], tmp_path: Path) -> None:
-    page = write_html(document, tmp_path / "diagnosis.html").read_text(encoding="utf-8")
-    for words in (
-        "From the symptom to the origin",
-        "Stage by stage",
-        "Likely causes",
-        "off by 1.0 of its norm",
-    ):
+def test_the_page_is_whole_and_loads_nothing(diagnosis: Diagnosis, tmp_path: Path) -> None:
+    page = page_of(diagnosis, tmp_path)
+    for words in ("From symptom to origin", "Stages", "Likely causes", "off by 1.0 of its norm"):
         assert words in page, words
     assert "http://" not in page
     assert "https://" not in page
     assert page.count("<svg") == 3
 
 
-def test_no_error_is_drawn_where_there_is_none(document: dict[str, Any], tmp_path: Path) -> None:
-    for point in document["path"]:
-        point["rel_l2"] = 0.0 if point["phase"] == "forward" else 1e-3
-    page = write_html(document, tmp_path / "diagnosis.html").read_text(encoding="utf-8")
-    assert page.count("<svg") == 2
+def test_no_error_is_drawn_where_there_is_none(diagnosis: Diagnosis, tmp_path: Path) -> None:
+    path = path_of(MODULES, lambda phase, _: 0.0 if phase == "forward" else 1e-3)
+    assert page_of(replace(diagnosis, path=path), tmp_path).count("<svg") == 2
 
 
-def test_names_are_escaped(document: dict[str, Any], tmp_path: Path) -> None:
-    bad = copy.deepcopy(document)
-    bad["findings"][0]["headline"] = bad["headline"] = "<script>alert(1)</script>"
-    for point in bad["path"]:
-        point["module"] = point["module"].replace("emb", '<b onload="x">')
-    page = write_html(bad, tmp_path / "diagnosis.html").read_text(encoding="utf-8")
+def test_names_are_escaped(diagnosis: Diagnosis, tmp_path: Path) -> None:
+    script = "<script>alert(1)</script>"
+    path = tuple({**p, "module": p["module"].replace("emb", '<b onload="x">')} for p in diagnosis.path)
+    bad = replace(
+        diagnosis, path=path, headline=script, findings=(replace(diagnosis.findings[0], headline=script),)
+    )
+    page = page_of(bad, tmp_path)
     assert "<script>alert" not in page
     assert "<b onload" not in page
 
@@ -154,64 +174,63 @@ def test_names_are_escaped(document: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "stage", ["forward", "backward", "data", "weights", "reduction", "optimizer", "resume"]
 )
-def test_drawings_are_well_formed_wherever_the_error_is(document: dict[str, Any], stage: str) -> None:
+def test_drawings_are_well_formed_wherever_the_error_is(diagnosis: Diagnosis, stage: str) -> None:
     phase = "forward" if stage in ("forward", "data", "weights") else "backward"
-    document["findings"] = [finding(stage, "layers.1.attn", phase), *document["findings"]]
-    report = report_from(document)
+    first = finding(Stage(stage), "layers.1.attn", phase)
+    diagnosis = replace(diagnosis, findings=(first, *diagnosis.findings))
     for drawing in (
-        model_drawing(report),
-        error_drawing(report, "forward"),
-        error_drawing(report, "backward"),
+        model_drawing(diagnosis),
+        error_drawing(diagnosis, "forward"),
+        error_drawing(diagnosis, "backward"),
     ):
-        root = ElementTree.fromstring(drawing)
-        assert root.tag == "svg"
+        assert ElementTree.fromstring(drawing).tag == "svg"
     numbers = [
-        e.text for e in ElementTree.fromstring(model_drawing(report)).iterfind(".//g[@class='flag']/text")
+        e.text for e in ElementTree.fromstring(model_drawing(diagnosis)).iterfind(".//g[@class='flag']/text")
     ]
     assert "1" in numbers
 
 
-def test_the_inside_of_the_box_that_erred_is_drawn(document: dict[str, Any]) -> None:
-    drawn = model_drawing(report_from(document))
+@pytest.mark.parametrize("layer", range(4))
+@pytest.mark.parametrize("length", [4, 90])
+def test_the_label_of_the_marker_stays_inside_the_drawing(
+    diagnosis: Diagnosis, layer: int, length: int
+) -> None:
+    one = finding(Stage.FORWARD, f"layers.{layer}." + "a" * length, "forward")
+    drawn = ElementTree.fromstring(model_drawing(replace(diagnosis, findings=(one,))))
+    label = next(text for text in drawn.iter("text") if text.get("class") == "said")
+    extent = 7.4 * len(label.text or "")
+    at = float(label.get("x", "0"))
+    left = at - extent if label.get("text-anchor") == "end" else at
+    assert left >= 0
+    assert left + extent <= WIDTH
+
+
+def test_the_inside_of_the_box_that_holds_the_origin_is_drawn(diagnosis: Diagnosis) -> None:
+    drawn = model_drawing(diagnosis)
     assert 'class="lens"' in drawn
     assert "erred" in drawn
-    document["findings"] = []
-    assert 'class="lens"' not in model_drawing(report_from(document))
+    assert 'class="lens"' not in model_drawing(replace(diagnosis, findings=()))
 
 
-def test_numbers_that_are_none_or_infinite_are_drawn(document: dict[str, Any]) -> None:
-    for at, point in enumerate(document["path"]):
-        point["rel_l2"] = (None, "inf", 0.0)[at % 3]
+def test_numbers_that_are_none_or_infinite_are_drawn(diagnosis: Diagnosis) -> None:
+    path = path_of(MODULES, lambda _, at: (None, "inf", 0.0)[at % 3])
     for phase in ("forward", "backward"):
-        ElementTree.fromstring(error_drawing(report_from(document), phase))
+        ElementTree.fromstring(error_drawing(replace(diagnosis, path=path), phase))
 
 
-def test_runs_that_agree_have_a_page_too(document: dict[str, Any], tmp_path: Path) -> None:
-    document |= {
-        "outcome": "agree",
-        "findings": [],
-        "headline": "The runs agree within rounding.",
-        "path": [],
-    }
-    page = write_html(document, tmp_path / "diagnosis.html").read_text(encoding="utf-8")
-    assert "The runs agree" in page
-    assert "The runs agree within rounding." in screen(document)
+def test_runs_that_agree_have_a_page_too(diagnosis: Diagnosis, tmp_path: Path) -> None:
+    headline = "The runs agree within rounding."
+    agreeing = replace(diagnosis, outcome=Outcome.AGREE, findings=(), headline=headline, path=())
+    page = page_of(agreeing, tmp_path)
+    assert "<svg" not in page
+    assert headline in page
+    assert headline in "\n".join(lines_of(diagnosis_report(agreeing)))
 
 
-def test_two_hundred_layers_still_fit(document: dict[str, Any]) -> None:
-    document["path"] = [
-        {
-            "phase": "forward",
-            "module": f"layers.{i}",
-            "type": "Block",
-            "rel_l2": 0.0,
-            "tolerance": 1e-6,
-            "order": i,
-        }
-        for i in range(200)
-    ]
-    document["findings"] = [finding("forward", "layers.120.attn", "forward")]
-    drawn = model_drawing(report_from(document))
+def test_two_hundred_layers_still_fit(diagnosis: Diagnosis) -> None:
+    path = path_of([f"layers.{i}" for i in range(200)], lambda *_: 0.0)
+    one = finding(Stage.FORWARD, "layers.120.attn", "forward")
+    drawn = model_drawing(replace(diagnosis, path=path, findings=(one,)))
     assert ">120<" in drawn
     assert ">60<" not in drawn
 

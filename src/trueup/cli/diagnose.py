@@ -63,18 +63,15 @@ def command(runs: TracePair, options: DiagnoseOptions, printed: Printed) -> int:
             curves=options.curves,
             say=notes(quiet=printed.quiet or printed.as_json),
         )
-    document = diagnosis.to_json()
-    reports = {}
-    if options.html:
-        from trueup.reporting.diagnosis import write_html
+    from trueup.reporting.diagnosis import diagnosis_report
+    from trueup.reporting.render import show, write
 
-        reports["html"] = write_html(document, options.output / "diagnosis.html")
+    report = options.output / "diagnosis.html"
+    reports = [write(diagnosis_report(diagnosis), report)] if options.html else []
     if printed.as_json:
-        print_json(document)
+        print_json(diagnosis.to_json())
     elif not printed.quiet:
         from rich.console import Console
 
-        from trueup.reporting.diagnosis_terminal import print_diagnosis
-
-        print_diagnosis(document, Console(), reports=reports)
+        show(diagnosis_report(diagnosis, reports=reports), Console())
     return diagnosis.exit_code

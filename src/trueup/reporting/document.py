@@ -242,7 +242,7 @@ class Paragraph:
     on: On = On.ALL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """A line of code."""
 
@@ -256,7 +256,7 @@ class Sources:
     """Where it is in the programs."""
 
     items: tuple[Source, ...]
-    on: On = On.ALL
+    on: On = On.PAGE | On.TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,6 +413,15 @@ def _is_empty(block: Block, medium: On) -> bool:
     if isinstance(block, (Sources, Plots)):
         return not block.items
     return isinstance(block, Tasks) and not block.lines
+
+
+def source_fact(sources: Iterable[Source]) -> Fact:
+    """Lines of code on a screen."""
+    lines = [
+        (Span(f"{one.side} ", Look.QUIET), one.place, Span(f"  {one.code}" if one.code else "", Look.CODE))
+        for one in sources
+    ]
+    return fact("source", *lines, fit=True, on=On.SCREEN)
 
 
 def words(line: Line | Trend) -> str:

@@ -256,9 +256,9 @@ def _checklist(procedure: Procedure, folder: Path) -> Path | None:
 def _diagnosis(procedure: Procedure, folder: Path) -> Path | None:
     if procedure.diagnosis is None:
         return None
-    from trueup.reporting.diagnosis import write_html
+    from trueup.reporting.diagnosis import diagnosis_report
 
-    return write_html(procedure.diagnosis.to_json(), folder / "diagnosis.html")
+    return write(diagnosis_report(procedure.diagnosis), folder / "diagnosis.html")
 
 
 def _curves(comparison: CurveComparison | None, folder: Path) -> Path | None:

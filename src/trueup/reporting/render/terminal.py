@@ -19,8 +19,6 @@ from trueup.reporting.document import (
     On,
     Paragraph,
     Section,
-    Source,
-    Sources,
     Table,
     Trend,
     visible,
@@ -30,6 +28,8 @@ from trueup.reporting.render.terminal_table import MARGIN, grid_of
 from trueup.reporting.render.terminal_text import COLOURS, styled, value_text
 
 NARROWEST, WIDEST = 32, 120
+LEAST_FITTED = 12
+"""characters of a piece that is cut"""
 STACKED = 64
 """columns below which a label stands above its lines"""
 
@@ -70,10 +70,6 @@ def _drawn(block: Block, width: int, labels: int) -> list[RenderableType]:
         stacked = width < STACKED
         room = width - (MARGIN + 2 if stacked else MARGIN + labels)
         return [_labelled([(row.label, _lines(row, room)) for row in rows], labels, stacked=stacked)]
-    if isinstance(block, Sources):
-        stacked = width < STACKED
-        sources = [_source(item, width - MARGIN - labels) for item in block.items]
-        return [_labelled([("source", sources)], labels, stacked=stacked)]
     if isinstance(block, Table):
         return grid_of(block, width)
     if isinstance(block, Paragraph):
@@ -118,10 +114,16 @@ def _lines(row: Fact, room: int) -> list[Text]:
 
 
 def _fitted(line: Line | Trend, room: int) -> Text:
+    """A line cut to the room in its middle; of several pieces the last is cut."""
     text = value_text(line)
-    if len(text) <= room:
+    if len(text) <= room or isinstance(line, Trend):
         return text
-    return Text(elide(text.plain, room), style=text.spans[0].style if text.spans else "")
+    ahead, last = (styled(line[:-1]), line[-1]) if isinstance(line, tuple) else (Text(), line)
+    left = room - len(ahead)
+    if left < LEAST_FITTED:
+        return Text(elide(text.plain, room))
+    look = styled(last)
+    return ahead.append(elide(look.plain, left), style=look.spans[0].style if look.spans else "")
 
 
 def _flowed(pieces: Sequence[Text], room: int) -> list[Text]:
@@ -139,9 +141,3 @@ def _meter(share: float) -> Text:
     """A bar of ten for a share of 0 to 1."""
     filled = round(max(0.0, min(1.0, share)) * 10)
     return Text.assemble(("━" * filled, "bold"), ("─" * (10 - filled), "dim"))
-
-
-def _source(source: Source, room: int) -> Text:
-    side, place = plain(source.side), plain(source.place)
-    code = elide(plain(source.code), max(12, room - len(side) - len(place) - 3))
-    return Text.assemble((f"{side} ", "dim"), place, ("  " if code else ""), (code, "italic"))

@@ -3,14 +3,26 @@ fonts come from the page's style sheet."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 from xml.sax.saxutils import escape
 
-from trueup.reporting.diagnosis_model import Block, Report, block_of
-from trueup.reporting.diagnosis_svg import said_of, svg, tone_of
+from trueup.diagnosing.diagnosis import Diagnosis
+from trueup.diagnosing.stages.protocol import StageStatus
+from trueup.reporting.diagnosis.model import (
+    Block,
+    block_of,
+    blocks_of,
+    inside,
+    points_of,
+    score_text,
+    tone_of,
+)
+from trueup.reporting.diagnosis.words import kind_name
+from trueup.reporting.formatting import elide
+from trueup.reporting.render.plots import svg
+from trueup.types.finding import Finding, Stage
 
 WIDTH = 1120.0
 LEFT = 122.0
@@ -18,8 +30,16 @@ BOX, GAP = 44.0, 16.0
 BETWEEN = 118.0
 """from the forward lane to the backward lane"""
 MAX_BLOCKS = 40
-_TONES = {"passed": "equal", "failed": "over", "consequence": "over"}
-_DOWNSTREAM = ("reduction", "optimizer", "loss")
+MAX_FLAGS = 6
+LETTER = 7.4
+"""width of a letter of a label, at most"""
+_TONES = {StageStatus.PASSED: "equal", StageStatus.FAILED: "over", StageStatus.CONSEQUENCE: "over"}
+_DOWNSTREAM = {
+    Stage.REDUCTION: "reduce, clip",
+    Stage.OPTIMIZER: "optimizer",
+    Stage.LOSS: "next loss",
+}
+_OFF_THE_MAP = (Stage.CONFIG, Stage.REDUCTION, Stage.OPTIMIZER, Stage.RESUME, Stage.LONG_RUN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +68,14 @@ class _Layout:
         return self.low + BOX + (118 if self.inner and self.lane == "backward" else 62)
 
 
-def model_drawing(report: Report) -> str:
+def model_drawing(diagnosis: Diagnosis) -> str:
     """Forward runs left to right to the loss, backward returns below it, then the update; every box says how
-    far its outputs are beyond what is allowed, and the origins are marked."""
-    blocks = _shown(report.blocks())
+    far its outputs exceed tolerance, and the origins are marked."""
+    blocks = _shown(blocks_of(diagnosis))
     if not blocks:
         return ""
-    stages = {stage["stage"]: stage["status"] for stage in report.document["stages"]}
-    layout = _laid_out(report, blocks)
+    stages = {outcome.stage: outcome.status for outcome in diagnosis.stages}
+    layout = _laid_out(diagnosis, blocks)
     parts = [
         _defs(),
         _lane_label(layout.top + BOX / 2, "forward"),
@@ -63,14 +83,14 @@ def model_drawing(report: Report) -> str:
     ]
     parts += _lane(blocks, layout.places, "forward", layout.top)
     parts += _lane(blocks, layout.places, "backward", layout.low)
-    parts += _loss(layout, stages.get("forward", "undecided"), report)
+    parts += _loss(layout, stages.get(Stage.FORWARD, StageStatus.UNDECIDED), diagnosis)
     parts += _wires(layout)
-    parts += _marks(report, layout)
-    parts += _downstream(report, stages, layout.under)
+    parts += _marks(diagnosis, layout)
+    parts += _downstream(diagnosis, stages, layout.under)
     return svg(WIDTH, layout.under + 52, "".join(parts), "The model, with the error of every part")
 
 
-def _laid_out(report: Report, blocks: Sequence[Block]) -> _Layout:
+def _laid_out(diagnosis: Diagnosis, blocks: Sequence[Block]) -> _Layout:
     widths = [_width(block.label) for block in blocks]
     gaps = GAP * (len(widths) + 1)
     scale = min(2.2, (WIDTH - LEFT - 10 - gaps) / (sum(widths) + 70))
@@ -78,14 +98,12 @@ def _laid_out(report: Report, blocks: Sequence[Block]) -> _Layout:
     for width in widths:
         places.append((x, width * scale))
         x += width * scale + GAP
-    verdict = report.verdict
-    module, lane = (
-        str(verdict.get("module") or ""),
-        "backward" if verdict.get("stage") == "backward" else "forward",
-    )
+    verdict = diagnosis.verdict
+    module = verdict.module or "" if verdict else ""
+    lane = "backward" if verdict and verdict.stage is Stage.BACKWARD else "forward"
     home = next((b.name for b in blocks if module.startswith(b.name + ".")), None)
-    drawn = verdict.get("stage") in ("forward", "backward", "weights")
-    inner = report.inside(home, lane, module) if home and drawn else []
+    drawn = verdict is not None and verdict.stage in (Stage.FORWARD, Stage.BACKWARD, Stage.WEIGHTS)
+    inner = inside(points_of(diagnosis, lane), home, lane, module) if home and drawn else []
     inner = inner if any(b.holds_origin for b in inner) else []
     top = 118.0 if inner and lane == "forward" else 46.0
     return _Layout(blocks=blocks, places=places, loss=(x, 70 * scale), top=top, inner=inner, lane=lane)
@@ -112,9 +130,9 @@ def _lane(
     parts = []
     for block, (x, width) in zip(blocks, places, strict=True):
         score = block.forward if phase == "forward" else block.backward
-        said = f"{block.name}, {phase}: {said_of(score)}"
+        words = f"{block.name}, {phase}: {score_text(score)}"
         parts.append(
-            f'<g class="box t-{tone_of(score)}"><title>{escape(said)}</title>'
+            f'<g class="box t-{tone_of(score)}"><title>{escape(words)}</title>'
             f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BOX}" rx="8"/>'
             f'<text x="{x + width / 2:.1f}" y="{top + BOX / 2 + 4.5}" text-anchor="middle">'
             f"{escape(_fitted(block.label, width))}</text></g>"
@@ -127,17 +145,16 @@ def _fitted(label: str, width: float) -> str:
     return label if len(label) <= room else label[: room - 1] + "…" if room > 2 else ""
 
 
-def _loss(layout: _Layout, status: str, report: Report) -> list[str]:
+def _loss(layout: _Layout, status: StageStatus, diagnosis: Diagnosis) -> list[str]:
     x, width = layout.loss
-    tone = _TONES.get(status, "open")
-    losses = report.document["losses"]
-    first = losses[0] if losses else None
-    if first is not None:
-        tone = "equal" if first["target"] == first["reference"] else tone
-    said = "loss" if first is None else f"loss: {first['target']:.7g} against {first['reference']:.7g}"
+    tone, words = _TONES.get(status, "open"), "loss"
+    if diagnosis.losses:
+        target, reference = diagnosis.losses[0]["target"], diagnosis.losses[0]["reference"]
+        tone = "equal" if target == reference else tone
+        words = f"loss: {target:.7g} (target) vs {reference:.7g} (reference)"
     height = BETWEEN + BOX
     return [
-        f'<g class="box t-{tone}"><title>{escape(said)}</title>'
+        f'<g class="box t-{tone}"><title>{escape(words)}</title>'
         f'<rect x="{x:.1f}" y="{layout.top}" width="{width:.1f}" height="{height}" rx="8"/>'
         f'<text x="{x + width / 2:.1f}" y="{layout.top + height / 2 + 4}" text-anchor="middle">'
         "loss</text></g>"
@@ -157,17 +174,17 @@ def _wires(layout: _Layout) -> list[str]:
     return lines
 
 
-def _marks(report: Report, layout: _Layout) -> list[str]:
+def _marks(diagnosis: Diagnosis, layout: _Layout) -> list[str]:
     """A flag at each origin, the way from the first to the loss drawn bold, and what is inside its box."""
     parts: list[str] = []
     taken: list[tuple[float, str]] = []
-    for number, finding in enumerate(report.findings[:6], start=1):
+    for number, finding in enumerate(diagnosis.findings[:MAX_FLAGS], start=1):
         at = _place_of(finding, layout)
         if at is None:
             continue
         x, lane = at
         if number == 1:
-            if finding.get("phase") != "param_grad":
+            if finding.phase != "param_grad":
                 parts.append(_route(x, lane, layout))
             if layout.inner:
                 parts += _inner(x, finding, layout)
@@ -180,28 +197,31 @@ def _marks(report: Report, layout: _Layout) -> list[str]:
     return parts
 
 
-def _flag(number: int, x: float, lane: str, layout: _Layout, said: str) -> list[str]:
+def _flag(number: int, x: float, lane: str, layout: _Layout, label: str) -> list[str]:
     below = lane == "backward"
     y = layout.low + BOX + 24 if below else layout.top - 24
     edge = layout.low + BOX + 2 if below else layout.top - 2
-    return [f'<path class="pin" d="M{x:.1f} {y}V{edge}"/>', *_disc(number, x, y, said)]
+    return [f'<path class="pin" d="M{x:.1f} {y}V{edge}"/>', *_disc(number, x, y, label)]
 
 
-def _disc(number: int, x: float, y: float, said: str) -> list[str]:
+def _disc(number: int, x: float, y: float, label: str) -> list[str]:
+    """A number in a disc, its label on the side that has more room, cut to that room."""
     disc = (
         f'<g class="flag"><circle cx="{x:.1f}" cy="{y}" r="12"/>'
         f'<text x="{x:.1f}" y="{y + 4.5}" text-anchor="middle">{number}</text></g>'
     )
-    if not said:
+    if not label:
         return [disc]
-    anchor, shift = ("end", -20) if x > WIDTH * 0.6 else ("start", 20)
+    left = x > WIDTH / 2 and x + 20 + LETTER * len(label) > WIDTH
+    anchor, shift, room = ("end", -20, x - 24) if left else ("start", 20, WIDTH - x - 24)
+    text = elide(label, max(8, int(room / LETTER)))
     return [
         disc,
-        f'<text class="said" x="{x + shift:.1f}" y="{y + 5}" text-anchor="{anchor}">{escape(said)}</text>',
+        f'<text class="said" x="{x + shift:.1f}" y="{y + 5}" text-anchor="{anchor}">{escape(text)}</text>',
     ]
 
 
-def _inner(x: float, finding: Any, layout: _Layout) -> list[str]:
+def _inner(x: float, finding: Finding, layout: _Layout) -> list[str]:
     """The children of the box, as a row of their own, with the flag at the one that erred."""
     below = layout.lane == "backward"
     widths = [max(52.0, 7.6 * len(b.label) + 22) for b in layout.inner]
@@ -216,9 +236,9 @@ def _inner(x: float, finding: Any, layout: _Layout) -> list[str]:
     at = start
     for block, width in zip(layout.inner, widths, strict=True):
         score = block.backward if below else block.forward
-        mark, said = " erred" if block.holds_origin else "", f"{block.name}: {said_of(score)}"
+        mark, words = " erred" if block.holds_origin else "", f"{block.name}: {score_text(score)}"
         parts.append(
-            f'<g class="box t-{tone_of(score)}{mark}"><title>{escape(said)}</title>'
+            f'<g class="box t-{tone_of(score)}{mark}"><title>{escape(words)}</title>'
             f'<rect x="{at:.1f}" y="{top}" width="{width:.1f}" height="34" rx="7"/>'
             f'<text x="{at + width / 2:.1f}" y="{top + 21.5}" text-anchor="middle">'
             f"{escape(block.label)}</text></g>"
@@ -233,27 +253,24 @@ def _inner(x: float, finding: Any, layout: _Layout) -> list[str]:
     return parts
 
 
-def _flag_label(finding: dict[str, Any] | Any) -> str:
-    kinds = finding.get("kinds") or []
-    kind = f", {kinds[0]['name'].replace('_', ' ')}" if kinds else ""
-    where = finding.get("module") or finding.get("site") or finding["stage"]
-    text = f"made here: {where}{kind}"
-    return text if len(text) < 70 else text[:69] + "…"
+def _flag_label(finding: Finding) -> str:
+    kind = f", {kind_name(finding.kinds[0])}" if finding.kinds else ""
+    return f"origin: {finding.module or finding.site or finding.stage.value}{kind}"
 
 
-def _place_of(finding: Any, layout: _Layout) -> tuple[float, str] | None:
+def _place_of(finding: Finding, layout: _Layout) -> tuple[float, str] | None:
     """Where on the drawing a finding stands, and in which lane."""
-    stage, (x, width) = finding["stage"], layout.loss
-    if stage in ("config", "reduction", "optimizer", "resume", "long_run"):
+    x, width = layout.loss
+    if finding.stage in _OFF_THE_MAP:
         return None
-    if stage == "data":
-        return (x + width / 2, "forward") if finding.get("phase") == "loss" else (LEFT - 12, "forward")
-    name = block_of(str(finding.get("module") or ""))
-    lane = "backward" if stage == "backward" else "forward"
+    if finding.stage is Stage.DATA:
+        return (x + width / 2, "forward") if finding.phase == "loss" else (LEFT - 12, "forward")
+    name = block_of(finding.module or "")
+    lane = "backward" if finding.stage is Stage.BACKWARD else "forward"
     for block, (left, size) in zip(layout.blocks, layout.places, strict=True):
         if block.name == name or (name and block.name.startswith(name + ".")):
             return left + size / 2, lane
-    return (x + width / 2, lane) if finding.get("phase") == "loss" else None
+    return (x + width / 2, lane) if finding.phase == "loss" else None
 
 
 def _route(x: float, lane: str, layout: _Layout) -> str:
@@ -268,28 +285,26 @@ def _route(x: float, lane: str, layout: _Layout) -> str:
     return f'<path class="route" d="M{x:.1f} {layout.low - 3}V{y}H{LEFT + 2}" marker-end="url(#tip-route)"/>'
 
 
-def _downstream(report: Report, stages: dict[str, str], top: float) -> list[str]:
+def _downstream(diagnosis: Diagnosis, stages: Mapping[Stage, StageStatus], top: float) -> list[str]:
     """Reduction, optimizer and the next loss below, as a row."""
     height = 44
-    words = {"reduction": "sum, reduce, clip", "optimizer": "optimizer", "loss": "next loss"}
-    marked: dict[str, list[int]] = {}
-    for number, finding in enumerate(report.findings[:6], start=1):
-        stage = "optimizer" if finding["stage"] == "resume" else finding["stage"]
-        if stage in _DOWNSTREAM:
-            marked.setdefault(stage, []).append(number)
+    marked: dict[Stage, list[int]] = {}
+    for number, finding in enumerate(diagnosis.findings[:MAX_FLAGS], start=1):
+        stage = Stage.OPTIMIZER if finding.stage is Stage.RESUME else finding.stage
+        marked.setdefault(stage, []).append(number)
     parts, x = [_lane_label(top + height / 2, "update")], LEFT
-    for stage in _DOWNSTREAM:
-        status = stages.get(stage, "undecided")
+    for stage, words in _DOWNSTREAM.items():
+        status = stages.get(stage, StageStatus.UNDECIDED)
         tone = _TONES.get(status, "open")
-        faint = " faint" if status == "consequence" else ""
+        faint = " faint" if status is StageStatus.CONSEQUENCE else ""
         parts.append(
-            f'<g class="box t-{tone}{faint}"><title>{escape(status)}</title>'
+            f'<g class="box t-{tone}{faint}"><title>{escape(status.value)}</title>'
             f'<rect x="{x}" y="{top}" width="190" height="{height}" rx="8"/>'
-            f'<text x="{x + 95}" y="{top + height / 2 + 4.5}" text-anchor="middle">{words[stage]}</text></g>'
+            f'<text x="{x + 95}" y="{top + height / 2 + 4.5}" text-anchor="middle">{words}</text></g>'
         )
         for place, number in enumerate(marked.get(stage, [])):
             parts += _disc(number, x + 176 - 27 * place, top, "")
-        if stage != _DOWNSTREAM[-1]:
+        if stage is not Stage.LOSS:
             parts.append(
                 f'<path class="wire" d="M{x + 191} {top + height / 2}H{x + 228}" marker-end="url(#tip)"/>'
             )

@@ -1,29 +1,33 @@
-"""The error of a run's module outputs along the way, over what is allowed, as SVG text."""
+"""The error of module outputs in execution order, over their tolerance, as SVG text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 from xml.sax.saxutils import escape
 
-from trueup.reporting.diagnosis_model import Report, block_of
-from trueup.reporting.diagnosis_svg import said_of, svg, tone_of
+from trueup.diagnosing.diagnosis import Diagnosis
+from trueup.reporting.diagnosis.drawing import MAX_FLAGS
+from trueup.reporting.diagnosis.model import Point, block_of, points_of, score_text, tone_of
+from trueup.reporting.render.plots import svg
+from trueup.types.finding import Stage
+
+Scale = Callable[[float], float]
 
 
-def error_drawing(report: Report, phase: str) -> str:
-    """Relative error of every module output as they ran, over the band of what is allowed; on the lowest line
-    what is equal bit for bit."""
-    points = [p for p in report.points(phase) if p["error"] is not None]
+def error_drawing(diagnosis: Diagnosis, phase: str) -> str:
+    """Relative error of every module output as they ran, over the band of the tolerance; on
+    the lowest line those that are bit-identical."""
+    points = [point for point in points_of(diagnosis, phase) if point.error is not None]
     if len(points) < 2:
         return ""
     width, height, left, right, top, floor = 1120.0, 300.0, 58.0, 14.0, 34.0, 62.0
-    values = [v for p in points for v in (p["error"], p["bound"]) if v and math.isfinite(v)]
+    values = [v for p in points for v in (p.error, p.tolerance) if v and math.isfinite(v)]
     low = math.floor(math.log10(min([*values, 1e-7])))
     high = max(low + 2, math.ceil(math.log10(max([*values, 1e-6])) + 0.2))
     bottom, ground = height - floor, height - floor + 24
 
-    def x(at: int) -> float:
+    def x(at: float) -> float:
         return left + (width - left - right) * (at + 0.5) / len(points)
 
     def y(value: float) -> float:
@@ -34,15 +38,15 @@ def error_drawing(report: Report, phase: str) -> str:
 
     parts = [_grid(low, high, left, width - right, y), _ground(left, width - right, ground)]
     parts.append(_band(points, x, y, left, width - right, bottom))
-    line = " ".join(f"{x(i):.1f},{y(p['error']):.1f}" for i, p in enumerate(points))
+    line = " ".join(f"{x(i):.1f},{y(p.error or 0.0):.1f}" for i, p in enumerate(points))
     parts.append(f'<polyline class="curve" points="{line}"/>')
-    parts += [_dot(p, x(i), y(p["error"])) for i, p in enumerate(points)]
+    parts += [_dot(p, x(i), y(p.error or 0.0)) for i, p in enumerate(points)]
     parts += _names(points, x, height, width - right)
-    parts += _origin_lines(report, points, phase, x, top, ground)
+    parts += _origin_lines(diagnosis, points, phase, x, top, ground)
     return svg(width, height, "".join(parts), f"Error of module outputs, {phase}")
 
 
-def _grid(low: int, high: int, left: float, right: float, y: Any) -> str:
+def _grid(low: int, high: int, left: float, right: float, y: Scale) -> str:
     step = max(1, math.ceil((high - low) / 6))
     parts = []
     for power in range(low, high + 1, step):
@@ -58,12 +62,14 @@ def _grid(low: int, high: int, left: float, right: float, y: Any) -> str:
 def _ground(left: float, right: float, at: float) -> str:
     return (
         f'<rect class="lane" x="{left}" y="{at - 8}" width="{right - left}" height="16" rx="3"/>'
-        f'<text class="tick" x="{left - 8}" y="{at + 4}" text-anchor="end">equal</text>'
+        f'<text class="tick" x="{left - 8}" y="{at + 4}" text-anchor="end">identical</text>'
     )
 
 
-def _band(points: Sequence[dict[str, Any]], x: Any, y: Any, left: float, right: float, bottom: float) -> str:
-    edge = [(x(i), y(p["bound"])) for i, p in enumerate(points) if p["bound"] and math.isfinite(p["bound"])]
+def _band(points: Sequence[Point], x: Scale, y: Scale, left: float, right: float, bottom: float) -> str:
+    edge = [
+        (x(i), y(p.tolerance)) for i, p in enumerate(points) if p.tolerance and math.isfinite(p.tolerance)
+    ]
     if not edge:
         return ""
     line = (
@@ -73,24 +79,23 @@ def _band(points: Sequence[dict[str, Any]], x: Any, y: Any, left: float, right: 
     )
     return (
         f'<path class="band" d="{line}L{right} {bottom}L{left} {bottom}Z"/><path class="bound" d="{line}"/>'
-        f'<text class="band-label" x="{right - 6}" y="{bottom - 7:.1f}" text-anchor="end">allowed</text>'
+        f'<text class="band-label" x="{right - 6}" y="{bottom - 7:.1f}" text-anchor="end">tolerance</text>'
     )
 
 
-def _dot(point: dict[str, Any], x: float, y: float) -> str:
-    tone = tone_of(point["score"])
-    said = f"{point['module'] or '(root)'} ({point['type']}): {said_of(point['score'])}"
-    if point["error"]:
-        said += f", relative error {point['error']:.3g}"
-    title = f"<title>{escape(said)}</title>"
-    return f'<circle class="dot t-{tone}" cx="{x:.1f}" cy="{y:.1f}" r="3.6">{title}</circle>'
+def _dot(point: Point, x: float, y: float) -> str:
+    words = f"{point.module or '(root)'} ({point.type}): {score_text(point.score)}"
+    if point.error:
+        words += f", relative error {point.error:.3g}"
+    title = f"<title>{escape(words)}</title>"
+    return f'<circle class="dot t-{tone_of(point.score)}" cx="{x:.1f}" cy="{y:.1f}" r="3.6">{title}</circle>'
 
 
-def _names(points: Sequence[dict[str, Any]], x: Any, height: float, right: float) -> list[str]:
+def _names(points: Sequence[Point], x: Scale, height: float, right: float) -> list[str]:
     """The layers along the lowest line, as many as have room."""
     parts, taken, before = [], 0.0, None
     for at, point in enumerate(points):
-        name = block_of(point["module"])
+        name = block_of(point.module)
         if name is None or name == before:
             continue
         before = name
@@ -104,16 +109,16 @@ def _names(points: Sequence[dict[str, Any]], x: Any, height: float, right: float
 
 
 def _origin_lines(
-    report: Report, points: Sequence[dict[str, Any]], phase: str, x: Any, top: float, ground: float
+    diagnosis: Diagnosis, points: Sequence[Point], phase: str, x: Scale, top: float, ground: float
 ) -> list[str]:
     parts = []
-    for number, finding in enumerate(report.findings[:6], start=1):
-        if (finding["stage"] == "backward") != (phase == "backward") or not finding.get("module"):
+    for number, finding in enumerate(diagnosis.findings[:MAX_FLAGS], start=1):
+        if (finding.stage is Stage.BACKWARD) != (phase == "backward") or not finding.module:
             continue
-        module = str(finding["module"])
-        at = next((i for i, p in enumerate(points) if p["module"] == module), None)
+        module = finding.module
+        at = next((i for i, p in enumerate(points) if p.module == module), None)
         if at is None:
-            at = next((i for i, p in enumerate(points) if p["module"].startswith(module + ".")), None)
+            at = next((i for i, p in enumerate(points) if p.module.startswith(module + ".")), None)
         if at is not None:
             place = x(at)
             parts.append(

@@ -1,0 +1,286 @@
+"""A diagnosis as a document: the verdict, why, the model with its errors, the stages, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trueup.diagnosing.diagnosis import FILE, Diagnosis
+from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.reporting.diagnosis.drawing import model_drawing
+from trueup.reporting.diagnosis.errors import error_drawing
+from trueup.reporting.diagnosis.model import points_of
+from trueup.reporting.diagnosis.words import (
+    BASES,
+    FAMILIES,
+    STAGES,
+    coordinates,
+    kind_name,
+    sources,
+    way,
+)
+from trueup.reporting.document import (
+    OUTCOMES,
+    Cell,
+    Column,
+    Document,
+    Fact,
+    Facts,
+    Form,
+    Look,
+    Mark,
+    On,
+    Paragraph,
+    Picture,
+    Row,
+    Section,
+    Sources,
+    Span,
+    Table,
+    Tone,
+    fact,
+    facts,
+    said,
+    source_fact,
+)
+from trueup.reporting.formatting import as_sentence, short_site
+from trueup.types.finding import Finding
+
+_MARKS = {
+    StageStatus.PASSED: Mark("✓", "passed", Tone.GOOD),
+    StageStatus.FAILED: Mark("✗", "failed", Tone.BAD),
+    StageStatus.CONSEQUENCE: Mark("→", "follows from an earlier stage", Tone.FOLLOWS),
+    StageStatus.UNDECIDED: Mark("?", "undecided", Tone.WARN),
+    StageStatus.SKIPPED: Mark("·", "skipped", Tone.QUIET),
+}
+_LEGEND = (
+    ("equal", "bit-identical"),
+    ("within", "within tolerance"),
+    ("over", "exceeds tolerance"),
+    ("far", "more than 100 × tolerance"),
+)
+_ERRORS = (
+    "Relative L2 error of every module output in the first step, in execution order. The band is the "
+    "tolerance; points on the lowest line are bit-identical."
+)
+_TEXTS = "A few decoded rows with their labels below; labels must run one token ahead of the inputs."
+_STAGES = "In the order of a training step. The first confirmed failure gives the verdict."
+_NUM_EVIDENCE, _NUM_PRECEDING, _NUM_CAUSES, _NUM_FURTHER, _NUM_OTHERS = 4, 3, 3, 4, 2
+_NUM_OF_STAGE, _CAUSES_OF_FINDING = 6, 5
+
+
+def diagnosis_report(diagnosis: Diagnosis, *, reports: Sequence[Path] = ()) -> Document:
+    """Two runs diagnosed; ``reports`` are files that were written."""
+    finding = diagnosis.verdict
+    return Document(
+        title=f"Diagnosis: {diagnosis.target} vs {diagnosis.reference}",
+        mark=OUTCOMES[diagnosis.outcome],
+        headline=said(diagnosis.headline),
+        lede=_lede(finding),
+        subject=(diagnosis.target, diagnosis.reference),
+        blocks=(
+            _tiles(diagnosis),
+            facts(_verdict_facts(finding) if finding else (), on=On.SCREEN),
+            _map(diagnosis),
+            _errors(diagnosis),
+            _stages(diagnosis, On.SCREEN),
+            Section(
+                title="Stages",
+                key="stages",
+                nav="Stages",
+                lead=_STAGES,
+                blocks=(_stages(diagnosis, On.FILES),),
+                on=On.FILES,
+            ),
+            _further(diagnosis.findings[1:]),
+            facts(
+                [
+                    fact("reports", ", ".join(map(str, reports))),
+                    fact("next step", *_next(finding) if finding else ()),
+                ],
+                on=On.SCREEN,
+            ),
+            Section(
+                title="Finding" if len(diagnosis.findings) == 1 else "Findings",
+                key="findings",
+                nav="Findings",
+                blocks=tuple(_finding(one, at) for at, one in enumerate(diagnosis.findings, 1)),
+                on=On.FILES,
+            ),
+            _texts(diagnosis.stages),
+            _how(diagnosis),
+        ),
+        footer=FILE,
+    )
+
+
+def _lede(finding: Finding | None) -> str:
+    """What the likeliest kind says of this case; where there is none, the first piece of evidence."""
+    if finding is None:
+        return ""
+    sentence = said(finding.kinds[0].sentence) if finding.kinds else ""
+    sentence = sentence or next((said(one) for one in finding.evidence), "")
+    return as_sentence(sentence).rstrip(".") + "." if sentence else ""
+
+
+def _tiles(diagnosis: Diagnosis) -> Facts:
+    finding = diagnosis.verdict
+    confidence = diagnosis.confidence if finding is None else finding.confidence
+    basis = BASES[finding.origin.basis] if finding and finding.origin else ""
+    meter = Fact(label="Confidence", lines=(f"{confidence:.0%}",), note=basis, meter=confidence)
+    if finding is None:
+        return facts([meter], Form.TILES, On.PAGE)
+    site = Span(short_site(finding.site), Look.CODE) if finding.site else ""
+    kind = finding.kinds[0] if finding.kinds else None
+    rows = [
+        fact("Location", site, note=coordinates(finding)),
+        fact("Kind of fault", kind_name(kind), note=FAMILIES[kind.family]) if kind else None,
+        meter,
+        _loss(diagnosis.losses),
+    ]
+    return facts(rows, Form.TILES, On.PAGE)
+
+
+def _loss(losses: Sequence[Mapping[str, Any]]) -> Fact | None:
+    """The first loss that differs."""
+    if not losses:
+        return None
+    shown = next((one for one in losses if one["target"] != one["reference"]), losses[0])
+    same = shown["target"] == shown["reference"]
+    words = f"{shown['target']:.7g} (target) vs {shown['reference']:.7g} (reference)"
+    return fact(f"Loss of step {shown['step']}", words, note="identical" if same else "first difference")
+
+
+def _verdict_facts(finding: Finding) -> list[Fact | None]:
+    kind = finding.kinds[0] if finding.kinds else None
+    site = Span(short_site(finding.site), Look.STRONG) if finding.site else ""
+    meter = Fact(label="confidence", lines=(f"{finding.confidence:.0%}",), meter=finding.confidence)
+    return [
+        fact("location", site, coordinates(finding), fit=True),
+        source_fact(sources(finding)),
+        fact("kind", Span(kind_name(kind), Look.STRONG), note=FAMILIES[kind.family]) if kind else None,
+        meter,
+        fact("evidence", *map(said, finding.evidence), limit=_NUM_EVIDENCE),
+        fact("preceding records", *map(said, finding.counter_evidence), limit=_NUM_PRECEDING),
+        fact("likely causes", *map(said, finding.causes), limit=_NUM_CAUSES),
+    ]
+
+
+def _next(finding: Finding) -> list[str | Span]:
+    """The command, and on a line of its own what it is for: a command is copied."""
+    lines: list[str | Span] = [Span(said(finding.next), Look.COMMAND)] if finding.next else []
+    return [*lines, as_sentence(said(finding.next_note))] if finding.next_note else lines
+
+
+def _further(findings: Sequence[Finding]) -> Facts:
+    lines = [
+        (Span(said(one.headline), Look.STRONG), Span(f"  {one.confidence:.0%}", Look.QUIET))
+        for one in findings
+    ]
+    return facts([fact("also", *lines, limit=_NUM_FURTHER)], on=On.SCREEN)
+
+
+def _map(diagnosis: Diagnosis) -> Section:
+    drawing = model_drawing(diagnosis)
+    return Section(
+        title="From symptom to origin",
+        key="way",
+        nav="From symptom to origin",
+        lead=way(diagnosis.verdict),
+        blocks=(Picture(svg=drawing, legend=_LEGEND),) if drawing else (),
+        on=On.PAGE,
+    )
+
+
+def _errors(diagnosis: Diagnosis) -> Section:
+    phases = [p for p in ("forward", "backward") if any(point.error for point in points_of(diagnosis, p))]
+    drawings = [(phase, error_drawing(diagnosis, phase)) for phase in phases]
+    pictures = tuple(Picture(svg=svg, caption=phase.capitalize()) for phase, svg in drawings if svg)
+    return Section(title="Error by module", key="errors", lead=_ERRORS, blocks=pictures, on=On.PAGE)
+
+
+def _stages(diagnosis: Diagnosis, on: On) -> Table:
+    columns = (Column(title="stage"), Column(title="result", clip=True, below=True, width=90))
+    rows = [_stage(outcome) for outcome in diagnosis.stages]
+    return Table(columns=columns, rows=tuple(rows), head=On.TEXT, steps=True, on=on)
+
+
+def _stage(outcome: StageOutcome) -> Row:
+    _, _, what = said(outcome.title).partition(": ")
+    failed = outcome.status is StageStatus.FAILED
+    evidence = tuple(said(one) for one in outcome.evidence[:_NUM_OF_STAGE])
+    tone = Tone.PLAIN if failed else Tone.QUIET
+    return Row(
+        cells=(
+            Cell(value=STAGES[outcome.stage], under=(what,) if what else (), on=On.FILES),
+            Cell(value=said(outcome.said), under=evidence, on=On.FILES, tone=tone),
+        ),
+        mark=_MARKS[outcome.status],
+        loud=failed,
+    )
+
+
+def _finding(finding: Finding, at: int) -> Section:
+    kinds = finding.kinds
+    parts = [
+        short_site(finding.site) if finding.site else "",
+        coordinates(finding),
+        f"{kind_name(kinds[0])} ({kinds[0].confidence:.0%})" if kinds else "",
+        f"confidence {finding.confidence:.0%}",
+    ]
+    others = [f"{kind_name(k)} ({k.confidence:.0%}): {said(k.sentence)}" for k in kinds[1 : 1 + _NUM_OTHERS]]
+    evidence = dict.fromkeys(map(said, finding.evidence))
+    causes = [said(cause) for cause in finding.causes[:_CAUSES_OF_FINDING]]
+    return Section(
+        title=said(finding.headline),
+        number=at,
+        note=" · ".join(part for part in parts if part),
+        blocks=(
+            Sources(items=sources(finding)),
+            facts(
+                [
+                    fact("Evidence", *evidence, tone=Tone.BAD),
+                    fact("Preceding records", *map(said, finding.counter_evidence), tone=Tone.GOOD),
+                    fact("Likely causes", *causes, tone=Tone.QUIET),
+                    fact("Alternatives", *others, tone=Tone.QUIET),
+                    fact("Next step", *_next(finding)),
+                ],
+                Form.LISTS,
+            ),
+        ),
+    )
+
+
+def _texts(stages: Iterable[StageOutcome]) -> Section:
+    found = next((outcome.details["texts"] for outcome in stages if outcome.details.get("texts")), [])
+    rows = [Row(cells=(str(row["where"]), _text(row, "target"), _text(row, "reference"))) for row in found]
+    columns = (Column(title="row", width=16), Column(title="target"), Column(title="reference"))
+    return Section(
+        title="Batch as text",
+        key="texts",
+        nav="Batch as text",
+        lead=_TEXTS,
+        blocks=(Table(columns=columns, rows=tuple(rows)),),
+        on=On.PAGE,
+    )
+
+
+def _text(row: Mapping[str, Any], side: str) -> Cell:
+    labels = (f"labels: {row[f'{side}_labels']}",) if f"{side}_labels" in row else ()
+    other = () if row[f"{side}_encodes_back"] else ("encodes to different ids",)
+    return Cell(value=str(row[side]), under=(*labels, *other))
+
+
+def _how(diagnosis: Diagnosis) -> Section:
+    seconds = ", ".join(f"{name} {value:.1f} s" for name, value in diagnosis.seconds.items())
+    rows = [
+        fact("target", diagnosis.target),
+        fact("reference", diagnosis.reference),
+        fact("command of the target", diagnosis.command or ""),
+        *(fact(f"folder of {name}", folder) for name, folder in diagnosis.runs.items()),
+        fact("tolerance", said(diagnosis.tolerance)),
+        fact("time", seconds),
+    ]
+    notes = [Paragraph(line=said(note)) for note in dict.fromkeys(diagnosis.notes)]
+    return Section(title="Method", key="how", nav="Method", blocks=(*notes, facts(rows)), on=On.FILES)
