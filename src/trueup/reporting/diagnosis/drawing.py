@@ -290,8 +290,8 @@ def _downstream(diagnosis: Diagnosis, stages: Mapping[Stage, StageStatus], top: 
     height = 44
     marked: dict[Stage, list[int]] = {}
     for number, finding in enumerate(diagnosis.findings[:MAX_FLAGS], start=1):
-        stage = Stage.OPTIMIZER if finding.stage is Stage.RESUME else finding.stage
-        marked.setdefault(stage, []).append(number)
+        at = Stage.OPTIMIZER if finding.stage is Stage.RESUME else finding.stage
+        marked.setdefault(at, []).append(number)
     parts, x = [_lane_label(top + height / 2, "update")], LEFT
     for stage, words in _DOWNSTREAM.items():
         status = stages.get(stage, StageStatus.UNDECIDED)

@@ -253,7 +253,9 @@ def _finding(finding: Finding, at: int) -> Section:
 
 
 def _texts(stages: Iterable[StageOutcome]) -> Section:
-    found = next((outcome.details["texts"] for outcome in stages if outcome.details.get("texts")), [])
+    found: list[dict[str, Any]] = next(
+        (outcome.details["texts"] for outcome in stages if outcome.details.get("texts")), []
+    )
     rows = [Row(cells=(str(row["where"]), _text(row, "target"), _text(row, "reference"))) for row in found]
     columns = (Column(title="row", width=16), Column(title="target"), Column(title="reference"))
     return Section(
