@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor
 
 from trueup.diagnosing.evidence import Evidence, Known, Pair, Surroundings
-from trueup.types.finding import Basis, Kind, Origin, Stage
+from trueup.types.codes import Code
+from trueup.types.finding import Basis, EvidenceRank, Kind, Origin, Stage
+from trueup.types.reason import Reason
 
 _STAGES = {
     "forward": Stage.FORWARD,
@@ -94,12 +97,32 @@ def case(
 
 def best(kinds: tuple[Kind, ...]) -> str | None:
     """Name of the first."""
-    return kinds[0].name if kinds else None
+    return kinds[0].name.value if kinds else None
 
 
-def confidence(kinds: tuple[Kind, ...], name: str) -> float:
-    """Of a kind, 0 where it is not named."""
-    return next((k.confidence for k in kinds if k.name == name), 0.0)
+def rank(kinds: tuple[Kind, ...], name: str) -> int:
+    """Of the evidence for a kind, 0 the strongest; beyond the weakest where it is not named."""
+    return next((k.rank.place for k in kinds if k.name == name), len(EvidenceRank))
+
+
+def tells(one: Reason, *codes: Code, **facts: float | str | tuple[str, ...]) -> bool:
+    """Whether a conclusion, or one that it is made of, has one of these codes (none: any) and these facts;
+    numbers to two per cent."""
+
+    def alike(value: object, known: float | str | tuple[str, ...]) -> bool:
+        if isinstance(known, (str, tuple)) or not isinstance(value, (int, float)):
+            return value == known
+        return math.isclose(value, known, rel_tol=0.02)
+
+    here = (not codes or one.code in codes) and all(
+        alike(one.facts.get(name), known) for name, known in facts.items()
+    )
+    return here or any(tells(part, *codes, **facts) for part in one.parts)
+
+
+def told(kinds: tuple[Kind, ...]) -> list[object]:
+    """What a failing test shows: kinds, ranks and codes."""
+    return [(k.name.value, k.rank.value, k.measure, k.sentence) for k in kinds]
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.diagnosing.cases import case, normal, pair
+from tests.diagnosing.cases import case, normal, pair, tells
 from trueup.diagnosing.evidence import Surroundings
 from trueup.diagnosing.kinds import name_kinds
+from trueup.types.codes.kinds import KindReason
 
 pytestmark = pytest.mark.torch
 HEADS, GROUPS, SIZE, TOKENS = 4, 2, 16, 24
@@ -44,7 +45,7 @@ def attention(
     theta: float | None = 1e4,
     key_theta: float | None = None,
     pairs: bool = False,
-    in_turn: bool = False,
+    alternating: bool = False,
     dtype: torch.dtype | None = None,
     by_group: bool = False,
 ) -> Tensor:
@@ -56,7 +57,7 @@ def attention(
     q, k, v = (x.unflatten(-1, (-1, SIZE)).transpose(1, 2) for x in (q, k, v))
     if theta is not None:
         q, k = turned(q, theta, pairs=pairs), turned(k, key_theta or theta, pairs=pairs)
-    k, v = (x.repeat(1, 2, 1, 1) if in_turn else x.repeat_interleave(2, 1) for x in (k, v))
+    k, v = (x.repeat(1, 2, 1, 1) if alternating else x.repeat_interleave(2, 1) for x in (k, v))
     scores = q @ k.transpose(-2, -1) * scale
     scores = scores.masked_fill(~torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril(last), -math.inf)
     weights = F.softmax(scores if dtype is None else scores.to(dtype), dim=-1).float()
@@ -75,42 +76,57 @@ def evidence_of(target: Tensor, reference: Tensor, *, fused: bool = False) -> An
 
 
 CHANGES = {
-    "scale": ({"scale": 0.3}, "constant_argument", "scores scaled by 0.3 for 0.25"),
-    "a hundredth more": ({"scale": 0.25 * 1.01}, "constant_argument", "scores scaled by 0.2525 for 0.25"),
-    "theta": ({"theta": 5e5}, "constant_argument", "rotary theta of 500000 for 10000"),
-    "an odd theta": ({"theta": 2.5e4}, "constant_argument", "rotary theta of 25000 for 10000"),
-    "leak": ({"last": 1}, "wrong_mask", "sees its successor"),
-    "heads": ({"in_turn": True}, "transposed_or_permuted", "key heads in turn"),
-    "pairs": ({"pairs": True}, "transposed_or_permuted", "neighbouring pairs for halves"),
-    "rows": ({"by_group": True}, "transposed_or_permuted", "fused projection"),
-    "left out": ({"theta": None}, "missing_or_extra_term", "no rotary embedding"),
-    "softmax": ({"dtype": torch.bfloat16}, "dtype_or_rounding", "softmax in bfloat16"),
+    "scale": ({"scale": 0.3}, "constant_argument", KindReason.SCORES_SCALED, (0.3, 0.25)),
+    "a hundredth more": ({"scale": 0.2525}, "constant_argument", KindReason.SCORES_SCALED, (0.2525, 0.25)),
+    "theta": ({"theta": 5e5}, "constant_argument", KindReason.ATTENTION_THETA, (5e5, 1e4)),
+    "an odd theta": ({"theta": 2.5e4}, "constant_argument", KindReason.ATTENTION_THETA, (2.5e4, 1e4)),
+    "leak": ({"last": 1}, "wrong_mask", KindReason.SEES_SUCCESSOR, None),
+    "heads": ({"alternating": True}, "transposed_or_permuted", KindReason.KEY_HEADS_ALTERNATE, None),
+    "pairs": ({"pairs": True}, "transposed_or_permuted", KindReason.ROTARY_PAIRING, ("pairs", "halves")),
+    "rows": ({"by_group": True}, "transposed_or_permuted", KindReason.FUSED_ROWS_BY_GROUP, None),
+    "left out": ({"theta": None}, "missing_or_extra_term", KindReason.NO_ROTARY, None),
+    "softmax": ({"dtype": torch.bfloat16}, "dtype_or_rounding", KindReason.SOFTMAX_ROUNDED, None),
 }
+ATTENDED = {code for _, _, code, _ in CHANGES.values()} | {KindReason.NO_MASK, KindReason.CAUSAL_MASK_ADDED}
+"""what is said of an attention that was computed again"""
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize(("change", "kind", "said"), CHANGES.values(), ids=CHANGES)
-def test_the_change_is_named(change: dict[str, Any], kind: str, said: str, fused: bool) -> None:
+@pytest.mark.parametrize(("change", "kind", "code", "values"), CHANGES.values(), ids=CHANGES)
+def test_the_change_is_named(
+    change: dict[str, Any], kind: str, code: KindReason, values: tuple[Any, Any] | None, fused: bool
+) -> None:
     found = name_kinds(evidence_of(attention(**change), attention(), fused=fused))
     assert found[0].name == kind, found
-    assert said in found[0].sentence
+    assert found[0].sentence.code is code
+    if values is not None:
+        facts = found[0].sentence.facts
+        assert (facts["target"], facts["reference"]) == (
+            values if isinstance(values[0], str) else pytest.approx(values, rel=1e-3)
+        )
 
 
 def test_the_reference_may_be_the_odd_one() -> None:
     found = name_kinds(evidence_of(attention(), attention(pairs=True)))
-    assert "halves for neighbouring pairs" in found[0].sentence
+    assert tells(found[0].sentence, KindReason.ROTARY_PAIRING, target="halves", reference="pairs")
+
+
+@pytest.mark.parametrize("theta", [700.0, 33_000.0, 2.7e6])
+def test_any_theta_of_the_reference_is_solved_for(theta: float) -> None:
+    found = name_kinds(evidence_of(attention(theta=theta, last=1), attention(theta=theta)))
+    assert found[0].sentence.code is KindReason.SEES_SUCCESSOR
 
 
 def test_other_numbers_are_no_attention() -> None:
     other = normal(2, TOKENS, HEADS * SIZE, seed=40)
     found = name_kinds(evidence_of(other, attention()))
-    assert not any("computed again" in kind.sentence for kind in found)
+    assert not any(kind.sentence.code in ATTENDED for kind in found)
     found = name_kinds(evidence_of(attention(last=1), other))
-    assert not any("computed again" in kind.sentence for kind in found)
+    assert not any(kind.sentence.code in ATTENDED for kind in found)
 
 
 def test_rounding_alone_is_not_given_a_cause() -> None:
     reference = attention()
     noise = 1e-7 * normal(*reference.shape, seed=41) * reference.abs()
     found = name_kinds(evidence_of(reference + noise, reference))
-    assert not any("computed again" in kind.sentence for kind in found)
+    assert not any(kind.sentence.code in ATTENDED for kind in found)

@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.diagnosing.cases import case, normal, pair
+from tests.diagnosing.cases import case, normal, pair, tells
 from tests.diagnosing.diagnosed import Program, capture, diagnosed
 from trueup.diagnosing.cross_entropy import reproduced
 from trueup.diagnosing.evidence import Surroundings
 from trueup.diagnosing.kinds import name_kinds
 from trueup.diagnosing.optimizer_fit import fit_update
+from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import Stage
 
 pytestmark = pytest.mark.torch
@@ -67,9 +68,9 @@ def test_the_dtype_of_the_log_probabilities_is_named(dtype: torch.dtype) -> None
     reference = (exact.view(6, 8) * MASK).sum() / OVER
     found = name_kinds(case(loss(dtype=dtype), reference, module="criterion", surroundings=around))
     assert found[0].name == "dtype_or_rounding"
-    assert str(dtype).removeprefix("torch.") in found[0].sentence
+    assert tells(found[0].sentence, KindReason.ROUNDED_LOSS, dtype=str(dtype).removeprefix("torch."))
     other = name_kinds(case(reference * 1.01, reference, module="criterion", surroundings=around))
-    assert not any("log-probabilities" in kind.sentence for kind in other)
+    assert not any(tells(kind.sentence, KindReason.ROUNDED_LOSS) for kind in other)
 
 
 class Criterion(torch.nn.Module):

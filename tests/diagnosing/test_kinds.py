@@ -10,15 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.diagnosing.cases import best, case, confidence, known, normal
+from tests.diagnosing.cases import best, case, known, normal, rank, told
 from tests.diagnosing.kind_cases import GRADIENT, NEAR, TRUE, Case, X
 from trueup.diagnosing.evidence import RunFacts
 from trueup.diagnosing.kinds import RULES, name_kinds
-from trueup.diagnosing.kinds.naming import rule_book
-from trueup.types.finding import KindClass
-
-GUESS = 0.3
-"""confidence of what is named because nothing else is left"""
+from trueup.types.codes.kinds import FactorCode, KindReason, PlacesCode
+from trueup.types.finding import EvidenceRank, KindClass, KindCode
+from trueup.types.reason import reason
 
 _TRUE = [pytest.param(k, c, id=f"{k}-{c.__name__}") for k, cases in TRUE.items() for c in cases]
 _NEAR = [pytest.param(k, c, i, id=f"{k}-{c.__name__}") for k, cases in NEAR.items() for c, i in cases]
@@ -27,27 +25,28 @@ _NEAR = [pytest.param(k, c, i, id=f"{k}-{c.__name__}") for k, cases in NEAR.item
 @pytest.mark.parametrize(("kind", "made"), _TRUE)
 def test_a_kind_comes_first_on_its_own_case(kind: str, made: Case) -> None:
     kinds = name_kinds(made())
-    assert best(kinds) == kind, [(k.name, k.confidence, k.sentence) for k in kinds]
-    assert kinds[0].confidence >= 0.65
+    assert best(kinds) == kind, told(kinds)
+    assert kinds[0].rank.is_named
     assert kinds[0].causes
     assert kinds[0].next
-    assert list(kinds) == sorted(kinds, key=lambda k: -k.confidence)
+    assert list(kinds) == sorted(kinds, key=lambda k: k.rank.place)
 
 
 @pytest.mark.parametrize(("kind", "made", "instead"), _NEAR)
 def test_a_near_miss_is_not_taken_for_the_kind(kind: str, made: Case, instead: str | None) -> None:
     kinds = name_kinds(made())
-    assert best(kinds) != kind or kinds[0].confidence <= GUESS, kinds[0].sentence
+    assert best(kinds) != kind or kinds[0].rank is EvidenceRank.BY_ELIMINATION, told(kinds)
     if instead is not None:
-        assert best(kinds) == instead, [(k.name, k.confidence) for k in kinds]
+        assert best(kinds) == instead, told(kinds)
 
 
 def test_every_kind_has_a_rule_a_case_and_a_near_miss() -> None:
-    assert set(RULES) == set(TRUE) == set(NEAR) == set(rule_book().kinds)
+    assert {rule.code for rule in RULES} == set(KindCode) == set(TRUE) == set(NEAR)
+    assert all(rule.place and rule.looks for rule in RULES)
 
 
 def test_families() -> None:
-    numerical = {name for name, about in rule_book().kinds.items() if about.family is KindClass.NUMERICAL}
+    numerical = {rule.code.value for rule in RULES if rule.family is KindClass.NUMERICAL}
     assert numerical == {"dtype_or_rounding", "non_determinism", "overflow_underflow", "bit_flip"}
 
 
@@ -64,24 +63,25 @@ def test_unrelated_tensors_are_of_no_kind() -> None:
 
 def test_the_factor_is_named_after_what_the_run_holds() -> None:
     evidence = case(X / 6, X, target_run=RunFacts(microbatches=6), **GRADIENT)
-    assert "1 over the number of microbatches 6" in name_kinds(evidence)[0].sentence
+    assert reason(FactorCode.MICROBATCHES, inverse=True, number=6) in name_kinds(evidence)[0].sentence.parts
 
 
 def test_the_ratio_of_tokens_is_a_factor() -> None:
     runs = {"target_run": RunFacts(tokens=700.0), "reference_run": RunFacts(tokens=1000.0)}
-    assert "tokens" in name_kinds(case(0.7 * X, X, **runs))[0].sentence
+    assert name_kinds(case(0.7 * X, X, **runs))[0].sentence.parts == (reason(FactorCode.TOKENS),)
 
 
 def test_the_mask_s_place_is_said() -> None:
-    assert "first diagonal above" in name_kinds(TRUE["wrong_mask"][0]())[0].sentence
-    assert "as padding is" in name_kinds(TRUE["wrong_mask"][3]())[0].sentence
-    assert "documents" in name_kinds(TRUE["wrong_mask"][4]())[0].sentence
+    places = [name_kinds(TRUE["wrong_mask"][n]())[0].sentence.parts[0] for n in (0, 3, 4)]
+    assert places[0] == reason(PlacesCode.DIAGONALS, first=1, last=1)
+    assert [place.code for place in places[1:]] == [PlacesCode.WHOLE_COLUMNS, PlacesCode.BETWEEN_DOCUMENTS]
 
 
 def test_both_values_of_eps_are_said() -> None:
     sentence = name_kinds(TRUE["constant_argument"][0]())[0].sentence
-    assert "1e-05" in sentence
-    assert "e-06 for" in sentence or "e-07 for" in sentence
+    assert sentence.code is KindReason.NORM_EPS
+    assert sentence.number("reference") == pytest.approx(1e-5, rel=0.05)
+    assert 1e-7 < sentence.number("target") < 3e-6
 
 
 # -- properties ------------------------------------------
@@ -93,7 +93,7 @@ def test_any_scale_is_recovered(scale: float, seed: int) -> None:
     x = normal(16, 32, seed=seed).double()
     kinds = name_kinds(case(x * scale, x))
     assert best(kinds) == "wrong_scale"
-    assert any(f"{scale:.6g}" in part for part in (kinds[0].sentence,))
+    assert kinds[0].sentence.number("factor") == pytest.approx(scale, rel=1e-6)
 
 
 @settings(max_examples=25, deadline=None)
@@ -101,7 +101,7 @@ def test_any_scale_is_recovered(scale: float, seed: int) -> None:
 def test_any_permutation_along_any_dimension_is_found(order: list[int], dim: int) -> None:
     x = normal(12, 12, 12, seed=5)
     kinds = name_kinds(case(x.index_select(dim, torch.tensor(order)), x))
-    named = {k.name for k in kinds if k.confidence > 0.9}
+    named = {k.name for k in kinds if k.rank is EvidenceRank.EVERY_ELEMENT}
     assert "transposed_or_permuted" in named
     assert best(kinds) in ("transposed_or_permuted", "shifted_by_one")
 
@@ -113,7 +113,7 @@ def test_any_flipped_bit_above_rounding_is_found(place: int, bit: int) -> None:
     other = x.clone()
     other.view(torch.int32).view(-1)[place] ^= 1 << bit
     kinds = name_kinds(case(other, x))
-    assert confidence(kinds, "bit_flip") >= 0.9 or not torch.isfinite(other).all()
+    assert rank(kinds, "bit_flip") <= EvidenceRank.EVERY_ELEMENT.place or not torch.isfinite(other).all()
 
 
 _ODD = [
@@ -146,7 +146,7 @@ def test_nothing_raises_on_odd_tensors(kept: str, phase: str, caplog: pytest.Log
             if target is None and reference is None:
                 continue
             kinds = name_kinds(case(target, reference, kept=kept, phase=phase, slot=slot.get(phase, "value")))
-            assert all(0 <= k.confidence <= 1 and k.sentence for k in kinds)
+            assert all(0 <= k.measure <= 1 and k.sentence for k in kinds)
     assert not caplog.records, caplog.text
 
 
@@ -161,8 +161,8 @@ def test_nothing_raises_on_odd_tensors(kept: str, phase: str, caplog: pytest.Log
     ],
 )
 def test_summaries_prove_less_than_values(kind: str, made: object) -> None:
-    sure = [confidence(name_kinds(made(kept)), kind) for kept in ("values", "sketch", "statistics")]  # type: ignore[operator]
-    assert sure[0] > sure[1] > sure[2] > 0.5
+    ranks = [rank(name_kinds(made(kept)), kind) for kept in ("values", "sketch", "statistics")]  # type: ignore[operator]
+    assert ranks[0] < ranks[1] < ranks[2] <= EvidenceRank.CONSISTENT.place
 
 
 # -- confusion ------------------------------------------
@@ -196,7 +196,7 @@ def test_a_difference_in_the_last_rows_of_a_large_tensor_is_looked_at() -> None:
 
 def test_a_part_is_said_to_be_one() -> None:
     large = normal(2048, 512, seed=3)
-    assert "seen in the part" in name_kinds(case(2 * large, large))[0].sentence
+    assert name_kinds(case(2 * large, large))[0].sentence.place("part_seen")
 
 
 def test_a_million_elements_take_a_moment() -> None:

@@ -15,11 +15,13 @@ import torch.nn.functional as F
 from bugzoo.models.gpt import GPT, GPTConfig, batch, loss_of
 from torch import Tensor
 
-from tests.diagnosing.cases import best, confidence
+from tests.diagnosing.cases import best, rank, tells, told
 from tests.diagnosing.runs import SMALL, capture, evidence_at
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds import name_kinds
 from trueup.store import Trace
+from trueup.types.codes import Code
+from trueup.types.codes.kinds import FactorCode, KindReason, OrderCode, SettingReason
 
 pytestmark = pytest.mark.torch
 
@@ -156,33 +158,64 @@ def frozen(model: GPT) -> None:
 PROJECTED = at("layers.0.attn.proj", slot="input.0")
 ROTATED = at("layers.0.attn.rotary")
 
-FORWARD: list[tuple[str, dict[str, Any], Callable[[GPT], None], str]] = [
-    ("constant_argument", at("layers.1.ln1"), eps, "eps of the norm is 1e-06 for 1e-05"),
-    ("wrong_mask", PROJECTED, mask_off_by_one, ""),
-    ("constant_argument", PROJECTED, attention_scale, ""),
-    ("constant_argument", at("layers.0.mlp.act"), tanh_gelu, "approximate"),
-    ("dtype_or_rounding", ROTATED, rope_in_bfloat16, "bfloat16"),
-    ("missing_or_extra_term", at("layers.0.mlp.up"), no_bias, "minus bias"),
-    ("dtype_or_rounding", at("layers.1.mlp.up"), linear_in_bfloat16, "bfloat16"),
-    ("missing_or_extra_term", at("layers.0.ln2", slot="input.0"), no_residual, "layers.0, input.0"),
-    ("transposed_or_permuted", at("layers.0.attn.rotary", slot="input.0"), heads_interleaved, "qkv"),
-    ("transposed_or_permuted", ROTATED, rotary(pairs=True), "neighbouring"),
-    ("constant_argument", ROTATED, rotary(theta=500000.0), "500000 for 10000"),
-    ("shifted_by_one", ROTATED, rotary(offset=1), "+1"),
-    ("randomness", at(WEIGHT, "param", "value"), other_initialisation, "another draw"),
+Facts = dict[str, Any]
+FORWARD: list[tuple[str, dict[str, Any], Callable[[GPT], None], KindReason | None, Facts]] = [
+    ("constant_argument", at("layers.1.ln1"), eps, KindReason.NORM_EPS, {"target": 1e-6, "reference": 1e-5}),
+    ("wrong_mask", PROJECTED, mask_off_by_one, None, {}),
+    ("constant_argument", PROJECTED, attention_scale, None, {}),
+    ("constant_argument", at("layers.0.mlp.act"), tanh_gelu, None, {}),
+    ("dtype_or_rounding", ROTATED, rope_in_bfloat16, KindReason.ANGLES_ROUNDED, {"dtype": "bfloat16"}),
+    ("missing_or_extra_term", at("layers.0.mlp.up"), no_bias, KindReason.TERM_MISSING, {"term": "bias"}),
+    (
+        "dtype_or_rounding",
+        at("layers.1.mlp.up"),
+        linear_in_bfloat16,
+        KindReason.ON_A_GRID,
+        {"dtype": "bfloat16"},
+    ),
+    (
+        "missing_or_extra_term",
+        at("layers.0.ln2", slot="input.0"),
+        no_residual,
+        KindReason.TERM_MISSING,
+        {"term": "layers.0, input.0"},
+    ),
+    (
+        "transposed_or_permuted",
+        at("layers.0.attn.rotary", slot="input.0"),
+        heads_interleaved,
+        KindReason.OTHER_ELEMENTS,
+        {},
+    ),
+    ("transposed_or_permuted", ROTATED, rotary(pairs=True), KindReason.ROTATED_PAIRS, {"target": "pairs"}),
+    (
+        "constant_argument",
+        ROTATED,
+        rotary(theta=5e5),
+        KindReason.ROTARY_THETA,
+        {"target": 5e5, "reference": 1e4},
+    ),
+    ("shifted_by_one", ROTATED, rotary(offset=1), KindReason.POSITIONS_SHIFTED, {"shift": 1}),
+    ("randomness", at(WEIGHT, "param", "value"), other_initialisation, KindReason.ANOTHER_DRAW, {}),
 ]
 
 
 @pytest.mark.parametrize("level", ["L0", "mix"])
 @pytest.mark.parametrize(
-    ("kind", "site", "change", "said"), FORWARD, ids=[f"{k}-{c.__qualname__}" for k, _, c, _ in FORWARD]
+    ("kind", "site", "change", "code", "facts"), FORWARD, ids=[f"{f[0]}-{f[2].__qualname__}" for f in FORWARD]
 )
 def test_a_fault_in_the_model(
-    runs: Runs, level: str, kind: str, site: dict[str, Any], change: Callable[[GPT], None], said: str
+    runs: Runs,
+    level: str,
+    kind: str,
+    site: dict[str, Any],
+    change: Callable[[GPT], None],
+    code: KindReason | None,
+    facts: Facts,
 ) -> None:
     kinds = name_kinds(evidence(runs, site, {"change": change}, level=level))
-    assert best(kinds) == kind, [(k.name, k.confidence, k.sentence) for k in kinds]
-    assert said in kinds[0].sentence
+    assert best(kinds) == kind, told(kinds)
+    assert tells(kinds[0].sentence, *(() if code is None else (code,)), **facts)
 
 
 @pytest.mark.parametrize(
@@ -238,26 +271,44 @@ LOSS = at("loss", "loss", "value")
 CLIPPED = at(WEIGHT, "param_grad", "clipped")
 LABELS = at("torch.nn.functional.cross_entropy", slot="input.1")
 
-STEPS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
-    ("wrong_scale", LOSS, {"loss": halved_loss}, "1/2"),
-    ("shifted_by_one", LABELS, {"loss": labels_shifted}, "1 place earlier"),
-    ("wrong_data", at("", slot="input.0", step=1), {"data": the_first_batch_again}, "step 0"),
-    ("wrong_data", at("", slot="input.0"), {"data": samples_reversed}, "reverse"),
-    ("wrong_scale", CLIPPED, {"before_step": doubled}, "2 times"),
-    ("wrong_scale", CLIPPED, {"before_step": clipped}, "clipping"),
-    ("bit_flip", CLIPPED, {"before_step": one_bit}, "bit 28"),
-    ("missing_zero_grad", at(WEIGHT, "param_grad", "accumulated", step=1), {"clear": False}, "step 0"),
-    ("frozen_or_missing_gradient", at(WEIGHT, "param_grad", "local"), {"change": frozen}, "requires_grad"),
+STEPS: list[tuple[str, dict[str, Any], dict[str, Any], Code, Facts]] = [
+    ("wrong_scale", LOSS, {"loss": halved_loss}, FactorCode.NUMBER, {"number": 2, "inverse": 1}),
+    ("shifted_by_one", LABELS, {"loss": labels_shifted}, KindReason.SHIFTED, {"shift": -1}),
+    (
+        "wrong_data",
+        at("", slot="input.0", step=1),
+        {"data": the_first_batch_again},
+        KindReason.BATCH_OF_REFERENCE_STEP,
+        {"number": 0},
+    ),
+    ("wrong_data", at("", slot="input.0"), {"data": samples_reversed}, OrderCode.REVERSED, {}),
+    ("wrong_scale", CLIPPED, {"before_step": doubled}, KindReason.SCALED, {"factor": 2}),
+    ("wrong_scale", CLIPPED, {"before_step": clipped}, FactorCode.CLIPPING, {}),
+    ("bit_flip", CLIPPED, {"before_step": one_bit}, KindReason.BIT_FLIPPED, {"bit": 28}),
+    (
+        "missing_zero_grad",
+        at(WEIGHT, "param_grad", "accumulated", step=1),
+        {"clear": False},
+        KindReason.GRADIENT_NOT_CLEARED,
+        {"earlier_step": 0},
+    ),
+    (
+        "frozen_or_missing_gradient",
+        at(WEIGHT, "param_grad", "local"),
+        {"change": frozen},
+        KindReason.NO_GRADIENT_NOT_TRAINABLE,
+        {},
+    ),
 ]
 
 
-@pytest.mark.parametrize(("kind", "site", "fault", "said"), STEPS)
+@pytest.mark.parametrize(("kind", "site", "fault", "code", "facts"), STEPS)
 def test_a_fault_in_the_step(
-    runs: Runs, kind: str, site: dict[str, Any], fault: dict[str, Any], said: str
+    runs: Runs, kind: str, site: dict[str, Any], fault: dict[str, Any], code: Code, facts: Facts
 ) -> None:
     kinds = name_kinds(evidence(runs, site, fault))
-    assert best(kinds) == kind, [(k.name, k.confidence, k.sentence) for k in kinds]
-    assert said in kinds[0].sentence
+    assert best(kinds) == kind, told(kinds)
+    assert tells(kinds[0].sentence, *(() if code is None else (code,)), **facts)
 
 
 def test_the_loss_of_a_microbatch_is_scaled_by_their_number(runs: Runs) -> None:
@@ -266,7 +317,7 @@ def test_the_loss_of_a_microbatch_is_scaled_by_their_number(runs: Runs) -> None:
 
     kinds = name_kinds(evidence(runs, LOSS, {"loss": not_divided}, microbatches=3))
     assert best(kinds) == "wrong_scale"
-    assert "number of microbatches 3" in kinds[0].sentence
+    assert tells(kinds[0].sentence, FactorCode.MICROBATCHES, number=3)
 
 
 # -- optimizer ------------------------------------------
@@ -338,33 +389,63 @@ def made(kind: type[torch.optim.Optimizer], *settings: Any) -> Callable[[GPT], t
 
 
 UPDATED = at(WEIGHT, "optimizer", "param")
-OPTIMIZERS: list[tuple[str, dict[str, Any], Callable[[GPT], torch.optim.Optimizer], str]] = [
-    ("wrong_optimizer_setting", UPDATED, adamw(lr=2e-2), "0.02 for 0.01"),
-    ("wrong_optimizer_setting", UPDATED, adamw(weight_decay=0.1), "weight decay 0.1 for 0.01"),
-    ("wrong_optimizer_setting", UPDATED, adamw(eps=1e-3), "eps"),
-    ("wrong_optimizer_setting", at(WEIGHT, "optimizer", "state.exp_avg"), adamw(betas=(0.8, 0.999)), "beta"),
-    ("wrong_optimizer_setting", UPDATED, made(_Decaying, 1e-2), "weight decay 0.11 for 0.01"),
-    ("wrong_optimizer_setting", UPDATED, made(_Uncorrected), "no bias correction"),
+OPTIMIZERS: list[tuple[str, dict[str, Any], Callable[[GPT], torch.optim.Optimizer], Code | None, Facts]] = [
+    (
+        "wrong_optimizer_setting",
+        UPDATED,
+        adamw(lr=2e-2),
+        KindReason.LEARNING_RATE,
+        {"target": "0.02", "reference": "0.01"},
+    ),
+    (
+        "wrong_optimizer_setting",
+        UPDATED,
+        adamw(weight_decay=0.1),
+        SettingReason.VALUE,
+        {"setting": "weight_decay", "target": "0.1"},
+    ),
+    ("wrong_optimizer_setting", UPDATED, adamw(eps=1e-3), SettingReason.VALUE, {"setting": "eps"}),
+    (
+        "wrong_optimizer_setting",
+        at(WEIGHT, "optimizer", "state.exp_avg"),
+        adamw(betas=(0.8, 0.999)),
+        SettingReason.VALUE,
+        {"setting": "betas"},
+    ),
+    (
+        "wrong_optimizer_setting",
+        UPDATED,
+        made(_Decaying, 1e-2),
+        SettingReason.SOLVED,
+        {"setting": "weight_decay", "target": 0.11},
+    ),
+    ("wrong_optimizer_setting", UPDATED, made(_Uncorrected), SettingReason.BIAS_CORRECTION, {"corrected": 0}),
     (
         "wrong_optimizer_setting",
         at(WEIGHT, "optimizer", "state.exp_avg", step=1),
         made(_Forgetting, 1e-2),
-        "",
+        None,
+        {},
     ),
-    ("dropped_update", UPDATED, leaving_one_out, "no optimizer group"),
-    ("dropped_update", UPDATED, made(_Idle, 1e-2), "bit for bit"),
+    ("dropped_update", UPDATED, leaving_one_out, KindReason.NEVER_UPDATED, {"why": "cause.not_in_a_group"}),
+    ("dropped_update", UPDATED, made(_Idle, 1e-2), KindReason.NOT_UPDATED, {}),
 ]
 
 
 @pytest.mark.parametrize(
-    ("kind", "site", "optimizer", "said"), OPTIMIZERS, ids=[o.__qualname__ for _, _, o, _ in OPTIMIZERS]
+    ("kind", "site", "optimizer", "code", "facts"), OPTIMIZERS, ids=[o[2].__qualname__ for o in OPTIMIZERS]
 )
 def test_a_fault_in_the_optimizer(
-    runs: Runs, kind: str, site: dict[str, Any], optimizer: Callable[[GPT], torch.optim.Optimizer], said: str
+    runs: Runs,
+    kind: str,
+    site: dict[str, Any],
+    optimizer: Callable[[GPT], torch.optim.Optimizer],
+    code: Code | None,
+    facts: Facts,
 ) -> None:
     kinds = name_kinds(evidence(runs, site, {"optimizer": optimizer}, level="L0"))
-    assert best(kinds) == kind, [(k.name, k.confidence, k.sentence) for k in kinds]
-    assert said in kinds[0].sentence
+    assert best(kinds) == kind, told(kinds)
+    assert tells(kinds[0].sentence, *(() if code is None else (code,)), **facts)
 
 
 # -- less kept, and nothing wrong ------------------------------------------
@@ -390,7 +471,7 @@ def test_statistics_and_sketches_alone_name_it_too(
     assert about.target_values is None
     assert best(name_kinds(about)) == kind, name_kinds(about)
     full = name_kinds(evidence(runs, site, fault))
-    assert confidence(name_kinds(about), kind) <= confidence(full, kind)
+    assert rank(name_kinds(about), kind) >= rank(full, kind)
 
 
 @pytest.mark.parametrize("site", [at("layers.1.ln1"), CLIPPED, UPDATED, LOSS, at("", slot="input.0")])
@@ -431,5 +512,5 @@ def test_gradients_that_no_rank_reduced(tmp_path: Path) -> None:
     traces = Trace(tmp_path / "bypassed"), Trace(tmp_path / "reduced")
     about = evidence_at(*traces, WEIGHT, "param_grad", "accumulated")
     kinds = name_kinds(about)
-    assert best(kinds) == "missing_all_reduce", [(k.name, k.confidence, k.sentence) for k in kinds]
-    assert "mean over ranks 0, 1" in kinds[0].sentence
+    assert best(kinds) == "missing_all_reduce", told(kinds)
+    assert tells(kinds[0].sentence, KindReason.MEAN_OVER_RANKS, ranks=("0", "1"))

@@ -1,6 +1,15 @@
 """Frozen values every other package speaks in: no behaviour, no framework, no I/O."""
 
-from trueup.types.finding import Basis, Finding, Kind, KindClass, Origin, Stage
+from trueup.types.finding import (
+    Basis,
+    EvidenceRank,
+    Finding,
+    Kind,
+    KindClass,
+    KindCode,
+    Origin,
+    Stage,
+)
 from trueup.types.reason import Reason, reason
 from trueup.types.site import CallKind, Mode, Phase
 from trueup.types.status import Evidence, Outcome, Status
@@ -10,9 +19,11 @@ __all__ = [
     "Basis",
     "CallKind",
     "Evidence",
+    "EvidenceRank",
     "Finding",
     "Kind",
     "KindClass",
+    "KindCode",
     "Mode",
     "Origin",
     "Outcome",

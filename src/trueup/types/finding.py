@@ -60,18 +60,86 @@ class KindClass(str, Enum):
     """finite word length, order of operations, dtype"""
 
 
+class KindCode(str, Enum):
+    """Kinds of faults. The values are part of the JSON interface: never renamed, never used for another
+    meaning. What each is called in English is in ``wording/kinds.py``."""
+
+    BIT_FLIP = "bit_flip"
+    CONSTANT_ARGUMENT = "constant_argument"
+    DROPPED_UPDATE = "dropped_update"
+    DTYPE_OR_ROUNDING = "dtype_or_rounding"
+    FROZEN_OR_MISSING_GRADIENT = "frozen_or_missing_gradient"
+    MISSING_ALL_REDUCE = "missing_all_reduce"
+    MISSING_OR_EXTRA_TERM = "missing_or_extra_term"
+    MISSING_ZERO_GRAD = "missing_zero_grad"
+    NON_DETERMINISM = "non_determinism"
+    OVERFLOW_UNDERFLOW = "overflow_underflow"
+    RANDOMNESS = "randomness"
+    SHIFTED_BY_ONE = "shifted_by_one"
+    STALE_VALUE = "stale_value"
+    TRANSPOSED_OR_PERMUTED = "transposed_or_permuted"
+    WRONG_DATA = "wrong_data"
+    WRONG_MASK = "wrong_mask"
+    WRONG_OPTIMIZER_SETTING = "wrong_optimizer_setting"
+    WRONG_SCALE = "wrong_scale"
+    WRONG_SIGN = "wrong_sign"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class EvidenceRank(str, Enum):
+    """What the evidence for a kind amounts to, strongest first: the order of the members is the first thing
+    that orders kinds (docs/decisions/0023-order-of-kinds.md)."""
+
+    STATED = "stated"
+    """both programs state it: arguments of this very call, settings of this parameter's group"""
+    EVERY_ELEMENT = "every_element"
+    """every element of the target follows from the reference's, without a free constant"""
+    SKETCH = "sketch"
+    """so does every number of the sketch; values were not kept"""
+    STATED_NEARBY = "stated_nearby"
+    """both programs state it of another call of the module, or of the forward of what is sent back"""
+    FITTED = "fitted"
+    """every element follows with a constant that was fitted, or with a symptom that has several causes"""
+    MOST = "most"
+    """most of the difference is explained"""
+    CONSISTENT = "consistent"
+    """statistics or the size of the error agree with it, as they may with other kinds"""
+    SOME = "some"
+    """more of the difference is explained than chance would"""
+    GUESS = "guess"
+    """it looks like it"""
+    BY_ELIMINATION = "by_elimination"
+    """no other kind is seen"""
+
+    @property
+    def place(self) -> int:
+        """0 is the strongest."""
+        return _PLACES[self]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is strong enough for the kind to stand in a headline."""
+        return self.place <= EvidenceRank.CONSISTENT.place
+
+
+_PLACES = {rank: place for place, rank in enumerate(EvidenceRank)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A named kind of fault, with how sure."""
+    """A named kind of fault, and what the evidence for it amounts to."""
 
-    name: str
-    """such as ``wrong_scale``"""
+    name: KindCode
     family: KindClass
+    rank: EvidenceRank
+    measure: float = 1.0
+    """share of the difference that it explains, 0 to 1"""
     confidence: float
     """0 to 1"""
     sentence: Statement
-    """what it says of this case, with its numbers: "the gradient is 2.000 times the reference's (2 ranks)"
-    """
+    """what it says of this case, with its numbers"""
     causes: tuple[Statement, ...] = ()
     """likely ones, most likely first"""
     next: Statement | None = None

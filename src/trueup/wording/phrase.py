@@ -30,9 +30,9 @@ class Told:
         """A fact, None where it is not there."""
         return self.reason.facts.get(name)
 
-    def fill(self, template: str) -> str:
+    def fill(self, template: str, **more: object) -> str:
         """A template string filled with these facts."""
-        return _FORMATTER.vformat(template, (), {**self.reason.facts, "parts": self.parts})
+        return _FORMATTER.vformat(template, (), {**self.reason.facts, **more, "parts": self.parts})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,7 @@ class Phrase:
         ``{names:list}``       ``a, b, c and d``, or ``a, b, c, d and 3 more``
         ``{x:times}``          ``1.5 times``, ``19,800 times``
         ``{x:g}``              six digits, as for every number without a specification; unknown is ``n/a``
+        ``{x:percent}``        ``0.4 %``
         ``{parts:join ; }``    texts of the parts with ``; `` between them
     """
 
@@ -68,6 +69,8 @@ class _Formatter(string.Formatter):
             return listed(value if not isinstance(value, str) else (value,))
         if kind == "times":
             return times(float(value))
+        if kind == "percent":
+            return percent(value)
         if kind == "join":
             return rest.join(value)
         if value is None:

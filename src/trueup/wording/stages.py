@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from trueup.types.codes import StagesCode as S
 from trueup.types.reason import reason
+from trueup.wording.kinds import kind_name
 from trueup.wording.phrase import Phrase, Told, count, listed
 
 _EFFECTS = {
@@ -16,27 +17,6 @@ _EFFECTS = {
     "optimizer": "update differs",
     "weights": "initial weights differ",
     "data": "input data differs",
-}
-_KINDS = {
-    "wrong_scale": "wrong scale",
-    "wrong_sign": "wrong sign",
-    "transposed_or_permuted": "permuted or transposed values",
-    "shifted_by_one": "values shifted by one position",
-    "dtype_or_rounding": "different dtype or rounding",
-    "missing_or_extra_term": "missing or extra term",
-    "wrong_mask": "different mask",
-    "stale_value": "stale value",
-    "constant_argument": "constant differs",
-    "randomness": "different random numbers",
-    "non_determinism": "non-deterministic order of operations",
-    "overflow_underflow": "overflow or underflow",
-    "bit_flip": "flipped bit",
-    "frozen_or_missing_gradient": "missing gradient",
-    "missing_all_reduce": "missing all-reduce",
-    "missing_zero_grad": "gradients not cleared",
-    "wrong_data": "different data",
-    "dropped_update": "dropped update",
-    "wrong_optimizer_setting": "different optimizer setting",
 }
 _PHASES = {
     "forward": "forward output",
@@ -54,7 +34,7 @@ def _module(told: Told) -> str:
 
 
 def _of_kind(told: Told) -> str:
-    kind = _KINDS.get(told["kind"], told["kind"].replace("_", " "))
+    kind = kind_name(told["kind"])
     kind = kind[:1].upper() + kind[1:]
     if told["stage"] == "loss":
         return f"{kind} in the loss"

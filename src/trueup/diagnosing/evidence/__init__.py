@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import TypeVar, cast
 
 from trueup.diagnosing.evidence.elsewhere import elsewhere_of, parameter_of
 from trueup.diagnosing.evidence.facts import (
@@ -37,6 +38,8 @@ __all__ = [
     "Surroundings",
     "Vectors",
 ]
+
+Result = TypeVar("Result")
 
 
 class Evidence:
@@ -73,7 +76,7 @@ class Evidence:
         """why a side has no summary, or what is special about it"""
         self._surroundings, self._elsewhere, self._parameter = surroundings, elsewhere, parameter
         self._target_run, self._reference_run, self._repeat = target_run, reference_run, repeat
-        self._remembered: dict[str, object] = {}
+        self._remembered: dict[object, object] = {}
 
     @classmethod
     def from_origin(cls, origin: Origin, target: TraceSource, reference: TraceSource) -> Evidence:
@@ -117,12 +120,11 @@ class Evidence:
         return None if either is None else window_of(self.target, self.reference, either.shape)
 
     @property
-    def sampled(self) -> str:
-        """What to add to a sentence where only a part of the values was looked at; empty otherwise."""
+    def part_seen(self) -> str:
+        """``start:stop`` of every dimension where a part of the values was looked at, else empty."""
         if self.window is None or self.target is None or self.target.raw is None:
             return ""
-        parts = ", ".join(f"{a}:{b}" for a, b in self.window)
-        return f" (seen in the part [{parts}])"
+        return ", ".join(f"{start}:{stop}" for start, stop in self.window)
 
     def values_of(self, known: Known | None) -> Floats | None:
         """float64 values of a tensor of the origin's size, cut as the origin is; smaller ones whole."""
@@ -204,8 +206,8 @@ class Evidence:
         """Relative difference of the reference from its own repeat here, from the noise profile."""
         return self._repeat()
 
-    def remembered(self, name: str, work_out: Callable[[], object]) -> object:
+    def remembered(self, work_out: Callable[[Evidence], Result]) -> Result:
         """What several rules ask for: worked out once."""
-        if name not in self._remembered:
-            self._remembered[name] = work_out()
-        return self._remembered[name]
+        if work_out not in self._remembered:
+            self._remembered[work_out] = work_out(self)
+        return cast(Result, self._remembered[work_out])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,15 @@ from trueup.numerics.digest import digest
 from trueup.numerics.dtypes import DTYPES, dtype_of, float64_from_array, real_view
 from trueup.numerics.sketch import sketch
 from trueup.numerics.statistics import statistics
+from trueup.types.reason import Json
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Stored = NDArray[np.generic]
+"""values as a run stored them"""
+Plain = Json
+"""an argument or setting as JSON holds it"""
+Arguments = Mapping[str, Plain]
 Window = tuple[tuple[int, int], ...]
 """(start, stop) of every dimension"""
 NUMBERS = (
@@ -44,7 +50,7 @@ class Known:
         statistics: Mapping[str, float | None],
         digest: int | None = None,
         sketch: Floats | None = None,
-        raw: Callable[[], NDArray[Any] | None] = lambda: None,
+        raw: Callable[[], Stored | None] = lambda: None,
     ) -> None:
         self.name = name
         """as a person reads it"""
@@ -57,7 +63,7 @@ class Known:
         self._windows: dict[Window | None, Floats] = {}
 
     @classmethod
-    def from_array(cls, array: NDArray[Any], *, name: str = "output.0", dtype: str | None = None) -> Known:
+    def from_array(cls, array: Stored, *, name: str = "output.0", dtype: str | None = None) -> Known:
         """A tensor at hand, summarised by the definitions of ``numerics``; bfloat16 as uint16 with its name.
 
         Raises:
@@ -100,7 +106,7 @@ class Known:
         return self.dtype in DTYPES and DTYPES[self.dtype].kind in ("float", "complex")
 
     @cached_property
-    def raw(self) -> NDArray[Any] | None:
+    def raw(self) -> Stored | None:
         """Values as they are stored, shaped; None where they are not."""
         if self.dtype not in DTYPES:
             return None
@@ -166,9 +172,9 @@ class NeighbourCall:
     name: str
     kind: str
     ordinal: int
-    target: Mapping[str, Any] | None
+    target: Arguments | None
     """arguments; None where the target has no such call"""
-    reference: Mapping[str, Any] | None
+    reference: Arguments | None
     target_dtypes: tuple[str, ...] = ()
     """of its forward records"""
     reference_dtypes: tuple[str, ...] = ()
@@ -240,9 +246,9 @@ class ParameterFacts:
     """``param`` and ``state.*`` after the update"""
     state_before: tuple[Pair, ...] = ()
     """``state.*`` after the step before"""
-    target_settings: Mapping[str, Any] = field(default_factory=dict)
+    target_settings: Arguments = field(default_factory=dict)
     """of its optimizer group, with ``class``"""
-    reference_settings: Mapping[str, Any] = field(default_factory=dict)
+    reference_settings: Arguments = field(default_factory=dict)
     target_trainable: bool | None = None
     reference_trainable: bool | None = None
     target_grouped: bool | None = None

@@ -1,5 +1,12 @@
-"""Names the kind of fault behind one origin: each rule looks at the evidence on its own, the surest comes
-first."""
+"""Names the kind of fault behind one origin: each rule looks at the evidence on its own, then they are put in
+order.
+
+Order of kinds: first what the evidence amounts to (``EvidenceRank``); among kinds that explain a part only,
+the one that explains more; then the rule's place in ``RULES``.
+
+A new kind is a module with a ``RULE``, a line in ``RULES``, its codes in ``types/codes/kinds.py`` and their
+phrases in ``wording/kinds.py``.
+"""
 
 from __future__ import annotations
 
@@ -30,70 +37,87 @@ from trueup.diagnosing.kinds import (
     wrong_scale,
     wrong_sign,
 )
-from trueup.types.finding import Kind
+from trueup.diagnosing.kinds.rule import Found, KindRule, Needs
+from trueup.types.finding import EvidenceRank, Kind, KindCode
 
-__all__ = ["RULES", "name_kinds"]
+__all__ = ["RULES", "KindRule", "Needs", "name_kinds", "rule_of"]
 
-Rule = Callable[[Evidence], Kind | None]
+RULES: tuple[KindRule, ...] = (
+    missing_zero_grad.RULE,
+    missing_all_reduce.RULE,
+    bit_flip.RULE,
+    dropped_update.RULE,
+    frozen_or_missing_gradient.RULE,
+    wrong_data.RULE,
+    wrong_mask.RULE,
+    constant_argument.RULE,
+    shifted_by_one.RULE,
+    wrong_sign.RULE,
+    transposed_or_permuted.RULE,
+    randomness.RULE,
+    wrong_optimizer_setting.RULE,
+    overflow_underflow.RULE,
+    wrong_scale.RULE,
+    dtype_or_rounding.RULE,
+    missing_or_extra_term.RULE,
+    stale_value.RULE,
+    non_determinism.RULE,
+)
+"""Of kinds whose evidence is equally strong the first comes first; each rule says why it stands where it
+stands."""
 
-RULES: dict[str, Rule] = {
-    module.__name__.rpartition(".")[2]: module.rule
-    for module in (
-        bit_flip,
-        constant_argument,
-        dropped_update,
-        dtype_or_rounding,
-        frozen_or_missing_gradient,
-        missing_all_reduce,
-        missing_or_extra_term,
-        missing_zero_grad,
-        non_determinism,
-        overflow_underflow,
-        randomness,
-        shifted_by_one,
-        stale_value,
-        transposed_or_permuted,
-        wrong_data,
-        wrong_mask,
-        wrong_optimizer_setting,
-        wrong_scale,
-        wrong_sign,
-    )
+_BY_SHARE = (EvidenceRank.MOST, EvidenceRank.SOME)
+_HELD: dict[Needs, Callable[[Evidence], bool]] = {
+    Needs.BOTH_TENSORS: lambda evidence: evidence.target is not None and evidence.reference is not None,
+    Needs.PARAMETER: lambda evidence: evidence.parameter is not None,
+    Needs.OTHER_RANKS: lambda evidence: len(evidence.elsewhere.target_ranks) > 1,
+    Needs.EARLIER_STEP: lambda evidence: bool(evidence.elsewhere.target_earlier),
+    Needs.REPEAT: lambda evidence: evidence.repeat is not None,
 }
-"""Kind -> the function that looks for it."""
-
-LEAST = 0.2
-"""Confidence below which a kind is not worth a line."""
 
 _log = logging.getLogger(__name__)
 
 
-def name_kinds(evidence: Evidence) -> tuple[Kind, ...]:
+def rule_of(kind: KindCode) -> KindRule:
+    """The rule of a kind."""
+    return next(rule for rule in RULES if rule.code is kind)
+
+
+def name_kinds(evidence: Evidence, rules: tuple[KindRule, ...] = RULES) -> tuple[Kind, ...]:
     """Kinds that the evidence speaks for, best first; empty where none does, and for equal bits.
 
-    Confidences are on one scale: about 0.95 where a kind explains every element to rounding, 0.7 to 0.9 where
-    only sketches or the calls around the origin speak for it, below 0.5 where it is a guess. NaN, infinities,
-    empty and 0-d tensors, integers and tensors known by summary only are taken as they come; a rule that
-    cannot be worked out on them names nothing.
+    NaN, infinities, empty and 0-d tensors, integers and tensors known by summary only are taken as they come;
+    a rule that cannot be worked out on them names nothing.
 
     Example:
-        >>> [k.name for k in name_kinds(evidence)]            # doctest: +SKIP
+        >>> [k.name.value for k in name_kinds(evidence)]            # doctest: +SKIP
         ['constant_argument', 'wrong_scale']
     """
-    found: list[Kind] = []
     target, reference = evidence.target, evidence.reference
     if target is not None and reference is not None and target.same_bits(reference):
         return ()
+    found: list[tuple[tuple[int, float, int], Kind]] = []
     with np.errstate(all="ignore"):
-        for name, rule in RULES.items():
-            try:
-                kind = rule(evidence)
-            except (ArithmeticError, ValueError, IndexError, np.linalg.LinAlgError) as error:
-                # One rule's trouble with odd numbers must not hide what the others see.
-                _log.warning("%s could not be judged at %s: %s", name, evidence.origin.site, error)
-                continue
-            if kind is not None and kind.confidence >= LEAST:
-                found.append(kind)
-    if not found:
-        found += missing_or_extra_term.by_elimination(evidence)
-    return tuple(sorted(found, key=lambda kind: -kind.confidence))
+        for place, rule in enumerate(rules):
+            one = _asked(rule, evidence)
+            if one is not None:
+                share = -one.measure if one.rank in _BY_SHARE else 0.0
+                kind = rule.kind(one, phase=evidence.origin.phase)
+                found.append(((one.rank.place, share, place), kind))
+        if not found:
+            last = missing_or_extra_term.by_elimination(evidence)
+            return (
+                () if last is None else (missing_or_extra_term.RULE.kind(last, phase=evidence.origin.phase),)
+            )
+    return tuple(kind for _, kind in sorted(found, key=lambda entry: entry[0]))
+
+
+def _asked(rule: KindRule, evidence: Evidence) -> Found | None:
+    """What a rule finds; None where something that it needs is not there."""
+    try:
+        has_all = all(held(evidence) for need, held in _HELD.items() if need in rule.needs)
+        return rule.find(evidence) if has_all else None
+    except (ArithmeticError, ValueError, IndexError, np.linalg.LinAlgError) as error:
+        # One rule's trouble with odd numbers must not hide what the others see.
+        _log.warning("%s could not be judged at %s: %s", rule.code.value, evidence.origin.site, error)
+        return None

@@ -2,16 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from trueup.diagnosing.evidence import Evidence, NeighbourCall
-from trueup.diagnosing.kinds.naming import rule_book
+from trueup.diagnosing.evidence.facts import Arguments, Plain
 from trueup.matching.names import family
+from trueup.types.codes.kinds import KindReason
+from trueup.types.reason import Reason, reason
 
 MASK_ARGUMENTS = ("is_causal", "diagonal", "window_size", "sliding_window")
 MASK_FUNCTIONS = ("triu", "tril", "masked_fill")
+LAYOUT_FUNCTIONS = frozenset(
+    [
+        "view",
+        "transpose",
+        "cat",
+        "split",
+        "getitem",
+        "permute",
+        "reshape",
+        "stack",
+        "roll",
+        "flip",
+        "repeat_interleave",
+        "expand",
+        "rearrange",
+        "unbind",
+    ]
+)
+"""that only lay the same numbers out anew"""
+CAST_FUNCTIONS = frozenset({"to"})
+RANDOM_FUNCTIONS = frozenset(
+    ["dropout", "rand", "randn", "bernoulli", "multinomial", "normal", "uniform", "alpha_dropout", "rrelu"]
+)
+WITHOUT_EFFECT = frozenset(
+    "input." + name
+    for name in [
+        "_stacklevel",
+        "inplace",
+        "sparse",
+        "foreach",
+        "fused",
+        "non_blocking",
+        "copy",
+        "memory_format",
+        "device",
+        "enable_gqa",
+    ]
+)
+"""arguments whose difference is no fault by itself"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +60,24 @@ class ArgumentDifference:
 
     call: NeighbourCall
     name: str
-    target: Any
-    reference: Any
+    target: Plain
+    reference: Plain
 
     @property
-    def sentence(self) -> str:
-        """``layer_norm: eps 1e-06 for 1e-05``."""
-        short = self.call.name.rpartition(".")[2] or self.call.name
-        return f"{short}: {plain_name(self.name)} {self.target!r} for {self.reference!r}"
+    def reason(self) -> Reason:
+        """``layer_norm eps: 1e-06 (target), 1e-05 (reference)``."""
+        return reason(
+            KindReason.ARGUMENT,
+            call=short_name(self.call),
+            argument=plain_name(self.name),
+            target=repr(self.target),
+            reference=repr(self.reference),
+        )
+
+
+def short_name(call: NeighbourCall) -> str:
+    """``torch.nn.functional.layer_norm`` is ``layer_norm``."""
+    return call.name.rpartition(".")[2] or call.name
 
 
 def plain_name(slot: str) -> str:
@@ -47,14 +97,12 @@ def relevant_calls(evidence: Evidence) -> Iterator[NeighbourCall]:
 
 def argument_differences(evidence: Evidence) -> list[ArgumentDifference]:
     """Arguments that differ, those without effect left out."""
-    found = []
-    for call in relevant_calls(evidence):
-        if call.target is None or call.reference is None:
-            continue
-        for name, mine, theirs in _differing(call.target, call.reference):
-            if name not in rule_book().without_effect:
-                found.append(ArgumentDifference(call=call, name=name, target=mine, reference=theirs))
-    return found
+    return [
+        ArgumentDifference(call=call, name=name, target=target, reference=reference)
+        for call in relevant_calls(evidence)
+        if call.target is not None and call.reference is not None
+        for name, target, reference in _differing(call.target, call.reference)
+    ]
 
 
 def is_mask(difference: ArgumentDifference) -> bool:
@@ -65,38 +113,38 @@ def is_mask(difference: ArgumentDifference) -> bool:
 
 def is_layout(call: NeighbourCall) -> bool:
     """Whether the call only lays the same numbers out anew."""
-    return call.kind == "api" and family(call.name) in rule_book().layout
+    return call.kind == "api" and family(call.name) in LAYOUT_FUNCTIONS
 
 
 def is_cast(call: NeighbourCall) -> bool:
     """Whether the call changes the dtype."""
-    return call.kind == "api" and family(call.name) in rule_book().casts
+    return call.kind == "api" and family(call.name) in CAST_FUNCTIONS
 
 
-def _differing(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    for name in dict.fromkeys([*mine, *theirs]):
-        a, b = mine.get(name), theirs.get(name)
-        if a != b and not (a is None and name not in mine and b in (False, 0, None)):
+def _differing(target: Arguments, reference: Arguments) -> Iterator[tuple[str, Plain, Plain]]:
+    for name in dict.fromkeys([*target, *reference]):
+        a, b = target.get(name), reference.get(name)
+        if name in WITHOUT_EFFECT:
+            continue
+        if a != b and not (a is None and name not in target and b in (False, 0, None)):
             yield name, a, b
 
 
-def layout_differences(evidence: Evidence) -> list[str]:
+def layout_differences(evidence: Evidence) -> list[Reason]:
     """How the layout calls of the module differ; empty where calls of other sorts do too."""
-    found: list[str] = []
+    found: list[Reason] = []
     for call in evidence.surroundings.neighbours:
         if not (call.before or call.own) or is_cast(call):
             continue
         if call.target is None or call.reference is None:
             if not is_layout(call):
                 return []
-            side = "the target also calls" if call.reference is None else "the target does not call"
-            found.append(f"{side} {call.name.rpartition('.')[2]}")
+            code = KindReason.EXTRA_CALL if call.reference is None else KindReason.MISSING_CALL
+            found.append(reason(code, call=short_name(call)))
             continue
-        for name, mine, theirs in _differing(call.target, call.reference):
-            if name in rule_book().without_effect:
-                continue
+        for name, target, reference in _differing(call.target, call.reference):
             if not is_layout(call):
                 return []
-            short = call.name.rpartition(".")[2]
-            found.append(f"{short}: {plain_name(name)} {mine!r} for {theirs!r}")
+            one = ArgumentDifference(call=call, name=name, target=target, reference=reference)
+            found.append(one.reason)
     return found

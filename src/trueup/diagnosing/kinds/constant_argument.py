@@ -11,37 +11,34 @@ from trueup.diagnosing.kinds.arguments import (
     is_mask,
 )
 from trueup.diagnosing.kinds.constants import fitted_constants
-from trueup.diagnosing.kinds.fitting import close
-from trueup.diagnosing.kinds.naming import named
+from trueup.diagnosing.kinds.fitting import close, roundoff_of
+from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
 from trueup.diagnosing.kinds.solved import solved
+from trueup.diagnosing.kinds.thresholds import HARDLY, MIN_NUMBERS, MOSTLY
 from trueup.matching.names import family
-from trueup.types.finding import Kind, Stage
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import EvidenceRank, KindClass, KindCode, Stage
 
+_PHASES = ("forward", "loss", "backward", "param_grad")
 _FACTORS = ("mul", "div")
+_SHOWN = 3
 
 
-def rule(evidence: Evidence) -> Kind | None:
-    """The strongest of: an argument that differs in the call or its module, a constant solved for from the
-    values."""
-    if evidence.origin.phase not in ("forward", "loss", "backward", "param_grad"):
-        return None
-    found = (_arguments(evidence), _fitted(evidence), _scores(evidence))
-    return max((k for k in found if k is not None), key=lambda k: k.confidence, default=None)
-
-
-def _arguments(evidence: Evidence) -> Kind | None:
-    differences = [d for d in argument_differences(evidence) if _counts(d)]
+def _arguments(evidence: Evidence) -> Found | None:
+    """An argument differs in the call, or in a call of its module."""
+    phase = evidence.origin.phase
+    differences = [d for d in argument_differences(evidence) if _counts(d)] if phase in _PHASES else []
     if not differences:
         return None
     own = [d for d in differences if d.call.own]
     chosen = own or differences
-    confidence = 0.96 if own and evidence.surroundings.kind != "module" else 0.93
-    if evidence.origin.phase in ("backward", "param_grad"):
-        confidence -= 0.03
+    rank = EvidenceRank.STATED_NEARBY
     if evidence.origin.stage is Stage.LOSS and all(family(d.call.name) in _FACTORS for d in chosen):
-        confidence = 0.85  # how a loss is divided is a matter of scale
-    said = "; ".join(dict.fromkeys(d.sentence for d in chosen[:3]))
-    return named("constant_argument", confidence, f"another argument: {said}", evidence)
+        rank = EvidenceRank.FITTED  # how a loss is divided is a matter of scale
+    elif own and evidence.surroundings.kind != "module" and phase not in ("backward", "param_grad"):
+        rank = EvidenceRank.STATED
+    parts = dict.fromkeys(d.reason for d in chosen[:_SHOWN])
+    return Found(rank=rank, sentence=said(evidence, KindReason.OTHER_ARGUMENTS, *parts))
 
 
 def _counts(difference: ArgumentDifference) -> bool:
@@ -53,32 +50,36 @@ def _counts(difference: ArgumentDifference) -> bool:
     )
 
 
-def _fitted(evidence: Evidence) -> Kind | None:
-    turned = solved(evidence, "constant_argument")
-    if turned is not None:
-        return named("constant_argument", turned.confidence, turned.sentence, evidence)
-    best = max(fitted_constants(evidence), key=lambda c: c.confidence, default=None)
-    return None if best is None else named("constant_argument", best.confidence, best.sentence, evidence)
+def _fitted(evidence: Evidence) -> Found | None:
+    """A constant solved for from the values."""
+    return next(fitted_constants(evidence), None) if evidence.origin.phase in _PHASES else None
 
 
-def _scores(evidence: Evidence) -> Kind | None:
+def _scores(evidence: Evidence) -> Found | None:
     """Out of causal attention only the first position, which sees nothing but itself, agrees: the scores of
     the others are scaled or rotated otherwise."""
-    t, r = evidence.target_values, evidence.reference_values
-    if t is None or r is None or t.shape != r.shape or t.ndim < 3 or t.shape[-2] < 4:
+    t, r, around = evidence.target_values, evidence.reference_values, evidence.surroundings
+    if t is None or r is None or t.shape != r.shape or t.ndim < 3 or t.shape[-2] < MIN_NUMBERS:
         return None
-    around = evidence.surroundings
-    if not any(
-        w in (around.module + around.name + (around.type or "")).lower() for w in ("attn", "attention")
-    ):
+    words = (around.module + around.name + (around.type or "")).lower()
+    if evidence.origin.phase not in _PHASES or not any(w in words for w in ("attn", "attention")):
         return None
-    same = close(t, r, max(evidence.roundoff, 1e-9)).mean(axis=-1).reshape(-1, t.shape[-2]) > 0.9
-    if not same[:, 0].all() or float(same[:, 1:].mean()) > 0.05:
+    same = close(t, r, roundoff_of(evidence)).mean(axis=-1).reshape(-1, t.shape[-2]) > MOSTLY
+    if not same[:, 0].all() or float(same[:, 1:].mean()) > HARDLY:
         return None
-    said = (
-        "the first position, which sees only itself, agrees and all others differ: the attention scores have "
-        "another scale, or q and k are rotated by other angles"
+    return Found(
+        rank=EvidenceRank.CONSISTENT,
+        sentence=said(evidence, KindReason.FIRST_POSITION_AGREES),
+        causes=(CauseCode.ATTENTION_SCALE, CauseCode.ROTARY_THETA),
     )
-    return named(
-        "constant_argument", 0.6, said, evidence, causes=("another attention scale", "another rotary theta")
-    )
+
+
+RULE = KindRule(
+    code=KindCode.CONSTANT_ARGUMENT,
+    family=KindClass.MODEL,
+    needs=Needs.NOTHING,
+    looks=(_arguments, solved(KindCode.CONSTANT_ARGUMENT), _fitted, _scores),
+    causes=(CauseCode.OTHER_DEFAULT, CauseCode.NOT_PASSED_ON),
+    advice=AdviceCode.SET_ARGUMENT,
+    place="a factor that was passed as an argument is a scale too; the argument is what to change",
+)

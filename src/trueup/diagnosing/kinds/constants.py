@@ -4,50 +4,57 @@ softmax, rate of a dropout, which activation it is."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.kinds.functions import ACTIVATIONS
-from trueup.diagnosing.kinds.naming import number, percent
+from trueup.diagnosing.kinds.rule import Found, said
+from trueup.diagnosing.kinds.thresholds import (
+    ACTIVATION_RESIDUAL,
+    CHANCE_Z,
+    CLOSE_ROUNDINGS,
+    DRAWN_VALUES,
+    DROPOUT_SCALE,
+    FACTOR_NEAR_ONE,
+    FEW_NUMBERS,
+    FITTED_ROWS,
+    MANY_NUMBERS,
+    NEAR_ONE,
+    NEARLY,
+    NEARLY_ALL,
+    REPRODUCED,
+    ROW_EPS_Z,
+    SMALLEST_PROBABILITY,
+)
+from trueup.types.codes.kinds import KindReason
+from trueup.types.finding import EvidenceRank
 
-_ROWS = 4096
-SIGNIFICANT = 5.0
-_EVEN_ERRORS = 12.0
-"""standard errors that the eps of single rows may lie apart"""
+_TINY = float(np.finfo(np.float64).tiny)
+_EXACT = float(np.finfo(np.float64).eps)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constant:
-    """One constant on both sides."""
-
-    name: str
-    target: str
-    reference: str
-    confidence: float
-
-    @property
-    def sentence(self) -> str:
-        """``eps of the norm is 1e-06 for 1e-05 (fitted)``."""
-        return f"{self.name} is {self.target} for {self.reference} (fitted from the values)"
-
-
-def fitted_constants(evidence: Evidence) -> Iterator[Constant]:
+def fitted_constants(evidence: Evidence) -> Iterator[Found]:
     """Constants that differ, of every function this site may be."""
     t, r = evidence.target_values, evidence.reference_values
-    if t is None or r is None or t.shape != r.shape or t.size < 16 or evidence.origin.phase != "forward":
+    if t is None or r is None or t.shape != r.shape or t.size < MANY_NUMBERS:
+        return
+    if evidence.origin.phase != "forward":
         return
     yield from _dropout_rate(evidence, t, r)
     if not (np.isfinite(t).all() and np.isfinite(r).all()):
         return
-    yield from _softmax(t, r, evidence.roundoff)
     x = _input(evidence, t.shape)
-    if x is None or not np.isfinite(x).all():
-        return
-    yield from _norm(evidence, x, t, r)
-    yield from _activation(x, t, r, evidence.roundoff)
+    if x is not None and np.isfinite(x).all():
+        yield from _norm(evidence, x, t, r)
+        yield from _activation(evidence, x, t, r)
+    yield from _softmax(evidence, t, r)
+
+
+def _found(evidence: Evidence, code: KindReason, target: float | str, reference: float | str) -> Found:
+    sentence = said(evidence, code, target=target, reference=reference)
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
 
 
 def _input(evidence: Evidence, shape: tuple[int, ...]) -> Floats | None:
@@ -63,34 +70,28 @@ def _input(evidence: Evidence, shape: tuple[int, ...]) -> Floats | None:
 # -- norms ------------------------------------------
 
 
-def _norm(evidence: Evidence, x: Floats, t: Floats, r: Floats) -> Iterator[Constant]:
+def _norm(evidence: Evidence, x: Floats, t: Floats, r: Floats) -> Iterator[Found]:
     """y = w (x - m) / sqrt(v + eps) + b, with m = mean (LayerNorm) or 0 (RMSNorm).
 
     Per row c = <y - b, w (x - m)> / ||w (x - m)||^2 = 1 / sqrt(v + eps), so eps = 1 / c^2 - v; the mean over
     rows weighted by how well each is known.
     """
     width = x.shape[-1]
-    if width < 8 or x.ndim < 2:
+    if width < FEW_NUMBERS or x.ndim < 2:
         return
     weight, bias = _affine(evidence, width)
-    rows = x.reshape(-1, width)[:_ROWS], t.reshape(-1, width)[:_ROWS], r.reshape(-1, width)[:_ROWS]
+    rows = [values.reshape(-1, width)[:FITTED_ROWS] for values in (x, t, r)]
     for centred in (True, False):
         centre = rows[0] - rows[0].mean(axis=1, keepdims=True) if centred else rows[0]
         spread = np.square(centre).mean(axis=1)
-        sides = [_solve(centre * weight, y - bias, spread) for y in rows[1:]]
-        if sides[1] is None:
+        target, reference = (_eps(centre * weight, y - bias, spread) for y in rows[1:])
+        if reference is None:
             continue
-        if sides[0] is None:
+        if target is None:
             return
-        (eps_t, error_t), (eps_r, error_r) = sides[0], sides[1]
-        error = float(np.hypot(error_t, error_r))
-        if abs(eps_t - eps_r) > SIGNIFICANT * error and abs(eps_t - eps_r) > 0.02 * abs(eps_r):
-            yield Constant(
-                name="eps of the norm",
-                target=_two_digits(eps_t),
-                reference=_two_digits(eps_r),
-                confidence=0.95,
-            )
+        error, gap = float(np.hypot(target[1], reference[1])), abs(target[0] - reference[0])
+        if gap > CHANCE_Z * error and gap > FACTOR_NEAR_ONE * abs(reference[0]):
+            yield _found(evidence, KindReason.NORM_EPS, target[0], reference[0])
         return
 
 
@@ -108,7 +109,7 @@ def _affine(evidence: Evidence, width: int) -> tuple[Floats, Floats]:
     return weight, bias
 
 
-def _solve(direction: Floats, y: Floats, spread: Floats) -> tuple[float, float] | None:
+def _eps(direction: Floats, y: Floats, spread: Floats) -> tuple[float, float] | None:
     """eps and its standard error; None where y is no such norm."""
     square = np.square(direction).sum(axis=1)
     usable = square > 0
@@ -118,38 +119,34 @@ def _solve(direction: Floats, y: Floats, spread: Floats) -> tuple[float, float] 
     c = (direction * y).sum(axis=1) / square
     left = np.sqrt(np.square(y - c[:, None] * direction).sum(axis=1))
     size = np.sqrt(np.square(y).sum(axis=1))
-    if not (c > 0).all() or float(np.median(left / np.maximum(size, 1e-300))) > 0.02:
+    if not (c > 0).all() or float(np.median(left / np.maximum(size, _TINY))) > REPRODUCED:
         return None
     each = 1.0 / np.square(c) - spread
     # The relative error of c is that of the residual spread over the row; eps inherits 2 (v + eps) of it.
-    error = 2.0 * (spread + np.abs(each)) * np.maximum(left / size / np.sqrt(direction.shape[1]), 1e-16)
+    error = 2.0 * (spread + np.abs(each)) * np.maximum(left / size / np.sqrt(direction.shape[1]), _EXACT / 2)
     weights = 1.0 / np.square(error)
     mean = float((each * weights).sum() / weights.sum())
-    # Another factor of the whole would want another eps in every row.
-    if float(np.median(np.abs(each - mean) / error)) > _EVEN_ERRORS and len(each) > 1:
+    # Another factor of the whole would need another eps in every row.
+    if float(np.median(np.abs(each - mean) / error)) > ROW_EPS_Z and len(each) > 1:
         return None
     scatter = float(np.sqrt((weights * np.square(each - mean)).sum() / weights.sum() / len(each)))
     return mean, max(scatter, float(1.0 / np.sqrt(weights.sum())))
 
 
-def _two_digits(value: float) -> str:
-    return f"{value:.2g}"
-
-
 # -- softmax, dropout, activations ------------------------------------------
 
 
-def _softmax(t: Floats, r: Floats, rounding: float) -> Iterator[Constant]:
+def _softmax(evidence: Evidence, t: Floats, r: Floats) -> Iterator[Found]:
     """log t = s log r + a constant per row: another scale before the softmax."""
     if t.ndim < 2 or t.shape[-1] < 3:
         return
-    a, b = t.reshape(-1, t.shape[-1])[:_ROWS], r.reshape(-1, t.shape[-1])[:_ROWS]
+    a, b = (values.reshape(-1, t.shape[-1])[:FITTED_ROWS] for values in (t, r))
     if (a < 0).any() or (b < 0).any():
         return
-    if max(np.abs(a.sum(axis=1) - 1).max(), np.abs(b.sum(axis=1) - 1).max()) > 0.02:
+    if max(np.abs(side.sum(axis=1) - 1).max() for side in (a, b)) > REPRODUCED:
         return
-    seen = (a > 1e-12) & (b > 1e-12)
-    if seen.sum() < 8:
+    seen = (a > SMALLEST_PROBABILITY) & (b > SMALLEST_PROBABILITY)
+    if seen.sum() < FEW_NUMBERS:
         return
     logs = [np.where(seen, np.log(np.where(seen, v, 1.0)), 0.0) for v in (a, b)]
     count = np.maximum(seen.sum(axis=1, keepdims=True), 1)
@@ -159,28 +156,23 @@ def _softmax(t: Floats, r: Floats, rounding: float) -> Iterator[Constant]:
         return
     slope = float((x * y).sum()) / square
     left = float(np.sqrt(np.square(x - slope * y).sum() / square))
-    error = max(left / np.sqrt(seen.sum()), rounding)
-    if left < 0.02 * max(1.0, abs(slope)) and slope > 0 and abs(slope - 1) > SIGNIFICANT * 2 * error:
-        yield Constant(
-            name="the factor before the softmax",
-            target=f"{number(slope)} times",
-            reference="1",
-            confidence=0.94,
-        )
+    error = max(left / np.sqrt(seen.sum()), evidence.roundoff)
+    even = left < REPRODUCED * max(1.0, abs(slope))
+    if even and slope > 0 and abs(slope - 1) > 2 * CHANCE_Z * error:
+        yield _found(evidence, KindReason.SOFTMAX_FACTOR, slope, 1.0)
 
 
-def _dropout_rate(evidence: Evidence, t: Floats, r: Floats) -> Iterator[Constant]:
+def _dropout_rate(evidence: Evidence, t: Floats, r: Floats) -> Iterator[Found]:
     """Shares of zeros that chance does not bring together, scattered, the rest scaled to match."""
     p, q = float((t == 0).mean()), float((r == 0).mean())
-    if p == q or max(p, q) >= 0.999 or t.size < 32:
+    if p == q or max(p, q) >= NEARLY_ALL or t.size < DRAWN_VALUES:
         return
     x = _input(evidence, t.shape)
     if x is None:
         return
     chance = np.sqrt((p * (1 - p) + q * (1 - q)) / t.size)
-    if abs(p - q) <= SIGNIFICANT * chance or not (_drops(x, t, p) and _drops(x, r, q)):
-        return
-    yield Constant(name="the dropout rate", target=_rate(p), reference=_rate(q), confidence=0.965)
+    if abs(p - q) > CHANCE_Z * chance and _drops(x, t, p) and _drops(x, r, q):
+        yield _found(evidence, KindReason.DROPOUT_RATE, p, q)
 
 
 def _drops(x: Floats, y: Floats, rate: float) -> bool:
@@ -190,21 +182,17 @@ def _drops(x: Floats, y: Floats, rate: float) -> bool:
         return False
     ratio = y[kept] / x[kept]
     middle = float(np.median(ratio))
-    even = float((np.abs(ratio / middle - 1) < 0.01).mean()) if middle else 0.0
-    return even > 0.98 and abs(middle * (1 - rate) - 1) < 0.2
+    even = float((np.abs(ratio / middle - 1) < NEAR_ONE).mean()) if middle else 0.0
+    return even > NEARLY and abs(middle * (1 - rate) - 1) < DROPOUT_SCALE
 
 
-def _rate(share: float) -> str:
-    return "none" if share == 0 else percent(share)
-
-
-def _activation(x: Floats, t: Floats, r: Floats, rounding: float) -> Iterator[Constant]:
+def _activation(evidence: Evidence, x: Floats, t: Floats, r: Floats) -> Iterator[Found]:
     """Which of the known functions each side is."""
     sample = slice(None, None, max(x.size // (1 << 16), 1))
     a, b, c = (v.ravel()[sample] for v in (x, t, r))
-    named = [_which(a, y, rounding) for y in (b, c)]
-    if named[0] is not None and named[1] is not None and named[0] != named[1]:
-        yield Constant(name="the activation", target=named[0], reference=named[1], confidence=0.95)
+    target, reference = (_which(a, y, evidence.roundoff) for y in (b, c))
+    if target is not None and reference is not None and target != reference:
+        yield _found(evidence, KindReason.ACTIVATION, target, reference)
 
 
 def _which(x: Floats, y: Floats, rounding: float) -> str | None:
@@ -215,5 +203,5 @@ def _which(x: Floats, y: Floats, rounding: float) -> str | None:
         left = {name: float(np.linalg.norm(f(x) - y)) / size for name, f in ACTIVATIONS.items()}
     best = min(left, key=lambda name: left[name])
     others = [v for name, v in left.items() if name != best]
-    limit = max(8 * rounding, 2e-6)
+    limit = max(CLOSE_ROUNDINGS * rounding, ACTIVATION_RESIDUAL)
     return best if left[best] <= limit and min(others) > 2 * left[best] else None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from trueup.diagnosing.cross_entropy import CrossEntropy, Ints, reproduced
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds.naming import number
+from trueup.diagnosing.kinds.rule import Found, said
 from trueup.diagnosing.kinds.solved import Solved
+from trueup.diagnosing.kinds.thresholds import LEAST_OF_SPREAD, MOST_OF_SPREAD
 from trueup.numerics.dtypes import DTYPES
+from trueup.types.codes.kinds import KindReason
+from trueup.types.finding import EvidenceRank, KindCode
 
 _HALVES = ("float16", "bfloat16")
-MOST, LEAST = 4.0, 1.0 / 64.0
-"""standard deviations of the rounded loss that the difference may be, between"""
+_IGNORED = -100
+"""the label that PyTorch's cross-entropy leaves out"""
 
 
 def criterion_fault(evidence: Evidence) -> Solved | None:
@@ -19,20 +22,20 @@ def criterion_fault(evidence: Evidence) -> Solved | None:
     t, r = evidence.target_values, evidence.reference_values
     if t is None or r is None or t.size != 1 or r.size != 1 or not evidence.origin.slot.startswith("output"):
         return None
-    value, expected = float(t.ravel()[0]), float(r.ravel()[0])
+    expected = float(r.ravel()[0])
+    apart = abs(float(t.ravel()[0]) - expected)
     held = _reproduced(evidence, expected)
     if held is None:
         return None
     loss, dtype_given = held
     for dtype in (dtype_given,) if dtype_given in _HALVES else _HALVES:
         spread = loss.spread(DTYPES[dtype].eps)
-        if LEAST * spread <= abs(value - expected) <= MOST * spread:
-            said = (
-                f"the reference's loss {number(expected)} is that of its logits in full precision; the "
-                f"target's is {number(abs(value - expected))} away, as far as log-probabilities rounded to "
-                f"{dtype} are ({number(spread)})"
+        if LEAST_OF_SPREAD * spread <= apart <= MOST_OF_SPREAD * spread:
+            sentence = said(
+                evidence, KindReason.ROUNDED_LOSS, reference=expected, apart=apart, spread=spread, dtype=dtype
             )
-            return Solved(kind="dtype_or_rounding", sentence=said, confidence=0.8)
+            found = Found(rank=EvidenceRank.CONSISTENT, sentence=sentence)
+            return Solved(kind=KindCode.DTYPE_OR_ROUNDING, found=found)
     return None
 
 
@@ -47,7 +50,7 @@ def _reproduced(evidence: Evidence, value: float) -> tuple[CrossEntropy, str] | 
             if logits.ndim < 2 or labels.size * logits.shape[-1] != logits.size:
                 continue
             masks = [other for _, other in floating if other.size == labels.size]
-            loss = reproduced(value, logits, labels, ignore_index=-100, masks=masks, numbers=numbers)
+            loss = reproduced(value, logits, labels, ignore_index=_IGNORED, masks=masks, numbers=numbers)
             if loss is not None:
                 return loss, known.dtype
     return None

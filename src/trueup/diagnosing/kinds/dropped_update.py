@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from trueup.diagnosing.evidence import Evidence, Known
-from trueup.diagnosing.kinds.naming import named
-from trueup.types.finding import Kind
+from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
 
-def rule(evidence: Evidence) -> Kind | None:
-    """Named where the target's parameter keeps every bit through an update that moves the reference's."""
-    if evidence.origin.phase not in ("optimizer", "param"):
+def _not_updated(evidence: Evidence) -> Found | None:
+    """The target's parameter keeps every bit through an update that moves the reference's."""
+    facts, phase = evidence.parameter, evidence.origin.phase
+    if facts is None or phase not in ("optimizer", "param"):
         return None
-    facts = evidence.parameter
-    if facts is None:
-        return None
-    if evidence.origin.phase == "optimizer":
+    if phase == "optimizer":
         after = facts.after("param")
         if after is None or after.target is None:
-            return _never_stepped(evidence)
+            return (
+                None
+                if after is None or after.reference is None
+                else _found(evidence, KindReason.NEVER_UPDATED)
+            )
         pairs = [(facts.before.target, after.target), (facts.before.reference, after.reference)]
     else:
         earlier = (evidence.elsewhere.target_earlier, evidence.elsewhere.reference_earlier)
@@ -26,22 +29,7 @@ def rule(evidence: Evidence) -> Kind | None:
             for past, now in zip(earlier, (evidence.target, evidence.reference), strict=True)
         ]
     moved = [_moved(before, after) for before, after in pairs]
-    if moved != [False, True]:
-        return None
-    gradient = facts.gradient()
-    said = f"{facts.fqn} is bit for bit what it was before the update; the reference's moved"
-    if gradient is not None and gradient.target is not None and gradient.target.statistic("l2_norm") > 0:
-        said += ", though its gradient is not zero"
-    return named("dropped_update", 0.97, said + _why(evidence), evidence, causes=_causes(evidence))
-
-
-def _never_stepped(evidence: Evidence) -> Kind | None:
-    facts = evidence.parameter
-    after = None if facts is None else facts.after("param")
-    if facts is None or after is None or after.reference is None:
-        return None
-    said = f"no optimizer of the target updates {facts.fqn}; the reference's does"
-    return named("dropped_update", 0.95, said + _why(evidence), evidence, causes=_causes(evidence))
+    return _found(evidence, KindReason.NOT_UPDATED) if moved == [False, True] else None
 
 
 def _moved(before: Known | None, after: Known | None) -> bool | None:
@@ -51,19 +39,32 @@ def _moved(before: Known | None, after: Known | None) -> bool | None:
     return None if same is None else not same
 
 
-def _why(evidence: Evidence) -> str:
+def _found(evidence: Evidence, code: KindReason) -> Found:
     facts = evidence.parameter
+    assert facts is not None
+    gradient = facts.gradient()
+    norm = None if gradient is None or gradient.target is None else gradient.target.statistic("l2_norm")
+    causes = []
     if evidence.target_run.skipped and not evidence.reference_run.skipped:
-        return " (the target's optimizer step was skipped)"
-    if facts is not None and facts.target_grouped is False:
-        return " (it is in no optimizer group)"
-    return ""
+        causes = [CauseCode.STEP_SKIPPED]
+    elif facts.target_grouped is False:
+        causes = [CauseCode.NOT_IN_A_GROUP]
+    sentence = said(
+        evidence,
+        code,
+        parameter=facts.fqn,
+        has_gradient=norm is not None and norm > 0,
+        why=causes[0].value if causes else None,
+    )
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=tuple(causes))
 
 
-def _causes(evidence: Evidence) -> tuple[str, ...]:
-    if evidence.target_run.skipped and not evidence.reference_run.skipped:
-        return ("the gradient scaler found an infinity and skipped the step",)
-    facts = evidence.parameter
-    if facts is not None and facts.target_grouped is False:
-        return ("the parameter is missing from the optimizer's groups",)
-    return ()
+RULE = KindRule(
+    code=KindCode.DROPPED_UPDATE,
+    family=KindClass.MODEL,
+    needs=Needs.PARAMETER,
+    looks=(_not_updated,),
+    causes=(CauseCode.OTHER_TENSORS, CauseCode.IN_NO_GROUP, CauseCode.NO_STEP),
+    advice=AdviceCode.CHECK_GROUPS,
+    place="a parameter that did not move had a learning rate of zero too, and is a stale value",
+)

@@ -5,75 +5,79 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, NeighbourCall, Vectors
-from trueup.diagnosing.kinds.arguments import argument_differences, is_cast, plain_name, relevant_calls
-from trueup.diagnosing.kinds.fitting import SIGNIFICANT, fit
+from trueup.diagnosing.kinds.arguments import (
+    argument_differences,
+    is_cast,
+    plain_name,
+    relevant_calls,
+    short_name,
+)
+from trueup.diagnosing.kinds.fitting import fit
 from trueup.diagnosing.kinds.grids import ROUNDOFF, dtype_of_error, grid_of, on_grid, sample
-from trueup.diagnosing.kinds.naming import named, number, subject
+from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
+from trueup.diagnosing.kinds.thresholds import (
+    BIAS_OF_ERROR,
+    FEW_NUMBERS,
+    GRID_SHARE,
+    ROUNDINGS_APART,
+    SIGNIFICANT_Z,
+    TOUCHED_SHARE,
+    WITHIN_SHARE,
+)
 from trueup.numerics.dtypes import DTYPES
-from trueup.types.finding import Kind
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import EvidenceRank, KindClass, KindCode
+from trueup.types.reason import Reason, reason
 
-MIN_VALUES = 8
-_MOST_BIAS = 0.25
-"""of the error: a rounded mean or sum of squares moves what it divides a little the same way"""
-_ORDER = "a sum taken in another order or by another kernel; on its own no fault"
+_GRID_SAMPLE = 256
 
 
-def rule(evidence: Evidence) -> Kind | None:
-    """The strongest of: calls that cast differently, dtypes that differ, values on a coarser grid, an error
-    of a dtype's size without any bias."""
+def _is_floating_case(evidence: Evidence) -> bool:
     t, r = evidence.target, evidence.reference
-    if t is None or r is None or not (t.is_floating or r.is_floating):
-        return None
-    turned = solved(evidence, "dtype_or_rounding")
-    if turned is not None:
-        return named("dtype_or_rounding", turned.confidence, turned.sentence, evidence)
-    found = (_casts(evidence), _dtypes(evidence), _grid(evidence), _size(evidence))
-    return max((k for k in found if k is not None), key=lambda k: k.confidence, default=None)
+    return t is not None and r is not None and (t.is_floating or r.is_floating)
 
 
-def _casts(evidence: Evidence) -> Kind | None:
+def _casts(evidence: Evidence) -> Found | None:
     """Calls of the module that cast to another dtype, or work on tensors of another one."""
-    said = _cast_words(evidence)
-    if said is None:
+    cast = _cast(evidence) if _is_floating_case(evidence) else None
+    if cast is None:
         return None
-    whose = evidence.surroundings.module or "the root"
-    return named("dtype_or_rounding", 0.9, f"{whose} computes in another dtype: {said}", evidence)
+    sentence = said(evidence, KindReason.CAST_OTHERWISE, cast, module=evidence.surroundings.module)
+    return Found(rank=EvidenceRank.STATED_NEARBY, sentence=sentence)
 
 
-def _cast_words(evidence: Evidence) -> str | None:
+def _cast(evidence: Evidence) -> Reason | None:
     for difference in argument_differences(evidence):
         values = (difference.target, difference.reference)
         if any(_dtype_word(v) is not None for v in values):
-            name = plain_name(difference.name)
-            mine, theirs = (_dtype_word(v) or repr(v) for v in values)
-            return f"{difference.call.name.rpartition('.')[2]} {name} {mine} for {theirs}"
+            target, reference = (_dtype_word(v) or repr(v) for v in values)
+            return reason(
+                KindReason.ARGUMENT,
+                call=short_name(difference.call),
+                argument=plain_name(difference.name),
+                target=target,
+                reference=reference,
+            )
     calls = list(relevant_calls(evidence))
     for call in calls:
         alone = (call.target is None) != (call.reference is None)
         if alone and is_cast(call) and len({*call.target_dtypes, *call.reference_dtypes}) > 1:
-            side = "the target leaves out" if call.target is None else "the target adds"
-            return f"{side} {_cast_call(call)}"
+            code = KindReason.MISSING_CALL if call.target is None else KindReason.EXTRA_CALL
+            return reason(code, call=f"{short_name(call)}({', '.join(_dtypes_given(call))})")
     for call in calls:
-        if (
-            call.target is not None
-            and call.reference is not None
-            and len(call.target_dtypes) == len(call.reference_dtypes)
-        ):
-            apart = [
-                (a, b)
-                for a, b in zip(call.target_dtypes, call.reference_dtypes, strict=True)
-                if a != b and _floating(a) and _floating(b)
-            ]
-            if apart:
-                return f"{call.name.rpartition('.')[2] or '(root)'} works on {apart[0][0]} for {apart[0][1]}"
+        if call.target is None or call.reference is None:
+            continue
+        for a, b in zip(call.target_dtypes, call.reference_dtypes, strict=False):
+            same_length = len(call.target_dtypes) == len(call.reference_dtypes)
+            if same_length and a != b and _floating(a) and _floating(b):
+                return reason(KindReason.WORKS_ON, call=short_name(call), target=a, reference=b)
     return None
 
 
-def _cast_call(call: NeighbourCall) -> str:
+def _dtypes_given(call: NeighbourCall) -> list[str]:
     given = call.target if call.target is not None else call.reference
-    words = [w for w in (_dtype_word(v) for v in (given or {}).values()) if w is not None]
-    return f"{call.name.rpartition('.')[2]}({', '.join(words)})"
+    return [w for w in map(_dtype_word, (given or {}).values()) if w is not None]
 
 
 def _dtype_word(value: object) -> str | None:
@@ -87,64 +91,71 @@ def _floating(dtype: str) -> bool:
     return dtype in DTYPES and DTYPES[dtype].kind in ("float", "complex")
 
 
-def _dtypes(evidence: Evidence) -> Kind | None:
+def _dtypes(evidence: Evidence) -> Found | None:
     """The two records are of different dtypes."""
-    t, r = evidence.target, evidence.reference
+    t, r, vectors = evidence.target, evidence.reference, evidence.vectors
     if t is None or r is None or t.dtype == r.dtype or not (_floating(t.dtype) and _floating(r.dtype)):
         return None
-    vectors = evidence.vectors
-    fits = vectors is not None and vectors.rel <= 4 * evidence.roundoff
-    said = f"{subject(evidence)} is {t.dtype} in the target and {r.dtype} in the reference"
-    if vectors is not None:
-        said += (
-            f"; they differ by {number(vectors.rel)} (relative l2), a rounding is {number(evidence.roundoff)}"
-        )
-    return named("dtype_or_rounding", 0.95 if fits else 0.6, said, evidence)
+    fits = vectors is not None and vectors.rel <= ROUNDINGS_APART * evidence.roundoff
+    sentence = said(
+        evidence,
+        KindReason.DTYPES_DIFFER,
+        target=t.dtype,
+        reference=r.dtype,
+        rel_l2=None if vectors is None else vectors.rel,
+        roundoff=evidence.roundoff,
+    )
+    return Found(rank=EvidenceRank.EVERY_ELEMENT if fits else EvidenceRank.CONSISTENT, sentence=sentence)
 
 
-def _grid(evidence: Evidence) -> Kind | None:
-    """The target's values lie on a coarser dtype's grid than it is kept in, the reference's do not."""
-    t, r = evidence.target_values, evidence.reference_values
-    if t is None or r is None or t.shape != r.shape or t.size < MIN_VALUES:
+def _grid(evidence: Evidence) -> Found | None:
+    """The values of one side lie on a coarser dtype's grid than they are kept in, the other's do not."""
+    t, r, vectors = evidence.target_values, evidence.reference_values, evidence.vectors
+    if not _is_floating_case(evidence) or t is None or r is None or t.shape != r.shape:
         return None
-    for mine, theirs, whose in ((t, r, "target"), (r, t, "reference")):
-        grid = grid_of(mine)
-        if grid is None or grid == "float32" or len(np.unique(sample(mine)[:256])) < MIN_VALUES:
+    for values, others, side in ((t, r, "target"), (r, t, "reference")):
+        grid = grid_of(values) if t.size >= FEW_NUMBERS else None
+        distinct = len(np.unique(sample(values)[:_GRID_SAMPLE]))
+        if grid is None or grid == "float32" or distinct < FEW_NUMBERS:
             continue
-        others = sample(theirs)
-        if not others.size or float(on_grid(others, grid).mean()) > 0.5:
+        seen = sample(others)
+        if not seen.size or float(on_grid(seen, grid).mean()) > GRID_SHARE:
             continue
-        vectors = evidence.vectors
-        fits = vectors is not None and vectors.rel <= 4 * ROUNDOFF[grid]
-        said = f"the {whose}'s values are all {grid} numbers, the other side's are not"
-        if vectors is not None:
-            said += f"; they differ by {number(vectors.rel)} (relative l2), a rounding to {grid} is "
-            said += number(ROUNDOFF[grid])
-        return named("dtype_or_rounding", 0.94 if fits else 0.5, said, evidence)
+        fits = vectors is not None and vectors.rel <= ROUNDINGS_APART * ROUNDOFF[grid]
+        sentence = said(
+            evidence,
+            KindReason.ON_A_GRID,
+            side=side,
+            dtype=grid,
+            rel_l2=None if vectors is None else vectors.rel,
+            roundoff=ROUNDOFF[grid],
+        )
+        return Found(rank=EvidenceRank.EVERY_ELEMENT if fits else EvidenceRank.GUESS, sentence=sentence)
     return None
 
 
-def _size(evidence: Evidence) -> Kind | None:
+def _size(evidence: Evidence) -> Found | None:
     """The error is as large as a dtype's rounding, and of no direction."""
     vectors = evidence.vectors
-    if vectors is None or vectors.num_values < MIN_VALUES or not 0 < vectors.rel < 0.5:
+    if vectors is None or vectors.num_values < FEW_NUMBERS or not vectors.rel > 0:
         return None
-    dtype = dtype_of_error(vectors.rel)
+    dtype = dtype_of_error(vectors.rel) if _is_floating_case(evidence) else None
     if dtype is None or (dtype.startswith("float8") and not _uses_float8(evidence)):
         return None
     bias = fit(vectors.target - vectors.reference, vectors.reference)
-    small = ROUNDOFF[dtype] / 2 if dtype == "float32" else vectors.rel * _MOST_BIAS
-    if bias is None or (bias.z >= SIGNIFICANT and abs(bias.factor) > small):
+    small = ROUNDOFF[dtype] / 2 if dtype == "float32" else vectors.rel * BIAS_OF_ERROR
+    if bias is None or (bias.z >= SIGNIFICANT_Z and abs(bias.factor) > small):
         return None
-    confidence = _spread_like_rounding(vectors, ROUNDOFF[dtype])
-    if dtype == "float32":
-        confidence = max(confidence, 0.7)
-    said = (
-        f"the difference, {number(vectors.rel)} (relative l2), is as large as rounding in {dtype} makes it "
-        f"({number(ROUNDOFF[dtype])}) and has hardly a direction"
+    fine = dtype == "float32"
+    like_rounding = fine or _spread_like_rounding(vectors, ROUNDOFF[dtype])
+    sentence = said(
+        evidence, KindReason.SIZE_OF_ROUNDING, dtype=dtype, rel_l2=vectors.rel, roundoff=ROUNDOFF[dtype]
     )
-    causes = (_ORDER,) if dtype == "float32" else (f"computed in {dtype} on one side",)
-    return named("dtype_or_rounding", confidence, said, evidence, causes=causes)
+    return Found(
+        rank=EvidenceRank.CONSISTENT if like_rounding else EvidenceRank.GUESS,
+        sentence=sentence,
+        causes=(CauseCode.ORDER_OF_SUMS if fine else CauseCode.COARSER_ON_ONE_SIDE,),
+    )
 
 
 def _uses_float8(evidence: Evidence) -> bool:
@@ -156,13 +167,21 @@ def _uses_float8(evidence: Evidence) -> bool:
     return any(d.startswith("float8") for d in (*kept, *seen))
 
 
-def _spread_like_rounding(vectors: Vectors, roundoff: float) -> float:
-    """Spread over nearly all elements, each about in proportion to its size: 0.45 to 0.8."""
+def _spread_like_rounding(vectors: Vectors, roundoff: float) -> bool:
+    """Over a good part of the elements, each about in proportion to its size."""
     if not vectors.exact:
-        return 0.5
+        return False
     difference, size = np.abs(vectors.target - vectors.reference), np.abs(vectors.reference)
     touched = float((difference > 0).mean())
     within = float((difference <= 2 * roundoff * size).mean())
-    if touched < 0.05:
-        return 0.3
-    return 0.45 + 0.35 * max(within - 0.5, 0.0) * 2 if touched >= 0.2 else 0.45
+    return touched >= TOUCHED_SHARE and within >= WITHIN_SHARE
+
+
+RULE = KindRule(
+    code=KindCode.DTYPE_OR_ROUNDING,
+    family=KindClass.NUMERICAL,
+    looks=(_dtypes, solved(KindCode.DTYPE_OR_ROUNDING), _grid, _casts, _size),
+    causes=(CauseCode.COARSER_DTYPE, CauseCode.UPCAST_LEFT_OUT, CauseCode.OTHER_ORDER_OR_KERNEL),
+    advice=AdviceCode.CAST_TO_FLOAT32,
+    place="after all that explains the error element by element: a rounding explains its size",
+)

@@ -13,13 +13,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Vectors
-from trueup.diagnosing.evidence.facts import Floats
+from trueup.diagnosing.evidence.facts import Bools, Floats
 from trueup.diagnosing.evidence.vectors import length
-
-COARSE = 1e-4
-"""unit roundoff from which a fault may hide below the rounding"""
-SIGNIFICANT = 8.0
-"""standard errors below which a fitted effect counts as chance"""
+from trueup.diagnosing.kinds.thresholds import (
+    CERTAIN_Z,
+    CLOSE_ROUNDINGS,
+    COARSE_ROUNDOFF,
+    FEW_NUMBERS,
+    FINEST_ROUNDOFF,
+    FULL_SHARE,
+    HIDDEN_SHARE,
+    MOST_SHARE,
+    ROUNDED_SHARE,
+    SIGNIFICANT_Z,
+    SOME_SHARE,
+)
+from trueup.types.finding import EvidenceRank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,45 +60,57 @@ def explained(evidence: Evidence, vectors: Vectors, residual: float, *, z: float
     """Share of the difference a hypothesis accounts for, 0 to 1.
 
     ``1 - sqrt(max(residual^2 - floor^2, 0)) / difference``, floor = the larger of a rounding and of the
-    origin's tolerance, but at most a quarter of the difference. A residual no larger than two roundings
-    beside an effect of ``z`` well over chance counts as whole, whatever the difference: a scale of 1.002 in
-    bfloat16 hides below the rounding and is certain all the same.
+    origin's tolerance, but at most ``ROUNDED_SHARE`` of the difference. A residual no larger than two
+    roundings beside an effect of ``z`` well over chance counts as whole, whatever the difference: a scale of
+    1.002 in bfloat16 hides below the rounding and is certain all the same.
     """
     if vectors.difference == 0 or not np.isfinite(residual) or not np.isfinite(vectors.difference):
         return 0.0
-    if z < SIGNIFICANT:
+    if z < SIGNIFICANT_Z:
         return 0.0
     allowed = max(vectors.rounding, evidence.origin.tolerance or 0.0) * vectors.norm
-    floor = min(allowed, vectors.difference / 4)
+    floor = min(allowed, ROUNDED_SHARE * vectors.difference)
     left = float(np.sqrt(max(residual - floor, 0.0)) * np.sqrt(residual + floor))
     share = max(0.0, 1.0 - left / vectors.difference)
-    coarse = vectors.rounding >= COARSE
+    coarse = vectors.rounding >= COARSE_ROUNDOFF
     if (
         coarse
         and np.isfinite(z)
         and residual <= 2 * vectors.rounding * max(vectors.norm, vectors.target_norm)
     ):
-        share = max(share, min(1.0, 0.75 + (z - SIGNIFICANT) / 80))
+        above = (z - SIGNIFICANT_Z) / (CERTAIN_Z - SIGNIFICANT_Z)
+        share = max(share, min(1.0, HIDDEN_SHARE + (1.0 - HIDDEN_SHARE) * above))
     return share
 
 
-def sureness(share: float, *, start: float = 0.5, full: float = 0.95) -> float:
-    """0 below ``start``, 1 from ``full`` on, straight between."""
-    return min(max((share - start) / (full - start), 0.0), 1.0)
+def rank_of(
+    share: float, vectors: Vectors | None = None, *, least: float = SOME_SHARE
+) -> EvidenceRank | None:
+    """What a share of the difference amounts to; None below ``least``. Sketches prove less than values, a
+    handful of numbers less than many."""
+    if share < least:
+        return None
+    if vectors is not None and vectors.size < FEW_NUMBERS:
+        return EvidenceRank.GUESS if vectors.size == 1 else EvidenceRank.CONSISTENT
+    if share < FULL_SHARE:
+        return EvidenceRank.MOST if share >= MOST_SHARE else EvidenceRank.SOME
+    return EvidenceRank.EVERY_ELEMENT if vectors is None or vectors.exact else EvidenceRank.SKETCH
 
 
-def weight(vectors: Vectors) -> float:
-    """Sketches prove a little less than values, a handful of numbers less than many."""
-    few = 1.0 - 0.5 / vectors.size
-    return few * (1.0 if vectors.exact else 0.95)
+def at_most(rank: EvidenceRank, other: EvidenceRank) -> EvidenceRank:
+    """The weaker of the two."""
+    return max(rank, other, key=lambda one: one.place)
 
 
-def close(
-    actual: Floats, expected: Floats, rounding: float
-) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def close(actual: Floats, expected: Floats, rounding: float) -> Bools:
     """Elements equal but for a few roundings; NaN equals NaN and an infinity itself."""
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.abs(actual - expected)
-        near = apart <= 8 * rounding * np.maximum(np.abs(actual), np.abs(expected))
+        near = apart <= CLOSE_ROUNDINGS * rounding * np.maximum(np.abs(actual), np.abs(expected))
         near &= apart < np.inf
     return np.asarray(near | (actual == expected) | (np.isnan(actual) & np.isnan(expected)))
+
+
+def roundoff_of(evidence: Evidence) -> float:
+    """Unit roundoff of the coarser side, of exact dtypes that of what they are worked out in."""
+    return max(evidence.roundoff, FINEST_ROUNDOFF)

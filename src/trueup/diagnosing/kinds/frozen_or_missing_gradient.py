@@ -3,47 +3,56 @@
 from __future__ import annotations
 
 from trueup.diagnosing.evidence import Evidence, Known
-from trueup.diagnosing.kinds.naming import named, subject
-from trueup.types.finding import Kind
+from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
 
-def rule(evidence: Evidence) -> Kind | None:
-    """Named where the target has no gradient, or only zeros, and the reference has one; and the other way
-    round."""
-    if evidence.origin.phase not in ("backward", "param_grad", "optimizer", "param"):
+def _frozen(evidence: Evidence) -> Found | None:
+    """The parameter is not trainable in the target alone."""
+    facts, phase = evidence.parameter, evidence.origin.phase
+    if facts is None or phase not in ("backward", "param_grad", "optimizer", "param"):
         return None
-    facts = evidence.parameter
-    frozen = facts is not None and facts.target_trainable is False and facts.reference_trainable is True
-    if evidence.origin.phase in ("optimizer", "param"):
-        return (
-            None
-            if not frozen
-            else _named(evidence, 0.9, "is not trainable in the target (requires_grad is off)")
-        )
+    if facts.target_trainable is not False or facts.reference_trainable is not True:
+        return None
+    updated = phase in ("optimizer", "param")
+    code = KindReason.NOT_TRAINABLE if updated else KindReason.NO_GRADIENT_NOT_TRAINABLE
+    rank = EvidenceRank.STATED_NEARBY if updated else EvidenceRank.STATED
+    return Found(rank=rank, sentence=said(evidence, code, parameter=facts.fqn))
+
+
+def _missing(evidence: Evidence) -> Found | None:
+    """One side has no gradient, or only zeros."""
+    if evidence.origin.phase not in ("backward", "param_grad"):
+        return None
     t, r = evidence.target, evidence.reference
-    if frozen:
-        return _named(evidence, 0.97, "is missing: the parameter does not require one (requires_grad is off)")
-    if t is None and r is not None:
-        return _named(evidence, 0.95, "is missing: nothing arrives in backward")
-    if t is not None and r is None:
-        return _named(evidence, 0.8, "is there, and the reference has none")
     if t is None or r is None:
+        missing = t is None
+        code = KindReason.NO_GRADIENT if missing else KindReason.NO_GRADIENT_IN_REFERENCE
+        rank = EvidenceRank.EVERY_ELEMENT if missing else EvidenceRank.CONSISTENT
+    elif _all_zero(t) and not _all_zero(r):
+        code, rank = KindReason.ZERO_GRADIENT, EvidenceRank.EVERY_ELEMENT
+    elif _all_zero(r) and not _all_zero(t):
+        code, rank = KindReason.ZERO_GRADIENT_IN_REFERENCE, EvidenceRank.CONSISTENT
+    else:
         return None
-    if _all_zero(t) and not _all_zero(r):
-        return _named(evidence, 0.95, "is zero everywhere")
-    if _all_zero(r) and not _all_zero(t):
-        return _named(evidence, 0.7, "is not zero, as the reference's is")
-    return None
-
-
-def _named(evidence: Evidence, confidence: float, predicate: str) -> Kind:
     facts = evidence.parameter
-    who = f" of {facts.fqn}" if facts is not None and evidence.origin.phase == "param_grad" else ""
-    what = "the parameter" if evidence.origin.phase in ("optimizer", "param") else subject(evidence) + who
-    return named("frozen_or_missing_gradient", confidence, f"{what} {predicate}", evidence)
+    parameter = facts.fqn if facts is not None and evidence.origin.phase == "param_grad" else None
+    return Found(rank=rank, sentence=said(evidence, code, parameter=parameter))
 
 
 def _all_zero(known: Known) -> bool:
     """Every element is zero; an empty tensor has none."""
     zeros = known.statistic("num_zero")
     return known.numel > 0 and (zeros == known.numel or known.statistic("l2_norm") == 0)
+
+
+RULE = KindRule(
+    code=KindCode.FROZEN_OR_MISSING_GRADIENT,
+    family=KindClass.MODEL,
+    needs=Needs.NOTHING,
+    looks=(_frozen, _missing),
+    causes=(CauseCode.NOT_TRAINABLE, CauseCode.GRAPH_CUT, CauseCode.RESULT_UNUSED),
+    advice=AdviceCode.FOLLOW_THE_GRAPH,
+    place="a gradient of zeros is a scale of zero and a missing term too; where it is cut says more",
+)

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import sqrt
+from math import erf, sqrt
 
 import numpy as np
 
 from trueup.diagnosing.evidence.facts import Floats
 
-
-def _erf(x: Floats) -> Floats:
-    """Abramowitz and Stegun 7.1.26, within 1.5e-7."""
-    sign, x = np.sign(x), np.abs(x)
-    t = 1.0 / (1.0 + 0.3275911 * x)
-    terms = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
-    poly = np.zeros_like(x)
-    for c in reversed(terms):
-        poly = (poly + c) * t
-    return np.asarray(sign * (1.0 - poly * np.exp(-x * x)))
+_erf = np.frompyfunc(erf, 1, 1)
 
 
 def _sigmoid(x: Floats) -> Floats:
@@ -27,7 +18,7 @@ def _sigmoid(x: Floats) -> Floats:
 
 def gelu(x: Floats) -> Floats:
     """x Phi(x)."""
-    return np.asarray(0.5 * x * (1.0 + _erf(x / sqrt(2))))
+    return np.asarray(0.5 * x * (1.0 + np.asarray(_erf(x / sqrt(2)), np.float64)))
 
 
 def gelu_tanh(x: Floats) -> Floats:

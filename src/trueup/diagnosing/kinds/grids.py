@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from trueup.diagnosing.evidence.facts import Floats
+from trueup.diagnosing.evidence.facts import Bools, Floats
+from trueup.diagnosing.kinds.thresholds import (
+    LEAST_OF_ROUNDOFF,
+    MOST_OF_ROUNDOFF,
+    MOST_OF_ROUNDOFF_FLOAT32,
+    SAMPLED_VALUES,
+)
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 
 COARSE = ("float8_e5m2", "float8_e4m3fn", "bfloat16", "float16", "tf32", "float32")
 """From the coarsest on."""
 ROUNDOFF = {name: (2.0**-11 if name == "tf32" else DTYPES[name].eps) for name in COARSE}
-_SAMPLE = 1 << 16
 _MANTISSA_LEFT_OUT = {"bfloat16": 16, "tf32": 13}
 
 
 def sample(values: Floats) -> Floats:
-    """Up to 65,536 nonzero finite values, evenly spaced."""
+    """Up to ``SAMPLED_VALUES`` nonzero finite values, evenly spaced."""
     flat = values.ravel()
-    flat = flat[:: max(flat.size // _SAMPLE, 1)]
+    flat = flat[:: max(flat.size // SAMPLED_VALUES, 1)]
     seen: Floats = flat[np.isfinite(flat) & (flat != 0)]
     return seen
 
@@ -31,7 +36,7 @@ def grid_of(values: Floats) -> str | None:
     return next((name for name in COARSE if bool(on_grid(seen, name).all())), None)
 
 
-def on_grid(values: Floats, dtype: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def on_grid(values: Floats, dtype: str) -> Bools:
     """Which values a dtype represents exactly."""
     if dtype.startswith("float8"):
         every = float64_from_array(np.arange(256, dtype=np.uint8), dtype)
@@ -50,12 +55,10 @@ def on_grid(values: Floats, dtype: str) -> np.ndarray[tuple[int, ...], np.dtype[
 
 
 def dtype_of_error(relative: float) -> str | None:
-    """The dtype whose rounding leaves a relative l2 error of this size (a twentieth to four times its unit
-    roundoff), the finest that does; None where none does.
-    """
+    """The finest dtype whose rounding leaves a relative l2 error of this size; None where none does."""
     for name in reversed(COARSE):
-        spread = 64.0 if name == "float32" else 4.0
-        if ROUNDOFF[name] / 20 <= relative <= spread * ROUNDOFF[name]:
+        most = MOST_OF_ROUNDOFF_FLOAT32 if name == "float32" else MOST_OF_ROUNDOFF
+        if LEAST_OF_ROUNDOFF * ROUNDOFF[name] <= relative <= most * ROUNDOFF[name]:
             return name
     return None
 

@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Vectors
 from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.evidence.vectors import length
-from trueup.diagnosing.kinds.fitting import explained, sureness, weight
-from trueup.diagnosing.kinds.naming import named, subject
-from trueup.types.finding import Kind
+from trueup.diagnosing.kinds.fitting import explained, rank_of
+from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.thresholds import NEAR_ONE, ROUNDINGS_APART
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import KindClass, KindCode
+from trueup.types.reason import Reason, reason
 
 
-def rule(evidence: Evidence) -> Kind | None:
-    """Named where the sum or the mean over (a group of) the target's ranks is the reference's value and no
-    rank's own is."""
+def _sum_over_ranks(evidence: Evidence) -> Found | None:
+    """The sum or the mean over (a group of) the target's ranks is the reference's value and no rank's own
+    is."""
     vectors = evidence.vectors
-    ranks = evidence.elsewhere.target_ranks
-    if vectors is None or len(ranks) < 2 or vectors.norm == 0:
+    if vectors is None or vectors.norm == 0:
         return None
-    parts = {rank: vectors.like(known) for rank, known in ranks}
+    parts = {rank: vectors.like(known) for rank, known in evidence.elsewhere.target_ranks}
     held: dict[int, Floats] = {rank: part for rank, part in parts.items() if part is not None}
     own = evidence.origin.rank
     if own not in held or len(held) < 2:
         return None
-    best: tuple[float, str, list[int]] | None = None
+    best: tuple[float, KindReason, list[int]] | None = None
     for group in _groups(sorted(held), own):
-        for words, share in _shares(evidence, vectors, [held[r] for r in group], held[own]):
-            if best is None or share > best[0] + 0.01:
-                best = share, words, group
-    if best is None:
+        for code, share in _shares(evidence, vectors, [held[r] for r in group], held[own]):
+            if best is None or share > best[0] + NEAR_ONE:
+                best = share, code, group
+    rank = None if best is None else rank_of(best[0], vectors)
+    if best is None or rank is None:
         return None
-    share, words, group = best
-    confidence = 0.97 * sureness(share, start=0.6) * weight(vectors)
-    if confidence <= 0:
-        return None
-    said = (
-        f"{subject(evidence)} is this rank's own part: the {words} over ranks "
-        f"{', '.join(map(str, group))} of the target is the reference's value{_collectives(evidence)}"
-    )
-    return replace(named("missing_all_reduce", confidence, said, evidence), over=tuple(group))
+    share, code, group = best
+    sentence = said(evidence, code, *_fewer_collectives(evidence), ranks=[str(r) for r in group])
+    return Found(rank=rank, measure=share, sentence=sentence, over=tuple(group))
 
 
 def _groups(ranks: list[int], own: int) -> list[list[int]]:
@@ -59,18 +54,35 @@ def _groups(ranks: list[int], own: int) -> list[list[int]]:
 
 def _shares(
     evidence: Evidence, vectors: Vectors, parts: list[Floats], own: Floats
-) -> list[tuple[str, float]]:
+) -> list[tuple[KindReason, float]]:
     differ = max(length(p - own) for p in parts)
-    if differ <= 4 * vectors.rounding * length(own):
+    if differ <= ROUNDINGS_APART * vectors.rounding * length(own):
         return []
     total = np.sum(parts, axis=0)
     return [
-        (words, explained(evidence, vectors, length(guess - vectors.reference)))
-        for words, guess in (("sum", total), ("mean", total / len(parts)))
+        (code, explained(evidence, vectors, length(guess - vectors.reference)))
+        for code, guess in (
+            (KindReason.SUM_OVER_RANKS, total),
+            (KindReason.MEAN_OVER_RANKS, total / len(parts)),
+        )
     ]
 
 
-def _collectives(evidence: Evidence) -> str:
+def _fewer_collectives(evidence: Evidence) -> tuple[Reason, ...]:
     t, r = evidence.target_run.collectives, evidence.reference_run.collectives
-    fewer = [f"{t.get(n, 0)} calls of {n} against {r[n]}" for n in r if t.get(n, 0) < r[n]]
-    return f" ({', '.join(fewer[:2])})" if fewer else ""
+    fewer = [name for name in r if t.get(name, 0) < r[name]]
+    return tuple(
+        reason(KindReason.FEWER_COLLECTIVES, collective=name, target=t.get(name, 0), reference=r[name])
+        for name in fewer[:2]
+    )
+
+
+RULE = KindRule(
+    code=KindCode.MISSING_ALL_REDUCE,
+    family=KindClass.MODEL,
+    needs=Needs.BOTH_TENSORS | Needs.OTHER_RANKS,
+    looks=(_sum_over_ranks,),
+    causes=(CauseCode.OUTSIDE_THE_GROUP, CauseCode.WRAPPER_BYPASSED, CauseCode.PARTIAL_SUM),
+    advice=AdviceCode.ADD_REDUCTION,
+    place="a sum over ranks that hold nearly the same is a scale too; this says where it comes from",
+)

@@ -7,36 +7,36 @@ import numpy as np
 from trueup.diagnosing.evidence import Evidence, Vectors
 from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.evidence.vectors import length
-from trueup.diagnosing.kinds.fitting import explained, sureness, weight
-from trueup.diagnosing.kinds.naming import named, number, subject
-from trueup.types.finding import Kind
+from trueup.diagnosing.kinds.fitting import explained, rank_of
+from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS, FULL_SHARE, NEAR_ONE
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import KindClass, KindCode
 
 
-def rule(evidence: Evidence) -> Kind | None:
-    """Named where t = t of the step before + r, up to what clipping multiplies both by."""
+def _holds_the_step_before(evidence: Evidence) -> Found | None:
+    """t = t of the step before + r, up to what clipping multiplies both by."""
     vectors = evidence.vectors
     if vectors is None or evidence.origin.phase != "param_grad" or evidence.origin.slot == "local":
         return None
-    earlier = evidence.elsewhere.target_earlier
-    if not earlier or vectors.norm == 0:
-        return None
-    step, known = earlier[0]
+    step, known = evidence.elsewhere.target_earlier[0]
     before = vectors.like(known)
-    if before is None or length(before) <= 8 * vectors.rounding * vectors.norm:
+    if vectors.norm == 0 or before is None:
+        return None
+    if length(before) <= CLOSE_ROUNDINGS * vectors.rounding * vectors.norm:
         return None
     share, factor = _share(evidence, vectors, before)
-    confidence = 0.98 * sureness(share, start=0.6) * weight(vectors)
-    if confidence <= 0:
+    rank = rank_of(share, vectors)
+    if rank is None:
         return None
-    said = f"{subject(evidence)} is the reference's plus what step {step} left in it"
-    if abs(factor - 1) > 0.01:
-        said += f", both times {number(factor)} (clipping)"
-    return named("missing_zero_grad", confidence, said, evidence)
+    clipping = factor if abs(factor - 1) > NEAR_ONE else None
+    sentence = said(evidence, KindReason.GRADIENT_NOT_CLEARED, earlier_step=step, clipping=clipping)
+    return Found(rank=rank, measure=share, sentence=sentence)
 
 
 def _share(evidence: Evidence, vectors: Vectors, before: Floats) -> tuple[float, float]:
     plain = explained(evidence, vectors, length(vectors.target - vectors.reference - before))
-    if evidence.origin.slot != "clipped" or plain > 0.95:
+    if evidence.origin.slot != "clipped" or plain > FULL_SHARE:
         return plain, 1.0
     both = vectors.reference + before
     square = float(np.dot(both, both))
@@ -45,3 +45,18 @@ def _share(evidence: Evidence, vectors: Vectors, before: Floats) -> tuple[float,
         return plain, 1.0
     clipped = explained(evidence, vectors, length(vectors.target - factor * both))
     return (clipped, factor) if clipped > plain else (plain, 1.0)
+
+
+RULE = KindRule(
+    code=KindCode.MISSING_ZERO_GRAD,
+    family=KindClass.MODEL,
+    needs=Needs.BOTH_TENSORS | Needs.EARLIER_STEP,
+    looks=(_holds_the_step_before,),
+    causes=(
+        CauseCode.NOT_CLEARED,
+        CauseCode.CLEARED_UNDER_A_CONDITION,
+        CauseCode.SECOND_OPTIMIZER_NOT_CLEARED,
+    ),
+    advice=AdviceCode.CLEAR_GRADIENTS,
+    place="the gradient of the step before is an extra term too; this says which",
+)

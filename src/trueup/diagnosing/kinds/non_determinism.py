@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds.naming import named, number
-from trueup.types.finding import Kind
+from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.thresholds import AS_ITS_REPEAT, REPEATS_AT_MOST
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
-ALLOWED = 3.0
-"""times the largest difference seen between plain repeats"""
 
-
-def rule(evidence: Evidence) -> Kind | None:
-    """Named where a plain repeat of the reference differs at this site about as much as the target does."""
+def _as_its_repeat(evidence: Evidence) -> Found | None:
+    """A plain repeat of the reference differs at this site about as much as the target does."""
     repeat = evidence.repeat
     vectors = evidence.vectors
     rel = vectors.rel if vectors is not None else evidence.origin.rel_l2
-    if repeat is None or not repeat > 0 or rel is None or not 0 < rel <= ALLOWED * repeat:
+    if repeat is None or not repeat > 0 or rel is None or not 0 < rel <= REPEATS_AT_MOST * repeat:
         return None
-    said = (
-        f"the reference differs from its own repeat here by {number(repeat)}, the target by {number(rel)} "
-        "(relative l2): not more than chance"
-    )
-    return named("non_determinism", 0.9 if rel <= 1.5 * repeat else 0.75, said, evidence)
+    rank = EvidenceRank.FITTED if rel <= AS_ITS_REPEAT * repeat else EvidenceRank.CONSISTENT
+    return Found(rank=rank, sentence=said(evidence, KindReason.AS_ITS_REPEAT, repeat=repeat, rel_l2=rel))
+
+
+RULE = KindRule(
+    code=KindCode.NON_DETERMINISM,
+    family=KindClass.NUMERICAL,
+    needs=Needs.REPEAT,
+    looks=(_as_its_repeat,),
+    causes=(CauseCode.ATOMIC_ADDITIONS, CauseCode.KERNEL_CHOICE, CauseCode.REDUCTION_ORDER),
+    advice=AdviceCode.DETERMINISTIC_KERNELS,
+    place="before a rounding of any other origin: its size was measured",
+)

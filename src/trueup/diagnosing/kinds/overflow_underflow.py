@@ -4,74 +4,77 @@ from __future__ import annotations
 
 import numpy as np
 
-from trueup.diagnosing.evidence import Evidence, Known
+from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import Floats
-from trueup.diagnosing.kinds.naming import named, number, subject
+from trueup.diagnosing.kinds.rule import Found, KindRule, said
+from trueup.diagnosing.kinds.thresholds import LOST_WIDELY, MIN_NUMBERS, MOSTLY, NEAR_SMALLEST
 from trueup.numerics.dtypes import DTYPES
-from trueup.types.finding import Kind
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
 _NARROW = ("float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
-MIN_LOST = 4
+_UNDERFLOWS = ("float16", "float8_e5m2", "float8_e4m3fn", "bfloat16", "float32")
+_COUNTS = ("num_nan", "num_posinf", "num_neginf")
 
 
-def rule(evidence: Evidence) -> Kind | None:
-    """Named where the target has NaN, infinities, values at a dtype's largest, or zeros that the reference
-    has not."""
+def _overflow(evidence: Evidence) -> Found | None:
     t, r = evidence.target, evidence.reference
     if t is None or r is None or not t.is_floating:
         return None
-    return _overflow(evidence, t, r) or _ceiling(evidence, t, r) or _underflow(evidence)
-
-
-def _overflow(evidence: Evidence, t: Known, r: Known) -> Kind | None:
-    counts = ("num_nan", "num_posinf", "num_neginf")
-    mine, theirs = ([int(np.nan_to_num(k.statistic(c))) for c in counts] for k in (t, r))
-    more = [m - n for m, n in zip(mine, theirs, strict=True)]
+    counts = {name: [int(np.nan_to_num(k.statistic(name))) for k in (t, r)] for name in _COUNTS}
+    more = {name: mine - theirs for name, (mine, theirs) in counts.items()}
     # A mask's -inf is no overflow.
-    if more[0] <= 0 and more[1] <= 0 and (more[2] <= 0 or theirs[2] > 0):
+    if (
+        more["num_nan"] <= 0
+        and more["num_posinf"] <= 0
+        and (more["num_neginf"] <= 0 or counts["num_neginf"][1])
+    ):
         return None
-    words = [
-        f"{m} {w} against {n}"
-        for m, n, w in zip(mine, theirs, ("NaN", "+inf", "-inf"), strict=True)
-        if m != n
-    ]
-    said = f"{subject(evidence)} has {', '.join(words)} in the reference, of {t.numel} values"
+    facts = {
+        f"{name}_{side}": n
+        for name, both in counts.items()
+        for side, n in zip(("target", "reference"), both, strict=True)
+    }
     scale = evidence.target_run.loss_scale
-    causes = (f"the loss scale {number(scale)} is too large",) if scale and scale > 1 else ()
-    return named("overflow_underflow", 0.9, said, evidence, causes=causes)
+    return Found(
+        rank=EvidenceRank.FITTED,
+        sentence=said(evidence, KindReason.NOT_FINITE, numel=t.numel, loss_scale=scale, **facts),
+        causes=(CauseCode.LOSS_SCALE_TOO_LARGE,) if scale and scale > 1 else (),
+    )
 
 
-def _ceiling(evidence: Evidence, t: Known, r: Known) -> Kind | None:
+def _ceiling(evidence: Evidence) -> Found | None:
     """Saturated at the largest value of a narrow dtype."""
-    top = max(abs(t.statistic("maximum")), abs(t.statistic("minimum")))
-    there = max(abs(r.statistic("maximum")), abs(r.statistic("minimum")))
+    t, r = evidence.target, evidence.reference
+    if t is None or r is None or not t.is_floating:
+        return None
+    top, there = (max(abs(k.statistic("maximum")), abs(k.statistic("minimum"))) for k in (t, r))
     for name in _NARROW:
         if top == DTYPES[name].max and there > top * (1 + DTYPES[name].eps):
-            said = f"{subject(evidence)} stops at {number(top)}, the largest {name}; "
-            said += f"the reference reaches {number(there)}"
-            return named("overflow_underflow", 0.93, said, evidence)
+            sentence = said(evidence, KindReason.SATURATED, dtype=name, target=top, reference=there)
+            return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     return None
 
 
-def _underflow(evidence: Evidence) -> Kind | None:
+def _underflow(evidence: Evidence) -> Found | None:
     """Zeros exactly where the reference's magnitude is below what a dtype holds."""
-    a, b = evidence.target_values, evidence.reference_values
-    if a is None or b is None or a.shape != b.shape:
+    a, b, t = evidence.target_values, evidence.reference_values, evidence.target
+    if a is None or b is None or a.shape != b.shape or t is None or not t.is_floating:
         return None
     lost = (a == 0) & (b != 0) & np.isfinite(b)
     num = int(lost.sum())
-    if num < MIN_LOST:
+    if num < MIN_NUMBERS:
         return None
     largest = float(np.abs(b[lost]).max())
     found = _threshold(a, b, largest)
     if found is None:
         return None
     dtype, limit = found
-    said = (
-        f"{num} of {a.size} values are zero where the reference's are up to {number(largest)} in magnitude: "
-        f"below {number(limit)}, the smallest {dtype}"
+    sentence = said(
+        evidence, KindReason.UNDERFLOW, lost=num, numel=a.size, largest=largest, limit=limit, dtype=dtype
     )
-    return named("overflow_underflow", 0.955 if num >= 0.02 * a.size else 0.8, said, evidence)
+    rank = EvidenceRank.EVERY_ELEMENT if num >= LOST_WIDELY * a.size else EvidenceRank.CONSISTENT
+    return Found(rank=rank, sentence=sentence)
 
 
 def _threshold(a: Floats, b: Floats, largest: float) -> tuple[str, float] | None:
@@ -79,12 +82,22 @@ def _threshold(a: Floats, b: Floats, largest: float) -> tuple[str, float] | None
     finite = np.isfinite(b) & (b != 0)
     small = np.abs(b) <= largest
     gone = float((a[finite & small] == 0).mean()) if (finite & small).any() else 0.0
-    if gone < 0.9:
+    if gone < MOSTLY:
         return None
-    for name in ("float16", "float8_e5m2", "float8_e4m3fn", "bfloat16", "float32"):
+    for name in _UNDERFLOWS:
         entry = DTYPES[name]
         subnormal = entry.smallest_normal * entry.eps * 2
         for limit in (subnormal, entry.smallest_normal):
-            if limit / 8 <= largest <= limit * 1.001:
+            if limit / NEAR_SMALLEST <= largest <= limit * (1 + entry.eps):
                 return name, limit
     return None
+
+
+RULE = KindRule(
+    code=KindCode.OVERFLOW_UNDERFLOW,
+    family=KindClass.NUMERICAL,
+    looks=(_underflow, _ceiling, _overflow),
+    causes=(CauseCode.BEYOND_RANGE, CauseCode.LOSS_SCALE, CauseCode.EMPTY_ROW),
+    advice=AdviceCode.WIDER_RANGE,
+    place="zeros below a dtype's smallest number look like a mask; their size says that none was applied",
+)

@@ -1,4 +1,4 @@
-"""Finds how the numbers of one tensor were laid out anew to give another, and says it in words."""
+"""Finds how the numbers of one tensor were laid out anew to give another, and says it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from numpy.typing import NDArray
 
 from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.kinds.fitting import close
+from trueup.diagnosing.kinds.thresholds import (
+    FINEST_ROUNDOFF,
+    NEARLY,
+    NEARLY_ALL,
+    PROBED_LAYOUT,
+    SUMMED_ROUNDINGS,
+)
+from trueup.types.codes.kinds import OrderCode
+from trueup.types.reason import Reason, reason
 
 Indices = NDArray[np.int64]
 
-_PROBE = 512
 _SEED = 20260117
 
 
@@ -24,7 +32,7 @@ def same_numbers(t: Floats, r: Floats, rounding: float) -> bool:
         return False
     with np.errstate(over="ignore", invalid="ignore"):
         rms = float(np.sqrt(np.mean(b * b)))
-        slack = rms * (1e-9 + 4 * rounding / np.sqrt(a.size) + rounding / 8)
+        slack = rms * (FINEST_ROUNDOFF + 4 * rounding / np.sqrt(a.size) + rounding / 8)
         if abs(a.mean() - b.mean()) > slack or abs(float(np.sqrt(np.mean(a * a))) - rms) > slack:
             return False
     if _order_free(a) == _order_free(b):
@@ -32,7 +40,7 @@ def same_numbers(t: Floats, r: Floats, rounding: float) -> bool:
     narrow = np.float32 if rounding >= 2.0**-24 else np.float64
     with np.errstate(over="ignore"):
         a, b = np.sort(a.astype(narrow)), np.sort(b.astype(narrow))
-    return float(close(a.astype(np.float64), b.astype(np.float64), rounding).mean()) > 0.999
+    return float(close(a.astype(np.float64), b.astype(np.float64), rounding).mean()) > NEARLY_ALL
 
 
 def _order_free(values: Floats) -> int:
@@ -54,61 +62,60 @@ def along(t: Floats, r: Floats, dim: int, rounding: float) -> Indices | None:
     if not len(a) or not a.size:
         return None
     direction = np.random.default_rng(_SEED).standard_normal(a.shape[1])
-    mine, theirs = a @ direction, b @ direction
-    order_t, order_r = np.argsort(mine, kind="stable"), np.argsort(theirs, kind="stable")
+    projected = a @ direction, b @ direction
+    order_t, order_r = (np.argsort(one, kind="stable") for one in projected)
     scale = np.sqrt(np.square(b).sum(axis=1).max(initial=0.0))
-    if not np.allclose(mine[order_t], theirs[order_r], rtol=0, atol=max(16 * rounding, 1e-9) * scale):
+    apart = max(SUMMED_ROUNDINGS * rounding, FINEST_ROUNDOFF) * scale
+    if not np.allclose(projected[0][order_t], projected[1][order_r], rtol=0, atol=apart):
         return None
     found = np.empty(len(a), np.int64)
     found[order_t] = order_r
     if (found == np.arange(len(found))).all():
         return None
-    return found if float(close(a, b[found], rounding).mean()) > 0.999 else None
+    return found if float(close(a, b[found], rounding).mean()) > NEARLY_ALL else None
 
 
-def described(p: Indices) -> str:
-    """A permutation in words: rolled, reversed, blocks in another order, read as another matrix."""
+def described(p: Indices) -> Reason:
+    """What a permutation is: rolled, reversed, blocks in another order, read as another matrix."""
     num = len(p)
     count = np.arange(num)
     if (p == count[::-1]).all():
-        return "in reverse order"
+        return reason(OrderCode.REVERSED)
     shift = int(p[0])
     if (p == (count + shift) % num).all():
-        half = ": the halves are swapped" if 2 * shift == num else ""
-        return f"rolled by {shift if shift <= num // 2 else shift - num}{half}"
+        if 2 * shift == num:
+            return reason(OrderCode.HALVES_SWAPPED)
+        return reason(OrderCode.ROLLED, shift=shift if shift <= num // 2 else shift - num)
     for columns in _divisors(num):
-        matrix = count.reshape(-1, columns)
-        if (p == matrix.T.ravel()).all():
-            return _matrix_words(num // columns, columns)
+        if (p == count.reshape(-1, columns).T.ravel()).all():
+            return _as_matrix(num // columns, columns)
     blocks = _blocks(p)
     if blocks is not None:
         return blocks
-    moved = int((p != count).sum())
-    return f"with {moved} of its {num} indices in another order"
+    return reason(OrderCode.REORDERED, moved=int((p != count).sum()), indices=num)
 
 
-def _matrix_words(rows: int, columns: int) -> str:
+def _as_matrix(rows: int, columns: int) -> Reason:
     if rows == 2:
-        return "halves interleaved into pairs"
+        return reason(OrderCode.HALVES_INTERLEAVED)
     if columns == 2:
-        return "interleaved pairs taken apart into halves"
-    return f"read as ({columns}, {rows}) where the reference reads ({rows}, {columns})"
+        return reason(OrderCode.PAIRS_TAKEN_APART)
+    return reason(OrderCode.READ_AS_MATRIX, rows=rows, columns=columns)
 
 
-def _blocks(p: Indices) -> str | None:
+def _blocks(p: Indices) -> Reason | None:
     """Blocks moved as wholes, or the same order within every block."""
     num = len(p)
     for size in reversed(_divisors(num)):
         rows = p.reshape(-1, size)
         if (rows == rows[:, :1] + np.arange(size)).all() and (rows[:, 0] % size == 0).all():
             order = (rows[:, 0] // size).tolist()
-            shown = ", ".join(map(str, order[:8])) + (", ..." if len(order) > 8 else "")
-            return f"blocks of {size} in the order {shown}"
+            return reason(OrderCode.BLOCKS, size=size, order=[str(one) for one in order])
     for size in _divisors(num):
         rows = p.reshape(-1, size)
         inner = rows - size * np.arange(num // size)[:, None]
         if (inner == inner[0]).all() and inner.min() >= 0 and inner.max() < size:
-            return f"within every block of {size}: {described(inner[0])}"
+            return reason(OrderCode.WITHIN_BLOCKS, described(inner[0]), size=size)
     return None
 
 
@@ -116,7 +123,7 @@ def _divisors(num: int) -> list[int]:
     return [d for d in range(2, num) if num % d == 0]
 
 
-def layouts(r: Floats, shape: tuple[int, ...]) -> Iterator[tuple[str, Floats]]:
+def layouts(r: Floats, shape: tuple[int, ...]) -> Iterator[tuple[Reason, Floats]]:
     """Other layouts of the reference of a wanted shape: dimensions transposed, viewed instead of transposed,
     split into heads."""
     dims = range(r.ndim)
@@ -125,32 +132,30 @@ def layouts(r: Floats, shape: tuple[int, ...]) -> Iterator[tuple[str, Floats]]:
             if order == tuple(dims):
                 continue
             turned = r.transpose(order)
+            told = {"order": [str(dim) for dim in order]}
             if turned.shape == shape:
-                yield f"dimensions in the order {_listed(order)}", turned
+                yield reason(OrderCode.DIMENSIONS, **told), turned
             elif turned.size == r.size:
-                yield f"dimensions in the order {_listed(order)}, then viewed as {_listed(shape)}", turned
+                yield reason(OrderCode.DIMENSIONS_VIEWED, **told, shape=[str(n) for n in shape]), turned
     if r.shape == shape and 2 <= r.ndim <= 3:
         yield from _heads(r)
 
 
-def _heads(r: Floats) -> Iterator[tuple[str, Floats]]:
+def _heads(r: Floats) -> Iterator[tuple[Reason, Floats]]:
     """(..., T, D) with heads and positions mixed up: a transpose between the two left out or one too many."""
     *lead, length, width = r.shape
     for heads in _divisors(width):
         split = r.reshape(*lead, length, heads, width // heads)
-        yield f"{heads} heads viewed without transposing them back", np.swapaxes(split, -3, -2)
+        yield reason(OrderCode.HEADS_NOT_TRANSPOSED, heads=heads), np.swapaxes(split, -3, -2)
         other = r.reshape(*lead, heads, length, width // heads)
-        yield f"{heads} heads transposed once too often", np.swapaxes(other, -3, -2)
+        yield reason(OrderCode.HEADS_TRANSPOSED_TWICE, heads=heads), np.swapaxes(other, -3, -2)
 
 
 def equal_layout(t: Floats, candidate: Floats, rounding: float) -> bool:
     """Whether a candidate laid out flat gives the target; a look at a few elements first."""
     flat = t.ravel()
-    probe = candidate.ravel()[:_PROBE] if candidate.flags.c_contiguous else candidate.flat[:_PROBE]
-    if float(close(flat[:_PROBE], np.asarray(probe), rounding).mean()) < 0.99:
+    contiguous = candidate.flags.c_contiguous
+    probe = candidate.ravel()[:PROBED_LAYOUT] if contiguous else candidate.flat[:PROBED_LAYOUT]
+    if float(close(flat[:PROBED_LAYOUT], np.asarray(probe), rounding).mean()) < NEARLY:
         return False
-    return float(close(flat, candidate.ravel(), rounding).mean()) > 0.999
-
-
-def _listed(values: tuple[int, ...]) -> str:
-    return "(" + ", ".join(map(str, values)) + ")"
+    return float(close(flat, candidate.ravel(), rounding).mean()) > NEARLY_ALL

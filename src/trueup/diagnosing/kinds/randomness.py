@@ -6,94 +6,90 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import Floats
-from trueup.diagnosing.kinds.fitting import close
-from trueup.diagnosing.kinds.naming import named, percent, rule_book, subject
+from trueup.diagnosing.kinds.arguments import RANDOM_FUNCTIONS
+from trueup.diagnosing.kinds.fitting import close, roundoff_of
+from trueup.diagnosing.kinds.rule import Found, KindRule, said
+from trueup.diagnosing.kinds.thresholds import CHANCE_Z, DRAWN_VALUES, FULL_SHARE, MIN_NUMBERS
 from trueup.matching.names import family
-from trueup.types.finding import Kind
-
-MIN_VALUES = 32
-_FEW = 4
-_CHANCE = 5.0
-"""standard errors that two rates may lie apart"""
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
 
-def rule(evidence: Evidence) -> Kind | None:
-    """The strongest of: dropout masks of the same rate at other places, a recomputation with another mask,
-    one stream on ranks that draw their own, two draws from one distribution."""
-    found = (_recomputed(evidence), _dropout(evidence), _one_stream(evidence), _draws(evidence))
-    return max((k for k in found if k is not None), key=lambda k: k.confidence, default=None)
-
-
-def _dropout(evidence: Evidence) -> Kind | None:
+def _dropout(evidence: Evidence) -> Found | None:
+    """Dropout masks of the same rate at other places."""
     t, r = evidence.target_values, evidence.reference_values
-    if t is None or r is None or t.shape != r.shape or t.size < MIN_VALUES:
+    if t is None or r is None or t.shape != r.shape or t.size < DRAWN_VALUES:
         return _dropout_statistics(evidence)
     a, b = t == 0, r == 0
     mine, theirs, both = int((a & ~b).sum()), int((b & ~a).sum()), ~a & ~b
     # What is zero on both sides may be masked for good: rates are those among what is not.
-    if min(mine, theirs) < _FEW or int(both.sum()) < _FEW:
+    if min(mine, theirs) < MIN_NUMBERS or int(both.sum()) < MIN_NUMBERS:
         return None
-    if abs(mine - theirs) > _CHANCE * np.sqrt(mine + theirs):
+    if abs(mine - theirs) > CHANCE_Z * np.sqrt(mine + theirs):
         return None
-    agreeing = float(close(t[both], r[both], max(evidence.roundoff, 1e-9)).mean())
-    if agreeing < 0.95:
+    if float(close(t[both], r[both], roundoff_of(evidence)).mean()) < FULL_SHARE:
         return None
     rate = mine / (mine + int(both.sum()))
-    said = (
-        f"about {percent(rate)} of the elements are dropped on either side, but not the same ones "
-        f"({mine} only in the target, {theirs} only in the reference); the others agree"
-    )
-    return named("randomness", 0.96, said, evidence)
+    sentence = said(evidence, KindReason.OTHER_ELEMENTS_DROPPED, rate=rate, target=mine, reference=theirs)
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
 
 
-def _dropout_statistics(evidence: Evidence) -> Kind | None:
+def _dropout_statistics(evidence: Evidence) -> Found | None:
     """A random function whose zeros are as many, give or take chance."""
     t, r = evidence.target, evidence.reference
-    if t is None or r is None or not evidence.same_shape or not _is_random(evidence) or t.numel < MIN_VALUES:
+    if (
+        t is None
+        or r is None
+        or not evidence.same_shape
+        or not _is_random(evidence)
+        or t.numel < DRAWN_VALUES
+    ):
         return None
     p, q = t.statistic("num_zero") / t.numel, r.statistic("num_zero") / r.numel
-    if not (0 < p < 1 and abs(p - q) <= _CHANCE * np.sqrt(2 * p * (1 - p) / t.numel)):
+    if not (0 < p < 1 and abs(p - q) <= CHANCE_Z * np.sqrt(2 * p * (1 - p) / t.numel)):
         return None
-    said = (
-        f"{evidence.surroundings.name} draws at random; its rates agree ({percent(p)} and {percent(q)} zeros)"
-    )
-    return named("randomness", 0.7, said, evidence)
+    sentence = said(evidence, KindReason.RATES_AGREE, call=evidence.surroundings.name, target=p, reference=q)
+    return Found(rank=EvidenceRank.CONSISTENT, sentence=sentence)
 
 
 def _is_random(evidence: Evidence) -> bool:
     around = evidence.surroundings
     short = (around.type or "").lower() if around.kind == "module" else family(around.name)
-    return any(word in short for word in rule_book().random)
+    return any(word in short for word in RANDOM_FUNCTIONS)
 
 
-def _recomputed(evidence: Evidence) -> Kind | None:
+def _recomputed(evidence: Evidence) -> Found | None:
     """Recomputation in backward gave other values than the forward it repeats."""
     if evidence.origin.phase not in ("backward", "param_grad"):
         return None
     apart = [p for p in evidence.elsewhere.recomputed if p.agree is False]
     if not apart or apart[0].target is None:
         return None
-    said = f"recomputed in backward, {apart[0].target.name} differs from what the forward had"
-    return named(
-        "randomness", 0.95, said, evidence, causes=("the random state is not restored for recomputation",)
+    return Found(
+        rank=EvidenceRank.EVERY_ELEMENT,
+        sentence=said(evidence, KindReason.RECOMPUTED_OTHERWISE, place=apart[0].target.name),
+        causes=(CauseCode.STATE_NOT_RESTORED,),
     )
 
 
-def _one_stream(evidence: Evidence) -> Kind | None:
+def _one_stream(evidence: Evidence) -> Found | None:
     """Ranks that should draw their own numbers drop the same elements."""
     elsewhere = evidence.elsewhere
     if not _is_random(evidence) or len(elsewhere.target_ranks) < 2 or len(elsewhere.reference_ranks) < 2:
         return None
-    mine, theirs = (
+    target, reference = (
         [evidence.values_of(k) for _, k in ranks[:2]]
         for ranks in (elsewhere.target_ranks, elsewhere.reference_ranks)
     )
-    if any(v is None or v.size < MIN_VALUES for v in (*mine, *theirs)):
+    if any(v is None or v.size < DRAWN_VALUES for v in (*target, *reference)):
         return None
-    if _same_zeros(mine) and not _same_zeros(theirs):
-        said = "two ranks of the target drop the same elements; the reference's drop different ones"
-        return named("randomness", 0.955, said, evidence, causes=("one random stream shared by the ranks",))
-    return None
+    if not _same_zeros(target) or _same_zeros(reference):
+        return None
+    return Found(
+        rank=EvidenceRank.EVERY_ELEMENT,
+        sentence=said(evidence, KindReason.RANKS_DROP_THE_SAME),
+        causes=(CauseCode.SHARED_STREAM,),
+    )
 
 
 def _same_zeros(ranks: list[Floats | None]) -> bool:
@@ -101,13 +97,12 @@ def _same_zeros(ranks: list[Floats | None]) -> bool:
     return a is not None and b is not None and a.shape == b.shape and bool(((a == 0) == (b == 0)).all())
 
 
-def _draws(evidence: Evidence) -> Kind | None:
+def _draws(evidence: Evidence) -> Found | None:
     """Unlike element by element, alike as a whole: two draws from one distribution."""
     t, r, vectors = evidence.target, evidence.reference, evidence.vectors
-    if t is None or r is None or vectors is None or t.numel < MIN_VALUES or not t.is_floating:
+    if t is None or r is None or vectors is None or t.numel < DRAWN_VALUES or not t.is_floating:
         return None
-    random = _is_random(evidence)
-    if evidence.origin.phase != "param" and not random:
+    if evidence.origin.phase != "param" and not _is_random(evidence):
         return None
     if vectors.norm == 0 or vectors.target_norm == 0:
         return None
@@ -117,14 +112,21 @@ def _draws(evidence: Evidence) -> Kind | None:
     )
     if not (std_t > 0 and std_r > 0):
         return None
-    alike = abs(std_t / std_r - 1) < _CHANCE / np.sqrt(t.numel) * 2
-    alike = alike and abs(mean_t - mean_r) < _CHANCE * std_r * np.sqrt(2 / t.numel)
+    alike = abs(std_t / std_r - 1) < CHANCE_Z / np.sqrt(t.numel) * 2
+    alike = alike and abs(mean_t - mean_r) < CHANCE_Z * std_r * np.sqrt(2 / t.numel)
     cosine = float(np.dot(vectors.target, vectors.reference)) / (vectors.norm * vectors.target_norm)
     centre = mean_t * mean_r * t.numel / (t.statistic("l2_norm") * r.statistic("l2_norm"))
-    if not alike or abs(cosine - centre) > _CHANCE / np.sqrt(min(t.numel, vectors.size)):
+    if not alike or abs(cosine - centre) > CHANCE_Z / np.sqrt(min(t.numel, vectors.size)):
         return None
-    said = (
-        f"{subject(evidence)} has the reference's mean and spread ({std_t:.3g} and {std_r:.3g}), "
-        f"but shares nothing with it (cosine {cosine:.2g}): another draw from the same distribution"
-    )
-    return named("randomness", 0.88 if vectors.exact else 0.8, said, evidence)
+    sentence = said(evidence, KindReason.ANOTHER_DRAW, target=std_t, reference=std_r, cosine=cosine)
+    return Found(rank=EvidenceRank.FITTED if vectors.exact else EvidenceRank.CONSISTENT, sentence=sentence)
+
+
+RULE = KindRule(
+    code=KindCode.RANDOMNESS,
+    family=KindClass.MODEL,
+    looks=(_dropout, _one_stream, _recomputed, _draws),
+    causes=(CauseCode.OTHER_SEED, CauseCode.STATE_NOT_RESTORED, CauseCode.SHARED_STREAM),
+    advice=AdviceCode.SEED_ALIKE,
+    place="zeros at other places look like a mask; that they are as many says that they were drawn",
+)

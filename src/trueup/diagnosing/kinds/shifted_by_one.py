@@ -6,24 +6,28 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import Floats
-from trueup.diagnosing.kinds.fitting import close, sureness
-from trueup.diagnosing.kinds.naming import named, percent, subject
+from trueup.diagnosing.kinds.fitting import close, rank_of
+from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
-from trueup.types.finding import Kind
+from trueup.diagnosing.kinds.thresholds import (
+    FEW_NUMBERS,
+    MORE_THAN_IN_PLACE,
+    MOST_SHARE,
+    PROBED_INDICES,
+    PROBED_LARGE,
+    PROBED_VALUES,
+    SOME_SHARE,
+)
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import KindClass, KindCode
 
 SHIFTS = (1, -1, 2, -2)
-_PROBE = 64
-"""Indices of every other dimension that are looked at first."""
-MIN_NUMBERS = 6
 
 
-def rule(evidence: Evidence) -> Kind | None:
-    """Named where t[i + s] = r[i] along one dimension for nearly every i, and t[i] = r[i] for far fewer."""
-    turned = solved(evidence, "shifted_by_one")
-    if turned is not None:
-        return named("shifted_by_one", turned.confidence, turned.sentence, evidence)
+def _shifted(evidence: Evidence) -> Found | None:
+    """t[i + s] = r[i] along one dimension for nearly every i, and t[i] = r[i] for far fewer."""
     t, r = evidence.target_values, evidence.reference_values
-    if t is None or r is None or t.shape != r.shape or t.size < MIN_NUMBERS:
+    if t is None or r is None or t.shape != r.shape or t.size < FEW_NUMBERS:
         return None
     in_place = float(close(t, r, evidence.roundoff).mean())
     best: tuple[float, int, int] | None = None
@@ -34,27 +38,27 @@ def rule(evidence: Evidence) -> Kind | None:
             share = _agreement(t, r, dim, shift, evidence.roundoff)
             if share is not None and (best is None or share > best[0]):
                 best = share, dim, shift
-    if best is None or best[0] - in_place < 0.3:
+    if best is None or best[0] - in_place < MORE_THAN_IN_PLACE:
         return None
     share, dim, shift = best
-    confidence = 0.96 * sureness(share, start=0.75, full=0.95)
-    way = f"{abs(shift)} place{'s' if abs(shift) > 1 else ''} {'later' if shift > 0 else 'earlier'}"
-    said = (
-        f"{subject(evidence)} holds the reference's numbers {way} "
-        f"along dimension {dim} ({percent(share)} agree so, {percent(in_place)} in place)"
-    )
-    return named("shifted_by_one", confidence, said, evidence) if confidence > 0 else None
+    rank = rank_of(share, least=MOST_SHARE)
+    if rank is None:
+        return None
+    sentence = said(evidence, KindReason.SHIFTED, shift=shift, dim=dim, agree=share, in_place=in_place)
+    return Found(rank=rank, measure=share, sentence=sentence)
 
 
 def _agreement(t: Floats, r: Floats, dim: int, shift: int, rounding: float) -> float | None:
     """Share of elements that agree after the shift; None where a first look shows that they do not."""
-    probe = tuple(
-        slice(None) if d == dim else slice(0, _PROBE if t.ndim > 1 else None) for d in range(t.ndim)
-    )
-    if t.size > 1 << 14 and t.ndim > 1 and _share(t[probe], r[probe], dim, shift, rounding) < 0.6:
-        return None
-    if t.ndim == 1 and t.size > 1 << 14 and _share(t[: 1 << 12], r[: 1 << 12], 0, shift, rounding) < 0.6:
-        return None
+    if t.size > PROBED_LARGE:
+        probe = tuple(
+            slice(None)
+            if d == dim and t.ndim > 1
+            else slice(0, PROBED_INDICES if t.ndim > 1 else PROBED_VALUES)
+            for d in range(t.ndim)
+        )
+        if _share(t[probe], r[probe], dim, shift, rounding) < SOME_SHARE:
+            return None
     return _share(t, r, dim, shift, rounding)
 
 
@@ -65,3 +69,13 @@ def _share(t: Floats, r: Floats, dim: int, shift: int, rounding: float) -> float
     moved = np.take(t, np.arange(max(shift, 0), max(shift, 0) + length), axis=dim)
     still = np.take(r, np.arange(max(-shift, 0), max(-shift, 0) + length), axis=dim)
     return float(close(moved, still, rounding).mean()) if moved.size else 0.0
+
+
+RULE = KindRule(
+    code=KindCode.SHIFTED_BY_ONE,
+    family=KindClass.MODEL,
+    looks=(solved(KindCode.SHIFTED_BY_ONE), _shifted),
+    causes=(CauseCode.SHIFTED_TWICE_OR_NEVER, CauseCode.INDEX_OFF_BY_ONE),
+    advice=AdviceCode.COUNT_SHIFTS,
+    place="a shift is a permutation too, and says more",
+)

@@ -5,26 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trueup.diagnosing.evidence import Evidence
+from trueup.diagnosing.kinds.rule import Found, Look
+from trueup.types.finding import KindCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
     """One way in which the target's function differs from the reference's."""
 
-    kind: str
-    sentence: str
-    confidence: float
+    kind: KindCode
+    found: Found
 
 
-def solved(evidence: Evidence, kind: str) -> Solved | None:
-    """The fault of a rotary embedding, an attention or a loss, if it is of a kind; worked out once."""
+def solved(kind: KindCode) -> Look:
+    """Looks for the fault of a rotary embedding, an attention or a loss that is of this kind; each function
+    is worked out once for all rules."""
     from trueup.diagnosing.kinds.attention import attention_fault
     from trueup.diagnosing.kinds.criterion import criterion_fault
     from trueup.diagnosing.kinds.rotary import rotary_fault
 
-    looks = (("rotary", rotary_fault), ("attention", attention_fault), ("criterion", criterion_fault))
-    for name, look in looks:
-        found = evidence.remembered(name, lambda look=look: look(evidence))  # type: ignore[misc]
-        if isinstance(found, Solved) and found.kind == kind:
-            return found
-    return None
+    def look(evidence: Evidence) -> Found | None:
+        for fault in (rotary_fault, attention_fault, criterion_fault):
+            one = evidence.remembered(fault)
+            if one is not None and one.kind is kind:
+                return one.found
+        return None
+
+    return look

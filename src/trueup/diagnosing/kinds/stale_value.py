@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.evidence.vectors import length
-from trueup.diagnosing.kinds.fitting import explained, sureness
-from trueup.diagnosing.kinds.naming import named, subject
-from trueup.types.finding import Kind
+from trueup.diagnosing.kinds.fitting import at_most, explained, rank_of
+from trueup.diagnosing.kinds.rule import Found, KindRule, said
+from trueup.diagnosing.kinds.thresholds import FULL_SHARE, MOST_SHARE
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
 
-def rule(evidence: Evidence) -> Kind | None:
-    """Named where t equals an earlier value of the same site that the reference has left behind."""
-    if evidence.target is None or evidence.reference is None or evidence.target.numel == 0:
+def _of_an_earlier_time(evidence: Evidence) -> Found | None:
+    """t equals an earlier value of the same site that the reference has left behind."""
+    if evidence.target is None or evidence.target.numel == 0:
         return None
-    elsewhere = evidence.elsewhere
-    candidates = [
-        *((f"step {s} of the target", k) for s, k in elsewhere.target_earlier),
-        *((f"step {s} of the reference", k) for s, k in elsewhere.reference_earlier),
-    ]
-    if evidence.origin.phase in ("forward", "batch"):
-        own = evidence.surroundings.microbatch
-        candidates += [
-            (f"microbatch {m} of the target", k) for m, k in elsewhere.target_microbatches if m < own
-        ]
-    best: tuple[float, str] | None = None
-    for where, known in candidates:
+    best: tuple[float, KindReason, int] | None = None
+    for code, when, known in _earlier(evidence):
         share = _share(evidence, known)
         if share > 0 and (best is None or share > best[0]):
-            best = share, where
-    if best is None:
+            best = share, code, when
+    least = MOST_SHARE if evidence.target.numel > 1 else FULL_SHARE
+    rank = None if best is None else rank_of(best[0], least=least)
+    if best is None or rank is None:
         return None
-    share, where = best
-    confidence = (0.93 if evidence.target.numel > 1 else 0.5) * sureness(share, start=0.8)
-    if confidence <= 0:
-        return None
-    return named("stale_value", confidence, f"{subject(evidence)} is that of {where}", evidence)
+    if evidence.target.numel == 1:
+        rank = at_most(rank, EvidenceRank.CONSISTENT)
+    return Found(rank=rank, measure=best[0], sentence=said(evidence, best[1], earlier=best[2]))
+
+
+def _earlier(evidence: Evidence) -> Iterator[tuple[KindReason, int, Known]]:
+    elsewhere = evidence.elsewhere
+    yield from ((KindReason.OF_TARGET_STEP, step, known) for step, known in elsewhere.target_earlier)
+    yield from ((KindReason.OF_REFERENCE_STEP, step, known) for step, known in elsewhere.reference_earlier)
+    if evidence.origin.phase in ("forward", "batch"):
+        own = evidence.surroundings.microbatch
+        for microbatch, known in elsewhere.target_microbatches:
+            if microbatch < own:
+                yield KindReason.OF_MICROBATCH, microbatch, known
 
 
 def _share(evidence: Evidence, earlier: Known) -> float:
@@ -42,11 +47,20 @@ def _share(evidence: Evidence, earlier: Known) -> float:
     target, reference = evidence.target, evidence.reference
     if target is None or reference is None or earlier.same_bits(reference):
         return 0.0
-    same = target.same_bits(earlier)
-    if same:
+    if target.same_bits(earlier):
         return 1.0
     vectors = evidence.vectors
     other = None if vectors is None else vectors.like(earlier)
-    if vectors is None or other is None or length(other - vectors.reference) < vectors.difference / 2:
+    if vectors is None or other is None:
         return 0.0
-    return 0.98 * explained(evidence, vectors, length(vectors.target - other))
+    return explained(evidence, vectors, length(vectors.target - other))
+
+
+RULE = KindRule(
+    code=KindCode.STALE_VALUE,
+    family=KindClass.MODEL,
+    looks=(_of_an_earlier_time,),
+    causes=(CauseCode.CACHE_NOT_REFRESHED, CauseCode.COPY_NOT_UPDATED, CauseCode.BATCH_AGAIN),
+    advice=AdviceCode.REFRESH,
+    place="after kinds that say why a value has not changed: a dropped update, a batch delivered again",
+)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Known, Pair, ParameterFacts
-from trueup.diagnosing.optimizer_fit import Floats, UpdateFit, adam_directions, fit_update
+from trueup.diagnosing.evidence.facts import Arguments, Floats
+from trueup.diagnosing.kinds.thresholds import SOLVED_RESIDUAL
+from trueup.diagnosing.optimizer_fit import UpdateFit, adam_directions, fit_update
 
 Side = Literal["target", "reference"]
-
-MAX_LEFT = 0.05
-"""share of an update that a fit may leave open"""
+ADAM = {"eps": 1e-8, "beta1": 0.9, "beta2": 0.999}
+"""what PyTorch's Adam takes where nothing is set"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Solved:
+class Update:
     """The fit of one side's update."""
 
     fit: UpdateFit
@@ -26,7 +26,7 @@ class Solved:
     """whether the direction that fits has its bias corrected; None where the optimizer has no moments"""
 
 
-def solve(evidence: Evidence, side: Side) -> Solved | None:
+def solve(evidence: Evidence, side: Side) -> Update | None:
     """Learning rate and decoupled decay of one side's update; None where it cannot be told.
 
     Adam's direction is m' / (sqrt(v') + eps), with and without bias correction; without moments it is the
@@ -41,14 +41,14 @@ def solve(evidence: Evidence, side: Side) -> Solved | None:
     step = (after - before).ravel()
     if not np.isfinite(step).all():
         return None
-    best: Solved | None = None
+    best: Update | None = None
     for corrected, direction in _directions(evidence, facts, side).items():
         if direction.size != step.size or not np.isfinite(direction).all():
             continue
         fit = fit_update(step, direction.ravel(), before.ravel())
         if fit is not None and (best is None or fit.residual < best.fit.residual):
-            best = Solved(fit=fit, corrected=corrected)
-    return None if best is None or best.fit.residual > MAX_LEFT else best
+            best = Update(fit=fit, corrected=corrected)
+    return None if best is None or best.fit.residual > SOLVED_RESIDUAL else best
 
 
 def _directions(evidence: Evidence, facts: ParameterFacts, side: Side) -> dict[bool | None, Floats]:
@@ -56,10 +56,8 @@ def _directions(evidence: Evidence, facts: ParameterFacts, side: Side) -> dict[b
     m = _values(evidence, facts.after("state.exp_avg"), side)
     v = _values(evidence, facts.after("state.exp_avg_sq"), side)
     if m is not None and v is not None and m.shape == v.shape and (v >= 0).all():
-        beta1, beta2 = settings.get("betas", (0.9, 0.999))
-        eps = float(settings.get("eps", 1e-8))
-        betas = float(beta1), float(beta2)
-        pairs = adam_directions(m, v, count=_count(facts, side), betas=betas)
+        eps = _number(settings, "eps", ADAM["eps"])
+        pairs = adam_directions(m, v, count=_count(facts, side), betas=_betas(settings))
         with np.errstate(divide="ignore", invalid="ignore"):
             return {corrected: top / (bottom + eps) for corrected, (top, bottom) in pairs.items()}
     buffer = _values(evidence, facts.after("state.momentum_buffer"), side)
@@ -69,9 +67,20 @@ def _directions(evidence: Evidence, facts: ParameterFacts, side: Side) -> dict[b
     return {} if gradient is None or facts.after("state.step") is not None else {None: gradient}
 
 
-def settings_of(facts: ParameterFacts, side: Side) -> Mapping[str, Any]:
+def settings_of(facts: ParameterFacts, side: Side) -> Arguments:
     """Settings of the parameter's group on a side."""
     return facts.target_settings if side == "target" else facts.reference_settings
+
+
+def _number(settings: Arguments, name: str, default: float) -> float:
+    value = settings.get(name)
+    return float(value) if isinstance(value, (int, float)) else default
+
+
+def _betas(settings: Arguments) -> tuple[float, float]:
+    betas = settings.get("betas")
+    known = [b for b in betas if isinstance(b, (int, float))] if isinstance(betas, (list, tuple)) else []
+    return (float(known[0]), float(known[1])) if len(known) == 2 else (ADAM["beta1"], ADAM["beta2"])
 
 
 def _count(facts: ParameterFacts, side: Side) -> float:

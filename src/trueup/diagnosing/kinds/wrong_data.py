@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from trueup.diagnosing.evidence import Evidence
+from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.kinds.fitting import close
-from trueup.diagnosing.kinds.naming import named, percent
 from trueup.diagnosing.kinds.permutations import along, described
-from trueup.types.finding import Kind, Stage
+from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import EvidenceRank, KindClass, KindCode, Stage
 
 _IDENTIFIERS = ("int", "uint")
-
-
-def rule(evidence: Evidence) -> Kind | None:
-    """Named where the batch itself differs: rows in another order, of another step, of another rank, or
-    unlike any."""
-    if not _is_batch(evidence):
-        return None
-    return _known_batch(evidence) or _rows(evidence) or _unlike(evidence)
 
 
 def _is_batch(evidence: Evidence) -> bool:
@@ -33,50 +28,57 @@ def _is_batch(evidence: Evidence) -> bool:
     return enters and around.kind == "module" and t.dtype.startswith(_IDENTIFIERS)
 
 
-def _known_batch(evidence: Evidence) -> Kind | None:
+def _known_batch(evidence: Evidence) -> Found | None:
     """Bit for bit a batch of another step or rank."""
-    t, elsewhere = evidence.target, evidence.elsewhere
-    if t is None:
+    t, r = evidence.target, evidence.reference
+    if t is None or not _is_batch(evidence):
         return None
-    for words, held in (
-        ("step {} of the reference", (*elsewhere.reference_earlier, *elsewhere.reference_later)),
-        ("rank {} of the reference", elsewhere.reference_ranks),
-        ("microbatch {} of the reference", elsewhere.reference_microbatches),
-        ("step {} of the target itself", elsewhere.target_earlier),
-    ):
-        for number, known in held:
-            if t.same_bits(known) and (evidence.reference is None or not evidence.reference.same_bits(known)):
-                return named("wrong_data", 0.96, f"the batch is that of {words.format(number)}", evidence)
-    return _known_digest(evidence)
-
-
-def _known_digest(evidence: Evidence) -> Kind | None:
-    mine, run = evidence.target_run.batch_digest, evidence.reference_run
-    if not mine or mine == run.batch_digest:
-        return None
-    for step, digest in run.batch_digests.items():
-        if digest == mine:
-            return named("wrong_data", 0.95, f"the batch is that of step {step} of the reference", evidence)
-    for rank, digest in run.rank_batch_digests.items():
-        if digest == mine:
-            return named("wrong_data", 0.95, f"the batch is that of rank {rank} of the reference", evidence)
+    for code, number, known in _held(evidence):
+        if t.same_bits(known) and (r is None or not r.same_bits(known)):
+            return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=said(evidence, code, number=number))
     return None
 
 
-def _rows(evidence: Evidence) -> Kind | None:
+def _held(evidence: Evidence) -> Iterator[tuple[KindReason, int, Known]]:
+    elsewhere = evidence.elsewhere
+    for code, held in (
+        (KindReason.BATCH_OF_REFERENCE_STEP, (*elsewhere.reference_earlier, *elsewhere.reference_later)),
+        (KindReason.BATCH_OF_RANK, elsewhere.reference_ranks),
+        (KindReason.BATCH_OF_MICROBATCH, elsewhere.reference_microbatches),
+        (KindReason.BATCH_OF_TARGET_STEP, elsewhere.target_earlier),
+    ):
+        yield from ((code, number, known) for number, known in held)
+
+
+def _known_digest(evidence: Evidence) -> Found | None:
+    """The whole batch has the digest of another step's or rank's."""
+    mine, run = evidence.target_run.batch_digest, evidence.reference_run
+    if not _is_batch(evidence) or not mine or mine == run.batch_digest:
+        return None
+    for code, digests in (
+        (KindReason.BATCH_OF_REFERENCE_STEP, run.batch_digests),
+        (KindReason.BATCH_OF_RANK, run.rank_batch_digests),
+    ):
+        for number, digest in digests.items():
+            if digest == mine:
+                return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=said(evidence, code, number=number))
+    return None
+
+
+def _rows(evidence: Evidence) -> Found | None:
+    """The reference's samples, or some of them."""
     t, r = evidence.target_values, evidence.reference_values
-    if t is None or r is None or t.shape != r.shape or t.ndim < 2 or t.shape[0] < 2:
+    if not _is_batch(evidence) or t is None or r is None or t.shape != r.shape or t.ndim < 2 or len(t) < 2:
         return None
     order = along(t, r, 0, evidence.roundoff)
     if order is not None:
-        said = f"the batch holds the reference's samples {described(order)}"
-        return named("wrong_data", 0.97, said, evidence)
+        sentence = said(evidence, KindReason.SAMPLES_REORDERED, described(order))
+        return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     shared = _shared_rows(t, r)
     if shared == 0:
         return None
-    return named(
-        "wrong_data", 0.85, f"{shared} of {len(t)} samples of the batch are the reference's", evidence
-    )
+    sentence = said(evidence, KindReason.SAMPLES_SHARED, shared=shared, samples=len(t))
+    return Found(rank=EvidenceRank.FITTED, measure=shared / len(t), sentence=sentence)
 
 
 def _shared_rows(t: Floats, r: Floats) -> int:
@@ -85,12 +87,22 @@ def _shared_rows(t: Floats, r: Floats) -> int:
     return len(mine & theirs)
 
 
-def _unlike(evidence: Evidence) -> Kind | None:
+def _unlike(evidence: Evidence) -> Found | None:
+    if not _is_batch(evidence):
+        return None
     t, r = evidence.target_values, evidence.reference_values
-    if t is None or r is None or t.shape != r.shape or not t.size:
-        return named("wrong_data", 0.5, "the batch is not the reference's", evidence)
-    same = float(close(t, r, evidence.roundoff).mean())
-    said = (
-        f"the batch is not the reference's: {percent(1 - same)} of its elements differ, no sample is shared"
-    )
-    return named("wrong_data", 0.75 if same < 0.5 else 0.55, said, evidence)
+    differ = None
+    if t is not None and r is not None and t.shape == r.shape and t.size:
+        differ = 1 - float(close(t, r, evidence.roundoff).mean())
+    return Found(rank=EvidenceRank.CONSISTENT, sentence=said(evidence, KindReason.OTHER_BATCH, differ=differ))
+
+
+RULE = KindRule(
+    code=KindCode.WRONG_DATA,
+    family=KindClass.MODEL,
+    needs=Needs.NOTHING,
+    looks=(_known_batch, _known_digest, _rows, _unlike),
+    causes=(CauseCode.SAMPLE_ORDER, CauseCode.SHARD_OR_SEED, CauseCode.REPLAYED_AFTER_RESUME),
+    advice=AdviceCode.COMPARE_SAMPLERS,
+    place="samples in another order are a permutation too, and a batch again is a stale value",
+)

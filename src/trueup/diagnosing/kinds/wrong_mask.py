@@ -6,72 +6,71 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.evidence.facts import Floats
+from trueup.diagnosing.evidence.facts import Bools, Floats
 from trueup.diagnosing.kinds.arguments import argument_differences, is_mask
-from trueup.diagnosing.kinds.fitting import close
-from trueup.diagnosing.kinds.naming import named, percent, subject
+from trueup.diagnosing.kinds.fitting import close, roundoff_of
+from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
 from trueup.diagnosing.kinds.solved import solved
-from trueup.types.finding import Kind
+from trueup.diagnosing.kinds.thresholds import (
+    FULL_SHARE,
+    HARDLY,
+    MASKED_BELOW,
+    MIN_NUMBERS,
+    MOSTLY,
+    UNEVEN_PLACES,
+)
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason, PlacesCode
+from trueup.types.finding import EvidenceRank, KindClass, KindCode
+from trueup.types.reason import Reason, reason
 
-Bools = NDArray[np.bool_]
-
-MASKED_BELOW = -1e4
-"""Scores below this are as good as hidden."""
 IGNORED_LABEL = -100
 _ATTENTION = ("attn", "attention", "softmax", "scaled_dot_product")
-_EVEN = 0.02
+_SHOWN = 3
 
 
-def rule(evidence: Evidence) -> Kind | None:
-    """The strongest of: arguments that say what is hidden, hidden elements that differ in a pattern,
-    positions that a mask alone tells apart."""
-    found = [_arguments(evidence)]
-    attended = solved(evidence, "wrong_mask")
-    if attended is not None:
-        found.append(named("wrong_mask", attended.confidence, attended.sentence, evidence))
-    t, r = evidence.target_values, evidence.reference_values
-    if t is not None and r is not None and t.shape == r.shape and t.size >= 4:
-        found += [_hidden(evidence, t, r), _positions(evidence, t, r)]
-    return max((k for k in found if k is not None), key=lambda k: k.confidence, default=None)
-
-
-def _arguments(evidence: Evidence) -> Kind | None:
-    said = [d.sentence for d in argument_differences(evidence) if is_mask(d)]
-    if not said:
+def _arguments(evidence: Evidence) -> Found | None:
+    """Arguments that say what is hidden."""
+    differences = [d.reason for d in argument_differences(evidence) if is_mask(d)]
+    if not differences:
         return None
-    return named("wrong_mask", 0.965, f"another mask is asked for: {'; '.join(said[:3])}", evidence)
+    sentence = said(evidence, KindReason.MASK_ARGUMENTS, *differences[:_SHOWN])
+    return Found(rank=EvidenceRank.STATED, sentence=sentence)
+
+
+def _both(evidence: Evidence) -> tuple[Floats, Floats] | None:
+    t, r = evidence.target_values, evidence.reference_values
+    return None if t is None or r is None or t.shape != r.shape or t.size < MIN_NUMBERS else (t, r)
 
 
 # -- hidden elements ------------------------------------------
 
 
-def _hidden(evidence: Evidence, t: Floats, r: Floats) -> Kind | None:
-    known = evidence.target
-    if known is None:
+def _hidden(evidence: Evidence) -> Found | None:
+    """Hidden elements that differ in a pattern."""
+    known, both = evidence.target, _both(evidence)
+    if known is None or both is None:
         return None
+    t, r = both
     a, b = _masked(t, known.dtype), _masked(r, known.dtype)
     apart = a != b
-    share = float(apart.mean())
-    if not apart.any() or not (a.any() or b.any()):
+    if not apart.any():
         return None
     where = _pattern(apart)
     if where is None:
         return None
-    more = int((a & ~b).sum()), int((b & ~a).sum())
-    said = (
-        f"{subject(evidence)} hides other elements: {more[0]} more and {more[1]} fewer than the reference's, "
-        f"{percent(share)} of all, {where}"
+    sentence = said(
+        evidence,
+        KindReason.HIDES_OTHER_ELEMENTS,
+        where,
+        more=int((a & ~b).sum()),
+        fewer=int((b & ~a).sum()),
+        share=float(apart.mean()),
     )
-    agreeing = close(t[~apart], r[~apart], max(evidence.roundoff, 1e-9))
-    plain = known.dtype == "bool" or not known.is_floating
-    confidence = 0.95 if plain and agreeing.all() else 0.92
-    if known.is_floating and not (np.isneginf(t) | np.isneginf(r)).any() and _is_gradient(evidence):
-        confidence = 0.75
-    return named("wrong_mask", confidence, said, evidence)
-
-
-def _is_gradient(evidence: Evidence) -> bool:
-    return evidence.origin.phase in ("backward", "param_grad")
+    rank = EvidenceRank.EVERY_ELEMENT
+    infinite = (np.isneginf(t) | np.isneginf(r)).any()
+    if known.is_floating and not infinite and evidence.origin.phase in ("backward", "param_grad"):
+        rank = EvidenceRank.CONSISTENT  # zeros of a gradient have many reasons
+    return Found(rank=rank, sentence=sentence)
 
 
 def _masked(values: Floats, dtype: str) -> Bools:
@@ -82,57 +81,57 @@ def _masked(values: Floats, dtype: str) -> Bools:
     return np.asarray((values == 0) | (values <= MASKED_BELOW))
 
 
-def _pattern(apart: Bools) -> str | None:
-    """Where in the matrix, in words; None where the places follow no pattern."""
+def _pattern(apart: Bools) -> Reason | None:
+    """Where in the matrix; None where the places follow no pattern."""
     if apart.ndim == 0:
         return None
     if apart.ndim == 1:
         return _run(apart)
     plane = apart.reshape(-1, *apart.shape[-2:])
     mean = plane.mean(axis=0)
-    if float(((mean > _EVEN) & (mean < 1 - _EVEN)).mean()) <= _EVEN:
+    if float(((mean > UNEVEN_PLACES) & (mean < 1 - UNEVEN_PLACES)).mean()) <= UNEVEN_PLACES:
         found = _in_matrix(mean > 0.5)
         if found is not None:
             return found
     rows, columns = (np.asarray(plane.any(axis=a)) for a in (2, 1))
     whole_columns = (plane == columns[:, None, :]).all() and not columns.all()
     if whole_columns and _contiguous(columns):
-        return (
-            f"in whole columns (up to {int(columns.sum(axis=1).max())} of {columns.shape[1]}), as padding is"
-        )
+        most = int(columns.sum(axis=1).max())
+        return reason(PlacesCode.WHOLE_COLUMNS, number=most, size=columns.shape[1])
     if (plane == rows[:, :, None]).all() and not rows.all():
-        return f"in whole rows ({int(rows.sum())} of {rows.size})"
+        return reason(PlacesCode.WHOLE_ROWS, number=int(rows.sum()), size=rows.size)
     return None
 
 
-def _in_matrix(where: Bools) -> str | None:
+def _in_matrix(where: Bools) -> Reason | None:
     """A pattern of one (rows, columns) matrix."""
     i, j = np.nonzero(where)
     if not len(i):
         return None
     off = j - i
     if _fills(where, np.subtract.outer(np.arange(where.shape[0]), np.arange(where.shape[1])) * -1, off):
-        if off.min() == off.max():
-            names = {0: "on the diagonal", 1: "on the first diagonal above the main one"}
-            return names.get(int(off[0]), f"on diagonal {int(off[0])}")
-        if off.min() >= 1:
-            return "above the diagonal (later positions)"
-        if off.max() <= -1:
-            return f"{-int(off.max())} or more places below the diagonal (a window)"
-        return f"on diagonals {int(off.min())} to {int(off.max())}"
+        return _diagonals(int(off.min()), int(off.max()))
     rows, columns = (np.asarray(where.any(axis=a)) for a in (1, 0))
     if (where == np.outer(rows, columns)).all():
         if rows.all():
-            return f"in columns {_first_last(columns)}"
+            return reason(PlacesCode.COLUMNS, columns=_first_last(columns))
         if columns.all():
-            return f"in rows {_first_last(rows)}"
-        return f"in the block of rows {_first_last(rows)} and columns {_first_last(columns)}"
+            return reason(PlacesCode.ROWS, rows=_first_last(rows))
+        return reason(PlacesCode.BLOCK, rows=_first_last(rows), columns=_first_last(columns))
     if (off < 0).all() or (off > 0).all():
         if _is_blocks(where):
-            return "between blocks on the diagonal, as the documents of a packed sequence are"
-        above = "above" if (off > 0).all() else "below"
-        return f"in part of the triangle {above} the diagonal" if len(i) > 2 * where.shape[0] else None
+            return reason(PlacesCode.BETWEEN_DOCUMENTS)
+        if len(i) > 2 * where.shape[0]:
+            return reason(PlacesCode.PART_OF_TRIANGLE, above=bool((off > 0).all()))
     return None
+
+
+def _diagonals(first: int, last: int) -> Reason:
+    if first < last and first >= 1:
+        return reason(PlacesCode.ABOVE_DIAGONAL)
+    if first < last <= -1:
+        return reason(PlacesCode.BELOW_DIAGONAL, distance=-last)
+    return reason(PlacesCode.DIAGONALS, first=first, last=last)
 
 
 def _fills(where: Bools, offsets: NDArray[np.int64], seen: NDArray[np.int64]) -> bool:
@@ -152,11 +151,13 @@ def _contiguous(rows: Bools) -> bool:
     return bool((np.abs(steps).sum(axis=1) <= 1).all())
 
 
-def _run(apart: Bools) -> str | None:
+def _run(apart: Bools) -> Reason | None:
     at = np.flatnonzero(apart)
     if len(at) == at[-1] - at[0] + 1 and len(at) < len(apart):
-        return f"at indices {at[0]} to {at[-1]}"
-    return f"at {len(at)} of {len(apart)} indices" if len(at) <= len(apart) // 2 else None
+        return reason(PlacesCode.INDICES, first=at[0], last=at[-1])
+    if len(at) > len(apart) // 2:
+        return None
+    return reason(PlacesCode.SOME_INDICES, number=len(at), size=len(apart))
 
 
 def _first_last(flags: Bools) -> str:
@@ -167,33 +168,30 @@ def _first_last(flags: Bools) -> str:
 # -- the effect on positions ------------------------------------------
 
 
-def _positions(evidence: Evidence, t: Floats, r: Floats) -> Kind | None:
+def _positions(evidence: Evidence) -> Found | None:
     """(..., positions, width) out of attention: which positions a wrong mask leaves untouched."""
-    if t.ndim < 3 or not _is_attention(evidence) or evidence.origin.phase != "forward" or t.shape[-2] < 4:
+    both = _both(evidence) if evidence.origin.phase == "forward" and _is_attention(evidence) else None
+    if both is None or both[0].ndim < 3 or both[0].shape[-2] < MIN_NUMBERS:
         return None
+    t, r = both
     if np.isnan(t).any() and not np.isnan(r).any():
         empty = np.isnan(t).all(axis=-1)
-        said = f"{int(empty.sum())} of {empty.size} rows are NaN: the mask hides everything they could see"
-        return named("wrong_mask", 0.93, said, evidence) if empty.any() else None
-    same = close(t, r, max(evidence.roundoff, 1e-9)).mean(axis=-1) > 0.9
+        sentence = said(evidence, KindReason.ROWS_EMPTY, rows=int(empty.sum()), size=empty.size)
+        return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence) if empty.any() else None
+    same = close(t, r, roundoff_of(evidence)).mean(axis=-1) > MOSTLY
     if same.all():
         return None
     rows = same.reshape(-1, same.shape[-1])
-    length = rows.shape[1]
-    if rows[:, -1].all() and float(rows[:, :-1].mean()) < 0.1:
-        said = "every position but the last differs: positions see what comes after them"
-        return named("wrong_mask", 0.9, said, evidence)
+    if rows[:, -1].all() and float(rows[:, :-1].mean()) < HARDLY:
+        return Found(rank=EvidenceRank.FITTED, sentence=said(evidence, KindReason.LAST_POSITION_AGREES))
     heads = np.argmin(rows, axis=1)
-    heads[rows.all(axis=1)] = length
-    changed = heads < length
-    tails = np.array([not rows[k, h:].any() for k, h in enumerate(heads) if h < length])
-    if changed.any() and tails.mean() > 0.95 and heads[changed].min() >= 2:
+    heads[rows.all(axis=1)] = rows.shape[1]
+    changed = heads < rows.shape[1]
+    tails = np.array([not rows[k, h:].any() for k, h in enumerate(heads) if h < rows.shape[1]])
+    if changed.any() and tails.mean() > FULL_SHARE and heads[changed].min() >= 2:
         at = sorted(set(heads[changed].tolist()))
-        said = (
-            f"positions agree up to {', '.join(map(str, at[:4]))} and differ from there on: "
-            "a window or a border between documents is not the same"
-        )
-        return named("wrong_mask", 0.8, said, evidence)
+        sentence = said(evidence, KindReason.POSITIONS_AGREE_UP_TO, positions=[str(n) for n in at[:4]])
+        return Found(rank=EvidenceRank.CONSISTENT, sentence=sentence)
     return None
 
 
@@ -201,3 +199,14 @@ def _is_attention(evidence: Evidence) -> bool:
     around = evidence.surroundings
     words = [around.module, around.name, around.type or "", *(c.name for c in around.neighbours)]
     return any(a in w.lower() for w in words for a in _ATTENTION)
+
+
+RULE = KindRule(
+    code=KindCode.WRONG_MASK,
+    family=KindClass.MODEL,
+    needs=Needs.NOTHING,
+    looks=(_arguments, solved(KindCode.WRONG_MASK), _hidden, _positions),
+    causes=(CauseCode.CAUSAL_MASK, CauseCode.BORDERS_NOT_MASKED, CauseCode.LABELS_COUNTED),
+    advice=AdviceCode.PRINT_MASKS,
+    place="infinities and NaN of a mask are no overflow, and its zeros are no shift",
+)

@@ -4,245 +4,281 @@ precision."""
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, ParameterFacts
+from trueup.diagnosing.evidence.facts import Floats, Plain
 from trueup.diagnosing.evidence.vectors import length
-from trueup.diagnosing.kinds.fitting import explained, fit, sureness, weight
-from trueup.diagnosing.kinds.naming import named, number, percent, rule_book
-from trueup.diagnosing.kinds.updates import Solved, solve
-from trueup.diagnosing.optimizer_fit import Floats, Measured, UpdateFit, fit_moment
-from trueup.types.finding import Kind
+from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of
+from trueup.diagnosing.kinds.rule import Fact, Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.thresholds import (
+    BETA_APART,
+    FEW_NUMBERS,
+    NEAR_ONE,
+    REPRODUCED,
+    SETTINGS_EQUAL,
+    SOLVED_APART,
+    SOLVED_RESIDUAL,
+    SOLVED_Z,
+    UNCHANGED_SHARE,
+)
+from trueup.diagnosing.kinds.updates import Update, solve
+from trueup.diagnosing.optimizer_fit import Measured, UpdateFit, fit_moment
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason, SettingReason
+from trueup.types.finding import EvidenceRank, KindClass, KindCode
+from trueup.types.reason import Reason, reason
 
-_UNLIKE = 1e-6
-_STANDARD_ERRORS = 6.0
+SETTINGS = [
+    "lr",
+    "betas",
+    "eps",
+    "weight_decay",
+    "momentum",
+    "dampening",
+    "nesterov",
+    "amsgrad",
+    "maximize",
+    "decoupled_weight_decay",
+    "correct_bias",
+    "bias_correction",
+    "alpha",
+    "centered",
+]
+"""names under which optimizers keep what their update depends on"""
+
+Setting = Plain | tuple[float, ...]
 
 
-def rule(evidence: Evidence) -> Kind | None:
-    """The strongest of: settings that differ as recorded, rates solved for from the update, a difference
-    along the weights or along the update, moments that start anew, updates lost to rounding."""
-    if evidence.origin.phase != "optimizer" or evidence.parameter is None:
-        return None
-    facts = evidence.parameter
-    checks = (_recorded, _schedule, _solved, _directions, _moments, _lost, _counts)
-    found = [check(evidence, facts) for check in checks]
-    return max((k for k in found if k is not None), key=lambda k: k.confidence, default=None)
+def _facts(evidence: Evidence) -> ParameterFacts | None:
+    return evidence.parameter if evidence.origin.phase == "optimizer" else None
+
+
+def _found(evidence: Evidence, rank: EvidenceRank, code: KindReason, *parts: Reason, **facts: Fact) -> Found:
+    parameter = evidence.parameter
+    assert parameter is not None
+    shapes = [k.shape for k in (parameter.before.target, parameter.before.reference) if k is not None]
+    small = bool(shapes) and len(shapes[0]) < 2  # decay rules turn on that
+    sentence = said(evidence, code, *parts, parameter=parameter.fqn, one_dimensional=small, **facts)
+    return Found(rank=rank, sentence=sentence)
 
 
 # -- as recorded ------------------------------------------
 
 
-def _recorded(evidence: Evidence, facts: ParameterFacts) -> Kind | None:
-    mine, theirs = facts.target_settings, facts.reference_settings
-    if not mine or not theirs:
+def _recorded(evidence: Evidence) -> Found | None:
+    """Settings of the parameter's group that differ as recorded."""
+    facts = _facts(evidence)
+    target, reference = ({}, {}) if facts is None else (facts.target_settings, facts.reference_settings)
+    if not target or not reference:
         return None
-    said = []
-    if mine.get("class") != theirs.get("class"):
-        said.append(f"optimizer {mine.get('class')} for {theirs.get('class')}")
-    for key, words in rule_book().settings.items():
-        if key in mine and key in theirs and not _equal(mine[key], theirs[key]):
-            said.append(f"{words} {_plain(mine[key])} for {_plain(theirs[key])}")
-    if not said:
+    parts = []
+    other_class = target.get("class") != reference.get("class")
+    if other_class:
+        classes = str(target.get("class")), str(reference.get("class"))
+        parts.append(reason(SettingReason.CLASS, target=classes[0], reference=classes[1]))
+    parts += [
+        _setting(key, target[key], reference[key])
+        for key in SETTINGS
+        if key in target and key in reference and not _equal(target[key], reference[key])
+    ]
+    if not parts:
         return None
-    confidence = 0.96 if len(said) > 1 or mine.get("class") == theirs.get("class") else 0.85
-    return named("wrong_optimizer_setting", confidence, f"{_whose(facts)}: {', '.join(said)}", evidence)
+    rank = EvidenceRank.FITTED if other_class and len(parts) == 1 else EvidenceRank.STATED
+    return _found(evidence, rank, KindReason.SETTINGS_DIFFER, *parts)
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _setting(key: str, target: Plain, reference: Plain) -> Reason:
+    return reason(SettingReason.VALUE, setting=key, target=_plain(target), reference=_plain(reference))
+
+
+def _equal(a: Setting, b: Setting) -> bool:
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-        return math.isclose(a, b, rel_tol=1e-9, abs_tol=0.0)
+        return math.isclose(a, b, rel_tol=SETTINGS_EQUAL, abs_tol=0.0)
     return bool(a == b)
 
 
-def _plain(value: Any) -> str:
+def _plain(value: Setting) -> str:
     return ", ".join(map(_plain, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _whose(facts: ParameterFacts) -> str:
-    """The parameter, and what sort it is where decay rules turn on that."""
-    shapes = [k.shape for k in (facts.before.target, facts.before.reference) if k is not None]
-    if shapes and len(shapes[0]) < 2:
-        return f"{facts.fqn} (a bias or a norm's weight: one dimension)"
-    return facts.fqn
-
-
-def _schedule(evidence: Evidence, facts: ParameterFacts) -> Kind | None:
+def _schedule(evidence: Evidence) -> Found | None:
     """Learning rates of the step differ; perhaps the schedule is a step early or late."""
     step = evidence.origin.step
     mine, run = evidence.target_run.learning_rate, evidence.reference_run
-    if not mine or not run.learning_rate or _equal(list(mine), list(run.learning_rate)):
+    if _facts(evidence) is None or not mine or not run.learning_rate:
         return None
-    said = f"the learning rate at step {step} is {_plain(list(mine))} for {_plain(list(run.learning_rate))}"
-    for other in (step - 1, step + 1):
-        rates = run.learning_rates.get(other)
-        if rates and _equal(list(mine), list(rates)):
-            said += f": the reference's of step {other}, so the schedule is off by one"
-            break
-    return named("wrong_optimizer_setting", 0.965, said, evidence)
+    if _equal(mine, run.learning_rate):
+        return None
+    others = (s for s in (step - 1, step + 1) if (r := run.learning_rates.get(s)) and _equal(mine, r))
+    return _found(
+        evidence,
+        EvidenceRank.STATED,
+        KindReason.LEARNING_RATE,
+        step=step,
+        target=_plain(mine),
+        reference=_plain(run.learning_rate),
+        of_step=next(others, None),
+    )
 
 
-def _counts(evidence: Evidence, facts: ParameterFacts) -> Kind | None:
+def _counts(evidence: Evidence) -> Found | None:
     """The state has seen another number of updates."""
-    pair = facts.after("state.step")
+    facts = _facts(evidence)
+    pair = None if facts is None else facts.after("state.step")
     if pair is None or pair.target is None or pair.reference is None:
         return None
     t, r = pair.target.statistic("maximum"), pair.reference.statistic("maximum")
     if not (np.isfinite(t) and np.isfinite(r)) or t == r:
         return None
-    said = f"{facts.fqn} has seen {number(t)} updates, in the reference {number(r)}"
-    if evidence.target_run.microbatches and t == r * evidence.target_run.microbatches:
-        said += ": one a microbatch instead of one a step"
-    return named("wrong_optimizer_setting", 0.93, said, evidence, causes=("state lost or kept on resume",))
+    per_microbatch = t == r * (evidence.target_run.microbatches or 0)
+    code = KindReason.UPDATES_PER_MICROBATCH if per_microbatch else KindReason.UPDATES_COUNTED
+    found = _found(evidence, EvidenceRank.STATED_NEARBY, code, target=t, reference=r)
+    return replace(found, causes=(CauseCode.STATE_ON_RESUME,))
 
 
 # -- as solved for ------------------------------------------
 
 
-def _solved(evidence: Evidence, facts: ParameterFacts) -> Kind | None:
-    mine, theirs = solve(evidence, "target"), solve(evidence, "reference")
-    if mine is None or theirs is None:
+def _solved(evidence: Evidence) -> Found | None:
+    """Rates solved for from the update."""
+    if _facts(evidence) is None:
         return None
-    said = _apart(mine, theirs)
-    if not said:
-        return None
-    return named(
-        "wrong_optimizer_setting", 0.94, f"{_whose(facts)}: {', '.join(said)} (solved for)", evidence
-    )
+    target, reference = solve(evidence, "target"), solve(evidence, "reference")
+    parts = [] if target is None or reference is None else _apart(target, reference)
+    return _found(evidence, EvidenceRank.EVERY_ELEMENT, KindReason.SETTINGS_SOLVED, *parts) if parts else None
 
 
-def _apart(mine: Solved, theirs: Solved) -> list[str]:
-    said = []
-    a, b = mine.fit, theirs.fit
-    if mine.corrected is not None and theirs.corrected is not None and mine.corrected != theirs.corrected:
-        words = {True: "bias correction", False: "no bias correction"}
-        said.append(f"{words[mine.corrected]} where the reference has {words[theirs.corrected]}")
+def _apart(target: Update, reference: Update) -> list[Reason]:
+    parts, a, b = [], target.fit, reference.fit
+    if None not in (target.corrected, reference.corrected) and target.corrected != reference.corrected:
+        parts.append(reason(SettingReason.BIAS_CORRECTION, corrected=target.corrected))
     elif _differ(a.rate, b.rate):
-        said.append(f"learning rate {number(a.rate.value)} for {number(b.rate.value)}")
+        parts.append(_solved_setting("lr", a.rate.value, b.rate.value))
     if _differ(a.pull, b.pull):
-        said.append(f"weight decay {_decay(a)} for {_decay(b)}")
-    return said
+        parts.append(_solved_setting("weight_decay", _decay(a), _decay(b)))
+    return parts
+
+
+def _solved_setting(name: str, target: float, reference: float) -> Reason:
+    return reason(SettingReason.SOLVED, setting=name, target=target, reference=reference)
 
 
 def _differ(a: Measured, b: Measured) -> bool:
     gap, largest = abs(a.value - b.value), max(abs(a.value), abs(b.value))
-    return gap > _STANDARD_ERRORS * math.hypot(a.error, b.error) and gap > 1e-3 * largest
+    return gap > SOLVED_Z * math.hypot(a.error, b.error) and gap > SOLVED_APART * largest
 
 
-def _decay(fit: UpdateFit) -> str:
+def _decay(fit: UpdateFit) -> float:
     """Decay as it is configured: over the learning rate; what is not clear of zero is none."""
-    if abs(fit.pull.value) <= _STANDARD_ERRORS * fit.pull.error or not fit.rate.value:
-        return "none"
-    return f"{fit.pull.value / fit.rate.value:.3g}"
+    if abs(fit.pull.value) <= SOLVED_Z * fit.pull.error or not fit.rate.value:
+        return 0.0
+    return fit.pull.value / fit.rate.value
 
 
 # -- along what ------------------------------------------
 
 
-def _directions(evidence: Evidence, facts: ParameterFacts) -> Kind | None:
+def _directions(evidence: Evidence) -> Found | None:
     """t - r along the weights: decay; along the reference's update: its size."""
-    vectors = evidence.vectors
-    if vectors is None or evidence.origin.slot != "param" or vectors.num_values < 8:
+    facts, vectors = _facts(evidence), evidence.vectors
+    if facts is None or vectors is None or evidence.origin.slot != "param":
         return None
     before = vectors.like(facts.before.reference)
-    if before is None or vectors.difference == 0:
+    if before is None or vectors.difference == 0 or vectors.num_values < FEW_NUMBERS:
         return None
+    best: tuple[float, KindReason, float] | None = None
     difference, update = vectors.target - vectors.reference, vectors.reference - before
-    best: tuple[float, str] | None = None
-    for x, words in (
-        (before, "the weights: decay on one side only, or another one (times {} of them)"),
-        (update, "the reference's update: a step {} times as large"),
-    ):
+    for x, code, whole in ((before, KindReason.ALONG_WEIGHTS, 0.0), (update, KindReason.ALONG_UPDATE, 1.0)):
         found = fit(difference, x)
-        if found is None:
+        if found is None or found.factor + whole <= -1:
             continue
         share = explained(evidence, vectors, found.residual, z=found.z)
-        factor = found.factor if x is before else 1 + found.factor
-        if factor > -1 and (best is None or share > best[0]):
-            best = share, words.format(number(factor))
-    if best is None:
+        if best is None or share > best[0]:
+            best = share, code, found.factor + whole
+    rank = None if best is None else rank_of(best[0], vectors)
+    if best is None or rank is None:
         return None
-    share, words = best
-    sure = 0.9 * sureness(share, start=0.6) * weight(vectors)
-    if sure <= 0:
-        return None
-    return named("wrong_optimizer_setting", sure, f"{_whose(facts)} differs along {words}", evidence)
+    return _found(evidence, at_most(rank, EvidenceRank.FITTED), best[1], factor=best[2])
 
 
 # -- moments ------------------------------------------
 
 
-def _moments(evidence: Evidence, facts: ParameterFacts) -> Kind | None:
+def _moments(evidence: Evidence) -> Found | None:
     """A moment that starts from nothing, or grows by another beta."""
-    slot = evidence.origin.slot
-    vectors = evidence.vectors
-    gradient = facts.gradient()
-    if vectors is None or not slot.startswith("state.exp_avg") or gradient is None:
+    facts, slot, vectors = _facts(evidence), evidence.origin.slot, evidence.vectors
+    gradient = None if facts is None else facts.gradient()
+    if facts is None or vectors is None or not slot.startswith("state.exp_avg") or gradient is None:
         return None
-    g = vectors.like(gradient.reference)
+    g, squared = vectors.like(gradient.reference), slot == "state.exp_avg_sq"
+    if g is None or (squared and not vectors.exact):
+        return None
+    fresh = np.square(g) if squared else g
     past = next((p for p in facts.state_before if p.slot == slot), None)
-    before = None if past is None else vectors.like(past.reference)
-    if g is None:
-        return None
-    fresh = np.square(g) if slot == "state.exp_avg_sq" else g
-    if slot == "state.exp_avg_sq" and not vectors.exact:
-        return None
-    if before is None:
-        before = np.zeros_like(fresh)
-    betas = [_beta(v, before, fresh) for v in (vectors.target, vectors.reference)]
+    known = None if past is None else vectors.like(past.reference)
+    before = np.zeros_like(fresh) if known is None else known
+    target, reference = (_beta(v, before, fresh) for v in (vectors.target, vectors.reference))
     found = fit(vectors.target, fresh)
-    alone = found is not None and found.residual < 0.05 * length(vectors.target)
-    if length(before) > 0 and alone and betas[1] is not None:
-        said = f"{facts.fqn}: {slot} holds nothing of the steps before, as after a resume without it"
-        causes = ("the optimizer's state is not restored",)
-        return named("wrong_optimizer_setting", 0.93, said, evidence, causes=causes)
-    if betas[0] is None or betas[1] is None or abs(betas[0] - betas[1]) < _UNLIKE + 1e-3 * (1 - betas[1]):
+    fresh_alone = found is not None and found.residual < SOLVED_RESIDUAL * length(vectors.target)
+    if length(before) > 0 and fresh_alone and reference is not None:
+        lost = _found(evidence, EvidenceRank.EVERY_ELEMENT, KindReason.MOMENT_STARTS_ANEW, state=slot)
+        return replace(lost, causes=(CauseCode.STATE_NOT_RESTORED_ON_RESUME,))
+    if target is None or reference is None:
         return None
-    which = "beta1" if slot == "state.exp_avg" else "beta2"
-    said = f"{facts.fqn}: {which} is {betas[0]:.4g} for {betas[1]:.4g} (solved for from {slot})"
-    return named("wrong_optimizer_setting", 0.95, said, evidence)
+    if abs(target - reference) < BETA_APART * (1 - reference):
+        return None
+    which = "beta2" if squared else "beta1"
+    part = _solved_setting(which, target, reference)
+    return _found(evidence, EvidenceRank.EVERY_ELEMENT, KindReason.SETTINGS_SOLVED, part, state=slot)
 
 
 def _beta(moment: Floats, before: Floats, fresh: Floats) -> float | None:
     """b of ``moment = b before + (1 - b) fresh``; None where nothing near fits."""
     with np.errstate(over="ignore", invalid="ignore"):
         found = fit_moment(moment, before, fresh)
-    if found is None or found[1] > 0.02 or not -0.01 <= found[0].value <= 1.01:
+    if found is None or found[1] > REPRODUCED:
         return None
-    return found[0].value
+    beta = found[0].value
+    return beta if -NEAR_ONE <= beta <= 1 + NEAR_ONE else None
 
 
 # -- precision of the update ------------------------------------------
 
 
-def _lost(evidence: Evidence, facts: ParameterFacts) -> Kind | None:
+def _lost(evidence: Evidence) -> Found | None:
     """Many elements keep their bits through an update that moves the reference's: no master weights."""
-    after = facts.after("param")
-    if after is None or evidence.origin.slot != "param":
+    facts = _facts(evidence)
+    after = None if facts is None else facts.after("param")
+    if facts is None or after is None or after.target is None or evidence.origin.slot != "param":
         return None
-    values = [
-        (evidence.values_of(a), evidence.values_of(b))
-        for a, b in ((facts.before.target, after.target), (facts.before.reference, after.reference))
-    ]
-    shares = [
-        float((a == b).mean()) if a is not None and b is not None and a.shape == b.shape and a.size else None
-        for a, b in values
-    ]
-    mine, theirs = shares
-    known = after.target
-    if mine is None or known is None or known.dtype not in ("bfloat16", "float16") or mine >= 1:
+    if after.target.dtype not in ("bfloat16", "float16"):
         return None
-    other = after.reference
-    master = other is not None and other.dtype == "float32"
-    if mine < 0.1 or (not master and (theirs is None or mine < theirs + 0.1)):
+    shares = []
+    for known in ((facts.before.target, after.target), (facts.before.reference, after.reference)):
+        a, b = map(evidence.values_of, known)
+        same = a is not None and b is not None and a.shape == b.shape and a.size
+        shares.append(float((a == b).mean()) if same else None)  # type: ignore[union-attr]
+    target, reference = shares
+    if target is None or not UNCHANGED_SHARE <= target < 1:
         return None
-    said = f"{percent(mine)} of {facts.fqn} keep their bits through the update: it is lost to rounding in "
-    said += known.dtype
-    if theirs is not None:
-        said += f" (reference: {percent(theirs)})"
-    return named(
-        "wrong_optimizer_setting", 0.96, said, evidence, causes=("no float32 master weights are kept",)
-    )
+    has_master = after.reference is not None and after.reference.dtype == "float32"
+    if not has_master and (reference is None or target < reference + UNCHANGED_SHARE):
+        return None
+    code, dtype = KindReason.UPDATE_LOST, after.target.dtype
+    found = _found(evidence, EvidenceRank.STATED, code, dtype=dtype, target=target, reference=reference)
+    return replace(found, causes=(CauseCode.NO_MASTER_WEIGHTS,))
+
+
+RULE = KindRule(
+    code=KindCode.WRONG_OPTIMIZER_SETTING,
+    family=KindClass.MODEL,
+    needs=Needs.PARAMETER,
+    looks=(_schedule, _recorded, _lost, _moments, _solved, _counts, _directions),
+    causes=(CauseCode.OTHER_OPTIMIZER_DEFAULT, CauseCode.PARAMETER_GROUPS, CauseCode.SCHEDULE_OFF),
+    advice=AdviceCode.PRINT_GROUPS,
+    place="before a scale and a term, which an update along the weights or along itself is too",
+)

@@ -3,85 +3,98 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.evidence.facts import Floats
+from trueup.diagnosing.evidence.facts import Bools
 from trueup.diagnosing.evidence.vectors import length
-from trueup.diagnosing.kinds.fitting import close, explained, sureness, weight
-from trueup.diagnosing.kinds.naming import named, percent, subject
+from trueup.diagnosing.kinds.fitting import close, explained, rank_of, roundoff_of
+from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
-from trueup.types.finding import Kind
+from trueup.diagnosing.kinds.thresholds import (
+    CLOSE_ROUNDINGS,
+    MIN_NUMBERS,
+    NEGATED_SHARE,
+    PROBED_INDICES,
+    ROUNDINGS_APART,
+)
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
-Bools = NDArray[np.bool_]
 
-MIN_NUMBERS = 4
-
-
-def rule(evidence: Evidence) -> Kind | None:
-    """Named where t = -r, or where the magnitudes agree and only signs differ."""
-    turned = solved(evidence, "wrong_sign")
-    if turned is not None:
-        return named("wrong_sign", turned.confidence, turned.sentence, evidence)
+def _negated(evidence: Evidence) -> Found | None:
+    """t = -r."""
     vectors = evidence.vectors
-    if vectors is None:
-        return _from_statistics(evidence)
-    if vectors.norm == 0 or vectors.num_values < MIN_NUMBERS:
+    if vectors is None or vectors.norm == 0 or vectors.num_values < MIN_NUMBERS:
         return None
     share = explained(evidence, vectors, length(vectors.target + vectors.reference))
-    if share > 0.7:
-        confidence = 0.96 * sureness(share, start=0.7) * weight(vectors)
-        return named("wrong_sign", confidence, f"{subject(evidence)} is minus the reference's", evidence)
-    t, r = evidence.target_values, evidence.reference_values
-    return None if t is None or r is None else _some(evidence, t, r)
+    rank = rank_of(share, vectors, least=NEGATED_SHARE)
+    if rank is None:
+        return None
+    return Found(rank=rank, measure=share, sentence=said(evidence, KindReason.NEGATED))
 
 
-def _some(evidence: Evidence, t: Floats, r: Floats) -> Kind | None:
+def _some_negated(evidence: Evidence) -> Found | None:
     """Magnitudes agree, signs do not everywhere."""
-    probe = (slice(0, 64),) * t.ndim
-    if t.shape != r.shape or not close(np.abs(t[probe]), np.abs(r[probe]), evidence.roundoff).all():
+    t, r = evidence.target_values, evidence.reference_values
+    if t is None or r is None or t.shape != r.shape:
         return None
-    if not close(np.abs(t), np.abs(r), evidence.roundoff).all():
+    probe = (slice(0, PROBED_INDICES),) * t.ndim
+    if not all(close(np.abs(t[part]), np.abs(r[part]), evidence.roundoff).all() for part in (probe, ())):
         return None
-    flipped = (t * r < 0) & (t != r)
-    present = r != 0
-    share = float(flipped.sum() / max(present.sum(), 1))
-    if flipped.sum() < MIN_NUMBERS or share == 0:
+    flipped, present = (t * r < 0) & (t != r), r != 0
+    if flipped.sum() < MIN_NUMBERS:
         return None
+    share = float(flipped.sum() / present.sum())
     where = _where(flipped, present)
-    said = f"the magnitudes agree, but {percent(share)} of the signs are the other way round"
     if where is None:
-        return named("wrong_sign", 0.6, said, evidence)
-    return named("wrong_sign", 0.93, f"{said}: {where}", evidence)
+        return Found(
+            rank=EvidenceRank.CONSISTENT, sentence=said(evidence, KindReason.SIGNS_DIFFER, share=share)
+        )
+    dim, indices = where
+    sentence = said(
+        evidence,
+        KindReason.SLICES_NEGATED,
+        share=share,
+        dim=dim,
+        indices=len(indices),
+        size=flipped.shape[dim],
+        first=indices[0],
+        last=indices[-1],
+    )
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
 
 
-def _where(flipped: Bools, present: Bools) -> str | None:
-    """The dimension along which whole slices are flipped."""
+def _where(flipped: Bools, present: Bools) -> tuple[int, list[int]] | None:
+    """The dimension along which whole slices are flipped, and which."""
     for dim in reversed(range(flipped.ndim)):
         others = tuple(d for d in range(flipped.ndim) if d != dim)
         all_of = (flipped | ~present).all(axis=others)
         any_of = np.asarray(flipped.any(axis=others))
         if any_of.any() and (any_of <= all_of).all() and not any_of.all():
-            chosen = np.flatnonzero(any_of)
-            which = f"first {chosen[0]}, last {chosen[-1]}"
-            return f"in {len(chosen)} of {flipped.shape[dim]} indices of dimension {dim} ({which})"
+            return dim, np.flatnonzero(any_of).tolist()
     return None
 
 
-def _from_statistics(evidence: Evidence) -> Kind | None:
+def _statistics_negated(evidence: Evidence) -> Found | None:
     t, r = evidence.target, evidence.reference
-    if t is None or r is None or t.shape != r.shape or t.numel < MIN_NUMBERS:
+    if evidence.vectors is not None or t is None or r is None or t.shape != r.shape or t.numel < MIN_NUMBERS:
         return None
     size = max(abs(r.statistic("minimum")), abs(r.statistic("maximum")))
-    slack = 8 * max(evidence.roundoff, 1e-9) * size
+    slack = CLOSE_ROUNDINGS * roundoff_of(evidence) * size
     mirrored = (("minimum", "maximum"), ("maximum", "minimum"), ("mean", "mean"))
     if not all(abs(t.statistic(a) + r.statistic(b)) <= slack for a, b in mirrored):
         return None
-    if (
-        not abs(r.statistic("mean")) > 4 * slack
-        and not abs(r.statistic("minimum") + r.statistic("maximum")) > 4 * slack
-    ):
+    skew = (abs(r.statistic("mean")), abs(r.statistic("minimum") + r.statistic("maximum")))
+    if not any(one > ROUNDINGS_APART * slack for one in skew):
         return None
-    return named(
-        "wrong_sign", 0.75, f"{subject(evidence)}'s extremes and mean are minus the reference's", evidence
-    )
+    return Found(rank=EvidenceRank.CONSISTENT, sentence=said(evidence, KindReason.STATISTICS_NEGATED))
+
+
+RULE = KindRule(
+    code=KindCode.WRONG_SIGN,
+    family=KindClass.MODEL,
+    looks=(solved(KindCode.WRONG_SIGN), _negated, _some_negated, _statistics_negated),
+    causes=(CauseCode.MINUS_LEFT_OUT, CauseCode.OTHER_WAY_ROUND),
+    advice=AdviceCode.CHECK_SIGNS,
+    place="its place does not matter: a scale is positive, and no order of the numbers turns their signs",
+)

@@ -133,7 +133,7 @@ def _headline(origin: Origin, kind: Kind | None, settings: dict[Reason, str]) ->
     if settings:
         return next(iter(settings))
     place = {"module": origin.module, "stage": origin.stage.value}
-    if kind is not None and kind.confidence >= 0.5:
+    if kind is not None and kind.rank.is_named:
         return reason(Stages.OF_KIND, kind=kind.name, **place)
     return reason(Stages.ORIGIN, **place)
 

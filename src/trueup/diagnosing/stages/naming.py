@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from trueup.diagnosing.kinds.naming import rule_book
+from trueup.diagnosing.kinds import rule_of
+from trueup.diagnosing.kinds.rule import CONFIDENCE, Found
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Kind, Statement
+from trueup.types.finding import EvidenceRank, Kind, KindCode, Statement
 from trueup.types.reason import Reason, reason
 
 
 def kind_named(
     name: str, confidence: float, sentence: Statement, *, causes: Sequence[Statement] = ()
 ) -> Kind:
-    """A kind as the rules describe it, with this case's sentence; ``causes`` stand before the usual ones."""
-    about = rule_book().kinds[name]
-    return Kind(
-        name=name,
-        family=about.family,
-        confidence=round(confidence, 3),
-        sentence=sentence,
-        causes=tuple(dict.fromkeys([*causes, *(text for text, _ in about.causes)])),
-        next=about.next,
+    """A kind with this case's sentence; ``causes`` stand before the usual ones.
+
+    TODO: a rank and codes in place of a number and text, as in ``kinds``.
+    """
+    rule = rule_of(KindCode(name))
+    rank = next(r for r in EvidenceRank if CONFIDENCE[r] <= confidence)
+    kind = rule.kind(Found(rank=rank, sentence=sentence))
+    return replace(
+        kind, confidence=round(confidence, 3), causes=tuple(dict.fromkeys([*causes, *kind.causes]))
     )
 
 

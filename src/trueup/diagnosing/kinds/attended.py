@@ -1,0 +1,89 @@
+"""Attention computed in float64 in one of the ways in which programs do it, rightly or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trueup.diagnosing.evidence.facts import Floats
+from trueup.diagnosing.kinds.grids import rounded_to
+
+Triple = tuple[Floats, Floats, Floats]
+PAIRINGS = ("halves", "pairs")
+"""elements that a rotary embedding rotates together: those of two halves, or neighbours"""
+_USUAL_THETA = 1e4  # of the rotary embedding's paper; no way without an embedding reads it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """One way to attend."""
+
+    head: int
+    pairing: str | None = None
+    """one of ``PAIRINGS``; None: no rotary embedding"""
+    theta: float = _USUAL_THETA
+    scale: float = 1.0
+    last: int | None = 0
+    """a token sees up to its own place plus this; None: all"""
+    alternating: bool = False
+    """query heads take key heads one after the other, not in groups"""
+    regrouped: str | None = None
+    """rows of a fused projection are taken as if they lay ``by group`` or ``by kind``, and do not"""
+    keys_backward: bool = False
+    """keys are rotated the other way"""
+    dtype: str | None = None
+    """softmax is rounded to it"""
+    angles: str | None = None
+    """cosines and sines are"""
+
+    def of(self, q: Floats, k: Floats, v: Floats) -> Floats:
+        """(tokens, query width), (tokens, key width) twice -> (tokens, query width)."""
+        length = len(q)
+        heads, groups = q.shape[1] // self.head, k.shape[1] // self.head
+        if self.regrouped is not None:
+            q, k, v = _regrouped(q, k, v, groups, self.regrouped)
+        q, k, v = (np.asarray(x.reshape(length, -1, self.head).transpose(1, 0, 2)) for x in (q, k, v))
+        q, k = self._rotated(q, 1.0), self._rotated(k, -1.0 if self.keys_backward else 1.0)
+        taken = [h % groups if self.alternating else h * groups // heads for h in range(heads)]
+        scores = self._rounded((q @ k[taken].transpose(0, 2, 1)) * self.scale)
+        if self.last is not None:
+            place = np.arange(length)
+            scores = np.where(place[None, :] <= place[:, None] + self.last, scores, -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights = self._rounded(weights / weights.sum(axis=-1, keepdims=True))
+        return np.asarray((weights @ v[taken]).transpose(1, 0, 2).reshape(length, -1))
+
+    def _rounded(self, values: Floats) -> Floats:
+        return values if self.dtype is None else rounded_to(values, self.dtype)
+
+    def _rotated(self, x: Floats, way: float) -> Floats:
+        if self.pairing is None:
+            return x
+        angle = np.outer(np.arange(x.shape[1]), self.theta ** -(np.arange(0, self.head, 2) / self.head))
+        cos, sin = np.cos(angle), way * np.sin(angle)
+        if self.angles is not None:
+            cos, sin = rounded_to(cos, self.angles), rounded_to(sin, self.angles)
+        half = self.head // 2
+        if self.pairing == "halves":
+            first, second = x[..., :half], x[..., half:]
+        else:
+            first, second = x[..., ::2], x[..., 1::2]
+        rotated = first * cos - second * sin, second * cos + first * sin
+        if self.pairing == "halves":
+            return np.concatenate(rotated, axis=-1)
+        return np.stack(rotated, axis=-1).reshape(x.shape)
+
+
+def _regrouped(q: Floats, k: Floats, v: Floats, groups: int, how: str) -> Triple:
+    """Queries of each group beside its key and value, against all queries, then keys, then values."""
+    length, widths = len(q), [q.shape[1] // groups, k.shape[1] // groups, v.shape[1] // groups]
+    if how == "by kind":
+        parts = [x.reshape(length, groups, -1) for x in (q, k, v)]
+        fused = np.concatenate(parts, axis=2).reshape(length, -1)
+        cuts = np.cumsum([q.shape[1], k.shape[1]])
+        first, second, third = np.split(fused, cuts, axis=1)
+        return first, second, third
+    by_group = np.concatenate([q, k, v], axis=1).reshape(length, groups, -1)
+    first, second, third = np.split(by_group, np.cumsum(widths[:2]), axis=2)
+    return first.reshape(length, -1), second.reshape(length, -1), third.reshape(length, -1)

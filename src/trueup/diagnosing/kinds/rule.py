@@ -1,0 +1,122 @@
+"""What a rule is: the kind it looks for, what it needs, how it looks, and what is said of the kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Flag, auto
+
+from trueup.diagnosing.evidence import Evidence
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import EvidenceRank, Kind, KindClass, KindCode
+from trueup.types.reason import Number, Place, Reason, reason
+
+
+class Needs(Flag):
+    """Evidence without which a rule is not asked."""
+
+    NOTHING = 0
+    BOTH_TENSORS = auto()
+    PARAMETER = auto()
+    """the origin is about a parameter"""
+    OTHER_RANKS = auto()
+    """the same site on other ranks of the target"""
+    EARLIER_STEP = auto()
+    """the same site of the target a step before"""
+    REPEAT = auto()
+    """a plain repeat of the reference"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one look at the evidence found."""
+
+    rank: EvidenceRank
+    sentence: Reason
+    measure: float = 1.0
+    """share of the difference it explains"""
+    causes: tuple[CauseCode, ...] = ()
+    """that this case points to, before the usual ones"""
+    factor: float | None = None
+    over: tuple[int, ...] = ()
+
+
+Look = Callable[[Evidence], Found | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindRule:
+    """How one kind of fault is recognised. Its module defines ``RULE``; ``RULES`` lists it."""
+
+    code: KindCode
+    family: KindClass
+    needs: Needs = Needs.BOTH_TENSORS
+    looks: tuple[Look, ...]
+    """ways to see it, the most telling first; of equal rank the first counts"""
+    causes: tuple[CauseCode, ...]
+    """usual ones, most likely first"""
+    in_phases: dict[CauseCode, tuple[str, ...]] = field(default_factory=dict)
+    """causes that hold in these phases alone"""
+    advice: AdviceCode
+    place: str
+    """why it stands where it stands in ``RULES``, or that the order does not matter"""
+    note: str = "0023-order-of-kinds"
+    """the decision it comes from, in docs/decisions"""
+
+    def find(self, evidence: Evidence) -> Found | None:
+        """The strongest of what its looks find; looks after one that explains everything are left out."""
+        best: Found | None = None
+        for look in self.looks:
+            found = look(evidence)
+            if found is not None and (best is None or found.rank.place < best.rank.place):
+                best = found
+            if best is not None and best.rank.place <= EvidenceRank.EVERY_ELEMENT.place:
+                break
+        return best
+
+    def kind(self, found: Found, *, phase: str | None = None) -> Kind:
+        """What was found as a kind of this rule; ``phase`` leaves out causes of other phases."""
+        usual = (c for c in self.causes if phase is None or phase in self.in_phases.get(c, (phase,)))
+        return Kind(
+            name=self.code,
+            family=self.family,
+            rank=found.rank,
+            measure=round(min(max(found.measure, 0.0), 1.0), 4),
+            confidence=CONFIDENCE[found.rank],
+            sentence=found.sentence,
+            causes=tuple(reason(code) for code in dict.fromkeys((*found.causes, *usual))),
+            next=reason(self.advice),
+            factor=found.factor,
+            over=found.over,
+        )
+
+
+CONFIDENCE = {
+    EvidenceRank.STATED: 0.96,
+    EvidenceRank.EVERY_ELEMENT: 0.95,
+    EvidenceRank.SKETCH: 0.92,
+    EvidenceRank.STATED_NEARBY: 0.91,
+    EvidenceRank.FITTED: 0.9,
+    EvidenceRank.MOST: 0.75,
+    EvidenceRank.CONSISTENT: 0.65,
+    EvidenceRank.SOME: 0.4,
+    EvidenceRank.GUESS: 0.35,
+    EvidenceRank.BY_ELIMINATION: 0.3,
+}
+"""TODO: from the calibration table, once there is one."""
+
+
+Fact = Number | Place | Sequence[str]
+
+
+def said(evidence: Evidence, code: KindReason, *parts: Reason, **facts: Fact) -> Reason:
+    """A reason about the origin's tensor, with what the tensor is and which part of it was looked at."""
+    one = said_of_whole(evidence, code, *parts, **facts)
+    part = evidence.part_seen
+    return replace(one, places=(*one.places, ("part_seen", part))) if part else one
+
+
+def said_of_whole(evidence: Evidence, code: KindReason, *parts: Reason, **facts: Fact) -> Reason:
+    """The same where it does not rest on the part of a large tensor that was looked at."""
+    origin = evidence.origin
+    return reason(code, *parts, **facts, origin_phase=origin.phase, origin_slot=origin.slot)

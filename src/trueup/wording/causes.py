@@ -1,0 +1,110 @@
+"""English of likely causes of a kind, and of what to do about it."""
+
+from __future__ import annotations
+
+from trueup.types.codes.kinds import AdviceCode, CauseCode
+from trueup.wording.phrase import Phrase
+
+_CAUSES = {
+    CauseCode.ATOMIC_ADDITIONS: "atomic additions",
+    CauseCode.ATTENTION_SCALE: "a different attention scale",
+    CauseCode.BATCH_AGAIN: "a batch delivered twice",
+    CauseCode.BEYOND_RANGE: "values outside the range of the dtype",
+    CauseCode.BORDERS_NOT_MASKED: "padding or document boundaries not masked",
+    CauseCode.CACHE_NOT_REFRESHED: "a cache that is not refreshed",
+    CauseCode.CAUSAL_MASK: "causal mask missing or off by one",
+    CauseCode.CLEARED_UNDER_A_CONDITION: "zero_grad skipped under a condition",
+    CauseCode.COARSER_DTYPE: "computed in a lower-precision dtype",
+    CauseCode.COARSER_ON_ONE_SIDE: "computed in a lower-precision dtype on one side",
+    CauseCode.CONVERTED_FOR_ANOTHER_LAYOUT: "weights converted for a different layout",
+    CauseCode.COPY_NOT_UPDATED: "a copy of the weights that is not updated",
+    CauseCode.CORRUPTED_TRANSFER: "a tensor corrupted in transfer",
+    CauseCode.EMPTY_ROW: "a row whose elements are all masked",
+    CauseCode.FACTOR_LEFT_OUT: "a factor missing, applied twice or different",
+    CauseCode.FAULTY_MEMORY: "faulty memory or a faulty core",
+    CauseCode.GRAPH_CUT: "a detach or no_grad in the path",
+    CauseCode.INDEX_OFF_BY_ONE: "an index off by one",
+    CauseCode.IN_NO_GROUP: "the parameter in no optimizer group",
+    CauseCode.KERNEL_CHOICE: "kernels chosen at run time",
+    CauseCode.LABELS_COUNTED: "masked labels counted in the loss",
+    CauseCode.LOSS_DIVIDED: "a loss divided (or not divided) by the number of microbatches, ranks or tokens",
+    CauseCode.LOSS_SCALE: "a loss scale too large or too small",
+    CauseCode.LOSS_SCALE_TOO_LARGE: "a loss scale that is too large",
+    CauseCode.MINUS_LEFT_OUT: "a minus missing or extra",
+    CauseCode.NOT_CLEARED: "gradients not cleared between two updates",
+    CauseCode.NOT_IN_A_GROUP: "the parameter is missing from the optimizer's groups",
+    CauseCode.NOT_PASSED_ON: "a configuration value not passed on",
+    CauseCode.NOT_TRAINABLE: "requires_grad set to False",
+    CauseCode.NO_MASTER_WEIGHTS: "no float32 master weights",
+    CauseCode.NO_STEP: "the optimizer step skipped",
+    CauseCode.ORDER_OF_SUMS: "a sum in a different order or by a different kernel; not a fault by itself",
+    CauseCode.OTHER_DEFAULT: "a default of a different framework or version",
+    CauseCode.OTHER_LAYOUT: "a different layout (fused q, k, v; heads; gate and up; rotary pairs)",
+    CauseCode.OTHER_OPTIMIZER_DEFAULT: "a default of a different optimizer or framework",
+    CauseCode.OTHER_ORDER_OR_KERNEL: "a different order of operations or kernel",
+    CauseCode.OTHER_SEED: "a different seed or order of random draws",
+    CauseCode.OTHER_TENSORS: "the optimizer holds different tensors than the model",
+    CauseCode.OTHER_WAY_ROUND: "a rotation or difference in the opposite direction",
+    CauseCode.OUTSIDE_THE_GROUP: "a parameter outside the reduced group (tied embedding, router, norm under "
+    "sequence parallelism)",
+    CauseCode.PARAMETER_GROUPS: "parameter groups built by a different rule",
+    CauseCode.PARTIAL_SUM: "a partial sum of a tensor-parallel layer used before its reduction",
+    CauseCode.REDUCTION_ORDER: "an order of reduction that changes",
+    CauseCode.REPLAYED_AFTER_RESUME: "data repeated or skipped after resume",
+    CauseCode.RESULT_UNUSED: "a result that the loss does not use",
+    CauseCode.ROTARY_THETA: "a different rotary theta",
+    CauseCode.SAMPLE_ORDER: "a different order of samples",
+    CauseCode.SCHEDULE_OFF: "a schedule off by one step",
+    CauseCode.SECOND_OPTIMIZER_NOT_CLEARED: "a second optimizer whose gradients are not cleared",
+    CauseCode.SHARD_OR_SEED: "a different shard or seed of the sampler",
+    CauseCode.SHARED_STREAM: "one random stream shared by the ranks",
+    CauseCode.SHIFTED_TWICE_OR_NEVER: "labels or positions shifted twice or not at all",
+    CauseCode.STATE_NOT_RESTORED: "random state not restored for recomputation",
+    CauseCode.STATE_NOT_RESTORED_ON_RESUME: "the optimizer's state is not restored",
+    CauseCode.STATE_ON_RESUME: "optimizer state lost or kept on resume",
+    CauseCode.STEP_OF_COMPUTATION: "a step of the computation skipped",
+    CauseCode.STEP_SKIPPED: "the gradient scaler found an infinity and skipped the step",
+    CauseCode.SUMMED_FOR_AVERAGED: "gradients summed instead of averaged over ranks, or averaged "
+    "instead of summed",
+    CauseCode.TERM_LEFT_OUT: "a bias, residual or auxiliary term missing or added twice",
+    CauseCode.UNSCALED_OR_CLIPPED: "gradients not unscaled, or clipped to a different norm",
+    CauseCode.UPCAST_LEFT_OUT: "a missing upcast",
+    CauseCode.VIEW_FOR_TRANSPOSE: "a view or reshape instead of a transpose",
+    CauseCode.WRAPPER_BYPASSED: "the distributed wrapper bypassed or its synchronization disabled",
+}
+
+_ADVICE = {
+    AdviceCode.ADD_REDUCTION: "Add the reduction over the named ranks, or let the wrapper own this "
+    "parameter.",
+    AdviceCode.CAST_TO_FLOAT32: "Compare the dtypes at the named site; cast to float32 there and see "
+    "whether the "
+    "difference disappears.",
+    AdviceCode.CHECK_GROUPS: "Check that every parameter of the model is the very tensor in its "
+    "optimizer group.",
+    AdviceCode.CHECK_SIGNS: "Check the order of the operands and the signs at the named site.",
+    AdviceCode.CLEAR_GRADIENTS: "Call zero_grad once between two optimizer steps, for every optimizer.",
+    AdviceCode.COMPARE_LAYOUTS: "Compare the order in which both sides split, view and transpose at "
+    "the named site.",
+    AdviceCode.COMPARE_SAMPLERS: "Compare the sampler's seed, shard and position on both sides.",
+    AdviceCode.COMPARE_TERMS: "Compare what both sides add up at the named site.",
+    AdviceCode.COUNT_SHIFTS: "Count the shifts between the data and the named site; labels must be "
+    "shifted once.",
+    AdviceCode.DETERMINISTIC_KERNELS: "Run both sides with deterministic kernels and compare again.",
+    AdviceCode.FOLLOW_THE_GRAPH: "Follow the graph from the loss to the named site and find where it is cut.",
+    AdviceCode.LOOK_FOR_FACTOR: "Look for a multiplication or division by this factor in the code of "
+    "the named site.",
+    AdviceCode.PRINT_GROUPS: "Print the parameter groups of both optimizers and compare them.",
+    AdviceCode.PRINT_MASKS: "Print the masks of both sides at the named site and compare them.",
+    AdviceCode.REFRESH: "Find what is kept between steps at the named site and refresh it.",
+    AdviceCode.RUN_ELSEWHERE: "Run the same step again on this device and on another; a flip does not "
+    "recur in "
+    "the same place.",
+    AdviceCode.SEED_ALIKE: "Use the same seed on both sides, or disable dropout for the comparison.",
+    AdviceCode.SET_ARGUMENT: "Set the named argument to the reference's value.",
+    AdviceCode.WIDER_RANGE: "Compute this site in a dtype of wider range, or change the loss scale.",
+}
+
+PHRASES: dict[CauseCode | AdviceCode, Phrase] = {
+    **{code: Phrase(sentence=text) for code, text in _CAUSES.items()},
+    **{code: Phrase(sentence=text, command=text) for code, text in _ADVICE.items()},
+}

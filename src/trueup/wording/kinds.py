@@ -1,0 +1,612 @@
+"""English of kinds of faults: what each is called, and what it says of one case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from trueup.types.codes.kinds import CauseCode, FactorCode, KindReason, OrderCode, PlacesCode, SettingReason
+from trueup.types.finding import KindCode
+from trueup.types.reason import reason
+from trueup.wording.phrase import Phrase, Template, Told, count, percent
+
+NAMES = {
+    KindCode.BIT_FLIP: "flipped bit",
+    KindCode.CONSTANT_ARGUMENT: "constant differs",
+    KindCode.DROPPED_UPDATE: "dropped update",
+    KindCode.DTYPE_OR_ROUNDING: "different dtype or rounding",
+    KindCode.FROZEN_OR_MISSING_GRADIENT: "missing gradient",
+    KindCode.MISSING_ALL_REDUCE: "missing all-reduce",
+    KindCode.MISSING_OR_EXTRA_TERM: "missing or extra term",
+    KindCode.MISSING_ZERO_GRAD: "gradients not cleared",
+    KindCode.NON_DETERMINISM: "non-deterministic order of operations",
+    KindCode.OVERFLOW_UNDERFLOW: "overflow or underflow",
+    KindCode.RANDOMNESS: "different random numbers",
+    KindCode.SHIFTED_BY_ONE: "values shifted by one position",
+    KindCode.STALE_VALUE: "stale value",
+    KindCode.TRANSPOSED_OR_PERMUTED: "permuted or transposed values",
+    KindCode.WRONG_DATA: "different data",
+    KindCode.WRONG_MASK: "different mask",
+    KindCode.WRONG_OPTIMIZER_SETTING: "different optimizer setting",
+    KindCode.WRONG_SCALE: "wrong scale",
+    KindCode.WRONG_SIGN: "wrong sign",
+}
+
+
+def kind_name(kind: KindCode | str) -> str:
+    """What a kind is called; of a document of another version as it is written there."""
+    try:
+        return NAMES[KindCode(kind)]
+    except ValueError:
+        return str(kind).replace("_", " ")
+
+
+_GRADIENTS = {
+    "local": "the gradient",
+    "accumulated": "the accumulated gradient",
+    "clipped": "the clipped gradient",
+}
+
+
+def subject(phase: str, slot: str) -> str:
+    """What a tensor is, as the subject of a sentence.
+
+    Example:
+        >>> subject("backward", "input.0"), subject("optimizer", "state.exp_avg")
+        ('the gradient of the input', "the optimizer's exp_avg")
+    """
+    part = slot.partition(".")[0]
+    if phase == "param_grad":
+        return _GRADIENTS.get(slot, "the gradient")
+    if phase == "optimizer":
+        return "the updated parameter" if slot == "param" else f"the optimizer's {slot.rpartition('.')[2]}"
+    known = {"param": "the parameter", "loss": "the loss", "backward": f"the gradient of the {part}"}
+    return known.get(phase, f"the {part}")
+
+
+_AT: dict[str, object] = {"origin_phase": "forward", "origin_slot": "output.0"}
+
+
+def _say(template: Template, *samples: Mapping[str, object], part: bool = False) -> Phrase:
+    """A sentence about the origin's tensor: ``{subject}`` is what it is; where only a part of it was looked
+    at, that is said at the end."""
+
+    def sentence(told: Told) -> str:
+        what = subject(str(told["origin_phase"]), str(told["origin_slot"]))
+        seen = told.get("part_seen")
+        text = told.fill(template, subject=what) if isinstance(template, str) else template(told)
+        text = text.replace("{subject}", what)
+        return f"{text} (seen in the part [{seen}])" if seen else text
+
+    given = [{**_AT, **one} for one in samples or ({},)]
+    return Phrase(
+        sentence=sentence, samples=[*given, {**given[0], "part_seen": "0:4, 0:16"}] if part else given
+    )
+
+
+def _both(what: str, *, unit: str = "") -> str:
+    return f"{what}: {{target}}{unit} (target), {{reference}}{unit} (reference)"
+
+
+def fitted(value: float) -> str:
+    """A fitted number, which is known to about three digits.
+
+    Example:
+        >>> fitted(9999.87), fitted(1.0003e-6)
+        ('10000', '1e-06')
+    """
+    return f"{float(f'{value:.3g}'):g}"
+
+
+def _fitted(what: str, digits: int = 3) -> Callable[[Told], str]:
+    def sentence(told: Told) -> str:
+        sides = [f"{float(f'{told[side]:.{digits}g}'):g} ({side})" for side in ("target", "reference")]
+        return f"{what}: {', '.join(sides)}; fitted"
+
+    return sentence
+
+
+def _scaled(told: Told) -> str:
+    scale = float(told["factor"])
+    text = f"{{subject}} is {scale:.6g} times the reference's"
+    if abs(scale - 1) < 0.05:
+        size = "large" if scale > 1 else "small"
+        text = f"{{subject}} is {100 * abs(scale - 1):.3g} % too {size} (factor {scale:.9g})"
+    return text + (f" ({', or '.join(told.parts)})" if told.parts else "")
+
+
+def _shifted(told: Told) -> str:
+    shift = int(told["shift"])
+    where = f"{count(abs(shift), 'place')} {'later' if shift > 0 else 'earlier'}"
+    return told.fill(
+        f"{{{{subject}}}} holds the reference's numbers {where} along dimension {{dim}} "
+        "({agree:percent} agree when shifted, {in_place:percent} in place)"
+    )
+
+
+def _not_cleared(told: Told) -> str:
+    text = told.fill("{{subject}} is the reference's plus the gradient of step {earlier_step}")
+    clipping = told.get("clipping")
+    return text if clipping is None else f"{text}, both times {clipping:.6g} (clipping)"
+
+
+def _over_ranks(how: str) -> Callable[[Told], str]:
+    def sentence(told: Told) -> str:
+        fewer = f" ({', '.join(told.parts)})" if told.parts else ""
+        ranks = ", ".join(told["ranks"])
+        return f"{{subject}} is this rank's part: the {how} over ranks {ranks} is the reference's{fewer}"
+
+    return sentence
+
+
+def _flipped(told: Told) -> str:
+    elements = told["elements"]
+    how = "element differs by one bit" if elements == 1 else "elements differ, each by one bit"
+    return told.fill(
+        f"{{elements}} of {{numel}} {how}: {{{{subject}}}}[{', '.join(told['index'])}] is {{target}} "
+        f"(target), "
+        "{reference} (reference), bit {bit} of {dtype}"
+    )
+
+
+def _not_finite(told: Told) -> str:
+    names = {"num_nan": "NaN", "num_posinf": "+inf", "num_neginf": "-inf"}
+    shown = [
+        f"{told[f'{name}_target']} (target) vs {told[f'{name}_reference']} (reference) {word}"
+        for name, word in names.items()
+        if told[f"{name}_target"] != told[f"{name}_reference"]
+    ]
+    return f"{{subject}} has {', '.join(shown)} of {told['numel']} values"
+
+
+def _gradient(what: str) -> Callable[[Told], str]:
+    def sentence(told: Told) -> str:
+        parameter = told.get("parameter")
+        return f"{{subject}}{f' of {parameter}' if parameter else ''} {what}"
+
+    return sentence
+
+
+def _not_updated(told: Told) -> str:
+    whose = told["parameter"]
+    if told.reason.code is KindReason.NEVER_UPDATED:
+        text = f"no optimizer of the target updates {whose}; the reference's does"
+    else:
+        text = f"{whose} is bit-identical before and after the update; the reference's changes"
+        text += ", although its gradient is not zero" if told["has_gradient"] else ""
+    why = {
+        CauseCode.STEP_SKIPPED.value: " (the target's optimizer step was skipped)",
+        CauseCode.NOT_IN_A_GROUP.value: " (it is in no optimizer group)",
+    }
+    return text + why.get(str(told.get("why")), "")
+
+
+def _dtypes(told: Told) -> str:
+    text = told.fill("{{subject}} is {target} (target), {reference} (reference)")
+    if told.get("rel_l2") is None:
+        return text
+    return text + told.fill("; they differ by {rel_l2} (relative l2), one rounding is {roundoff}")
+
+
+def _grid(told: Told) -> str:
+    text = told.fill("all values of the {side} are {dtype} numbers, those of the other side are not")
+    if told.get("rel_l2") is None:
+        return text
+    return text + told.fill("; they differ by {rel_l2} (relative l2), a rounding to {dtype} is {roundoff}")
+
+
+def _module(what: str) -> Callable[[Told], str]:
+    return lambda told: f"{told.get('module') or 'the root module'} {what}: {told.parts[0]}"
+
+
+def _other_batch(told: Told) -> str:
+    differ = told.get("differ")
+    shown = "" if differ is None else f": {percent(differ)} of its elements differ, no sample is shared"
+    return f"the batch is not the reference's{shown}"
+
+
+def _setting_of(told: Told) -> str:
+    small = " (a bias or norm weight: one dimension)" if told.get("one_dimensional") else ""
+    return f"{told['parameter']}{small}"
+
+
+def _settings(told: Told) -> str:
+    state = told.get("state")
+    solved = told.reason.code is KindReason.SETTINGS_SOLVED
+    origin = f" (solved for from {state or 'the update'})" if solved else ""
+    return f"{_setting_of(told)}: {', '.join(told.parts)}{origin}"
+
+
+def _learning_rate(told: Told) -> str:
+    text = told.fill(f"learning rate at step {{step}}: {_both('')[2:]}")
+    of_step = told.get("of_step")
+    if of_step is None:
+        return text
+    return f"{text}; the target's is the reference's of step {of_step}, so the schedule is off by one step"
+
+
+def _counted(told: Told) -> str:
+    text = (
+        f"{told['parameter']} has seen {told['target']:g} updates (target), {told['reference']:g} (reference)"
+    )
+    if told.reason.code is KindReason.UPDATES_PER_MICROBATCH:
+        text += ": one per microbatch instead of one per step"
+    return text
+
+
+def _lost(told: Told) -> str:
+    text = (
+        f"{percent(told['target'])} of {told['parameter']} keeps its bits through the update: it is lost to "
+    )
+    other = told.get("reference")
+    return f"{text}rounding in {told['dtype']}" + ("" if other is None else f" (reference: {percent(other)})")
+
+
+def _along(what: str) -> Callable[[Told], str]:
+    return lambda told: f"{_setting_of(told)} differs along {told.fill(what)}"
+
+
+def _term(told: Told) -> str:
+    factor = float(told["factor"])
+    sign = "plus" if factor > 0 else "minus"
+    return told.fill(f"{{{{subject}}}} is the reference's {sign} {abs(factor):.6g} times {{term}}")
+
+
+def _computed_again(what: Template) -> Callable[[Told], str]:
+    def sentence(told: Told) -> str:
+        change = told.fill(what) if isinstance(what, str) else what(told)
+        return f"attention recomputed from queries, keys and values gives the target's numbers with {change}"
+
+    return sentence
+
+
+_PAIRING = {"halves": "the first half with the second", "pairs": "neighboring elements"}
+_WEIGHT = {"parameter": "layers.0.mlp.up.weight", "one_dimensional": False}
+_FLOATS = {"target": 0.2, "reference": 0.1}
+_DTYPE = {"dtype": "bfloat16"}
+_ROLLED = reason(OrderCode.ROLLED, shift=2)
+_ARGUMENT = reason(KindReason.ARGUMENT, call="layer_norm", argument="eps", target="1e-06", reference="1e-05")
+_SETTING = reason(SettingReason.VALUE, setting="lr", target="0.02", reference="0.01")
+
+PHRASES: dict[KindReason, Phrase] = {
+    # arguments and calls
+    KindReason.ARGUMENT: Phrase(
+        sentence=_both("{call} {argument}"),
+        samples=({"call": "layer_norm", "argument": "eps", "target": "1e-06", "reference": "1e-05"},),
+    ),
+    KindReason.EXTRA_CALL: Phrase(
+        sentence="{call} is called by the target alone", samples=({"call": "view"},)
+    ),
+    KindReason.MISSING_CALL: Phrase(
+        sentence="{call} is called by the reference alone", samples=({"call": "view"},)
+    ),
+    KindReason.WORKS_ON: Phrase(
+        sentence=_both("dtype in {call}"),
+        samples=({"call": "matmul", "target": "bfloat16", "reference": "float32"},),
+    ),
+    KindReason.OTHER_ARGUMENTS: _say("argument mismatch: {parts:join ; }", {"parts": (_ARGUMENT,)}),
+    KindReason.MASK_ARGUMENTS: _say("mask arguments differ: {parts:join ; }", {"parts": (_ARGUMENT,)}),
+    KindReason.CAST_OTHERWISE: _say(
+        _module("computes in a different dtype"), {"module": "layers.0.norm", "parts": (_ARGUMENT,)}
+    ),
+    KindReason.OTHER_LAYOUT_CALLS: _say(
+        _module("uses a different layout"), {"module": "", "parts": (_ARGUMENT,)}
+    ),
+    # constants that were fitted
+    KindReason.NORM_EPS: _say(_fitted("eps of the norm", 2), {"target": 1.02e-6, "reference": 1.001e-5}),
+    KindReason.SOFTMAX_FACTOR: _say(
+        _fitted("factor before the softmax", 6), {"target": 1.1, "reference": 1.0}
+    ),
+    KindReason.DROPOUT_RATE: _say(
+        "dropout rate: {target:percent} (target), {reference:percent} (reference); counted", _FLOATS
+    ),
+    KindReason.ACTIVATION: _say(f"{_both('activation')}; fitted", {"target": "gelu", "reference": "silu"}),
+    KindReason.FIRST_POSITION_AGREES: _say(
+        "only the first position, which attends to itself alone, agrees: the attention scores have a "
+        "different "
+        "scale, or q and k are rotated by different angles"
+    ),
+    KindReason.ROTARY_THETA: _say(_fitted("rotary theta"), {"target": 5e5, "reference": 9999.9}),
+    KindReason.ROTATED_PAIRS: _say(
+        lambda told: (
+            f"rotary embedding rotates {_PAIRING[told['target']]} (target), "
+            f"{_PAIRING[told['reference']]} (reference)"
+        ),
+        {"target": "pairs", "reference": "halves"},
+    ),
+    KindReason.ROTATED_BACKWARD: _say("rotary embedding rotates in the opposite direction"),
+    KindReason.POSITIONS_SHIFTED: _say("rotary positions are {shift:+d} from the reference's", {"shift": 1}),
+    KindReason.ANGLES_ROUNDED: _say("rotary angles are rounded to {dtype} before cos and sin", _DTYPE),
+    # attention, computed again
+    KindReason.SEES_SUCCESSOR: _say(_computed_again("each token attending to its successor as well")),
+    KindReason.NO_MASK: _say(_computed_again("no causal mask")),
+    KindReason.CAUSAL_MASK_ADDED: _say(_computed_again("a causal mask")),
+    KindReason.KEY_HEADS_ALTERNATE: _say(_computed_again("query heads assigned to key heads alternately")),
+    KindReason.FUSED_ROWS_BY_GROUP: _say(
+        _computed_again(
+            "a fused projection whose rows are grouped by head group, read as grouped by q, k and v"
+        )
+    ),
+    KindReason.FUSED_ROWS_BY_KIND: _say(
+        _computed_again(
+            "a fused projection whose rows are grouped by q, k and v, read as grouped by head group"
+        )
+    ),
+    KindReason.ROTARY_PAIRING: _say(
+        _computed_again(
+            lambda told: (
+                f"a rotary embedding on {_PAIRING[told['target']]} instead of {_PAIRING[told['reference']]}"
+            )
+        ),
+        {"target": "pairs", "reference": "halves"},
+    ),
+    KindReason.NO_ROTARY: _say(_computed_again("no rotary embedding")),
+    KindReason.KEYS_ROTATED_BACKWARD: _say(_computed_again("keys rotated in the opposite direction")),
+    KindReason.COSINES_ROUNDED: _say(_computed_again("cosines and sines in {dtype}"), _DTYPE),
+    KindReason.SOFTMAX_ROUNDED: _say(_computed_again("a softmax in {dtype}"), _DTYPE),
+    KindReason.ATTENTION_THETA: _say(
+        _computed_again(lambda told: f"a {_fitted('rotary theta')(told)}"),
+        {"target": 5e5, "reference": 9999.9},
+    ),
+    KindReason.SCORES_SCALED: _say(
+        _computed_again(lambda told: f"a {_fitted('scale of the scores', 4)(told)}"),
+        {"target": 0.3, "reference": 0.25},
+    ),
+    # scale, sign, sum
+    KindReason.SCALED: _say(
+        _scaled,
+        {"factor": 2.0, "parts": (reason(FactorCode.NUMBER, number=2),)},
+        {"factor": 1.002},
+        part=True,
+    ),
+    KindReason.NEGATED: _say("{subject} is minus the reference's", part=True),
+    KindReason.SIGNS_DIFFER: _say(
+        "magnitudes agree, but {share:percent} of the signs differ", {"share": 0.5}
+    ),
+    KindReason.SLICES_NEGATED: _say(
+        "magnitudes agree, but {share:percent} of the signs differ: {indices} of {size} indices of dimension "
+        "{dim} (first {first}, last {last})",
+        {"share": 0.5, "dim": 2, "indices": 16, "size": 32, "first": 0, "last": 15},
+    ),
+    KindReason.STATISTICS_NEGATED: _say("minimum, maximum and mean of {subject} are minus the reference's"),
+    KindReason.TERM_MISSING: _say(
+        "{subject} lacks a term: it is the reference's minus {term}", {"term": "bias"}
+    ),
+    KindReason.TERM_EXTRA: _say(
+        "{subject} has an extra term: it is the reference's plus {term}", {"term": "bias"}
+    ),
+    KindReason.TERM: _say(_term, {"term": "bias", "factor": -0.5}),
+    KindReason.OFFSET: _say("{subject} differs from the reference's by {offset} everywhere", {"offset": 1.0}),
+    KindReason.OFFSET_BY_TABLE: _say(
+        lambda told: (
+            told.fill("{{subject}} differs by the same numbers at every index except of dimension ")
+            + f"{', '.join(told['dims'])}: a bias or table of shape ({', '.join(told['shape'])})"
+        ),
+        {"dims": ["1", "2"], "shape": ["16", "32"]},
+    ),
+    KindReason.STEP_LEFT_OUT: _say(
+        "{subject} is what the reference has as {place}: the following computation is skipped",
+        {"place": "layers.0.norm, output.0"},
+    ),
+    KindReason.NOTHING_ELSE: _say(
+        "{subject} differs by {rel_l2} (relative l2), and no scale, sign, shift, order, mask or "
+        "rounding maps "
+        "one side to the other: most likely one side has an extra term",
+        {"rel_l2": 0.1},
+    ),
+    KindReason.SUM_OVER_RANKS: _say(_over_ranks("sum"), {"ranks": ["0", "1"]}),
+    KindReason.MEAN_OVER_RANKS: _say(
+        _over_ranks("mean"),
+        {
+            "ranks": ["0", "1"],
+            "parts": (reason(KindReason.FEWER_COLLECTIVES, collective="all_reduce", target=1, reference=2),),
+        },
+    ),
+    KindReason.FEWER_COLLECTIVES: Phrase(
+        sentence="{target} (target) vs {reference} (reference) calls of {collective}",
+        samples=({"target": 1, "reference": 2, "collective": "all_reduce"},),
+    ),
+    KindReason.GRADIENT_NOT_CLEARED: _say(
+        _not_cleared, {"earlier_step": 3}, {"earlier_step": 3, "clipping": 0.7}
+    ),
+    # order
+    KindReason.SHIFTED: _say(_shifted, {"shift": -1, "dim": 1, "agree": 0.98, "in_place": 0.03}),
+    KindReason.SLOTS_SWAPPED: _say(
+        "{subject} is the reference's {slot}: {origin_slot} and {slot} are swapped", {"slot": "output.1"}
+    ),
+    KindReason.REORDERED_ALONG: _say(
+        "{subject} holds the reference's numbers, dimension {dim} {parts[0]}", {"dim": 1, "parts": (_ROLLED,)}
+    ),
+    KindReason.LAID_OUT_ANEW: _say(
+        "{subject} is the reference's with {parts[0]}",
+        {"parts": (reason(OrderCode.HEADS_NOT_TRANSPOSED, heads=4),)},
+    ),
+    KindReason.SAME_NUMBERS: _say("{subject} holds the reference's numbers in a different order"),
+    KindReason.SAME_STATISTICS: _say(
+        "{subject} has every statistic of the reference's, but a different order"
+    ),
+    KindReason.OTHER_ELEMENTS: _say(
+        "{subject} takes different elements of {source} than the reference", {"source": "qkv, output.0"}
+    ),
+    KindReason.GATE_AND_UP_SWAPPED: _say(
+        "the activation is applied to up instead of gate: the halves are swapped"
+    ),
+    # dtype and range
+    KindReason.DTYPES_DIFFER: _say(
+        _dtypes,
+        {"target": "bfloat16", "reference": "float32", "rel_l2": 0.002, "roundoff": 0.0039},
+        {"target": "bfloat16", "reference": "float32", "rel_l2": None, "roundoff": 0.0039},
+    ),
+    KindReason.ON_A_GRID: _say(
+        _grid,
+        {"side": "target", **_DTYPE, "rel_l2": 0.002, "roundoff": 0.0039},
+        {"side": "target", **_DTYPE, "rel_l2": None, "roundoff": 0.0039},
+    ),
+    KindReason.SIZE_OF_ROUNDING: _say(
+        "the difference, {rel_l2} (relative l2), has the size of rounding in {dtype} ({roundoff}) "
+        "and no clear "
+        "direction",
+        {"rel_l2": 0.002, **_DTYPE, "roundoff": 0.0039},
+    ),
+    KindReason.ROUNDED_LOSS: _say(
+        "the reference's loss {reference} is that of its logits in full precision; the target's differs by "
+        "{apart}, as expected of log-probabilities rounded to {dtype} (standard deviation {spread})",
+        {"reference": 4.2, "apart": 0.01, "spread": 0.008, **_DTYPE},
+    ),
+    KindReason.NOT_FINITE: _say(
+        _not_finite,
+        {
+            "num_nan_target": 3,
+            "num_nan_reference": 0,
+            "num_posinf_target": 0,
+            "num_posinf_reference": 0,
+            "num_neginf_target": 0,
+            "num_neginf_reference": 0,
+            "numel": 512,
+        },
+    ),
+    KindReason.SATURATED: _say(
+        "{subject} ends at {target}, the largest {dtype}; the reference reaches {reference}",
+        {"dtype": "float16", "target": 65504.0, "reference": 2e5},
+    ),
+    KindReason.UNDERFLOW: _say(
+        "{lost} of {numel} values are zero where the reference's magnitudes are up to {largest}: "
+        "below {limit}, "
+        "the smallest {dtype}",
+        {"lost": 40, "numel": 512, "largest": 5e-8, "limit": 6e-8, "dtype": "float16"},
+    ),
+    KindReason.BIT_FLIPPED: _say(
+        _flipped,
+        {
+            "elements": 1,
+            "numel": 512,
+            "index": ["0", "3"],
+            "target": 8.1,
+            "reference": 0.2,
+            "bit": 28,
+            "dtype": "float32",
+        },
+        {
+            "elements": 2,
+            "numel": 512,
+            "index": ["0", "3"],
+            "target": 8.1,
+            "reference": 0.2,
+            "bit": 28,
+            "dtype": "float32",
+        },
+    ),
+    KindReason.AS_ITS_REPEAT: _say(
+        "the reference differs from its own repeat by {repeat}, the target by {rel_l2} (relative "
+        "l2): within chance",
+        {"repeat": 0.001, "rel_l2": 0.0011},
+    ),
+    # masks and random numbers
+    KindReason.HIDES_OTHER_ELEMENTS: _say(
+        "{subject} masks different elements: {more} more and {fewer} fewer than the reference, "
+        "{share:percent} of "
+        "all, {parts[0]}",
+        {"more": 15, "fewer": 0, "share": 0.06, "parts": (reason(PlacesCode.DIAGONALS, first=1, last=1),)},
+    ),
+    KindReason.ROWS_EMPTY: _say(
+        "{rows} of {size} rows are NaN: the mask hides everything they attend to", {"rows": 4, "size": 64}
+    ),
+    KindReason.LAST_POSITION_AGREES: _say(
+        "every position except the last differs: positions attend to later ones"
+    ),
+    KindReason.POSITIONS_AGREE_UP_TO: _say(
+        lambda told: (
+            f"positions agree up to {', '.join(told['positions'])} and differ from there on: a window or "
+            "a document boundary differs"
+        ),
+        {"positions": ["8", "12"]},
+    ),
+    KindReason.OTHER_ELEMENTS_DROPPED: _say(
+        "about {rate:percent} of the elements are dropped on both sides, but different ones "
+        "({target} only in the "
+        "target, {reference} only in the reference); the others agree",
+        {"rate": 0.1, "target": 40, "reference": 43},
+    ),
+    KindReason.RATES_AGREE: _say(
+        "{call} draws random numbers; its rates of zeros agree: {target:percent} (target), "
+        "{reference:percent} "
+        "(reference)",
+        {"call": "dropout", **_FLOATS},
+    ),
+    KindReason.RECOMPUTED_OTHERWISE: _say(
+        "recomputed in backward, {place} differs from the forward pass", {"place": "layers.0.mlp, output.0"}
+    ),
+    KindReason.RANKS_DROP_THE_SAME: _say(
+        "two ranks of the target drop the same elements; those of the reference drop different ones"
+    ),
+    KindReason.ANOTHER_DRAW: _say(
+        "{subject} has the reference's mean and standard deviation ({target:.3g} and {reference:.3g}) and no "
+        "correlation with it (cosine {cosine:.2g}): a different draw from the same distribution",
+        {**_FLOATS, "cosine": 0.01},
+    ),
+    # data and time
+    KindReason.BATCH_OF_REFERENCE_STEP: _say(
+        "the batch is that of step {number} of the reference", {"number": 2}
+    ),
+    KindReason.BATCH_OF_TARGET_STEP: _say(
+        "the batch is that of step {number} of the target itself", {"number": 2}
+    ),
+    KindReason.BATCH_OF_RANK: _say("the batch is that of rank {number} of the reference", {"number": 2}),
+    KindReason.BATCH_OF_MICROBATCH: _say(
+        "the batch is that of microbatch {number} of the reference", {"number": 2}
+    ),
+    KindReason.SAMPLES_REORDERED: _say(
+        "the batch holds the reference's samples {parts[0]}", {"parts": (reason(OrderCode.REVERSED),)}
+    ),
+    KindReason.SAMPLES_SHARED: _say(
+        "{shared} of {samples} samples of the batch are the reference's", {"shared": 3, "samples": 8}
+    ),
+    KindReason.OTHER_BATCH: _say(_other_batch, {"differ": 0.99}, {"differ": None}),
+    KindReason.OF_TARGET_STEP: _say("{subject} is that of step {earlier} of the target", {"earlier": 2}),
+    KindReason.OF_REFERENCE_STEP: _say(
+        "{subject} is that of step {earlier} of the reference", {"earlier": 2}
+    ),
+    KindReason.OF_MICROBATCH: _say("{subject} is that of microbatch {earlier} of the target", {"earlier": 0}),
+    # gradients
+    KindReason.NOT_TRAINABLE: _say(
+        "{parameter} is not trainable in the target (requires_grad is False)", _WEIGHT
+    ),
+    KindReason.NO_GRADIENT_NOT_TRAINABLE: _say(
+        _gradient("is missing: the parameter does not require one (requires_grad is False)"), _WEIGHT
+    ),
+    KindReason.NO_GRADIENT: _say(
+        _gradient("is missing: nothing arrives in backward"), _WEIGHT, {"parameter": None}
+    ),
+    KindReason.NO_GRADIENT_IN_REFERENCE: _say(_gradient("is present, and the reference has none"), _WEIGHT),
+    KindReason.ZERO_GRADIENT: _say(_gradient("is zero everywhere"), _WEIGHT),
+    KindReason.ZERO_GRADIENT_IN_REFERENCE: _say(_gradient("is not zero, the reference's is"), _WEIGHT),
+    # updates
+    KindReason.NOT_UPDATED: _say(
+        _not_updated, {**_WEIGHT, "has_gradient": True, "why": CauseCode.STEP_SKIPPED.value}
+    ),
+    KindReason.NEVER_UPDATED: _say(
+        _not_updated, {**_WEIGHT, "has_gradient": True, "why": CauseCode.NOT_IN_A_GROUP.value}
+    ),
+    KindReason.SETTINGS_DIFFER: _say(_settings, {**_WEIGHT, "parts": (_SETTING,)}),
+    KindReason.SETTINGS_SOLVED: _say(
+        _settings,
+        {**_WEIGHT, "parts": (reason(SettingReason.SOLVED, setting="lr", target=0.02, reference=0.01),)},
+    ),
+    KindReason.LEARNING_RATE: _say(
+        _learning_rate,
+        {**_WEIGHT, "step": 4, "target": "0.02", "reference": "0.01", "of_step": 5},
+        {**_WEIGHT, "step": 4, "target": "0.02", "reference": "0.01", "of_step": None},
+    ),
+    KindReason.UPDATES_COUNTED: _say(_counted, {**_WEIGHT, "target": 4.0, "reference": 2.0}),
+    KindReason.UPDATES_PER_MICROBATCH: _say(_counted, {**_WEIGHT, "target": 4.0, "reference": 2.0}),
+    KindReason.ALONG_WEIGHTS: _say(
+        _along("the weights ({factor} times them): different weight decay"), {**_WEIGHT, "factor": -0.001}
+    ),
+    KindReason.ALONG_UPDATE: _say(
+        _along("the update: its step is {factor} times the reference's"), {**_WEIGHT, "factor": 0.5}
+    ),
+    KindReason.MOMENT_STARTS_ANEW: _say(
+        "{parameter}: {state} holds nothing of the earlier steps, as after a resume without optimizer state",
+        {**_WEIGHT, "state": "state.exp_avg"},
+    ),
+    KindReason.UPDATE_LOST: _say(_lost, {**_WEIGHT, "dtype": "bfloat16", "target": 0.4, "reference": 0.02}),
+}
