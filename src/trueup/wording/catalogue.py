@@ -7,10 +7,10 @@ from functools import cache
 
 from trueup.types.codes import Code
 from trueup.types.reason import Reason
-from trueup.wording import curves, given, replay
+from trueup.wording import curves, evidence, given, merging, note, record, replay, verdict
 from trueup.wording.phrase import Phrase, Template, Told
 
-_ROOMS = (curves, given, replay)
+_ROOMS = (curves, evidence, given, merging, note, record, replay, verdict)
 
 
 @cache
