@@ -183,9 +183,7 @@ def _of_weights(bridge: Bridge) -> list[Line]:
         Line(target=name, reference=None, reason=lacking)
         for name in (*bridge.weights.left_target, *bridge.weights.alone_target)
     ]
-    lines += [
-        Line(target=None, reference=name, reason=lacking_here) for name in bridge.weights.left_source
-    ]
+    lines += [Line(target=None, reference=name, reason=lacking_here) for name in bridge.weights.left_source]
     return lines
 
 

@@ -136,9 +136,7 @@ def _built(
     placement = placements.get(axis, Replicate())
     size = len(children) if axis == BATCH else layout.mesh[axis]
     if isinstance(placement, (Shard, Scattered)) and len(children) < size:
-        raise Unfit(
-            MergingCode.PARTS_MISSING, parts_found=len(children), parts_expected=size, axis=axis
-        )
+        raise Unfit(MergingCode.PARTS_MISSING, parts_found=len(children), parts_expected=size, axis=axis)
     if len(children) == 1:
         return children[0]
     if isinstance(placement, Unknown):
@@ -225,9 +223,7 @@ def _own(members: Sequence[Member], alternatives: list[Alternatives]) -> Node:
     whole = _along(nodes, 0)
     wanted = (int(np.prod(own.shape)),) if own.flat else own.shape
     if whole.shape != wanted:
-        raise Unfit(
-            MergingCode.PIECES_INCOMPLETE, found=str(list(whole.shape)), expected=str(list(wanted))
-        )
+        raise Unfit(MergingCode.PIECES_INCOMPLETE, found=str(list(whole.shape)), expected=str(list(wanted)))
     return Seen(whole, own.shape) if own.flat else whole
 
 

@@ -137,9 +137,7 @@ class Sum:
         self.shape = children[0].shape
         for child in children:
             if child.shape != self.shape:
-                raise Unfit(
-                    MergingCode.TERMS_DIFFER, one=str(list(self.shape)), other=str(list(child.shape))
-                )
+                raise Unfit(MergingCode.TERMS_DIFFER, one=str(list(self.shape)), other=str(list(child.shape)))
 
     def summary(self) -> Summary:
         """What is linear."""

@@ -165,9 +165,7 @@ def _member(source: Source, read: Reader) -> Member:
     rank, records = source.rank, source.rank.records
     row, call = records["summary"][source.row], records["call"][source.row]
     if row is None:
-        raise Unfit(
-            MergingCode.RANK_WITHOUT_SUMMARY, rank.tables.reason_of(source.row), rank=rank.rank
-        )
+        raise Unfit(MergingCode.RANK_WITHOUT_SUMMARY, rank.tables.reason_of(source.row), rank=rank.rank)
     summary, sketched = rank.summary(row)
     kept = rank.stored(row)
 

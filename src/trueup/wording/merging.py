@@ -14,7 +14,7 @@ def _whole(facts: Told) -> str:
 
 
 def _inferred(facts: Told) -> str:
-    counts = (f"{number} {placement}" for placement, number in facts.numbers)
+    counts = (f"{number} {placement}" for placement, number in facts.reason.numbers)
     return f"layout inferred from the reference: {listed(list(counts), 20)}"
 
 

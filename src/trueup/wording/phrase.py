@@ -30,11 +30,6 @@ class Told:
         """A fact, None where it is not there."""
         return self.reason.facts.get(name)
 
-    @property
-    def numbers(self) -> tuple[tuple[str, Number], ...]:
-        """Its numbers by name."""
-        return self.reason.numbers
-
     def fill(self, template: str) -> str:
         """A template string filled with these facts."""
         return _FORMATTER.vformat(template, (), {**self.reason.facts, "parts": self.parts})
