@@ -1,42 +1,70 @@
-"""What a comparison leaves: the content of result.json, and tables on disk or in memory."""
+"""What a comparison leaves: its conclusions, and tables on disk or in memory."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from trueup.types.verdict import Verdict
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-SCHEMA_VERSION = 1
+    from trueup.comparing.content import Content
+    from trueup.types.reason import Json
+
+_READ = (1, 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two runs compared; ``summary`` is result.json, infinities as the strings ``"inf"`` and ``"-inf"``.
+    """Two runs compared.
 
     Example:
-        >>> comparison.summary["verdict"]["exit_code"]            # doctest: +SKIP
+        >>> comparison.verdict.exit_code                          # doctest: +SKIP
         0
         >>> comparison.frame().filter(status="different").height  # doctest: +SKIP
         0
     """
 
-    summary: dict[str, Any]
+    content: Content
     output: Path | None = None
     """the folder that holds result.parquet, precision.parquet and result.json"""
     tables: tuple[pa.Table, ...] = field(default=(), repr=False)
     precision_table: pa.Table | None = field(default=None, repr=False)
 
     @property
+    def verdict(self) -> Verdict:
+        """The conclusion."""
+        return self.content.verdict
+
+    @property
     def exit_code(self) -> int:
         """0 agree, 1 differ, 2 undecided."""
-        return int(self.summary["verdict"]["exit_code"])
+        return self.verdict.exit_code
+
+    def to_json(self) -> dict[str, Json]:
+        """The document of result.json (docs/result-format.md), text beside codes, infinities as the strings
+        ``"inf"`` and ``"-inf"``."""
+        from trueup.comparing.written import to_json
+
+        written: dict[str, Json] = plain(self.content.to_json(to_json))
+        return written
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The document with text in place of reasons. TODO: until no reader of it is left."""
+        from trueup.comparing.written import as_text
+
+        found: dict[str, Any] = plain(as_text(self.content))
+        return found
 
     @property
     def result_path(self) -> Path | None:
@@ -79,20 +107,31 @@ def open_comparison(folder: Path) -> Comparison:
     from trueup.errors import TraceError
 
     try:
-        summary = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        document = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TraceError(f"{folder} holds no readable result.json: {error}") from error
-    if summary.get("schema_version") != SCHEMA_VERSION:
-        raise TraceError(
-            f"{folder / 'result.json'} is of version {summary.get('schema_version')}, not {SCHEMA_VERSION}"
-        )
-    return Comparison(summary=summary, output=folder)
+    return Comparison(content=read_content(document, folder / "result.json"), output=folder)
 
 
-def write_summary(summary: dict[str, Any], folder: Path) -> None:
+def read_content(document: Mapping[str, Any], path: Path) -> Content:
+    """The conclusions of a document of version 2 or 1.
+
+    Raises:
+        TraceError: it is of another version.
+    """
+    from trueup.comparing.content import content_from_json
+    from trueup.errors import TraceError
+
+    version = document.get("schema_version")
+    if version not in _READ:
+        raise TraceError(f"{path} has schema version {version}; expected one of: 1, 2")
+    return content_from_json(document)
+
+
+def write_document(document: Mapping[str, Json], folder: Path) -> None:
     """Write result.json by one rename; on one line, which is ten times faster to write."""
     temporary = folder / f"result.json.writing-{os.getpid()}"
-    temporary.write_text(json.dumps(summary, allow_nan=False, separators=(",", ":")), encoding="utf-8")
+    temporary.write_text(json.dumps(document, allow_nan=False, separators=(",", ":")), encoding="utf-8")
     temporary.replace(folder / "result.json")
 
 
