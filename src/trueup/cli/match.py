@@ -42,13 +42,14 @@ def command(
     from trueup.importers import open_trace
     from trueup.matching.mapping import read_mapping
     from trueup.matching.report import match_traces, write_map
+    from trueup.wording import text
 
     if output is not None and output.exists() and not overwrite:
         raise ConfigError(f"{output} is there already; --overwrite replaces it, -o writes another")
     given = None if mapping is None else read_mapping(mapping)
     report = match_traces(open_trace(target), open_trace(reference), step=step, given=given)
     if output is not None:
-        write_map(report, output)
+        write_map(report, output, text)
     if as_json:
         _print_json(report)
     else:
@@ -60,10 +61,11 @@ def command(
 
 def _print_json(report: MatchReport) -> None:
     import json
-    from dataclasses import asdict
+
+    from trueup.wording import document
 
     parts = {
-        name: [asdict(line) for line in getattr(report, name)] for name in ("modules", "weights", "calls")
+        name: [document(line) for line in getattr(report, name)] for name in ("modules", "weights", "calls")
     }
     print(json.dumps({**parts, "across": report.across, "exit_code": report.exit_code}, ensure_ascii=False))
 
@@ -93,10 +95,16 @@ def _collapsed(lines: Sequence[Line]) -> list[tuple[Line, int]]:
 
     found: dict[tuple[str, ...], tuple[Line, int]] = {}
     for line in lines:
-        key = *(like(name or "") for name in (line.target, line.reference, line.reason)), line.how
+        key = *(like(name or "") for name in (line.target, line.reference, _why(line))), line.how
         first, count = found.get(key, (line, 0))
         found[key] = first, count + 1
     return list(found.values())
+
+
+def _why(line: Line) -> str:
+    from trueup.wording import text
+
+    return "" if line.reason is None else text(line.reason)
 
 
 def _table(title: str, lines: list[tuple[Line, int]], console: Console, most: int | None) -> None:
@@ -111,7 +119,7 @@ def _table(title: str, lines: list[tuple[Line, int]], console: Console, most: in
     shown = lines if most is None else lines[:most]
     for line, count in shown:
         sure = f"{line.confidence:.2f}" if line.paired else ""
-        cells = (line.target or "—", line.reference or "—", line.how or line.reason, sure, str(count))
+        cells = (line.target or "—", line.reference or "—", line.how or _why(line), sure, str(count))
         table.add_row(*map(Text, cells))
     console.print(table)
     if len(shown) < len(lines):

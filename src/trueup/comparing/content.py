@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from trueup.comparing.arbiter import Arbitrated
 from trueup.comparing.record_row import RecordRow, row_from_json
 from trueup.comparing.scalars import ScalarPair
 from trueup.types.codes import ToleranceCode
-from trueup.types.reason import Json, Reason, reason_from_json, reasons_from_json
+from trueup.types.reason import Reason, given, read_reason, read_reasons
 from trueup.types.status import Status
 from trueup.types.verdict import Verdict, verdict_from_json
 
 SCHEMA_VERSION = 2
-Write = Callable[[Reason], Json]
-"""How a reason is written"""
+_NAME_OF = {Status.UNMATCHED: "num_unmatched"}
+"""keys of counts that are not their status, because another key has that name"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,20 @@ class Counts:
     """largest first; capped"""
     num_groups: int
     """also those that were cut off"""
+
+    def to_json(self) -> dict[str, Any]:
+        """As result.json has them: one number a status; ``unmatched`` are the groups."""
+        return {
+            "compared": self.compared,
+            **{_NAME_OF.get(status, status.value): number for status, number in self.by_status.items()},
+            "different": self.different,
+            "by_phase": {
+                phase: {status.value: number for status, number in counts.items()}
+                for phase, counts in self.by_phase.items()
+            },
+            "unmatched": self.unmatched,
+            "num_groups": self.num_groups,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +146,12 @@ class Content:
     """how the ranks of either side were put together"""
     notes: Sequence[Reason]
 
-    def to_json(self, write: Write = Reason.to_json) -> dict[str, Json]:
-        """The document, reasons as ``write`` writes them; infinities are still numbers."""
-        found: dict[str, Json] = {"schema_version": SCHEMA_VERSION}
-        for one in fields(self):
-            found[one.name] = _plain(getattr(self, one.name), write)
-        return found
+    def to_json(self) -> dict[str, Any]:
+        """The document; reasons stay what they are, for ``wording.document``."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            **{one.name: getattr(self, one.name) for one in fields(self)},
+        }
 
 
 def content_from_json(plain: Mapping[str, Any]) -> Content:
@@ -152,13 +166,11 @@ def content_from_json(plain: Mapping[str, Any]) -> Content:
         counts=_counts(plain["counts"]),
         bracketed=bool(plain["bracketed"]),
         tolerance=Tolerance(
-            formula=reason_from_json(tolerance["formula"]),
-            origin=reason_from_json(tolerance["origin"]),
+            formula=_reason(tolerance, "formula"),
+            origin=_reason(tolerance, "origin"),
             constants=tolerance["constants"],
         ),
-        arbiter=Arbitrated(**arbiter | {"sentence": reason_from_json(arbiter["sentence"])})
-        if arbiter
-        else None,
+        arbiter=None if not arbiter else _arbitrated(arbiter),
         scalars=[ScalarPair(**_numbers({"rank": 0, **one})) for one in plain["scalars"]],
         modules=[
             ModuleScore(**_numbers(one) | {"status": Status(one["status"])}) for one in plain["modules"]
@@ -166,65 +178,38 @@ def content_from_json(plain: Mapping[str, Any]) -> Content:
         depth=[DepthPoint(**_numbers(one)) for one in plain["depth"]],
         local_norms=[LocalNorm(**_numbers(one)) for one in plain["local_norms"]],
         stacks=plain.get("stacks") or {},
-        layouts=reasons_from_json(plain.get("layouts")),
-        notes=reasons_from_json(plain.get("notes")),
+        layouts=read_reasons(plain, "layouts"),
+        notes=read_reasons(plain, "notes"),
     )
 
 
 def _counts(plain: Mapping[str, Any]) -> Counts:
-    groups = [one | {"reason": reason_from_json(one["reason"])} for one in plain["unmatched"]]
+    groups = [
+        UnmatchedGroup(
+            reason=_reason(one, "reason"), **{name: one[name] for name in ("side", "module", "name", "count")}
+        )
+        for one in plain["unmatched"]
+    ]
     return Counts(
         compared=plain["compared"],
         different=plain["different"],
-        by_status={
-            status: plain["num_unmatched" if status is Status.UNMATCHED else status.value]
-            for status in Status.final()
-        },
+        by_status={status: plain[_NAME_OF.get(status, status.value)] for status in Status.final()},
         by_phase={
             phase: {Status(name): number for name, number in counts.items()}
             for phase, counts in plain["by_phase"].items()
         },
-        unmatched=[UnmatchedGroup(**group) for group in groups],
+        unmatched=groups,
         num_groups=plain["num_groups"],
     )
 
 
-def _counts_to_json(counts: Counts, write: Write) -> dict[str, Json]:
-    """As result.json has them: one number a status; ``unmatched`` are the groups."""
-    named = {
-        "num_unmatched" if status is Status.UNMATCHED else status.value: number
-        for status, number in counts.by_status.items()
-    }
-    return {
-        "compared": counts.compared,
-        **named,
-        "different": counts.different,
-        "by_phase": _plain(counts.by_phase, write),
-        "unmatched": _plain(counts.unmatched, write),
-        "num_groups": counts.num_groups,
-    }
+def _arbitrated(plain: Mapping[str, Any]) -> Arbitrated:
+    counts = {name: plain[name] for name in ("path", "less_accurate", "first")}
+    return Arbitrated(**counts, sentence=_reason(plain, "sentence"))
 
 
-def _plain(value: Any, write: Write) -> Json:
-    if isinstance(value, Reason):
-        return write(value)
-    if isinstance(value, Counts):
-        return _counts_to_json(value, write)
-    if isinstance(value, RecordRow):
-        return {name: _plain(cell, write) for name, cell in value.to_json().items()}
-    if isinstance(value, Verdict):
-        return value.to_json(write)
-    if is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name), write) for one in fields(value)}
-    if isinstance(value, Mapping):
-        return {
-            str(name.value if isinstance(name, Status) else name): _plain(one, write)
-            for name, one in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [_plain(one, write) for one in value]
-    found: Json = value.value if isinstance(value, Status) else value
-    return found
+def _reason(plain: Mapping[str, Any], name: str) -> Reason:
+    return read_reason(plain, name) or given("")
 
 
 def _numbers(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trueup.comparing.ledger import First, Ledger
+from trueup.comparing.first import First, Preceding
+from trueup.comparing.ledger import Ledger
 from trueup.comparing.record_row import RecordRow
 from trueup.comparing.scalars import ScalarPair
 from trueup.types.codes import EvidenceCode, RecordCode
@@ -98,12 +99,19 @@ def _size(row: RecordRow) -> list[Reason]:
     """How large the difference is; of NaN and infinities how many there are, which have no size."""
     counted = row.not_finite_apart
     if counted is not None:
-        facts = {"what": counted.what, "target": counted.target, "reference": counted.reference}
-        return [reason(EvidenceCode.NOT_FINITE, **facts)]
+        numbers = {"target": counted.target, "reference": counted.reference}
+        return [reason(EvidenceCode.NOT_FINITE, what=counted.what, **numbers)]
     found = []
     if row.rel_l2 is not None and row.tolerance is not None:
-        numbers = {"rel_l2": row.rel_l2, "tolerance": row.tolerance, "score": row.score}
-        found.append(reason(EvidenceCode.SIZE, **numbers, evidence=row.evidence))
+        found.append(
+            reason(
+                EvidenceCode.SIZE,
+                rel_l2=row.rel_l2,
+                tolerance=row.tolerance,
+                score=row.score,
+                evidence=row.evidence,
+            )
+        )
     if row.reason is not None:
         found.append(row.reason)
     return found
@@ -135,9 +143,8 @@ def _later(first: First, ledger: Ledger) -> Reason:
     )
 
 
-def preceding(first: First) -> Reason:
+def preceding(before: Preceding) -> Reason:
     """How the records that were compared before a site agree; none of them is left out."""
-    before = first.before
     total = before.equal + before.within + before.exceeding
     if total == 0:
         return Reason(EvidenceCode.PRECEDING_NONE)

@@ -104,7 +104,7 @@ def inherited(
         )
     eta = _worst_matrix(rows, metrics, values, rounding + extra, history, names)
     if eta > 0:
-        facts = {"step": step, "rel_diff": eta, "exceeded": history.tainted, "gain": GAIN}
+        facts = {"step": step, "rel_diff": float(f"{eta:.1e}"), "exceeded": history.tainted, "gain": GAIN}
         history.notes.append(reason(NoteCode.WEIGHTS_DIFFER, **facts))
         running = rows.phase_is("forward", "loss", "backward", "param_grad", "collective")
         extra[running] = GAIN * eta * scale[running]

@@ -56,7 +56,7 @@ class ModuleTree:
                 "order": np.arange(len(rows)),
             }
         ).filter(pl.col("module") >= 0)
-        grouped = frame.group_by("module", "phase").agg(
+        grouped = frame.group_by("module", "phase", maintain_order=True).agg(
             pl.col("score").max(),
             pl.col("order").min(),
             *((pl.col("status") == status.code).any().alias(status.value) for status in Status),

@@ -43,15 +43,15 @@ class Argument:
     """A plain argument of a call that differs."""
 
     name: str
-    target: str
-    reference: str
+    target: str | None
+    """None: it is not given"""
+    reference: str | None
 
     @property
     def evidence(self) -> Reason:
         """As a part of what is said of its call."""
-        return reason(
-            EvidenceCode.ARGUMENT_DIFFERS, name=self.name, target=self.target, reference=self.reference
-        )
+        values = {"target": self.target or "None", "reference": self.reference or "None"}
+        return reason(EvidenceCode.ARGUMENT_DIFFERS, name=self.name, **values)
 
 
 def argument_differences(rows: Rows, row: int) -> dict[int, list[Argument]]:
@@ -89,16 +89,19 @@ def argument_of_owner(
     for call in sorted(found, reverse=True):
         if call != rows.target.call[row] and (owners[call] < 0 or vocabulary[owners[call]] != owner):
             continue
+        known = [one for one in found[call] if one.target is not None and one.reference is not None]
+        if not known:
+            continue
         of_module = words.kind[side.kind[call]] == "module" and side.type[call] >= 0
         what = words.type[side.type[call]] if of_module else words.name[side.name[call]]
-        first = found[call][0]
+        first = known[0]
         return reason(
             VerdictCode.ARGUMENT_DIFFERS,
             what=what.rpartition(".")[2],
             name=first.name,
             module=owner,
-            target=first.target,
-            reference=first.reference,
+            target=str(first.target),
+            reference=str(first.reference),
         )
     return None
 
@@ -115,7 +118,11 @@ def _differing(target: str, reference: str) -> list[Argument]:
         k for k in dict.fromkeys([*a, *b]) if not k.rpartition(".")[2].startswith("_")
     )  # not _stacklevel
     return [
-        Argument(name=k, target=repr(a.get(k)), reference=repr(b.get(k)))
+        Argument(
+            name=k,
+            target=repr(a[k]) if a.get(k) is not None else None,
+            reference=repr(b[k]) if b.get(k) is not None else None,
+        )
         for k in shown
         if a.get(k) != b.get(k)
     ]

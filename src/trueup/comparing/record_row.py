@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
-from trueup.comparing.written import read_reason
-from trueup.types.reason import Json, Reason, reason_from_json
+from trueup.comparing.written import reason_of_row
+from trueup.types.reason import Reason, read_reason
 
 Cell = str | int | float | bool | None
 REASON_COLUMNS = ("reason", "reason_code", "reason_facts")
@@ -68,7 +69,7 @@ class RecordRow:
         """A row as the table has it; ``reason`` where it is at hand already."""
         found = {name: columns.get(name) for name in _NAMES}
         if reason is None:
-            reason = read_reason(columns)
+            reason = reason_of_row(columns)
         others = {name: value for name, value in columns.items() if name not in REASON_COLUMNS}
         return cls(**found, reason=reason, columns=others)  # type: ignore[arg-type]
 
@@ -97,22 +98,19 @@ class RecordRow:
                 return NotFinite(what=what, target=target, reference=reference)
         return None
 
-    def to_json(self) -> dict[str, Json | Reason]:
-        """Every column; the reason as it is."""
+    def to_json(self) -> dict[str, Cell | Reason]:
+        """Every column; the reason stays what it is, for ``wording.document``."""
         return {**self.columns, "reason": self.reason}
 
 
 _NAMES = tuple(one.name for one in fields(RecordRow) if one.name not in ("reason", "columns"))
 
 
-def row_from_json(plain: Mapping[str, Json]) -> RecordRow:
+def row_from_json(plain: Mapping[str, Any]) -> RecordRow:
     """The row that result.json keeps, of version 2 or 1."""
-    why = plain.get("reason")
-    columns = {name: _cell(value) for name, value in plain.items() if name not in REASON_COLUMNS}
-    return RecordRow.from_columns(columns, None if why is None else reason_from_json(why))
-
-
-def _cell(value: Json) -> Cell:
-    if value in ("inf", "-inf"):
-        return float(str(value))
-    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
+    columns = {
+        name: float(value) if value in ("inf", "-inf") else value
+        for name, value in plain.items()
+        if name not in (*REASON_COLUMNS, "reason_reason")
+    }
+    return RecordRow.from_columns(columns, read_reason(plain, "reason"))

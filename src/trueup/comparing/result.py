@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from trueup.comparing.content import Content
-    from trueup.types.reason import Json
 
 _READ = (1, 2)
 
@@ -50,20 +49,13 @@ class Comparison:
         """0 agree, 1 differ, 2 undecided."""
         return self.verdict.exit_code
 
-    def to_json(self) -> dict[str, Json]:
-        """The document of result.json (docs/result-format.md), text beside codes, infinities as the strings
-        ``"inf"`` and ``"-inf"``."""
-        from trueup.comparing.written import to_json
-
-        written: dict[str, Json] = plain(self.content.to_json(to_json))
-        return written
-
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The document with text in place of reasons. TODO: until no reader of it is left."""
-        from trueup.comparing.written import as_text
+        """The document of result.json (docs/result-format.md): text with the reason beside it. Infinities are
+        the strings ``"inf"`` and ``"-inf"``."""
+        from trueup.comparing.written import document
 
-        found: dict[str, Any] = plain(as_text(self.content))
+        found: dict[str, Any] = plain(document(self.content))
         return found
 
     @property
@@ -128,7 +120,7 @@ def read_content(document: Mapping[str, Any], path: Path) -> Content:
     return content_from_json(document)
 
 
-def write_document(document: Mapping[str, Json], folder: Path) -> None:
+def write_document(document: Mapping[str, Any], folder: Path) -> None:
     """Write result.json by one rename; on one line, which is ten times faster to write."""
     temporary = folder / f"result.json.writing-{os.getpid()}"
     temporary.write_text(json.dumps(document, allow_nan=False, separators=(",", ":")), encoding="utf-8")

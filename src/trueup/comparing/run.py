@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from trueup.comparing import arbiter as arbiters
 from trueup.comparing import noise_bound as measured
+from trueup.comparing.attributes import attributes_of
 from trueup.comparing.attribution import attribute
 from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coefficients import with_rounded_coefficients
@@ -115,7 +116,7 @@ def compare_sources(
     comparison = Comparison(content=content, output=output, tables=tables, precision_table=precision)
     if output is not None:
         pq.write_table(precision, output / "precision.parquet", compression="zstd")
-        write_document(comparison.to_json(), output)
+        write_document(comparison.summary, output)
     return comparison
 
 
@@ -267,6 +268,7 @@ class _Work:
             measured=self.profile is not None,
             alike=captured_alike(*manifests),
             captured=captures_apart(*manifests),
+            attributes=(attributes_of(self.target), attributes_of(self.reference)),
         )
 
     def _tolerance(self) -> Tolerance:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from trueup.comparing.attributes import Attributes, explain_by_attributes
 from trueup.comparing.captured import not_paired, unseen
 from trueup.comparing.first import First, Preceding
 from trueup.comparing.grounds import grounds, preceding, scalar_reason
@@ -44,6 +45,8 @@ class Runs:
     """the same parts of a step were captured on both sides"""
     captured: tuple[Reason, ...] = ()
     """how the captures differ"""
+    attributes: tuple[Attributes, Attributes] = field(default_factory=lambda: ({}, {}))
+    """plain attributes of modules, as far as both captures kept them"""
 
     def to_do(self, code: NextCode, step: int | None = None) -> Reason:
         """What to do next, with all that its command names."""
@@ -58,6 +61,7 @@ def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> V
     if lacking is not None and origin is not None and _is_drawn_after(origin, lacking):
         verdict = _lacking(lacking, origin, ledger, scalars, runs)
     elif ledger.origin is not None:
+        explain_by_attributes(ledger.origin, *runs.attributes)
         verdict = _differ(ledger.origin, ledger, scalars, runs)
     elif first is not None:
         verdict = _grown(first, ledger, scalars, runs)
@@ -113,7 +117,7 @@ def _differ(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: R
         phase=row.phase,
         confidence=_ABSENT if row.is_of_one_side else sure,
         evidence=grounds(first, ledger, scalars),
-        before=preceding(first),
+        before=preceding(first.before),
         next=_next(first, runs),
     )
 
@@ -145,7 +149,7 @@ def _lacking(
         owner=lacking.owner,
         step=lacking.step,
         confidence=_ABSENT,
-        before=preceding(lacking),
+        before=preceding(lacking.before),
     )
 
 

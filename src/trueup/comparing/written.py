@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from trueup.types.reason import Json, Reason, given, reason_from_json
-from trueup.wording import command, headline, text, to_json
+from trueup.wording import document, text
 
-if TYPE_CHECKING:
-    from trueup.comparing.content import Content
-
-__all__ = ["as_text", "note_columns", "read_reason", "reason_columns", "to_json"]
+__all__ = ["document", "note_columns", "reason_columns", "reason_of_row"]
 
 
 @dataclass(slots=True)
@@ -69,25 +65,12 @@ def note_columns(notes: Sequence[Reason | None]) -> dict[str, pl.Series]:
     return {name: pl.Series(name, values, dtype=pl.String) for name, values in zip(names, found, strict=True)}
 
 
-def read_reason(row: Mapping[str, object]) -> Reason | None:
+def reason_of_row(row: Mapping[str, object]) -> Reason | None:
     """The reason of a row of result.parquet; of version 1 its text."""
     facts = row.get("reason_facts")
     if facts is not None:
         return reason_from_json(json.loads(str(facts)))
     return given(str(row["reason"])) if row.get("reason") else None
-
-
-def as_text(content: Content) -> dict[str, Any]:
-    """The document with the text of reasons in their place, a verdict as version 1 had it."""
-    document: dict[str, Any] = content.to_json(text)
-    verdict = content.verdict
-    document["verdict"] |= {
-        "headline": f"{headline(verdict.headline)}.",
-        "before": "" if verdict.before is None else f"{text(verdict.before)}.",
-        "next": None if verdict.next is None else command(verdict.next),
-        "next_note": None if verdict.next is None else text(verdict.next),
-    }
-    return document
 
 
 def _facts(one: Reason) -> str:

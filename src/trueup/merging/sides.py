@@ -124,8 +124,13 @@ def of_side(side: str, note: Reason) -> Reason:
 
 
 def _whole(layout: Layout, fold: int) -> Reason:
-    facts = {"ranks": layout.size, "mesh": shown(layout), "source": layout.source, "folded": fold}
-    return reason(MergingCode.WHOLE_TENSORS, **facts)
+    return reason(
+        MergingCode.WHOLE_TENSORS,
+        ranks=layout.size,
+        mesh=shown(layout),
+        source=layout.source,
+        folded=fold,
+    )
 
 
 def _lacking(name: str, trace: TraceSource) -> list[Reason]:

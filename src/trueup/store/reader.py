@@ -126,7 +126,7 @@ class Trace:
             )
         frames = {name: _read_table(folder / f"{name}.parquet", name) for name in schema.TABLES}
         frames["summaries"] = frames["summaries"].with_row_index("summary").cast({"summary": pl.Int32})
-        return StepTables(step=step, rank=rank, gaps=(), coarse_statistics=False, **frames)
+        return StepTables(step=step, rank=rank, **frames)  # type: ignore[arg-type]
 
     def forced(self, step: int, rank: int) -> pl.DataFrame:
         """What a replay put in place of the program's values; ``reason`` holds values of ``LeftFree``.

@@ -3,7 +3,7 @@
 from trueup.types.codes.evidence import EvidenceCode as Is
 from trueup.types.codes.record import RecordCode
 from trueup.types.reason import reason
-from trueup.wording.phrase import Phrase, Told, listed, times
+from trueup.wording.phrase import Phrase, Told, listed, one_plus, times
 
 SETTINGS = {"microbatches": "number of microbatches"}
 """names of settings that need a word more"""
@@ -67,13 +67,15 @@ def _inputs_equal(facts: Told) -> str:
 
 
 def _others(facts: Told) -> str:
-    said = facts.fill("{differing} of {compared:count compared record} differ by more than their tolerance")
+    said = facts.fill("{differing:,} of {compared:count compared record} differ by more than their tolerance")
     if facts["phases"]:
         said += f", also in {phases(facts)}"
     if facts["origins"] > 1:
-        said += facts.fill("; {origins} of them are not explained by their inputs")
+        said += facts.fill("; {origins:,} of them are not explained by their inputs")
     if facts["followed"]:
-        said += facts.fill("; {followed} more are within a tolerance that was widened for differing weights")
+        said += facts.fill(
+            "; {followed:,} more are within a tolerance that was widened for differing weights"
+        )
     return said
 
 
@@ -142,7 +144,10 @@ PHRASES = {
         samples=({"what": "NaN", "target": 7, "reference": 0},),
     ),
     Is.COMMON_FACTOR: Phrase(
-        sentence="a common factor of 1 {factor:+.2g} explains most of it (residual {residual:.2g})",
+        sentence=lambda facts: (
+            f"a common factor of {one_plus(facts['factor'])} explains most of it (residual "
+            f"{facts['residual']:.2g})"
+        ),
         samples=({"factor": 0.01, "residual": 0.001},),
     ),
     Is.NORMS: Phrase(

@@ -3,7 +3,7 @@
 from trueup.types.codes.given import GivenCode
 from trueup.types.codes.record import RecordCode as Is
 from trueup.types.reason import given, reason
-from trueup.wording.phrase import Phrase, Told, listed
+from trueup.wording.phrase import Phrase, Told, listed, one_plus
 
 _SIDE = {"side": "reference"}
 _LACKS = "no counterpart: "
@@ -47,6 +47,13 @@ def _copy(facts: Told) -> str:
 def _copies(facts: Told) -> str:
     whose = f"{facts['side']}: " if facts.get("side") else ""
     return f"{whose}copies on several ranks must be equal, but {'; '.join(facts.parts)}"
+
+
+def _common_factor(facts: Told) -> str:
+    return (
+        f"within noise by size, but the target is the reference times {one_plus(facts['factor'])}; reruns of "
+        f"the reference show {facts['noise']:.1g}"
+    )
 
 
 def _one_rounding(facts: Told) -> str:
@@ -190,8 +197,7 @@ PHRASES = {
         samples=({"like": "layers.*.ln", "num_alike": 1}, {"like": "layers.*.ln", "num_alike": 2}),
     ),
     Is.COMMON_FACTOR: Phrase(
-        sentence="within noise by size, but the target is the reference times 1 {factor:+.2g}; reruns of the "
-        "reference show {noise:.1g}",
+        sentence=_common_factor,
         samples=({"factor": 0.002, "noise": 0.0001},),
     ),
 }

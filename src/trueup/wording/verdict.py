@@ -31,7 +31,7 @@ def _what(facts: Told) -> str:
     """What differs: ``forward output``."""
     if facts["phase"] == "forward" and facts["slot"].startswith("input"):
         return "forward input"
-    return _DIFFERING.get(facts["phase"], facts["phase"])
+    return _DIFFERING.get(facts["phase"], str(facts["phase"]))
 
 
 def _first(facts: Told) -> str:
