@@ -18,3 +18,9 @@ def facts(reasons: Sequence[Reason], code: Code) -> dict[str, Any]:
     """Facts of the only one of a code."""
     (found,) = coded(reasons, code)
     return found.facts
+
+
+def nested(reasons: Sequence[Reason], code: Code) -> list[Reason]:
+    """Those of a code, also where they are parts of others."""
+    below = [one for reason in reasons for one in nested(reason.parts, code)]
+    return [*coded(reasons, code), *below]

@@ -33,11 +33,22 @@ class Comparison:
         0
     """
 
-    content: Content
+    summary: dict[str, Any]
+    """the document of result.json (docs/result-format.md): text with the reason beside it; infinities are the
+    strings ``"inf"`` and ``"-inf"``"""
     output: Path | None = None
     """the folder that holds result.parquet, precision.parquet and result.json"""
     tables: tuple[pa.Table, ...] = field(default=(), repr=False)
     precision_table: pa.Table | None = field(default=None, repr=False)
+    made: Content | None = field(default=None, repr=False)
+    """what ``summary`` was made of, where it was not read"""
+
+    @cached_property
+    def content(self) -> Content:
+        """``summary`` as values."""
+        from trueup.comparing.content import content_from_json
+
+        return self.made or content_from_json(self.summary)
 
     @property
     def verdict(self) -> Verdict:
@@ -47,16 +58,7 @@ class Comparison:
     @property
     def exit_code(self) -> int:
         """0 agree, 1 differ, 2 undecided."""
-        return self.verdict.exit_code
-
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        """The document of result.json (docs/result-format.md): text with the reason beside it. Infinities are
-        the strings ``"inf"`` and ``"-inf"``."""
-        from trueup.comparing.written import document
-
-        found: dict[str, Any] = plain(document(self.content))
-        return found
+        return int(self.summary["verdict"]["exit_code"])
 
     @property
     def result_path(self) -> Path | None:
@@ -102,22 +104,17 @@ def open_comparison(folder: Path) -> Comparison:
         document = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TraceError(f"{folder} holds no readable result.json: {error}") from error
-    return Comparison(content=read_content(document, folder / "result.json"), output=folder)
-
-
-def read_content(document: Mapping[str, Any], path: Path) -> Content:
-    """The conclusions of a document of version 2 or 1.
-
-    Raises:
-        TraceError: it is of another version.
-    """
-    from trueup.comparing.content import content_from_json
-    from trueup.errors import TraceError
-
     version = document.get("schema_version")
     if version not in _READ:
-        raise TraceError(f"{path} has schema version {version}; expected one of: 1, 2")
-    return content_from_json(document)
+        raise TraceError(f"{folder / 'result.json'} has schema version {version}; expected one of: 1, 2")
+    return Comparison(summary=document, output=folder)
+
+
+def comparison_of(content: Content, **files: Any) -> Comparison:
+    """A comparison that was just made; ``files`` are the other fields."""
+    from trueup.comparing.written import document
+
+    return Comparison(summary=plain(document(content)), made=content, **files)
 
 
 def write_document(document: Mapping[str, Any], folder: Path) -> None:

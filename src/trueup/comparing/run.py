@@ -32,7 +32,7 @@ from trueup.comparing.not_finite import handed_on
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.precision import precision_noted, precision_rows
-from trueup.comparing.result import Comparison, write_document
+from trueup.comparing.result import Comparison, comparison_of, write_document
 from trueup.comparing.rows import Bools, Floats, Rows, rows_from_match, without_sketches
 from trueup.comparing.scalars import ScalarPair, compare_scalars
 from trueup.comparing.stacks import StackBook
@@ -113,7 +113,7 @@ def compare_sources(
         )
     content, precision = work.content(pairs), work.precision_table()
     tables = tuple(writer.tables)
-    comparison = Comparison(content=content, output=output, tables=tables, precision_table=precision)
+    comparison = comparison_of(content, output=output, tables=tables, precision_table=precision)
     if output is not None:
         pq.write_table(precision, output / "precision.parquet", compression="zstd")
         write_document(comparison.summary, output)

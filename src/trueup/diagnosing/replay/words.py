@@ -14,11 +14,6 @@ from trueup.types.reason import Reason, reason
 MAX_REASONS = 8
 
 
-def times_said(ratio: float) -> str:
-    """A ratio as a person writes it."""
-    return f"{float(f'{ratio:.3g}'):,.0f} times" if 100 <= ratio < 1e6 else f"{ratio:.3g} times"
-
-
 def site_of(owner: str, where: str) -> str:
     """``layers.0.attn, torch.matmul[1], output.0``."""
     return f"{owner or '(root)'}, {where}"
