@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,14 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
+from tests.comparing.reading import facts
 from tests.comparing.test_compare import compared
 from tests.comparing.traces import Recorder, network, of_two_ranks, scaled
 from trueup.comparing.result import Comparison
-from trueup.comparing.run import compare
-from trueup.importers.msprobe.tables import NODE_GRADIENT
+from trueup.comparing.run import compare, compare_sources
+from trueup.store import StepTables, Trace
+from trueup.types.codes import MergingCode, NoteCode, RecordCode, VerdictCode
+from trueup.types.reason import Reason, reason
 
 NUM_LAYERS = 4
 
@@ -54,8 +58,9 @@ def origins(comparison: Comparison) -> list[str]:
 def test_the_first_that_rounds_unlike_its_like_is_named(tmp_path: Path) -> None:
     result = compared(tmp_path, norms([2]), norms())
     assert origins(result) == ["layers.2.ln · output.0"]
-    assert result.summary["verdict"]["owner"] == "layers.2.ln"
-    assert any("2 others of layers.*.ln" in said for said in result.summary["verdict"]["evidence"])
+    assert result.verdict.owner == "layers.2.ln"
+    one = reason(RecordCode.ONE_ROUNDING, like="layers.*.ln", num_alike=2)
+    assert one in result.verdict.evidence
 
 
 @pytest.mark.parametrize(
@@ -100,12 +105,13 @@ def weights(without: Collection[str] = ()) -> Recorder:
 def test_the_first_gradient_that_one_run_alone_has_is_named(frozen_in_target: bool, tmp_path: Path) -> None:
     sides = weights(without="bc"), weights()
     result = compared(tmp_path, *(sides if frozen_in_target else reversed(sides)))
-    verdict = result.summary["verdict"]
-    assert (verdict["owner"], verdict["phase"]) == ("c", "param_grad")
+    verdict = result.verdict
+    assert (verdict.owner, verdict.phase) == ("c", "param_grad")
     assert origins(result) == ["c.weight · gradient local"]
-    has, lacks = ("reference", "target") if frozen_in_target else ("target", "reference")
-    assert f"the {has} has a gradient here, the {lacks} has none" in verdict["evidence"]
-    assert verdict["confidence"] > 0.9
+    lacking = "target" if frozen_in_target else "reference"
+    assert reason(RecordCode.GRADIENT_ABSENT, side=lacking) in verdict.evidence
+    assert verdict.confidence is not None
+    assert verdict.confidence > 0.9
 
 
 def test_where_one_run_recorded_hardly_any_gradient_none_is_missing(tmp_path: Path) -> None:
@@ -175,33 +181,44 @@ def test_a_run_of_which_a_rank_is_missing_is_compared_rank_by_rank(lacking: str,
     found = compare(*(sides if lacking == "target" else sides[::-1]))
     assert found.exit_code == 0, found.summary["verdict"]
     assert found.summary["counts"]["equal"] == found.summary["counts"]["compared"] > 0
-    said = " ".join(found.summary["notes"])
-    assert f"The {lacking} holds 1 of its run's 2 ranks" in said
-    assert "rank 1 only in the" in said
+    held = {"side": lacking, "found": 1, "expected": 2}
+    assert facts(found.content.notes, MergingCode.RANKS_MISSING) == held
+    other = "reference" if lacking == "target" else "target"
+    left_out = {"what": "rank", "numbers": ("1",), "side": other}
+    assert facts(found.content.notes, NoteCode.IN_ONE_ONLY) == left_out
 
 
 def test_gradients_in_an_order_of_their_own_are_not_judged_by_argument(tmp_path: Path) -> None:
     """As msprobe lists those of a function: another argument's, or turned."""
 
-    def program(*gradients: int, reason: str | None) -> Recorder:
+    def program(*gradients: int) -> Recorder:
         out = Recorder()
         root = out.call("module", "", type_="Net")
         values = {n: np.linspace(n, n + 1, 32, dtype=np.float32).reshape(4, 8) for n in (1, 2)}
         call = out.api(root, "torch.nn.functional.linear", values[1])
         out.record(root, "forward", "output.0", values[1])
         for slot, number in enumerate(gradients):
-            out.record(call, "backward", f"input.{slot}", values[number], reason=reason)
+            out.record(call, "backward", f"input.{slot}", values[number])
         out.record(root, "backward", "input.0", values[1])
         return out
 
-    target, dump = program(1, 2, reason=None), program(2, 1, reason=NODE_GRADIENT)
-    target.write(tmp_path / "target")
-    dump.write(tmp_path / "dump")
-    found = compare(tmp_path / "target", tmp_path / "dump")
-    assert found.summary["counts"]["different"] == 0
-    assert found.exit_code == 0, found.summary["verdict"]
-    program(2, 1, reason=None).write(tmp_path / "other")
+    program(1, 2).write(tmp_path / "target")
+    program(2, 1).write(tmp_path / "other")
+    target = Trace(tmp_path / "target")
+    found = compare_sources(target, _InAutogradOrder(tmp_path / "other"))
+    assert found.content.counts.different == 0
+    assert found.exit_code == 0, found.verdict
     assert compare(tmp_path / "target", tmp_path / "other").exit_code == 1
+
+
+class _InAutogradOrder(Trace):
+    """A trace that lists gradients as torch's last node of a call does."""
+
+    def read(self, step: int, rank: int) -> StepTables:
+        tables = super().read(step, rank)
+        phases = tables.records["phase"].cast(pl.String).to_list()
+        in_order = [at for at, phase in enumerate(phases) if phase == "backward"]
+        return replace(tables, reasons=dict.fromkeys(in_order, Reason(RecordCode.AUTOGRAD_ORDER)))
 
 
 def test_a_renamed_container_is_no_other_implementation(tmp_path: Path) -> None:
@@ -232,6 +249,7 @@ def test_a_gradient_changed_after_backward_names_its_weight(tmp_path: Path) -> N
 
     program(1.0).write(tmp_path / "reference")
     program(1.01).write(tmp_path / "target")
-    verdict = compare(tmp_path / "target", tmp_path / "reference").summary["verdict"]
-    assert "the gradient of layers.2.weight in step 0, changed after the backward pass" in verdict["headline"]
-    assert verdict["owner"] == "layers.2"
+    verdict = compare(tmp_path / "target", tmp_path / "reference").verdict
+    held = reason(VerdictCode.HELD_GRADIENT_CHANGED, weight="layers.2.weight", step=0)
+    assert verdict.headline == held
+    assert verdict.owner == "layers.2"

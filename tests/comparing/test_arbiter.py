@@ -13,6 +13,7 @@ from trueup.comparing.options import CompareOptions
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare
 from trueup.errors import NothingCompared
+from trueup.types.codes import NoteCode
 
 EXACT = np.random.default_rng(0).standard_normal((64, 64))
 
@@ -45,10 +46,12 @@ def test_the_less_accurate_side_is_named(tmp_path: Path, values: bool) -> None:
     assert rows["b · output.0"]["less_accurate"] == "reference"
     assert rows["a · output.0"]["arbiter_target"] == pytest.approx(1e-3, rel=0.4)
     assert rows["a · output.0"]["arbiter_reference"] == pytest.approx(1e-5, rel=0.4)
-    said = result.summary["arbiter"]
-    assert said["less_accurate"] == {"neither": 0, "target": 1, "reference": 1}
-    assert "the target is at 1, first at a · output.0" in said["sentence"]
-    assert said["sentence"] in result.summary["notes"]
+    found = result.content.arbiter
+    assert found is not None
+    assert found.less_accurate == {"neither": 0, "target": 1, "reference": 1}
+    assert found.first == {"target": "a · output.0", "reference": "b · output.0"}
+    assert found.sentence.code is NoteCode.LESS_ACCURATE
+    assert found.sentence in result.content.notes
 
 
 def test_equally_good_runs_are_neither(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from tests.comparing.traces import Change, Recorder, network, of_two_ranks
-from trueup.comparing.attribution import origins
+from trueup.comparing.origins import origins
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare
 from trueup.types import Basis, Stage

@@ -9,7 +9,8 @@ import pytest
 
 from tests.comparing.traces import Recorder
 from trueup.comparing.coherence import ROUNDED, judge_coherence
-from trueup.comparing.judge import DIFFERENT, WITHIN, judge
+from trueup.comparing.judge import judge
+from trueup.comparing.judgement import DIFFERENT, WITHIN
 from trueup.comparing.metrics import VALUES, measure
 from trueup.comparing.noise import StepNoise
 from trueup.comparing.rows import rows_from_match

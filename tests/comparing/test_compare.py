@@ -15,15 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from tests.comparing.reading import coded, facts
 from tests.comparing.traces import Change, Recorder, network, of_two_ranks, scaled, unchanged
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.result import Comparison, open_comparison
 from trueup.comparing.run import compare
 from trueup.comparing.worth import traces_noted
+from trueup.comparing.written import reason_of_row
 from trueup.diagnosing.pipeline import diagnose
 from trueup.errors import ConfigError, NothingCompared
 from trueup.numerics.summary import HAS_STATISTICS
 from trueup.store import RunWriter, Trace, layout
+from trueup.types import Outcome
+from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
+from trueup.types.reason import reason
 
 
 def compared(folder: Path, target: Recorder, reference: Recorder, **options: Any) -> Comparison:
@@ -141,7 +146,9 @@ def test_non_finite_numbers_count(tmp_path: Path, value: float) -> None:
     assert compared(tmp_path / "mask", network(once), network(once)).exit_code == 0
     result = compared(tmp_path / "apart", network(once), network())
     assert result.exit_code == 1
-    assert "1 against 0" in row(result, "layers.1 · output.0")["reason"]
+    why = row(result, "layers.1 · output.0")
+    assert why["reason_code"] == RecordCode.NOT_FINITE.value
+    assert sorted(json.loads(why["reason_facts"])["numbers"].values()) == [0, 1]
 
 
 def test_another_dtype_is_judged_by_the_coarser_and_said(tmp_path: Path) -> None:
@@ -151,7 +158,8 @@ def test_another_dtype_is_judged_by_the_coarser_and_said(tmp_path: Path) -> None
     result = compared(tmp_path, network(half), network())
     found = row(result, "layers.1 · output.0")
     assert found["status"] == "within_noise"
-    assert "float16 against float32" in found["reason"]
+    apart = reason(RecordCode.DTYPE_DIFFERS, target="float16", reference="float32")
+    assert reason_of_row(found) == apart
     assert result.summary["verdict"]["outcome"] == "agree"
     precision = result.precision.collect()
     assert precision.filter("differs")["module"].to_list() == ["layers.1"]
@@ -163,7 +171,8 @@ def test_another_shape_is_undecided(tmp_path: Path) -> None:
 
     result = compared(tmp_path, network(turned), network())
     assert result.exit_code == 2
-    assert row(result, "layers.1 · output.0")["reason"] == "shape [8, 4] against [4, 8]"
+    shapes = reason(RecordCode.SHAPE_DIFFERS, target="[8, 4]", reference="[4, 8]")
+    assert reason_of_row(row(result, "layers.1 · output.0")) == shapes
 
 
 def test_other_calls_between_agreeing_ones_are_the_same_mathematics(tmp_path: Path) -> None:
@@ -179,7 +188,7 @@ def test_other_calls_between_agreeing_ones_are_the_same_mathematics(tmp_path: Pa
     assert result.exit_code == 0
     assert result.summary["bracketed"]
     assert result.summary["counts"]["num_unmatched"] == 1
-    assert "same mathematics" in " ".join(result.summary["verdict"]["evidence"])
+    assert facts(result.verdict.evidence, EvidenceCode.SAME_MATHEMATICS) == {"records": 1}
 
 
 @pytest.mark.parametrize("alike", [False, True])
@@ -193,11 +202,13 @@ def test_a_phase_of_one_trace_alone_is_not_said_to_agree(tmp_path: Path, alike: 
     options = {"options": {"level": "mix", "task": "statistics"}} if alike else {}
     target.write(tmp_path / "target", **options)
     reference.write(tmp_path / "reference", **options)
-    verdict = compare(tmp_path / "target", tmp_path / "reference").summary["verdict"]
-    assert verdict["exit_code"] == (2 if alike else 0)
-    assert "the backward pass, the weights' gradients and the optimizer's update" in verdict["headline"]
-    assert "same mathematics" not in " ".join(verdict["evidence"])
-    assert verdict["confidence"] <= 0.5
+    verdict = compare(tmp_path / "target", tmp_path / "reference").verdict
+    assert verdict.exit_code == (2 if alike else 0)
+    phases = {"phases": ("backward", "param_grad", "optimizer")}
+    assert verdict.headline == reason(VerdictCode.AGREE_IN_PART, **phases, same_options=alike)
+    assert not coded(verdict.evidence, EvidenceCode.SAME_MATHEMATICS)
+    assert verdict.confidence is not None
+    assert verdict.confidence <= 0.5
     found = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
     said = {one.stage.value: one.status.value for one in found.stages}
     assert (said["forward"], said["backward"], said["reduction"]) == ("passed", "undecided", "undecided")
@@ -241,8 +252,11 @@ def test_several_steps_are_written_and_read_back(tmp_path: Path) -> None:
     summary = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert summary == written.summary
     assert summary["verdict"]["step"] == 1
-    assert any("step 2 only in the target" in note for note in summary["notes"])
+    alone = {"what": "step", "numbers": ("2",), "side": "target"}
+    assert facts(written.content.notes, NoteCode.IN_ONE_ONLY) == alone
     again = open_comparison(tmp_path / "out")
+    assert again.verdict == written.verdict
+    assert again.summary == summary
     assert again.frame()["step"].unique().sort().to_list() == [0, 1]
     assert again.records.collect().height == again.frame().height
     one_step = compare(
@@ -287,7 +301,7 @@ def test_a_setting_that_differs_is_a_difference(tmp_path: Path) -> None:
         (folder / "rank_00000.jsonl").write_text(json.dumps(line) + "\n")
     result = compare(tmp_path / "target", tmp_path / "reference")
     assert result.exit_code == 1
-    assert "learning_rate" in result.summary["verdict"]["headline"]
+    assert result.verdict.headline == reason(VerdictCode.SETTINGS_DIFFER, names=["learning_rate"])
     beyond = {entry["name"]: entry["beyond"] for entry in result.summary["scalars"]}
     assert beyond == {"batch_digest": False, "loss": False, "learning_rate": True}
 
@@ -300,12 +314,16 @@ def test_scalars_of_every_rank_are_compared(tmp_path: Path) -> None:
             if rank:
                 line |= {"learning_rate": [rate], "batch_digest": batch}
             RunWriter(tmp_path / side, rank=rank).append_scalars({"rank": rank, **line})
-    summary = compare(tmp_path / "target", tmp_path / "reference").summary
-    beyond = [(one["rank"], one["name"]) for one in summary["scalars"] if one["beyond"]]
-    assert beyond == [(1, "batch_digest"), (1, "learning_rate")]
-    assert sum(one["rank"] == 0 for one in summary["scalars"]) == 3
-    assert summary["verdict"]["outcome"] == "differ"
-    assert summary["verdict"]["evidence"] == ["learning_rate of step 0 on rank 1: 0.001 against 0.0001"]
+    result = compare(tmp_path / "target", tmp_path / "reference")
+    scalars = result.content.scalars
+    assert [(one.rank, one.name) for one in scalars if one.beyond] == [
+        (1, "batch_digest"),
+        (1, "learning_rate"),
+    ]
+    assert sum(one.rank == 0 for one in scalars) == 3
+    assert result.verdict.outcome is Outcome.DIFFER
+    rate = {"name": "learning_rate", "step": 0, "ranks": ("1",), "target": 1e-3, "reference": 1e-4}
+    assert facts(result.verdict.evidence, EvidenceCode.SCALAR_DIFFERS) == rate
 
 
 def test_other_data_are_said_to_be_other_data(tmp_path: Path) -> None:
@@ -316,10 +334,11 @@ def test_other_data_are_said_to_be_other_data(tmp_path: Path) -> None:
         out.record(root, "forward", "output.0", np.asarray(ids, np.float32))
         return out
 
-    verdict = compared(tmp_path, given([1, 2, 3]), given([3, 2, 1])).summary["verdict"]
-    assert verdict["headline"].startswith("The runs are given different data")
-    assert verdict["evidence"][0].endswith("where none is allowed")
-    assert not any("made from" in sentence for sentence in verdict["evidence"])
+    verdict = compared(tmp_path, given([1, 2, 3]), given([3, 2, 1])).verdict
+    assert verdict.headline == reason(VerdictCode.DATA_DIFFERS, step=0)
+    assert (verdict.evidence[0].code, verdict.evidence[0].number("score")) == (EvidenceCode.SIZE, np.inf)
+    assert not coded(verdict.evidence, EvidenceCode.INPUTS_BIT_IDENTICAL)
+    assert not coded(verdict.evidence, EvidenceCode.INPUTS_EXPLAIN)
 
 
 def test_a_collective_of_the_step_names_the_weight_it_carried(tmp_path: Path) -> None:
@@ -333,9 +352,10 @@ def test_a_collective_of_the_step_names_the_weight_it_carried(tmp_path: Path) ->
             out.record(weight, "param_grad", "accumulated", grad)
         return out
 
-    verdict = compared(tmp_path, reduced(1.5), reduced(1.0)).summary["verdict"]
-    assert (verdict["phase"], verdict["owner"]) == ("collective", "b")
-    assert verdict["headline"].endswith("in a collective of step 0, with the gradient of b.weight.")
+    verdict = compared(tmp_path, reduced(1.5), reduced(1.0)).verdict
+    assert (verdict.phase, verdict.owner) == ("collective", "b")
+    place = {"phase": "collective", "slot": "output.0", "step": 0, "weight": "b.weight"}
+    assert verdict.headline == reason(VerdictCode.FIRST_DIVERGENCE, **place)
 
 
 @pytest.mark.parametrize(("norm", "exit_code"), [(3.0 * (1 + 1e-7), 0), (6.0, 1)])
@@ -349,8 +369,9 @@ def test_a_gradient_norm_that_no_recorded_gradient_explains_is_a_difference(
     result = compare(tmp_path / "target", tmp_path / "reference")
     assert result.exit_code == exit_code
     if exit_code:
-        assert result.summary["verdict"]["where"] == "gradient norm"
-        assert "grad_norm of step 0: 6.0 against 3.0" in result.summary["verdict"]["evidence"]
+        assert result.verdict.where == "gradient norm"
+        apart = {"name": "grad_norm", "step": 0, "ranks": ("0",), "target": 6.0, "reference": 3.0}
+        assert facts(result.verdict.evidence, EvidenceCode.SCALAR_DIFFERS) == apart
 
 
 def test_noise_in_gradients_explains_the_update_and_the_next_step(tmp_path: Path) -> None:
@@ -372,7 +393,7 @@ def test_noise_in_gradients_explains_the_update_and_the_next_step(tmp_path: Path
         network().write(tmp_path / "reference", step=step)
     result = compare(tmp_path / "target", tmp_path / "reference")
     assert result.exit_code == 0, result.summary["verdict"]
-    assert any("starts from weights that differ" in note for note in result.summary["notes"])
+    assert facts(result.content.notes, NoteCode.WEIGHTS_DIFFER)["step"] == 1
 
     strict = compared(tmp_path / "strict", network(scaled("new.1", 1 + 2e-6)), network())
     assert strict.summary["verdict"]["phase"] == "optimizer"
@@ -397,10 +418,11 @@ def test_scalars_that_are_gone_are_noted(tmp_path: Path) -> None:
         writer.write_rank({"rank": 0})
         writer.append_scalars({"step": 0, "loss": 1.0})
     paths = tmp_path / "target", tmp_path / "reference"
-    assert compare(*paths).summary["notes"] == []
+    assert not compare(*paths).content.notes
     layout.scalars_file(paths[1], 0).unlink()
-    (note,) = compare(*paths).summary["notes"]
-    assert note.startswith("reference: scalars/rank_00000.jsonl is not there: loss, gradient norm")
+    (note,) = compare(*paths).content.notes
+    assert (note.code, note.place("side")) == (NoteCode.MISSING, "reference")
+    assert str(note.parts[0].place("text")).startswith("scalars/rank_00000.jsonl is not there")
 
 
 def test_what_many_ranks_lack_is_counted(tmp_path: Path) -> None:
@@ -411,7 +433,7 @@ def test_what_many_ranks_lack_is_counted(tmp_path: Path) -> None:
         shutil.copytree(first, layout.rank_dir(path, 0, rank))
     notes = traces_noted(Trace(path), Trace(path))
     assert len(notes) == 2 * 9
-    assert notes[8] == f"target: 4 more such; trueup inspect {path} lists all."
+    assert notes[8] == reason(NoteCode.MORE_MISSING, side="target", number=4, path=str(path))
 
 
 def test_an_output_that_is_no_utf8_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from trueup.comparing.run import compare
+from trueup.types.codes import EvidenceCode, VerdictCode
+from trueup.types.reason import reason
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -49,21 +51,21 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_parameter_that_one_run_lacks(reference: Path, tmp_path: Path) -> None:
     lacking = captured(tmp_path / "run", without_bias=True)
-    for target, other, side in ((lacking, reference, "reference"), (reference, lacking, "target")):
-        verdict = compare(target, other).summary["verdict"]
-        assert verdict["headline"] == (
-            f"The {side} alone has the parameter 1.up.bias; the weights drawn after it differ, "
-            "from 1.down.weight on."
-        )
-        assert (verdict["where"], verdict["owner"], verdict["step"]) == ("1.up.bias · value", "1.up", 0)
-        assert verdict["evidence"][0].startswith("1.down.weight: relative difference")
-        assert verdict["exit_code"] == 1
+    for target, other, side in ((lacking, reference, "target"), (reference, lacking, "reference")):
+        verdict = compare(target, other).verdict
+        names = {"parameter": "1.up.bias", "weight": "1.down.weight"}
+        assert verdict.headline == reason(VerdictCode.PARAMETER_ABSENT, side=side, **names)
+        assert (verdict.where, verdict.owner, verdict.step) == ("1.up.bias · value", "1.up", 0)
+        first = verdict.evidence[0]
+        assert (first.code, first.place("name")) == (EvidenceCode.SIZE_OF, "1.down.weight")
+        assert first.parts[0].code is EvidenceCode.SIZE
+        assert verdict.exit_code == 1
 
 
 def test_nan_that_was_handed_on(reference: Path, tmp_path: Path) -> None:
     result = compare(captured(tmp_path / "run", makes_nan=True), reference)
-    verdict = result.summary["verdict"]
-    assert verdict["headline"] == "NaN appears in the target first, in the forward pass of step 0, in 2."
+    place = {"phase": "forward", "slot": "input.0", "step": 0, "module": "2"}
+    assert result.verdict.headline == reason(VerdictCode.NOT_FINITE, **place, what="NaN", side="target")
     rows = result.frame()
     origins = rows.filter(status="origin")
     assert origins.height == 1, origins["site"].to_list()

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tests.comparing.reading import facts
 from tests.comparing.traces import Change, network
 from trueup.comparing.noise import SCHEMA, NoiseProfile
 from trueup.comparing.options import CompareOptions
@@ -17,6 +18,8 @@ from trueup.comparing.run import compare
 from trueup.diagnosing.noise_fold import NoiseFold
 from trueup.errors import TraceError
 from trueup.store import Trace
+from trueup.types.codes import NoteCode, RecordCode, ToleranceCode
+from trueup.types.reason import reason
 
 
 def noisy(seed: int, size: float) -> Change:
@@ -73,11 +76,11 @@ def test_measured_noise_decides(tmp_path: Path, size: float, agrees: bool) -> No
     network(noisy(99, size)).write(tmp_path / "target")
     result = compare(tmp_path / "target", reference)
     assert (result.exit_code == 0) is agrees
-    assert result.summary["tolerance"]["origin"] == "measured noise, 4 reruns"
+    assert result.content.tolerance.origin == reason(ToleranceCode.MEASURED_NOISE, reruns=4)
     assert result.summary["options"]["noise"] is True
     without = compare(tmp_path / "target", reference, options=CompareOptions(noise=False))
     assert without.exit_code == 1
-    assert "trueup noise" in without.summary["tolerance"]["origin"]
+    assert without.content.tolerance.origin.code is ToleranceCode.DTYPE_BOUND
     named = compare(tmp_path / "target", reference, options=CompareOptions(noise=reference))
     assert named.summary["verdict"] == result.summary["verdict"]
 
@@ -96,7 +99,7 @@ def test_noise_below_rounding_makes_no_alarm(tmp_path: Path) -> None:
 
 def test_a_common_factor_below_the_noise_is_seen(tmp_path: Path) -> None:
     from tests.comparing.traces import Recorder
-    from trueup.comparing.attribution import origins
+    from trueup.comparing.origins import origins
 
     def run(seed: int, factor: float = 1.0) -> Recorder:
         out, draw = Recorder(), np.random.default_rng(seed)
@@ -120,7 +123,8 @@ def test_a_common_factor_below_the_noise_is_seen(tmp_path: Path) -> None:
     compare(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
     found = origins(tmp_path / "out")
     assert [origin.module for origin in found] == ["layers.3"]
-    assert "times 1 +0.00" in " ".join(found[0].evidence)
+    factor = facts(found[0].evidence, RecordCode.COMMON_FACTOR)["factor"]
+    assert 0 < factor < 0.01
     assert found[0].bias_z is not None
     assert found[0].bias_z > 5
 
@@ -168,6 +172,7 @@ def test_steps_the_profile_lacks_are_judged_by_the_dtype_bound(tmp_path: Path) -
     for step in (0, 1):
         network(noisy(99, 1e-4)).write(tmp_path / "target", step=step)
     result = compare(tmp_path / "target", reference)
-    assert any("step 1, rank 0: not in the noise profile" in note for note in result.summary["notes"])
+    missing = reason(NoteCode.NOT_IN_NOISE_PROFILE, step=1, rank=0)
+    assert missing in result.content.notes
     assert result.summary["verdict"]["step"] == 1
     assert Trace(reference).steps() == {0: [0], 1: [0]}

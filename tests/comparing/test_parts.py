@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trueup.comparing.first import Preceding
 from trueup.comparing.history import update_spread
 from trueup.comparing.result import plain
 from trueup.comparing.roles import role_of
@@ -57,7 +58,8 @@ def test_summary_is_valid_json() -> None:
 
 
 def test_confidence_follows_evidence_score_and_what_came_before() -> None:
-    equal, noisy = {"equal": 9, "within_noise": 0}, {"equal": 5, "within_noise": 4}
+    equal = Preceding(equal=9, within=0, exceeding=0)
+    noisy = Preceding(equal=5, within=4, exceeding=0, worst_score=0.5, worst_site="a")
     assert confidence("values", 10, equal, 1.0) > confidence("sketch", 10, equal, 1.0)
     assert confidence("sketch", 10, equal, 1.0) > confidence("sketch", 1.1, equal, 1.0)
     assert confidence("sketch", 2, equal, 1.0) > confidence("sketch", 2, noisy, 1.0)

@@ -10,8 +10,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from trueup.comparing.attribution import origins
 from trueup.comparing.options import CompareOptions
+from trueup.comparing.origins import origins
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare
 from trueup.diagnosing.noise_fold import NoiseFold

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.comparing.reading import facts
 from trueup.comparing.run import compare
+from trueup.types.codes import NoteCode
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -85,6 +87,6 @@ def test_operands_turned_hide_no_fault(tmp_path: Path) -> None:
 def test_weight_not_cast_before_a_multiplication(tmp_path: Path) -> None:
     reference = captured(tmp_path / "reference", rounded)
     result = compare(captured(tmp_path / "target", plain), reference)
-    said = "does not cast the weight before use; the reference casts it to bfloat16"
     assert result.exit_code == 1, result.summary["verdict"]
-    assert any(said in line for line in (*result.summary["verdict"]["evidence"], *result.summary["notes"]))
+    notes = [part for note in result.content.notes for part in note.parts]
+    assert facts(notes, NoteCode.WEIGHT_NOT_CAST) == {"side": "target", "dtypes": "bfloat16"}

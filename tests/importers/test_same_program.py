@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.comparing.reading import coded
 from trueup.comparing.run import compare
 from trueup.importers import export_msprobe, open_trace
+from trueup.types.codes import EvidenceCode, RecordCode, VerdictCode
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -62,11 +64,12 @@ def test_a_run_agrees_with_its_dump(captured: Path, dumped: Path, level: str, mo
     run_path, dump = captured / f"{level}.none", dumped / f"{level}.none.{mode}"
     for target, reference in ((run_path, dump), (dump, run_path)):
         compared = compare(target, reference)
-        verdict = compared.summary["verdict"]
-        assert compared.exit_code == 0, verdict
-        assert "the optimizer's update is in one trace alone" in verdict["headline"]
+        headline = compared.verdict.headline
+        assert compared.exit_code == 0, compared.verdict
+        assert headline.code is VerdictCode.AGREE_IN_PART
+        assert "optimizer" in (headline.place("phases") or ())
     rows = compared.frame()
-    assert "msprobe leaves out the outermost module" in rows["reason"].cast(str).to_list()
+    assert RecordCode.ROOT_NOT_DUMPED.value in rows["reason_code"].cast(str).to_list()
     of_norms = rows.filter(rows["site"].str.contains("layer_norm"), phase="forward")
     assert set(of_norms["status"].cast(str)) <= {"equal", "within_noise"}, "weights by name, and by position"
 
@@ -80,11 +83,12 @@ def test_a_fault_is_named_across_tools(captured: Path, dumped: Path, level: str,
         (captured / f"{level}.fault", dumped / f"{level}.none.{mode}"),
         (dumped / f"{level}.fault.{mode}", captured / f"{level}.none"),
     ):
-        verdict = compare(target, reference).summary["verdict"]
-        assert (verdict["exit_code"], verdict["owner"]) == (1, "layers.1.before"), verdict
-        told = [line for line in verdict["evidence"] if line.startswith("arguments differ")]
-        assert len(told) == (level == "mix"), told
-        assert all("eps" in line for line in told), "only what differs, whatever it is called"
+        verdict = compare(target, reference).verdict
+        assert (verdict.exit_code, verdict.owner) == (1, "layers.1.before"), verdict
+        found = coded(verdict.evidence, EvidenceCode.ARGUMENTS_DIFFER)
+        assert len(found) == (level == "mix"), found
+        names = [str(part.place("name")) for one in found for part in one.parts]
+        assert all("eps" in name for name in names), "only what differs, under either of its names"
 
 
 @pytest.mark.parametrize("level", LEVELS)

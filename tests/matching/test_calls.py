@@ -13,6 +13,8 @@ from tests.comparing.traces import Recorder, network
 from trueup.matching import StepMatch, match_step
 from trueup.matching.names import common_wrappers, family, normalised
 from trueup.matching.step import PASSES
+from trueup.types.codes import RecordCode
+from trueup.types.reason import reason
 
 
 def matched(tmp_path: Path, target: Recorder, reference: Recorder) -> StepMatch:
@@ -114,8 +116,10 @@ def test_what_has_no_counterpart_says_what_is_there_instead(tmp_path: Path) -> N
         recorder.api(root, "torch.relu", np.ones(3, np.float32))
         recorder.api(root, name, np.ones(4 if recorder is target else 5, np.float32))
     match = matched(tmp_path, target, reference)
-    assert match.why_only_target() == ["no counterpart: the reference calls torch.topk here"]
-    assert match.why_only_reference() == ["no counterpart: the target calls torch.sort here"]
+    there = {"side": "reference", "calls": ["torch.topk"]}
+    here = {"side": "target", "calls": ["torch.sort"]}
+    assert match.why_only_target() == [reason(RecordCode.OTHER_CALLS, **there)]
+    assert match.why_only_reference() == [reason(RecordCode.OTHER_CALLS, **here)]
 
 
 def test_a_call_without_a_name_is_not_named(tmp_path: Path) -> None:
@@ -127,19 +131,19 @@ def test_a_call_without_a_name_is_not_named(tmp_path: Path) -> None:
         for at, name in enumerate(names):
             recorder.api(root, name, np.ones(4 + at + (recorder is target), np.float32))
     reasons = matched(tmp_path, target, reference).why_only_target()
-    assert reasons == ["no counterpart: the reference calls torch.topk here"]
+    assert reasons == [reason(RecordCode.OTHER_CALLS, side="reference", calls=["torch.topk"])]
 
 
-@pytest.mark.parametrize(("number", "said"), [(1, "only 1 microbatch in"), (2, "only 2 microbatches in")])
-def test_microbatches_are_counted_in_their_number(tmp_path: Path, number: int, said: str) -> None:
+@pytest.mark.parametrize("number", [1, 2])
+def test_microbatches_that_one_side_lacks_are_counted(tmp_path: Path, number: int) -> None:
     target, reference = Recorder(), Recorder()
     for recorder, count in ((target, 3), (reference, number)):
         for at in range(count):
             root = recorder.call("module", "", type_="Net", microbatch=at)
             recorder.api(root, "torch.relu", np.ones(3, np.float32), microbatch=at)
     reasons = matched(tmp_path, target, reference).why_only_target()
-    assert reasons
-    assert all(said in reason for reason in reasons)
+    fewer = reason(RecordCode.FEWER_MICROBATCHES, side="reference", microbatches=number)
+    assert set(reasons) == {fewer}
 
 
 def test_modules_only_and_both_levels_still_pair_the_modules(tmp_path: Path) -> None:
@@ -151,7 +155,7 @@ def test_modules_only_and_both_levels_still_pair_the_modules(tmp_path: Path) -> 
         bare.record(module, "forward", "output.0", np.ones((4, 8), np.float32))
     match = matched(tmp_path, bare, reference)
     assert len(pairs(match)) == 4
-    assert any("captured on one side only" in reason for reason in match.why_only_reference())
+    assert any(why.code is RecordCode.KIND_NOT_CAPTURED for why in match.why_only_reference())
     assert target is not reference
 
 

@@ -24,6 +24,9 @@ from trueup.diagnosing.replay.plan import build_plan  # noqa: E402
 from trueup.matching.mapping import read_mapping  # noqa: E402
 from trueup.matching.report import match_traces, write_map  # noqa: E402
 from trueup.store import Trace  # noqa: E402
+from trueup.types.codes import RecordCode  # noqa: E402
+from trueup.types.reason import Reason  # noqa: E402
+from trueup.wording import text  # noqa: E402
 
 MODULES, OUTPUTS = 0.98, 0.90
 """the bars: module sites, API outputs that both sides have; no pair may be wrong"""
@@ -129,7 +132,7 @@ def test_a_map_is_written_edited_and_followed(runs: Runs, tmp_path: Path) -> Non
     first = match_traces(Trace(target), Trace(reference))
     assert (first.exit_code, first.across) == (0, True)
     path = tmp_path / "map.yaml"
-    write_map(first, path)
+    write_map(first, path, text)
     again = match_traces(Trace(target), Trace(reference), given=read_mapping(path))
     for part in ("modules", "weights", "calls"):
         pairs = [{(x.target, x.reference) for x in getattr(r, part) if x.paired} for r in (first, again)]
@@ -138,11 +141,11 @@ def test_a_map_is_written_edited_and_followed(runs: Runs, tmp_path: Path) -> Non
     assert compare(target, reference, options=CompareOptions(mapping=path)).exit_code == 0
 
     line = "decoder.layers.1.mlp: "
-    text = path.read_text(encoding="utf-8").replace(f"{line}model.layers.1.mlp\n", f"{line}null\n")
-    path.write_text(text, encoding="utf-8")
+    changed = path.read_text(encoding="utf-8").replace(f"{line}model.layers.1.mlp\n", f"{line}null\n")
+    path.write_text(changed, encoding="utf-8")
     edited = match_traces(Trace(target), Trace(reference), given=read_mapping(path))
     alone = {x.target: x.reason for x in edited.modules if x.target is not None and not x.paired}
-    assert alone["decoder.layers.1.mlp"] == "the map says it has no counterpart"
+    assert alone["decoder.layers.1.mlp"] == Reason(RecordCode.MAPPED_TO_NONE)
 
 
 def test_one_program_is_matched_as_before(runs: Runs) -> None:

@@ -16,6 +16,7 @@ from trueup.merging.nodes import Node, Part, Unfit
 from trueup.merging.summary import summary_of_values
 from trueup.numerics.digest import digest
 from trueup.numerics.sketch import sketch
+from trueup.types.codes import MergingCode
 from trueup.types.layout import Layout, Placed
 from trueup.types.placement import (
     At,
@@ -32,6 +33,7 @@ from trueup.types.placement import (
     place,
     placement_from,
 )
+from trueup.types.reason import reason
 
 Array = NDArray[np.float64]
 MESH = {"dp": 2, "cp": 2, "tp": 2}
@@ -190,12 +192,16 @@ def test_copies_that_differ_are_named() -> None:
 def test_parts_that_do_not_fit_say_how() -> None:
     layout, whole = Layout(mesh={"tp": 2}), np.arange(8.0).reshape(2, 4)
     members = parts_of(whole, {"tp": Shard(1)}, layout)
-    with pytest.raises(Unfit, match="dim 2 of parts of shape"):
+    with pytest.raises(Unfit) as refused:
         merge(members, {"tp": Shard(2)}, layout)
-    with pytest.raises(Unfit, match="1 of 2 parts along tp"):
+    assert refused.value.reason == reason(MergingCode.NO_SUCH_DIM, dim=2, shape="[2, 2]")
+    with pytest.raises(Unfit) as refused:
         merge(members[:1], {"tp": Shard(1)}, layout)
-    with pytest.raises(Unfit, match="not known"):
+    parts = {"parts_found": 1, "parts_expected": 2}
+    assert refused.value.reason == reason(MergingCode.PARTS_MISSING, **parts, axis="tp")
+    with pytest.raises(Unfit) as refused:
         merge(members, {"tp": Unknown()}, layout)
+    assert refused.value.reason == reason(MergingCode.PLACEMENT_UNKNOWN, axis="tp")
 
 
 def test_scattered_parts_add_their_statistics_alone() -> None:

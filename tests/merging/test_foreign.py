@@ -8,11 +8,13 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tests.comparing.reading import nested
 from tests.merging.programs import traced
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.run import compare
 from trueup.errors import ConfigError
 from trueup.merging.layout_file import read_layout
+from trueup.types.codes import MergingCode
 
 pytestmark = [pytest.mark.torch, pytest.mark.distributed, pytest.mark.xdist_group("worlds")]
 
@@ -47,16 +49,19 @@ def test_a_layout_that_nobody_says_is_inferred(how: str, one: Path, tmp_path: Pa
     assert {"forward", "backward", "param", "optimizer"} <= set(
         frame.filter(status.is_in(["equal", "within_noise"]))["phase"].unique()
     )
-    said = " ".join(found.summary["notes"])
-    assert "layout inferred from the reference" in said
-    assert ("shard(0" if how != "tensor" else "shard(1)") in said
+    (inferred,) = nested(found.content.notes, MergingCode.LAYOUT_INFERRED)
+    placements = [name for name, _ in inferred.numbers]
+    shard = "shard(0" if how != "tensor" else "shard(1)"
+    assert any(name.startswith(shard) for name in placements)
 
 
 def test_a_gradient_that_one_rank_changed_is_seen_and_the_rank_is_named(one: Path, tmp_path: Path) -> None:
     found = compare(traced("ddp fault", 2, tmp_path / "fault", task="tensor"), one)
     assert found.exit_code == 1
     assert "first.norm.weight" in found.summary["verdict"]["where"]
-    assert any("first.norm.weight" in note and "rank 1" in note for note in found.summary["notes"])
+    copies = nested(found.content.notes, MergingCode.COPIES_OF_TENSOR_DIFFER)
+    of_norm = [one for one in copies if "first.norm.weight" in str(one.place("record"))]
+    assert {one.parts[0].place("ranks") for one in of_norm} == {("1",)}
 
 
 def test_a_layout_is_given_in_yaml(one: Path, tmp_path: Path) -> None:
@@ -64,7 +69,8 @@ def test_a_layout_is_given_in_yaml(one: Path, tmp_path: Path) -> None:
     file.write_text(GIVEN)
     found = compare(many, one, options=CompareOptions(target_layout=file))
     assert found.exit_code == 0, (found.summary["verdict"], found.summary["notes"])
-    assert any("layout from layout.yaml" in note for note in found.summary["notes"])
+    (whole,) = nested(found.content.notes, MergingCode.WHOLE_TENSORS)
+    assert whole.place("source") == "from layout.yaml"
     file.write_text(GIVEN.replace("shard(-1)", "partial"))
     assert compare(many, one, options=CompareOptions(target_layout=file)).exit_code != 0
 

@@ -9,10 +9,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tests.comparing.reading import nested
 from tests.merging.runs import traced
 from tests.trainer.layouts import GPT2, MOE, cut
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare
+from trueup.types.codes import MergingCode
 
 pytestmark = [pytest.mark.torch, pytest.mark.distributed, pytest.mark.xdist_group("worlds")]
 TP, PP, CP, EP = (
@@ -71,7 +73,8 @@ def test_all_tensors_of_a_layout_merge_to_those_of_one_process(name: str, tmp_pa
         site for site in odd["site"] if not any(word in site for word in ONE_SIDED) and "input.2" not in site
     ]
     assert left == []
-    assert any("as whole tensors, layout declared" in note for note in found.summary["notes"])
+    sources = [one.place("source") for one in nested(found.content.notes, MergingCode.WHOLE_TENSORS)]
+    assert "declared" in sources
 
 
 def test_statistics_alone_tell_a_layout_from_a_fault(tmp_path: Path) -> None:
@@ -100,4 +103,4 @@ def test_two_layouts_against_each_other(tmp_path: Path) -> None:
     pipeline, _ = pair(tmp_path / "b", "pp2 vpp2", task="tensor")
     found = compare(tensor, pipeline)
     assert found.exit_code == 0, found.summary["verdict"]
-    assert sum("as whole tensors" in note for note in found.summary["notes"]) == 2
+    assert len(nested(found.content.notes, MergingCode.WHOLE_TENSORS)) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +45,7 @@ def command(runs: TracePair, options: MatchOptions) -> int:
     from trueup.importers import open_trace
     from trueup.matching.mapping import read_mapping
     from trueup.matching.report import match_traces, write_map
+    from trueup.wording import document, text
 
     output = options.output
     if output is not None and output.exists() and not options.overwrite:
@@ -52,9 +53,9 @@ def command(runs: TracePair, options: MatchOptions) -> int:
     given = None if options.mapping is None else read_mapping(options.mapping)
     report = match_traces(open_trace(runs.target), open_trace(runs.reference), step=options.step, given=given)
     if output is not None:
-        write_map(report, output)
+        write_map(report, output, text)
     if options.as_json:
-        lines = {name: [asdict(line) for line in getattr(report, name)] for name in _PARTS}
+        lines = {name: [document(line) for line in getattr(report, name)] for name in _PARTS}
         print_json({**lines, "across": report.across, "exit_code": report.exit_code})
     else:
         from rich.console import Console
@@ -90,10 +91,16 @@ def _collapsed(lines: Sequence[Line]) -> list[tuple[Line, int]]:
 
     collapsed: dict[tuple[str, ...], tuple[Line, int]] = {}
     for line in lines:
-        key = *(like(name or "") for name in (line.target, line.reference, line.reason)), line.how
+        key = *(like(name or "") for name in (line.target, line.reference, _why(line))), line.how
         first, count = collapsed.get(key, (line, 0))
         collapsed[key] = first, count + 1
     return list(collapsed.values())
+
+
+def _why(line: Line) -> str:
+    from trueup.wording import text
+
+    return "" if line.reason is None else text(line.reason)
 
 
 def _table(title: str, lines: list[tuple[Line, int]], console: Console, most: int | None) -> None:
@@ -110,7 +117,7 @@ def _table(title: str, lines: list[tuple[Line, int]], console: Console, most: in
     shown = lines if most is None else lines[:most]
     for line, count in shown:
         confidence = f"{line.confidence:.2f}" if line.paired else ""
-        cells = (line.target or "—", line.reference or "—", line.how or line.reason, confidence, str(count))
+        cells = (line.target or "—", line.reference or "—", line.how or _why(line), confidence, str(count))
         table.add_row(*map(Text, cells))
     console.print(table)
     if len(shown) < len(lines):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from trueup.comparing.judge import UNMATCHED, Judgement
+from trueup.comparing.judgement import UNMATCHED, Judgement
 from trueup.comparing.rows import Bools, Rows
+from trueup.types.codes import RecordCode
+from trueup.types.reason import reason
 
 LOCAL = "local"
 
@@ -21,8 +23,8 @@ def first_absent_gradient(rows: Rows, verdict: Judgement) -> int | None:
     if not len(at) or 2 * len(at) > int(local.sum()):
         return None
     row = int(at[0])
-    sides = ("target", "reference") if rows.target.record[row] >= 0 else ("reference", "target")
-    verdict.reasons[row] = f"the {sides[0]} has a gradient here, the {sides[1]} has none"
+    lacking = "reference" if rows.target.record[row] >= 0 else "target"
+    verdict.reasons[row] = reason(RecordCode.GRADIENT_ABSENT, side=lacking)
     verdict.score[row] = np.inf
     return row
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from trueup.comparing.judge import WITHIN, Judgement
+from trueup.comparing.judgement import WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.owner import owner_of_row
 from trueup.comparing.rows import Floats, Rows
 from trueup.matching.names import like
 from trueup.numerics.dtypes import unit_roundoffs
+from trueup.types.codes import RecordCode
+from trueup.types.reason import reason
 
 LEAST = 2.0**-12
 """relative difference, half a unit roundoff of float16: below it finer dtypes are judged by their bound"""
@@ -44,11 +46,7 @@ def lone_row(rows: Rows, metrics: Metrics, verdict: Judgement, error: Floats) ->
         return None
     verdict.tolerance[row] = least_rounding(roundoff)
     verdict.score[row] = error[row] / verdict.tolerance[row]
-    others = "another one" if len(peers) == 1 else f"{len(peers)} others"
-    verdict.reasons[row] = (
-        f"as large as one rounding, which nothing leaves room for: {others} of {like(owner)}, and all else "
-        "before it, are equal bit for bit"
-    )
+    verdict.reasons[row] = reason(RecordCode.ONE_ROUNDING, like=like(owner), num_alike=len(peers))
     return row
 
 

@@ -12,6 +12,7 @@ judges the reference.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,8 @@ from trueup.matching import match_step
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.store import StepTables, TraceSource
+from trueup.types.codes import NoteCode
+from trueup.types.reason import Reason, reason
 
 JUDGED = ("neither", "target", "reference")
 NEITHER, TARGET, REFERENCE = range(3)
@@ -121,15 +124,28 @@ def _judge(rows: Rows, target: Floats, reference: Floats, tolerance: Floats) -> 
     return np.where(np.isnan(target) | np.isnan(reference), -1, judged)
 
 
-def arbiter_said(path: str, counts: dict[str, int], first: dict[str, str]) -> str:
-    """One sentence over all sites."""
-    parts = [f"neither run is clearly the less accurate at {counts['neither']} sites"]
-    parts += [
-        f"the {name} is at {counts[name]}, first at {first[name]}"
-        for name in ("target", "reference")
-        if counts[name]
-    ]
-    return f"Held against {path}: " + "; ".join(parts) + "."
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arbitrated:
+    """What the arbiter decides over all sites."""
+
+    path: str
+    less_accurate: Mapping[str, int]
+    """by JUDGED: number of sites"""
+    first: Mapping[str, str]
+    """by JUDGED: the first of those sites"""
+    sentence: Reason
+
+
+def arbitrated(path: str, counts: Mapping[str, int], first: Mapping[str, str]) -> Arbitrated:
+    """Counts of all steps and ranks together."""
+    numbers = {name: counts.get(name, 0) for name in JUDGED}
+    sites = {f"first_{name}": first[name] for name in ("target", "reference") if name in first}
+    return Arbitrated(
+        path=path,
+        less_accurate=numbers,
+        first=first,
+        sentence=reason(NoteCode.LESS_ACCURATE, path=path, **numbers, **sites),
+    )
 
 
 def tally(arbitration: Arbitration, sites: pl.Series) -> tuple[dict[str, int], dict[str, str]]:

@@ -27,21 +27,26 @@ from trueup.comparing.alone import lone_row
 from trueup.comparing.clipped import share_a_factor
 from trueup.comparing.coherence import Coherence
 from trueup.comparing.inflow import Inflow
-from trueup.comparing.judge import DIFFERENT, EQUAL, UNDECIDED, UNMATCHED, WITHIN, Judgement
+from trueup.comparing.judgement import (
+    AMPLIFIED,
+    DIFFERENT,
+    ORIGIN,
+    PROPAGATED,
+    UNDECIDED,
+    WITHIN,
+    Judgement,
+)
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.noise import StepNoise
 from trueup.comparing.noise_bound import LOTTERY, floor_of_rows
-from trueup.comparing.origins import origins
 from trueup.comparing.rows import Bools, Floats, Rows
 from trueup.comparing.tolerance import Bound
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import unit_roundoffs
+from trueup.types.codes import RecordCode
+from trueup.types.reason import reason
 
-__all__ = ["STATUS", "Attribution", "attribute", "origins"]
-
-STATUS = ("equal", "within_noise", "propagated", "amplified", "origin", "unmatched", "undecided")
-PROPAGATED, AMPLIFIED, ORIGIN = 2, 3, 4
-_OF_JUDGEMENT = {EQUAL: 0, WITHIN: 1, UNMATCHED: 5, UNDECIDED: 6}
+__all__ = ["Attribution", "attribute"]
 
 MARGIN = 3.0
 GAIN = {"forward": 2.0, "loss": 2.0, "backward": 3.0, "param_grad": 4.0, "collective": 1.0}
@@ -57,7 +62,7 @@ class Attribution:
     """Columns beside Rows; NaN where a number has no meaning."""
 
     status: Codes
-    """codes of STATUS"""
+    """codes of ``types.status.Status``"""
     gain: Floats
     error_in: Floats
     """largest relative difference among what the record was made from"""
@@ -84,9 +89,7 @@ def attribute(
     lottery = (verdict.status == WITHIN) & ((error > LOTTERY) | _noisier(noise, len(rows)))
     error_in = inflow.largest(np.where(lottery, 0.0, error))
     gain = _gain(rows, metrics, rounding, noise, inflow, lottery)
-    status = np.full(len(rows), -1, np.int64)
-    for code, final in _OF_JUDGEMENT.items():
-        status[verdict.status == code] = final
+    status = verdict.status.copy()
     beyond = verdict.status == DIFFERENT
     status[beyond] = _of_beyond(rows, error, error_in, gain, verdict, inflow)[beyond]
     coarser = _coarser(rows, error, error_in, gain, verdict, status)
@@ -134,10 +137,11 @@ def _coarser(
     found &= np.arange(len(rows)) < grown[-1]
     verdict.tolerance[found] = (FINER * finer)[found]
     verdict.score[found] = (error / (FINER * finer))[found]
+    words = rows.match.words.dtype
     for row in np.flatnonzero(found).tolist():
-        apart_by = verdict.reasons.get(row, "").partition(":")[0]
-        verdict.reasons[row] = (
-            f"{apart_by}: judged by the finer one, because errors beyond tolerance follow from it"
+        target, reference = (words[half.dtype[row]] for half in (rows.target, rows.reference))
+        verdict.reasons[row] = reason(
+            RecordCode.DTYPE_DIFFERS_WITH_EFFECT, target=target, reference=reference
         )
     return np.asarray(found)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trueup.comparing.judge import DIFFERENT, Judgement
+from trueup.comparing.judgement import DIFFERENT, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Bools, Rows
 

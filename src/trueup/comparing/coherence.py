@@ -19,10 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trueup.comparing.judge import DIFFERENT, WITHIN, Judgement
+from trueup.comparing.judgement import DIFFERENT, WITHIN, Judgement
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics
 from trueup.comparing.noise import StepNoise
 from trueup.comparing.rows import Bools, Floats, Rows
+from trueup.types.codes import RecordCode
+from trueup.types.reason import reason
 
 K = 5.0
 ROUNDED = 8 * 2.0**-24
@@ -60,9 +62,8 @@ def judge_coherence(
     verdict.status[flagged] = DIFFERENT
     verdict.score[flagged] = bias[flagged] / bound[flagged]
     for row in np.flatnonzero(flagged).tolist():
-        verdict.reasons[row] = (
-            f"within noise by size, but the target is the reference times 1 {scale[row] - 1.0:+.2g}; reruns "
-            f"of the reference show {noise.bias[row]:.1g}"
+        verdict.reasons[row] = reason(
+            RecordCode.COMMON_FACTOR, factor=float(scale[row] - 1.0), noise=float(noise.bias[row])
         )
     return Coherence(bias=bias, bound=bound, flagged=flagged)
 

@@ -1,13 +1,15 @@
-"""The sentences a verdict rests on, those that tell the cause first: a terminal shows only the beginning."""
+"""What a verdict rests on, what tells the cause first: a terminal shows only the beginning."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Sequence
 
-from trueup.comparing.ledger import First, Ledger
-from trueup.comparing.origins import not_finite_apart
-from trueup.matching.step import NO_PARAMETER
+from trueup.comparing.first import First, Preceding
+from trueup.comparing.ledger import Ledger
+from trueup.comparing.record_row import RecordRow
+from trueup.comparing.scalars import ScalarPair
+from trueup.types.codes import EvidenceCode, RecordCode
+from trueup.types.reason import Number, Place, Reason, reason
 
 _READ_BY = {
     "microbatches": ("forward", "loss", "backward", "param_grad", "collective", "optimizer"),
@@ -21,142 +23,140 @@ _READ_BY = {
 _NUM_AHEAD = 2
 """causes that stand before the size of the difference"""
 
-_NEAR = 0.1
-"""of its bound: what stays below says nothing"""
 
-
-def grounds(first: First, ledger: Ledger, scalars: list[dict[str, Any]]) -> list[str]:
+def grounds(first: First, ledger: Ledger, scalars: Sequence[ScalarPair]) -> tuple[Reason, ...]:
     """Causes, the size of the difference, why it is an origin, what else differs; norms last."""
-    settings, other_settings = _settings(scalars, first.step, first.row["phase"])
-    arguments = [said for said in reversed(first.hints) if said.startswith("arguments differ")]
-    dtypes = [said for said in first.hints if said not in arguments]
-    causes = [*settings, *_missing(ledger), *arguments]
-    said = [
+    settings, other_settings = _settings(scalars, first.step, first.row.phase)
+    causes = [*settings, *_absent(ledger), *reversed(first.arguments)]
+    found = [
         *causes[:_NUM_AHEAD],
         *_size(first.row),
         *causes[_NUM_AHEAD:],
-        *first.said,
-        *dtypes,
+        *first.why,
+        *first.dtypes,
         *other_settings,
-        *_later(first, ledger),
+        _later(first, ledger),
         *_norms(first.row),
     ]
-    return list(dict.fromkeys(said))
+    return tuple(dict.fromkeys(found))
 
 
-def _settings(scalars: list[dict[str, Any]], step: int, phase: str) -> tuple[list[str], list[str]]:
+def _settings(scalars: Sequence[ScalarPair], step: int, phase: str) -> tuple[list[Reason], list[Reason]]:
     """What the step was run with and differs: what this phase reads, and the rest."""
-    read: list[str] = []
-    unread: list[str] = []
+    read: list[Reason] = []
+    unread: list[Reason] = []
     for name, phases in _READ_BY.items():
         (read if phase in phases else unread).extend(_setting(scalars, step, name))
     return read, unread
 
 
-def _setting(scalars: list[dict[str, Any]], step: int, name: str) -> list[str]:
-    apart: dict[str, list[dict[str, Any]]] = {}
-    for entry in scalars:
-        if entry["step"] == step and entry["beyond"] and entry["name"].partition("[")[0] == name:
-            apart.setdefault(entry["name"], []).append(entry)
-    return [
-        f"{'number of ' if name == 'microbatches' else ''}{full} differs in step {step}"
-        f"{ranks_said([entry['rank'] for entry in entries])}: "
-        f"{entries[0]['target']} against {entries[0]['reference']}"
-        for full, entries in apart.items()
-    ]
+def _setting(scalars: Sequence[ScalarPair], step: int, name: str) -> list[Reason]:
+    apart: dict[str, list[ScalarPair]] = {}
+    for pair in scalars:
+        if pair.step == step and pair.beyond and pair.base == name:
+            apart.setdefault(pair.name, []).append(pair)
+    return [scalar_reason(EvidenceCode.SETTING_DIFFERS, pairs) for pairs in apart.values()]
 
 
-def ranks_said(ranks: list[int]) -> str:
-    """Where it is not the first rank alone."""
-    if ranks == [0]:
-        return ""
-    more = f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
-    return f" on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:4]))}{more}"
+def scalar_reason(code: EvidenceCode, pairs: Sequence[ScalarPair]) -> Reason:
+    """One scalar of one step that differs, and the ranks where it does."""
+    first = pairs[0]
+    return reason(
+        code,
+        name=first.name,
+        step=first.step,
+        ranks=[str(pair.rank) for pair in pairs],
+        target=_fact(first.target),
+        reference=_fact(first.reference),
+    )
 
 
-def _missing(ledger: Ledger) -> list[str]:
-    """Parameters that one run alone has."""
-    said = []
-    for side in ("target", "reference"):
+def _fact(value: object) -> Number | Place:
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(str, value))
+    return value if isinstance(value, (int, float, str)) or value is None else str(value)
+
+
+def _absent(ledger: Ledger) -> list[Reason]:
+    """Parameters that one run lacks."""
+    found = []
+    for side in ("reference", "target"):
         names = sorted(
-            {name for at, _, name, reason in ledger.groups if at == side and NO_PARAMETER in reason}
+            {
+                name
+                for _, _, name, why in ledger.groups
+                if why.code is RecordCode.NO_PARAMETER and why.place("side") == side
+            }
         )
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            plural = "s" if len(names) > 1 else ""
-            said.append(f"the {side} alone has the parameter{plural} {', '.join(names[:3])}{more}")
-    return said
+            found.append(reason(EvidenceCode.PARAMETERS_ABSENT, side=side, parameters=names))
+    return found
 
 
-def times_said(ratio: float) -> str:
-    """A ratio as a person writes it.
-
-    Example:
-        >>> times_said(1.5), times_said(19_812.3), times_said(2.5e9)
-        ('1.5 times', '19,800 times', '2.5e+09 times')
-    """
-    return f"{float(f'{ratio:.3g}'):,.0f} times" if 100 <= ratio < 1e6 else f"{ratio:.3g} times"
-
-
-def _size(row: dict[str, Any]) -> list[str]:
+def _size(row: RecordRow) -> list[Reason]:
     """How large the difference is; of NaN and infinities how many there are, which have no size."""
-    counted = not_finite_apart(row)
+    counted = row.not_finite_apart
     if counted is not None:
-        return [f"{counted.what}: {counted.target:,} in the target, {counted.reference:,} in the reference"]
-    said = []
-    if row["rel_l2"] is not None and row["tolerance"] is not None:
-        kind = "at least " if row["evidence"] == "statistics" else ""
-        size = f"relative difference {kind}{row['rel_l2']:.3g} (from {row['evidence']})"
-        times = f"tolerance {row['tolerance']:.3g}: {times_said(row['score'])} what rounding explains"
-        said.append(f"{size}, {times}" if math.isfinite(row["score"]) else f"{size}, where none is allowed")
-    if row["reason"]:
-        said.append(row["reason"])
-    return said
+        numbers = {"target": counted.target, "reference": counted.reference}
+        return [reason(EvidenceCode.NOT_FINITE, what=counted.what, **numbers)]
+    found = []
+    if row.rel_l2 is not None and row.tolerance is not None:
+        found.append(
+            reason(
+                EvidenceCode.SIZE,
+                rel_l2=row.rel_l2,
+                tolerance=row.tolerance,
+                score=row.score,
+                evidence=row.evidence,
+            )
+        )
+    if row.reason is not None:
+        found.append(row.reason)
+    return found
 
 
-def _norms(row: dict[str, Any]) -> list[str]:
-    if not_finite_apart(row) is not None:
+def _norms(row: RecordRow) -> list[Reason]:
+    if row.not_finite_apart is not None:
         return []
-    said = []
-    known = row["scale"] is not None and row["residual"] is not None and row["rel_l2"]
-    if known and abs(row["scale"] - 1) > 0.7 * row["rel_l2"] and row["residual"] < 0.5 * row["rel_l2"]:
-        sign = "+" if row["scale"] > 1 else "-"
-        factor = f"1 {sign} {abs(row['scale'] - 1):.2g}"
-        said.append(f"a common factor of {factor} explains most (residual {row['residual']:.2g})")
-    if row["target_l2_norm"] is not None and row["reference_l2_norm"] is not None:
-        said.append(f"norm {row['target_l2_norm']:.6g} against {row['reference_l2_norm']:.6g}")
-    return said
+    found = []
+    if row.scale is not None and row.residual is not None and row.rel_l2:
+        factor, size = row.scale - 1, row.rel_l2
+        if abs(factor) > 0.7 * size and row.residual < 0.5 * size:
+            found.append(reason(EvidenceCode.COMMON_FACTOR, factor=factor, residual=row.residual))
+    if row.target_l2_norm is not None and row.reference_l2_norm is not None:
+        found.append(reason(EvidenceCode.NORMS, target=row.target_l2_norm, reference=row.reference_l2_norm))
+    return found
 
 
-def _later(first: First, ledger: Ledger) -> list[str]:
-    total = ledger.beyond
-    others = [name.replace("_", " ") for name in ledger.firsts if name != first.row["phase"]]
-    if total <= 1:
-        return ["no other record differs beyond its tolerance"]
-    where = f", also in {', '.join(sorted(others))}" if others else ""
-    if ledger.num_origins > 1:
-        where += f"; {ledger.num_origins} of them are not explained by what they were made from"
-    if ledger.followed:
-        where += f"; {ledger.followed} more are within a tolerance widened for weights that differ"
-    return [f"{total} of {ledger.compared} compared records differ beyond tolerance in all{where}"]
+def _later(first: First, ledger: Ledger) -> Reason:
+    if ledger.exceeding <= 1:
+        return Reason(EvidenceCode.NO_OTHER)
+    return reason(
+        EvidenceCode.OTHERS,
+        differing=ledger.exceeding,
+        compared=ledger.compared,
+        phases=sorted(name for name in ledger.firsts if name != first.row.phase),
+        origins=ledger.num_origins,
+        followed=ledger.followed,
+    )
 
 
-def before_said(before: dict[str, Any]) -> str:
+def preceding(before: Preceding) -> Reason:
     """How the records that were compared before a site agree; none of them is left out."""
-    equal, within, beyond = before["equal"], before["within_noise"], before.get("beyond", 0)
-    total = equal + within + beyond
+    total = before.equal + before.within + before.exceeding
     if total == 0:
-        return "Nothing was compared before it in this step."
-    if equal == total:
-        return f"All {total} records compared before it in this step are equal bit for bit."
-    said = f"Of {total} records before it in this step {equal} are equal bit for bit"
-    if within:
-        said += f"{',' if beyond else ' and'} {within} within rounding"
-    if beyond:
-        said += f" and {beyond} beyond tolerance, but explained by what they were made from"
-    if not within:
-        return f"{said}."
-    if before["worst_score"] < _NEAR:
-        return f"{said}, far from their bounds." if not beyond else f"{said}."
-    near = f"the nearest to its bound reaches {before['worst_score']:.2f} of it, at {before['worst_site']}"
-    return f"{said}; {near}."
+        return Reason(EvidenceCode.PRECEDING_NONE)
+    if before.equal == total:
+        return reason(EvidenceCode.PRECEDING_BIT_IDENTICAL, records=total)
+    worst = (
+        {}
+        if before.worst_site is None
+        else {
+            "worst_score": before.worst_score,
+            "worst_site": before.worst_site,
+        }
+    )
+    numbers = {"equal": before.equal, "within": before.within, "exceeding": before.exceeding}
+    return reason(EvidenceCode.PRECEDING, **numbers, **worst)

@@ -37,13 +37,13 @@ from trueup.comparing.metrics import STATISTICS, Metrics, sketches_of
 from trueup.comparing.not_finite import apart
 from trueup.comparing.rows import Bools, Floats, Rows
 from trueup.matching.codes import Codes
+from trueup.types.codes import NoteCode
+from trueup.types.reason import Reason, reason
 
 GAIN = 4.0
 SPREAD = 4.0
 MARGIN = 1.25
 """Sketches know a norm to about 9 %."""
-
-_ROUNDING = "accepted as rounding noise of earlier updates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class History:
     """parameters that were left with NaN or infinities on one side alone"""
     tainted: bool = False
     """an earlier step left more than noise in the weights"""
-    notes: list[str] = field(default_factory=list)
+    notes: list[Reason] = field(default_factory=list)
 
 
 def inherited(
@@ -100,17 +100,12 @@ def inherited(
         extra[row] = MARGIN * history.parameter.get(name, 0.0) + 2.0 * missed * history.update.get(name, 0.0)
     if missed and history.update:
         history.notes.append(
-            f"steps {(history.step or 0) + 1} to {step - 1} were not captured: parameters of step "
-            f"{step} may differ "
-            "by two further updates each."
+            reason(NoteCode.STEPS_NOT_CAPTURED, first=(history.step or 0) + 1, last=step - 1, step=step)
         )
     eta = _worst_matrix(rows, metrics, values, rounding + extra, history, names)
     if eta > 0:
-        left = "because of what differs in a step before" if history.tainted else _ROUNDING
-        history.notes.append(
-            f"step {step} starts from weights that differ by up to {eta:.1e} (relative), {left}; "
-            f"its tolerances are wider by {GAIN:g} times that."
-        )
+        facts = {"step": step, "rel_diff": float(f"{eta:.1e}"), "exceeded": history.tainted, "gain": GAIN}
+        history.notes.append(reason(NoteCode.WEIGHTS_DIFFER, **facts))
         running = rows.phase_is("forward", "loss", "backward", "param_grad", "collective")
         extra[running] = GAIN * eta * scale[running]
     _widen_outputs(rows, metrics, values & (metrics.difference <= rounding + extra), names, extra)

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import polars as pl
 
+from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, UNMATCHED, WITHIN, Judgement
 from trueup.comparing.metrics import NONE, STATISTICS, Metrics
 from trueup.comparing.one_sided import STEP_COUNTER, gaps_of, of_capture
-from trueup.comparing.rows import Bools, Floats, Rows
-from trueup.importers.msprobe.tables import NODE_GRADIENT
-from trueup.matching.codes import Codes
-from trueup.merging.step import COPIES, copies_distance
+from trueup.comparing.rows import Bools, Floats, Half, Rows
 from trueup.numerics.dtypes import DTYPES, unit_roundoffs
-
-STATUS = ("equal", "within_noise", "different", "unmatched", "undecided")
-EQUAL, WITHIN, DIFFERENT, UNMATCHED, UNDECIDED = range(5)
+from trueup.types.codes import RecordCode
+from trueup.types.reason import Reason, reason
 
 _NEVER_BRACKETED = ("param", "param_grad", "optimizer", "loss")
 """A missing gradient or parameter is never a mere other spelling of the same mathematics."""
-
-
-@dataclass(slots=True)
-class Judgement:
-    """Columns beside Rows."""
-
-    status: Codes
-    reasons: dict[int, str]
-    tolerance: Floats
-    """bound on rel_l2"""
-    score: Floats
-    bracketable: Bools
-    """left without a verdict, but harmless where its neighbours agree"""
 
 
 def judge(rows: Rows, metrics: Metrics, bound: Floats) -> Judgement:
@@ -96,7 +79,7 @@ def _unmatched(rows: Rows, verdict: Judgement) -> None:
     counted = counted | (rows.phase_is("loss") & ~rows.slot_is("value"))
     essential = (rows.phase_is(*_NEVER_BRACKETED) & ~counted) | of_matched
     for covered, gap in gaps_of(rows):
-        verdict.reasons.update(dict.fromkeys(np.flatnonzero(covered).tolist(), gap.reason))
+        verdict.reasons.update(dict.fromkeys(np.flatnonzero(covered).tolist(), Reason(gap.code)))
     verdict.bracketable |= ~rows.paired & (~essential | of_capture(rows))
 
 
@@ -121,19 +104,21 @@ def _undecided(rows: Rows, metrics: Metrics, verdict: Judgement) -> None:
             verdict.reasons[row] = _no_summary(rows, row)
             verdict.bracketable[row] = bool(t.summary[row] < 0 and r.summary[row] < 0)
         elif t.shape[row] != r.shape[row]:
-            verdict.reasons[row] = f"shape {shapes[t.shape[row]]} against {shapes[r.shape[row]]}"
+            verdict.reasons[row] = reason(
+                RecordCode.SHAPE_DIFFERS, target=shapes[t.shape[row]], reference=shapes[r.shape[row]]
+            )
             verdict.bracketable[row] = exchanged[row]  # in other buckets: what comes of it is compared
         else:
-            verdict.reasons[row] = "no digest, statistics or sketch that both sides hold"
+            verdict.reasons[row] = Reason(RecordCode.NO_COMMON_EVIDENCE)
 
 
-def _no_summary(rows: Rows, row: int) -> str:
-    said = []
+def _no_summary(rows: Rows, row: int) -> Reason:
+    lacking = []
     for name, half in (("target", rows.target), ("reference", rows.reference)):
         if half.summary[row] < 0:
-            why = half.tables.records["reason"][int(half.record[row])]
-            said.append(f"{name}: {why or 'no tensor here'}")
-    return "no summary of the tensor; " + "; ".join(said)
+            why = half.tables.reason_of(int(half.record[row]))
+            lacking.append(reason(RecordCode.SIDE_WITHOUT_SUMMARY, *((why,) if why else ()), side=name))
+    return Reason(RecordCode.NO_SUMMARY, parts=tuple(lacking))
 
 
 def _floating(rows: Rows, metrics: Metrics, bound: Floats, verdict: Judgement, floating: Bools) -> None:
@@ -147,12 +132,9 @@ def _floating(rows: Rows, metrics: Metrics, bound: Floats, verdict: Judgement, f
     verdict.status[floating] = np.where(metrics.difference[floating] <= bound[floating], WITHIN, DIFFERENT)
     unknown = floating & (np.isnan(metrics.difference) | np.isnan(bound))
     verdict.status[unknown] = UNDECIDED
-    verdict.reasons.update(
-        dict.fromkeys(np.flatnonzero(unknown).tolist(), "the summaries hold no finite number")
-    )
+    verdict.reasons.update(dict.fromkeys(np.flatnonzero(unknown).tolist(), Reason(RecordCode.NOTHING_FINITE)))
     weak = floating & (metrics.evidence == STATISTICS) & (verdict.status == WITHIN) & metrics.known_bits
-    note = "bits differ; statistics alone bound the difference only from below"
-    verdict.reasons.update(dict.fromkeys(np.flatnonzero(weak).tolist(), note))
+    verdict.reasons.update(dict.fromkeys(np.flatnonzero(weak).tolist(), Reason(RecordCode.LOWER_BOUND)))
 
 
 def _follow_up(rows: Rows, metrics: Metrics, verdict: Judgement, discrete: Bools) -> None:
@@ -163,61 +145,80 @@ def _follow_up(rows: Rows, metrics: Metrics, verdict: Judgement, discrete: Bools
     before = np.cumsum(loose) - loose
     following = discrete & (verdict.status == DIFFERENT) & (before > 0)
     verdict.status[following] = UNDECIDED
-    why = "whole numbers that may follow from values differing by rounding before them"
+    why = Reason(RecordCode.MAY_FOLLOW_ROUNDING)
     verdict.reasons.update(dict.fromkeys(np.flatnonzero(following).tolist(), why))
 
 
 def _non_finite(rows: Rows, metrics: Metrics, verdict: Judgement, open_: Bools) -> None:
+    counts: dict[int, dict[str, int]] = {}
     for row in np.flatnonzero(open_ & (metrics.mismatched > 0)).tolist():
-        verdict.reasons[row] = f"NaN or infinity on one side only at {metrics.mismatched[row]} places"
-        verdict.status[row], verdict.score[row] = DIFFERENT, np.inf
+        counts[row] = {"places": int(metrics.mismatched[row])}
     t, r = rows.target.statistics, rows.reference.statistics
-    for name, what in (("num_nan", "NaN"), ("num_posinf", "+Inf"), ("num_neginf", "-Inf")):
-        for row in np.flatnonzero(open_ & (t[name] != r[name]) & ~np.isnan(t[name] + r[name])).tolist():
-            said = f"{what}: {t[name][row]:.0f} against {r[name][row]:.0f}"
-            known = verdict.reasons.get(row)
-            verdict.reasons[row] = f"{known}; {said}" if known and verdict.status[row] == DIFFERENT else said
-            verdict.status[row], verdict.score[row] = DIFFERENT, np.inf
+    for name in ("nan", "posinf", "neginf"):
+        target, reference = t[f"num_{name}"], r[f"num_{name}"]
+        for row in np.flatnonzero(open_ & (target != reference) & ~np.isnan(target + reference)).tolist():
+            found = counts.setdefault(row, {})
+            found |= {f"target_{name}": int(target[row]), f"reference_{name}": int(reference[row])}
+    for row, found in counts.items():
+        known = (
+            verdict.reasons.get(row) if verdict.status[row] == DIFFERENT and "places" not in found else None
+        )
+        verdict.reasons[row] = reason(RecordCode.NOT_FINITE, *((known,) if known else ()), **found)
+        verdict.status[row], verdict.score[row] = DIFFERENT, np.inf
 
 
 def _copies(rows: Rows, metrics: Metrics, verdict: Judgement) -> None:
     """Copies on several ranks that are not the same are a difference, whatever the first of them holds."""
     for name, half in (("target", rows.target), ("reference", rows.reference)):
-        said = half.tables.records["reason"].cast(pl.String)
-        for record in np.flatnonzero(said.str.starts_with(COPIES).fill_null(value=False).to_numpy()).tolist():
+        for record, why in half.tables.reasons.items():
+            if why.code is not RecordCode.COPIES_DIFFER:
+                continue
             for row in np.flatnonzero(half.record == record).tolist():
                 verdict.status[row], verdict.score[row] = DIFFERENT, np.inf
-                verdict.reasons[row] = f"{name}: {said[record]}"
-                far = (copies_distance(said[record]) or 0.0) * np.nan_to_num(metrics.norm[row])
+                verdict.reasons[row] = replace(why, places=(("side", name),))
+                far = (why.number("rel_l2") or 0.0) * np.nan_to_num(metrics.norm[row])
                 metrics.difference[row] = np.fmax(metrics.difference[row], far)
 
 
 def _in_node_order(rows: Rows, metrics: Metrics, verdict: Judgement) -> None:
     """Gradients that one side lists by argument, the other in an order of torch's own: they may be of other
     arguments, or turned, so that only agreement says something."""
-    sides = []
-    for half in (rows.target, rows.reference):
-        said = half.tables.records["reason"].cast(pl.String).eq_missing(NODE_GRADIENT).to_numpy()
-        sides.append(np.append(said, False)[half.record])
-    if not (sides[0].any() or sides[1].any()):
+    target, reference = (_in_autograd_order(half) for half in (rows.target, rows.reference))
+    if not (target.any() or reference.any()):
         return
     settled = (verdict.status == EQUAL) | (verdict.status == WITHIN)
-    unlike = rows.paired & (sides[0] != sides[1]) & ~settled
+    unlike = rows.paired & (target != reference) & ~settled
     verdict.status[unlike], verdict.score[unlike] = UNDECIDED, np.nan
     metrics.difference[unlike] = np.nan
     of_functions = rows.phase_is("backward") & rows.slot_starts("input") & rows.kind_is("api")
     verdict.bracketable |= unlike | (of_functions & ~rows.paired)
-    why = f"one side holds a {NODE_GRADIENT}: which argument's it is cannot be told"
+    why = Reason(RecordCode.AUTOGRAD_ORDER_ON_ONE_SIDE)
     verdict.reasons.update(dict.fromkeys(np.flatnonzero(unlike).tolist(), why))
+
+
+def _in_autograd_order(half: Half) -> Bools:
+    listed = np.zeros(half.tables.records.height + 1, bool)  # the last entry is for rows without a record
+    reasons = half.tables.reasons.items()
+    listed[[record for record, why in reasons if why.code is RecordCode.AUTOGRAD_ORDER]] = True
+    return listed[half.record]
 
 
 def _other_dtype(rows: Rows, verdict: Judgement, floating: Bools) -> None:
     words = rows.match.words.dtype
-    apart = floating & (rows.target.dtype != rows.reference.dtype)
-    for row in np.flatnonzero(apart).tolist():
-        said = f"dtype {words[rows.target.dtype[row]]} against {words[rows.reference.dtype[row]]}"
+    apart = np.flatnonzero(floating & (rows.target.dtype != rows.reference.dtype))
+    made: dict[tuple[int, int, Reason | None], Reason] = {}
+    pairs = zip(
+        apart.tolist(), rows.target.dtype[apart].tolist(), rows.reference.dtype[apart].tolist(), strict=True
+    )
+    for row, target, reference in pairs:
         known = verdict.reasons.get(row)
-        verdict.reasons[row] = f"{said}: judged by the coarser one" if not known else f"{said}; {known}"
+        key = target, reference, known
+        if key not in made:
+            parts = () if known is None else (known,)
+            made[key] = reason(
+                RecordCode.DTYPE_DIFFERS, *parts, target=words[target], reference=words[reference]
+            )
+        verdict.reasons[row] = made[key]
 
 
 def bracketed(rows: Rows, verdict: Judgement) -> Bools:

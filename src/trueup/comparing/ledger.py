@@ -5,64 +5,50 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from trueup.comparing.arbiter import Arbitration, arbiter_said, tally
-from trueup.comparing.attribution import ORIGIN, PROPAGATED, STATUS, Attribution
-from trueup.comparing.judge import (
+from trueup.comparing.arbiter import Arbitrated, Arbitration, arbitrated, tally
+from trueup.comparing.attribution import Attribution
+from trueup.comparing.content import Counts, DepthPoint, LocalNorm, UnmatchedGroup
+from trueup.comparing.first import First, first_of_rows
+from trueup.comparing.judge import bracketed
+from trueup.comparing.judgement import (
     DIFFERENT,
     EQUAL,
+    ORIGIN,
+    PROPAGATED,
     UNDECIDED,
     UNMATCHED,
     WITHIN,
     Judgement,
-    bracketed,
 )
-from trueup.comparing.metrics import NONE, Metrics
-from trueup.comparing.origins import likelihood, said_of_row, score_of_row
-from trueup.comparing.owner import owner_of_row
+from trueup.comparing.metrics import EVIDENCE, NONE, Metrics
+from trueup.comparing.module_tree import ModuleTree
+from trueup.comparing.origins import likelihood, score_of_origin, why_origin
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows
-from trueup.comparing.tolerance import Bound
-from trueup.matching.codes import Codes
-from trueup.matching.step import NO_PARAMETER
+from trueup.types.codes import EvidenceCode, MergingCode, NoteCode, RecordCode
+from trueup.types.reason import Reason, reason
+from trueup.types.status import Status
 
 MAX_GROUPS = 200
-MAX_STACKS = 20_000
-
-
-@dataclass(slots=True)
-class First:
-    """The first row beyond tolerance of a phase, with what was seen before it in its step and rank."""
-
-    step: int
-    rank: int
-    order: int
-    row: dict[str, Any]
-    owner: str | None
-    before: dict[str, Any]
-    hints: list[str]
-    said: list[str] = field(default_factory=list)
-    """why it is called an origin"""
-    likelihood: tuple[bool, int, int] = (True, 0, 0)
-    weight: str | None = None
-    """of a collective that no module called: the first weight whose gradient differs with it; of another call
-    outside of the model: the weight whose gradient it took"""
+_MOST_EXAMPLES = 3
+_STATUSES = tuple(Status)
+_SCORED = ("rel_l2", "tolerance", "score", "gain", "error_in")
 
 
 @dataclass(slots=True)
 class Ledger:
     """Sums over all steps and ranks compared so far."""
 
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    counts: Counter[tuple[str, Status]] = field(default_factory=Counter)
     """(phase, status) -> rows"""
     compared: int = 0
-    beyond: int = 0
-    """rows beyond their tolerance"""
+    exceeding: int = 0
+    """rows that exceed their tolerance"""
     followed: int = 0
     """rows that only a tolerance holds which was widened for an update beyond its own"""
     origin: First | None = None
@@ -73,18 +59,18 @@ class Ledger:
     arbitration: Counter[str] = field(default_factory=Counter)
     arbitration_first: dict[str, str] = field(default_factory=dict)
     evidence: Counter[str] = field(default_factory=Counter)
-    groups: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    groups: Counter[tuple[str, str | None, str, Reason]] = field(default_factory=Counter)
     """(side, module, name, reason) -> unmatched records"""
-    alone: Counter[tuple[str, str]] = field(default_factory=Counter)
+    one_sided: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(side, phase) -> unmatched records"""
     not_bracketed: int = 0
-    not_bracketed_examples: list[str] = field(default_factory=list)
+    not_bracketed_examples: list[Reason] = field(default_factory=list)
     firsts: dict[str, First] = field(default_factory=dict)
-    modules: dict[str, dict[str, Any]] = field(default_factory=dict)
-    depth: list[dict[str, Any]] = field(default_factory=list)
-    local_norms: list[dict[str, Any]] = field(default_factory=list)
+    tree: ModuleTree = field(default_factory=ModuleTree)
+    depth: list[DepthPoint] = field(default_factory=list)
+    local_norms: list[LocalNorm] = field(default_factory=list)
     limits: dict[int, dict[str, float]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Reason] = field(default_factory=list)
     pairs: int = 0
 
     def add(
@@ -92,7 +78,6 @@ class Ledger:
         pair: StepPair,
         rows: Rows,
         metrics: Metrics,
-        bound: Bound,
         verdict: Judgement,
         attribution: Attribution,
         table: pa.Table,
@@ -100,25 +85,24 @@ class Ledger:
         """Take in one step of one rank."""
         status = verdict.status
         phases = rows.match.words.phase
-        of_both = rows.phase * len(STATUS) + attribution.status
-        counted = np.bincount(of_both, minlength=len(phases) * len(STATUS))
+        of_both = rows.phase * len(_STATUSES) + attribution.status
+        counted = np.bincount(of_both, minlength=len(phases) * len(_STATUSES))
         for code in np.flatnonzero(counted).tolist():
-            self.counts[phases[code // len(STATUS)], STATUS[code % len(STATUS)]] += int(counted[code])
-        self.beyond += int((status == DIFFERENT).sum())
+            key = phases[code // len(_STATUSES)], _STATUSES[code % len(_STATUSES)]
+            self.counts[key] += int(counted[code])
+        self.exceeding += int((status == DIFFERENT).sum())
         self.followed += int(((status == WITHIN) & (attribution.status == PROPAGATED)).sum())
         self.compared += int(np.isin(status, (EQUAL, WITHIN, DIFFERENT)).sum())
-        from trueup.comparing.metrics import EVIDENCE
-
         for code, count in enumerate(np.bincount(metrics.evidence[rows.paired], minlength=NONE + 1).tolist()):
             if count:
                 self.evidence[EVIDENCE[code]] += count
         self._add_open(pair, rows, verdict, table)
         self._add_firsts(pair, rows, verdict, table)
         self._add_origin(pair, rows, verdict, attribution, table)
-        self._add_modules(rows, verdict, attribution)
+        self.tree.add(rows, verdict, attribution, first=self.pairs == 0)
         self._add_limits(pair, rows, verdict)
         if self.pairs == 0:
-            self._add_depth(pair, rows, metrics, verdict, table)
+            self._add_depth(pair, rows, verdict, table)
             self._add_local_norms(rows, metrics)
         self._add_requires_grad(pair, table)
         self.pairs += 1
@@ -132,31 +116,37 @@ class Ledger:
         inside = bracketed(rows, verdict)
         outside = np.flatnonzero(open_ & ~inside)
         self.not_bracketed += len(outside)
-        for row in outside[: 3 - len(self.not_bracketed_examples)].tolist():
-            said = table["reason"][row].as_py()
-            self.not_bracketed_examples.append(f"{table['site'][row].as_py()}: {said}")
-        alone = np.flatnonzero(verdict.status == UNMATCHED)
-        if len(alone):
-            part = table.select(["module", "name", "reason"]).take(pa.array(alone)).to_pydict()
-            sides = np.where(rows.target.record[alone] >= 0, "target", "reference").tolist()
-            phases = [rows.match.words.phase[code] for code in rows.phase[alone].tolist()]
-            self.alone.update(zip(sides, phases, strict=True))
-            self.groups.update(zip(sides, part["module"], part["name"], part["reason"], strict=True))
-            weights = [row for row in alone[rows.phase_is("param")[alone]].tolist() if _no_weight(table, row)]
+        for row in outside[: _MOST_EXAMPLES - len(self.not_bracketed_examples)].tolist():
+            why, site = verdict.reasons.get(row), table["site"][row].as_py()
+            parts = () if why is None else (why,)
+            self.not_bracketed_examples.append(reason(EvidenceCode.NOT_BRACKETED, *parts, site=site))
+        one_sided = np.flatnonzero(verdict.status == UNMATCHED)
+        if len(one_sided):
+            part = table.select(["module", "name"]).take(pa.array(one_sided)).to_pydict()
+            sides = np.where(rows.target.record[one_sided] >= 0, "target", "reference").tolist()
+            phases = [rows.match.words.phase[code] for code in rows.phase[one_sided].tolist()]
+            reasons = [verdict.reasons[row] for row in one_sided.tolist()]
+            self.one_sided.update(zip(sides, phases, strict=True))
+            self.groups.update(zip(sides, part["module"], part["name"], reasons, strict=True))
+            weights = [
+                row
+                for row in one_sided[rows.phase_is("param")[one_sided]].tolist()
+                if verdict.reasons[row].code is RecordCode.NO_PARAMETER
+            ]
             if weights and (self.lacking is None or pair.step < self.lacking.step):
-                self.lacking = _first(pair, rows, verdict, table, weights[0])
+                self.lacking = first_of_rows(pair, rows, verdict, table, weights[0])
 
     def _add_firsts(self, pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
-        beyond = np.flatnonzero(verdict.status == DIFFERENT)
-        if not len(beyond):
+        exceeding = np.flatnonzero(verdict.status == DIFFERENT)
+        if not len(exceeding):
             return
-        phases, at = np.unique(rows.phase[beyond], return_index=True)
-        for phase, row in zip(phases.tolist(), beyond[at].tolist(), strict=True):
+        phases, at = np.unique(rows.phase[exceeding], return_index=True)
+        for phase, row in zip(phases.tolist(), exceeding[at].tolist(), strict=True):
             name = rows.match.words.phase[phase]
             known = self.firsts.get(name)
             if known is not None and (known.step, known.order) <= (pair.step, row):
                 continue
-            self.firsts[name] = _first(pair, rows, verdict, table, row)
+            self.firsts[name] = first_of_rows(pair, rows, verdict, table, row)
 
     def _add_origin(
         self, pair: StepPair, rows: Rows, verdict: Judgement, attribution: Attribution, table: pa.Table
@@ -166,18 +156,15 @@ class Ledger:
         self.num_origins += len(at)
         best: tuple[tuple[bool, int, int], int] | None = None
         for row in at.tolist():
-            plain = {name: table[name][row].as_py() for name in _SCORED}
-            found = likelihood(score_of_row(plain), pair.step, row), row
+            score = score_of_origin(**{name: table[name][row].as_py() for name in _SCORED})
+            found = likelihood(score, pair.step, row), row
             best = found if best is None else min(best, found)
             if not best[0][0]:
                 break
         if best is not None and (self.origin is None or best[0] < self.origin.likelihood):
-            self.origin = _first(pair, rows, verdict, table, best[1])
-            self.origin.said, self.origin.likelihood = said_of_row(self.origin.row), best[0]
-            if self.origin.owner is None and self.origin.row["phase"] == "collective":
-                _name_weight(self.origin, rows, at)
-            elif self.origin.owner is None and self.origin.row["phase"] == "forward":
-                _name_held_gradient(self.origin, rows)
+            self.origin = first_of_rows(pair, rows, verdict, table, best[1])
+            self.origin.why, self.origin.likelihood = why_origin(self.origin.row), best[0]
+            self.origin.name_weight(rows, at)
 
     def add_arbitration(self, arbitration: Arbitration, table: pa.Table) -> None:
         """Take in what the arbiter says of one step of one rank."""
@@ -185,41 +172,9 @@ class Ledger:
         self.arbitration.update(counts)
         self.arbitration_first = {**first, **self.arbitration_first}
 
-    def arbitrated(self, path: str) -> dict[str, Any]:
-        """The ``arbiter`` object of result.json."""
-        counts = {name: self.arbitration[name] for name in ("neither", "target", "reference")}
-        said = arbiter_said(path, counts, self.arbitration_first)
-        return {"path": path, "less_accurate": counts, "first": self.arbitration_first, "sentence": said}
-
-    def _add_modules(self, rows: Rows, verdict: Judgement, attribution: Attribution) -> None:
-        scores = np.where(np.isnan(verdict.score), -1.0, verdict.score)
-        owner = _module_of_rows(rows)
-        frame = pl.DataFrame(
-            {
-                "module": owner,
-                "phase": rows.phase,
-                "score": scores,
-                "status": attribution.status,
-                "order": np.arange(len(rows)),
-            }
-        ).filter(pl.col("module") >= 0)
-        grouped = frame.group_by("module", "phase").agg(
-            pl.col("score").max(),
-            pl.col("order").min(),
-            *((pl.col("status") == code).any().alias(name) for code, name in enumerate(STATUS)),
-        )
-        types = _types_of_modules(rows)
-        words = rows.match.words
-        for row in grouped.iter_rows(named=True):
-            fqn = words.name[row["module"]]
-            entry = self.modules.setdefault(fqn, _new_module(fqn, row["order"]))
-            entry["type"] = entry["type"] or types.get(row["module"])
-            if self.pairs == 0:
-                entry["order"] = min(entry["order"], row["order"])
-            worst = _WORST.get(words.phase[row["phase"]])
-            if worst is not None and row["score"] >= 0:
-                entry[worst] = max(entry[worst] if entry[worst] is not None else 0.0, row["score"])
-            entry["seen"].update(name for name in STATUS if row[name])
+    def arbitrated(self, path: str) -> Arbitrated:
+        """What the arbiter decides over all steps and ranks."""
+        return arbitrated(path, self.arbitration, self.arbitration_first)
 
     def _add_limits(self, pair: StepPair, rows: Rows, verdict: Judgement) -> None:
         limits = self.limits.setdefault(pair.step, {"loss": 0.0, "gradient": 0.0})
@@ -232,13 +187,11 @@ class Ledger:
                     limits[name], float(np.median(verdict.tolerance[at])) * (2 if name == "loss" else 1)
                 )
 
-    def _add_depth(
-        self, pair: StepPair, rows: Rows, metrics: Metrics, verdict: Judgement, table: pa.Table
-    ) -> None:
+    def _add_depth(self, pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
         shown = rows.kind_is("module") & rows.phase_is("forward", "backward") & rows.slot_starts("output")
         at = np.flatnonzero(shown & rows.paired & ~np.isnan(verdict.score))
         part = table.select(["order", "module", "type", "phase", "rel_l2", "tolerance"]).take(pa.array(at))
-        self.depth += [{"step": pair.step, "rank": pair.rank, **row} for row in part.to_pylist()]
+        self.depth += [DepthPoint(step=pair.step, rank=pair.rank, **row) for row in part.to_pylist()]
 
     def _add_local_norms(self, rows: Rows, metrics: Metrics) -> None:
         words = rows.match.words
@@ -255,142 +208,51 @@ class Ledger:
         for fqn, row in chosen.items():
             target = float(rows.target.statistics["l2_norm"][row])
             reference = float(rows.reference.statistics["l2_norm"][row])
-            rel_diff = (
-                abs(target - reference) / reference if reference else (0.0 if target == reference else np.inf)
-            )
             self.local_norms.append(
-                {
-                    "fqn": fqn,
-                    "target": target,
-                    "reference": reference,
-                    "rel_diff": rel_diff,
-                    "rel_l2": float(relative[row]),
-                }
+                LocalNorm(
+                    fqn=fqn,
+                    target=target,
+                    reference=reference,
+                    rel_diff=_rel_diff(target, reference),
+                    rel_l2=float(relative[row]),
+                )
             )
 
     def _add_requires_grad(self, pair: StepPair, table: pa.Table) -> None:
-        import pyarrow.compute as pc
-
         apart = (
             pc.sum(pc.not_equal(table["target_requires_grad"], table["reference_requires_grad"])).as_py() or 0
         )
         if apart:
-            self.notes.append(
-                f"step {pair.step}, rank {pair.rank}: requires_grad differs at {apart} records."
-            )
+            place = {"step": pair.step, "rank": pair.rank}
+            self.notes.append(reason(NoteCode.REQUIRES_GRAD_DIFFERS, **place, records=int(apart)))
 
-    def module_tree(self) -> list[dict[str, Any]]:
-        """Modules in execution order with their worst scores and status."""
-        tree = sorted(self.modules.values(), key=lambda m: (m["order"], m["depth"]))
-        rank = ("origin", "amplified", "propagated", "undecided", "unmatched", "within_noise", "equal")
-        out = []
-        for entry in tree:
-            seen = entry["seen"]
-            status = next((s for s in rank if s in seen), "undecided")
-            out.append({k: v for k, v in entry.items() if k != "seen"} | {"status": status})
-        return out
+    @property
+    def is_merged(self) -> bool:
+        """Whether ranks, or microbatches, of a side were put together."""
+        return any(note.has(MergingCode.WHOLE_TENSORS) for note in self.notes)
 
-    def unmatched(self) -> list[dict[str, Any]]:
-        """Groups of unmatched records, largest first."""
-        columns = ("side", "module", "name", "reason")
-        top = self.groups.most_common(MAX_GROUPS)
-        return [{**dict(zip(columns, key, strict=True)), "count": count} for key, count in top]
-
-
-_SCORED = ("rel_l2", "tolerance", "score", "gain", "error_in")
-
-
-def _first(pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table, row: int) -> First:
-    return First(
-        step=pair.step,
-        rank=pair.rank,
-        order=row,
-        row={column: table[column][row].as_py() for column in table.column_names},
-        owner=owner_of_row(rows, row),
-        before=_before(rows, verdict, table, row),
-        hints=_hints(rows, row),
-    )
+    def totals(self) -> Counts:
+        """All counts, by status and phase; groups of unmatched records, largest first."""
+        by_phase: dict[str, dict[Status, int]] = {}
+        totals = dict.fromkeys(Status.final(), 0)
+        for (phase, status), count in self.counts.items():
+            by_phase.setdefault(phase, dict.fromkeys(Status.final(), 0))[status] = count
+            totals[status] += count
+        groups = [
+            UnmatchedGroup(side=side, module=module, name=name, reason=why, count=count)
+            for (side, module, name, why), count in self.groups.most_common(MAX_GROUPS)
+        ]
+        return Counts(
+            compared=self.compared,
+            different=self.exceeding,
+            by_status=totals,
+            by_phase=by_phase,
+            unmatched=groups,
+            num_groups=len(self.groups),
+        )
 
 
-def _no_weight(table: pa.Table, row: int) -> bool:
-    """Whether a record stands alone because the other run has no such weight."""
-    return NO_PARAMETER in (table["reason"][row].as_py() or "")
-
-
-def _name_weight(first: First, rows: Rows, origins: Codes) -> None:
-    """What a collective of the training step carried: the first weight whose gradient differs after it."""
-    gradients = origins[rows.phase_is("param_grad")[origins] & (origins > first.order)]
-    if len(gradients):
-        words, row = rows.match.words, int(gradients[0])
-        first.weight = words.name[rows.match.target.plain[rows.target.call[row]]]
-        first.owner = owner_of_row(rows, row)
-
-
-def _name_held_gradient(first: First, rows: Rows) -> None:
-    """The weight whose gradient, as backward left it in the reference, a call outside of the model took
-    (clipping, a norm)."""
-    summary = rows.reference.summary[first.order]
-    same = rows.phase_is("param_grad") & (rows.reference.summary == summary)
-    held = np.flatnonzero(same & (rows.target.call >= 0)) if summary >= 0 else np.zeros(0, np.int64)
-    if len(held):
-        words, row = rows.match.words, int(held[0])
-        first.weight = words.name[rows.match.target.plain[rows.target.call[row]]]
-        first.owner = owner_of_row(rows, row)
-
-
-_WORST = {
-    "forward": "worst_forward",
-    "loss": "worst_forward",
-    "backward": "worst_backward",
-    "param_grad": "worst_grad",
-}
-
-
-def _new_module(fqn: str, order: int) -> dict[str, Any]:
-    depth = fqn.count(".") + 1 if fqn else 0
-    entry: dict[str, Any] = {"fqn": fqn, "type": None, "order": order, "depth": depth}
-    return entry | dict.fromkeys(("worst_forward", "worst_backward", "worst_grad")) | {"seen": set()}
-
-
-def _module_of_rows(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The module (code of its name) each row belongs to: itself, the enclosing one, or a parameter's."""
-    side, words = rows.match.target, rows.match.words
-    kinds = {word: code for code, word in enumerate(words.kind)}
-    module = side.kind == kinds.get("module", -2)
-    parent = np.maximum(side.parent, 0)
-    owner = np.where(module, side.name, np.where((side.parent >= 0) & module[parent], side.name[parent], -1))
-    codes = {word: code for code, word in enumerate(words.name)}
-    for call in np.flatnonzero(side.kind == kinds.get("parameter", -2)).tolist():
-        owner[call] = codes.get(words.name[side.name[call]].rpartition(".")[0], -1)
-    if not len(owner):
-        return np.full(len(rows), -1, np.int64)
-    return np.where(rows.target.call >= 0, owner[np.maximum(rows.target.call, 0)], -1)
-
-
-def _types_of_modules(rows: Rows) -> dict[int, str]:
-    side, words = rows.match.target, rows.match.words
-    known = np.flatnonzero(side.type >= 0)
-    return {int(side.name[c]): words.type[side.type[c]] for c in known[::-1].tolist()}
-
-
-def _before(rows: Rows, verdict: Judgement, table: pa.Table, row: int) -> dict[str, Any]:
-    status, score = verdict.status[:row], verdict.score[:row]
-    within = np.flatnonzero(status == WITHIN)
-    said: dict[str, Any] = {
-        "equal": int((status == EQUAL).sum()),
-        "within_noise": len(within),
-        "beyond": int((status == DIFFERENT).sum()),
-        "open": int(np.isin(status, (UNMATCHED, UNDECIDED)).sum()),
-    }
-    if len(within):
-        worst = int(within[np.argmax(np.nan_to_num(score[within]))])
-        said["worst_score"] = float(score[worst])
-        said["worst_site"] = table["site"][worst].as_py()
-    return said
-
-
-def _hints(rows: Rows, row: int) -> list[str]:
-    """Arguments and dtypes that differ at or before a row: likely causes, in words."""
-    from trueup.comparing.owner import argument_differences, dtype_differences
-
-    return [*argument_differences(rows, row), *dtype_differences(rows, row)]
+def _rel_diff(target: float, reference: float) -> float:
+    if reference:
+        return abs(target - reference) / reference
+    return 0.0 if target == reference else float("inf")

@@ -1,59 +1,52 @@
-"""What to say of two runs that cut a step into other numbers of microbatches."""
+"""What to conclude of two runs that cut a step into other numbers of microbatches."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from trueup.comparing.ledger import Ledger
-from trueup.types import Outcome
+from trueup.comparing.scalars import ScalarPair
+from trueup.types import Outcome, Verdict
+from trueup.types.codes import EvidenceCode, VerdictCode
+from trueup.types.reason import reason
 
-_MERGED = "as whole tensors"
-"""in the note of a side whose ranks and microbatches were put together already"""
 
-
-def led_by_microbatches(
-    verdict: dict[str, Any], ledger: Ledger, scalars: list[dict[str, Any]], *, target: str, reference: str
-) -> dict[str, Any]:
-    """The verdict, led by the number of microbatches where that differs and leaves most records uncompared.
+def led_by_microbatches(verdict: Verdict, ledger: Ledger, scalars: Sequence[ScalarPair]) -> Verdict | None:
+    """The verdict, led by the number of microbatches where that differs and leaves most records uncompared;
+    None where it stands.
 
     A microbatch of one size and one of another share no shape: what is compared nevertheless, and differs,
     names no fault. Weights that differ at the start do, so such a verdict stands.
     """
     numbers = _numbers_apart(ledger, scalars)
     total = sum(ledger.counts.values())
-    if numbers is None or 2 * ledger.compared >= total or verdict["phase"] == "param":
-        return verdict
-    outcome = Outcome.DIFFER if verdict["outcome"] == Outcome.DIFFER.value else Outcome.UNDECIDED
-    found = f"of what was compared this differs first: {verdict['where']} ({verdict['phase']})"
-    return verdict | {
-        "outcome": outcome.value,
-        "exit_code": outcome.exit_code,
-        "headline": f"The runs cut a step into {numbers[0]} and {numbers[1]} microbatches, so that most of "
-        "it cannot be compared.",
-        **dict.fromkeys(("where", "owner", "rank", "phase")),
-        "confidence": 0.99,
-        "evidence": [
-            f"{total - ledger.compared:,} of {total:,} records have no counterpart, or one of another shape",
-            *([found] if verdict["where"] else []),
-            *verdict["evidence"],
-        ],
-        "before": "",
-        **_next(ledger, target, reference),
-    }
+    if numbers is None or 2 * ledger.compared >= total or verdict.phase == "param":
+        return None
+    evidence = [
+        reason(EvidenceCode.WITHOUT_COUNTERPART, records=total - ledger.compared, total=total),
+        *verdict.evidence,
+    ]
+    if verdict.where:
+        site = {"site": verdict.where, "phase": verdict.phase or ""}
+        evidence.insert(1, reason(EvidenceCode.FIRST_OF_COMPARED, **site))
+    return replace(
+        verdict,
+        outcome=Outcome.DIFFER if verdict.outcome is Outcome.DIFFER else Outcome.UNDECIDED,
+        headline=reason(VerdictCode.MICROBATCHES_DIFFER, target=numbers[0], reference=numbers[1]),
+        where=None,
+        owner=None,
+        rank=None,
+        phase=None,
+        confidence=0.99,
+        evidence=tuple(evidence),
+        before=None,
+    )
 
 
-def _numbers_apart(ledger: Ledger, scalars: list[dict[str, Any]]) -> tuple[int, int] | None:
+def _numbers_apart(ledger: Ledger, scalars: Sequence[ScalarPair]) -> tuple[int, int] | None:
     """Microbatches of the first compared step in which the two runs have not as many."""
-    for entry in scalars:
-        if entry["name"] == "microbatches" and entry["beyond"] and entry["step"] in ledger.limits:
-            return int(entry["target"]), int(entry["reference"])
+    for pair in scalars:
+        if pair.name == "microbatches" and pair.beyond and pair.step in ledger.limits:
+            return int(pair.target), int(pair.reference)
     return None
-
-
-def _next(ledger: Ledger, target: str, reference: str) -> dict[str, str | None]:
-    if any(_MERGED in note for note in ledger.notes):
-        return {"next": None, "next_note": "capture both runs with the same number of microbatches"}
-    return {
-        "next": f"trueup compare {target} {reference} --merge -o OUT",
-        "next_note": "takes the microbatches of a step together; or capture both runs with as many",
-    }

@@ -29,13 +29,6 @@ SMALL = 4.0
 LOTTERY = 0.3
 PHASES = ("forward", "loss", "backward", "param_grad", "collective")
 
-FORMULA = (
-    "||t - r|| <= factor * K * max(noise * ||r|| * (1 + 4 / sqrt(numel)), u * max(||r||, operand scale)) + "
-    "inherited; noise: largest relative difference of this site between reruns of the reference, plain and "
-    "changed by rounding; where all before is bit-equal no more than the dtype bound; where noise exceeds "
-    "0.3 and where nothing was measured the dtype bound: "
-)
-
 
 def noise_bound(rows: Rows, metrics: Metrics, rounding: Bound, noise: StepNoise, factor: float) -> Floats:
     """The bound of every row: measured where there is a measurement, else that of rounding."""

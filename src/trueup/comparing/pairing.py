@@ -1,5 +1,4 @@
-"""Which step and rank of one trace is compared with which of the other, and what is left out, in
-sentences."""
+"""Which step and rank of one trace is compared with which of the other, and what is left out."""
 
 from __future__ import annotations
 
@@ -8,6 +7,8 @@ from dataclasses import dataclass
 from trueup.comparing.options import CompareOptions
 from trueup.errors import NothingCompared
 from trueup.store import TraceSource
+from trueup.types.codes import NoteCode
+from trueup.types.reason import Reason, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +23,14 @@ class StepPair:
 
 def step_pairs(
     target: TraceSource, reference: TraceSource, options: CompareOptions
-) -> tuple[list[StepPair], list[str]]:
-    """Pairs in execution order, and sentences about steps and ranks that one side alone has.
+) -> tuple[list[StepPair], list[Reason]]:
+    """Pairs in execution order, and notes about steps and ranks that one side alone has.
 
     Raises:
         NothingCompared: the two have no step and rank in common; the message says what each holds.
     """
     have_t, have_r = target.steps(), reference.steps()
-    notes: list[str] = []
+    notes: list[Reason] = []
     steps = _numbers(
         set(have_t), set(have_r), options.steps, options.target_step, options.reference_step, "step", notes
     )
@@ -65,18 +66,19 @@ def _numbers(
     one: int | None,
     other: int | None,
     what: str,
-    notes: list[str],
+    notes: list[Reason],
 ) -> list[tuple[int, int]]:
     if one is not None and other is not None:
         return [(one, other)] if one in target and other in reference else []
     if chosen is not None:
         absent = sorted(chosen - (target & reference))
         if absent:
-            notes.append(f"{what} {_listed(absent)} asked for, but not held by both traces.")
+            notes.append(reason(NoteCode.NOT_IN_BOTH, what=what, numbers=list(map(str, absent))))
         target, reference = target & chosen, reference & chosen
     for side, extra in (("target", target - reference), ("reference", reference - target)):
         if extra:
-            notes.append(f"{what} {_listed(sorted(extra))} only in the {side}: not compared.")
+            numbers = list(map(str, sorted(extra)))
+            notes.append(reason(NoteCode.IN_ONE_ONLY, what=what, numbers=numbers, side=side))
     return [(n, n) for n in sorted(target & reference)]
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import polars as pl
 
 from trueup.comparing.roles import role_of
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.sites import owner_codes
+from trueup.comparing.written import note_columns
 from trueup.matching.codes import Codes
 from trueup.matching.tree import Words
+from trueup.types.codes import NoteCode
+from trueup.types.reason import Reason, reason, reason_from_json
 
 _WEIGHT_SLOTS = {"linear": ("input.1", "input.weight"), "embedding": ("input.1", "input.weight")}
 _WEIGHT_SLOTS |= {"norm": ("input.2", "input.weight"), "head": ("input.1", "input.weight")}
 _CASTS = {"to", "float", "half", "bfloat16", "double", "type", "type_as", "astype", "cast"}
 """functions that give their tensor another dtype, and nothing else"""
 _PARTS = ("input", "weight", "output")
+_OF_WEIGHTS = (NoteCode.WEIGHT_NOT_CAST, NoteCode.WEIGHT_DTYPE)
 _STORED = "stored"
 """beside the parts: the dtype a weight has before casts"""
 
@@ -32,17 +38,15 @@ def precision_rows(rows: Rows, rank: int) -> pl.DataFrame:
         pl.col(f"target_{p}_dtypes") != pl.col(f"reference_{p}_dtypes") for p in _PARTS
     )
     calls = calls.with_columns(pl.lit(rank, pl.Int32).alias("rank"), differs.alias("differs"))
-    notes = (
-        [_note(row) if row["differs"] else None for row in calls.iter_rows(named=True)] if len(calls) else []
-    )
-    calls = calls.with_columns(pl.Series("note", notes, dtype=pl.String))
+    notes = [_note(row) if row["differs"] else None for row in calls.iter_rows(named=True)]
+    calls = calls.with_columns(**note_columns(notes))
     columns = ["rank", "order", "module", "name", "type", "role"]
     columns += [f"{side}_{part}_dtypes" for side in ("target", "reference") for part in _PARTS]
-    return calls.sort("order").select([*columns, "differs", "note"])
+    return calls.sort("order").select([*columns, "differs", "note", "note_code", "note_facts"])
 
 
-def precision_noted(table: pl.DataFrame) -> list[str]:
-    """A sentence where calls compute in other dtypes: how many, and the first, of a weight before others."""
+def precision_noted(table: pl.DataFrame) -> list[Reason]:
+    """A note where calls compute in other dtypes: how many, and the first, of a weight before others."""
     both = (
         (pl.col(f"target_{p}_dtypes") != pl.col(f"reference_{p}_dtypes"))
         & (pl.col(f"target_{p}_dtypes") != "")
@@ -52,11 +56,11 @@ def precision_noted(table: pl.DataFrame) -> list[str]:
     apart = table.filter(pl.any_horizontal(both))
     if not len(apart):
         return []
-    of_weights = apart.filter(pl.col("note").str.contains("weight"))
+    of_weights = apart.filter(pl.col("note_code").is_in([code.value for code in _OF_WEIGHTS]))
     row = (of_weights if len(of_weights) else apart).row(0, named=True)
     where = " · ".join(word for word in (row["module"], row["name"]) if word)
-    many = "1 call computes" if len(apart) == 1 else f"{len(apart)} calls compute"
-    return [f"{many} in other dtypes: at {where} {row['note']}."]
+    note = reason_from_json(json.loads(row["note_facts"]))
+    return [reason(NoteCode.DTYPES_DIFFER, note, calls=len(apart), site=where)]
 
 
 def _paired_calls(rows: Rows) -> pl.DataFrame:
@@ -190,7 +194,7 @@ def _casts_weight(row: dict[str, str], side: str) -> bool:
     return used != stored if stored else row[f"{side}_input_dtypes"].endswith(used)
 
 
-def _note(row: dict[str, str]) -> str:
+def _note(row: dict[str, str]) -> Reason:
     target, reference = row["target_weight_dtypes"], row["reference_weight_dtypes"]
     if target != reference and target and reference:
         for side, other in (("target", "reference"), ("reference", "target")):
@@ -198,11 +202,12 @@ def _note(row: dict[str, str]) -> str:
                 cast = ",".join(
                     sorted(set(row[f"{other}_weight_dtypes"].split(",")) - {row[f"{side}_weight_dtypes"]})
                 )
-                return f"the {side} does not cast the weight before use; the {other} casts it to {cast}"
-        return f"the weight is used as {target}; by the reference as {reference}"
+                return reason(NoteCode.WEIGHT_NOT_CAST, side=side, dtypes=cast)
+        return reason(NoteCode.WEIGHT_DTYPE, target=target, reference=reference)
     if row["target_input_dtypes"] != row["reference_input_dtypes"]:
-        return (
-            f"the target computes from {row['target_input_dtypes']}; the reference from "
-            f"{row['reference_input_dtypes']}"
-        )
-    return f"the target returns {row['target_output_dtypes']}; the reference {row['reference_output_dtypes']}"
+        return _of_part(NoteCode.INPUT_DTYPE, row, "input")
+    return _of_part(NoteCode.OUTPUT_DTYPE, row, "output")
+
+
+def _of_part(code: NoteCode, row: dict[str, str], part: str) -> Reason:
+    return reason(code, target=row[f"target_{part}_dtypes"], reference=row[f"reference_{part}_dtypes"])

@@ -1,37 +1,59 @@
-"""What a comparison leaves: the content of result.json, and tables on disk or in memory."""
+"""What a comparison leaves: its conclusions, and tables on disk or in memory."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from trueup.types.verdict import Verdict
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-SCHEMA_VERSION = 1
+    from trueup.comparing.content import Content
+
+_READ = (1, 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two runs compared; ``summary`` is result.json, infinities as the strings ``"inf"`` and ``"-inf"``.
+    """Two runs compared.
 
     Example:
-        >>> comparison.summary["verdict"]["exit_code"]            # doctest: +SKIP
+        >>> comparison.verdict.exit_code                          # doctest: +SKIP
         0
         >>> comparison.frame().filter(status="different").height  # doctest: +SKIP
         0
     """
 
     summary: dict[str, Any]
+    """the document of result.json (docs/result-format.md): text with the reason beside it; infinities are the
+    strings ``"inf"`` and ``"-inf"``"""
     output: Path | None = None
     """the folder that holds result.parquet, precision.parquet and result.json"""
     tables: tuple[pa.Table, ...] = field(default=(), repr=False)
     precision_table: pa.Table | None = field(default=None, repr=False)
+    made: Content | None = field(default=None, repr=False)
+    """what ``summary`` was made of, where it was not read"""
+
+    @cached_property
+    def content(self) -> Content:
+        """``summary`` as values."""
+        from trueup.comparing.content import content_from_json
+
+        return self.made or content_from_json(self.summary)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The conclusion."""
+        return self.content.verdict
 
     @property
     def exit_code(self) -> int:
@@ -79,20 +101,26 @@ def open_comparison(folder: Path) -> Comparison:
     from trueup.errors import TraceError
 
     try:
-        summary = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        document = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TraceError(f"{folder} holds no readable result.json: {error}") from error
-    if summary.get("schema_version") != SCHEMA_VERSION:
-        raise TraceError(
-            f"{folder / 'result.json'} is of version {summary.get('schema_version')}, not {SCHEMA_VERSION}"
-        )
-    return Comparison(summary=summary, output=folder)
+    version = document.get("schema_version")
+    if version not in _READ:
+        raise TraceError(f"{folder / 'result.json'} has schema version {version}; expected one of: 1, 2")
+    return Comparison(summary=document, output=folder)
 
 
-def write_summary(summary: dict[str, Any], folder: Path) -> None:
+def comparison_of(content: Content, **files: Any) -> Comparison:
+    """A comparison that was just made; ``files`` are the other fields."""
+    from trueup.comparing.written import document
+
+    return Comparison(summary=plain(document(content)), made=content, **files)
+
+
+def write_document(document: Mapping[str, Any], folder: Path) -> None:
     """Write result.json by one rename; on one line, which is ten times faster to write."""
     temporary = folder / f"result.json.writing-{os.getpid()}"
-    temporary.write_text(json.dumps(summary, allow_nan=False, separators=(",", ":")), encoding="utf-8")
+    temporary.write_text(json.dumps(document, allow_nan=False, separators=(",", ":")), encoding="utf-8")
     temporary.replace(folder / "result.json")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -14,14 +14,17 @@ import pyarrow.parquet as pq
 
 from trueup.comparing import arbiter as arbiters
 from trueup.comparing import noise_bound as measured
-from trueup.comparing.attribution import STATUS, attribute
+from trueup.comparing.attributes import attributes_of
+from trueup.comparing.attribution import attribute
 from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.coherence import judge_coherence
+from trueup.comparing.content import Content, Side, Tolerance
 from trueup.comparing.explained import raise_bound
 from trueup.comparing.history import History, inherited, left_not_finite, observe, remember
 from trueup.comparing.inflow import Inflow
-from trueup.comparing.judge import DIFFERENT, WITHIN, Judgement, judge
+from trueup.comparing.judge import judge
+from trueup.comparing.judgement import DIFFERENT, WITHIN, Judgement
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
@@ -29,28 +32,25 @@ from trueup.comparing.not_finite import handed_on
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.precision import precision_noted, precision_rows
-from trueup.comparing.result import SCHEMA_VERSION, Comparison, plain, write_summary
+from trueup.comparing.result import Comparison, comparison_of, write_document
 from trueup.comparing.rows import Bools, Floats, Rows, rows_from_match, without_sketches
-from trueup.comparing.scalars import compare_scalars
+from trueup.comparing.scalars import ScalarPair, compare_scalars
 from trueup.comparing.stacks import StackBook
 from trueup.comparing.table import ResultWriter, table_from_rows
-from trueup.comparing.tolerance import ACROSS, FACTORS, FORMULA, rounding_bound
+from trueup.comparing.tolerance import ACROSS, FACTORS, rounding_bound
 from trueup.comparing.values import read_values
-from trueup.comparing.verdict import verdict_from
+from trueup.comparing.verdict import Runs, verdict_from
 from trueup.comparing.whole import with_whole_statistics
 from trueup.comparing.worth import refuse_different_models, traces_noted
 from trueup.errors import ConfigError, NothingCompared
 from trueup.matching import StepMatch, match_step
-from trueup.merging.sides import as_wholes, notes_of
+from trueup.merging.sides import as_wholes, notes_of, of_side
 from trueup.store import StepTables, TraceSource
+from trueup.types.codes import NoteCode, ToleranceCode
+from trueup.types.reason import Reason, reason
 
 if TYPE_CHECKING:
     from trueup.comparing.implementations import Implementations
-
-ACROSS_SAID = (
-    "two implementations: paired by weights and by what flows between them (docs/matching.md); "
-    f"tolerances are {ACROSS:g} times those of two runs of one program."
-)
 
 
 def compare(
@@ -111,12 +111,13 @@ def compare_sources(
             f"not one record of target {target.path} could be compared with reference {reference.path}: "
             + "; ".join(work.seen[:4])
         )
-    summary = plain(work.summary(pairs))
-    precision = work.precision_table()
+    content, precision = work.content(pairs), work.precision_table()
+    tables = tuple(writer.tables)
+    comparison = comparison_of(content, output=output, tables=tables, precision_table=precision)
     if output is not None:
         pq.write_table(precision, output / "precision.parquet", compression="zstd")
-        write_summary(summary, output)
-    return Comparison(summary=summary, output=output, tables=tuple(writer.tables), precision_table=precision)
+        write_document(comparison.summary, output)
+    return comparison
 
 
 @dataclass(slots=True)
@@ -134,7 +135,7 @@ class _Work:
     stacks: tuple[StackBook, StackBook] = field(default_factory=lambda: (StackBook(), StackBook()))
     precision: list[pl.DataFrame] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
-    layouts: list[str] = field(default_factory=list)
+    layouts: list[Reason] = field(default_factory=list)
     """how ranks were put together"""
 
     def step(self, pair: StepPair, *, first: bool) -> pa.Table:
@@ -177,7 +178,7 @@ class _Work:
         remember(rows, metrics, history, pair.step)
         arbitration = self._arbitration(rows, verdict, pair)
         table = table_from_rows(pair, rows, metrics, verdict, attribution, arbitration, self.stacks)
-        self.ledger.add(pair, rows, metrics, before, verdict, attribution, table)
+        self.ledger.add(pair, rows, metrics, verdict, attribution, table)
         if arbitration is not None:
             self.ledger.add_arbitration(arbitration, table)
         if first:
@@ -195,19 +196,17 @@ class _Work:
             from trueup.comparing.implementations import Implementations  # two runs of one program do without
 
             self.across = Implementations(self.target, self.reference, self.options.mapping)
-            self.ledger.notes.append(ACROSS_SAID)
+            self.ledger.notes.append(reason(NoteCode.ACROSS_IMPLEMENTATIONS, factor=ACROSS))
         return self.across.match(mine, theirs, pair)
 
     def _noise(self, rows: Rows, pair: StepPair) -> StepNoise | None:
-        """The profile's columns for this step; a sentence where it has none."""
+        """The profile's columns for this step; a note where it has none."""
         if self.profile is None:
             return None
         noise = self.profile.of_rows(rows, pair.reference_step, pair.reference_rank)
         if noise is None:
-            self.ledger.notes.append(
-                f"step {pair.reference_step}, rank {pair.reference_rank}: not in the noise profile; "
-                "judged by the dtype bound."
-            )
+            place = {"step": pair.reference_step, "rank": pair.reference_rank}
+            self.ledger.notes.append(reason(NoteCode.NOT_IN_NOISE_PROFILE, **place))
         return noise
 
     def _arbitration(self, rows: Rows, verdict: Judgement, pair: StepPair) -> arbiters.Arbitration | None:
@@ -216,68 +215,76 @@ class _Work:
         sides = self.target, self.reference
         return arbiters.arbitrate(rows, verdict.tolerance, sides, self.arbiter, pair, self.options)
 
-    def summary(self, pairs: list[StepPair]) -> dict[str, Any]:
-        """The content of result.json."""
-        ledger = self.ledger
-        ranks = sorted({p.rank: p.reference_rank for p in pairs}.items())
-        steps = {p.step: p.reference_step for p in pairs}
-        scalars: list[dict[str, Any]] = []
-        for rank, reference_rank in ranks:
-            lines = self.target.scalars(rank), self.reference.scalars(reference_rank)
-            found = compare_scalars(*lines, ledger.limits, steps, rank=rank)
-            scalars += [entry for entry in found if entry["beyond"] or rank == ranks[0][0]]
+    def content(self, pairs: list[StepPair]) -> Content:
+        """What result.json holds."""
+        ledger, scalars = self.ledger, self._scalars(pairs)
         for history in self.histories.values():
             ledger.notes += history.notes
         for name, side in (("target", self.target), ("reference", self.reference)):
-            self.layouts += [f"{name}: {note}." for note in notes_of(side)]
+            self.layouts += [of_side(name, note) for note in notes_of(side)]
         ledger.notes += self.layouts
         ledger.notes[:0] = precision_noted(pl.concat(self.precision))
         arbitrated = None if self.arbiter is None else ledger.arbitrated(str(self.arbiter.path))
         if arbitrated is not None:
-            ledger.notes.append(arbitrated["sentence"])
-        manifest = self.target.manifest
-        command = _typed(manifest.get("command") or ["python", "train.py"])
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "target": {"path": str(self.target.path), "manifest": manifest},
-            "reference": {"path": str(self.reference.path), "manifest": self.reference.manifest},
-            "options": self.options.to_json(),
-            "verdict": verdict_from(
-                ledger,
-                scalars,
-                target=str(self.target.path),
-                reference=str(self.reference.path),
-                level=manifest.get("level"),
-                command=command,
-                measured=self.profile is not None,
-                alike=captured_alike(manifest, self.reference.manifest),
-                captured=captures_apart(manifest, self.reference.manifest),
-            ),
-            "firsts": {name: first.row for name, first in ledger.firsts.items()},
-            "counts": _counts(ledger),
-            "bracketed": ledger.not_bracketed == 0,
-            "tolerance": self._tolerance(),
-            "arbiter": arbitrated,
-            "scalars": scalars,
-            "modules": ledger.module_tree(),
-            "depth": ledger.depth,
-            "local_norms": ledger.local_norms,
-            "stacks": {"target": self.stacks[0].frames, "reference": self.stacks[1].frames},
-            "layouts": list(dict.fromkeys(self.layouts)),
-            "notes": list(dict.fromkeys(ledger.notes)),
-        }
+            ledger.notes.append(arbitrated.sentence)
+        manifests = self.target.manifest, self.reference.manifest
+        return Content(
+            target=Side(path=str(self.target.path), manifest=manifests[0]),
+            reference=Side(path=str(self.reference.path), manifest=manifests[1]),
+            options=self.options.to_json(),
+            verdict=verdict_from(ledger, scalars, self._runs()),
+            firsts={name: first.row for name, first in ledger.firsts.items()},
+            counts=ledger.totals(),
+            bracketed=ledger.not_bracketed == 0,
+            tolerance=self._tolerance(),
+            arbiter=arbitrated,
+            scalars=scalars,
+            modules=ledger.tree.scores(),
+            depth=ledger.depth,
+            local_norms=ledger.local_norms,
+            stacks={"target": self.stacks[0].frames, "reference": self.stacks[1].frames},
+            layouts=list(dict.fromkeys(self.layouts)),
+            notes=list(dict.fromkeys(ledger.notes)),
+        )
 
-    def _tolerance(self) -> dict[str, Any]:
-        """Where tolerances come from, in words and numbers."""
+    def _scalars(self, pairs: list[StepPair]) -> list[ScalarPair]:
+        """Of the first rank all, of the others what differs."""
+        ranks = sorted({p.rank: p.reference_rank for p in pairs}.items())
+        steps = {p.step: p.reference_step for p in pairs}
+        scalars: list[ScalarPair] = []
+        for rank, reference_rank in ranks:
+            lines = self.target.scalars(rank), self.reference.scalars(reference_rank)
+            found = compare_scalars(*lines, self.ledger.limits, steps, rank=rank)
+            scalars += [pair for pair in found if pair.beyond or rank == ranks[0][0]]
+        return scalars
+
+    def _runs(self) -> Runs:
+        manifests = self.target.manifest, self.reference.manifest
+        return Runs(
+            target=str(self.target.path),
+            reference=str(self.reference.path),
+            level=manifests[0].get("level"),
+            command=_typed(manifests[0].get("command") or ["python", "train.py"]),
+            measured=self.profile is not None,
+            alike=captured_alike(*manifests),
+            captured=captures_apart(*manifests),
+            attributes=(attributes_of(self.target), attributes_of(self.reference)),
+        )
+
+    def _tolerance(self) -> Tolerance:
+        """Where tolerances come from."""
         constants = {f"k_{k}": v for k, v in FACTORS.items()} | {"factor": self.options.tolerance_factor}
         if self.profile is None:
-            better = f"trueup noise --reference {self.reference.path} -- COMMAND gives a better one"
-            return {"formula": FORMULA, "origin": f"dtype bound; {better}", "constants": constants}
-        return {
-            "formula": measured.FORMULA + FORMULA,
-            "origin": f"measured noise, {self.profile.num_runs} reruns",
-            "constants": {"K": measured.K, **constants},
-        }
+            return Tolerance(
+                formula=Reason(ToleranceCode.DTYPE_FORMULA),
+                origin=reason(ToleranceCode.DTYPE_BOUND, reference=str(self.reference.path)),
+                constants=constants,
+            )
+        return Tolerance(
+            formula=Reason(ToleranceCode.NOISE_FORMULA),
+            origin=reason(ToleranceCode.MEASURED_NOISE, reruns=self.profile.num_runs),
+            constants={"K": measured.K, **constants},
+        )
 
     def precision_table(self) -> pa.Table:
         """All rows of precision.parquet; repeated words as dictionaries."""
@@ -335,24 +342,6 @@ def _followed(
     left = rows.phase_is("param", "param_grad", "optimizer")
     history.tainted |= bool((left & (beyond | followed)).any())
     return np.asarray(followed)
-
-
-def _counts(ledger: Ledger) -> dict[str, Any]:
-    by_phase: dict[str, dict[str, int]] = {}
-    totals = dict.fromkeys(STATUS, 0)
-    for (phase, status), count in ledger.counts.items():
-        by_phase.setdefault(phase, dict.fromkeys(STATUS, 0))[status] = count
-        totals[status] += count
-    num_unmatched = totals.pop("unmatched")
-    return {
-        "compared": ledger.compared,
-        **totals,
-        "different": ledger.beyond,
-        "num_unmatched": num_unmatched,
-        "by_phase": by_phase,
-        "unmatched": ledger.unmatched(),
-        "num_groups": len(ledger.groups),
-    }
 
 
 def _described(rows: Rows, pair: StepPair) -> str:

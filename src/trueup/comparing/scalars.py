@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,15 +24,39 @@ DECISIVE = ("learning_rate", "loss_scale", "skipped", NORM)
 """A difference here is one even where every record agrees. Not the batch digest: it sees the dtype of the
 inputs, and a batch that really differs differs in the root's own inputs."""
 
+Value = Any
+"""of a scalar: a number, text, or a list of them, as the program gave it"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarPair:
+    """One scalar of one step and rank on both sides."""
+
+    rank: int
+    step: int
+    name: str
+    """``learning_rate[1]``: the second of several"""
+    target: Value
+    reference: Value
+    abs_diff: float | None = None
+    rel_diff: float | None = None
+    beyond: bool | None = None
+    """None where the step was not captured, and the value is measured"""
+
+    @property
+    def base(self) -> str:
+        """The name without its index."""
+        return self.name.partition("[")[0]
+
 
 def compare_scalars(
-    target: list[dict[str, Any]],
-    reference: list[dict[str, Any]],
-    limits: dict[int, dict[str, float]],
-    steps: dict[int, int],
+    target: Sequence[Mapping[str, Any]],
+    reference: Sequence[Mapping[str, Any]],
+    limits: Mapping[int, Mapping[str, float]],
+    steps: Mapping[int, int],
     *,
     rank: int = 0,
-) -> list[dict[str, Any]]:
+) -> list[ScalarPair]:
     """One entry a step and name that both sides hold, of one rank.
 
     ``limits``: per compared step the tolerance (relative) of measured numbers: that of the loss record, and
@@ -46,45 +72,41 @@ def compare_scalars(
         other = there.get(steps.get(step, step) if isinstance(step, int) else step)
         if other is None or not isinstance(step, int):
             continue
-        for name, mine, theirs in _pairs(line, other):
-            out.append({"rank": rank, **_entry(step, name, mine, theirs, limits.get(step))})
+        for name, one, two in _pairs(line, other):
+            pair = ScalarPair(rank=rank, step=step, name=name, target=one, reference=two)
+            out.append(_judged(pair, limits.get(step)))
     return out
 
 
-def _pairs(line: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+def _pairs(line: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Value, Value]]:
     pairs = [("batch_digest", line.get("batch_digest"), other.get("batch_digest"))]
     for name in (*_MEASURED, *_EXACT):
-        mine, theirs = line.get(name), other.get(name)
-        if isinstance(mine, list) and isinstance(theirs, list):
-            single = len(mine) == len(theirs) == 1
+        target, reference = line.get(name), other.get(name)
+        if isinstance(target, list) and isinstance(reference, list):
+            single = len(target) == len(reference) == 1
             pairs += [
                 (name if single else f"{name}[{i}]", a, b)
-                for i, (a, b) in enumerate(zip(mine, theirs, strict=False))
+                for i, (a, b) in enumerate(zip(target, reference, strict=False))
             ]
         else:
-            pairs.append((name, mine, theirs))
+            pairs.append((name, target, reference))
     return [(name, a, b) for name, a, b in pairs if a is not None and b is not None]
 
 
-def _entry(step: int, name: str, mine: Any, theirs: Any, limits: dict[str, float] | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"step": step, "name": name, "target": mine, "reference": theirs}
-    entry |= {"abs_diff": None, "rel_diff": None, "beyond": mine != theirs}
-    if isinstance(mine, str) or isinstance(theirs, str) or isinstance(mine, list):
-        return entry
-    a, b = float(mine), float(theirs)
+def _judged(pair: ScalarPair, limits: Mapping[str, float] | None) -> ScalarPair:
+    values = pair.target, pair.reference
+    if any(isinstance(value, (str, list)) for value in values):
+        return replace(pair, beyond=values[0] != values[1])
+    a, b = map(float, values)
     if (math.isnan(a) and math.isnan(b)) or a == b:
-        return entry | {"abs_diff": 0.0, "rel_diff": 0.0, "beyond": False}
+        return replace(pair, abs_diff=0.0, rel_diff=0.0, beyond=False)
     difference = abs(a - b)
     relative = difference / abs(b) if b else math.inf
-    entry |= {"abs_diff": difference, "rel_diff": relative}
-    base = name.partition("[")[0]
-    if base in _MEASURED:
-        entry["beyond"] = (
-            None if limits is None else not relative <= limits["loss" if base == "loss" else "gradient"]
-        )
-    else:
-        entry["beyond"] = not (relative <= 1e-9 or _is_rounded(a, b) or _is_rounded(b, a))
-    return entry
+    beyond: bool | None = not (relative <= 1e-9 or _is_rounded(a, b) or _is_rounded(b, a))
+    if pair.base in _MEASURED:
+        limit = None if limits is None else limits["loss" if pair.base == "loss" else "gradient"]
+        beyond = None if limit is None else not relative <= limit
+    return replace(pair, abs_diff=difference, rel_diff=relative, beyond=beyond)
 
 
 def _is_rounded(rounded: float, exact: float) -> bool:

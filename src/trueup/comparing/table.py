@@ -12,20 +12,23 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from trueup.comparing.arbiter import JUDGED, Arbitration
-from trueup.comparing.attribution import STATUS, Attribution
-from trueup.comparing.judge import Judgement
+from trueup.comparing.attribution import Attribution
+from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import DETAILS, EVIDENCE, NONE, Metrics
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import COUNTS, STATISTICS, Half, Rows
 from trueup.comparing.sites import charged_column, module_column, site_column
 from trueup.comparing.stacks import StackBook
+from trueup.comparing.written import reason_columns
 from trueup.matching.calls import PASSES
 from trueup.matching.codes import Codes
+from trueup.types.status import Status
 
 ROW_GROUP = 1 << 15
 
 ATTRIBUTED = ("gain", "error_in", "floor", "arbiter_target", "arbiter_reference")
 
+STATUSES = tuple(status.value for status in Status)
 _CATEGORY = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -37,7 +40,20 @@ def _schema() -> pa.Schema:
     ]
     fields += [
         (n, _CATEGORY)
-        for n in ("status", "evidence", "reason", "phase", "slot", "kind", "module", "name", "type", "owner")
+        for n in (
+            "status",
+            "evidence",
+            "reason",
+            "reason_code",
+            "reason_facts",
+            "phase",
+            "slot",
+            "kind",
+            "module",
+            "name",
+            "type",
+            "owner",
+        )
     ]
     fields += [
         ("site", pa.string()),
@@ -82,9 +98,9 @@ def table_from_rows(
         "step": _same(pair.step, num, pa.int32()),
         "rank": _same(pair.rank, num, pa.int32()),
         "order": pa.array(np.arange(num)),
-        "status": _category(attribution.status, STATUS),
+        "status": _category(attribution.status, STATUSES),
         "evidence": _category(metrics.evidence, EVIDENCE),
-        "reason": _reasons(verdict.reasons, num),
+        **reason_columns(verdict.reasons, num),
         "phase": _category(rows.phase, words.phase),
         "slot": _category(rows.slot, words.slot),
         "kind": _category(rows.of_call("kind"), words.kind),
@@ -206,11 +222,3 @@ def _numbers(values: NDArray[np.float64]) -> pa.Array:
 
 def _strings(values: pl.Series) -> pa.Array:
     return values.to_arrow().cast(pa.string())
-
-
-def _reasons(reasons: dict[int, str], num: int) -> pa.Array:
-    index: dict[str, int] = {}
-    codes = np.full(num, -1, np.int64)
-    for row, reason in reasons.items():
-        codes[row] = index.setdefault(reason, len(index))
-    return _category(codes, list(index))

@@ -62,18 +62,6 @@ sqrt(rows))."""
 LENGTH_PER_ROUNDING = 256.0
 """So many terms of a dot product count as one rounding: kernels add in blocks."""
 
-FORMULA = (
-    "||t - r|| <= factor * k * sqrt((u^2 + v^2 length / 256) (1 + depth) + w^2 rows / 64) "
-    "* max(||r||, operand scale) + inherited; "
-    "u: unit roundoff of the coarsest dtype both runs have used so far; v = min(u, 2^-24); "
-    "depth: leaf module calls before the site whose tensors are not bit-equal; "
-    "length: largest of the last two dimensions of the call's tensors; "
-    "rows: what a parameter's gradient is summed over, w = v for a matrix, u for a vector; "
-    "operand scale: the root mean square of the call's largest floating input times sqrt(numel) "
-    "(weight gradient: ||g|| ||x|| / sqrt(rows), bias gradient: ||g||); "
-    "inherited: differences accepted in earlier optimizer updates"
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:

@@ -1,18 +1,23 @@
-"""One conclusion over two runs: whether they agree, else where they part, how sure that is, and what to do
-next."""
+"""One conclusion over two runs: whether they agree, else where they first diverge, with which confidence, and
+what to do next."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from trueup.comparing.captured import not_paired, phases_said, unseen
-from trueup.comparing.grounds import before_said, grounds, ranks_said
-from trueup.comparing.ledger import First, Ledger
+from trueup.comparing.attributes import Attributes, explain_by_attributes
+from trueup.comparing.captured import not_paired, unseen
+from trueup.comparing.first import First, Preceding
+from trueup.comparing.grounds import grounds, preceding, scalar_reason
+from trueup.comparing.ledger import Ledger
 from trueup.comparing.microbatches import led_by_microbatches
-from trueup.comparing.origins import is_from_outside, not_finite_apart
-from trueup.comparing.scalars import DECISIVE, NORM
-from trueup.types import Outcome
+from trueup.comparing.scalars import DECISIVE, NORM, ScalarPair
+from trueup.types import Outcome, Verdict
+from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
+from trueup.types.reason import Reason, reason
+from trueup.types.status import Status
 
 _TRUST = {"digest": 0.99, "values": 0.99, "sketch": 0.95, "statistics": 0.8, "none": 0.5}
 """How far evidence of each kind can be trusted to show a difference where there is one."""
@@ -20,355 +25,271 @@ _TRUST = {"digest": 0.99, "values": 0.99, "sketch": 0.95, "statistics": 0.8, "no
 _ABSENT = 0.95
 """confidence where one side has nothing at all"""
 
-_PHASE_SAID = {
-    "param": "the weights at the start",
-    "forward": "the forward pass",
-    "loss": "the loss",
-    "backward": "the backward pass",
-    "param_grad": "a parameter's gradient",
-    "collective": "a collective",
-    "optimizer": "the optimizer's update",
-}
+NORM_SITE = "gradient norm"
+"""the place of a verdict over the norm of all gradients"""
 
 
-def verdict_from(
-    ledger: Ledger,
-    scalars: list[dict[str, Any]],
-    *,
-    target: str,
-    reference: str,
-    level: str | None,
-    command: str,
-    measured: bool = False,
-    alike: bool = False,
-    captured: str = "",
-) -> dict[str, Any]:
-    """The ``verdict`` object of result.json; ``measured``: tolerances come from a noise profile; ``alike``:
-    the same parts of a step were captured on both sides; ``captured``: in words, how the captures differ."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """What a verdict needs to know of the two runs beside their records."""
+
+    target: str
+    reference: str
+    level: str | None
+    """at which the target was captured"""
+    command: str
+    """that started the target"""
+    measured: bool = False
+    """tolerances come from a noise profile"""
+    alike: bool = False
+    """the same parts of a step were captured on both sides"""
+    captured: tuple[Reason, ...] = ()
+    """how the captures differ"""
+    attributes: tuple[Attributes, Attributes] = field(default_factory=lambda: ({}, {}))
+    """plain attributes of modules, as far as both captures kept them"""
+
+    def to_do(self, code: NextCode, step: int | None = None) -> Reason:
+        """What to do next, with all that its command names."""
+        steps = {} if step is None else {"step": step}
+        return reason(code, target=self.target, reference=self.reference, command=self.command, **steps)
+
+
+def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
+    """The conclusion over all that was compared."""
     first = min(ledger.firsts.values(), key=lambda f: (f.step, f.order), default=None)
     lacking, origin = ledger.lacking, ledger.origin
     if lacking is not None and origin is not None and _is_drawn_after(origin, lacking):
-        verdict = _lacking(lacking, origin, ledger, scalars, target, reference, level, command)
+        verdict = _lacking(lacking, origin, ledger, scalars, runs)
     elif ledger.origin is not None:
-        verdict = _differ(ledger.origin, ledger, scalars, target, reference, level, command)
+        explain_by_attributes(ledger.origin, *runs.attributes)
+        verdict = _differ(ledger.origin, ledger, scalars, runs)
     elif first is not None:
-        verdict = _grown(first, ledger, scalars, target, reference, level, command, measured=measured)
+        verdict = _grown(first, ledger, scalars, runs)
     else:
-        verdict = _without_difference(ledger, scalars, target, reference, alike=alike, captured=captured)
-    return led_by_microbatches(verdict, ledger, scalars, target=target, reference=reference)
+        verdict = _without_difference(ledger, scalars, runs)
+    led = led_by_microbatches(verdict, ledger, scalars)
+    if led is None:
+        return verdict
+    code = NextCode.ALIGN_MICROBATCHES if ledger.is_merged else NextCode.MERGE_MICROBATCHES
+    return replace(led, next=runs.to_do(code))
 
 
-def _without_difference(
-    ledger: Ledger,
-    scalars: list[dict[str, Any]],
-    target: str,
-    reference: str,
-    *,
-    alike: bool,
-    captured: str,
-) -> dict[str, Any]:
-    """No record is beyond its tolerance."""
-    apart = [
-        s
-        for s in scalars
-        if s["beyond"] and s["name"].partition("[")[0] in DECISIVE and s["step"] in ledger.limits
-    ]
+def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
+    """No record exceeds its tolerance."""
+    apart = [s for s in scalars if s.beyond and s.base in DECISIVE and s.step in ledger.limits]
     if apart:
         return _scalars_differ(apart, ledger)
-    unpaired = not_paired(ledger.counts, ledger.alone)
-    if unpaired and (captured or "forward" in unpaired):  # other code may show other gradients, as it does
-        return _not_compared(ledger, unpaired, captured)
+    unpaired = not_paired(ledger.counts, ledger.one_sided)
+    if unpaired and (
+        runs.captured or "forward" in unpaired
+    ):  # other code may show other gradients, as it does
+        return _not_compared(ledger, unpaired, runs.captured)
     if ledger.not_bracketed:
-        return _undecided(ledger, target, reference)
+        return _undecided(ledger, runs)
     phases = unseen(ledger.counts)
-    return _agree(ledger, captured) if not phases else _agree_in_part(ledger, phases, alike=alike)
+    return _agree_in_part(ledger, phases, runs) if phases else _agree(ledger, runs.captured)
 
 
-def confidence(evidence: str, score: float, before: dict[str, Any], match: float) -> float:
-    """How sure it is that this site is where the runs part.
+def confidence(evidence: str, score: float, before: Preceding, match: float) -> float:
+    """Confidence that the runs first diverge at this site.
 
     trust(evidence) * match * (1 - doubt): a score s leaves a doubt of 1 / (1 + s^2) (1/2 at the bound, 1 % at
-    ten times it); it shrinks to a third where everything before was bit for bit equal, since rounding cannot
+    ten times it); it shrinks to a third where all preceding records are bit-identical, since rounding cannot
     then have come in.
     """
     doubt = 0.0 if math.isinf(score) else 1.0 / (1.0 + score * score)
-    if before["within_noise"] == before.get("beyond", 0) == 0 and before["equal"] > 0:
+    if before.within == before.exceeding == 0 and before.equal > 0:
         doubt /= 3.0
     return round(_TRUST.get(evidence, 0.5) * match * (1.0 - doubt), 3)
 
 
-def _differ(
-    first: First,
-    ledger: Ledger,
-    scalars: list[dict[str, Any]],
-    target: str,
-    reference: str,
-    level: str | None,
-    command: str,
-) -> dict[str, Any]:
-    row, phase = first.row, first.row["phase"]
-    score = row["score"] if row["score"] is not None else math.inf
-    absent = row["target_record"] is None or row["reference_record"] is None
-    return {
-        "outcome": Outcome.DIFFER.value,
-        "exit_code": Outcome.DIFFER.exit_code,
-        "headline": _headline(first),
-        "where": row["site"],
-        "owner": first.owner,
-        "step": first.step,
-        "rank": first.rank,
-        "phase": phase,
-        "confidence": _ABSENT
-        if absent
-        else confidence(row["evidence"], score, first.before, row["confidence"] or 0.0),
-        "evidence": grounds(first, ledger, scalars),
-        "before": before_said(first.before),
-        **_next(first, level, command, target, reference),
-    }
+def _differ(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
+    row = first.row
+    score = math.inf if row.score is None else row.score
+    sure = confidence(row.evidence, score, first.before, row.confidence or 0.0)
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=_headline(first),
+        where=row.site,
+        owner=first.owner,
+        step=first.step,
+        rank=first.rank,
+        phase=row.phase,
+        confidence=_ABSENT if row.is_of_one_side else sure,
+        evidence=grounds(first, ledger, scalars),
+        before=preceding(first.before),
+        next=_next(first, runs),
+    )
 
 
 def _is_drawn_after(origin: First, lacking: First) -> bool:
-    """Whether the runs part in weights, after one that only the one has: every later draw is another."""
-    return origin.row["phase"] == "param" and (lacking.step, lacking.order) < (origin.step, origin.order)
+    """Whether the runs diverge in weights, after one that only one run has: every later draw is another."""
+    return origin.row.phase == "param" and (lacking.step, lacking.order) < (origin.step, origin.order)
 
 
 def _lacking(
-    lacking: First,
-    origin: First,
-    ledger: Ledger,
-    scalars: list[dict[str, Any]],
-    target: str,
-    reference: str,
-    level: str | None,
-    command: str,
-) -> dict[str, Any]:
-    side = "reference" if lacking.row["target_record"] is None else "target"
-    found = _differ(origin, ledger, scalars, target, reference, level, command)
-    alone = f"the {side} alone has the parameter {lacking.row['name']}"
-    said = [line for line in found["evidence"] if line != alone and line not in origin.said]
-    said = [
-        f"{origin.row['name']}: {line}" if line.startswith(("relative", "norm")) else line for line in said
-    ]
-    return found | {
-        "evidence": said,
-        "headline": (
-            f"{alone[0].upper()}{alone[1:]}; the weights drawn after it differ, from {origin.row['name']} on."
-        ),
-        "where": lacking.row["site"],
-        "owner": lacking.owner,
-        "step": lacking.step,
-        "confidence": _ABSENT,
-        "before": before_said(lacking.before),
-    }
+    lacking: First, origin: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs
+) -> Verdict:
+    side = "target" if lacking.row.target_record is None else "reference"
+    differ = _differ(origin, ledger, scalars, runs)
+    absent = reason(EvidenceCode.PARAMETERS_ABSENT, side=side, parameters=[lacking.row.name])
+    evidence = tuple(
+        reason(EvidenceCode.SIZE_OF, one, name=origin.row.name)
+        if one.code in (EvidenceCode.SIZE, EvidenceCode.NORMS)
+        else one
+        for one in differ.evidence
+        if one != absent and one not in origin.why
+    )
+    names = {"parameter": lacking.row.name, "weight": origin.row.name}
+    return replace(
+        differ,
+        headline=reason(VerdictCode.PARAMETER_ABSENT, side=side, **names),
+        evidence=evidence,
+        where=lacking.row.site,
+        owner=lacking.owner,
+        step=lacking.step,
+        confidence=_ABSENT,
+        before=preceding(lacking.before),
+    )
 
 
 def _is_other_data(first: First) -> bool:
-    """Whether the runs part in what the program gives the model."""
-    return is_from_outside(first.row) and first.row["kind"] == "module"
+    """Whether the runs diverge in what the program gives the model."""
+    return first.row.is_from_outside and first.row.kind == "module"
 
 
-def _headline(first: First) -> str:
+def _headline(first: First) -> Reason:
     if _is_other_data(first):
-        return f"The runs are given different data: what enters the model differs in step {first.step}."
-    where = "" if first.owner is None else f", in {first.owner or 'the root module'}"
-    if first.weight is not None and first.row["phase"] == "forward":
-        return (
-            f"The runs first differ in the gradient of {first.weight} in step {first.step}, changed after "
-            "the backward pass."
-        )
-    if first.weight is not None:
-        where = f", with the gradient of {first.weight}"
-    phase = first.row["phase"]
-    place = f"in {_PHASE_SAID.get(phase, phase)} of step {first.step}{where}"
-    counted = not_finite_apart(first.row)
+        return reason(VerdictCode.DATA_DIFFERS, step=first.step)
+    if first.argument is not None:
+        return first.argument
+    if first.weight is not None and first.row.phase == "forward":
+        return reason(VerdictCode.HELD_GRADIENT_CHANGED, weight=first.weight, step=first.step)
+    counted = first.row.not_finite_apart
     if counted is not None and 0 in (counted.target, counted.reference):
-        return f"{counted.what} appears in the {counted.side} first, {place}."
-    return f"The runs first differ {place}."
+        return _at_place(VerdictCode.NOT_FINITE, first, what=counted.what, side=counted.side)
+    return _at_place(VerdictCode.FIRST_DIVERGENCE, first)
 
 
-def _grown(
-    first: First,
-    ledger: Ledger,
-    scalars: list[dict[str, Any]],
-    target: str,
-    reference: str,
-    level: str | None,
-    command: str,
-    *,
-    measured: bool,
-) -> dict[str, Any]:
-    """Records beyond tolerance, each explained by what it was made from: no place made the error."""
-    verdict = _differ(first, ledger, scalars, target, reference, level, command)
-    entered = first.row["error_in"]
-    came = "" if entered is None else f" ({entered:.2g} at most)"
-    verdict["evidence"].insert(0, f"what it was made from differs already{came}, within what is accepted")
-    if not measured:
+def _at_place(code: VerdictCode, first: First, **facts: str) -> Reason:
+    """A headline with the place of a record; ``module`` and ``weight`` only where they are known."""
+    known = {"module": first.owner if first.weight is None else None, "weight": first.weight}
+    names = {name: value for name, value in known.items() if value is not None}
+    return reason(code, phase=first.row.phase, slot=first.row.slot, step=first.step, **names, **facts)
+
+
+def _grown(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
+    """Records that exceed their tolerance, each explained by its inputs: no place introduces the error."""
+    verdict = _differ(first, ledger, scalars, runs)
+    entered = {} if first.row.error_in is None else {"error_in": first.row.error_in}
+    came = reason(EvidenceCode.INPUTS_DIFFER_ALREADY, **entered)
+    verdict = replace(verdict, evidence=(came, *verdict.evidence))
+    if not runs.measured:
         return verdict
-    phase, where = first.row["phase"], first.row["site"]
-    return verdict | {
-        "outcome": Outcome.UNDECIDED.value,
-        "exit_code": Outcome.UNDECIDED.exit_code,
-        "headline": (
-            "No record was made wrong by more than noise explains, but noise grew beyond its measure, first "
-            f"in {_PHASE_SAID.get(phase, phase)} of step {first.step}, at {where}."
-        ),
-        "confidence": round(0.5 * verdict["confidence"], 3),
-        "next": f"trueup noise -k 8 --reference {reference} -- COMMAND",
-        "next_note": "to know the noise better; or trueup replay, which lets none in",
-    }
+    return replace(
+        verdict,
+        outcome=Outcome.UNDECIDED,
+        headline=_at_place(VerdictCode.NOISE_GREW, first),
+        confidence=round(0.5 * (verdict.confidence or 0.0), 3),
+        next=runs.to_do(NextCode.MEASURE_NOISE),
+    )
 
 
-def _next(first: First, level: str | None, command: str, target: str, reference: str) -> dict[str, str]:
-    step = first.step
+def _next(first: First, runs: Runs) -> Reason:
+    row = first.row
     if _is_other_data(first):
-        again = f"trueup diagnose {target} {reference} -o OUT"
-        return {
-            "next": again,
-            "next_note": "to see how the batches differ: shifted, reordered, of another shard",
-        }
-    if level == "L0" and first.row["phase"] in ("forward", "loss", "backward"):
-        closer, note = "--level mix", "on both sides, to see the call inside"
-    elif first.row["evidence"] not in ("values", "digest") and first.row["phase"] != "param":
-        closer, note = "--task tensor", "on both sides, to see which elements"
+        return runs.to_do(NextCode.DIAGNOSE_DATA)
+    if runs.level == "L0" and row.phase in ("forward", "loss", "backward"):
+        code = NextCode.CAPTURE_CALLS
+    elif row.evidence not in ("values", "digest") and row.phase != "param":
+        code = NextCode.CAPTURE_VALUES
     else:
-        again = f"trueup compare {target} {reference} --steps {step} -o OUT"
-        return {"next": again, "next_note": "then read report.html at this site"}
-    return {"next": f"trueup capture {closer} --steps {step} -o RUN -- {command}", "next_note": note}
+        code = NextCode.READ_REPORT
+    return runs.to_do(code, first.step)
 
 
-def _scalars_differ(apart: list[dict[str, Any]], ledger: Ledger) -> dict[str, Any]:
-    names = sorted({s["name"] for s in apart})
-    of_norm = names == [NORM]
-    said = [
-        f"{s['name']} of step {s['step']}{ranks_said([s['rank']])}: {s['target']} against {s['reference']}"
-        for s in apart[:6]
-    ]
-    return {
-        "outcome": Outcome.DIFFER.value,
-        "exit_code": Outcome.DIFFER.exit_code,
-        "headline": (
-            f"The recorded tensors agree, but not the gradient norm of step {apart[0]['step']}."
-            if of_norm
-            else f"The tensors agree, but the runs were set differently: {', '.join(names)}."
-        ),
-        "where": "gradient norm" if of_norm else None,
-        "owner": None,
-        "step": apart[0]["step"],
-        "rank": None,
-        "phase": "param_grad" if of_norm else None,
-        "confidence": 0.99,
-        "evidence": said,
-        "before": f"All {ledger.compared} compared records agree within rounding.",
-        "next": None,
-        "next_note": (
-            "compare what happens between backward and clipping: reduction, scaling, the norm itself"
-            if of_norm
-            else "bring the settings named above to the same values and capture again"
-        ),
-    }
+def _scalars_differ(apart: list[ScalarPair], ledger: Ledger) -> Verdict:
+    names = sorted({pair.name for pair in apart})
+    of_norm, step = names == [NORM], apart[0].step
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=reason(VerdictCode.GRADIENT_NORM_DIFFERS, step=step)
+        if of_norm
+        else reason(VerdictCode.SETTINGS_DIFFER, names=names),
+        where=NORM_SITE if of_norm else None,
+        step=step,
+        phase="param_grad" if of_norm else None,
+        confidence=0.99,
+        evidence=tuple(scalar_reason(EvidenceCode.SCALAR_DIFFERS, [pair]) for pair in apart[:6]),
+        before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
+        next=Reason(NextCode.CHECK_GRADIENT_NORM if of_norm else NextCode.ALIGN_SETTINGS),
+    )
 
 
-def _undecided(ledger: Ledger, target: str, reference: str) -> dict[str, Any]:
-    return {
-        "outcome": Outcome.UNDECIDED.value,
-        "exit_code": Outcome.UNDECIDED.exit_code,
-        "headline": (
-            f"No difference beyond tolerance, but {ledger.not_bracketed} records have no verdict and "
-            "do not lie between "
-            "matched ones that agree."
-        ),
-        "where": None,
-        "owner": None,
-        "step": None,
-        "rank": None,
-        "phase": None,
-        "confidence": round(0.5 * ledger.compared / max(ledger.compared + ledger.not_bracketed, 1), 3),
-        "evidence": list(ledger.not_bracketed_examples),
-        "before": f"{ledger.compared} records were compared; all agree within rounding.",
-        "next": f"trueup compare {target} {reference} -o OUT",
-        "next_note": "then read report.html: the unmatched and undecided rows",
-    }
+def _undecided(ledger: Ledger, runs: Runs) -> Verdict:
+    return Verdict(
+        outcome=Outcome.UNDECIDED,
+        headline=reason(VerdictCode.NOT_BRACKETED, records=ledger.not_bracketed),
+        confidence=round(0.5 * ledger.compared / max(ledger.compared + ledger.not_bracketed, 1), 3),
+        evidence=tuple(ledger.not_bracketed_examples),
+        before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
+        next=runs.to_do(NextCode.READ_UNDECIDED),
+    )
 
 
-def _agree_in_part(ledger: Ledger, phases: list[str], *, alike: bool) -> dict[str, Any]:
+def _agree_in_part(ledger: Ledger, phases: list[str], runs: Runs) -> Verdict:
     """All that was compared agrees, but of some phases only one run holds anything."""
-    outcome = Outcome.UNDECIDED if alike else Outcome.AGREE
-    alone = f"{phases_said(phases)} {'is' if len(phases) == 1 else 'are'} in one trace alone"
-    why = ", though both were captured alike" if alike else ""
-    return _agree(ledger) | {
-        "outcome": outcome.value,
-        "exit_code": outcome.exit_code,
-        "headline": f"What both runs hold agrees, but {alone}{why}.",
-        "confidence": 0.5,
-        "evidence": [
-            f"{ledger.compared} records were compared, and agree",
-            f"not compared: {phases_said(phases)}",
-        ],
-        "next_note": "capture the same parts of a step on both sides"
-        if not alike
-        else "does the run that lacks them train at all?",
-    }
+    return Verdict(
+        outcome=Outcome.UNDECIDED if runs.alike else Outcome.AGREE,
+        headline=reason(VerdictCode.AGREE_IN_PART, phases=phases, same_options=runs.alike),
+        confidence=0.5,
+        evidence=(
+            reason(EvidenceCode.COMPARED_AND_AGREE, compared=ledger.compared),
+            reason(EvidenceCode.PHASES_NOT_COMPARED, phases=phases),
+        ),
+        next=Reason(NextCode.CHECK_TRAINING if runs.alike else NextCode.CAPTURE_SAME_PHASES),
+    )
 
 
-def _not_compared(ledger: Ledger, phases: list[str], captured: str) -> dict[str, Any]:
+def _not_compared(ledger: Ledger, phases: list[str], captured: tuple[Reason, ...]) -> Verdict:
     """What was compared agrees, but of a phase that both runs hold not one record has a counterpart."""
-    why = f": {captured}" if captured else ""
-    return _agree(ledger, captured) | {
-        "outcome": Outcome.UNDECIDED.value,
-        "exit_code": Outcome.UNDECIDED.exit_code,
-        "headline": f"Nothing of {phases_said(phases)} could be compared, though both runs hold both{why}."
-        if len(phases) > 1
-        else f"Nothing of {phases_said(phases)} could be compared, though both runs hold it{why}.",
-        "confidence": 0.5,
-        "evidence": [
-            f"not compared: {phases_said(phases)}",
-            f"{ledger.compared} other records were compared, and agree",
-        ],
-        "next_note": "capture both runs with the same --level and --task",
-    }
+    return Verdict(
+        outcome=Outcome.UNDECIDED,
+        headline=reason(VerdictCode.NOTHING_COMPARED_OF, *captured, phases=phases),
+        confidence=0.5,
+        evidence=(
+            reason(EvidenceCode.PHASES_NOT_COMPARED, phases=phases),
+            reason(EvidenceCode.COMPARED_AND_AGREE, compared=ledger.compared, others=True),
+        ),
+        next=Reason(NextCode.CAPTURE_SAME_OPTIONS),
+    )
 
 
-def _agree(ledger: Ledger, captured: str = "") -> dict[str, Any]:
+def _agree(ledger: Ledger, captured: tuple[Reason, ...]) -> Verdict:
     total = sum(ledger.counts.values())
-    equal = sum(count for (_, status), count in ledger.counts.items() if status == "equal")
+    equal = sum(count for (_, status), count in ledger.counts.items() if status is Status.EQUAL)
     weakest = max((e for e in ledger.evidence if e != "none"), key=list(_TRUST).index, default="none")
-    return {
-        "outcome": Outcome.AGREE.value,
-        "exit_code": Outcome.AGREE.exit_code,
-        "headline": _agreement(equal, ledger.compared, total),
-        "where": None,
-        "owner": None,
-        "step": None,
-        "rank": None,
-        "phase": None,
-        "confidence": 0.99 if equal == ledger.compared else _TRUST[weakest],
-        "evidence": _agreeing(equal, ledger.compared, total, captured),
-        "before": "",
-        "next": None,
-        "next_note": "capture both runs with the same --level and --task to compare the rest"
-        if captured and ledger.compared < total
-        else "nothing to do for these steps; for longer runs compare more of them",
-    }
+    rest = NextCode.CAPTURE_SAME_OPTIONS if captured and ledger.compared < total else NextCode.NOTHING
+    return Verdict(
+        outcome=Outcome.AGREE,
+        headline=Reason(_agreement(equal, ledger.compared, total)),
+        confidence=0.99 if equal == ledger.compared else _TRUST[weakest],
+        evidence=tuple(_agreeing(equal, ledger.compared, total, captured)),
+        next=Reason(rest),
+    )
 
 
-def _agreement(equal: int, compared: int, total: int) -> str:
+def _agreement(equal: int, compared: int, total: int) -> VerdictCode:
     if equal == total:
-        return "The runs are equal bit for bit."
-    if equal == compared:
-        return "What could be compared of the runs is equal bit for bit."
-    return "The runs agree within rounding."
+        return VerdictCode.BIT_IDENTICAL
+    return VerdictCode.COMPARED_IS_BIT_IDENTICAL if equal == compared else VerdictCode.AGREE
 
 
-def _agreeing(equal: int, compared: int, total: int, captured: str) -> list[str]:
+def _agreeing(equal: int, compared: int, total: int, captured: tuple[Reason, ...]) -> list[Reason]:
     """How what was compared agrees, and why the rest was not compared."""
-    within = f", {compared - equal} within what rounding explains" if compared > equal else ""
-    said = [f"{equal} records equal bit for bit{within}"]
-    open_ = total - compared
-    if open_ and captured:
-        said.append(f"{open_} records not compared; the two were not captured alike: {captured}")
-    elif open_:
-        said.append(
-            f"{open_} records without a counterpart or a summary, each between matched ones that agree: the "
-            "same mathematics by other calls"
-        )
-    return said
+    found = [reason(EvidenceCode.COMPARED, equal=equal, within=compared - equal)]
+    if total > compared and captured:
+        found.append(reason(EvidenceCode.NOT_COMPARED, *captured, records=total - compared))
+    elif total > compared:
+        found.append(reason(EvidenceCode.SAME_MATHEMATICS, records=total - compared))
+    return found

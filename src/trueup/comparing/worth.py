@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,24 @@ from trueup.comparing.rows import Rows
 from trueup.errors import NothingCompared
 from trueup.matching.tree import Side, Words
 from trueup.store import TraceSource
+from trueup.types.codes import NoteCode
+from trueup.types.reason import Reason, given, reason
 
 _SHARE = 0.2
 _FEWEST = 4
 _MOST_SAID = 8
+_MOST_LIMITS = 4
+_TOLD_APART = (
+    "framework",
+    "framework_version",
+    "level",
+    "task",
+    "world_size",
+    "num_threads",
+    "seed",
+    "deterministic",
+)
+"""facts of a manifest whose difference is noted"""
 
 
 def refuse_different_models(rows: Rows, target: Path, reference: Path) -> None:
@@ -64,44 +79,37 @@ def _root(rows: Rows, side: Side) -> str:
     return words.type[side.type[roots[0]]] if len(roots) else "no module"
 
 
-def traces_noted(target: TraceSource, reference: TraceSource) -> list[str]:
-    """Sentences about differences between the two captures that a reader should know."""
+def traces_noted(target: TraceSource, reference: TraceSource) -> list[Reason]:
+    """Notes about differences between the two captures that a reader should know."""
     notes = [*_missing("target", target), *_missing("reference", reference)]
-    manifests = target.manifest, reference.manifest
-    for key in (
-        "framework",
-        "framework_version",
-        "level",
-        "task",
-        "world_size",
-        "num_threads",
-        "seed",
-        "deterministic",
-    ):
-        mine, theirs = (m.get(key) for m in manifests)
-        if mine != theirs and not (mine is None or theirs is None):
-            notes.append(f"{key}: {_shown(mine)} in the target, {_shown(theirs)} in the reference.")
-    for name, trace in (("target", target), ("reference", reference)):
+    for name in _TOLD_APART:
+        values = target.manifest.get(name), reference.manifest.get(name)
+        if values[0] != values[1] and None not in values:
+            one, other = (value if type(value) is int else str(value) for value in values)
+            notes.append(reason(NoteCode.MANIFESTS_DIFFER, name=name, target=one, reference=other))
+    for side, trace in (("target", target), ("reference", reference)):
         ranks = {rank for held in trace.steps().values() for rank in held}
         for rank in sorted(ranks)[:1]:
-            facts: dict[str, Any] = trace.rank_facts(rank)
-            if facts.get("num_failures"):
-                notes.append(f"{name}: {facts['num_failures']} failures of capture, see its ranks/ folder.")
-            if facts.get("stood_aside"):
-                notes.append(f"{name}: capture stood aside before the end: {facts['stood_aside']}.")
-            notes += [f"{name}: {limit}" for limit in (facts.get("limits") or [])[:4]]
+            notes += _of_capture(side, trace.rank_facts(rank))
     return notes
 
 
-def _missing(name: str, trace: TraceSource) -> list[str]:
-    """What a trace should hold and does not; of many ranks the first few sentences, and a count."""
+def _of_capture(side: str, facts: Mapping[str, Any]) -> Iterator[Reason]:
+    """What capture says of itself, in its own words."""
+    if facts.get("num_failures"):
+        yield reason(NoteCode.CAPTURE_FAILED, side=side, failures=int(facts["num_failures"]))
+    if facts.get("stood_aside"):
+        yield reason(NoteCode.CAPTURE_DISABLED, given(str(facts["stood_aside"])), side=side)
+    for limit in (facts.get("limits") or [])[:_MOST_LIMITS]:
+        yield reason(NoteCode.CAPTURE_LIMIT, given(str(limit)), side=side)
+
+
+def _missing(side: str, trace: TraceSource) -> list[Reason]:
+    """What a trace should hold and does not; of many ranks the first few, and a count."""
     ranks = sorted({rank for held in trace.steps().values() for rank in held})
-    said = list(dict.fromkeys(sentence for rank in ranks for sentence in trace.missing(rank)))
-    notes = [f"{name}: {sentence}." for sentence in said[:_MOST_SAID]]
-    if len(said) > _MOST_SAID:
-        notes.append(f"{name}: {len(said) - _MOST_SAID} more such; trueup inspect {trace.path} lists all.")
+    missing = list(dict.fromkeys(sentence for rank in ranks for sentence in trace.missing(rank)))
+    notes = [reason(NoteCode.MISSING, given(sentence), side=side) for sentence in missing[:_MOST_SAID]]
+    if len(missing) > _MOST_SAID:
+        number = len(missing) - _MOST_SAID
+        notes.append(reason(NoteCode.MORE_MISSING, side=side, number=number, path=str(trace.path)))
     return notes
-
-
-def _shown(value: Any) -> str:
-    return "none" if value is None else str(value)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from trueup.matching.families import family_of
 from trueup.matching.weights import Atom
+from trueup.types.codes import RecordCode
+from trueup.types.reason import Reason, reason
 
 ALMOST = 0.8
 """share of the weights two modules have to have in common where their sets differ"""
@@ -38,8 +40,8 @@ class ModulePairs:
     """Pairs, and a reason for each module without one."""
 
     pairs: list[ModulePair] = field(default_factory=list)
-    why_target: dict[str, str] = field(default_factory=dict)
-    why_reference: dict[str, str] = field(default_factory=dict)
+    why_target: dict[str, Reason] = field(default_factory=dict)
+    why_reference: dict[str, Reason] = field(default_factory=dict)
 
     def reference_of(self) -> dict[str, str]:
         """Target name -> reference name."""
@@ -97,7 +99,7 @@ def pair_modules(
     """
     found = ModulePairs()
     alone = {one for one, other in (given or {}).items() if other is None}
-    found.why_target.update(dict.fromkeys(alone, "the map says it has no counterpart"))
+    found.why_target.update(dict.fromkeys(alone, Reason(RecordCode.MAPPED_TO_NONE)))
     for one, other in (given or {}).items():
         if other is not None:
             found.add(one, other, "map", 1.0)
@@ -222,7 +224,7 @@ def _contradicted(found: ModulePairs, target: str, reference: str) -> bool:
 def _say_why(found: ModulePairs, here: Holdings, there: Holdings) -> None:
     partner = found.reference_of()
     back = {b: a for a, b in partner.items()}
-    for side, known, why, word in (
+    for side, known, why, other_name in (
         (here, partner, found.why_target, "reference"),
         (there, back, found.why_reference, "target"),
     ):
@@ -230,20 +232,19 @@ def _say_why(found: ModulePairs, here: Holdings, there: Holdings) -> None:
         of_set = {other.whole(n): n for n in other.modules if other.whole(n)}
         for name in side.modules:
             if name not in known:
-                why[name] = _reason(name, side, other, of_set, word)
+                why[name] = _reason(name, side, other, of_set, other_name)
 
 
 def _reason(
-    name: str, side: Holdings, other: Holdings, of_set: Mapping[frozenset[int], str], word: str
-) -> str:
+    name: str, side: Holdings, other: Holdings, of_set: Mapping[frozenset[int], str], other_name: str
+) -> Reason:
     if side.partly(name) and not side.whole(name):
-        return f"one part of what the {word} does in one fused module"
+        return reason(RecordCode.PART_OF_FUSED, side=other_name)
     if not side.whole(name):
-        return f"no weights of its own: looked for by what it returns; the {word} may do this in its own code"
+        return reason(RecordCode.NO_WEIGHTS, side=other_name)
     split = {n for n in other.modules if other.partly(n) & side.whole(name) and other.owners.get(n)}
     if split and side.owners.get(name):
-        return f"fused: the {word} has {', '.join(sorted(split))}"
+        return reason(RecordCode.FUSED, side=other_name, modules=sorted(split))
     if side.whole(name) in of_set:
-        held = of_set[side.whole(name)] or "(root)"
-        return f"holds the same weights as another module; the {word}'s one is {held}"
-    return f"no module of the {word} holds just these weights"
+        return reason(RecordCode.SAME_WEIGHTS, side=other_name, module=of_set[side.whole(name)] or "(root)")
+    return reason(RecordCode.NO_SUCH_MODULE, side=other_name)

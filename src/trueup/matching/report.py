@@ -3,7 +3,7 @@ unsure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from trueup.matching.calls import PASSES
 from trueup.matching.mapping import VERSION, NameMap
 from trueup.matching.step import StepMatch, match_step
 from trueup.store import TraceSource
+from trueup.types.codes import RecordCode
+from trueup.types.reason import Reason, reason
 
 SURE = 0.75
 """confidence below which a pair is shown as unsure"""
@@ -31,7 +33,7 @@ class Line:
     reference: str | None
     how: str = ""
     confidence: float = 1.0
-    reason: str = ""
+    reason: Reason | None = None
 
     @property
     def paired(self) -> bool:
@@ -67,8 +69,8 @@ class MatchReport:
         """0 where nothing is unsure, else 1."""
         return 1 if self.unsure else 0
 
-    def to_yaml(self) -> str:
-        """A map that can be edited and given back with ``--map``."""
+    def to_yaml(self, text: Callable[[Reason], str]) -> str:
+        """A map that can be edited and given back with ``--map``; ``text`` puts reasons into words."""
         import yaml
 
         weights: dict[str, Any] = {}
@@ -85,10 +87,10 @@ class MatchReport:
                 for line in self.unsure
             ],
             "unmatched": [
-                f"{line.target or line.reference}: {line.reason}"
+                f"{line.target or line.reference}: {text(line.reason)}"
                 for part in (self.modules, self.weights)
                 for line in part
-                if not line.paired
+                if not line.paired and line.reason is not None
             ],
         }
         return str(yaml.safe_dump(held, sort_keys=False, allow_unicode=True, width=200))
@@ -159,13 +161,14 @@ def _lines(match: StepMatch, kind: str) -> list[Line]:
     return lines
 
 
-def _why(match: StepMatch, site: str, kind: str, *, of_target: bool) -> str:
+def _why(match: StepMatch, site: str, kind: str, *, of_target: bool) -> Reason:
     other = "reference" if of_target else "target"
     if match.bridge is None:
-        return f"the {other} has no such call"
+        return reason(RecordCode.NO_SUCH_CALL, side=other)
     modules = match.bridge.modules
     known = (modules.why_target if of_target else modules.why_reference) if kind == "module" else {}
-    return known.get("" if site == "(root)" else site, f"no tensor of the {other} is known to be this one")
+    unknown = reason(RecordCode.TENSOR_UNKNOWN, side=other)
+    return known.get("" if site == "(root)" else site, unknown)
 
 
 def _of_weights(bridge: Bridge) -> list[Line]:
@@ -175,14 +178,12 @@ def _of_weights(bridge: Bridge) -> list[Line]:
         for t in atom.targets
         for s in _sources(bridge, t, atom.sources)
     ]
-    why = "no weight of the {} is known to hold these values"
+    lacking, lacking_here = (reason(RecordCode.NO_SUCH_WEIGHT, side=side) for side in ("reference", "target"))
     lines += [
-        Line(target=name, reference=None, reason=why.format("reference"))
+        Line(target=name, reference=None, reason=lacking)
         for name in (*bridge.weights.left_target, *bridge.weights.alone_target)
     ]
-    lines += [
-        Line(target=None, reference=name, reason=why.format("target")) for name in bridge.weights.left_source
-    ]
+    lines += [Line(target=None, reference=name, reason=lacking_here) for name in bridge.weights.left_source]
     return lines
 
 
@@ -192,10 +193,10 @@ def _sources(bridge: Bridge, target: str, sources: Sequence[str]) -> list[str]:
     return list(sources) if entry is None else list(dict.fromkeys(piece.source for piece in entry.pieces))
 
 
-def write_map(report: MatchReport, path: Path) -> None:
-    """Write the report as a map.
+def write_map(report: MatchReport, path: Path, text: Callable[[Reason], str]) -> None:
+    """Write the report as a map; ``text`` puts reasons into words.
 
     Raises:
         OSError: it cannot be written.
     """
-    path.write_text(report.to_yaml(), encoding="utf-8")
+    path.write_text(report.to_yaml(text), encoding="utf-8")

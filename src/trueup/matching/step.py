@@ -15,16 +15,13 @@ from trueup.matching.operands import turn_operands
 from trueup.matching.records import RecordPairs, match_records
 from trueup.matching.tree import Side, Words, build
 from trueup.store import StepTables
+from trueup.types.codes import RecordCode
+from trueup.types.reason import Reason, reason
 
 if TYPE_CHECKING:
     from trueup.matching.bridge import Bridge
 
-_MAX_NAMED = 3
-"""calls of the other run that one reason names"""
-
-NO_PARAMETER = "has no parameter"
-
-__all__ = ["NO_PARAMETER", "PASSES", "StepMatch", "match_step"]
+__all__ = ["PASSES", "StepMatch", "match_step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +35,16 @@ class StepMatch:
     records: RecordPairs
     bridge: Bridge | None = None
     """what pairs the two as wholes, where they are two implementations"""
-    why_target: Mapping[int, str] = field(default_factory=dict)
+    why_target: Mapping[int, Reason] = field(default_factory=dict)
     """record -> why it has no partner, where that is known from how the pairs were made"""
-    why_reference: Mapping[int, str] = field(default_factory=dict)
+    why_reference: Mapping[int, Reason] = field(default_factory=dict)
 
-    def why_only_target(self) -> list[str]:
+    def why_only_target(self) -> list[Reason]:
         """One reason for each of ``records.only_target``."""
         known = _Reasons(self, self.target, self.reference, "reference", of_target=True)
         return known.of(self.records.only_target, self.why_target)
 
-    def why_only_reference(self) -> list[str]:
+    def why_only_reference(self) -> list[Reason]:
         """One reason for each of ``records.only_reference``."""
         known = _Reasons(self, self.reference, self.target, "target", of_target=False)
         return known.of(self.records.only_reference, self.why_reference)
@@ -115,7 +112,7 @@ def _across(
 
 
 class _Reasons:
-    """Words for what one side alone has; each distinct situation is put into words once."""
+    """Why one side has no counterpart; each distinct situation is described once."""
 
     def __init__(self, match: StepMatch, here: Side, there: Side, other: str, *, of_target: bool) -> None:
         self._words, self._here, self._there, self._other = match.words, here, there, other
@@ -125,63 +122,68 @@ class _Reasons:
         self._kinds = set(np.unique(there.kind).tolist())
         self._phases = set(np.unique(there.record_phase).tolist())
         self._microbatches = int(there.microbatch.max(initial=-1)) + 1
-        self._of_call: dict[int, str] = {}
+        self._of_call: dict[int, Reason] = {}
+        self._of_phase: dict[int, Reason] = {}
 
-    def of(self, rows: Codes, known: Mapping[int, str]) -> list[str]:
+    def of(self, rows: Codes, known: Mapping[int, Reason]) -> list[Reason]:
         """One reason a record; ``known`` ones as they are."""
         calls = self._here.record_call[rows].tolist()
         phases = self._here.record_phase[rows].tolist()
         return [
-            known[row] if row in known else self._of_record(c, p) if self._partner[c] >= 0 else self._call(c)
+            known[row] if row in known else self._record(p) if self._partner[c] >= 0 else self._call(c)
             for row, c, p in zip(rows.tolist(), calls, phases, strict=True)
         ]
 
-    def _of_record(self, call: int, phase: int) -> str:
-        if phase not in self._phases:
-            return f"the {self._other} holds no {self._words.phase[phase]} records: captured on one side only"
-        return f"the {self._other} has no such tensor at this call"
+    def _record(self, phase: int) -> Reason:
+        if phase not in self._of_phase:
+            captured = phase in self._phases
+            self._of_phase[phase] = (
+                self._lacks(RecordCode.NO_SUCH_TENSOR)
+                if captured
+                else self._lacks(RecordCode.PHASE_NOT_CAPTURED, phase=self._words.phase[phase])
+            )
+        return self._of_phase[phase]
 
-    def _call(self, call: int) -> str:
+    def _call(self, call: int) -> Reason:
         if call not in self._of_call:
             self._of_call[call] = self._describe(call)
         return self._of_call[call]
 
-    def _describe(self, call: int) -> str:
+    def _describe(self, call: int) -> Reason:
         here, words = self._here, self._words
         if here.kind[call] not in self._kinds:
-            return (
-                f"the {self._other} holds no {words.kind[here.kind[call]]} calls: captured on one side only"
-            )
+            return self._lacks(RecordCode.KIND_NOT_CAPTURED, kind=words.kind[here.kind[call]])
         if here.microbatch[call] >= self._microbatches:
-            plural = "" if self._microbatches == 1 else "es"
-            return f"the {self._other} has only {self._microbatches} microbatch{plural} in this step"
+            return self._lacks(RecordCode.FEWER_MICROBATCHES, microbatches=self._microbatches)
         if here.wrapper[call]:
-            return f"a wrapper; the {self._other} calls what is inside directly"
+            return self._lacks(RecordCode.WRAPPER)
         if self._match.bridge is not None:
             return self._across(call, self._match.bridge)
         parent = int(here.parent[call])
         if parent >= 0 and self._partner[parent] < 0:
-            return f"no counterpart: its module {_shown(words.name[here.name[parent]])} has none"
+            return reason(RecordCode.MODULE_UNMATCHED, module=_shown(words.name[here.name[parent]]))
         name = words.name[here.name[call]]
         if words.kind[here.kind[call]] == "parameter":
-            return f"no counterpart: the {self._other} {NO_PARAMETER} {name}"
+            return self._lacks(RecordCode.NO_PARAMETER, parameter=name)
         names = (words.name[self._there.name[c]] for c in self._facing.get(call, []))
         facing = [each for each in dict.fromkeys(names) if each]  # the root's name is empty
         if facing:
-            more = f" and {len(facing) - _MAX_NAMED} more" if len(facing) > _MAX_NAMED else ""
-            return f"no counterpart: the {self._other} calls {', '.join(facing[:_MAX_NAMED])}{more} here"
-        return f"no counterpart: the {self._other} does not call {_shown(name)} here"
+            return self._lacks(RecordCode.OTHER_CALLS, calls=facing)
+        return self._lacks(RecordCode.NOT_CALLED, call=_shown(name))
 
-    def _across(self, call: int, bridge: Bridge) -> str:
+    def _across(self, call: int, bridge: Bridge) -> Reason:
         """Why a call of another implementation has no counterpart."""
         words = self._words
         name, kind = words.name[self._here.name[call]], words.kind[self._here.kind[call]]
         why = bridge.modules.why_target if self._of_target else bridge.modules.why_reference
         if kind == "module" and name in why:
-            return f"no counterpart: {why[name]}"
+            return why[name]
         if kind == "parameter":
-            return f"no counterpart: no weight of the {self._other} is known to hold these values"
-        return f"no counterpart: no tensor of the {self._other} is known to be this one"
+            return self._lacks(RecordCode.NO_SUCH_WEIGHT)
+        return self._lacks(RecordCode.TENSOR_UNKNOWN)
+
+    def _lacks(self, code: RecordCode, **facts: int | str | list[str]) -> Reason:
+        return reason(code, side=self._other, **facts)
 
 
 def _shown(name: str) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from trueup.merging.nodes import Join, Node, Part, Scaled, Seen, Sum, Unfit
 from trueup.merging.summary import Summary
 from trueup.numerics.dtypes import DTYPES
+from trueup.types.codes import MergingCode
 from trueup.types.layout import BATCH, Layout, Placed
 from trueup.types.placement import At, Partial, Placement, Replicate, Scattered, Segments, Shard, Unknown, cut
 
@@ -106,14 +107,14 @@ def _of_stage(
     wanted = place.stage % layout.num_stages
     kept = [member for member in members if member.stage == wanted]
     if not kept:
-        raise Unfit(f"no rank of stage {wanted} has it")
+        raise Unfit(MergingCode.STAGE_WITHOUT_RANK, stage=wanted)
     return kept
 
 
 def _split(part: Part, split: tuple[int, ...]) -> Part:
     known = int(np.prod([size for size in split if size > 0]))
     if not part.shape or part.shape[0] % known:
-        raise Unfit(f"{list(part.shape)} does not split into {list(split)}")
+        raise Unfit(MergingCode.NOT_DIVISIBLE, shape=str(list(part.shape)), split=str(list(split)))
     return part.seen((*(part.shape[0] // known if size < 0 else size for size in split), *part.shape[1:]))
 
 
@@ -135,14 +136,14 @@ def _built(
     placement = placements.get(axis, Replicate())
     size = len(children) if axis == BATCH else layout.mesh[axis]
     if isinstance(placement, (Shard, Scattered)) and len(children) < size:
-        raise Unfit(f"{len(children)} of {size} parts along {axis}")
+        raise Unfit(MergingCode.PARTS_MISSING, parts_found=len(children), parts_expected=size, axis=axis)
     if len(children) == 1:
         return children[0]
     if isinstance(placement, Unknown):
         first = children[0].summary()
         if all(alike(first, child.summary()) for child in children[1:]):
             return children[0]
-        raise Unfit(f"its placement along {axis} is not known")
+        raise Unfit(MergingCode.PLACEMENT_UNKNOWN, axis=axis)
     number = children[0].shape == ()
     if isinstance(placement, Shard) and not number:
         join = Join(children, placement.dim, _segments(children, placement))
@@ -158,7 +159,7 @@ def _built(
 def _segments(children: Sequence[Node], shard: Shard) -> list[Segments]:
     ndim = len(children[0].shape)
     if not -ndim <= shard.dim < ndim:
-        raise Unfit(f"dim {shard.dim} of parts of shape {list(children[0].shape)}")
+        raise Unfit(MergingCode.NO_SUCH_DIM, dim=shard.dim, shape=str(list(children[0].shape)))
     lengths = [child.shape[shard.dim] if len(child.shape) == ndim else 0 for child in children]
     if shard.zigzag:
         total = sum(lengths)
@@ -222,7 +223,7 @@ def _own(members: Sequence[Member], alternatives: list[Alternatives]) -> Node:
     whole = _along(nodes, 0)
     wanted = (int(np.prod(own.shape)),) if own.flat else own.shape
     if whole.shape != wanted:
-        raise Unfit(f"pieces make {list(whole.shape)}, not {list(wanted)}")
+        raise Unfit(MergingCode.PIECES_INCOMPLETE, found=str(list(whole.shape)), expected=str(list(wanted)))
     return Seen(whole, own.shape) if own.flat else whole
 
 

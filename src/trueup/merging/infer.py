@@ -19,12 +19,15 @@ from trueup.merging.assembling import alike
 from trueup.merging.ranks import CallKey, RankStep
 from trueup.merging.summary import Summary, joined
 from trueup.store import TraceSource
+from trueup.types.codes import MergingCode
 from trueup.types.layout import Layout, Row
 from trueup.types.placement import Invariant, Partial, Placement, Shard, Unknown
+from trueup.types.reason import Reason, reason
 
 AXIS = "world"
 NEAR = 0.3
 """relative distance below which a sum or mean of terms is taken for the whole; sketches are good to 0.1"""
+_MOST_NAMED = 4
 Key = tuple[CallKey, str, str]
 Found = tuple[str, str, str, str]
 """kind of the call, its name, phase, slot"""
@@ -40,13 +43,12 @@ class Inferred:
     unknown: list[str] = field(default_factory=list)
     """tensors no placement explains"""
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Reason]:
         """For a reader."""
-        said = ", ".join(f"{count} {placement}" for placement, count in self.counts.most_common())
-        notes = [f"layout inferred from the reference: {said}"]
+        notes = [reason(MergingCode.LAYOUT_INFERRED, **dict(self.counts.most_common()))]
         if self.unknown:
-            some = ", ".join(self.unknown[:4]) + (" and more" if len(self.unknown) > 4 else "")
-            notes.append(f"{len(self.unknown)} tensors fit no placement and were left out: {some}")
+            examples, number = self.unknown[:_MOST_NAMED], len(self.unknown)
+            notes.append(reason(MergingCode.NO_PLACEMENT_FITS, tensors=number, examples=examples))
         return notes
 
 

@@ -15,13 +15,19 @@ from numpy.typing import NDArray
 
 from trueup.merging.summary import Summary, joined, summed
 from trueup.numerics.dtypes import DTYPES, float64_from_array
+from trueup.types.codes import MergingCode
 from trueup.types.placement import Segments
+from trueup.types.reason import Reason, reason
 
 Values = NDArray[Any]
 
 
 class Unfit(Exception):
-    """Parts that do not fit together as the layout says; the message says how."""
+    """Parts that do not fit together as the layout says; ``reason`` tells how."""
+
+    def __init__(self, code: MergingCode, cause: Reason | None = None, **facts: int | str) -> None:
+        self.reason = reason(code, *(() if cause is None else (cause,)), **facts)
+        super().__init__(self.reason.code.value, self.reason.facts)
 
 
 class Node(Protocol):
@@ -74,16 +80,21 @@ class Join:
         self._children, self._segments = children, segments
         first = children[0].shape
         if not -len(first) <= dim < len(first):
-            raise Unfit(f"dim {dim} of parts of shape {list(first)}")
+            raise Unfit(MergingCode.NO_SUCH_DIM, dim=dim, shape=str(list(first)))
         self._dim = dim % len(first)
         for child in children[1:]:
             if len(child.shape) != len(first) or any(
                 a != b for d, (a, b) in enumerate(zip(child.shape, first, strict=True)) if d != self._dim
             ):
-                raise Unfit(f"parts of shapes {list(first)} and {list(child.shape)} along dim {self._dim}")
+                raise Unfit(
+                    MergingCode.SHAPES_DIFFER,
+                    one=str(list(first)),
+                    other=str(list(child.shape)),
+                    dim=self._dim,
+                )
         lengths = [child.shape[self._dim] for child in children]
         if segments is not None and [sum(n for _, n in one) for one in segments] != lengths:
-            raise Unfit(f"parts of lengths {lengths} along dim {self._dim}")
+            raise Unfit(MergingCode.LENGTHS_DIFFER, lengths=str(lengths), dim=self._dim)
         self.shape = (*first[: self._dim], sum(lengths), *first[self._dim + 1 :])
 
     def summary(self) -> Summary:
@@ -126,7 +137,7 @@ class Sum:
         self.shape = children[0].shape
         for child in children:
             if child.shape != self.shape:
-                raise Unfit(f"terms of shapes {list(self.shape)} and {list(child.shape)}")
+                raise Unfit(MergingCode.TERMS_DIFFER, one=str(list(self.shape)), other=str(list(child.shape)))
 
     def summary(self) -> Summary:
         """What is linear."""
@@ -168,7 +179,7 @@ class Seen:
     def __init__(self, child: Node, shape: tuple[int, ...]) -> None:
         self._child, self.shape = child, shape
         if int(np.prod(child.shape)) != int(np.prod(shape)):
-            raise Unfit(f"{list(child.shape)} is not {list(shape)}")
+            raise Unfit(MergingCode.SIZE_DIFFERS, one=str(list(child.shape)), other=str(list(shape)))
 
     def summary(self) -> Summary:
         """That of the elements, in the new shape."""
@@ -191,5 +202,5 @@ def rounded(values: Values, dtype: str) -> Values:
             nearest = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
             return np.asarray(np.where(np.isnan(values), np.uint64(0x7FC0), nearest).astype(np.uint16))
         if dtype.startswith("float8"):
-            raise Unfit(f"a sum in {dtype} cannot be rounded to it here")
+            raise Unfit(MergingCode.SUM_NOT_ROUNDED, dtype=dtype)
         return np.asarray(values.astype(np.dtype(entry.storage)))

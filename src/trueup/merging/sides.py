@@ -9,7 +9,9 @@ from trueup.errors import ConfigError
 from trueup.merging.infer import AXIS, infer
 from trueup.merging.trace import MergedTrace, microbatches_of
 from trueup.store import Trace, TraceSource
+from trueup.types.codes import MergingCode
 from trueup.types.layout import Layout, layout_from_plain
+from trueup.types.reason import Reason, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class Sides:
 
     target: TraceSource
     reference: TraceSource
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
 
     @property
     def merged(self) -> bool:
@@ -77,18 +79,21 @@ def as_wholes(
     ]
     if lacking and not any(layouts):
         if merge:
-            raise ConfigError(f"--merge needs all ranks of both runs: {' '.join(lacking)}")
+            raise ConfigError(
+                "--merge needs all ranks of both runs: "
+                + ", ".join("the {side} holds {found} of {expected}".format(**note.facts) for note in lacking)
+            )
         return Sides(*sides, tuple(lacking))
     known = [given or declared(side) or _alone(side) for side, given in zip(sides, layouts, strict=True)]
     one, other = known
-    said: list[str] = []
+    inferred: list[Reason] = []
     foreign = not all(isinstance(side, Trace) for side in sides)  # dumps say too little of their parts
     if foreign and not merge and not any(layouts):
         return Sides(*sides)
     if one is None and other is not None and other.size == 1:
-        one, said = _told(target, reference, "target")
+        one, inferred = _inferred(target, reference, "target")
     elif other is None and one is not None and one.size == 1:
-        other, said = _told(reference, target, "reference")
+        other, inferred = _inferred(reference, target, "reference")
     if one is None or other is None:
         return _as_they_are(target, reference, merge=merge)
     same = one.to_plain() == other.to_plain()
@@ -106,30 +111,43 @@ def as_wholes(
     folds = [count // common for count in counts]
     merged = [MergedTrace(side, layout, fold) for (side, layout), fold in zip(both, folds, strict=True)]
     notes = [
-        f"{name}: {layout.size} ranks ({shown(layout)}) as whole tensors, layout {layout.source}"
-        + (f"; {fold} microbatches as one" if fold > 1 else "")
-        + "."
+        of_side(name, _whole(layout, fold))
         for name, layout, fold in zip(("target", "reference"), (one, other), folds, strict=True)
         if layout.size > 1 or fold > 1
     ]
-    return Sides(merged[0], merged[1], (*notes, *said))
+    return Sides(merged[0], merged[1], (*notes, *inferred))
 
 
-def _lacking(name: str, trace: TraceSource) -> list[str]:
-    """A sentence where a trace holds fewer ranks than its run had processes: they make no whole."""
+def of_side(side: str, note: Reason) -> Reason:
+    """A note of one of the two runs."""
+    return reason(MergingCode.SIDE, note, side=side)
+
+
+def _whole(layout: Layout, fold: int) -> Reason:
+    return reason(
+        MergingCode.WHOLE_TENSORS,
+        ranks=layout.size,
+        mesh=shown(layout),
+        source=layout.source,
+        folded=fold,
+    )
+
+
+def _lacking(name: str, trace: TraceSource) -> list[Reason]:
+    """A note where a trace holds fewer ranks than its run had processes: they make no whole."""
     processes, held = trace.manifest.get("world_size"), world_size(trace)
     if not isinstance(processes, int) or processes <= held:
         return []
-    return [f"The {name} holds {held} of its run's {processes} ranks: compared rank by rank."]
+    return [reason(MergingCode.RANKS_MISSING, side=name, found=held, expected=processes)]
 
 
-def _told(parts: TraceSource, whole: TraceSource, name: str) -> tuple[Layout | None, list[str]]:
+def _inferred(parts: TraceSource, whole: TraceSource, name: str) -> tuple[Layout | None, list[Reason]]:
     """The layout of ``parts`` from what it and one process's run hold in their first common step."""
     common = sorted(set(parts.steps()) & set(whole.steps()))
     if not common:
         return None, []
     found = infer(parts, whole, common[0], common[0])
-    return found.layout, [f"{name}: {note}." for note in found.notes()]
+    return found.layout, [of_side(name, note) for note in found.notes()]
 
 
 def _as_they_are(target: TraceSource, reference: TraceSource, *, merge: bool | None) -> Sides:
@@ -143,8 +161,8 @@ def _as_they_are(target: TraceSource, reference: TraceSource, *, merge: bool | N
     return Sides(target, reference)
 
 
-def notes_of(trace: TraceSource) -> list[str]:
-    """What merging found worth saying."""
+def notes_of(trace: TraceSource) -> list[Reason]:
+    """What merging has to note."""
     return list(trace.notes) if isinstance(trace, MergedTrace) else []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +13,11 @@ from trueup.merging.summary import Summary, summary_of_values
 from trueup.merging.tables import RECORDS, summaries_table, table
 from trueup.merging.tree import merged_calls, modes
 from trueup.store import StepTables
+from trueup.types.codes import MergingCode, RecordCode
 from trueup.types.layout import BATCH, Layout, Placed
 from trueup.types.placement import At
+from trueup.types.reason import Reason, reason
 
-COPIES = "copies that should be the same are not"
-"""how the reason of a record begins whose copies on several ranks differ"""
 LAST_ONLY = ("accumulated", "clipped")
 """gradients of a parameter that only the last record of a step tells"""
 Reader = Callable[[int, dict[str, Any]], Values | None]
@@ -44,13 +43,13 @@ class MergedStep:
 
     tables: StepTables
     nodes: dict[int, Node]
-    unfit: list[str]
+    unfit: list[Reason]
     """records whose parts were not merged, and why"""
     copies: list[tuple[str, Copies]]
     """record -> copies that differ"""
     apart: dict[int, Copies]
     """the same by row of ``records``"""
-    notes: list[str]
+    notes: list[Reason]
 
 
 def merge_step(step: int, ranks: Sequence[RankStep], layout: Layout, read: Reader) -> MergedStep:
@@ -60,17 +59,12 @@ def merge_step(step: int, ranks: Sequence[RankStep], layout: Layout, read: Reade
     merging = _Merging(layout, read, number_of)
     seldom = _seen_of_some(groups) if layout.num_stages > 1 else 0
     if seldom:
-        merging.notes.append(
-            f"gradients as backward leaves them were seen of {seldom} parameters only, and left out: the "
-            "schedule runs parts of backward by itself"
-        )
+        merging.notes.append(reason(MergingCode.GRADIENTS_LEFT_OUT, parameters=seldom))
         groups = {key: sources for key, sources in groups.items() if key[2] != "accumulated"}
     for key in sorted(groups, key=lambda one: _order(one, groups[one])):
         merging.add(key, groups[key])
     if merging.functions:
-        merging.notes.append(
-            f"{merging.functions} tensors of the framework's functions are left out: no placement is known"
-        )
+        merging.notes.append(reason(MergingCode.FUNCTIONS_LEFT_OUT, tensors=merging.functions))
     return MergedStep(
         tables=StepTables(
             step=step,
@@ -81,6 +75,7 @@ def merge_step(step: int, ranks: Sequence[RankStep], layout: Layout, read: Reade
             stacks=stacks,
             gaps=ranks[0].tables.gaps,
             coarse_statistics=ranks[0].tables.coarse_statistics,
+            reasons=merging.reasons,
         ),
         nodes=merging.nodes,
         unfit=merging.unfit,
@@ -98,10 +93,12 @@ class _Merging:
         self.records: list[tuple[Any, ...]] = []
         self.summaries: list[Summary] = []
         self.nodes: dict[int, Node] = {}
-        self.unfit: list[str] = []
+        self.unfit: list[Reason] = []
+        self.reasons: dict[int, Reason] = {}
+        """of records, by row"""
         self.copies: list[tuple[str, Copies]] = []
         self.apart: dict[int, Copies] = {}
-        self.notes: list[str] = []
+        self.notes: list[Reason] = []
         self.functions = 0
         """tensors of the framework's functions that were left out"""
 
@@ -113,24 +110,28 @@ class _Merging:
         """One record of the whole, from those of its ranks."""
         (call, phase, slot), lead = key, sources[0]
         row: int | None = None
-        reason = lead.rank.records["reason"][lead.row]
+        known = lead.rank.tables.reasons.get(lead.row)
+        text = lead.rank.records["reason"][lead.row]
         try:
             copies = self._summarised(key, sources)
             row = len(self.summaries) - 1
             if copies.differing:
-                self.copies.append((_said(lead, phase, slot), copies))
+                self.copies.append((_named(lead, phase, slot), copies))
                 self.apart[len(self.records)] = copies
-                reason = _copies_said(copies)
+                known = copies_reason(copies)
         except Unfit as error:
             if _kind(lead) == "api":
                 self.functions += 1
                 return
             if _elsewhere(self._layout, lead, phase, slot):
                 return
-            reason = f"the parts of {len(sources)} ranks were not merged: {error}"
-            self.unfit.append(f"{_said(lead, phase, slot)}: {error}")
+            known = reason(RecordCode.PARTS_NOT_MERGED, error.reason, num_ranks=len(sources))
+            record = _named(lead, phase, slot)
+            self.unfit.append(reason(MergingCode.RECORD_NOT_MERGED, error.reason, record=record))
         microbatch, grad = max(lead.call.microbatch, 0), lead.rank.records["requires_grad"][lead.row]
-        self.records.append((self._number_of[call], phase, slot, microbatch, row, grad, reason))
+        if known is not None:
+            self.reasons[len(self.records)] = known
+        self.records.append((self._number_of[call], phase, slot, microbatch, row, grad, text))
 
     def _summarised(self, key: RecordKey, sources: Sequence[Source]) -> Copies:
         """Append the summary of the whole; says which copies differ."""
@@ -164,7 +165,7 @@ def _member(source: Source, read: Reader) -> Member:
     rank, records = source.rank, source.rank.records
     row, call = records["summary"][source.row], records["call"][source.row]
     if row is None:
-        raise Unfit(f"rank {rank.rank} has no summary of it ({records['reason'][source.row]})")
+        raise Unfit(MergingCode.RANK_WITHOUT_SUMMARY, rank.tables.reason_of(source.row), rank=rank.rank)
     summary, sketched = rank.summary(row)
     kept = rank.stored(row)
 
@@ -244,20 +245,16 @@ def _order(key: RecordKey, sources: Sequence[Source]) -> tuple[int, ...]:
     return 1, microbatch, int(backward), stage, lead.row
 
 
-def _said(source: Source, phase: str, slot: str) -> str:
+def _named(source: Source, phase: str, slot: str) -> str:
     name = source.call.name or "(root)"
     return f"{name} {phase} {slot}" if phase != "forward" else f"{name} {slot}"
 
 
-def copies_distance(reason: str) -> float | None:
-    """How far the farthest copy is, relative, from what ``reason`` says; None where that is not known."""
-    found = [float(number) for number in re.findall(r"differs by ([\d.e+-]+)", reason)]
-    return max(found, default=None)
-
-
-def _copies_said(copies: Copies) -> str:
-    said = []
-    for axis, ranks, far in copies.differing:
-        distance = "" if far is None else f" by {far:.2g}"
-        said.append(f"rank {', '.join(map(str, ranks))} differs{distance} along {axis}")
-    return f"{COPIES}: {'; '.join(said)}"
+def copies_reason(copies: Copies) -> Reason:
+    """Which copies differ; ``rel_l2`` is the distance of the farthest one, null where it is not known."""
+    parts = [
+        reason(RecordCode.COPY_DIFFERS, axis=axis, ranks=list(map(str, ranks)), rel_l2=far)
+        for axis, ranks, far in copies.differing
+    ]
+    farthest = max((far for _, _, far in copies.differing if far is not None), default=None)
+    return reason(RecordCode.COPIES_DIFFER, *parts, rel_l2=farthest)

@@ -11,10 +11,12 @@ from trueup.errors import TraceError
 from trueup.merging.nodes import Values
 from trueup.merging.ranks import RankStep, num_microbatches
 from trueup.merging.scalars import merged_scalars
-from trueup.merging.step import MergedStep, merge_step
+from trueup.merging.step import MergedStep, copies_reason, merge_step
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepTables, StoredTensor, TraceSource
+from trueup.types.codes import MergingCode
 from trueup.types.layout import Layout, bare_name
+from trueup.types.reason import Reason, reason
 
 _EXAMPLES = 3
 
@@ -32,7 +34,7 @@ class MergedTrace:
         self.path, self.layout, self.manifest = source.path, layout, source.manifest
         self._source, self._fold = source, fold
         self._held: tuple[int, MergedStep] | None = None
-        self.notes: dict[str, None] = {}
+        self.notes: dict[Reason, None] = {}
 
     def steps(self) -> dict[int, list[int]]:
         """Steps that every rank has."""
@@ -80,19 +82,16 @@ class MergedTrace:
         return found
 
     def _note(self, found: MergedStep) -> None:
-        self.notes.update(dict.fromkeys(found.notes))
+        notes = list(found.notes)
         if found.unfit:
-            some = "; ".join(found.unfit[:_EXAMPLES])
-            self.notes[f"{len(found.unfit)} records were not merged: {some}"] = None
+            examples = found.unfit[:_EXAMPLES]
+            notes.append(reason(MergingCode.RECORDS_NOT_MERGED, *examples, records=len(found.unfit)))
         for name, copies in found.copies[:_EXAMPLES]:
-            for axis, ranks, far in copies.differing:
-                distance = "" if far is None else f" by {far:.2g}"
-                who = ", ".join(map(str, ranks))
-                self.notes[
-                    f"copies of {name} are not the same: rank {who} differs{distance} along {axis}"
-                ] = None
+            parts = copies_reason(copies).parts
+            notes += [reason(MergingCode.COPIES_OF_TENSOR_DIFFER, part, record=name) for part in parts]
         if len(found.copies) > _EXAMPLES:
-            self.notes[f"copies of {len(found.copies)} tensors differ in all"] = None
+            notes.append(reason(MergingCode.COPIES_DIFFER, tensors=len(found.copies)))
+        self.notes.update(dict.fromkeys(notes))
 
     def copies_apart(self, step: int, record: int) -> tuple[str, tuple[int, ...]] | None:
         """Axis along which the copies behind a record differ, and the ranks whose copy is not the first's."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trueup.types.codes import RecordCode
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
     """Records that are not there because their source does not keep them; empty fields fit any record.
 
     Example:
-        >>> Gap(phase="param_grad", slot="clipped", reason="kept before clipping").phase
+        >>> Gap(phase="param_grad", slot="clipped", code=RecordCode.ONE_GRADIENT_DUMPED).phase
         'param_grad'
     """
 
@@ -21,4 +23,4 @@ class Gap:
     """of the call; ``""`` is the root module"""
     slot: str = ""
     """a regular expression that fits the whole slot"""
-    reason: str
+    code: RecordCode

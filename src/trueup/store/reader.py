@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from trueup.store.files import object_from_json, parquet_from_path, refuse_irreg
 from trueup.store.gaps import Gap
 from trueup.store.left_free import code_of_cell
 from trueup.store.tensors import ChunkReader
+from trueup.types.reason import Reason, given
 
 _SCALARS_LOST = "loss, gradient norm, learning rate and batches of such steps are not compared"
 _MOST_NAMED = 4
@@ -35,7 +37,8 @@ class StepTables:
 
     ``summaries`` has a leading ``summary`` column, the number ``records.summary`` refers to; ``gaps`` tell
     what the source of a trace never holds; with ``coarse_statistics`` its means and norms are sums in float32
-    that are then rounded to the tensor's dtype.
+    that are then rounded to the tensor's dtype. ``reasons`` are conclusions about records, by their row; text
+    that capture wrote about a record is in the column ``reason``.
     """
 
     step: int
@@ -46,6 +49,14 @@ class StepTables:
     stacks: pl.DataFrame
     gaps: tuple[Gap, ...] = ()
     coarse_statistics: bool = False
+    reasons: Mapping[int, Reason] = field(default_factory=dict)
+
+    def reason_of(self, record: int) -> Reason | None:
+        """What is known of a record beside its summary."""
+        known = self.reasons.get(record)
+        if known is None and self.records["reason"][record]:
+            return given(str(self.records["reason"][record]))
+        return known
 
 
 class TraceSource(Protocol):
@@ -115,7 +126,7 @@ class Trace:
             )
         frames = {name: _read_table(folder / f"{name}.parquet", name) for name in schema.TABLES}
         frames["summaries"] = frames["summaries"].with_row_index("summary").cast({"summary": pl.Int32})
-        return StepTables(step=step, rank=rank, gaps=(), coarse_statistics=False, **frames)
+        return StepTables(step=step, rank=rank, **frames)  # type: ignore[arg-type]
 
     def forced(self, step: int, rank: int) -> pl.DataFrame:
         """What a replay put in place of the program's values; ``reason`` holds values of ``LeftFree``.

@@ -22,6 +22,24 @@ class Status(str, Enum):
     UNDECIDED = "undecided"
     """paired, but not comparable; the row says why"""
 
+    @property
+    def code(self) -> int:
+        """Its number in arrays of statuses: the place in this enum."""
+        return _CODES[self]
+
+    @property
+    def is_exceeding(self) -> bool:
+        """Whether the record differs by more than its tolerance."""
+        return self in (Status.DIFFERENT, Status.PROPAGATED, Status.AMPLIFIED, Status.ORIGIN)
+
+    @classmethod
+    def final(cls) -> tuple[Status, ...]:
+        """Those that a row of a result can have."""
+        return tuple(status for status in cls if status is not cls.DIFFERENT)
+
+
+_CODES = {status: at for at, status in enumerate(Status)}
+
 
 class Evidence(str, Enum):
     """What a row's judgement rests on, strongest first."""

@@ -152,3 +152,13 @@ def percent(value: float | None) -> str:
     if size == 0 or size >= 0.05:
         return f"{100 * value:.1f} %"
     return f"{100 * value:.1g} %" if size >= 1e-4 else f"{100 * value:.0e} %"
+
+
+def one_plus(factor: float) -> str:
+    """A factor near 1.
+
+    Example:
+        >>> one_plus(0.01), one_plus(-0.01)
+        ('1 + 0.01', '1 - 0.01')
+    """
+    return f"1 {'-' if factor < 0 else '+'} {abs(factor):.2g}"

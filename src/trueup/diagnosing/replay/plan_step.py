@@ -22,7 +22,7 @@ from trueup.matching.places import places
 from trueup.store import StepTables, Trace
 from trueup.store.left_free import left_free_from_plain
 from trueup.types.codes import LeftFree
-from trueup.types.reason import Json, Reason, given
+from trueup.types.reason import Json, Reason
 
 COLUMNS = pa.schema(
     [
@@ -176,7 +176,7 @@ class StepBuilder:
             elif use != "silent":
                 self._leave(row, why or NO_VALUES)
         unpaired = self._match.records.only_target.tolist()
-        for row, why in zip(unpaired, map(given, self._match.why_only_target()), strict=True):
+        for row, why in zip(unpaired, self._match.why_only_target(), strict=True):
             if self._use(*self._records[row][:2]) == "force" and self._calls[self._records[row][0]][3] != (
                 "recompute"
             ):

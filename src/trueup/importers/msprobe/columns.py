@@ -12,6 +12,7 @@ from trueup.importers.frames import columns_from_rows, frame_from_columns, with_
 from trueup.importers.msprobe.gaps import GAPS
 from trueup.importers.msprobe.names import dtype_from_dump
 from trueup.store import StepTables, schema
+from trueup.types.reason import Reason
 
 _USUAL_KEYS = frozenset(
     {
@@ -44,6 +45,7 @@ class Columns:
         self.arguments: dict[int, dict[str, Any]] = {}
         self.stacks: dict[int, list[str]] = {}
         self._records: list[tuple[Any, ...]] = []
+        self._reasons: dict[int, Reason] = {}
         self._summaries: list[tuple[Any, ...]] = []
         self._digests: dict[int, str] = {}
         self._extra: dict[int, str] = {}
@@ -51,13 +53,13 @@ class Columns:
         self._stored = stored
 
     def record(
-        self, call: int, phase: str, slot: str, microbatch: int, leaf: dict[str, Any], reason: str | None
+        self, call: int, phase: str, slot: str, microbatch: int, leaf: dict[str, Any], reason: Reason | None
     ) -> None:
         """Add one tensor at one site."""
         summary, trouble = self._summary(leaf)
-        self._records.append(
-            (call, phase, slot, microbatch, summary, leaf.get("requires_grad"), trouble or reason)
-        )
+        if reason is not None and not trouble:
+            self._reasons[len(self._records)] = reason
+        self._records.append((call, phase, slot, microbatch, summary, leaf.get("requires_grad"), trouble))
 
     def missing(self, call: int, phase: str, slot: str, microbatch: int, reason: str) -> None:
         """Add one site of which the dump holds nothing."""
@@ -131,6 +133,7 @@ class Columns:
             ),
             gaps=GAPS,
             coarse_statistics=True,
+            reasons=self._reasons,
         )
 
     def _summaries_frame(self) -> pl.DataFrame:

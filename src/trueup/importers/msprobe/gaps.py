@@ -1,18 +1,19 @@
 """What a dump of msprobe never holds, beside losses and updates, which are phases of their own."""
 
 from trueup.store.gaps import Gap
+from trueup.types.codes import RecordCode
 
 GAPS = (
-    Gap(kind="module", name="", reason="msprobe leaves out the outermost module"),
+    Gap(kind="module", name="", code=RecordCode.ROOT_NOT_DUMPED),
     Gap(
         phase="param_grad",
         slot="local|clipped",
-        reason="msprobe keeps one gradient of each weight: .grad, after backward",
+        code=RecordCode.ONE_GRADIENT_DUMPED,
     ),
     Gap(
         phase="backward",
         kind="module",
         slot=r"input\.(?!\d).*",
-        reason="msprobe sees no gradients of a module's keyword arguments",
+        code=RecordCode.KEYWORD_GRADIENTS_NOT_DUMPED,
     ),
 )

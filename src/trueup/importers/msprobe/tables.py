@@ -36,8 +36,10 @@ from trueup.importers.msprobe.leaves import Leaves, backward_slots, input_leaves
 from trueup.importers.msprobe.names import BACKWARD, FORWARD, EntryName, entry_name
 from trueup.importers.msprobe.roots import calls_of_root
 from trueup.store import StepTables
+from trueup.types.codes import RecordCode
+from trueup.types.reason import Reason
 
-NODE_GRADIENT = "gradient leaving the call's last autograd node, in that node's order"
+_AUTOGRAD_ORDER = Reason(RecordCode.AUTOGRAD_ORDER)
 NO_GRADIENT = "msprobe saw no gradient here"
 _FRAMEWORK_FRAME = re.compile(r"-packages/(torch|torch_npu|mindspore|msprobe)/|/torch/(nn|autograd|utils)/")
 _GROUPS = ("optimizer", "clip_grad")
@@ -118,12 +120,12 @@ class TableBuilder:
     def _backward(self, name: EntryName, entry: dict[str, Any]) -> None:
         call = self._open(name.call, name)
         forward = self._data.get(name.call) or {}
-        reason = NODE_GRADIENT if name.kind != "module" and self._framework == "pytorch" else None
+        reason = _AUTOGRAD_ORDER if name.kind != "module" and self._framework == "pytorch" else None
         self._gradients(call, "output", entry.get("input"), forward, None)
         self._gradients(call, "input", entry.get("output"), forward, reason)
 
     def _gradients(
-        self, call: int, side: str, gradients: Any, forward: dict[str, Any], reason: str | None
+        self, call: int, side: str, gradients: Any, forward: dict[str, Any], reason: Reason | None
     ) -> None:
         columns = self._columns
         gradients = gradients or []

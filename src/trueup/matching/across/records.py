@@ -14,6 +14,8 @@ from trueup.matching.calls import PASSES, CallPairs
 from trueup.matching.codes import Codes
 from trueup.matching.layouts import UNORDERED, Layout, layout_of_entry, pieces_of_entry
 from trueup.store import StepTables
+from trueup.types.codes import RecordCode
+from trueup.types.reason import Reason
 
 GRADIENTS_PART = 0.3
 """where a tensor is only handed on, its gradients may be those of different uses: further apart is no pair"""
@@ -27,9 +29,9 @@ class Paired:
     reference: list[int] = field(default_factory=list)
     layouts: dict[int, Layout] = field(default_factory=dict)
     """position in the lists -> what makes the two comparable, from the conversion plan"""
-    why_target: dict[int, str] = field(default_factory=dict)
+    why_target: dict[int, Reason] = field(default_factory=dict)
     """record -> why it has no partner"""
-    why_reference: dict[int, str] = field(default_factory=dict)
+    why_reference: dict[int, Reason] = field(default_factory=dict)
 
     how: list[tuple[str, float]] = field(default_factory=list)
 
@@ -85,8 +87,7 @@ def _at_ports(
         if partner is None:
             continue
         if phase == backward and _another_use(target, reference, row, partner, call, other[0]):
-            why = "the gradient of another use of this tensor: it is handed on here, not made"
-            out.why_target[row] = out.why_reference[partner] = why
+            out.why_target[row] = out.why_reference[partner] = Reason(RecordCode.OTHER_USE)
             continue
         out.add(row, partner, pairs.how[call, slot])
 

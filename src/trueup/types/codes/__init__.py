@@ -2,6 +2,7 @@
 
 from trueup.types.codes.base import Code, code_from
 from trueup.types.codes.curves import CurvesCode
+from trueup.types.codes.evidence import EvidenceCode
 from trueup.types.codes.given import GivenCode
 from trueup.types.codes.kinds import (
     AdviceCode,
@@ -12,22 +13,33 @@ from trueup.types.codes.kinds import (
     PlacesCode,
     SettingReason,
 )
+from trueup.types.codes.merging import MergingCode
+from trueup.types.codes.note import NoteCode, ToleranceCode
+from trueup.types.codes.record import RecordCode
 from trueup.types.codes.replay import LeftFree, ReplayCode
 from trueup.types.codes.stages import StagesCode
+from trueup.types.codes.verdict import NextCode, VerdictCode
 
 __all__ = [
     "AdviceCode",
     "CauseCode",
     "Code",
     "CurvesCode",
+    "EvidenceCode",
     "FactorCode",
     "GivenCode",
     "KindReason",
     "LeftFree",
+    "MergingCode",
+    "NextCode",
+    "NoteCode",
     "OrderCode",
     "PlacesCode",
+    "RecordCode",
     "ReplayCode",
     "SettingReason",
     "StagesCode",
+    "ToleranceCode",
+    "VerdictCode",
     "code_from",
 ]

@@ -1,0 +1,50 @@
+"""Plain attributes of modules, such as ``eps``: where those of an origin's module differ, they cause it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trueup.comparing.first import First
+from trueup.comparing.owner import Argument
+from trueup.store import TraceSource
+from trueup.types.codes import EvidenceCode, VerdictCode
+from trueup.types.reason import reason
+
+Attributes = Mapping[str, Mapping[str, object]]
+"""module -> name -> value"""
+_USED_IN = ("forward", "loss", "backward")
+
+
+def attributes_of(trace: TraceSource) -> Attributes:
+    """What capture kept of the first rank's modules."""
+    ranks = min(trace.steps().values(), default=[0])
+    found: Attributes = trace.rank_facts(ranks[0]).get("settings") or {}
+    return found
+
+
+def explain_by_attributes(origin: First, target: Attributes, reference: Attributes) -> None:
+    """Note in ``origin`` the attributes of its module that differ; the first becomes its headline unless a
+    call has an argument that differs."""
+    if origin.owner is None or origin.row.phase not in _USED_IN:
+        return
+    ours, others = target.get(origin.owner, {}), reference.get(origin.owner, {})
+    apart = [
+        Argument(name=name, target=str(value), reference=str(others[name]))
+        for name, value in ours.items()
+        if name in others and value != others[name]
+    ]
+    if not apart:
+        return
+    where = origin.owner or "(root)"
+    parts = [one.evidence for one in apart]
+    origin.arguments.append(reason(EvidenceCode.ARGUMENTS_DIFFER, *parts, site=where))
+    of_module = origin.row.kind == "module" and origin.row.name == origin.owner
+    what = (origin.row.type if of_module else None) or "attribute"
+    origin.argument = origin.argument or reason(
+        VerdictCode.ARGUMENT_DIFFERS,
+        what=what,
+        name=apart[0].name,
+        module=origin.owner,
+        target=str(apart[0].target),
+        reference=str(apart[0].reference),
+    )

@@ -1,0 +1,118 @@
+"""The first record that exceeds its tolerance, with what was seen before it in its step and rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from trueup.comparing.judgement import DIFFERENT, EQUAL, WITHIN, Judgement
+from trueup.comparing.owner import (
+    argument_differences,
+    argument_of_owner,
+    arguments_at,
+    dtype_differences,
+    owner_of_row,
+)
+from trueup.comparing.pairing import StepPair
+from trueup.comparing.record_row import RecordRow
+from trueup.comparing.rows import Rows
+from trueup.matching.codes import Codes
+from trueup.types.reason import Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preceding:
+    """How the preceding records of a step agree."""
+
+    equal: int
+    within: int
+    exceeding: int
+    worst_score: float | None = None
+    """of those within tolerance"""
+    worst_site: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class First:
+    """The first record of a phase that exceeds its tolerance, or the likeliest origin."""
+
+    step: int
+    rank: int
+    order: int
+    row: RecordRow
+    owner: str | None
+    before: Preceding
+    arguments: list[Reason]
+    """calls up to it with arguments that differ"""
+    argument: Reason | None
+    """the argument that is the cause"""
+    dtypes: list[Reason]
+    """records up to it with dtypes that differ"""
+    why: list[Reason] = field(default_factory=list)
+    """why it is called an origin"""
+    likelihood: tuple[bool, int, int] = (True, 0, 0)
+    weight: str | None = None
+    """of a collective that no module called: the first weight whose gradient differs with it; of another call
+    outside of the model: the weight whose gradient it took"""
+
+    def name_weight(self, rows: Rows, origins: Codes) -> None:
+        """Find ``weight`` for a record outside every module; ``origins`` are rows."""
+        if self.owner is not None:
+            return
+        if self.row.phase == "collective":
+            self._name_carried(rows, origins)
+        elif self.row.phase == "forward":
+            self._name_held(rows)
+
+    def _name_carried(self, rows: Rows, origins: Codes) -> None:
+        """What a collective of the training step carried: the first weight whose gradient differs after
+        it."""
+        gradients = origins[rows.phase_is("param_grad")[origins] & (origins > self.order)]
+        if len(gradients):
+            self._take_weight(rows, int(gradients[0]))
+
+    def _name_held(self, rows: Rows) -> None:
+        """The weight whose gradient, as backward left it in the reference, a call outside of the model took
+        (clipping, a norm)."""
+        summary = rows.reference.summary[self.order]
+        same = rows.phase_is("param_grad") & (rows.reference.summary == summary)
+        held = np.flatnonzero(same & (rows.target.call >= 0)) if summary >= 0 else np.zeros(0, np.int64)
+        if len(held):
+            self._take_weight(rows, int(held[0]))
+
+    def _take_weight(self, rows: Rows, row: int) -> None:
+        self.weight = rows.match.words.name[rows.match.target.plain[rows.target.call[row]]]
+        self.owner = owner_of_row(rows, row)
+
+
+def first_of_rows(pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table, row: int) -> First:
+    """One row with its causes."""
+    owner = owner_of_row(rows, row)
+    arguments = argument_differences(rows, row)
+    columns = {column: table[column][row].as_py() for column in table.column_names}
+    return First(
+        step=pair.step,
+        rank=pair.rank,
+        order=row,
+        row=RecordRow.from_columns(columns, verdict.reasons.get(row)),
+        owner=owner,
+        before=_preceding(verdict, table, row),
+        arguments=[arguments_at(rows, call, found) for call, found in arguments.items()],
+        argument=argument_of_owner(rows, row, owner, arguments),
+        dtypes=dtype_differences(rows, row),
+    )
+
+
+def _preceding(verdict: Judgement, table: pa.Table, row: int) -> Preceding:
+    status, score = verdict.status[:row], verdict.score[:row]
+    within = np.flatnonzero(status == WITHIN)
+    worst = int(within[np.argmax(np.nan_to_num(score[within]))]) if len(within) else None
+    return Preceding(
+        equal=int((status == EQUAL).sum()),
+        within=len(within),
+        exceeding=int((status == DIFFERENT).sum()),
+        worst_score=None if worst is None else float(score[worst]),
+        worst_site=None if worst is None else table["site"][worst].as_py(),
+    )

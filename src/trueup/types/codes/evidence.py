@@ -1,0 +1,43 @@
+"""What a verdict, or the origin of a difference, rests on."""
+
+from trueup.types.codes.base import Code
+
+
+class EvidenceCode(Code):
+    """``target`` and ``reference`` are what the two runs have."""
+
+    # causes
+    SETTING_DIFFERS = "evidence.setting_differs"
+    PARAMETERS_ABSENT = "evidence.parameters_absent"
+    ARGUMENTS_DIFFER = "evidence.arguments_differ"
+    ARGUMENT_DIFFERS = "evidence.argument_differs"
+    DTYPES_DIFFER = "evidence.dtypes_differ"
+    # size of the difference
+    SIZE = "evidence.size"
+    SIZE_OF = "evidence.size_of"
+    NOT_FINITE = "evidence.not_finite"
+    COMMON_FACTOR = "evidence.common_factor"
+    NORMS = "evidence.norms"
+    SCALAR_DIFFERS = "evidence.scalar_differs"
+    # why it is an origin, or is not
+    INPUTS_BIT_IDENTICAL = "evidence.inputs_bit_identical"
+    INPUTS_EXPLAIN = "evidence.inputs_explain"
+    INPUTS_DIFFER_ALREADY = "evidence.inputs_differ_already"
+    # what else differs
+    NO_OTHER = "evidence.no_other"
+    OTHERS = "evidence.others"
+    # what was compared
+    COMPARED = "evidence.compared"
+    COMPARED_AND_AGREE = "evidence.compared_and_agree"
+    NOT_COMPARED = "evidence.not_compared"
+    PHASES_NOT_COMPARED = "evidence.phases_not_compared"
+    CAPTURE_DIFFERS = "evidence.capture_differs"
+    SAME_MATHEMATICS = "evidence.same_mathematics"
+    WITHOUT_COUNTERPART = "evidence.without_counterpart"
+    FIRST_OF_COMPARED = "evidence.first_of_compared"
+    NOT_BRACKETED = "evidence.not_bracketed"
+    # preceding records
+    PRECEDING_NONE = "evidence.preceding_none"
+    PRECEDING_BIT_IDENTICAL = "evidence.preceding_bit_identical"
+    PRECEDING = "evidence.preceding"
+    ALL_AGREE = "evidence.all_agree"

@@ -1,0 +1,39 @@
+"""What a reader of a comparison should know beside its verdict."""
+
+from trueup.types.codes.base import Code
+
+
+class NoteCode(Code):
+    """Place ``side`` is the run it is about, ``target`` or ``reference``."""
+
+    # what was compared
+    NOT_IN_BOTH = "note.not_in_both"
+    IN_ONE_ONLY = "note.in_one_only"
+    ACROSS_IMPLEMENTATIONS = "note.across_implementations"
+    MANIFESTS_DIFFER = "note.manifests_differ"
+    CAPTURE_FAILED = "note.capture_failed"
+    CAPTURE_DISABLED = "note.capture_disabled"
+    CAPTURE_LIMIT = "note.capture_limit"
+    MISSING = "note.missing"
+    MORE_MISSING = "note.more_missing"
+    # what was found
+    REQUIRES_GRAD_DIFFERS = "note.requires_grad_differs"
+    DTYPES_DIFFER = "note.dtypes_differ"
+    NOT_IN_NOISE_PROFILE = "note.not_in_noise_profile"
+    STEPS_NOT_CAPTURED = "note.steps_not_captured"
+    WEIGHTS_DIFFER = "note.weights_differ"
+    LESS_ACCURATE = "note.less_accurate"
+    # dtypes side by side
+    WEIGHT_NOT_CAST = "note.weight_not_cast"
+    WEIGHT_DTYPE = "note.weight_dtype"
+    INPUT_DTYPE = "note.input_dtype"
+    OUTPUT_DTYPE = "note.output_dtype"
+
+
+class ToleranceCode(Code):
+    """Where tolerances come from, and their formulas."""
+
+    DTYPE_BOUND = "tolerance.dtype_bound"
+    MEASURED_NOISE = "tolerance.measured_noise"
+    DTYPE_FORMULA = "tolerance.dtype_formula"
+    NOISE_FORMULA = "tolerance.noise_formula"

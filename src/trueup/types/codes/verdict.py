@@ -1,0 +1,46 @@
+"""What a comparison concludes, and what to do next."""
+
+from trueup.types.codes.base import Code
+
+
+class VerdictCode(Code):
+    """The headline over two runs."""
+
+    # the runs differ
+    DATA_DIFFERS = "verdict.data_differs"
+    ARGUMENT_DIFFERS = "verdict.argument_differs"
+    NOT_FINITE = "verdict.not_finite"
+    HELD_GRADIENT_CHANGED = "verdict.held_gradient_changed"
+    FIRST_DIVERGENCE = "verdict.first_divergence"
+    PARAMETER_ABSENT = "verdict.parameter_absent"
+    GRADIENT_NORM_DIFFERS = "verdict.gradient_norm_differs"
+    SETTINGS_DIFFER = "verdict.settings_differ"
+    MICROBATCHES_DIFFER = "verdict.microbatches_differ"
+    # undecided
+    NOISE_GREW = "verdict.noise_grew"
+    NOT_BRACKETED = "verdict.not_bracketed"
+    NOTHING_COMPARED_OF = "verdict.nothing_compared_of"
+    # the runs agree
+    BIT_IDENTICAL = "verdict.bit_identical"
+    COMPARED_IS_BIT_IDENTICAL = "verdict.compared_is_bit_identical"
+    AGREE = "verdict.agree"
+    AGREE_IN_PART = "verdict.agree_in_part"
+
+
+class NextCode(Code):
+    """What to do after a comparison; its phrase has the command where there is one."""
+
+    DIAGNOSE_DATA = "next.diagnose_data"
+    CAPTURE_CALLS = "next.capture_calls"
+    CAPTURE_VALUES = "next.capture_values"
+    READ_REPORT = "next.read_report"
+    READ_UNDECIDED = "next.read_undecided"
+    MEASURE_NOISE = "next.measure_noise"
+    CHECK_GRADIENT_NORM = "next.check_gradient_norm"
+    ALIGN_SETTINGS = "next.align_settings"
+    MERGE_MICROBATCHES = "next.merge_microbatches"
+    ALIGN_MICROBATCHES = "next.align_microbatches"
+    CAPTURE_SAME_PHASES = "next.capture_same_phases"
+    CAPTURE_SAME_OPTIONS = "next.capture_same_options"
+    CHECK_TRAINING = "next.check_training"
+    NOTHING = "next.nothing"

@@ -1,0 +1,244 @@
+"""What a verdict, or the origin of a difference, rests on."""
+
+from trueup.types.codes.evidence import EvidenceCode as Is
+from trueup.types.codes.record import RecordCode
+from trueup.types.reason import reason
+from trueup.wording.phrase import Phrase, Told, listed, one_plus, times
+
+SETTINGS = {"microbatches": "number of microbatches"}
+"""names of settings that need a word more"""
+PHASES = {
+    "param": "initial weights",
+    "forward": "forward",
+    "loss": "loss",
+    "backward": "backward",
+    "param_grad": "weight gradients",
+    "collective": "collectives",
+    "optimizer": "optimizer update",
+}
+"""what records of a phase are, in a list"""
+_NEAR = 0.1
+"""of its tolerance; below it the largest difference tells nothing"""
+_BOTH = "{target} (target) vs {reference} (reference)"
+_VALUES = {"target": "0.1", "reference": "0.01"}
+
+
+def phases(facts: Told) -> str:
+    """The phases of a reason, listed."""
+    return listed([PHASES.get(phase, phase) for phase in facts["phases"]])
+
+
+def ranks(facts: Told) -> str:
+    """`` on rank 1``, `` on ranks 1 and 2``; nothing where it is the first rank alone."""
+    at = facts["ranks"]
+    if at == ("0",):
+        return ""
+    return f" on rank {at[0]}" if len(at) == 1 else f" on ranks {listed(at)}"
+
+
+def _setting(facts: Told) -> str:
+    name = SETTINGS.get(facts["name"], facts["name"])
+    return f"{name} differs in step {facts['step']}{ranks(facts)}: {facts.fill(_BOTH)}"
+
+
+def _scalar(facts: Told) -> str:
+    return f"{facts['name']} of step {facts['step']}{ranks(facts)}: {facts.fill(_BOTH)}"
+
+
+def _absent(facts: Told) -> str:
+    names = facts["parameters"]
+    noun = "parameter" if len(names) == 1 else "parameters"
+    return f"the {facts['side']} has no {noun} {listed(names, 3)}"
+
+
+def _size(facts: Told) -> str:
+    lower = "at least " if facts["evidence"] == "statistics" else ""
+    said = facts.fill(f"relative difference {lower}{{rel_l2:.3g}} (from {{evidence}})")
+    if facts["score"] is None or facts["score"] == float("inf"):
+        return f"{said}, expected none"
+    return facts.fill(f"{said}, tolerance {{tolerance:.3g}}: {times(facts['score'])} the tolerance")
+
+
+def _inputs_equal(facts: Told) -> str:
+    difference = facts.get("rel_l2")
+    return "its inputs are bit-identical" + (
+        "" if difference is None else f", but it differs by {difference:.3g}"
+    )
+
+
+def _others(facts: Told) -> str:
+    said = facts.fill("{differing:,} of {compared:count compared record} differ by more than their tolerance")
+    if facts["phases"]:
+        said += f", also in {phases(facts)}"
+    if facts["origins"] > 1:
+        said += facts.fill("; {origins:,} of them are not explained by their inputs")
+    if facts["followed"]:
+        said += facts.fill(
+            "; {followed:,} more are within a tolerance that was widened for differing weights"
+        )
+    return said
+
+
+def _compared(facts: Told) -> str:
+    within = facts.fill(", {within:,} within rounding") if facts["within"] else ""
+    return facts.fill("{equal:count record} bit-identical") + within
+
+
+def _preceding(facts: Told) -> str:
+    total = facts["equal"] + facts["within"] + facts["exceeding"]
+    said = [f"{facts['equal']:,} bit-identical"]
+    if facts["within"]:
+        said.append(f"{facts['within']:,} within rounding")
+    if facts["exceeding"]:
+        said.append(f"{facts['exceeding']:,} exceed their tolerance, explained by their inputs")
+    text = f"preceding records of this step: {total:,} in total, {', '.join(said)}"
+    if not facts["within"]:
+        return text
+    if facts["worst_score"] < _NEAR:
+        return text if facts["exceeding"] else f"{text}, far from their tolerances"
+    return facts.fill(f"{text}; the nearest reaches {{worst_score:.2f}} of its tolerance, at {{worst_site}}")
+
+
+PHRASES = {
+    Is.SETTING_DIFFERS: Phrase(
+        sentence=_setting,
+        samples=(
+            {"name": "learning_rate", "step": 0, "ranks": ("0",), "target": 0.1, "reference": 0.01},
+            {"name": "microbatches", "step": 0, "ranks": ("1", "2"), "target": 4, "reference": 2},
+        ),
+    ),
+    Is.PARAMETERS_ABSENT: Phrase(
+        sentence=_absent,
+        samples=(
+            {"side": "target", "parameters": ("layers.1.bias",)},
+            {"side": "target", "parameters": ("a", "b")},
+        ),
+    ),
+    Is.ARGUMENTS_DIFFER: Phrase(
+        sentence="arguments differ at {site}: {parts:join , }",
+        samples=(
+            {
+                "site": "layers.2.attn · softmax",
+                "parts": (reason(Is.ARGUMENT_DIFFERS, name="dim", target="1", reference="2"),),
+            },
+        ),
+    ),
+    Is.ARGUMENT_DIFFERS: Phrase(sentence=f"{{name}} {_BOTH}", samples=({"name": "dim", **_VALUES},)),
+    Is.DTYPES_DIFFER: Phrase(
+        sentence=f"dtypes differ at {{site}}: {_BOTH}",
+        samples=({"site": "layers.2 · output.0", "target": "bfloat16", "reference": "float32"},),
+    ),
+    Is.SIZE: Phrase(
+        sentence=_size,
+        samples=(
+            {"rel_l2": 0.01, "tolerance": 1e-6, "score": 1e4, "evidence": "values"},
+            {"rel_l2": 0.01, "tolerance": 0.0, "score": float("inf"), "evidence": "statistics"},
+        ),
+    ),
+    Is.SIZE_OF: Phrase(
+        sentence="{name}: {parts[0]}",
+        samples=({"name": "layers.0.weight", "parts": (reason(Is.NORMS, target=1.0, reference=2.0),)},),
+    ),
+    Is.NOT_FINITE: Phrase(
+        sentence="{what}: {target:,} (target) vs {reference:,} (reference)",
+        samples=({"what": "NaN", "target": 7, "reference": 0},),
+    ),
+    Is.COMMON_FACTOR: Phrase(
+        sentence=lambda facts: (
+            f"a common factor of {one_plus(facts['factor'])} explains most of it (residual "
+            f"{facts['residual']:.2g})"
+        ),
+        samples=({"factor": 0.01, "residual": 0.001},),
+    ),
+    Is.NORMS: Phrase(
+        sentence="norm {target:.6g} (target) vs {reference:.6g} (reference)",
+        samples=({"target": 1.5, "reference": 1.25},),
+    ),
+    Is.SCALAR_DIFFERS: Phrase(
+        sentence=_scalar,
+        samples=(
+            {"name": "grad_norm", "step": 0, "ranks": ("0",), "target": 6.0, "reference": 3.0},
+            {"name": "grad_norm", "step": 0, "ranks": ("3",), "target": 6.0, "reference": 3.0},
+        ),
+    ),
+    Is.INPUTS_BIT_IDENTICAL: Phrase(sentence=_inputs_equal, samples=({}, {"rel_l2": 0.1})),
+    Is.INPUTS_EXPLAIN: Phrase(
+        sentence="its inputs differ by {error_in:.3g} at most; with a gain of {gain:.3g} that explains "
+        "{explained:.3g} of {rel_l2:.3g}",
+        samples=({"error_in": 1e-7, "gain": 2.0, "explained": 2e-7, "rel_l2": 1e-3},),
+    ),
+    Is.INPUTS_DIFFER_ALREADY: Phrase(
+        sentence=lambda facts: (
+            "its inputs differ already"
+            + ("" if facts.get("error_in") is None else facts.fill(" (by {error_in:.2g} at most)"))
+            + ", within their tolerances"
+        ),
+        samples=({}, {"error_in": 1e-7}),
+    ),
+    Is.NO_OTHER: Phrase(sentence="no other record differs by more than its tolerance"),
+    Is.OTHERS: Phrase(
+        sentence=_others,
+        samples=(
+            {"differing": 5, "compared": 900, "phases": (), "origins": 1, "followed": 0},
+            {"differing": 5, "compared": 900, "phases": ("loss",), "origins": 2, "followed": 3},
+        ),
+    ),
+    Is.COMPARED: Phrase(sentence=_compared, samples=({"equal": 5, "within": 0}, {"equal": 1, "within": 2})),
+    Is.COMPARED_AND_AGREE: Phrase(
+        sentence=lambda facts: facts.fill(
+            "{compared:count other record} compared; all agree"
+            if facts.get("others")
+            else "{compared:count record} compared; all agree"
+        ),
+        samples=({"compared": 5}, {"compared": 1, "others": 1}),
+    ),
+    Is.NOT_COMPARED: Phrase(
+        sentence="{records:count record} not compared; the captures differ: {parts:join , }",
+        samples=(
+            {"records": 3, "parts": (reason(Is.CAPTURE_DIFFERS, name="level", target="L0", reference="L1"),)},
+        ),
+    ),
+    Is.PHASES_NOT_COMPARED: Phrase(
+        sentence=lambda facts: f"not compared: {phases(facts)}", samples=({"phases": ("backward",)},)
+    ),
+    Is.CAPTURE_DIFFERS: Phrase(
+        sentence=f"{{name}} {_BOTH}", samples=({"name": "level", "target": "L0", "reference": "L1"},)
+    ),
+    Is.SAME_MATHEMATICS: Phrase(
+        sentence="{records:count record} without a counterpart or summary, between matched records that "
+        "agree: the same mathematics by different calls",
+        samples=({"records": 1}, {"records": 12}),
+    ),
+    Is.WITHOUT_COUNTERPART: Phrase(
+        sentence="{records:,} of {total:count record} have no counterpart, or one of a different shape",
+        samples=({"records": 900, "total": 1000},),
+    ),
+    Is.FIRST_OF_COMPARED: Phrase(
+        sentence="first difference among the compared records: {site} ({phase})",
+        samples=({"site": "loss · value", "phase": "loss"},),
+    ),
+    Is.NOT_BRACKETED: Phrase(
+        sentence="{site}: {parts[0]}",
+        samples=({"site": "layers.0 · output.0", "parts": (reason(RecordCode.NO_COMMON_EVIDENCE),)},),
+    ),
+    Is.PRECEDING_NONE: Phrase(sentence="no preceding record of this step was compared"),
+    Is.PRECEDING_BIT_IDENTICAL: Phrase(
+        sentence=lambda facts: (
+            "the one preceding record of this step is bit-identical"
+            if facts["records"] == 1
+            else facts.fill("all {records:,} preceding records of this step are bit-identical")
+        ),
+        samples=({"records": 1}, {"records": 1200}),
+    ),
+    Is.PRECEDING: Phrase(
+        sentence=_preceding,
+        samples=(
+            {"equal": 5, "within": 0, "exceeding": 2},
+            {"equal": 5, "within": 3, "exceeding": 0, "worst_score": 0.01, "worst_site": "a"},
+            {"equal": 0, "within": 3, "exceeding": 1, "worst_score": 0.5, "worst_site": "a · output.0"},
+        ),
+    ),
+    Is.ALL_AGREE: Phrase(
+        sentence="{compared:count record} compared; all agree within rounding", samples=({"compared": 900},)
+    ),
+}

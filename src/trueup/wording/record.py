@@ -1,0 +1,203 @@
+"""Why a record has no counterpart or no verdict."""
+
+from trueup.types.codes.given import GivenCode
+from trueup.types.codes.record import RecordCode as Is
+from trueup.types.reason import given, reason
+from trueup.wording.phrase import Phrase, Told, listed, one_plus
+
+_SIDE = {"side": "reference"}
+_LACKS = "no counterpart: "
+_NUMBERS = (("nan", "NaN"), ("posinf", "+Inf"), ("neginf", "-Inf"))
+
+
+def _not_finite(facts: Told) -> str:
+    said = []
+    if facts.get("places"):
+        said.append(f"NaN or infinity on one side only at {facts.fill('{places:count place}')}")
+    for name, what in _NUMBERS:
+        target, reference = facts.get(f"target_{name}"), facts.get(f"reference_{name}")
+        if target is not None:
+            said.append(f"{what} count: {target:,} (target) vs {reference:,} (reference)")
+    return "; ".join([*facts.parts, *said])
+
+
+def _dtypes(facts: Told) -> str:
+    said = facts.fill("dtype: {target} (target) vs {reference} (reference)")
+    return f"{said}; {facts.parts[0]}" if facts.parts else f"{said}; the coarser one sets the tolerance"
+
+
+def _other_calls(facts: Told) -> str:
+    return f"{_LACKS}the {facts['side']} calls {listed(facts['calls'], 3)} here"
+
+
+def _fused(facts: Told) -> str:
+    return f"{_LACKS}fused; the {facts['side']} has {listed(facts['modules'])}"
+
+
+def _copy(facts: Told) -> str:
+    ranks = facts["ranks"]
+    distance = "" if facts.get("rel_l2") is None else facts.fill(" by {rel_l2:.2g}")
+    return (
+        f"rank {listed(ranks)} differs{distance} along {facts['axis']}"
+        if len(ranks) == 1
+        else (f"ranks {listed(ranks)} differ{distance} along {facts['axis']}")
+    )
+
+
+def _copies(facts: Told) -> str:
+    whose = f"{facts['side']}: " if facts.get("side") else ""
+    return f"{whose}copies on several ranks must be equal, but {'; '.join(facts.parts)}"
+
+
+def _common_factor(facts: Told) -> str:
+    return (
+        f"within noise by size, but the target is the reference times {one_plus(facts['factor'])}; reruns of "
+        f"the reference show {facts['noise']:.1g}"
+    )
+
+
+def _one_rounding(facts: Told) -> str:
+    others = "another module" if facts["num_alike"] == 1 else f"{facts['num_alike']} other modules"
+    return (
+        f"as large as one rounding, but all preceding records are bit-identical, {others} of {facts['like']} "
+        "among them"
+    )
+
+
+PHRASES = {
+    Is.PHASE_NOT_CAPTURED: Phrase(
+        sentence="the {side} has no {phase} records: captured on one side only",
+        samples=({**_SIDE, "phase": "backward"},),
+    ),
+    Is.KIND_NOT_CAPTURED: Phrase(
+        sentence="the {side} has no {kind} calls: captured on one side only",
+        samples=({**_SIDE, "kind": "api"},),
+    ),
+    Is.NO_SUCH_TENSOR: Phrase(sentence="the {side} has no such tensor at this call", samples=(_SIDE,)),
+    Is.FEWER_MICROBATCHES: Phrase(
+        sentence="the {side} has only {microbatches:count microbatch} in this step",
+        samples=({**_SIDE, "microbatches": 1}, {**_SIDE, "microbatches": 4}),
+    ),
+    Is.WRAPPER: Phrase(
+        sentence="a wrapper module; the {side} calls the wrapped module directly", samples=(_SIDE,)
+    ),
+    Is.MODULE_UNMATCHED: Phrase(
+        sentence=f"{_LACKS}its module {{module}} has none", samples=({"module": "layers.1.mlp"},)
+    ),
+    Is.NO_PARAMETER: Phrase(
+        sentence=f"{_LACKS}the {{side}} has no parameter {{parameter}}",
+        samples=({**_SIDE, "parameter": "layers.1.bias"},),
+    ),
+    Is.OTHER_CALLS: Phrase(
+        sentence=_other_calls,
+        samples=({**_SIDE, "calls": ("torch.topk",)}, {**_SIDE, "calls": ("a", "b", "c", "d", "e")}),
+    ),
+    Is.NOT_CALLED: Phrase(
+        sentence=f"{_LACKS}the {{side}} does not call {{call}} here",
+        samples=({**_SIDE, "call": "torch.topk"},),
+    ),
+    Is.NO_SUCH_CALL: Phrase(sentence="the {side} has no such call", samples=(_SIDE,)),
+    Is.GRADIENT_ABSENT: Phrase(
+        sentence="missing gradient: the {side} has none here", samples=(_SIDE, {"side": "target"})
+    ),
+    Is.MAPPED_TO_NONE: Phrase(sentence=f"{_LACKS}the map says so"),
+    Is.PART_OF_FUSED: Phrase(
+        sentence=f"{_LACKS}the {{side}} computes it as one part of a fused module", samples=(_SIDE,)
+    ),
+    Is.NO_WEIGHTS: Phrase(
+        sentence=f"{_LACKS}the module has no weights, and no module of the {{side}} returns the same tensors",
+        samples=(_SIDE,),
+    ),
+    Is.FUSED: Phrase(sentence=_fused, samples=({**_SIDE, "modules": ("q", "k", "v")},)),
+    Is.SAME_WEIGHTS: Phrase(
+        sentence=f"{_LACKS}another module holds the same weights; in the {{side}} it is {{module}}",
+        samples=({**_SIDE, "module": "wte"},),
+    ),
+    Is.NO_SUCH_MODULE: Phrase(
+        sentence=f"{_LACKS}no module of the {{side}} holds exactly these weights", samples=(_SIDE,)
+    ),
+    Is.NO_SUCH_WEIGHT: Phrase(
+        sentence=f"{_LACKS}no weight of the {{side}} is known to hold these values", samples=(_SIDE,)
+    ),
+    Is.TENSOR_UNKNOWN: Phrase(
+        sentence=f"{_LACKS}no tensor of the {{side}} is known to be this one", samples=(_SIDE,)
+    ),
+    Is.OTHER_USE: Phrase(
+        sentence=f"{_LACKS}the gradient of another use of this tensor; this call only passes it on"
+    ),
+    Is.ROOT_NOT_DUMPED: Phrase(sentence="msprobe does not dump the outermost module"),
+    Is.ONE_GRADIENT_DUMPED: Phrase(
+        sentence="msprobe dumps one gradient of each weight: .grad, after backward"
+    ),
+    Is.KEYWORD_GRADIENTS_NOT_DUMPED: Phrase(
+        sentence="msprobe does not dump gradients of a module's keyword arguments"
+    ),
+    Is.NO_SUMMARY: Phrase(
+        sentence="no summary of the tensor: {parts:join ; }",
+        samples=({"parts": (reason(Is.SIDE_WITHOUT_SUMMARY, side="target"),)},),
+    ),
+    Is.SIDE_WITHOUT_SUMMARY: Phrase(
+        sentence=lambda facts: f"{(facts.parts or ('no tensor here',))[0]} ({facts['side']})",
+        samples=(_SIDE, {**_SIDE, "parts": (given("uninitialised memory"),)}),
+    ),
+    Is.SHAPE_DIFFERS: Phrase(
+        sentence="shape: {target} (target) vs {reference} (reference)",
+        samples=({"target": "[8, 4]", "reference": "[4, 8]"},),
+    ),
+    Is.NO_COMMON_EVIDENCE: Phrase(sentence="both sides have no digest, statistics or sketch in common"),
+    Is.NOTHING_FINITE: Phrase(sentence="the summaries hold no finite number"),
+    Is.MAY_FOLLOW_ROUNDING: Phrase(
+        sentence="integers that may follow from rounding differences in preceding records"
+    ),
+    Is.AUTOGRAD_ORDER: Phrase(
+        sentence="gradients are in the order of the call's last autograd node, not of its arguments"
+    ),
+    Is.AUTOGRAD_ORDER_ON_ONE_SIDE: Phrase(
+        sentence="one side lists gradients in the order of the call's last autograd node: "
+        "which argument it belongs to is unknown"
+    ),
+    Is.LOWER_BOUND: Phrase(sentence="bits differ; statistics give only a lower bound of the difference"),
+    Is.NOT_FINITE: Phrase(
+        sentence=_not_finite,
+        samples=(
+            {"places": 1},
+            {"target_nan": 3, "reference_nan": 0, "target_posinf": 0, "reference_posinf": 1},
+            {"places": 2, "target_neginf": 2, "reference_neginf": 0},
+        ),
+    ),
+    Is.DTYPE_DIFFERS: Phrase(
+        sentence=_dtypes,
+        samples=(
+            {"target": "bfloat16", "reference": "float32"},
+            {"target": "bfloat16", "reference": "float32", "parts": (reason(Is.LOWER_BOUND),)},
+        ),
+    ),
+    Is.DTYPE_DIFFERS_WITH_EFFECT: Phrase(
+        sentence="dtype: {target} (target) vs {reference} (reference); the finer one sets the tolerance, "
+        "because later records differ by more than their tolerance",
+        samples=({"target": "bfloat16", "reference": "float32"},),
+    ),
+    Is.COPIES_DIFFER: Phrase(
+        sentence=_copies,
+        samples=(
+            {"rel_l2": 0.01, "parts": (reason(Is.COPY_DIFFERS, axis="tp", ranks=("3",), rel_l2=0.01),)},
+            {"side": "target", "parts": (reason(Is.COPY_DIFFERS, axis="tp", ranks=("2", "3")),)},
+        ),
+    ),
+    Is.COPY_DIFFERS: Phrase(
+        sentence=_copy,
+        samples=({"axis": "tp", "ranks": ("3",), "rel_l2": 0.01}, {"axis": "tp", "ranks": ("2", "3")}),
+    ),
+    Is.PARTS_NOT_MERGED: Phrase(
+        sentence="the parts of {num_ranks:count rank} were not merged: {parts[0]}",
+        samples=({"num_ranks": 4, "parts": (reason(GivenCode.TEXT, text="1 of 2 parts along tp"),)},),
+    ),
+    Is.ONE_ROUNDING: Phrase(
+        sentence=_one_rounding,
+        samples=({"like": "layers.*.ln", "num_alike": 1}, {"like": "layers.*.ln", "num_alike": 2}),
+    ),
+    Is.COMMON_FACTOR: Phrase(
+        sentence=_common_factor,
+        samples=({"factor": 0.002, "noise": 0.0001},),
+    ),
+}

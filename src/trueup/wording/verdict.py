@@ -1,0 +1,184 @@
+"""What a comparison concludes, and what to do next."""
+
+from collections.abc import Mapping, Sequence
+
+from trueup.types.codes.verdict import NextCode as Next
+from trueup.types.codes.verdict import VerdictCode as Is
+from trueup.wording.evidence import SETTINGS, phases
+from trueup.wording.phrase import Phrase, Template, Told, listed
+
+_DIFFERING = {
+    "param": "weight",
+    "forward": "forward output",
+    "loss": "loss",
+    "backward": "backward gradient",
+    "param_grad": "parameter gradient",
+    "collective": "collective",
+    "optimizer": "optimizer update",
+}
+_LONGEST = 40
+"""characters of a value in a headline"""
+
+
+def _place(facts: Told) -> str:
+    """`` in layers.2.attn, step 0``; where no module is known only the step."""
+    module = facts.get("module")
+    where = "" if module is None else f" in {module or 'the root module'},"
+    return f"{where} step {facts['step']}" if where else f" in step {facts['step']}"
+
+
+def _what(facts: Told) -> str:
+    """What differs: ``forward output``."""
+    if facts["phase"] == "forward" and facts["slot"].startswith("input"):
+        return "forward input"
+    return _DIFFERING.get(facts["phase"], str(facts["phase"]))
+
+
+def _first(facts: Told) -> str:
+    if facts.get("weight") is not None:
+        return (
+            f"First divergence: {_what(facts)} with the gradient of {facts['weight']} in step {facts['step']}"
+        )
+    return f"First divergence: {_what(facts)}{_place(facts)}"
+
+
+def _not_finite(facts: Told) -> str:
+    return f"{facts['what']} appears first in the {facts['side']}: {_what(facts)}{_place(facts)}"
+
+
+def _argument(facts: Told) -> str:
+    target, reference = (_shortened(facts[side]) for side in ("target", "reference"))
+    where = facts["module"] or "the root module"
+    return f"{facts['what']} {facts['name']} differs in {where}: {target} (target), {reference} (reference)"
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) <= _LONGEST else f"{value[: _LONGEST - 1]}…"
+
+
+def _settings(facts: Told) -> str:
+    return f"Tensors agree, but settings differ: {listed([SETTINGS.get(n, n) for n in facts['names']])}"
+
+
+def _nothing_of(facts: Told) -> str:
+    return f"No record of {phases(facts)} could be compared, though both runs have some"
+
+
+def _headline(template: Template, *samples: Mapping[str, object]) -> Phrase:
+    """What heads a verdict is its sentence too."""
+    return Phrase(sentence=template, headline=template, samples=samples or ({},))
+
+
+def _to_do(sentence: str, command: str | None = None, samples: Sequence[Mapping[str, object]] = ()) -> Phrase:
+    return Phrase(sentence=sentence, command=command, samples=samples or (_RUNS,))
+
+
+_RUNS = {"target": "runs/a", "reference": "runs/b", "step": 0, "command": "python train.py"}
+_AT = {"phase": "forward", "slot": "output.0", "module": "layers.2.attn", "step": 0}
+
+PHRASES = {
+    Is.DATA_DIFFERS: _headline(
+        "Input data differs: the model receives other inputs in step {step}", {"step": 3}
+    ),
+    Is.ARGUMENT_DIFFERS: _headline(
+        _argument,
+        {
+            "what": "RMSNorm",
+            "name": "eps",
+            "module": "layers.1.norm",
+            "target": "3e-05",
+            "reference": "1e-06",
+        },
+        {"what": "softmax", "name": "dim", "module": "", "target": "1", "reference": "-" + "2" * 60},
+    ),
+    Is.NOT_FINITE: _headline(_not_finite, {"what": "NaN", "side": "target", **_AT}),
+    Is.HELD_GRADIENT_CHANGED: _headline(
+        "The gradient of {weight} differs in step {step}, changed after backward",
+        {"weight": "layers.2.weight", "step": 0},
+    ),
+    Is.FIRST_DIVERGENCE: _headline(
+        _first,
+        _AT,
+        {**_AT, "slot": "input.0", "module": ""},
+        {"phase": "collective", "slot": "output.0", "module": None, "weight": "b.weight", "step": 0},
+        {"phase": "optimizer", "slot": "param", "module": None, "step": 1},
+    ),
+    Is.PARAMETER_ABSENT: _headline(
+        "The {side} has no parameter {parameter}; weights initialised after it differ, first {weight}",
+        {"side": "target", "parameter": "layers.1.bias", "weight": "layers.1.weight"},
+    ),
+    Is.GRADIENT_NORM_DIFFERS: _headline(
+        "Gradient norm differs in step {step}, but the recorded tensors agree", {"step": 0}
+    ),
+    Is.SETTINGS_DIFFER: _headline(_settings, {"names": ("learning_rate",)}),
+    Is.MICROBATCHES_DIFFER: _headline(
+        "Microbatches per step: {target} (target), {reference} (reference); most records cannot be compared",
+        {"target": 4, "reference": 2},
+    ),
+    Is.NOISE_GREW: _headline(
+        lambda facts: f"No origin found, but noise exceeds its measured size: {_what(facts)}{_place(facts)}",
+        _AT,
+    ),
+    Is.NOT_BRACKETED: _headline(
+        "No difference exceeds tolerance, but {records:count record} could not be compared",
+        {"records": 1},
+        {"records": 3},
+    ),
+    Is.NOTHING_COMPARED_OF: Phrase(
+        sentence=lambda facts: _nothing_of(facts) + (f": {', '.join(facts.parts)}" if facts.parts else ""),
+        headline=_nothing_of,
+        samples=({"phases": ("forward", "backward")},),
+    ),
+    Is.BIT_IDENTICAL: _headline("The runs are bit-identical"),
+    Is.COMPARED_IS_BIT_IDENTICAL: _headline("All compared records are bit-identical"),
+    Is.AGREE: _headline("The runs agree within rounding"),
+    Is.AGREE_IN_PART: Phrase(
+        sentence=lambda facts: (
+            f"Compared records agree, but only one run has {phases(facts)}"
+            + (", though both were captured with the same options" if facts["same_options"] else "")
+        ),
+        headline=lambda facts: f"Compared records agree, but only one run has {phases(facts)}",
+        samples=(
+            {"phases": ("backward", "param_grad", "optimizer"), "same_options": 1},
+            {"phases": ("optimizer",), "same_options": 0},
+        ),
+    ),
+    Next.DIAGNOSE_DATA: _to_do(
+        "to see how the batches differ: shifted, reordered or from another shard",
+        "trueup diagnose {target} {reference} -o OUT",
+    ),
+    Next.CAPTURE_CALLS: _to_do(
+        "for both runs, to see the call inside the module",
+        "trueup capture --level mix --steps {step} -o RUN -- {command}",
+    ),
+    Next.CAPTURE_VALUES: _to_do(
+        "for both runs, to see which elements differ",
+        "trueup capture --task tensor --steps {step} -o RUN -- {command}",
+    ),
+    Next.READ_REPORT: _to_do(
+        "then read report.html at this site", "trueup compare {target} {reference} --steps {step} -o OUT"
+    ),
+    Next.READ_UNDECIDED: _to_do(
+        "then read report.html: the unmatched and undecided records",
+        "trueup compare {target} {reference} -o OUT",
+    ),
+    Next.MEASURE_NOISE: _to_do(
+        "to measure the noise better; or use trueup replay, which excludes it",
+        "trueup noise -k 8 --reference {reference} -- COMMAND",
+    ),
+    Next.CHECK_GRADIENT_NORM: _to_do(
+        "compare what happens between backward and clipping: reduction, scaling, the norm itself"
+    ),
+    Next.ALIGN_SETTINGS: _to_do("set the named settings to the same values and capture again"),
+    Next.MERGE_MICROBATCHES: _to_do(
+        "combines the microbatches of a step; or capture both runs with the same number of microbatches",
+        "trueup compare {target} {reference} --merge -o OUT",
+    ),
+    Next.ALIGN_MICROBATCHES: _to_do("capture both runs with the same number of microbatches"),
+    Next.CAPTURE_SAME_PHASES: _to_do("capture the same parts of a step in both runs"),
+    Next.CAPTURE_SAME_OPTIONS: _to_do(
+        "capture both runs with the same --level and --task to compare all records"
+    ),
+    Next.CHECK_TRAINING: _to_do("check whether the run without them trains at all"),
+    Next.NOTHING: _to_do("nothing to do for these steps; for longer runs compare more of them"),
+}
