@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from tests.reporting import browser  # noqa: E402
 from tests.reporting.synthetic import Fault, write_result  # noqa: E402
 
-from trueup.reporting import render  # noqa: E402
+from trueup.reporting import write_reports  # noqa: E402
 
 IMAGES = Path(__file__).resolve().parent
 WIDTH, HEIGHT = 1440, 1000
@@ -33,7 +33,7 @@ def main() -> None:
         folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "out" / "demo" / "report"
         if not (folder / "result.json").is_file():
             folder = write_result(Path(scratch) / "result", layers=8, fault=Fault(layer=3))
-        page = render(folder, output=Path(scratch), formats={"html"})["html"]
+        page = write_reports(folder, output=Path(scratch), formats={"html"})["html"]
         with browser.Browser(width=WIDTH, height=HEIGHT) as chromium:
             for scheme in ("light", "dark"):
                 chromium.prefer(scheme)

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueup.capture.dump_config import (
+from trueup.capture.dump_config.build import (
     DeviceTarget,
     DumpRequest,
     InputOutput,
     JitLevel,
     Kind,
-    check_dump_config,
     dump_settings,
     environment_lines,
 )
+from trueup.capture.dump_config.check import check_dump_config
 from trueup.capture.dump_config.iterations import iterations_from_text, text_from_iterations
 from trueup.capture.dump_config.kernels import nearest, operators_of
 from trueup.capture.options import StepSet

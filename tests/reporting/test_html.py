@@ -18,7 +18,7 @@ from rich.console import Console
 
 from tests.reporting.synthetic import EVIL
 from trueup.errors import ConfigError
-from trueup.reporting import render
+from trueup.reporting import write_reports
 from trueup.reporting.html.page import write_html
 from trueup.reporting.html.payload import encode_table
 from trueup.reporting.model import report_from
@@ -26,7 +26,7 @@ from trueup.reporting.terminal import to_json
 
 
 def page(folder: Path, tmp_path: Path) -> str:
-    return render(folder, output=tmp_path, formats={"html"})["html"].read_text(encoding="utf-8")
+    return write_reports(folder, output=tmp_path, formats={"html"})["html"].read_text(encoding="utf-8")
 
 
 class Tags(HTMLParser):
@@ -133,7 +133,7 @@ def test_names_that_are_no_text_do_not_stop_any_report(small: Path, tmp_path: Pa
     }
     (folder / "result.json").write_text(json.dumps(summary))
     stream = io.StringIO()
-    written = render(
+    written = write_reports(
         folder, output=tmp_path, formats={"html", "xlsx", "advisor"}, console=Console(file=stream, width=100)
     )
     for text in (stream.getvalue(), to_json(summary), written["html"].read_text("utf-8")):
@@ -142,4 +142,4 @@ def test_names_that_are_no_text_do_not_stop_any_report(small: Path, tmp_path: Pa
 
 def test_an_unknown_format_is_refused(small: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no report format 'pdf'"):
-        render(small, output=tmp_path, formats={"pdf"})
+        write_reports(small, output=tmp_path, formats={"pdf"})

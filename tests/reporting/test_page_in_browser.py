@@ -10,7 +10,7 @@ import pytest
 
 from tests.reporting.browser import Browser
 from tests.reporting.synthetic import EVIL
-from trueup.reporting import render
+from trueup.reporting import write_reports
 
 pytestmark = pytest.mark.browser
 
@@ -26,7 +26,7 @@ def pages(
     folders = {"small": small, "hostile": hostile, "agreeing": agreeing, "large": large}
     output = tmp_path_factory.mktemp("pages")
     return {
-        name: render(folder, output=output / name, formats={"html"})["html"]
+        name: write_reports(folder, output=output / name, formats={"html"})["html"]
         for name, folder in folders.items()
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from trueup.reporting import render
+from trueup.reporting import write_reports
 from trueup.reporting.model import report_from
 from trueup.reporting.terminal import print_summary, to_json
 
@@ -92,7 +92,7 @@ def test_json_names_verdict_and_site_first(small: Path) -> None:
 def test_render_prints_only_to_a_console(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    written = render(small, output=tmp_path, formats={"advisor"})
+    written = write_reports(small, output=tmp_path, formats={"advisor"})
     assert capsys.readouterr().out == ""
     assert [path.suffix for path in written.values()] == [".txt"]
 

@@ -101,7 +101,7 @@ def command(runs: CompareRuns, options: CompareOptions, reports: CompareReports,
 
         console = Console()
     if reports.output is not None:
-        reporting.render(comparison, output=reports.output, formats=formats, console=console)
+        reporting.write_reports(comparison, output=reports.output, formats=formats, console=console)
     elif console is not None:
         terminal.print_summary(comparison, console)
     if printed.as_json:

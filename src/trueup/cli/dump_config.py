@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from trueup.capture.dump_config import (
+from trueup.capture.dump_config.build import (
     DeviceTarget,
     DumpRequest,
     JitLevel,
-    Mistake,
-    check_dump_config,
     dump_settings,
     environment_lines,
 )
@@ -20,6 +18,9 @@ from trueup.cli.printing import error_line, note_line, warning_line
 from trueup.cli.shared import Overwrite, Quiet
 from trueup.errors import ConfigError
 from trueup.types.option import Given, Option
+
+if TYPE_CHECKING:
+    from trueup.capture.dump_config.check import Mistake
 
 _CHECK = "Check a configuration"
 _BAD_USE = 2
@@ -79,6 +80,8 @@ def _write(request: DumpRequest, file: DumpConfigFile) -> None:
 
 def _check(path: Path, request: Given[DumpRequest], file: DumpConfigFile) -> int:
     """Print every mistake; the exit status."""
+    from trueup.capture.dump_config.check import check_dump_config
+
     mistakes = check_dump_config(
         path,
         level=request.get("level", JitLevel),

@@ -16,7 +16,7 @@ from trueup.reporting.model import ComparisonLike, Report, report_from
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["FORMATS", "print_summary", "render", "to_json"]
+__all__ = ["FORMATS", "print_summary", "to_json", "write_reports"]
 
 _WRITER = {
     "html": ("trueup.reporting.html", "write_html", "report.html"),
@@ -24,7 +24,7 @@ _WRITER = {
     "advisor": ("trueup.reporting.advisor", "write_advisor", "advisor_{timestamp}.txt"),
 }
 FORMATS = frozenset(_WRITER)
-"""What ``render`` can write."""
+"""What ``write_reports`` can write."""
 
 _HOME = {"print_summary": "trueup.reporting.terminal", "to_json": "trueup.reporting.terminal"}
 
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> object:
     return getattr(importlib.import_module(_HOME[name]), name)
 
 
-def render(
+def write_reports(
     comparison: Report | ComparisonLike | Path,
     *,
     output: Path,

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-from trueup.capture.dump_config import settings as s
+from trueup.capture.dump_config import values
 from trueup.capture.dump_config.iterations import text_from_iterations
 from trueup.capture.dump_config.kernels import is_type
 from trueup.capture.options import StepSet
@@ -50,7 +50,7 @@ class DeviceTarget(str, Enum):
 
 
 class InputOutput(Enum):
-    """Which tensors of an operator; the value is MindSpore's."""
+    """Which tensors of an operator; the value is MindSpore'values."""
 
     BOTH = 0
     INPUT = 1
@@ -71,8 +71,8 @@ def _devices_from_text(text: str, place: str) -> tuple[int, ...]:
 def _statistics_from_text(text: str, place: str) -> tuple[str, ...]:
     words = tuple(word.strip().lower() for word in text.split(",") if word.strip())
     for word in words:
-        if word not in s.STATISTICS:
-            raise ConfigError(f"{place}: {unknown_key_message(word, s.STATISTICS, 'statistic')}")
+        if word not in values.STATISTICS:
+            raise ConfigError(f"{place}: {unknown_key_message(word, values.STATISTICS, 'statistic')}")
     if not words:
         raise expected(place, "statistics, such as max,min,l2norm", text)
     return words
@@ -120,7 +120,7 @@ class DumpRequest:
             "--statistics",
             read=_statistics_from_text,
         ),
-    ] = s.DEFAULT_STATISTICS
+    ] = values.DEFAULT_STATISTICS
     sample: Annotated[
         int | None, _what("Only N elements of each tensor, of head and tail.", "--sample", least=1)
     ] = None
@@ -153,7 +153,7 @@ def dump_settings(request: DumpRequest) -> dict[str, object]:
     sampled = request.sample is not None
     statistic = request.kind is Kind.PARTIAL and not sampled
     common: dict[str, object] = {
-        "op_debug_mode": s.OVERFLOW if request.kind is Kind.OVERFLOW else s.NO_DEBUG,
+        "op_debug_mode": values.OVERFLOW if request.kind is Kind.OVERFLOW else values.NO_DEBUG,
         "dump_mode": _dump_mode(request),
         "path": str(request.path),
         "net_name": request.net_name,
@@ -179,8 +179,8 @@ def dump_settings(request: DumpRequest) -> dict[str, object]:
 
 def _dump_mode(request: DumpRequest) -> int:
     if request.set_dump:
-        return s.SET_DUMP
-    return s.NAMED_OPERATORS if request.kernels else s.ALL_OPERATORS
+        return values.SET_DUMP
+    return values.NAMED_OPERATORS if request.kernels else values.ALL_OPERATORS
 
 
 def environment_lines(file: Path, request: DumpRequest) -> list[str]:
@@ -222,11 +222,11 @@ def _contradictions(request: DumpRequest) -> list[tuple[bool, str]]:
     return [
         (not request.path.is_absolute(), f"path {request.path} is not absolute: MindSpore refuses it"),
         (
-            not s.PATH.fullmatch(str(request.path)),
+            not values.PATH.fullmatch(str(request.path)),
             f"path {request.path}: MindSpore takes letters, digits, '-', '_' and '/'",
         ),
         (
-            not s.NET_NAME.fullmatch(request.net_name),
+            not values.NET_NAME.fullmatch(request.net_name),
             f"net name: expected letters, digits, '-' and '_' (got {request.net_name!r})",
         ),
         (whole_graph and not ascend, f"level O2 is Ascend's; on {target.value} take O0 or O1"),

@@ -6,14 +6,9 @@ the file.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
-
-PATH = re.compile(r"[A-Za-z0-9_/-]*")
-NET_NAME = re.compile(r"[A-Za-z0-9_-]+")
-"""MindSpore stops at any other character in ``path`` and ``net_name``"""
 
 
 def _no_other_type(value: object) -> object:
@@ -25,32 +20,6 @@ def _no_other_type(value: object) -> object:
 
 _Number = BeforeValidator(_no_other_type)
 Whole = Annotated[StrictInt, Field(ge=0)]
-DEFAULT_STATISTICS = ("max", "min", "l2norm")
-DEVICE_STATISTICS = ("max", "min", "avg", "l2norm")
-STATISTICS = (
-    "max",
-    "min",
-    "avg",
-    "count",
-    "negative zero count",
-    "positive zero count",
-    "nan count",
-    "negative inf count",
-    "positive inf count",
-    "zero count",
-    "md5",
-    "l2norm",
-    "hash",
-    "hash:md5",
-    "hash:sha1",
-)
-"""``statistic_category``: what the host can compute; ``DEVICE_STATISTICS`` is what the device can"""
-ALL_OPERATORS, NAMED_OPERATORS, SET_DUMP = 0, 1, 2
-"""values of ``dump_mode``"""
-NO_DEBUG, OVERFLOW, EXCEPTION = 0, 3, 4
-"""values of ``op_debug_mode``"""
-REQUIRED = ("dump_mode", "net_name", "iteration", "input_output", "kernels", "support_device")
-"""keys of ``common_dump_settings`` without which MindSpore stops"""
 
 
 class _Settings(BaseModel):
@@ -98,7 +67,7 @@ class EndToEndSettings(_Settings):
 
 
 class DumpSettings(_Settings):
-    """A whole file."""
+    """A complete file."""
 
     common_dump_settings: CommonSettings
     e2e_dump_settings: EndToEndSettings | None = None
