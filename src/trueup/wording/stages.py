@@ -270,6 +270,13 @@ def _made(sentence: Callable[[Told], str], *samples: Mapping[str, object]) -> Ph
 _ANY = {"parts": (reason(S.WITHIN_ROUNDING),)}
 _PLACE: dict[str, object] = {"module": "layers.1.mlp", "stage": "forward"}
 
+
+def _not_handed_back(told: Told) -> str:
+    ranks = told["ranks"]
+    updates = f"Updates of rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}" if ranks else "Updates"
+    return f"{updates} missing from the model's weights: {told['parameters']}"
+
+
 PHRASES = {
     S.EQUAL: _plain("Bit-identical"),
     S.WITHIN_ROUNDING: _plain("Agrees within rounding"),
@@ -551,6 +558,57 @@ PHRASES = {
         "Every stage agrees; records of a later step reach {score:.3g} x tolerance", {"score": 1.5}
     ),
     S.NO_STAGE: _made(lambda told: f"{told.parts[0]}. No stage could determine the cause", _ANY),
+    S.LEARNING_RATE: _plain(
+        "Learning rate differs at step {step}: {target} (target), {reference} (reference)",
+        {"step": 2, "target": "0.001", "reference": "0.0005"},
+    ),
+    S.RATE_EARLIER: _plain("Learning rate schedule of the target is one step ahead of the reference"),
+    S.RATE_LATER: _plain("Learning rate schedule of the target is one step behind the reference"),
+    S.STEPS_DIFFER: _plain(
+        "the learning rate differs in {num} of {total:count step}", {"num": 2, "total": 3}
+    ),
+    S.SCHEDULER_CAUSE: _plain("scheduler.step() is called at a different place, or once too often"),
+    S.COMPARE_SCHEDULERS: _plain(
+        "compare where both runs call scheduler.step(), and the settings of the schedulers"
+    ),
+    S.STEPS_AFTER: _plain(
+        "Optimizer step after {target:count microbatch} (target), {reference:count microbatch} (reference)",
+        {"target": 1, "reference": 4},
+    ),
+    S.STEP_EACH_CAUSE: _plain("the optimizer steps after every microbatch"),
+    S.ACCUMULATION_CAUSE: _plain("a different number of microbatches to accumulate"),
+    S.STEP_ONCE: _plain("step the optimizer, and clear the gradients, once after all microbatches of a step"),
+    S.MOMENT_RESIDUAL: _plain(
+        "{share:.2g} of the first moment of step {step} is not derived from step {before}",
+        {"share": 0.3, "step": 1, "before": 0},
+    ),
+    S.STATE_ROUNDED: _plain("Optimizer state is rounded to a coarser dtype between two steps"),
+    S.STATE_CHANGED: _plain("Optimizer state changes between two steps"),
+    S.NUM_PARAMETERS: _plain("{num} of {total:count parameter}", {"num": 3, "total": 12}),
+    S.REFERENCE_MOMENTS: _plain(
+        "in the reference, the moments of each step follow from those of the previous step"
+    ),
+    S.CHECK_STATE: _plain("check which code changes the optimizer state between two steps"),
+    S.REQUIRES_GRAD: _plain(
+        "requires_grad differs for {parameters}: {target} (target), {reference} (reference)",
+        {"parameters": "the 3 norm weights", "target": "False", "reference": "True"},
+    ),
+    S.SET_REQUIRES_GRAD: _plain("set requires_grad to the same value in both runs"),
+    S.NOT_HANDED_BACK: _made(
+        _not_handed_back,
+        {"parameters": "the 3 matrices", "ranks": ()},
+        {"parameters": "layers.0.weight", "ranks": ("1",)},
+        {"parameters": "layers.0.weight", "ranks": ("1", "3")},
+    ),
+    S.STALE_ELEMENTS: _plain(
+        "{parameter}: {share:.0%} of the elements still have their values of step {step}",
+        {"parameter": "layers.0.weight", "share": 0.98, "step": 0},
+    ),
+    S.COPY_BEFORE_UPDATE: _plain("the working copy is made before the update"),
+    S.PARTS_NOT_GATHERED: _plain("updated shards are not gathered from the other ranks"),
+    S.NUM_WEIGHTS: _plain("{num:count weight} on {ranks:count rank}", {"num": 3, "ranks": 2}),
+    S.SAME_UPDATES: _plain("the optimizers of both runs computed the same update from their gradients"),
+    S.COPY_UPDATED: _plain("copy or gather the updated weights before the next forward pass"),
     S.STAGE_AGREES: _made(_stage_agrees, {**_ANY, "stage": "Data"}),
     S.BY_REPLAY: _plain(
         "Places were found by replay: the target ran with the reference's values as inputs of every "

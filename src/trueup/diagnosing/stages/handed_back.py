@@ -17,7 +17,9 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stepbook import WEIGHT, StepBook
 from trueup.merging.trace import MergedTrace
+from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Stage
+from trueup.types.reason import reason
 
 MOST = 0.9
 """share of the elements that differ which must be those of the step before"""
@@ -48,14 +50,15 @@ def stale_findings(context: Context) -> list[Finding]:
     }
     axis, ranks = _whose(found, context)
     share = float(np.mean(np.concatenate([one.elements for one in found])))
-    said = f"{names[0]}: {share:.0%} of the elements are those of step {context.steps[0][0]}"
-    causes = ("the working copy is made before the update", "updated parts are not gathered from other ranks")
-    kind = kind_named("stale_value", 0.92, said, causes=causes)
-    what = f"What rank {', '.join(map(str, ranks))} updates does" if ranks else "Updates do"
+    kept = reason(Stages.STALE_ELEMENTS, parameter=names[0], share=share, step=context.steps[0][0])
+    causes = (reason(Stages.COPY_BEFORE_UPDATE), reason(Stages.PARTS_NOT_GATHERED))
+    kind = kind_named("stale_value", 0.92, kept, causes=causes)
+    owners = [str(rank) for rank in ranks]
+    num_ranks = len({one.rank for one in found})
     return [
         Finding(
             stage=Stage.OPTIMIZER,
-            headline=f"{what} not reach the model: {described(names, shapes)} stay as they were.",
+            headline=reason(Stages.NOT_HANDED_BACK, parameters=described(names, shapes), ranks=owners),
             module=place_of(names, shapes),
             site=f"{names[0]} · value",
             phase="param",
@@ -65,10 +68,10 @@ def stale_findings(context: Context) -> list[Finding]:
             ranks=ranks,
             kinds=(kind,),
             confidence=0.95,
-            evidence=(said, f"{len(names)} weights on {len({one.rank for one in found})} ranks"),
-            counter_evidence=("the optimizers of both runs made the same of their gradients",),
+            evidence=(kept, reason(Stages.NUM_WEIGHTS, num=len(names), ranks=num_ranks)),
+            counter_evidence=(reason(Stages.SAME_UPDATES),),
             causes=kind.causes,
-            next_note="copy or gather what the optimizer has updated before the next forward",
+            next_note=reason(Stages.COPY_UPDATED),
         )
     ]
 

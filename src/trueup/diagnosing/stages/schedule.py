@@ -9,7 +9,9 @@ import numpy as np
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageStatus
+from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Stage
+from trueup.types.reason import Reason, reason
 
 
 def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
@@ -25,16 +27,14 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
         return []
     step = apart[0]
     a, b = mine[step], theirs[step - first + other]
-    said = f"learning rate of step {step}: {_said(a)} in the target, {_said(b)} in the reference"
+    rates = reason(Stages.LEARNING_RATE, step=step, target=_shown(a), reference=_shown(b))
     moved = _moved(mine, theirs, first, other)
-    evidence = (said, f"{len(apart)} of {len(shared)} steps differ", *((moved,) if moved else ()))
-    kind = kind_named("wrong_optimizer_setting", 0.95, moved or said)
+    num_apart = reason(Stages.STEPS_DIFFER, num=len(apart), total=len(shared))
+    kind = kind_named("wrong_optimizer_setting", 0.95, moved or rates)
     return [
         Finding(
             stage=Stage.OPTIMIZER,
-            headline="The learning rate follows the reference's a step early or late."
-            if moved
-            else "The learning rate differs.",
+            headline=moved or rates,
             module=None,
             site=f"learning rate of step {step}",
             phase="optimizer",
@@ -42,9 +42,9 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
             rank=rank,
             kinds=(kind,),
             confidence=0.98,
-            evidence=evidence,
-            causes=("the scheduler's step called at another place, or once too often", *kind.causes),
-            next_note="compare where both sides step their schedulers, and the schedules' settings",
+            evidence=(rates, num_apart, *((moved,) if moved else ())),
+            causes=(reason(Stages.SCHEDULER_CAUSE), *kind.causes),
+            next_note=reason(Stages.COMPARE_SCHEDULERS),
         )
     ]
 
@@ -56,14 +56,13 @@ def stepping_findings(context: Context) -> list[Finding]:
     same = data is not None and data.status is StageStatus.PASSED
     if mine is None or theirs is None or mine == theirs or not same:
         return []
-    words = [f"{count} microbatch{'' if count == 1 else 'es'}" for count in (mine, theirs)]
-    said = f"the optimizer steps after {words[0]} in the target, after {words[1]} in the reference"
-    causes = ("the optimizer stepped in every microbatch", "another number of microbatches to accumulate")
-    kind = kind_named("wrong_optimizer_setting", 0.95, said, causes=causes)
+    stepping = reason(Stages.STEPS_AFTER, target=mine, reference=theirs)
+    causes = (reason(Stages.STEP_EACH_CAUSE), reason(Stages.ACCUMULATION_CAUSE))
+    kind = kind_named("wrong_optimizer_setting", 0.95, stepping, causes=causes)
     return [
         Finding(
             stage=Stage.OPTIMIZER,
-            headline=f"{said[0].upper()}{said[1:]}.",
+            headline=stepping,
             module=None,
             site="optimizer · when it steps",
             phase="optimizer",
@@ -71,9 +70,9 @@ def stepping_findings(context: Context) -> list[Finding]:
             rank=context.ranks[0],
             kinds=(kind,),
             confidence=0.98,
-            evidence=(said, *data.evidence[:1]) if data is not None else (said,),
+            evidence=(stepping, *data.evidence[:1]) if data is not None else (stepping,),
             causes=causes,
-            next_note="step the optimizer, and clear gradients, once after all microbatches of a step",
+            next_note=reason(Stages.STEP_ONCE),
         )
     ]
 
@@ -97,13 +96,12 @@ def moment_findings(context: Context) -> list[Finding]:
         return []
     worst = max(apart.values())
     rounded = worst < 0.02
-    said = f"{worst:.2g} of the first moment of step {step} does not follow from that of step {step - 1}"
-    kind = kind_named("dtype_or_rounding" if rounded else "stale_value", 0.9, said)
-    what = "rounded to a coarser dtype" if rounded else "changed"
+    residual = reason(Stages.MOMENT_RESIDUAL, share=worst, step=step, before=step - 1)
+    kind = kind_named("dtype_or_rounding" if rounded else "stale_value", 0.9, residual)
     return [
         Finding(
             stage=Stage.OPTIMIZER,
-            headline=f"The optimizer's state is {what} between two steps.",
+            headline=reason(Stages.STATE_ROUNDED if rounded else Stages.STATE_CHANGED),
             module=None,
             site="optimizer · state",
             phase="optimizer",
@@ -111,16 +109,16 @@ def moment_findings(context: Context) -> list[Finding]:
             rank=rank,
             kinds=(kind,),
             confidence=0.93,
-            evidence=(said, f"{len(apart)} of {len(mine)} parameters"),
-            counter_evidence=("in the reference the moments of each step follow from those before",),
+            evidence=(residual, reason(Stages.NUM_PARAMETERS, num=len(apart), total=len(mine))),
+            counter_evidence=(reason(Stages.REFERENCE_MOMENTS),),
             causes=kind.causes,
-            next_note="look at what touches the optimizer's state between two steps",
+            next_note=reason(Stages.CHECK_STATE),
         )
     ]
 
 
-def schedule_moved(context: Context) -> str | None:
-    """Whether the target's learning rates are the reference's a step early or late, in words."""
+def schedule_moved(context: Context) -> Reason | None:
+    """A reason where the target's learning rates are the reference's one step earlier or later."""
     rank = context.ranks[0]
     mine, theirs = (_rates(source.scalars(rank)) for source in (context.target, context.reference))
     return _moved(mine, theirs, *context.steps[0])
@@ -140,15 +138,15 @@ def _same(mine: tuple[float, ...], theirs: tuple[float, ...]) -> bool:
     return mine == theirs if len(mine) == len(theirs) else set(mine) == set(theirs)
 
 
-def _said(rates: tuple[float, ...]) -> str:
+def _shown(rates: tuple[float, ...]) -> str:
     return ", ".join(f"{rate:.6g}" for rate in dict.fromkeys(rates))
 
 
-def _moved(mine: dict[int, Any], theirs: dict[int, Any], first: int, other: int) -> str | None:
+def _moved(mine: dict[int, Any], theirs: dict[int, Any], first: int, other: int) -> Reason | None:
     for late in (1, -1):
         pairs = [
             (mine[s], theirs[s - first + other + late]) for s in mine if s - first + other + late in theirs
         ]
         if len(pairs) >= 2 and len({p[0] for p in pairs}) > 1 and all(a == b for a, b in pairs):
-            return f"the target's is the reference's one step {'earlier' if late > 0 else 'later'}"
+            return reason(Stages.RATE_EARLIER if late > 0 else Stages.RATE_LATER)
     return None

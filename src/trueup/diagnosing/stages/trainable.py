@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
 from trueup.store import TraceSource
+from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Stage
+from trueup.types.reason import reason
 
 
 def frozen_on_one_side(context: Context) -> dict[str, bool]:
@@ -38,14 +40,12 @@ def frozen_findings(context: Context) -> list[Finding]:
 def _finding(names: list[str], context: Context, *, trained: bool) -> Finding:
     shapes: dict[str, Sequence[int]] = dict.fromkeys(context.matched, (0, 0))
     who = described(names, shapes)
-    sides = ("trains", "freezes") if trained else ("freezes", "trains")
-    said = f"the target {sides[0]} {who} (requires_grad is {trained}), the reference {sides[1]} "
-    said += "them" if len(names) > 1 else "it"
-    kind = kind_named("frozen_or_missing_gradient", 0.97, said)
+    differs = reason(Stages.REQUIRES_GRAD, parameters=who, target=str(trained), reference=str(not trained))
+    kind = kind_named("frozen_or_missing_gradient", 0.97, differs)
     place = place_of(names, context.matched) or ""
     return Finding(
         stage=Stage.BACKWARD,
-        headline=f"{said[0].upper()}{said[1:]}.",
+        headline=differs,
         module=place.rpartition(".")[0] if place in context.matched else place,
         site=place,
         phase="param_grad",
@@ -53,7 +53,7 @@ def _finding(names: list[str], context: Context, *, trained: bool) -> Finding:
         rank=context.ranks[0],
         kinds=(kind,),
         confidence=0.98,
-        evidence=(said, *names_listed(names)),
+        evidence=(differs, *names_listed(names)),
         causes=kind.causes,
-        next_note="set requires_grad alike on both sides",
+        next_note=reason(Stages.SET_REQUIRES_GRAD),
     )

@@ -121,6 +121,37 @@ class StagesCode(Code):
     NO_MASTER_WEIGHTS = "optimizer.cause.no_master_weights"
     STATE_NOT_RESTORED = "optimizer.cause.state_not_restored"
 
+    # learning rates, steps and state of the optimizer over time
+    LEARNING_RATE = "schedule.learning_rate_differs"
+    RATE_EARLIER = "schedule.one_step_earlier"
+    RATE_LATER = "schedule.one_step_later"
+    STEPS_DIFFER = "schedule.num_steps_differ"
+    SCHEDULER_CAUSE = "schedule.cause.scheduler_step"
+    COMPARE_SCHEDULERS = "schedule.compare_schedulers"
+    STEPS_AFTER = "schedule.microbatches_per_update"
+    STEP_EACH_CAUSE = "schedule.cause.step_every_microbatch"
+    ACCUMULATION_CAUSE = "schedule.cause.num_microbatches"
+    STEP_ONCE = "schedule.step_once"
+    MOMENT_RESIDUAL = "schedule.moment_residual"
+    STATE_ROUNDED = "schedule.state_rounded"
+    STATE_CHANGED = "schedule.state_changed"
+    NUM_PARAMETERS = "schedule.num_parameters"
+    REFERENCE_MOMENTS = "schedule.reference_moments_follow"
+    CHECK_STATE = "schedule.check_state"
+
+    # trainable weights
+    REQUIRES_GRAD = "trainable.requires_grad_differs"
+    SET_REQUIRES_GRAD = "trainable.set_requires_grad"
+
+    # updated weights on their way back to the model
+    NOT_HANDED_BACK = "handed_back.update_not_in_model"
+    STALE_ELEMENTS = "handed_back.stale_elements"
+    COPY_BEFORE_UPDATE = "handed_back.cause.copied_before_update"
+    PARTS_NOT_GATHERED = "handed_back.cause.not_gathered"
+    NUM_WEIGHTS = "handed_back.num_weights"
+    SAME_UPDATES = "handed_back.same_updates"
+    COPY_UPDATED = "handed_back.copy_updated"
+
     # the whole diagnosis
     AND_MORE = "diagnosis.and_more"
     LONG_RUN_OPEN = "diagnosis.long_run_undecided"
