@@ -19,7 +19,7 @@ from trueup.reporting.diagnosis.errors import error_drawing
 from trueup.reporting.diagnosis.model import block_of
 from trueup.reporting.render import write
 from trueup.types import Outcome
-from trueup.types.finding import Basis, Finding, Kind, KindClass, Origin, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, KindClass, KindCode, Origin, Stage
 
 S = StageStatus
 STATUSES = {
@@ -38,8 +38,9 @@ STATUSES = {
 def finding(stage: Stage, module: str, phase: str, **given: Any) -> Finding:
     """One finding, with everything a finding may have."""
     kind = Kind(
-        name="wrong_scale",
+        name=KindCode.WRONG_SCALE,
         family=KindClass.MODEL,
+        rank=EvidenceRank.EVERY_ELEMENT,
         confidence=0.93,
         sentence="2 times the reference",
         causes=("a cause",),
