@@ -60,6 +60,17 @@ def print_records(
     return frame.height
 
 
+def _reasons(tables: StepTables) -> pl.Series:
+    """Text that capture wrote about each record, else what is concluded of it."""
+    from trueup.wording import text
+
+    written = tables.records["reason"].cast(pl.String)
+    if not tables.reasons:
+        return written
+    known = [text(tables.reasons[row]) if row in tables.reasons else None for row in range(len(written))]
+    return written.zip_with(written.is_not_null(), pl.Series(known, dtype=pl.String))
+
+
 def records_with_sites(tables: StepTables) -> pl.DataFrame:
     """Records beside their summaries, with ``site``: ``layers.0.attn · torch.matmul[1] · output.0``."""
     calls = tables.calls.select("call", "parent", "kind", "name", "type", "ordinal", "mode", "microbatch")
@@ -68,7 +79,7 @@ def records_with_sites(tables: StepTables) -> pl.DataFrame:
     parents = calls.select(parent="call", parent_name="name")
     frame = (
         tables.records.drop("microbatch")
-        .with_columns(pl.col("phase", "slot", "reason").cast(pl.String))
+        .with_columns(pl.col("phase", "slot").cast(pl.String), reason=_reasons(tables))
         .join(calls, on="call", how="left", maintain_order="left")
         .join(parents, on="parent", how="left", maintain_order="left")
         .join(tables.summaries, on="summary", how="left", maintain_order="left")
