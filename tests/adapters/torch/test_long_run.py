@@ -129,11 +129,11 @@ def test_a_program_without_a_loader_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--learning-rate", "-1"], "--learning-rate -1"),
-        (["--only-batch", "-1"], "--only-batch -1"),
+        (["--learning-rate", "-1"], "--learning-rate: expected a number from 0"),
+        (["--only-batch", "-1"], "--only-batch: expected a number from 0"),
         (["--only-batch", "1", "--skip-batch", "1"], "exclude each other"),
-        (["--overflow-nums", "2"], "goes with --task overflow_check"),
-        (["--task", "overflow_check", "--overflow-nums", "0"], "overflow_nums 0"),
+        (["--overflow-nums", "2"], "has no effect without --task overflow_check"),
+        (["--task", "overflow_check", "--overflow-nums", "0"], "overflow_nums: expected an integer from 1"),
     ],
 )
 def test_a_mistake_is_said_before_anything_runs(
