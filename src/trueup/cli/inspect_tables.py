@@ -64,11 +64,12 @@ def _reasons(tables: StepTables) -> pl.Series:
     """Text that capture wrote about each record, else what is concluded of it."""
     from trueup.wording import text
 
-    written = tables.records["reason"].cast(pl.String)
+    written: pl.Series = tables.records["reason"].cast(pl.String)
     if not tables.reasons:
         return written
     known = [text(tables.reasons[row]) if row in tables.reasons else None for row in range(len(written))]
-    return written.zip_with(written.is_not_null(), pl.Series(known, dtype=pl.String))
+    both: pl.Series = written.zip_with(written.is_not_null(), pl.Series(known, dtype=pl.String))
+    return both
 
 
 def records_with_sites(tables: StepTables) -> pl.DataFrame:
