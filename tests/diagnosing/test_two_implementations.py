@@ -22,7 +22,7 @@ from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, UPDATED, WEIGHT, StepBook  # noqa: E402
 from trueup.diagnosing.translated import TranslatedBook, bridge_between, translated_facts  # noqa: E402
 from trueup.store import Trace  # noqa: E402
-from trueup.types.codes import StagesCode  # noqa: E402
+from trueup.types.codes import StagesCode, WeightsCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
 
 FUSED = "decoder.layers.0.self_attention.linear_qkv.weight"
@@ -91,8 +91,8 @@ def test_equal_runs_agree_stage_by_stage(runs: dict[str, Path], tmp_path: Path) 
     found = diagnose(runs["megatron"], runs["hf"], output=tmp_path)
     assert found.exit_code == 0, found.headline
     weights = next(stage for stage in found.stages if stage.stage is Stage.WEIGHTS)
-    assert "All " in facts_of(weights.said)
-    assert "bit for bit" in facts_of(weights.said)
+    assert weights.said.code is WeightsCode.ALL_EQUAL
+    assert weights.said.number("num") == 21
 
 
 def test_a_state_that_one_optimizer_lacks_is_no_agreement(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Two batches of token ids against each other, and labels against inputs. Pure: arrays in, words out."""
+"""Two batches of token ids against each other, and labels against inputs. Pure: arrays in, reasons out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.batches.labels import MAX_SHIFT, agreement, shift_of
+from trueup.types.codes import BatchCode as Batches
+from trueup.types.reason import Reason, reason
 
 Ints = NDArray[np.int64]
 
 _MOST = 0.98
 """share that must agree for a relation to hold: packed sequences break it at their seams"""
+
+_NUM_LISTED = 6
+"""rows or positions that a reason names; the rest is counted"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +28,7 @@ class Relation:
 
     name: str
     """``same order shape shift padding packing other_rows mapped_ids other``"""
-    said: str
+    evidence: Reason
 
 
 def relation(target: Ints, reference: Ints) -> Relation:
@@ -34,15 +39,13 @@ def relation(target: Ints, reference: Ints) -> Relation:
         'order'
     """
     if target.shape == reference.shape and np.array_equal(target, reference):
-        return Relation(name="same", said="the same ids")
+        return Relation(name="same", evidence=reason(Batches.SAME))
     for look in (_order, _padding, _shift, _packing, _shape, _mapped, _some_rows):
         found = look(target, reference)
         if found is not None:
             return found
-    apart = float(np.mean(target != reference))
-    return Relation(
-        name="other", said=f"other ids at {apart:.0%} of the positions, in no order of the reference's rows"
-    )
+    different = float(np.mean(target != reference))
+    return Relation(name="other", evidence=reason(Batches.OTHER, share=different))
 
 
 def _order(target: Ints, reference: Ints) -> Relation | None:
@@ -50,7 +53,7 @@ def _order(target: Ints, reference: Ints) -> Relation | None:
         return None
     at = {row: number for number, row in enumerate(_rows(reference))}
     order = [at[row] for row in _rows(target)]
-    return Relation(name="order", said=f"the same rows in another order: {_listed(order)} of the reference")
+    return Relation(name="order", evidence=reason(Batches.ORDER, rows=_first(order), num=len(order)))
 
 
 def _shift(target: Ints, reference: Ints) -> Relation | None:
@@ -58,9 +61,7 @@ def _shift(target: Ints, reference: Ints) -> Relation | None:
         return None
     for shift in [s for n in range(1, MAX_SHIFT + 1) for s in (n, -n)]:
         if shift_holds(target, reference, shift):
-            ahead = "ahead of" if shift > 0 else "behind"
-            places = f"{abs(shift)} position{'' if abs(shift) == 1 else 's'}"
-            return Relation(name="shift", said=f"every row is {places} {ahead} the reference's")
+            return Relation(name="shift", evidence=reason(Batches.SHIFT, shift=shift))
     return None
 
 
@@ -83,13 +84,16 @@ def _padding(target: Ints, reference: Ints) -> Relation | None:
         for theirs in _candidates(reference):
             pairs = zip(target, reference, strict=True)
             if all(np.array_equal(_stripped(a, mine), _stripped(b, theirs)) for a, b in pairs):
-                sides = _pad_side(target, mine), _pad_side(reference, theirs)
-                said = (
-                    f"the same tokens, padded otherwise: id {mine} {sides[0]} against id {theirs} {sides[1]}"
+                padding = reason(
+                    Batches.PADDING,
+                    target_id=mine,
+                    target_at=_pad_side(target, mine),
+                    target_length=target.shape[1],
+                    reference_id=theirs,
+                    reference_at=_pad_side(reference, theirs),
+                    reference_length=reference.shape[1],
                 )
-                return Relation(
-                    name="padding", said=f"{said}, {target.shape[1]} against {reference.shape[1]} long"
-                )
+                return Relation(name="padding", evidence=padding)
     return None
 
 
@@ -106,7 +110,7 @@ def _stripped(row: Ints, pad: int) -> Ints:
 
 def _pad_side(ids: Ints, pad: int) -> str:
     left, right = float(np.mean(ids[:, 0] == pad)), float(np.mean(ids[:, -1] == pad))
-    return "on the left" if left > right else "on the right" if right > 0 else "nowhere"
+    return "left" if left > right else "right" if right > 0 else "none"
 
 
 def _packing(target: Ints, reference: Ints) -> Relation | None:
@@ -117,14 +121,19 @@ def _packing(target: Ints, reference: Ints) -> Relation | None:
         return None
     if target.shape != reference.shape and np.array_equal(mine[:size], theirs[:size]):
         (rows, width), (others, length) = target.shape, reference.shape
-        cut = f"{rows} rows of {width} against {others} of {length}"
-        return Relation(name="packing", said=f"the same tokens cut into {cut}")
+        cut = reason(
+            Batches.ROW_LENGTH,
+            target_rows=rows,
+            target_length=width,
+            reference_rows=others,
+            reference_length=length,
+        )
+        return Relation(name="packing", evidence=cut)
     for shift in range(1, min(size // 2, 512)):
         for a, b, side in ((mine, theirs, "later"), (theirs, mine, "earlier")):
             if np.array_equal(a[: size - shift], b[shift:size]):
-                return Relation(
-                    name="packing", said=f"the same stream of tokens, begun {shift} tokens {side}"
-                )
+                offset = reason(Batches.STREAM_OFFSET, shift=shift, side=side)
+                return Relation(name="packing", evidence=offset)
     return None
 
 
@@ -132,8 +141,8 @@ def _shape(target: Ints, reference: Ints) -> Relation | None:
     if target.shape == reference.shape:
         return None
     shared = len(set(_rows(target)) & set(_rows(reference)))
-    also = f"; {shared} rows are the same" if shared else ""
-    return Relation(name="shape", said=f"shape {list(target.shape)} against {list(reference.shape)}{also}")
+    shapes = {"target": str(list(target.shape)), "reference": str(list(reference.shape))}
+    return Relation(name="shape", evidence=reason(Batches.SHAPE, **shapes, shared=shared))
 
 
 def _mapped(target: Ints, reference: Ints) -> Relation | None:
@@ -144,8 +153,14 @@ def _mapped(target: Ints, reference: Ints) -> Relation | None:
         return None
     if any(np.any((reference == theirs) & ~apart) for _, theirs in pairs):
         return None
-    said = ", ".join(f"{mine} for {theirs} ({count} times)" for (mine, theirs), count in pairs.most_common())
-    return Relation(name="mapped_ids", said=f"single ids differ wherever they occur: {said}")
+    common = pairs.most_common()
+    mapped = reason(
+        Batches.MAPPED_IDS,
+        target=[str(mine) for (mine, _), _ in common],
+        reference=[str(theirs) for (_, theirs), _ in common],
+        counts=[str(count) for _, count in common],
+    )
+    return Relation(name="mapped_ids", evidence=mapped)
 
 
 def _some_rows(target: Ints, reference: Ints) -> Relation | None:
@@ -153,11 +168,15 @@ def _some_rows(target: Ints, reference: Ints) -> Relation | None:
     if len(apart) == len(target):
         return None
     where = np.flatnonzero((target != reference).any(axis=0))
-    columns = f"at positions {_listed(where.tolist())}"
-    return Relation(
-        name="some_rows",
-        said=f"{len(apart)} of {len(target)} rows differ ({_listed(apart.tolist())}), {columns}",
+    rows = reason(
+        Batches.SOME_ROWS,
+        num=len(apart),
+        total=len(target),
+        rows=_first(apart.tolist()),
+        num_positions=len(where),
+        positions=_first(where.tolist()),
     )
+    return Relation(name="some_rows", evidence=rows)
 
 
 def _rows(ids: Ints) -> list[bytes]:
@@ -171,9 +190,8 @@ def rows_found(target: Ints, others: dict[str, Ints]) -> dict[str, int]:
     return {name: number for name, number in found.items() if number}
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:6]))
-    return shown if len(numbers) <= 6 else f"{shown}, … {numbers[-1]}"
+def _first(numbers: Sequence[int]) -> tuple[str, ...]:
+    return tuple(map(str, numbers[:_NUM_LISTED]))
 
 
 # -- labels ------------------------------------------

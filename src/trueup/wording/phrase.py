@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trueup.types.reason import Number, Place, Reason
+from trueup.types.reason import Reason
 
-Facts = Mapping[str, Number | Place]
-Template = str | Callable[["Told"], str]
+Template = str | Callable[["Facts"], str]
 SHOWN = 4
 """names of a list before the rest is counted"""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Facts:
     """What a template is made of: the facts of a reason as attributes or keys, and the text of its parts."""
 
     reason: Reason
@@ -33,6 +32,9 @@ class Told:
     def fill(self, template: str, **more: object) -> str:
         """A template string filled with these facts."""
         return _FORMATTER.vformat(template, (), {**self.reason.facts, **more, "parts": self.parts})
+
+
+Told = Facts  # TODO: until every room says Facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,16 @@ class Phrase:
     """the command to type next"""
     samples: Sequence[Mapping[str, object]] = field(default=({},))
     """facts for the test that renders every code, one mapping a variant of the sentence"""
+
+
+def clause(sentence: Template, *samples: Mapping[str, object]) -> Phrase:
+    """A phrase of one sentence or clause; without samples, of no facts."""
+    return Phrase(sentence=sentence, samples=samples or ({},))
+
+
+def heading(headline: Template, *samples: Mapping[str, object]) -> Phrase:
+    """A phrase that stands above a finding and is its first evidence too."""
+    return Phrase(sentence=headline, headline=headline, samples=samples or ({},))
 
 
 class _Formatter(string.Formatter):
@@ -120,6 +132,16 @@ def listed(names: Sequence[object], shown: int = SHOWN) -> str:
     if len(words) > shown + 1:
         return f"{', '.join(words[:shown])} and {len(words) - shown} more"
     return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
+def ranks_named(ranks: Sequence[object]) -> str:
+    """Ranks with their noun.
+
+    Example:
+        >>> ranks_named(["1"]), ranks_named([0, 2])
+        ('rank 1', 'ranks 0 and 2')
+    """
+    return f"rank{'' if len(ranks) == 1 else 's'} {listed(ranks)}"
 
 
 def times(ratio: float) -> str:

@@ -202,7 +202,7 @@ _SETTINGS = {
     "lr": "learning rate",
     "weight_decay": "weight decay",
     "bias_correction": "bias correction",
-    "decoupled": "weight decay",
+    "decoupled": "decoupled weight decay",
     "class": "optimizer",
     "dtype": "dtype of the weights",
     "state": "dtype of the optimizer state",
@@ -216,6 +216,14 @@ def setting_name(key: str) -> str:
     return _SETTINGS.get(key, key.replace("_", " "))
 
 
+_MOVED = {"not_held": "in no optimizer", "stepped": "updated by an optimizer"}
+
+
+def _two_sides(told: Told) -> str:
+    target, reference = (_MOVED.get(told[side], told[side]) for side in ("target", "reference"))
+    return f"{target} (target), {reference} (reference)"
+
+
 def _optimizer_setting(told: Told) -> str:
     name = setting_name(told["key"])
     where = "" if told["key"] in ("dtype", "state") else f" for {told['parameters']}"
@@ -227,7 +235,7 @@ def _optimizer_setting(told: Told) -> str:
 
 def _values(told: Told) -> str:
     name = setting_name(told["key"])
-    return f"{name} of {told['parameters']}: {told['target']} (target), {told['reference']} (reference)"
+    return f"{name} of {told['parameters']}: {_two_sides(told)}"
 
 
 _OPTIMIZER = {
@@ -490,13 +498,13 @@ PHRASES = {
         "Optimizer step count differs: {target} (target), {reference} (reference); state lost or not reset",
         {"target": "1", "reference": "5"},
     ),
-    S.UPDATE_LOST: _plain(
-        "Update of {parameters} is lost: {target} (target), {reference} (reference)",
-        {"parameters": "a.weight", "target": "did not change", "reference": "changed"},
+    S.UPDATE_LOST: _made(
+        lambda told: f"Update of {told['parameters']} differs: {_two_sides(told)}",
+        {"parameters": "a.weight", "target": "unchanged", "reference": "changed"},
     ),
-    S.MOVED: _plain(
-        "{parameters}: {target} (target), {reference} (reference)",
-        {"parameters": "a.weight", "target": "in no optimizer", "reference": "stepped on"},
+    S.MOVED: _made(
+        lambda told: f"{told['parameters']}: {_two_sides(told)}",
+        {"parameters": "a.weight", "target": "not_held", "reference": "stepped"},
     ),
     S.DECAY_TARGET: _plain(
         "Weight decay applies to {parameters} only in the target ({target})",

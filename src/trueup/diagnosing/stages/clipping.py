@@ -16,15 +16,18 @@ from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED
 from trueup.diagnosing.whose import axis_of_factor, axis_of_factors, of_ranks
 from trueup.merging.trace import MergedTrace
 from trueup.store import TraceSource
+from trueup.types.codes import ClippingCode as Clip
+from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Stage
 from trueup.types.layout import Layout
+from trueup.types.reason import Reason, reason
 
 EXACT = 1e-5
 """relative difference within which a factor is a number of processes: sketches hold float32"""
 _NEAR = 1e-3
 """relative difference within which two norms were clipped to one limit"""
-_ANOTHER_NORM = "Gradients are clipped to another norm."
-_NEXT = "compare what happens on both sides between backward and the optimizer's step"
+Difference = tuple[str, Reason, Reason]
+"""name of the kind, headline, evidence"""
 
 
 def loss_scale_findings(context: Context) -> list[Finding]:
@@ -34,14 +37,12 @@ def loss_scale_findings(context: Context) -> list[Finding]:
         mine = scalar_line(context.target, rank, step).get("loss_scale")
         theirs = scalar_line(context.reference, rank, other).get("loss_scale")
         if mine is not None and theirs is not None and mine != theirs:
-            said = f"loss scale of step {step}: {mine:g} in the target, {theirs:g} in the reference"
-            kind = kind_named(
-                "wrong_scale", 0.9, said, causes=("another initial loss scale, or another rule of growth",)
-            )
+            differs = reason(Clip.LOSS_SCALE, step=step, target=mine, reference=theirs)
+            kind = kind_named("wrong_scale", 0.9, differs, causes=(reason(Clip.LOSS_SCALE_CAUSE),))
             return [
                 Finding(
                     stage=Stage.REDUCTION,
-                    headline=f"The loss scale is {mine:g} in the target, {theirs:g} in the reference.",
+                    headline=differs,
                     module=None,
                     site="loss scale",
                     phase="loss",
@@ -49,18 +50,18 @@ def loss_scale_findings(context: Context) -> list[Finding]:
                     rank=rank,
                     kinds=(kind,),
                     confidence=0.97 if at == 0 else 0.9,
-                    evidence=(said,),
+                    evidence=(differs,),
                     causes=kind.causes,
-                    next_note="set the same loss scale on both sides; unscaled gradients may well agree",
+                    next_note=reason(Clip.SAME_LOSS_SCALE),
                 )
             ]
     return []
 
 
-def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
+def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
     """The first rank whose clipping differs, with all others that do, or what all do. Of the gradient replay
     where there is one: there both sides clip the very same gradients."""
-    said: list[str] = []
+    agree: list[Reason] = []
     found: dict[int, tuple[Finding, tuple[float, float]]] = {}
     ratio = 1.0
     for rank in context.ranks:
@@ -73,18 +74,16 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[str]]:
             given = None  # some gradients are reduced in between, on the way that a free run takes
         own = given or own
         difference = _averaged(own, other, context.layout) or _clipping_difference(own, other)
-        if difference is not None and difference[1] == _ANOTHER_NORM and _one_norm_of_all(context):
+        if difference is not None and difference[1].code is Clip.NORM_DIFFERS and _one_norm_of_all(context):
             difference = None
         if difference is not None:
             made = _finding(difference, own, other, context, rank, given=given is not None)
             found[rank] = made, (own.factor, other.factor)
             ratio = own.clipped_norm / other.clipped_norm if other.clipped_norm else 1.0
             continue
-        said.append(
-            f"clipping: {_clipping_said(own)} in the target, {_clipping_said(other)} in the reference"
-        )
+        agree.append(_both(own, other))
     if not found:
-        return [], said[:1]
+        return [], agree[:1]
     first, factors = next(iter(found.values()))
     if first.kinds[0].name == "wrong_scale" and len(found) == len(context.ranks):
         axis = axis_of_factor(factors[0] / factors[1], context.layout, near=EXACT)
@@ -107,7 +106,7 @@ def _one_norm_of_all(context: Context) -> bool:
 
 
 def _finding(
-    difference: tuple[str, str, str],
+    difference: Difference,
     own: Clipping,
     other: Clipping,
     context: Context,
@@ -115,18 +114,18 @@ def _finding(
     *,
     given: bool,
 ) -> Finding:
-    kind, headline, said = difference
-    causes = ("another limit for clipping", "another norm: over other parameters, or counted twice")
+    kind, headline, evidence = difference
+    causes = Clip.LIMIT_CAUSE, Clip.NORM_CAUSE
     module, site = None, "gradient clipping"
     few = [fqn for fqn, _ in own.uneven]
     if few and not other.uneven and 2 * len(few) < len(context.matched):
-        kind, causes = "missing_or_extra_term", ("a sum over other ranks", "a factor for some weights alone")
+        kind, causes = "missing_or_extra_term", (Clip.SUM_CAUSE, Clip.SOME_SCALED_CAUSE)
         book = context.book(context.target, context.steps[0][0], rank)
         every = context.matched
         shapes = {f: (book.summary(book.parameter(f, *CLIPPED)) or {"shape": []})["shape"] for f in every}
         module, site = place_of(few, shapes), f"{few[0]} · gradient clipped"
-        headline = f"The gradients of {described(few, shapes)} are changed after backward."
-    named = kind_named(kind, 0.95, said, causes=causes)
+        headline = reason(Stages.CHANGED, parameters=described(few, shapes))
+    named = kind_named(kind, 0.95, evidence, causes=tuple(map(reason, causes)))
     return Finding(
         stage=Stage.REDUCTION,
         headline=headline,
@@ -137,12 +136,10 @@ def _finding(
         rank=rank,
         kinds=(named,),
         confidence=0.98 if given else 0.95,
-        evidence=(said, f"target: {_clipping_said(own)}; reference: {_clipping_said(other)}"),
-        counter_evidence=(
-            ("with the reference's own gradients put in, so that nothing before matters",) if given else ()
-        ),
+        evidence=(evidence, _both(own, other)),
+        counter_evidence=(reason(Stages.GIVEN_COUNTER),) if given else (),
         causes=named.causes,
-        next_note=_NEXT,
+        next_note=reason(Clip.COMPARE_CODE),
     )
 
 
@@ -196,7 +193,7 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
     )
 
 
-def _clipping_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:
+def _clipping_difference(own: Clipping, other: Clipping) -> Difference | None:
     if "later" in (own.way, other.way):
         return _later_difference(own, other)
     counted = _norm_difference(own, other)
@@ -207,36 +204,26 @@ def _clipping_difference(own: Clipping, other: Clipping) -> tuple[str, str, str]
     if "each" in (own.way, other.way) or "value" in (own.way, other.way):
         if own.way == other.way:
             return _factor_difference(own, other)
-        said = f"{_clipping_said(own)} in the target, {_clipping_said(other)} in the reference"
-        return "wrong_optimizer_setting", "Gradients are clipped in another way.", said
+        return "wrong_optimizer_setting", reason(Clip.METHOD_DIFFERS), _both(own, other)
     if own.way == "norm" and other.way == "norm":
         if abs(own.clipped_norm / other.clipped_norm - 1) <= _NEAR:
             return None
-        limits = f"{own.clipped_norm:.6g} in the target, {other.clipped_norm:.6g} in the reference"
-        said = f"clipped to a norm of {limits}"
-        return "wrong_optimizer_setting", _ANOTHER_NORM, said
+        return _limit_difference(Clip.NORM_DIFFERS, own.clipped_norm, other.clipped_norm)
     if own.way == "norm":
         if own.norm > other.norm * 1.001 and own.clipped_norm >= other.norm * 0.999:
             return None  # the reference's are below the same limit
-        said = (
-            f"the target clips to a norm of {own.clipped_norm:.6g}; the reference leaves a norm of "
-            f"{other.norm:.6g} as it is"
-        )
-        return (
-            "wrong_optimizer_setting",
-            "The target clips gradients that the reference leaves as they are.",
-            said,
-        )
+        return _limit_difference(Clip.TARGET_ONLY, own.clipped_norm, other.norm)
     if own.norm <= other.clipped_norm * 1.001:
         return None
-    said = (
-        f"the target leaves a norm of {own.norm:.6g} as it is; the reference clips to "
-        f"{other.clipped_norm:.6g}"
-    )
-    return "wrong_optimizer_setting", "The target does not clip its gradients.", said
+    return _limit_difference(Clip.REFERENCE_ONLY, own.norm, other.clipped_norm)
 
 
-def _averaged(own: Clipping, other: Clipping, layout: Layout) -> tuple[str, str, str] | None:
+def _limit_difference(code: Clip, target: float, reference: float) -> Difference:
+    differs = reason(code, target=target, reference=reference)
+    return "wrong_optimizer_setting", differs, differs
+
+
+def _averaged(own: Clipping, other: Clipping, layout: Layout) -> Difference | None:
     """Gradients that one side leaves as they are and the other multiplies by a number of processes."""
     if {own.way, other.way} != {"none", "norm"} or abs(own.norm / other.norm - 1) > EXACT:
         return None
@@ -244,54 +231,50 @@ def _averaged(own: Clipping, other: Clipping, layout: Layout) -> tuple[str, str,
     axis = axis_of_factor(factor, layout, near=EXACT)
     if axis is None:
         return None
-    said = f"{factor:.6g} times in the target what they are in the reference; {axis} has {layout.mesh[axis]}"
-    return "wrong_scale", "All gradients are scaled by a number of processes.", said
+    scaled = reason(Clip.SCALED_BY_RANKS, factor=factor, axis=axis, size=layout.mesh[axis])
+    return "wrong_scale", scaled, scaled
 
 
-def _factor_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:
+def _factor_difference(own: Clipping, other: Clipping) -> Difference | None:
     """Gradients of the same norm that most of get another factor, where some are reduced after backward."""
     same = abs(own.norm / other.norm - 1) <= 1e-4
     if own.way != "each" or not same or abs(own.factor / other.factor - 1) <= 1e-3:
         return None
-    ratio = own.factor / other.factor
-    said = f"factor {own.factor:.6g} in the target, {other.factor:.6g} in the reference, {ratio:.4g} times"
-    return (
-        "wrong_scale",
-        "The same gradients are clipped by another factor: the norm is counted otherwise.",
-        said,
-    )
+    differs = reason(Clip.FACTOR_DIFFERS, target=own.factor, reference=other.factor)
+    return "wrong_scale", differs, differs
 
 
-def _later_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:
+def _later_difference(own: Clipping, other: Clipping) -> Difference | None:
     """Only of the programs' own norms something is known: both sides must clip to the same one."""
     cut = [clip.way == "later" and clip.clipped_norm < clip.norm * (1 - 1e-4) for clip in (own, other)]
     if own.way != other.way or not any(cut) or abs(own.clipped_norm / other.clipped_norm - 1) <= 2e-3:
         return None
-    said = f"clipped to {own.clipped_norm:.6g} in the target, {other.clipped_norm:.6g} in the reference"
-    return "wrong_optimizer_setting", _ANOTHER_NORM, said
+    return _limit_difference(Clip.NORM_DIFFERS, own.clipped_norm, other.clipped_norm)
 
 
-def _norm_difference(own: Clipping, other: Clipping) -> tuple[str, str, str] | None:
+def _norm_difference(own: Clipping, other: Clipping) -> Difference | None:
     """Whether the program's own norm is that of its gradients, on both sides alike."""
     if own.reported is None or other.reported is None or not own.norm or not other.norm:
         return None
-    mine, theirs = own.reported / own.norm, other.reported / other.norm
-    if abs(mine / theirs - 1) <= 1e-3:
+    target, reference = own.reported / own.norm, other.reported / other.norm
+    if abs(target / reference - 1) <= 1e-3:
         return None
-    said = (
-        f"the target's own grad norm is {mine:.6g} times the norm of its gradients, the reference's "
-        f"{theirs:.6g} times"
-    )
-    return "wrong_scale", "The gradient norm is computed in another way.", said
+    differs = reason(Clip.REPORTED_NORM, target=target, reference=reference)
+    return "wrong_scale", differs, differs
 
 
-def _clipping_said(clip: Clipping) -> str:
-    if clip.way == "none":
-        return f"not clipped (norm {clip.norm:.6g})"
+def _both(own: Clipping, other: Clipping) -> Reason:
+    return reason(Clip.BOTH, _clipping(own), _clipping(other))
+
+
+def _clipping(clip: Clipping) -> Reason:
+    """What one run does."""
+    is_cut = clip.clipped_norm < clip.norm
+    if clip.way == "none" or (clip.way == "later" and not is_cut):
+        return reason(Clip.NOT_CLIPPED, norm=clip.norm)
     if clip.way in ("norm", "later"):
-        return f"norm {clip.norm:.6g} clipped to {clip.clipped_norm:.6g}"
+        return reason(Clip.TO_NORM, norm=clip.norm, clipped=clip.clipped_norm)
     if clip.way == "value":
-        return f"every element cut at {clip.limit:.6g}"
-    (fqn, factor), number = clip.uneven[0], len(clip.uneven)
-    said = f"{number} not {clip.factor:.4g}, such as {fqn}: {factor:.4g}"
-    return f"each parameter by a factor of its own ({said})"
+        return reason(Clip.AT_VALUE, limit=clip.limit)
+    (fqn, factor), num = clip.uneven[0], len(clip.uneven)
+    return reason(Clip.BY_PARAMETER, usual=clip.factor, num=num, parameter=fqn, factor=factor)

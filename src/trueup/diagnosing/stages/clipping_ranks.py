@@ -19,8 +19,10 @@ from trueup.diagnosing.stepbook import CLIPPED, StepBook
 from trueup.diagnosing.whose import axis_of_factor, axis_of_factors, of_ranks
 from trueup.merging.sides import mesh_of
 from trueup.store import TraceSource
+from trueup.types.codes import ClippingCode as Clipping
 from trueup.types.finding import Finding, Stage
 from trueup.types.layout import Layout
+from trueup.types.reason import Reason, reason
 
 NEAR = 1e-4
 """relative difference within which two factors or norms are the same: sketches hold float32"""
@@ -53,18 +55,16 @@ def clipping_over_ranks(context: Context) -> list[Finding]:
     alone = [rank for rank, ratio in ratios.items() if abs(ratio / usual - 1) > NEAR]
     if alone and len(alone) < len(ratios) / 2:
         own = ratios[alone[0]]
-        said = f"rank {alone[0]}: times {own:.6g} of the reference's factor, {usual:.6g} elsewhere"
-        finding = _finding("Some ranks clip their gradients by another factor.", said, context)
+        factor = reason(Clipping.RANK_FACTOR, rank=alone[0], factor=own, usual=usual)
+        finding = _finding(reason(Clipping.SOME_RANKS), factor, context)
         return [of_ranks(finding, alone, context.ranks, context.mesh)]
     if alone or abs(usual - 1) <= NEAR or _one_limit(context, mine, theirs):
         axis = axis_of_factors(mine.factors, theirs.factors, context.mesh) if alone else None
-        said = "clipped by factors of their own in the target, by one in the reference"
-        parted = _finding("Ranks clip their gradients each by a factor of its own.", said, context, axis)
-        return [parted] if axis else []
-    said = f"the summed gradients times {usual:.6g} of what the reference makes of its own"
+        differ = reason(Clipping.RANKS_DIFFER)
+        return [_finding(differ, differ, context, axis)] if axis else []
     axis = axis_of_factor(usual, context.mesh) or axis_of_norm(usual, theirs.books, context.mesh)
-    head = "The summed gradients are scaled by another factor: the norm is counted otherwise."
-    return [_finding(head, said, context, axis)]
+    scaled = reason(Clipping.SUMS_SCALED, factor=usual)
+    return [_finding(scaled, scaled, context, axis)]
 
 
 def norms_of_all_ranks(context: Context) -> tuple[float, float]:
@@ -97,9 +97,9 @@ def _one_limit(context: Context, mine: Clip, theirs: Clip) -> bool:
     return abs(lower.usual() - 1) <= NEAR and higher.usual() < 1
 
 
-def _finding(headline: str, said: str, context: Context, axis: str | None = None) -> Finding:
-    causes = ("a norm over other parameters or ranks, or copies counted twice", "another limit")
-    kind = kind_named("wrong_scale", 0.9, said, causes=causes)
+def _finding(headline: Reason, evidence: Reason, context: Context, axis: str | None = None) -> Finding:
+    causes = (reason(Clipping.NORM_CAUSE), reason(Clipping.LIMIT_CAUSE))
+    kind = kind_named("wrong_scale", 0.9, evidence, causes=causes)
     return Finding(
         stage=Stage.REDUCTION,
         headline=headline,
@@ -111,9 +111,9 @@ def _finding(headline: str, said: str, context: Context, axis: str | None = None
         axis=axis,
         kinds=(kind,),
         confidence=0.93,
-        evidence=(said,),
+        evidence=(evidence,),
         causes=kind.causes,
-        next_note="compare how both sides compute the norm that gradients are clipped by",
+        next_note=reason(Clipping.COMPARE_NORMS),
     )
 
 

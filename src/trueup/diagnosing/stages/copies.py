@@ -1,4 +1,4 @@
-"""Gradients that several ranks hold and that should be the same: told where ranks were put together."""
+"""Gradients that several ranks hold and that should be the same: seen where ranks were merged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stepbook import CLIPPED, StepBook
 from trueup.merging.trace import MergedTrace
 from trueup.store import TraceSource
+from trueup.types.codes import ClippingCode as Clipping
+from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Stage
+from trueup.types.reason import reason
 
 Differing = dict[str, tuple[str, tuple[int, ...]]]
 """parameter -> axis along which its copies differ, and the ranks that differ from the first"""
@@ -66,13 +69,12 @@ def _finding(axis: str, names: list[str], apart: Differing, book: StepBook, cont
     shapes = {fqn: (summary or {"shape": []})["shape"] for fqn, summary in held.items()}
     who, odd = described(names, shapes), odd_ranks(names, context)
     ranks = odd or apart[names[0]][1]
-    on = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-    said = f"{names[0]}: the gradient that the optimizer gets on {on} is not that of the others along {axis}"
-    kind = kind_named("wrong_scale" if odd else "missing_all_reduce", 0.9, said)
+    copy = reason(Clipping.COPY_DIFFERS, parameter=names[0], ranks=list(map(str, ranks)), axis=axis)
+    kind = kind_named("wrong_scale" if odd else "missing_all_reduce", 0.9, copy)
     headline = (
-        f"The gradients of {who} are other ones on {on}."
+        reason(Clipping.ON_RANKS, parameters=who, ranks=list(map(str, odd)))
         if odd
-        else f"The gradients of {who} are not reduced over the ranks along {axis}."
+        else reason(Stages.NOT_REDUCED, parameters=who, axes=(axis,))
     )
     return Finding(
         stage=Stage.REDUCTION,
@@ -85,8 +87,8 @@ def _finding(axis: str, names: list[str], apart: Differing, book: StepBook, cont
         ranks=odd,
         kinds=(kind,),
         confidence=0.95,
-        evidence=(said, f"{len(names)} of {len(shapes)} gradients"),
-        counter_evidence=("told from the target's own ranks: they hold the same weights",),
+        evidence=(copy, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(shapes))),
+        counter_evidence=(reason(Clipping.AMONG_RANKS),),
         causes=kind.causes,
         next_note=kind.next,
     )

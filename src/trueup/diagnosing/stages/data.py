@@ -17,9 +17,9 @@ from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.stepbook import StepBook
 from trueup.diagnosing.whose import of_ranks
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Stage, Statement
+from trueup.types.finding import Finding, Stage
 from trueup.types.layout import Layout
-from trueup.types.reason import Reason, given, reason
+from trueup.types.reason import Reason, reason
 
 
 class DataStage:
@@ -31,7 +31,7 @@ class DataStage:
     def check(self, context: Context) -> StageOutcome:
         """Compare ids row by row where they were stored, else digests."""
         findings: list[Finding] = []
-        said: list[Statement] = []
+        said: list[Reason] = []
         compared = False
         stream = _same_stream(context)
         if stream is not None:
@@ -171,7 +171,7 @@ def _one_each(findings: list[Finding]) -> list[Finding]:
 
 
 def _outcome(
-    findings: list[Finding], said: list[Statement], compared: bool, details: dict[str, Any]
+    findings: list[Finding], said: list[Reason], compared: bool, details: dict[str, Any]
 ) -> StageOutcome:
     common: dict[str, Any] = {"stage": Stage.DATA, "title": DataStage.title, "details": details}
     if findings:
@@ -190,17 +190,16 @@ def _outcome(
     return StageOutcome(**common, status=StageStatus.PASSED, said=head, evidence=tuple(said), confirmed=True)
 
 
-def _compared(mine: Batch, theirs: Batch, context: Context) -> tuple[list[Finding], list[Statement]]:
+def _compared(mine: Batch, theirs: Batch, context: Context) -> tuple[list[Finding], list[Reason]]:
     step, rank = mine.book.step, mine.book.rank
-    where = f"step {step}" + (f", rank {rank}" if len(context.ranks) > 1 else "")
     findings: list[Finding] = []
-    said: list[Statement] = []
+    said: list[Reason] = []
     shared = [name for name in mine.ids if name in theirs.ids]
     for name in shared:
         found = relation(mine.ids[name], theirs.ids[name])
         if found.name != "same":
             elsewhere = _elsewhere(mine.ids[name], name, theirs, context)
-            findings.append(_batch_finding(found.name, given(found.said), elsewhere, name, mine.book))
+            findings.append(_batch_finding(found.name, found.evidence, elsewhere, name, mine.book))
     if shared and not findings:
         tokens = sum(mine.ids[name].size for name in shared)
         said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(shared)))
@@ -211,7 +210,7 @@ def _compared(mine: Batch, theirs: Batch, context: Context) -> tuple[list[Findin
             said.append(reason(Stages.SAME_DIGESTS, step=step, rank=rank))
     if not findings:
         findings += _out_of_range(mine)
-        more, words = compared_labels(mine, theirs, where)
+        more, words = compared_labels(mine, theirs, rank if len(context.ranks) > 1 else None)
         findings += more
         said += words
     return findings, said

@@ -22,7 +22,9 @@ class Gap:
     """One constant that differs for one parameter."""
 
     key: str
+    """a setting, or ``moved`` (by the update), ``count`` (of steps), ``dtype``, ``state``"""
     target: str
+    """a value; of ``moved`` one of ``stepped not_held changed unchanged``"""
     reference: str
     declared: bool
     """the program itself says so, beside what was measured"""
@@ -59,7 +61,7 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
         compared.append(fqn)
         gaps: dict[str, Gap] = {}
         if (fqn in mine) != (other in theirs):
-            held = ["stepped on" if there else "in no optimizer" for there in (fqn in mine, other in theirs)]
+            held = ["stepped" if there else "not_held" for there in (fqn in mine, other in theirs)]
             gaps["moved"] = Gap(key="moved", target=held[0], reference=held[1], declared=True)
         else:
             for gap in _declared_gaps(says[0].get(fqn, {}), says[1].get(other, {})):
@@ -108,7 +110,7 @@ def _are_names(value: Any) -> bool:
 
 def _measured_gaps(mine: Update, theirs: Update) -> Iterator[Gap]:
     if mine.moved != theirs.moved and max(mine.length, theirs.length) > 0:
-        words = ["changed" if moved else "did not change" for moved in (mine.moved, theirs.moved)]
+        words = ["changed" if moved else "unchanged" for moved in (mine.moved, theirs.moved)]
         yield Gap(key="moved", target=words[0], reference=words[1], declared=False)
         return
     if mine.count is not None and theirs.count is not None and mine.count != theirs.count:
@@ -131,10 +133,10 @@ def _measured_gaps(mine: Update, theirs: Update) -> Iterator[Gap]:
         None not in (mine.bias_corrected, theirs.bias_corrected)
         and mine.bias_corrected != theirs.bias_corrected
     ):
-        words = ["on" if on else "off" for on in (mine.bias_corrected, theirs.bias_corrected)]
+        words = [str(bool(on)) for on in (mine.bias_corrected, theirs.bias_corrected)]
         yield Gap(key="bias_correction", target=words[0], reference=words[1], declared=False)
     if mine.coupled is not None and theirs.coupled is not None and mine.coupled != theirs.coupled:
-        words = ["in the gradient (L2)" if on else "decoupled" for on in (mine.coupled, theirs.coupled)]
+        words = [str(not coupled) for coupled in (mine.coupled, theirs.coupled)]
         yield Gap(key="decoupled", target=words[0], reference=words[1], declared=False)
     for key in mine.constants:
         a, b = mine.constants[key], theirs.constants.get(key)

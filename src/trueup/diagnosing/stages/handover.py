@@ -11,10 +11,11 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
 from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
 from trueup.store import TraceSource
+from trueup.types.codes import WeightsCode as Weights
 from trueup.types.finding import Finding, Kind, Stage
+from trueup.types.reason import Reason, given, reason
 
 _CONFIDENCE = 0.97
-_COUNTER = "in the reference every weight of the next step is what its update left"
 
 
 def handover_findings(context: Context) -> list[Finding]:
@@ -35,16 +36,9 @@ def _overwritten(context: Context) -> list[Finding]:
     if not lost:
         return []
     undone = all(_same(mine[0], mine[1], fqn, WEIGHT) for fqn in lost)
-    many, who = len(lost) > 1, described(lost, _shapes(mine[0]))
-    became = (
-        f"{'are' if many else 'is'} at the start of the next step what {'they were' if many else 'it was'} "
-        "before the update"
-        if undone
-        else f"{'are' if many else 'is'} changed between the update and the next step"
-    )
-    said = f"{who} {became}"
-    kind = kind_named("dropped_update", 0.95, said)
-    return [_finding(f"In the target {said}.", lost, mine[0], kind)]
+    code = Weights.UNDONE if undone else Weights.OVERWRITTEN
+    lost_update = reason(code, parameters=described(lost, _shapes(mine[0])))
+    return [_finding(lost_update, lost, mine[0], kind_named("dropped_update", 0.95, lost_update))]
 
 
 def _kept(first: StepBook, second: StepBook, fqn: str) -> bool | None:
@@ -78,21 +72,20 @@ def _stale_copies(context: Context) -> list[Finding]:
     first, second = context.pair(0)[0], context.pair(1)[0]
     halves = [fqn for fqn in context.matched if second.dtype(second.parameter(fqn, *WEIGHT)) != "float32"]
     stale = [fqn for fqn in halves if _same(first, second, fqn, WEIGHT)]
-    said = checked[0].sentence
+    differing = given(checked[0].sentence)
     if not stale:
-        headline = "The weights the model computes with are not the master weights, rounded."
-        return [_finding(headline, halves, second, kind_named("dropped_update", 0.7, said), said)]
-    copies = "a working copy is" if len(stale) == 1 else f"{len(stale):,} working copies are"
-    late = f"{copies} at the start of step {second.step} bit for bit what step {first.step} began with"
-    headline = "The weights the model computes with are those of before the update of their master weights."
-    return [_finding(headline, stale, second, kind_named("stale_value", 0.95, late), said)]
+        headline = reason(Weights.NOT_THE_MASTERS)
+        return [_finding(headline, halves, second, kind_named("dropped_update", 0.7, differing), differing)]
+    copies = reason(Weights.STALE_COPIES, num=len(stale), step=second.step, before=first.step)
+    kind = kind_named("stale_value", 0.95, copies)
+    return [_finding(reason(Weights.STALE), stale, second, kind, differing)]
 
 
 def _masters_checked(source: TraceSource) -> CheckOutcome:
     return CHECK.check(CheckedRun(source))
 
 
-def _finding(headline: str, names: list[str], book: StepBook, kind: Kind, *said: str) -> Finding:
+def _finding(headline: Reason, names: list[str], book: StepBook, kind: Kind, *evidence: Reason) -> Finding:
     return Finding(
         stage=Stage.OPTIMIZER,
         headline=headline,
@@ -103,8 +96,8 @@ def _finding(headline: str, names: list[str], book: StepBook, kind: Kind, *said:
         rank=book.rank,
         kinds=(kind,),
         confidence=_CONFIDENCE,
-        evidence=(kind.sentence, *said, *names_listed(names)),
-        counter_evidence=(_COUNTER,),
+        evidence=(kind.sentence, *evidence, *names_listed(names)),
+        counter_evidence=(reason(Weights.REFERENCE_KEEPS),),
         causes=kind.causes,
-        next_note="look at what happens to the weights after optimizer.step(): copies, broadcasts, averages",
+        next_note=reason(Weights.CHECK_AFTER_STEP),
     )

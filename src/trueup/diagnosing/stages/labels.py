@@ -7,28 +7,41 @@ import numpy as np
 from trueup.diagnosing.batches import LabelFacts, label_facts
 from trueup.diagnosing.stages.batch import Batch, data_finding
 from trueup.diagnosing.stages.naming import kind_named
+from trueup.types.codes import BatchCode as Batches
 from trueup.types.finding import Finding
+from trueup.types.reason import Reason, reason
 
 
-def compared_labels(mine: Batch, theirs: Batch, where: str) -> tuple[list[Finding], list[str]]:
-    """Findings about the labels of one step, and what was seen of those that agree."""
+def compared_labels(target: Batch, reference: Batch, rank: int | None) -> tuple[list[Finding], list[Reason]]:
+    """Findings about the labels of one step, and what holds of those that agree; ``rank`` is None where there
+    is one only."""
     findings: list[Finding] = []
-    said: list[str] = []
-    for microbatch in sorted(set(mine.labels) & set(theirs.labels)):
-        facts = [_facts(batch, microbatch) for batch in (mine, theirs)]
+    agree: list[Reason] = []
+    step = target.book.step
+    for microbatch in sorted(set(target.labels) & set(reference.labels)):
+        facts = [_facts(batch, microbatch) for batch in (target, reference)]
         if facts[0] is None or facts[1] is None:
-            if mine.labels[microbatch].shape == theirs.labels[microbatch].shape:
-                same = np.array_equal(mine.labels[microbatch], theirs.labels[microbatch])
+            if target.labels[microbatch].shape == reference.labels[microbatch].shape:
+                same = np.array_equal(target.labels[microbatch], reference.labels[microbatch])
                 if not same:
-                    findings.append(_other_labels(mine, theirs, microbatch))
+                    findings.append(_other_labels(target, reference, microbatch))
             continue
-        found = _label_finding(facts[0], facts[1], mine, theirs, microbatch)
-        if found is not None and mine.handed_alike(theirs):
-            return [], [*said, f"{where}: the models were given the same batch; {found.evidence[0]}"]
+        found = _label_finding(facts[0], facts[1], target, reference, microbatch)
+        if found is not None and target.handed_alike(reference):
+            return [], [*agree, reason(Batches.SAME_INPUTS, found.evidence[0], step=step, rank=rank)]
         if found is not None:
-            return [found], said
-        said.append(_labels_said(facts[0], where, microbatch))
-    return findings, said
+            return [found], agree
+        agree.append(
+            reason(
+                Batches.LABELS_AGREE,
+                step=step,
+                rank=rank,
+                microbatch=microbatch,
+                shift=facts[0].shift,
+                counted=facts[0].counted,
+            )
+        )
+    return findings, agree
 
 
 def _facts(batch: Batch, microbatch: int) -> LabelFacts | None:
@@ -44,96 +57,76 @@ def _facts(batch: Batch, microbatch: int) -> LabelFacts | None:
     )
 
 
-def _labels_said(facts: LabelFacts, where: str, microbatch: int) -> str:
-    shift = (
-        "no fixed relation to the inputs" if facts.shift is None else f"the inputs shifted by {facts.shift}"
-    )
-    return (
-        f"{where}, microbatch {microbatch}: labels are {shift}; {facts.counted:.0%} of them count in the loss"
-    )
-
-
 def _label_finding(
-    mine: LabelFacts, theirs: LabelFacts, target: Batch, reference: Batch, microbatch: int
+    actual: LabelFacts, expected: LabelFacts, target: Batch, reference: Batch, microbatch: int
 ) -> Finding | None:
-    if mine.outside and not theirs.outside:
-        return _label(
-            target,
-            microbatch,
-            "Labels lie outside the vocabulary.",
-            "wrong_data",
-            f"{mine.outside} labels are neither ignored nor an id",
+    if actual.outside and not expected.outside:
+        outside = reason(Batches.NUM_OUTSIDE, num=actual.outside)
+        return _finding(target, microbatch, Batches.OUTSIDE, "wrong_data", outside)
+    if actual.shift != expected.shift:
+        shifts = reason(Batches.SHIFTS, target=actual.shift, reference=expected.shift)
+        headline = _SHIFTS.get((actual.shift, expected.shift), Batches.SHIFT_DIFFERS)
+        return _finding(target, microbatch, headline, "shifted_by_one", shifts)
+    if actual.num_counted != expected.num_counted:
+        counts = reason(
+            Batches.NUM_COUNTED,
+            target=actual.num_counted,
+            target_share=actual.counted,
+            reference=expected.num_counted,
+            reference_share=expected.counted,
         )
-    if mine.shift != theirs.shift:
-        ways = _shift_said(mine.shift), _shift_said(theirs.shift)
-        said = f"labels are {ways[0]} in the target, {ways[1]} in the reference"
-        return _label(target, microbatch, _shift_headline(mine.shift, theirs.shift), "shifted_by_one", said)
-    if mine.num_counted != theirs.num_counted:
-        counts = [f"{facts.num_counted} ({facts.counted:.1%})" for facts in (mine, theirs)]
-        said = f"{counts[0]} labels count in the target, {counts[1]} in the reference"
-        return _label(
-            target,
-            microbatch,
-            "The loss mask differs: other positions count in the loss.",
-            "wrong_mask",
-            said,
-        )
+        return _finding(target, microbatch, Batches.MASK_DIFFERS, "wrong_mask", counts)
     a, b = target.labels[microbatch].ravel(), reference.labels[microbatch].ravel()
     if a.shape == b.shape and not np.array_equal(a, b):
         return _other_labels(target, reference, microbatch)
     return _mask_finding(target, reference, microbatch)
 
 
+_SHIFTS: dict[tuple[int | None, int | None], Batches] = {
+    (2, 1): Batches.SHIFTED_TWICE,
+    (0, 1): Batches.NOT_SHIFTED,
+}
+"""shift of the labels in target and reference -> headline"""
+
+
 def _mask_finding(target: Batch, reference: Batch, microbatch: int) -> Finding | None:
-    mine, theirs = (batch.masks.get(microbatch) for batch in (target, reference))
-    if mine is None or theirs is None or mine.shape != theirs.shape or np.array_equal(mine, theirs):
+    masks = [batch.masks.get(microbatch) for batch in (target, reference)]
+    if masks[0] is None or masks[1] is None or masks[0].shape != masks[1].shape:
         return None
-    a, b = mine.ravel(), theirs.ravel()
-    where = np.flatnonzero(a != b)
-    said = f"the weights of {len(where)} positions differ, the first at {where[0]}"
-    if np.array_equal(a[1:], b[:-1]) or np.array_equal(a[:-1], b[1:]):
-        said += "; the mask is the reference's shifted by one"
-    return _label(target, microbatch, "The loss mask differs.", "wrong_mask", said)
-
-
-def _shift_said(shift: int | None) -> str:
-    if shift is None:
-        return "in no fixed relation to the inputs"
-    return f"the inputs shifted by {shift}" + {0: " (not at all)", 1: " (once)", 2: " (twice)"}.get(shift, "")
-
-
-def _shift_headline(mine: int | None, theirs: int | None) -> str:
-    if mine == 2 and theirs == 1:
-        return "The labels are shifted twice."
-    if mine == 0 and theirs == 1:
-        return "The labels are not shifted: each token is asked to predict itself."
-    return "The labels are shifted against the inputs in another way."
+    a, b = masks[0].ravel(), masks[1].ravel()
+    if np.array_equal(a, b):
+        return None
+    different = np.flatnonzero(a != b)
+    is_shifted = np.array_equal(a[1:], b[:-1]) or np.array_equal(a[:-1], b[1:])
+    weights = reason(Batches.NUM_WEIGHTS, num=len(different), first=int(different[0]), is_shifted=is_shifted)
+    return _finding(target, microbatch, Batches.MASK_WEIGHTS, "wrong_mask", weights)
 
 
 def _other_labels(target: Batch, reference: Batch, microbatch: int) -> Finding:
     a, b = target.labels[microbatch].ravel(), reference.labels[microbatch].ravel()
-    where = np.flatnonzero(a != b)
-    first = where[0]
-    said = f"{len(where)} of {a.size} labels differ, the first at {first}: {a[first]} against {b[first]}"
-    masked = np.isin(a[where], target.ignore_index) | np.isin(b[where], reference.ignore_index)
+    different = np.flatnonzero(a != b)
+    first = int(different[0])
+    labels = reason(
+        Batches.NUM_LABELS,
+        num=len(different),
+        total=a.size,
+        first=first,
+        target=int(a[first]),
+        reference=int(b[first]),
+    )
+    masked = np.isin(a[different], target.ignore_index) | np.isin(b[different], reference.ignore_index)
     if masked.all():
-        return _label(
-            target,
-            microbatch,
-            "The loss mask differs: other positions count in the loss.",
-            "wrong_mask",
-            said,
-        )
-    return _label(target, microbatch, "The labels differ.", "wrong_data", said)
+        return _finding(target, microbatch, Batches.MASK_DIFFERS, "wrong_mask", labels)
+    return _finding(target, microbatch, Batches.LABELS_DIFFER, "wrong_data", labels)
 
 
-def _label(batch: Batch, microbatch: int, headline: str, kind: str, said: str) -> Finding:
+def _finding(batch: Batch, microbatch: int, headline: Batches, kind: str, evidence: Reason) -> Finding:
     return data_finding(
-        headline=headline,
+        headline=reason(headline),
         site=f"labels of step {batch.book.step}, microbatch {microbatch}",
         book=batch.book,
         phase="loss",
-        kinds=(kind_named(kind, 0.97, said),),
-        evidence=(said,),
-        next_note="look between the data loader and the loss: labels must be shifted exactly once",
+        kinds=(kind_named(kind, 0.97, evidence),),
+        evidence=(evidence,),
+        next_note=reason(Batches.CHECK_LABELS),
     )

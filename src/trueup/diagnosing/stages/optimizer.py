@@ -185,7 +185,7 @@ def _kind_of(key: str) -> str:
 def _headline(key: str, who: str, target: str, reference: str) -> Reason:
     facts = {"parameters": who, "target": target, "reference": reference}
     if key == "moved":
-        return reason(Stages.UPDATE_LOST if "change" in target else Stages.MOVED, **facts)
+        return reason(Stages.MOVED if "not_held" in (target, reference) else Stages.UPDATE_LOST, **facts)
     if key == "weight_decay" and _zero(reference) != _zero(target):
         return reason(Stages.DECAY_TARGET if _zero(reference) else Stages.DECAY_REFERENCE, **facts)
     if key == "count":

@@ -8,6 +8,8 @@ import numpy as np
 
 from trueup.diagnosing.stepbook import Floats
 from trueup.numerics.dtypes import DTYPES, dtype_from_name
+from trueup.types.codes import WeightsCode as Weights
+from trueup.types.reason import Reason, reason
 
 _EXACT = 1e-6
 
@@ -19,7 +21,7 @@ class Change:
     name: str
     """``transposed permuted scaled negated rounded part other_draw zero`` and so on"""
     kind: str
-    said: str
+    evidence: Reason
 
 
 def change_of(
@@ -28,7 +30,7 @@ def change_of(
     """How the target's weight came from the reference's; None where only the dtype's rounding differs or
     nothing does."""
     if target is None or reference is None:
-        return Change(name="unknown", kind="wrong_data", said="the digests differ; the values were not kept")
+        return Change(name="unknown", kind="wrong_data", evidence=reason(Weights.NOT_STORED))
     if target.shape != reference.shape:
         return _other_shape(target, reference)
     if np.array_equal(target, reference):
@@ -50,21 +52,15 @@ def _coarser(*names: str | None) -> float:
 
 def _other_shape(target: Floats, reference: Floats) -> Change:
     if target.shape == reference.shape[::-1] and np.allclose(target, reference.T, rtol=_EXACT, atol=0):
-        return Change(
-            name="transposed", kind="transposed_or_permuted", said="it is the reference's, transposed"
-        )
-    said = f"shape {list(target.shape)} against {list(reference.shape)}"
-    return Change(name="shape", kind="transposed_or_permuted", said=said)
+        return Change(name="transposed", kind="transposed_or_permuted", evidence=reason(Weights.TRANSPOSED))
+    shapes = {"target": str(list(target.shape)), "reference": str(list(reference.shape))}
+    return Change(name="shape", kind="transposed_or_permuted", evidence=reason(Weights.SHAPE, **shapes))
 
 
 def _zeroed(target: Floats, reference: Floats) -> Change | None:
     if target.any() or not reference.any():
         return None
-    return Change(
-        name="zero",
-        kind="missing_or_extra_term",
-        said="it is zero everywhere: never loaded or never initialised",
-    )
+    return Change(name="zero", kind="missing_or_extra_term", evidence=reason(Weights.ZERO))
 
 
 def _scaled(target: Floats, reference: Floats) -> Change | None:
@@ -76,16 +72,15 @@ def _scaled(target: Floats, reference: Floats) -> Change | None:
     if factor == 0 or rest > 1e-5 * float(np.linalg.norm(target)) or abs(factor - 1) < 1e-6:
         return None
     if abs(factor + 1) < 1e-6:
-        return Change(name="negated", kind="wrong_sign", said="it is the reference's with the other sign")
-    return Change(name="scaled", kind="wrong_scale", said=f"it is {factor:.6g} times the reference's")
+        return Change(name="negated", kind="wrong_sign", evidence=reason(Weights.NEGATED))
+    shown = float(f"{factor:.6g}")  # weights scaled by one factor are one finding
+    return Change(name="scaled", kind="wrong_scale", evidence=reason(Weights.SCALED, factor=shown))
 
 
 def _turned(target: Floats, reference: Floats) -> Change | None:
     square = target.ndim == 2 and target.shape[0] == target.shape[1]
     if square and np.array_equal(target, reference.T):
-        return Change(
-            name="transposed", kind="transposed_or_permuted", said="it is the reference's, transposed"
-        )
+        return Change(name="transposed", kind="transposed_or_permuted", evidence=reason(Weights.TRANSPOSED))
     return None
 
 
@@ -97,9 +92,9 @@ def _permuted(target: Floats, reference: Floats) -> Change | None:
         order = [a[np.lexsort(a.T[::-1])], b[np.lexsort(b.T[::-1])]] if a.shape[1] <= 4096 else [a, b]
         if np.array_equal(*order):
             moved = int((a != b).any(axis=1).sum())
-            said = f"the reference's {word} in another order ({moved} of {len(a)} moved)"
-            return Change(name="permuted", kind="transposed_or_permuted", said=said)
-    return Change(name="permuted", kind="transposed_or_permuted", said="the same numbers in another order")
+            rows = reason(Weights.REORDERED, what=word, moved=moved, total=len(a))
+            return Change(name="permuted", kind="transposed_or_permuted", evidence=rows)
+    return Change(name="permuted", kind="transposed_or_permuted", evidence=reason(Weights.REARRANGED))
 
 
 def _part(target: Floats, reference: Floats) -> Change | None:
@@ -109,8 +104,8 @@ def _part(target: Floats, reference: Floats) -> Change | None:
     rows = np.flatnonzero((target != reference).reshape(len(target), -1).any(axis=1))
     if len(rows) > len(target) // 2:
         return None
-    said = f"{len(rows)} of {len(target)} rows differ, {rows[0]} to {rows[-1]}"
-    return Change(name="part", kind="wrong_data", said=said)
+    part = reason(Weights.PART, num=len(rows), total=len(target), first=int(rows[0]), last=int(rows[-1]))
+    return Change(name="part", kind="wrong_data", evidence=part)
 
 
 def _rounded(target: Floats, reference: Floats) -> Change | None:
@@ -120,8 +115,9 @@ def _rounded(target: Floats, reference: Floats) -> Change | None:
             gap
             <= 1.01 * dtype_from_name(name).eps * np.abs(reference) + dtype_from_name(name).smallest_normal
         ):
-            said = f"the reference's, rounded through {name}"
-            return Change(name="rounded", kind="dtype_or_rounding", said=said)
+            return Change(
+                name="rounded", kind="dtype_or_rounding", evidence=reason(Weights.ROUNDED, dtype=name)
+            )
     return None
 
 
@@ -131,15 +127,9 @@ def _draw(target: Floats, reference: Floats, gap: float) -> Change:
     close = float(np.vdot(target - target.mean(), reference - reference.mean())) / both if both else 0.0
     ratio = spreads[0] / spreads[1] if spreads[1] else np.inf
     if close > 0.9:
-        return Change(
-            name="near",
-            kind="stale_value",
-            said=f"relative difference {gap:.3g}: the same draw, trained or changed on one side only",
-        )
+        return Change(name="near", kind="stale_value", evidence=reason(Weights.NEAR, rel_diff=gap))
     if abs(ratio - 1) < max(0.1, 4 / np.sqrt(2 * target.size)):
-        said = (
-            f"unrelated numbers of the same spread ({spreads[0]:.4g}): another seed or another order of draws"
-        )
-        return Change(name="other_draw", kind="randomness", said=said)
-    said = f"unrelated numbers, spread {spreads[0]:.4g} against {spreads[1]:.4g}: another initialisation"
-    return Change(name="other_init", kind="wrong_data", said=said)
+        draw = reason(Weights.OTHER_DRAW, target=spreads[0], reference=spreads[1])
+        return Change(name="other_draw", kind="randomness", evidence=draw)
+    init = reason(Weights.OTHER_INIT, target=spreads[0], reference=spreads[1])
+    return Change(name="other_init", kind="wrong_data", evidence=init)

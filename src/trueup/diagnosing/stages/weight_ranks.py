@@ -10,8 +10,10 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.weight_change import Change, change_of
 from trueup.diagnosing.stepbook import WEIGHT, Floats, StepBook
 from trueup.diagnosing.whose import axis_that_parts
+from trueup.types.codes import WeightsCode as Weights
 from trueup.types.layout import Layout
 from trueup.types.placement import Shard
+from trueup.types.reason import Reason, reason
 
 Apart = tuple[str, str, Change]
 """target's name, reference's, how they differ"""
@@ -19,14 +21,14 @@ Apart = tuple[str, str, Change]
 
 def sorted_out(
     mine: StepBook, theirs: StepBook, pairs: list[tuple[str, str]]
-) -> tuple[list[str], list[tuple[str, str, Change]], list[str]]:
+) -> tuple[list[str], list[tuple[str, str, Change]], list[Reason]]:
     """Equal ones; differing ones with how; those of which nothing can be said."""
     equal, apart, open_ = [], [], []
     for fqn, other in pairs:
         a, b = mine.parameter(fqn, *WEIGHT), theirs.parameter(other, *WEIGHT)
         digests = mine.digest(a), theirs.digest(b)
         if None in digests:
-            open_.append(f"{fqn}: no digest on one side")
+            open_.append(reason(Weights.NO_DIGEST, parameter=fqn))
         elif digests[0] == digests[1] and mine.dtype(a) == theirs.dtype(b):
             equal.append(fqn)
         else:

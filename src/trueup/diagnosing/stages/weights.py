@@ -11,7 +11,10 @@ from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.weight_change import Change
 from trueup.diagnosing.stages.weight_ranks import Whose, cut_along, over_ranks, sorted_out
 from trueup.diagnosing.stepbook import WEIGHT, StepBook
+from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes import WeightsCode as Weights
 from trueup.types.finding import Finding, Stage
+from trueup.types.reason import Reason, reason
 
 
 class WeightsStage:
@@ -34,53 +37,28 @@ class WeightsStage:
             whose = cut_along(apart, context.layout)
         common: dict[str, Any] = {"stage": self.stage, "title": self.title}
         lone = [f for f in mine.parameters if f not in context.matched]
-        extra = (
-            (f"{len(lone)} parameters of the target have no counterpart: {', '.join(lone[:4])}",)
-            if lone
-            else ()
-        )
+        extra = (reason(Weights.UNMATCHED, num=len(lone), names=lone),) if lone else ()
         ties = ties_that_differ(context)
         if apart or ties:
             findings = (*_findings(apart, mine, whose), *(_tie_finding(*tie, mine) for tie in ties))
             findings = (*_drawn_after(context, mine, theirs, apart), *findings)
-            evidence = (f"{len(equal)} of {len(pairs)} weights are equal bit for bit", *extra)
             return StageOutcome(
                 **common,
                 status=StageStatus.FAILED,
                 said=findings[0].headline,
-                evidence=evidence,
+                evidence=(reason(Weights.NUM_EQUAL, num=len(equal), total=len(pairs)), *extra),
                 findings=findings,
                 confirmed=True,
                 details={"apart": [fqn for fqn, _, _ in apart]},
             )
         if not equal:
-            return StageOutcome(
-                **common,
-                status=StageStatus.UNDECIDED,
-                said="no weight was recorded on both sides",
-                evidence=extra,
-            )
+            why = reason(Stages.NOTHING_RECORDED, what="weight")
+            return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why, evidence=extra)
         if open_ or lone:
-            said = f"{len(equal)} weights are equal, of {len(open_) + len(lone)} nothing can be said."
-            return StageOutcome(**common, status=StageStatus.PASSED, said=said, evidence=(*open_[:3], *extra))
-        said = f"All {len(equal)} weights are equal bit for bit at the start."
-        return StageOutcome(**common, status=StageStatus.PASSED, said=said, confirmed=True)
-
-
-_HEADLINES = {
-    "transposed": "is transposed",
-    "permuted": "is laid out in another order",
-    "scaled": "is scaled",
-    "negated": "has the other sign",
-    "rounded": "went through a coarser dtype",
-    "zero": "is zero",
-    "part": "differs in a part",
-    "other_draw": "comes from another random draw",
-    "other_init": "is initialised in another way",
-    "near": "differs a little",
-    "shape": "has another shape",
-    "unknown": "differs",
-}
+            some = reason(Weights.SOME_EQUAL, num=len(equal), open=len(open_) + len(lone))
+            return StageOutcome(**common, status=StageStatus.PASSED, said=some, evidence=(*open_[:3], *extra))
+        every = reason(Weights.ALL_EQUAL, num=len(equal))
+        return StageOutcome(**common, status=StageStatus.PASSED, said=every, confirmed=True)
 
 
 def _findings(
@@ -90,44 +68,46 @@ def _findings(
     shapes = {
         fqn: (mine.summary(mine.parameter(fqn, *WEIGHT)) or {"shape": []})["shape"] for fqn in mine.parameters
     }
-    groups: dict[str, list[tuple[str, str, Change]]] = {}
+    groups: dict[str | Reason, list[tuple[str, str, Change]]] = {}
     for entry in apart:
-        key = entry[2].name if entry[2].name not in ("scaled",) else entry[2].said
-        groups.setdefault(key, []).append(entry)
-    found = []
-    for members in sorted(groups.values(), key=len, reverse=True):
-        names = [fqn for fqn, _, _ in members]
-        change = members[0][2]
-        who = described(names, shapes)
-        verb = _HEADLINES[change.name]
-        if len(names) > 1:
-            verb = (
-                verb.replace("is ", "are ", 1)
-                .replace("has ", "have ", 1)
-                .replace("comes ", "come ", 1)
-                .replace("differs", "differ", 1)
-                .replace("went", "went", 1)
-            )
-        said = [f"{fqn}: {c.said}" for fqn, _, c in members[:4]]
-        found.append(
-            Finding(
-                stage=Stage.WEIGHTS,
-                headline=f"At the start, {who} {verb}.",
-                module=_module_of(names, shapes),
-                site=f"{names[0]} · value" + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
-                phase="param",
-                step=mine.step,
-                rank=mine.rank,
-                kinds=(kind_named(change.kind, 0.9 if change.name != "unknown" else 0.4, said[0]),),
-                confidence=0.98,
-                evidence=(f"{len(names)} of {len(shapes)} weights differ", *said),
-                causes=_causes(change.name),
-                next_note="load the same initial weights into both runs and capture again",
-                axis=whose[names[0]].axis if names[0] in whose else None,
-                ranks=whose[names[0]].ranks if names[0] in whose else (),
-            )
-        )
-    return tuple(found)
+        change = entry[2]
+        groups.setdefault(change.evidence if change.name == "scaled" else change.name, []).append(entry)
+    members = sorted(groups.values(), key=len, reverse=True)
+    return tuple(_finding(some, mine, shapes, whose) for some in members)
+
+
+def _finding(
+    members: list[tuple[str, str, Change]],
+    book: StepBook,
+    shapes: dict[str, Sequence[int]],
+    whose: dict[str, Whose],
+) -> Finding:
+    names = [fqn for fqn, _, _ in members]
+    change = members[0][2]
+    one_by_one = [reason(Weights.OF_PARAMETER, c.evidence, parameter=fqn) for fqn, _, c in members[:4]]
+    headline = reason(
+        Weights.DIFFER,
+        parameters=described(names, shapes),
+        way=change.name,
+        factor=change.evidence.number("factor"),
+    )
+    ranks = whose.get(names[0], Whose())
+    return Finding(
+        stage=Stage.WEIGHTS,
+        headline=headline,
+        module=_module_of(names, shapes),
+        site=f"{names[0]} · value" + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
+        phase="param",
+        step=book.step,
+        rank=book.rank,
+        kinds=(kind_named(change.kind, 0.9 if change.name != "unknown" else 0.4, one_by_one[0]),),
+        confidence=0.98,
+        evidence=(reason(Weights.NUM_DIFFERENT, num=len(names), total=len(shapes)), *one_by_one),
+        causes=tuple(map(reason, _CAUSES.get(change.name, (Weights.CHANGED_CAUSE,)))),
+        next_note=reason(Weights.SAME_WEIGHTS),
+        axis=ranks.axis,
+        ranks=ranks.ranks,
+    )
 
 
 def _drawn_after(
@@ -149,14 +129,13 @@ def _drawn_after(
         return []
     _, name, side = min(found)
     lacks = "reference" if side == "target" else "target"
-    said = (
-        f"the {side} alone has the parameter {name}; {apart[0][0]} is the first weight after it that differs"
-    )
-    kind = kind_named("missing_or_extra_term", 0.9, said, causes=(f"a model of the {lacks} without {name}",))
+    later = reason(Weights.DRAWN_AFTER, parameter=name, first=apart[0][0])
+    cause = reason(Weights.BUILT_WITHOUT, side=lacks, parameter=name)
+    kind = kind_named("missing_or_extra_term", 0.9, later, causes=(cause,))
     return [
         Finding(
             stage=Stage.WEIGHTS,
-            headline=f"The {lacks} has no parameter {name}; the weights drawn after it differ.",
+            headline=reason(Weights.ONE_SIDED, parameter=name, side=side),
             module=name.rpartition(".")[0],
             site=f"{name} · value",
             phase="param",
@@ -164,9 +143,9 @@ def _drawn_after(
             rank=mine.rank,
             kinds=(kind,),
             confidence=0.98,
-            evidence=(said, f"{len(apart)} of {len(mine.parameters)} weights differ"),
+            evidence=(later, reason(Weights.NUM_DIFFERENT, num=len(apart), total=len(mine.parameters))),
             causes=kind.causes,
-            next_note=f"build both models with {name}, or both without",
+            next_note=reason(Weights.BUILD_BOTH, parameter=name),
         )
     ]
 
@@ -197,12 +176,11 @@ def ties_that_differ(context: Context) -> list[tuple[str, str | None, str | None
 
 
 def _tie_finding(fqn: str, mine: str | None, theirs: str | None, book: StepBook) -> Finding:
-    words = [f"one with {tied}" if tied else "a weight of its own" for tied in (mine, theirs)]
-    said = f"{fqn} is {words[0]} in the target, {words[1]} in the reference"
-    kind = kind_named("missing_or_extra_term", 0.9, said, causes=("weights tied on one side only",))
+    differs = reason(Weights.TIE, parameter=fqn, target=mine or "", reference=theirs or "")
+    kind = kind_named("missing_or_extra_term", 0.9, differs, causes=(reason(Weights.TIE_CAUSE),))
     return Finding(
         stage=Stage.WEIGHTS,
-        headline=f"In the target {fqn} is {words[0]}, in the reference {words[1]}.",
+        headline=differs,
         module=fqn.rpartition(".")[0],
         site=f"{fqn} · value",
         phase="param",
@@ -210,21 +188,21 @@ def _tie_finding(fqn: str, mine: str | None, theirs: str | None, book: StepBook)
         rank=book.rank,
         kinds=(kind,),
         confidence=0.97,
-        evidence=(said, "a shared weight gets the gradients of all its uses"),
+        evidence=(differs, reason(Weights.TIED_GRADIENT)),
         causes=kind.causes,
-        next_note="tie the same weights on both sides",
+        next_note=reason(Weights.TIE_BOTH),
     )
 
 
-def _causes(name: str) -> tuple[str, ...]:
-    if name in ("other_draw", "other_init"):
-        return (
-            "another seed",
-            "modules built or initialised in another order",
-            "another initialisation (spread, distribution)",
-        )
-    if name in ("transposed", "permuted", "shape"):
-        return ("weights converted for another layout", "rows or heads in another order")
-    if name in ("zero", "part"):
-        return ("a checkpoint that lacks this weight, loaded without strictness",)
-    return ("weights changed between loading and the first step",)
+_ORDER_CAUSES = (Weights.CONVERTED_CAUSE, Weights.ROW_ORDER_CAUSE)
+_DRAW_CAUSES = (Weights.SEED_CAUSE, Weights.BUILD_ORDER_CAUSE, Weights.INIT_CAUSE)
+_CAUSES = {
+    "other_draw": _DRAW_CAUSES,
+    "other_init": _DRAW_CAUSES,
+    "transposed": _ORDER_CAUSES,
+    "permuted": _ORDER_CAUSES,
+    "shape": _ORDER_CAUSES,
+    "zero": (Weights.NOT_STRICT_CAUSE,),
+    "part": (Weights.NOT_STRICT_CAUSE,),
+}
+"""causes of a way to differ, most likely first"""

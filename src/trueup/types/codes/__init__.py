@@ -1,6 +1,8 @@
 """Codes of all conclusions: one enum class a room, values are stable and documented in docs/codes.md."""
 
 from trueup.types.codes.base import Code, code_from
+from trueup.types.codes.batch import BatchCode
+from trueup.types.codes.clipping import ClippingCode
 from trueup.types.codes.curves import CurvesCode
 from trueup.types.codes.evidence import EvidenceCode
 from trueup.types.codes.given import GivenCode
@@ -19,10 +21,13 @@ from trueup.types.codes.record import RecordCode
 from trueup.types.codes.replay import LeftFree, ReplayCode
 from trueup.types.codes.stages import StagesCode
 from trueup.types.codes.verdict import NextCode, VerdictCode
+from trueup.types.codes.weights import WeightsCode
 
 __all__ = [
     "AdviceCode",
+    "BatchCode",
     "CauseCode",
+    "ClippingCode",
     "Code",
     "CurvesCode",
     "EvidenceCode",
@@ -41,5 +46,6 @@ __all__ = [
     "StagesCode",
     "ToleranceCode",
     "VerdictCode",
+    "WeightsCode",
     "code_from",
 ]

@@ -1,0 +1,44 @@
+"""Codes of what happens to gradients between backward and the optimizer: loss scale, clipping, copies."""
+
+from trueup.types.codes.base import Code
+
+
+class ClippingCode(Code):
+    """Loss scale, clipping and copies of gradients."""
+
+    LOSS_SCALE = "clipping.loss_scale_differs"
+    LOSS_SCALE_CAUSE = "clipping.cause.loss_scale_rule"
+    SAME_LOSS_SCALE = "clipping.use_same_loss_scale"
+
+    # what one run does
+    NOT_CLIPPED = "clipping.not_clipped"
+    TO_NORM = "clipping.to_norm"
+    AT_VALUE = "clipping.at_value"
+    BY_PARAMETER = "clipping.factor_by_parameter"
+
+    # both runs
+    BOTH = "clipping.both_runs"
+    NORM_DIFFERS = "clipping.norm_differs"
+    METHOD_DIFFERS = "clipping.method_differs"
+    TARGET_ONLY = "clipping.target_only"
+    REFERENCE_ONLY = "clipping.reference_only"
+    SCALED_BY_RANKS = "clipping.scaled_by_number_of_ranks"
+    FACTOR_DIFFERS = "clipping.factor_differs"
+    REPORTED_NORM = "clipping.reported_norm_differs"
+    LIMIT_CAUSE = "clipping.cause.limit"
+    NORM_CAUSE = "clipping.cause.norm"
+    SUM_CAUSE = "clipping.cause.sum_over_ranks"
+    SOME_SCALED_CAUSE = "clipping.cause.some_scaled"
+    COMPARE_CODE = "clipping.compare_code"
+
+    # rank by rank
+    SOME_RANKS = "clipping.some_ranks_differ"
+    RANK_FACTOR = "clipping.factor_of_rank"
+    RANKS_DIFFER = "clipping.ranks_differ_along_axis"
+    SUMS_SCALED = "clipping.sums_scaled"
+    COMPARE_NORMS = "clipping.compare_norms"
+
+    # copies of one gradient
+    COPY_DIFFERS = "clipping.copy_differs"
+    ON_RANKS = "clipping.gradients_differ_on_ranks"
+    AMONG_RANKS = "clipping.measured_among_ranks"

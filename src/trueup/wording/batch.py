@@ -1,0 +1,166 @@
+"""English of batches, labels and loss masks that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trueup.types.codes import BatchCode as B
+from trueup.types.reason import reason
+from trueup.wording.phrase import Facts, clause, count, heading
+
+
+def _row(names: Sequence[str], total: int) -> str:
+    """Numbers in a row; ``names`` are the first of ``total``."""
+    return ", ".join(names) + (", …" if len(names) < total else "")
+
+
+def _order(facts: Facts) -> str:
+    rows = _row(facts["rows"], facts["num"])
+    return f"the same rows in a different order: the reference's rows {rows}"
+
+
+def _shift(facts: Facts) -> str:
+    ahead = "ahead of" if facts["shift"] > 0 else "behind"
+    return f"every row is {count(abs(facts['shift']), 'position')} {ahead} the reference's"
+
+
+_PADDED = {"left": "on the left", "right": "on the right", "none": "at no end"}
+
+
+def _padding(facts: Facts) -> str:
+    sides = (
+        f"id {facts[f'{side}_id']} {_PADDED[facts[f'{side}_at']]}, length {facts[f'{side}_length']} ({side})"
+        for side in ("target", "reference")
+    )
+    return f"the same tokens, padded differently: {'; '.join(sides)}"
+
+
+def _row_length(facts: Facts) -> str:
+    sides = (
+        f"{count(facts[f'{side}_rows'], 'row')} of {facts[f'{side}_length']} ({side})"
+        for side in ("target", "reference")
+    )
+    return f"the same tokens in rows of different length: {', '.join(sides)}"
+
+
+def _shape(facts: Facts) -> str:
+    shared = f"; rows in common: {facts['shared']}" if facts["shared"] else ""
+    return f"shape {facts['target']} (target), {facts['reference']} (reference){shared}"
+
+
+def _mapped(facts: Facts) -> str:
+    pairs = zip(facts["target"], facts["reference"], facts["counts"], strict=True)
+    shown = "; ".join(f"{a} (target), {b} (reference), {count(int(n), 'place')}" for a, b, n in pairs)
+    return f"some ids are replaced wherever they occur: {shown}"
+
+
+def _some_rows(facts: Facts) -> str:
+    rows, positions = _row(facts["rows"], facts["num"]), _row(facts["positions"], facts["num_positions"])
+    return f"different rows: {facts['num']} of {facts['total']} (rows {rows}; positions {positions})"
+
+
+def _where(facts: Facts) -> str:
+    rank = "" if facts.get("rank") is None else f", rank {facts['rank']}"
+    return f"step {facts['step']}{rank}"
+
+
+def _agree(facts: Facts) -> str:
+    return (
+        f"{_where(facts)}, microbatch {facts['microbatch']}: labels are {_shifted(facts['shift'])}; "
+        f"{facts['counted']:.0%} of them count in the loss"
+    )
+
+
+def _shifted(shift: int | None) -> str:
+    return "in no fixed relation to the inputs" if shift is None else f"the inputs shifted by {shift}"
+
+
+def _mask(facts: Facts) -> str:
+    how = "; the mask is the reference's shifted by one" if facts["is_shifted"] else ""
+    return f"different loss weights: {count(facts['num'], 'position')}, the first {facts['first']}{how}"
+
+
+_AT: dict[str, object] = {"step": 0, "rank": None}
+_SHIFTS: dict[str, object] = {"target": 2, "reference": 1}
+
+PHRASES = {
+    B.SAME: clause("the same ids"),
+    B.ORDER: clause(
+        _order, {"rows": ("1", "0"), "num": 2}, {"rows": ("1", "2", "3", "4", "5", "0"), "num": 9}
+    ),
+    B.SHIFT: clause(_shift, {"shift": 1}, {"shift": -2}),
+    B.PADDING: clause(
+        _padding,
+        {
+            "target_id": 0,
+            "target_at": "left",
+            "target_length": 8,
+            "reference_id": 2,
+            "reference_at": "none",
+            "reference_length": 7,
+        },
+    ),
+    B.ROW_LENGTH: clause(
+        _row_length, {"target_rows": 1, "target_length": 8, "reference_rows": 2, "reference_length": 4}
+    ),
+    B.STREAM_OFFSET: clause(
+        "the same stream of tokens, started {shift:count token} {side}",
+        {"shift": 1, "side": "later"},
+        {"shift": 3, "side": "earlier"},
+    ),
+    B.SHAPE: clause(
+        _shape,
+        {"target": "[4, 8]", "reference": "[2, 8]", "shared": 2},
+        {"target": "[4, 8]", "reference": "[4, 9]", "shared": 0},
+    ),
+    B.MAPPED_IDS: clause(_mapped, {"target": ("0", "5"), "reference": ("1", "6"), "counts": ("1", "9")}),
+    B.SOME_ROWS: clause(
+        _some_rows,
+        {"num": 1, "total": 8, "rows": ("3",), "num_positions": 9, "positions": ("0", "1", "2")},
+    ),
+    B.OTHER: clause(
+        "ids differ at {share:.0%} of the positions, and the rows are not the reference's in a different "
+        "order",
+        {"share": 0.97},
+    ),
+    B.LABELS_AGREE: clause(
+        _agree,
+        {**_AT, "microbatch": 0, "shift": 1, "counted": 0.9},
+        {**_AT, "rank": 1, "microbatch": 0, "shift": None, "counted": 1.0},
+    ),
+    B.SAME_INPUTS: clause(
+        lambda facts: f"{_where(facts)}: both models received the same batch; {facts.parts[0]}",
+        {**_AT, "parts": (reason(B.SHIFTS, target=2, reference=1),)},
+    ),
+    B.OUTSIDE: heading("Labels lie outside the vocabulary"),
+    B.NUM_OUTSIDE: clause("neither ignored nor in the vocabulary: {num:count label}", {"num": 1}, {"num": 3}),
+    B.SHIFTS: clause(
+        lambda facts: (
+            f"labels are {_shifted(facts['target'])} (target), {_shifted(facts['reference'])} (reference)"
+        ),
+        _SHIFTS,
+        {"target": None, "reference": 1},
+    ),
+    B.SHIFTED_TWICE: heading("Labels are shifted twice"),
+    B.NOT_SHIFTED: heading("Labels are not shifted: each token is its own target"),
+    B.SHIFT_DIFFERS: heading("Labels are shifted differently relative to the inputs"),
+    B.MASK_DIFFERS: heading("Loss mask differs: different positions count in the loss"),
+    B.NUM_COUNTED: clause(
+        "labels that count in the loss: {target} ({target_share:.1%}) (target), {reference} "
+        "({reference_share:.1%}) (reference)",
+        {"target": 90, "target_share": 0.9, "reference": 100, "reference_share": 1.0},
+    ),
+    B.MASK_WEIGHTS: heading("Loss mask differs"),
+    B.NUM_WEIGHTS: clause(
+        _mask, {"num": 1, "first": 7, "is_shifted": False}, {"num": 3, "first": 0, "is_shifted": True}
+    ),
+    B.LABELS_DIFFER: heading("Labels differ"),
+    B.NUM_LABELS: clause(
+        "different labels: {num} of {total}, the first at {first}: {target} (target), {reference} "
+        "(reference)",
+        {"num": 1, "total": 100, "first": 7, "target": 3, "reference": 4},
+    ),
+    B.CHECK_LABELS: clause(
+        "check the code between data loader and loss: labels must be shifted exactly once"
+    ),
+}

@@ -1,0 +1,90 @@
+"""English of loss scale, clipping and copies of gradients."""
+
+from __future__ import annotations
+
+from trueup.types.codes import ClippingCode as C
+from trueup.types.reason import reason
+from trueup.wording.phrase import Facts, clause, heading, ranks_named
+
+
+def _copy_differs(facts: Facts) -> str:
+    return (
+        f"{facts['parameter']}: on {ranks_named(facts['ranks'])}, the gradient differs from the other copies "
+        f"along {facts['axis']}"
+    )
+
+
+_VALUES: dict[str, object] = {"target": 0.25, "reference": 1.0}
+
+PHRASES = {
+    C.LOSS_SCALE: heading(
+        "Loss scale differs in step {step}: {target:g} (target), {reference:g} (reference)",
+        {"step": 0, "target": 1024.0, "reference": 65536.0},
+    ),
+    C.LOSS_SCALE_CAUSE: clause("a different initial loss scale, or a different growth rule"),
+    C.SAME_LOSS_SCALE: clause("set the same loss scale in both runs; the unscaled gradients may agree"),
+    C.NOT_CLIPPED: clause("not clipped (norm {norm:.6g})", {"norm": 1.5}),
+    C.TO_NORM: clause("norm {norm:.6g} clipped to {clipped:.6g}", {"norm": 1.5, "clipped": 1.0}),
+    C.AT_VALUE: clause("elements clipped at {limit:.6g}", {"limit": 0.5}),
+    C.BY_PARAMETER: clause(
+        "scaled by {usual:.4g}, {num:count parameter} by other factors ({parameter}: {factor:.4g})",
+        {"usual": 0.5, "num": 1, "parameter": "layers.0.weight", "factor": 0.25},
+    ),
+    C.BOTH: clause(
+        "gradients: {parts[0]} (target), {parts[1]} (reference)",
+        {"parts": (reason(C.NOT_CLIPPED, norm=1.5), reason(C.TO_NORM, norm=1.5, clipped=1.0))},
+    ),
+    C.NORM_DIFFERS: heading(
+        "Gradients are clipped to different norms: {target:.6g} (target), {reference:.6g} (reference)",
+        _VALUES,
+    ),
+    C.METHOD_DIFFERS: heading("Gradients are clipped by different methods"),
+    C.TARGET_ONLY: heading(
+        "Gradients are clipped to norm {target:.6g} in the target, not in the reference (norm "
+        "{reference:.6g})",
+        _VALUES,
+    ),
+    C.REFERENCE_ONLY: heading(
+        "Gradients are clipped to norm {reference:.6g} in the reference, not in the target (norm "
+        "{target:.6g})",
+        {"target": 1.5, "reference": 1.0},
+    ),
+    C.SCALED_BY_RANKS: heading(
+        "All gradients are scaled by {factor:.6g}; axis {axis} has {size:count rank}",
+        {"factor": 0.5, "axis": "dp", "size": 2},
+    ),
+    C.FACTOR_DIFFERS: heading(
+        "Clipping factor differs for the same gradients: {target:.6g} (target), {reference:.6g} (reference)",
+        _VALUES,
+    ),
+    C.REPORTED_NORM: heading(
+        "Reported gradient norm is {target:.4g} (target), {reference:.4g} (reference) times the actual norm",
+        _VALUES,
+    ),
+    C.LIMIT_CAUSE: clause("a different max_norm"),
+    C.NORM_CAUSE: clause("a norm over different parameters or ranks, or with copies counted twice"),
+    C.SUM_CAUSE: clause("a missing or extra sum over ranks"),
+    C.SOME_SCALED_CAUSE: clause("a factor applied to some weights only"),
+    C.COMPARE_CODE: clause("compare the code of both runs between backward() and optimizer.step()"),
+    C.SOME_RANKS: heading("Some ranks clip their gradients by a different factor"),
+    C.RANK_FACTOR: clause(
+        "clipping factor over the reference's: {factor:.6g} on rank {rank}, {usual:.6g} on other ranks",
+        {"rank": 1, "factor": 0.5, "usual": 1.0},
+    ),
+    C.RANKS_DIFFER: heading("Clipping factors differ between ranks in the target, not in the reference"),
+    C.SUMS_SCALED: heading(
+        "Clipping factor of the summed gradients is {factor:.6g} times the reference's", {"factor": 0.5}
+    ),
+    C.COMPARE_NORMS: clause("compare how both runs compute the norm for clipping"),
+    C.COPY_DIFFERS: clause(
+        _copy_differs,
+        {"parameter": "layers.0.weight", "ranks": ("1",), "axis": "dp"},
+        {"parameter": "layers.0.weight", "ranks": ("1", "3"), "axis": "dp"},
+    ),
+    C.ON_RANKS: heading(
+        lambda facts: f"Gradients of {facts['parameters']} differ on {ranks_named(facts['ranks'])}",
+        {"parameters": "layers.0.weight", "ranks": ("1",)},
+        {"parameters": "2 of 12 parameters (a, b, …)", "ranks": ("1", "3")},
+    ),
+    C.AMONG_RANKS: clause("measured among the target's own ranks, which hold the same weights"),
+}

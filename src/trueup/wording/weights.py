@@ -1,0 +1,145 @@
+"""English of weights at the start of a run, and from one step to the next."""
+
+from __future__ import annotations
+
+from trueup.types.codes import WeightsCode as W
+from trueup.types.reason import reason
+from trueup.wording.phrase import Facts, clause, count, heading
+
+_WAYS = {
+    "transposed": "transposed",
+    "permuted": "different order",
+    "negated": "opposite sign",
+    "rounded": "rounded to coarser dtype",
+    "zero": "zero",
+    "part": "some rows differ",
+    "other_draw": "different random draw",
+    "other_init": "different initialization",
+    "near": "small difference",
+    "shape": "different shape",
+}
+"""how values differ, in a headline; ``scaled`` has its factor, of ``unknown`` nothing is known"""
+
+
+def _differ(facts: Facts) -> str:
+    way = facts["way"]
+    how = f"scaled by {facts['factor']:.6g}" if way == "scaled" else _WAYS.get(way)
+    return f"Initial weights differ in {facts['parameters']}" + (f": {how}" if how else "")
+
+
+def _part(facts: Facts) -> str:
+    rows = f"row {facts['first']}" if facts["num"] == 1 else f"rows {facts['first']} to {facts['last']}"
+    return f"different rows: {facts['num']} of {count(facts['total'], 'row')} ({rows})"
+
+
+def _tie(facts: Facts) -> str:
+    sides = (
+        f"{f'tied to {facts[side]}' if facts[side] else 'not tied'} ({side})"
+        for side in ("target", "reference")
+    )
+    return f"Weight tying differs for {facts['parameter']}: {', '.join(sides)}"
+
+
+def _stale_copies(facts: Facts) -> str:
+    return (
+        f"unchanged since the start of step {facts['before']}: {count(facts['num'], 'working copy')} at the "
+        f"start of step {facts['step']}"
+    )
+
+
+_NAMED: dict[str, object] = {"parameters": "2 of 12 parameters (a, b, …)"}
+_STD: dict[str, object] = {"target": 0.02, "reference": 0.05}
+
+PHRASES = {
+    W.ALL_EQUAL: clause("Initial weights are bit-identical ({num:count weight})", {"num": 1}, {"num": 12}),
+    W.SOME_EQUAL: clause(
+        "Initial weights: {num:count weight} bit-identical, {open} undecided", {"num": 10, "open": 2}
+    ),
+    W.NUM_EQUAL: clause("bit-identical: {num} of {total:count weight}", {"num": 1, "total": 12}),
+    W.UNMATCHED: clause(
+        "without a counterpart in the reference: {num:count parameter} ({names:list})",
+        {"num": 2, "names": ("a", "b")},
+    ),
+    W.NO_DIGEST: clause("{parameter}: no digest in one of the runs", {"parameter": "a"}),
+    W.OF_PARAMETER: clause("{parameter}: {parts[0]}", {"parameter": "a", "parts": (reason(W.TRANSPOSED),)}),
+    W.NOT_STORED: clause("the digests differ; the values were not stored"),
+    W.TRANSPOSED: clause("the reference's values, transposed"),
+    W.SHAPE: clause(
+        "shape {target} (target), {reference} (reference)", {"target": "[4, 2]", "reference": "[4, 3]"}
+    ),
+    W.ZERO: clause("zero everywhere, as if never loaded or initialized"),
+    W.NEGATED: clause("the reference's values with the opposite sign"),
+    W.SCALED: clause("{factor:.6g} times the reference's values", {"factor": 1.5}),
+    W.REORDERED: clause(
+        "the reference's {what} in a different order ({moved} of {total} moved)",
+        {"what": "rows", "moved": 2, "total": 8},
+    ),
+    W.REARRANGED: clause("the same numbers in a different order"),
+    W.PART: clause(
+        _part,
+        {"num": 1, "total": 8, "first": 3, "last": 3},
+        {"num": 2, "total": 8, "first": 3, "last": 6},
+    ),
+    W.ROUNDED: clause("the reference's values, rounded to {dtype}", {"dtype": "bfloat16"}),
+    W.NEAR: clause(
+        "relative difference {rel_diff:.3g}: the same initialization, changed later in one of the runs",
+        {"rel_diff": 0.1},
+    ),
+    W.OTHER_DRAW: clause(
+        "unrelated values of similar standard deviation, {target:.4g} (target), {reference:.4g} (reference): "
+        "a different seed or order of random draws",
+        _STD,
+    ),
+    W.OTHER_INIT: clause(
+        "unrelated values, standard deviation {target:.4g} (target), {reference:.4g} (reference): a "
+        "different initialization",
+        _STD,
+    ),
+    W.DIFFER: heading(
+        _differ,
+        *({**_NAMED, "way": way, "factor": None} for way in (*_WAYS, "unknown")),
+        {**_NAMED, "way": "scaled", "factor": 1.5},
+    ),
+    W.NUM_DIFFERENT: clause("different: {num} of {total:count weight}", {"num": 1, "total": 12}),
+    W.SAME_WEIGHTS: clause("load the same initial weights into both runs and capture again"),
+    W.ONE_SIDED: heading(
+        "Parameter {parameter} exists only in the {side}; later initial weights differ",
+        {"parameter": "layers.0.bias", "side": "target"},
+    ),
+    W.DRAWN_AFTER: clause(
+        "{first} is the first weight after {parameter} that differs",
+        {"parameter": "layers.0.bias", "first": "layers.1.weight"},
+    ),
+    W.BUILT_WITHOUT: clause(
+        "the {side}'s model was built without {parameter}", {"parameter": "layers.0.bias", "side": "target"}
+    ),
+    W.BUILD_BOTH: clause(
+        "build both models with {parameter}, or both without it", {"parameter": "layers.0.bias"}
+    ),
+    W.TIE: heading(
+        _tie,
+        {"parameter": "lm_head.weight", "target": "embedding.weight", "reference": ""},
+        {"parameter": "lm_head.weight", "target": "", "reference": "embedding.weight"},
+    ),
+    W.TIED_GRADIENT: clause("a tied weight receives the gradients of all its uses"),
+    W.TIE_CAUSE: clause("weights tied in one run only"),
+    W.TIE_BOTH: clause("tie the same weights in both runs"),
+    W.SEED_CAUSE: clause("a different seed"),
+    W.BUILD_ORDER_CAUSE: clause("modules created or initialized in a different order"),
+    W.INIT_CAUSE: clause("a different initialization (distribution or scale)"),
+    W.CONVERTED_CAUSE: clause("weights converted for a different layout"),
+    W.ROW_ORDER_CAUSE: clause("rows or heads in a different order"),
+    W.NOT_STRICT_CAUSE: clause("a checkpoint without this weight, loaded with strict=False"),
+    W.CHANGED_CAUSE: clause("weights changed between loading and the first step"),
+    W.UNDONE: heading("Update is undone before the next step: {parameters}", _NAMED),
+    W.OVERWRITTEN: heading("Weights change between update and next step: {parameters}", _NAMED),
+    W.NOT_THE_MASTERS: heading("Weights of the model are not the rounded master weights"),
+    W.STALE: heading("Weights of the model are not updated from their master weights"),
+    W.STALE_COPIES: clause(
+        _stale_copies, {"num": 1, "step": 1, "before": 0}, {"num": 3, "step": 1, "before": 0}
+    ),
+    W.REFERENCE_KEEPS: clause("in the reference, the next step starts with the updated weights"),
+    W.CHECK_AFTER_STEP: clause(
+        "check what happens to the weights after optimizer.step(): copies, broadcasts, averages"
+    ),
+}
