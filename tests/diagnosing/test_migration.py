@@ -12,8 +12,9 @@ import pytest
 from tests.diagnosing.diagnosed import facts_of
 from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.pipeline import diagnose
-from trueup.types.codes import StagesCode
+from trueup.types.codes import StagesCode, WeightsCode
 from trueup.types.finding import Stage
+from trueup.types.reason import reason
 from trueup.wording import headline
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow, pytest.mark.xdist_group("migration")]
@@ -71,4 +72,4 @@ def test_the_page_tells_what_is_found(prepared: Path) -> None:
 def test_mended_it_agrees_bit_for_bit_at_the_start_and_within_rounding_after(prepared: Path) -> None:
     found = ported(prepared, "embedding", "decay")
     assert found.exit_code == 0, found.headline
-    assert any("All 17 weights are equal bit for bit" in facts_of(stage.said) for stage in found.stages)
+    assert reason(WeightsCode.ALL_EQUAL, num=17) in [stage.said for stage in found.stages]

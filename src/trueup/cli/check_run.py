@@ -146,13 +146,14 @@ def _folder(output: Path | None) -> Iterator[Path]:
 
 def _show(outcomes: list[CheckOutcome], *, headline: str, folder: Path | None, printed: Printed) -> None:
     from trueup.diagnosing.checks import exit_code
+    from trueup.wording import document
 
-    document = {
+    result = {
         "run": headline,
         "exit_code": exit_code(outcomes),
-        "checks": [outcome.to_json() for outcome in outcomes],
+        "checks": outcomes,
     }
-    text = json_text(document, non_finite="null")
+    text = json_text(document(result), non_finite="null")
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _RESULT).write_text(text + "\n", encoding="utf-8")

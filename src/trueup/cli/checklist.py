@@ -11,6 +11,8 @@ from rich.text import Text
 
 from trueup.diagnosing.checks import CheckOutcome, Verdict
 from trueup.reporting.formatting import count, plain, short_frame, short_site
+from trueup.types.reason import Reason
+from trueup.wording import command, text
 
 _GLYPHS = {
     Verdict.PASSED: ("✓", "green"),
@@ -61,14 +63,19 @@ def _lines(outcome: CheckOutcome) -> list[RenderableType]:
     mark, colour = _GLYPHS[outcome.verdict]
     nothing = outcome.verdict is Verdict.NOTHING
     title = Text.assemble((f"   {mark} ", f"bold {colour}"), (outcome.title, "dim" if nothing else "bold"))
-    sentence = Text(short_site(plain(outcome.sentence)), style="dim" if nothing else "")
+    sentence = Text(short_site(plain(text(outcome.sentence))), style="dim" if nothing else "")
     lines: list[RenderableType] = [title, Padding(sentence, (0, 0, 0, 7))]
     if outcome.verdict in (Verdict.FAILED, Verdict.UNDECIDED):
         lines += [Padding(_place_table(outcome), (0, 0, 0, 7))] if outcome.places else []
-    lines += [Padding(Text(plain(note), style="dim"), (0, 0, 0, 7)) for note in outcome.notes]
+    lines += [Padding(Text(plain(text(note)), style="dim"), (0, 0, 0, 7)) for note in outcome.notes]
     if outcome.next and not nothing:
-        lines.append(Padding(Text.assemble(("→ ", "cyan"), (plain(outcome.next), "cyan")), (0, 0, 0, 7)))
+        lines.append(Padding(Text(f"→ {plain(_advice(outcome.next))}", style="cyan"), (0, 0, 0, 7)))
     return lines
+
+
+def _advice(what: Reason) -> str:
+    typed = command(what)
+    return text(what) if typed is None else f"{typed}  ({text(what)})"
 
 
 def _place_table(outcome: CheckOutcome) -> Table:
@@ -80,14 +87,14 @@ def _place_table(outcome: CheckOutcome) -> Table:
             f"step {place.step}" if place.step is not None else "",
             f"rank {place.rank}" if place.rank else "",
         ]
-        told = " · ".join(part for part in where if part)
-        site = Text.assemble((short_site(plain(place.site)), "bold"), (f"  {told}" if told else "", "dim"))
+        when = " · ".join(part for part in where if part)
+        site = Text.assemble((short_site(plain(place.site)), "bold"), (f"  {when}" if when else "", "dim"))
         table.add_row("at" if number == 0 else "", site)
         if place.source:
             frame, line = short_frame(plain(place.source))
             table.add_row("", Text.assemble((frame, "dim"), "  ", (line, "italic")))
         if place.detail:
-            table.add_row("", Text(plain(place.detail), style="dim"))
+            table.add_row("", Text(plain(text(place.detail)), style="dim"))
     more = len(outcome.places) - _MAX_PLACES
     if more > 0:
         table.add_row("", Text(f"and {more} more, with --json", style="dim"))

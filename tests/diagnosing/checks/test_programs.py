@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.capture.programs import environment, run_trueup, write
+from trueup.types.codes import CheckCode
+from trueup.types.reason import read_reason, reason
 
 pytestmark = pytest.mark.torch
 
@@ -84,7 +86,7 @@ def test_a_program_that_does_not_repeat(tmp_path: Path) -> None:
     assert outcome["verdict"] == "failed"
     first = outcome["places"][0]
     assert first["site"] == "layers.1.mlp.act · torch.randn · output.0"
-    assert "random numbers" in first["detail"]
+    assert first["detail_reason"]["code"] == CheckCode.RANDOM_NUMBERS
     assert "randn(x.shape, generator=generator)" in first["source"]
 
 
@@ -93,7 +95,8 @@ def test_a_program_without_a_seed_is_not_decided(tmp_path: Path) -> None:
     program = write(tmp_path / "train.py", PROGRAM.format(change=change))
     status, outcomes, _ = check(tmp_path, "--only", "repeatable", "--", sys.executable, program)
     assert (status, outcomes["repeatable"]["verdict"]) == (2, "undecided")
-    assert "start from other weights (head.weight)" in outcomes["repeatable"]["sentence"]
+    why = read_reason(outcomes["repeatable"], "sentence")
+    assert why == reason(CheckCode.OTHER_WEIGHTS, parameter="head.weight")
 
 
 def test_a_long_program_is_stopped_when_its_steps_are_there(tmp_path: Path) -> None:
@@ -130,16 +133,18 @@ def test_hugging_face_models_are_clean(model: str, tmp_path: Path) -> None:
 
 @pytest.mark.distributed
 @pytest.mark.parametrize(
-    ("kind", "check_name", "said"),
+    ("kind", "check_name", "code", "facts"),
     [
-        ("clean", None, ""),
-        ("same batch", "own_batches", "the same batch in 3 of 3 steps"),
-        ("drifting", "replicas", "weights at the start of the step differ across ranks in step 1"),
-        ("same masks", "streams", "has the same mask on ranks 0 and 1"),
-        ("bypassed", "replicas", "gradients given to the optimizer differ across ranks in step 0"),
+        ("clean", None, None, {}),
+        ("same batch", "own_batches", CheckCode.SAME_BATCH, {"num": 3, "total": 3}),
+        ("drifting", "replicas", CheckCode.REPLICAS_DIFFER, {"slot": "value", "step": 1}),
+        ("same masks", "streams", CheckCode.SAME_MASK_ON_RANKS, {"first": 0, "rank": 1}),
+        ("bypassed", "replicas", CheckCode.REPLICAS_DIFFER, {"slot": "clipped", "step": 0}),
     ],
 )
-def test_two_ranks(kind: str, check_name: str | None, said: str, tmp_path: Path) -> None:
+def test_two_ranks(
+    kind: str, check_name: str | None, code: CheckCode | None, facts: dict[str, Any], tmp_path: Path
+) -> None:
     program = write(tmp_path / "train.py", RANKS)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0"]
     status, outcomes, error = check(
@@ -159,4 +164,7 @@ def test_two_ranks(kind: str, check_name: str | None, said: str, tmp_path: Path)
         return
     assert status == 1
     assert outcomes[check_name]["verdict"] == "failed", outcomes[check_name]
-    assert said in json.dumps(outcomes[check_name])
+    why = read_reason(outcomes[check_name], "sentence")
+    assert why is not None
+    assert why.code is code
+    assert facts.items() <= why.facts.items()

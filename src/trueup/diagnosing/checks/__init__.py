@@ -59,7 +59,8 @@ def check_run(
     known = {check.name for check in CHECKS}
     for name in only:
         if name not in known:
-            raise ConfigError(f"--only {name!r}: there is {', '.join(check.name for check in CHECKS)}")
+            names = ", ".join(check.name for check in CHECKS)
+            raise ConfigError(f"--only: expected one of: {names} (got {name!r})")
     run = CheckedRun(source, again)
     return [check.check(run) for check in CHECKS if not only or check.name in only]
 

@@ -1,4 +1,4 @@
-"""Labels laid beside the token ids they belong to, as arrays."""
+"""Labels beside the token ids they belong to, as arrays."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import math
 from typing import Any
 
 from numpy.typing import NDArray
+
+from trueup.types.codes import CheckCode as Code
+from trueup.types.reason import Reason, reason
 
 _SHIFTS = (1, 0, 2, -1, 3)
 _SURE = 0.99
@@ -16,7 +19,7 @@ _FEW = 8
 
 def shift_of_labels(
     ids: NDArray[Any], labels: NDArray[Any], ignore_index: int
-) -> tuple[int | None, str | None]:
+) -> tuple[int | None, Reason | None]:
     """By how many places the labels are ahead of the inputs, and what is wrong with that.
 
     Args:
@@ -31,18 +34,14 @@ def shift_of_labels(
     width, rest = divmod(labels.size, samples)
     if rest or width not in (length, length - 1):
         return None, None
-    laid = labels.reshape(samples, width)
+    aligned = labels.reshape(samples, width)
     for shift in _SHIFTS:
-        share, num = _agreement(ids, laid, ignore_index, shift)
+        share, num = _agreement(ids, aligned, ignore_index, shift)
         if num < _FEW or share < _SURE:
             continue
         if shift == 1:
             return 1, None
-        wrong = {
-            0: "not shifted: the model predicts the token it is given",
-            -1: "shifted the wrong way: the model predicts the token before",
-        }.get(shift, f"shifted {shift} times: the model predicts the token {shift} places on")
-        return shift, f"labels are {wrong} ({share:.1%} of {num:,} positions)"
+        return shift, reason(Code.WRONG_SHIFT, shift=shift, share=share, num=num)
     return None, None
 
 
@@ -58,28 +57,25 @@ def _agreement(ids: NDArray[Any], labels: NDArray[Any], ignore_index: int, shift
     return (float((mine[used] == theirs[used]).mean()) if num else 0.0), num
 
 
-def labelled_padding(mask: NDArray[Any], labels: NDArray[Any], ignore_index: int) -> str | None:
+def labelled_padding(mask: NDArray[Any], labels: NDArray[Any], ignore_index: int) -> Reason | None:
     """What is wrong where labels that are padding by the attention mask (B, T) count all the same.
 
     One a row is common: an end of text that is padding too.
     """
-    laid = labels.reshape(mask.shape[0], -1)
-    width = min(laid.shape[1], mask.shape[1] - 1)
-    used = laid[:, :width] != ignore_index
+    aligned = labels.reshape(mask.shape[0], -1)
+    width = min(aligned.shape[1], mask.shape[1] - 1)
+    used = aligned[:, :width] != ignore_index
     num = int((used & (mask[:, 1 : width + 1] == 0)).sum())
     if num <= mask.shape[0]:
         return None
-    return f"{num:,} labels are padding by the attention mask and are not ignored"
+    return reason(Code.PADDING_COUNTS, num=num)
 
 
-def first_loss_problem(loss: float | None, vocabulary: int | None) -> str | None:
-    """Beyond one and a half times ln(vocabulary) and 1 a model is surer of wrong tokens than chance."""
+def first_loss_problem(loss: float | None, vocabulary: int | None) -> Reason | None:
+    """What is wrong with a first loss above 1.5 ln(vocabulary) + 1, where chance gives ln(vocabulary)."""
     if loss is None or vocabulary is None or vocabulary < 2:
         return None
     expected = math.log(vocabulary)
     if loss <= 1.5 * expected + 1:
         return None
-    return (
-        f"the first loss is {loss:.4g}, a model that knows nothing has ln({vocabulary}) = {expected:.4g}: "
-        "look at the initial weights, the labels' alignment, or how the loss is reduced"
-    )
+    return reason(Code.FIRST_LOSS_HIGH, loss=loss, vocabulary=vocabulary, expected=expected)

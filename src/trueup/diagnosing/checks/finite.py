@@ -8,10 +8,12 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured
 from trueup.diagnosing.checks.run import CheckedRun, StepView
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.not_finite import Caller, Count, How, Origins
+from trueup.types.codes import CheckCode as Code
+from trueup.types.reason import Reason, reason
 
 _DECISIVE = ("loss", "param_grad", "optimizer", "param")
 """phases in which a value that is not finite does harm; elsewhere it may be masked away, as meant"""
@@ -34,38 +36,35 @@ class _Step:
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     seen = [_look(run, step, rank) for step, ranks in run.steps.items() for rank in ranks]
     if not seen:
-        return judge.undecided("no whole step was captured")
+        return judge.undecided(reason(Code.NO_STEP))
     if not any(one.view.records["summary"].is_not_null().any() for one in seen):
-        return judge.undecided("the trace holds no statistics")
+        return judge.undecided(reason(Code.NO_STATISTICS))
     harmful = [one for one in seen if one.decisive and one.origins]
     notes = _notes(run, [one for one in seen if one not in harmful])
-    numbers = {"records": sum(one.view.records.height for one in seen)}
+    num_records = sum(one.view.records.height for one in seen)
+    numbers: Measured = {"records": num_records}
     if harmful:
         first = harmful[0]
         places = [first.view.place(row, detail=_detail(row, how)) for row, how in first.origins]
         row, how = first.origins[0]
-        verb = "is made" if how is How.MADE else "is first seen"
-        sentence = f"{_what(row)} {verb} in step {first.view.tables.step} at {places[0].site}"
+        sentence = reason(
+            Code.NOT_FINITE,
+            is_nan=bool(row["num_nan"]),
+            is_made=how is How.MADE,
+            step=first.view.tables.step,
+            site=places[0].site,
+        )
         return judge.failed(
             sentence,
             places=tuple(places[:_MAX_PLACES]),
             numbers=numbers,
             notes=notes,
-            next="trueup capture --task overflow_check -o RUN -- COMMAND keeps the values that went in",
+            next=reason(Code.KEEP_INPUTS),
         )
     later = _later_losses(run)
-    if later:
-        return judge.failed(
-            later,
-            numbers=numbers,
-            notes=notes,
-            next="trueup capture --task overflow_check -o RUN -- COMMAND finds the call that makes it",
-        )
-    return judge.passed(
-        f"every loss, gradient and weight is finite in {numbers['records']:,} records",
-        numbers=numbers,
-        notes=notes,
-    )
+    if later is not None:
+        return judge.failed(later, numbers=numbers, notes=notes, next=reason(Code.FIND_CALL))
+    return judge.passed(reason(Code.FINITE, num=num_records), numbers=numbers, notes=notes)
 
 
 def _look(run: CheckedRun, step: int, rank: int) -> _Step:
@@ -125,50 +124,37 @@ def _caller(view: StepView, call: int) -> Caller:
     )
 
 
-def _what(row: dict[str, Any]) -> str:
-    return "NaN" if row["num_nan"] else "an infinity"
-
-
-def _detail(row: dict[str, Any], how: How) -> str:
-    parts = [
-        f"{row[key]:,} {word}"
-        for key, word in (("num_nan", "NaN"), ("num_posinf", "+inf"), ("num_neginf", "-inf"))
-        if row[key]
-    ]
-    came = (
-        "what went in is finite"
-        if how is How.MADE
-        else "there before, or from code that capture does not see"
+def _detail(row: dict[str, Any], how: How) -> Reason:
+    counts = {name: row[name] or 0 for name in ("num_nan", "num_posinf", "num_neginf")}
+    return reason(
+        Code.NOT_FINITE_VALUES,
+        **counts,
+        numel=row["numel"],
+        dtype=row["dtype"],
+        is_made=how is How.MADE,
     )
-    return f"{' and '.join(parts)} of {row['numel']:,} values ({row['dtype']}); {came}"
 
 
-def _notes(run: CheckedRun, harmless: list[_Step]) -> tuple[str, ...]:
+def _notes(run: CheckedRun, harmless: list[_Step]) -> tuple[Reason, ...]:
     notes = []
     made = [(one, row) for one in harmless for row, _ in one.origins if not one.rescaled]
     if made:
         one, row = made[0]
-        notes.append(
-            f"{len(made)} site{'s make' if len(made) > 1 else ' makes'} values that are not finite, which no "
-            f"loss, gradient or weight takes over: first {one.view.site(row)}"
-        )
+        notes.append(reason(Code.MASKED_AWAY, num=len(made), site=one.view.site(row)))
     skipped = [one.view.tables.step for one in harmless if one.rescaled]
     if skipped:
-        notes.append(
-            f"the gradient scaler skipped step {skipped[0]}"
-            + (f" and {len(skipped) - 1} more" if len(skipped) > 1 else "")
-            + ": gradients overflowed under the loss scale, as it is made to notice"
-        )
+        notes.append(reason(Code.STEPS_SKIPPED, step=skipped[0], more=len(skipped) - 1))
     return tuple(notes)
 
 
-def _later_losses(run: CheckedRun) -> str | None:
+def _later_losses(run: CheckedRun) -> Reason | None:
     """Scalars are there for every step, captured or not."""
     for rank in run.ranks:
         for step, line in run.scalars(rank).items():
             loss = line.get("loss")
             if isinstance(loss, float) and not math.isfinite(loss):
-                return f"the loss is {loss} in step {step} (rank {rank}), of which no tensors were captured"
+                value = "NaN" if math.isnan(loss) else str(loss)
+                return reason(Code.NOT_FINITE_LOSS, value=value, step=step, rank=rank)
     return None
 
 

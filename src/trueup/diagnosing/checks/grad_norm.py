@@ -7,9 +7,11 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.numerics.dtypes import DTYPES
+from trueup.types.codes import CheckCode as Code
+from trueup.types.reason import Reason, reason
 
 _SLACK = 2e-3
 """relative; the framework's own sums in float32 are off by up to 4e-4 at 2**24 elements"""
@@ -17,9 +19,7 @@ _SLACK = 2e-3
 
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     if _elsewhere(run):
-        return judge.nothing(
-            "gradients move to master weights before they are clipped: the program's norm is theirs"
-        )
+        return judge.nothing(reason(Code.NORM_OF_MASTERS))
     compared: list[tuple[int, int, float, float, float]] = []
     for step, ranks in run.steps.items():
         for rank in ranks:
@@ -36,21 +36,16 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     if not compared:
         return _without(run, judge)
     worst = max(compared, key=lambda one: abs(one[2] - one[3]) / max(one[3], 1e-30) / one[4])
-    step, rank, reported, own, slack = worst
-    numbers = {"step": step, "rank": rank, "reported": reported, "recomputed": own, "allowed": slack}
-    if abs(reported - own) <= slack * max(own, 1e-30):
-        sentence = (
-            f"{reported:.6g} reported, {own:.6g} recomputed, at the largest of {len(compared)} differences"
-        )
-        return judge.passed(sentence, numbers=numbers)
-    several = _several(run)
-    factor = reported / own if own else math.inf
-    sentence = (
-        f"step {step}, rank {rank}: {reported:.6g} reported, {own:.6g} recomputed from the gradients, "
-        f"a factor of {factor:.4g}"
-    )
-    if several is not None:
-        return judge.undecided(f"{sentence}; {several}", numbers=numbers)
+    step, rank, reported, recomputed, slack = worst
+    both = {"reported": reported, "recomputed": recomputed}
+    numbers: Measured = {"step": step, "rank": rank, **both, "allowed": slack}
+    if abs(reported - recomputed) <= slack * max(recomputed, 1e-30):
+        return judge.passed(reason(Code.NORM_AGREES, **both, num=len(compared)), numbers=numbers)
+    factor = reported / recomputed if recomputed else math.inf
+    sentence = reason(Code.NORM_DIFFERS, step=step, rank=rank, **both, factor=factor)
+    limit = _limit(run)
+    if limit is not None:
+        return judge.undecided(reason(Code.ALSO, sentence, limit), numbers=numbers)
     causes = _causes(run, step, rank, factor)
     return judge.failed(sentence, numbers=numbers, notes=causes)
 
@@ -88,30 +83,28 @@ def _norms(run: CheckedRun, step: int, rank: int) -> tuple[float, float, float] 
 def _without(run: CheckedRun, judge: Judge) -> CheckOutcome:
     lines = [line for rank in run.ranks for line in run.scalars(rank).values()]
     if not any(_reported(line) is not None for line in lines):
-        return judge.nothing("the program reports no gradient norm (it calls no clip_grad_norm_)")
-    return judge.undecided(
-        "the gradients that the reported norm was made of were not captured, or are shards"
-    )
+        return judge.nothing(reason(Code.NO_NORM))
+    return judge.undecided(reason(Code.NORM_NOT_CAPTURED))
 
 
-def _several(run: CheckedRun) -> str | None:
+def _limit(run: CheckedRun) -> Reason | None:
     """Why the reported norm may be another one than that of all gradients of this rank."""
     facts = run.facts(run.ranks[0])
     if len(facts.get("optimizers") or []) > 1:
-        return "there are several optimizers, and the norm may be that of one"
+        return reason(Code.SEVERAL_OPTIMIZERS)
     if len(run.ranks) > 1 and not run.replicated:
-        return "ranks may hold shards, whose norms add up"
+        return reason(Code.MAYBE_SHARDS)
     return None
 
 
-def _causes(run: CheckedRun, step: int, rank: int, factor: float) -> tuple[str, ...]:
+def _causes(run: CheckedRun, step: int, rank: int, factor: float) -> tuple[Reason, ...]:
     line = run.scalars(rank).get(step, {})
     microbatches, replicas = line.get("microbatches") or 1, len(run.ranks)
     known = [
-        (line.get("loss_scale"), "the loss scale: gradients are clipped without scaler.unscale_() before"),
-        (math.sqrt(replicas), f"the square root of {replicas} ranks: replicas are counted several times"),
-        (microbatches, f"the {microbatches} microbatches: one of two is not divided by their number"),
-        (1 / microbatches, f"one over the {microbatches} microbatches"),
+        (line.get("loss_scale"), reason(Code.NOT_UNSCALED)),
+        (math.sqrt(replicas), reason(Code.REPLICAS_COUNTED, num=replicas)),
+        (microbatches, reason(Code.MICROBATCHES, num=microbatches)),
+        (1 / microbatches, reason(Code.ONE_OVER_MICROBATCHES, num=microbatches)),
     ]
     return tuple(why for value, why in known if value and value != 1 and abs(factor / value - 1) < 0.01)
 

@@ -7,8 +7,10 @@ from collections import defaultdict
 
 import polars as pl
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun
+from trueup.types.codes import CheckCode as Code
+from trueup.types.reason import Reason, reason
 
 _MAX_PLACES = 8
 _ROUTED = re.compile(r"(^|\.)experts?(\.|_|$)", re.IGNORECASE)
@@ -19,16 +21,16 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     rank = next(iter(run.ranks), None)
     if rank is None:
-        return judge.undecided("no whole step was captured")
+        return judge.undecided(reason(Code.NO_STEP))
     table = run.parameters(rank)
     if not table:
-        return judge.undecided("the trace lists no parameters")
+        return judge.undecided(reason(Code.NO_PARAMETERS))
     trainable = [p["fqn"] for p in table if p["requires_grad"]]
     state = _gradients(run, rank)
     if not state:
         if not trainable:
-            return judge.failed("no parameter requires a gradient: nothing can be trained")
-        return judge.undecided("no gradient of a parameter was captured (--no-gradients, or no backward)")
+            return judge.failed(reason(Code.NONE_TRAINABLE))
+        return judge.undecided(reason(Code.NONE_CAPTURED))
     missing = [name for name in trainable if name not in state]
     zero = [name for name in trainable if state.get(name) is True]
     holes = frozen_by_mistake([(p["fqn"], bool(p["requires_grad"])) for p in table])
@@ -36,7 +38,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     missing = [name for name in missing if name not in unreached]
     zero = [name for name in zero if name not in unreached]
     notes = _notes(table, unreached)
-    numbers = {
+    numbers: Measured = {
         "parameters": len(table),
         "trainable": len(trainable),
         "missing": len(missing),
@@ -45,23 +47,22 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     }
     if not (missing or zero or holes):
         num_steps = sum(rank in ranks for ranks in run.steps.values())
-        sentence = (
-            f"all {len(trainable):,} trainable parameters got a gradient that is not zero "
-            f"in {num_steps} step{'s' * (num_steps > 1)}"
-        )
-        return judge.passed(sentence, numbers=numbers, notes=notes)
+        every = reason(Code.EVERY_GRADIENT, num=len(trainable), steps=num_steps)
+        return judge.passed(every, numbers=numbers, notes=notes)
     parts = [
-        (missing, "got no gradient at all: not used in the forward, or detached on the way to the loss"),
-        (zero, "got only zeros: the way back to them is cut or multiplied by zero"),
-        (holes, "is frozen while the same parameter of its neighbours is trained"),
+        (missing, reason(Code.MISSING)),
+        (zero, reason(Code.ONLY_ZEROS)),
+        (holes, reason(Code.FROZEN_HERE)),
     ]
-    places = [Place(site=name, rank=rank, detail=why) for names, why in parts for name in names]
-    said = [
-        f"{len(names)} {words}"
-        for names, words in ((missing, "without a gradient"), (zero, "with zeros only"), (holes, "frozen"))
-        if names
-    ]
-    sentence = f"of {len(table):,} parameters, {', '.join(said)}: first {places[0].site}"
+    places = [Place(site=name, rank=rank, detail=detail) for names, detail in parts for name in names]
+    sentence = reason(
+        Code.SOME_GRADIENTS,
+        total=len(table),
+        missing=len(missing),
+        zero=len(zero),
+        frozen=len(holes),
+        parameter=places[0].site,
+    )
     return judge.failed(sentence, places=tuple(places[:_MAX_PLACES]), numbers=numbers, notes=notes)
 
 
@@ -106,13 +107,14 @@ def frozen_by_mistake(parameters: list[tuple[str, bool]]) -> list[str]:
     return holes
 
 
-def _notes(table: list[dict[str, object]], unreached: list[str]) -> tuple[str, ...]:
+def _notes(table: list[dict[str, object]], unreached: list[str]) -> tuple[Reason, ...]:
     notes = []
     frozen = [p for p in table if not p["requires_grad"]]
     if frozen:
-        notes.append(f"{len(frozen):,} of {len(table):,} parameters are frozen: {frozen[0]['fqn']}, ...")
+        first = str(frozen[0]["fqn"])
+        notes.append(reason(Code.NUM_FROZEN, num=len(frozen), total=len(table), parameter=first))
     if unreached:
-        notes.append(f"{len(unreached):,} parameters of experts that no token was sent to got no gradient")
+        notes.append(reason(Code.EXPERTS, num=len(unreached)))
     return tuple(notes)
 
 

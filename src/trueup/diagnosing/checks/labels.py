@@ -12,8 +12,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trueup.diagnosing.checks.alignment import first_loss_problem, labelled_padding, shift_of_labels
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun, StepView
+from trueup.types.codes import CheckCode as Code
+from trueup.types.reason import Reason, reason
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "bool")
 _SUM = 2
@@ -36,10 +38,10 @@ class _Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
+class _Seen:
     """What one batch shows: problems first, then facts."""
 
-    problem: str | None = None
+    problem: Reason | None = None
     shift: int | None = None
     ignored: float = 0.0
     loss: float | None = None
@@ -49,32 +51,31 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     batches = [b for step, ranks in run.steps.items() for rank in ranks for b in _batches(run, step, rank)]
     if not batches:
         return _without(run, judge)
-    said = [(batch, _look(run, batch)) for batch in batches]
-    numbers: dict[str, Any] = {
+    seen = [(batch, _look(run, batch)) for batch in batches]
+    ignored = max(one.ignored for _, one in seen)
+    numbers: Measured = {
         "batches": len(batches),
         "vocabulary": batches[0].vocabulary,
-        "shift": said[0][1].shift,
-        "ignored": max(one.ignored for _, one in said),
-        "first_loss": said[0][1].loss,
+        "shift": seen[0][1].shift,
+        "ignored": ignored,
+        "first_loss": seen[0][1].loss,
     }
-    wrong = [(batch, one.problem) for batch, one in said if one.problem is not None]
+    wrong = [(batch, one.problem) for batch, one in seen if one.problem is not None]
     if wrong:
         batch, problem = wrong[0]
         place = batch.view.place(batch.labels, problem)
         return judge.failed(problem, places=(place, *_input_place(batch)), numbers=numbers)
-    if said[0][1].shift is None:
-        return judge.nothing(
-            "the labels are not the inputs moved along: no next-token model, nothing to hold them against",
-            numbers=numbers, notes=_notes(said),
-        )  # fmt: skip
-    ignored = f"{numbers['ignored']:.0%} of labels ignored"
-    expected = f"first loss {_number(numbers['first_loss'])}" + (
-        f", ln({batches[0].vocabulary}) = {math.log(batches[0].vocabulary):.3g}"
-        if batches[0].vocabulary
-        else ""
+    if seen[0][1].shift is None:
+        return judge.nothing(reason(Code.NOT_NEXT_TOKEN), numbers=numbers, notes=_notes(seen))
+    size = batches[0].vocabulary
+    fit = reason(
+        Code.LABELS_FIT,
+        ignored=ignored,
+        first_loss=seen[0][1].loss,
+        vocabulary=size,
+        expected=math.log(size) if size else None,
     )
-    sentence = f"labels are the inputs shifted once, ids are in range, {ignored}, {expected}"
-    return judge.passed(sentence, numbers=numbers, notes=_notes(said))
+    return judge.passed(fit, numbers=numbers, notes=_notes(seen))
 
 
 def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
@@ -127,17 +128,16 @@ def _embedded(run: CheckedRun, view: StepView, integers: pl.DataFrame) -> dict[i
     return found
 
 
-def _look(run: CheckedRun, batch: _Batch) -> _Said:
+def _look(run: CheckedRun, batch: _Batch) -> _Seen:
     rank, step = batch.view.tables.rank, batch.view.tables.step
     labels = run.values(step, rank, batch.labels)
     if labels is None:
-        return _Said(problem=None)
+        return _Seen(problem=None)
     used = labels.ravel() != batch.ignore_index
     ignored = 1.0 - float(used.mean()) if used.size else 1.0
     loss = _mean_loss(batch, int(used.sum()))
-    where = f"step {step}, rank {rank}, microbatch {batch.microbatch}"
     if not used.any():
-        return _Said(problem=f"{where}: every label is ignored ({batch.ignore_index}), the loss has no term")
+        return _Seen(problem=_of_batch(batch, reason(Code.ALL_IGNORED, index=batch.ignore_index)))
     problem = _out_of_range(batch, labels[labels != batch.ignore_index])
     shift = None
     ids = run.values(step, rank, batch.ids) if batch.ids is not None else None
@@ -146,25 +146,29 @@ def _look(run: CheckedRun, batch: _Batch) -> _Said:
         problem = problem or wrong or _on_padding(run, batch, ids, labels, shift)
     if batch is not None and step == 0 and batch.microbatch == 0:
         problem = problem or first_loss_problem(loss, batch.vocabulary)
-    return _Said(
-        problem=None if problem is None else f"{where}: {problem}", shift=shift, ignored=ignored, loss=loss
-    )
+    problem = None if problem is None else _of_batch(batch, problem)
+    return _Seen(problem=problem, shift=shift, ignored=ignored, loss=loss)
 
 
-def _out_of_range(batch: _Batch, labels: NDArray[Any]) -> str | None:
+def _of_batch(batch: _Batch, problem: Reason) -> Reason:
+    step, rank = batch.view.tables.step, batch.view.tables.rank
+    return reason(Code.OF_BATCH, problem, step=step, rank=rank, microbatch=batch.microbatch)
+
+
+def _out_of_range(batch: _Batch, labels: NDArray[Any]) -> Reason | None:
     ids, size = batch.ids, batch.vocabulary
     if size is None:
         return None
     if ids is not None and (ids["minimum"] < 0 or ids["maximum"] >= size):
-        return f"token ids run from {ids['minimum']:.0f} to {ids['maximum']:.0f}, the table has {size} rows"
+        return reason(Code.IDS_OUT_OF_RANGE, minimum=ids["minimum"], maximum=ids["maximum"], size=size)
     if labels.min() < 0 or labels.max() >= size:
-        return f"labels run from {labels.min()} to {labels.max()}, the vocabulary has {size}"
+        return reason(Code.LABELS_OUT_OF_RANGE, minimum=labels.min(), maximum=labels.max(), size=size)
     return None
 
 
 def _on_padding(
     run: CheckedRun, batch: _Batch, ids: NDArray[Any], labels: NDArray[Any], shift: int | None
-) -> str | None:
+) -> Reason | None:
     """Labels that are padding by the attention mask and yet count; one a row, an end of text, is common."""
     if batch.mask is None or shift != 1:
         return None
@@ -180,35 +184,28 @@ def _mean_loss(batch: _Batch, num_used: int) -> float | None:
     return batch.loss / max(num_used, 1)
 
 
-def _notes(said: list[tuple[_Batch, _Said]]) -> tuple[str, ...]:
-    batch, first = said[0]
+def _notes(seen: list[tuple[_Batch, _Seen]]) -> tuple[Reason, ...]:
+    batch, first = seen[0]
     if first.loss is None or batch.vocabulary is None or batch.view.tables.step != 0:
         return ()
     expected = math.log(batch.vocabulary)
     if first.loss >= 0.5 * expected:
         return ()
-    return (
-        f"the first loss, {first.loss:.4g}, is far below ln({batch.vocabulary}) = {expected:.3g}: "
-        "trained weights, or labels that the model can see",
-    )
+    return (reason(Code.FIRST_LOSS_LOW, loss=first.loss, vocabulary=batch.vocabulary, expected=expected),)
 
 
 def _input_place(batch: _Batch) -> tuple[Place, ...]:
-    return () if batch.ids is None else (batch.view.place(batch.ids, "the inputs"),)
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.4g}"
+    return () if batch.ids is None else (batch.view.place(batch.ids, reason(Code.THE_INPUTS)),)
 
 
 def _without(run: CheckedRun, judge: Judge) -> CheckOutcome:
     losses = sum(run.view(s, r).of("loss", "value").height for s, ranks in run.steps.items() for r in ranks)
     if not losses:
-        return judge.undecided("no loss is in the trace: backward() was not seen")
+        return judge.undecided(reason(Code.NO_LOSS))
     options = run.source.manifest.get("options") or {}
     if "labels" not in (options.get("store_values_of") or []):
-        return judge.undecided("the trace holds no labels; trueup check-run -- COMMAND keeps them")
-    return judge.nothing("the loss is made with no integer labels")
+        return judge.undecided(reason(Code.NO_LABELS))
+    return judge.nothing(reason(Code.NO_INTEGERS))
 
 
 CHECK = FunctionCheck("labels", "Ids, labels and the first loss make sense", _judge)

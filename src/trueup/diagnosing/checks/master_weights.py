@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun, StepView
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.sketch import relative_error
+from trueup.types.codes import CheckCode as Code
+from trueup.types.reason import Reason, reason
 
 _HALVES = ("bfloat16", "float16")
 _WIDE = ("float32", "float64")
@@ -32,28 +34,23 @@ class _Pair:
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     rank = next(iter(run.ranks), None)
     if rank is None:
-        return judge.undecided("no whole step was captured")
+        return judge.undecided(reason(Code.NO_STEP))
     low = [p["fqn"] for p in run.parameters(rank) if p["dtype"] in _HALVES and p["requires_grad"]]
     if not low:
-        return judge.nothing("no weight is kept in half precision")
+        return judge.nothing(reason(Code.NO_HALF))
     pairs = list(_pairs(run, rank))
     if not pairs:
         return _without_masters(run, judge, rank, low)
     wrong = [(pair, why) for pair in pairs if (why := _difference(run, rank, pair)) is not None]
     exact = sum(pair.copy["tensor"] is not None and pair.master["tensor"] is not None for pair in pairs)
-    numbers = {"pairs": len(pairs), "wrong": len(wrong), "bit_for_bit": exact}
+    numbers: Measured = {"pairs": len(pairs), "wrong": len(wrong), "bit_for_bit": exact}
     if wrong:
         places = tuple(_place(pair, why) for pair, why in wrong[:_MAX_PLACES])
-        sentence = (
-            f"{len(wrong):,} of {len(pairs):,} working copies are not the rounded master weights: first "
-            f"{places[0].site}, {places[0].detail}"
-        )
-        advice = "copy the master weights to the model after every optimizer.step()"
-        return judge.failed(sentence, places=places, numbers=numbers, next=advice)
-    how = "bit for bit" if exact == len(pairs) else "by largest, smallest and sketch"
-    return judge.passed(
-        f"{len(pairs):,} working copies equal their master weights, rounded ({how})", numbers=numbers
-    )
+        first = _of_master(*wrong[0])
+        sentence = reason(Code.NOT_ROUNDED, first, num=len(wrong), total=len(pairs), site=places[0].site)
+        return judge.failed(sentence, places=places, numbers=numbers, next=reason(Code.COPY_MASTERS))
+    equal = reason(Code.MASTERS_EQUAL, num=len(pairs), is_exact=exact == len(pairs))
+    return judge.passed(equal, numbers=numbers)
 
 
 def _pairs(run: CheckedRun, rank: int) -> Iterator[_Pair]:
@@ -104,24 +101,24 @@ def _relative(copy: dict[str, Any], master: dict[str, Any]) -> float | None:
     return float(relative_error(sides[0], sides[1], np.array([master["l2_norm"]]))[0])
 
 
-def _difference(run: CheckedRun, rank: int, pair: _Pair) -> str | None:
+def _difference(run: CheckedRun, rank: int, pair: _Pair) -> Reason | None:
     """Why the copy is not the master rounded; None where it is, as far as the trace tells."""
     copy, master = pair.copy, pair.master
     mine, theirs = run.values(pair.step + 1, rank, copy), run.values(pair.step, rank, master)
     if mine is not None and theirs is not None:
         num = int((mine.view(np.uint16) != _bits(theirs, copy["dtype"])).sum())
-        return f"{num:,} of {mine.size:,} values are not the rounded master's" if num else None
+        return reason(Code.VALUES_DIFFER, num=num, total=mine.size) if num else None
     for name, word in (("maximum", "largest"), ("minimum", "smallest")):
         if copy[name] is None or master[name] is None:
             continue
         rounded = _value(_bits(np.array([master[name]], np.float32), copy["dtype"]), copy["dtype"])
         if rounded != copy[name]:
-            own, given = copy[name], master[name]
-            return f"its {word} value is {own:.6g}, the master's is {given:.6g}, rounded {rounded:.6g}"
+            values = {"copy": copy[name], "master": master[name], "rounded": rounded}
+            return reason(Code.EXTREME_DIFFERS, which=word, **values)
     distance = _relative(copy, master)
     allowed = _MARGIN * DTYPES[copy["dtype"]].eps
     if distance is not None and distance > allowed:
-        return f"it is {distance:.2g} away from the master (relative), rounding explains {allowed:.2g}"
+        return reason(Code.FAR_FROM_MASTER, distance=distance, allowed=allowed)
     return None
 
 
@@ -141,20 +138,21 @@ def _value(bits: NDArray[np.uint16], dtype: str) -> float:
     return float((bits.astype(np.uint32) << 16).view(np.float32)[0])
 
 
-def _place(pair: _Pair, why: str) -> Place:
-    return pair.view.place(pair.copy, f"{why}; master {pair.master['name']} {pair.master['slot']}")
+def _place(pair: _Pair, why: Reason) -> Place:
+    return pair.view.place(pair.copy, _of_master(pair, why))
+
+
+def _of_master(pair: _Pair, why: Reason) -> Reason:
+    return reason(Code.OF_MASTER, why, master=pair.master["name"], slot=pair.master["slot"])
 
 
 def _without_masters(run: CheckedRun, judge: Judge, rank: int, low: list[str]) -> CheckOutcome:
     steps = [step for step, ranks in run.steps.items() if rank in ranks]
     if not any(step + 1 in steps for step in steps):
-        return judge.undecided("two steps in a row are needed: the update of one, the weights of the next")
+        return judge.undecided(reason(Code.TWO_STEPS))
     dtype = next(p["dtype"] for p in run.parameters(rank) if p["fqn"] == low[0])
     eps = 2 * DTYPES[dtype].eps
-    return judge.nothing(
-        f"{len(low):,} weights are {dtype} and no master weights were seen: an update below {eps / 2:.2g} of "
-        "a weight is lost"
-    )
+    return judge.nothing(reason(Code.NO_MASTERS, num=len(low), dtype=dtype, below=eps / 2))
 
 
 CHECK = FunctionCheck("master_weights", "The working copy is the rounded master weight", _judge)

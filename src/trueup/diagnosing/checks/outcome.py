@@ -1,11 +1,13 @@
-"""What a check says: one verdict, a sentence with numbers, and the places it speaks of."""
+"""What a check concludes: one verdict, a reason with numbers, and the places it names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
+
+from trueup.types.reason import Reason
 
 if TYPE_CHECKING:
     from trueup.diagnosing.checks.run import CheckedRun
@@ -24,14 +26,23 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One site a check speaks of."""
+    """One site a check names."""
 
     site: str
     step: int | None = None
     rank: int | None = None
     source: str | None = None
     """innermost frame of the program: ``file:line function | source line``"""
-    detail: str = ""
+    detail: Reason | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Fields by name; no detail is ``""``."""
+        names = ("site", "step", "rank", "source")
+        return {**{name: getattr(self, name) for name in names}, "detail": self.detail or ""}
+
+
+Measured = dict[str, int | float | list[int] | None]
+"""numbers of a check by name, as scripts read them"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +53,14 @@ class CheckOutcome:
     title: str
     """what is true when the check passes"""
     verdict: Verdict
-    sentence: str
-    numbers: dict[str, Any] = field(default_factory=dict)
+    sentence: Reason
+    numbers: Measured = field(default_factory=dict)
     places: tuple[Place, ...] = ()
     """most telling first"""
-    notes: tuple[str, ...] = ()
-    """what does not decide, but is worth knowing"""
-    next: str | None = None
+    notes: tuple[Reason, ...] = ()
+    """what does not decide"""
+    next: Reason | None = None
     """what to do about it"""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        plain = asdict(self)
-        plain["verdict"] = self.verdict.value
-        plain["places"], plain["notes"] = [asdict(place) for place in self.places], list(self.notes)
-        return plain
 
 
 class Check(Protocol):
@@ -81,24 +85,24 @@ class Judge:
     name: str
     title: str
 
-    def passed(self, sentence: str, **rest: Any) -> CheckOutcome:
+    def passed(self, sentence: Reason, **more: Any) -> CheckOutcome:
         """It holds."""
-        return self._outcome(Verdict.PASSED, sentence, rest)
+        return self._outcome(Verdict.PASSED, sentence, more)
 
-    def failed(self, sentence: str, **rest: Any) -> CheckOutcome:
+    def failed(self, sentence: Reason, **more: Any) -> CheckOutcome:
         """It does not."""
-        return self._outcome(Verdict.FAILED, sentence, rest)
+        return self._outcome(Verdict.FAILED, sentence, more)
 
-    def undecided(self, sentence: str, **rest: Any) -> CheckOutcome:
+    def undecided(self, sentence: Reason, **more: Any) -> CheckOutcome:
         """This trace cannot tell."""
-        return self._outcome(Verdict.UNDECIDED, sentence, rest)
+        return self._outcome(Verdict.UNDECIDED, sentence, more)
 
-    def nothing(self, sentence: str, **rest: Any) -> CheckOutcome:
+    def nothing(self, sentence: Reason, **more: Any) -> CheckOutcome:
         """The run has no such thing."""
-        return self._outcome(Verdict.NOTHING, sentence, rest)
+        return self._outcome(Verdict.NOTHING, sentence, more)
 
-    def _outcome(self, verdict: Verdict, sentence: str, rest: dict[str, Any]) -> CheckOutcome:
-        return CheckOutcome(name=self.name, title=self.title, verdict=verdict, sentence=sentence, **rest)
+    def _outcome(self, verdict: Verdict, sentence: Reason, more: dict[str, Any]) -> CheckOutcome:
+        return CheckOutcome(name=self.name, title=self.title, verdict=verdict, sentence=sentence, **more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured
 from trueup.diagnosing.checks.run import CheckedRun
+from trueup.types.codes import CheckCode as Code
+from trueup.types.reason import reason
 
 
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     if run.world_size < 2:
-        return judge.nothing("the run has one rank")
+        return judge.nothing(reason(Code.ONE_RANK))
     lines = {rank: run.scalars(rank) for rank in run.ranks}
     steps = sorted(set.intersection(*(set(there) for there in lines.values()))) if lines else []
     same, compared = [], 0
@@ -19,20 +21,16 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         compared += 1
         if len(set(digests)) < len(digests):
             same.append(step)
-    numbers = {"steps": compared, "same": len(same)}
+    numbers: Measured = {"steps": compared, "same": len(same)}
     if not compared:
-        return judge.undecided("the batches have no digest (not on the CPU), or one rank only was captured")
+        return judge.undecided(reason(Code.NO_BATCH_DIGEST))
     if not same:
-        return judge.passed(f"the batches of all ranks differ in {compared} steps", numbers=numbers)
-    sentence = f"ranks read the same batch in {len(same)} of {compared} steps, first in step {same[0]}"
+        return judge.passed(reason(Code.BATCHES_DIFFER, num=compared), numbers=numbers)
+    sentence = reason(Code.SAME_BATCH, num=len(same), total=compared, step=same[0])
     if not run.replicated:
-        return judge.undecided(
-            f"{sentence}; nothing says that these ranks are data-parallel (tensor-parallel ones must)",
-            numbers=numbers,
-        )
-    return judge.failed(
-        sentence, numbers=numbers, next="give the loader a DistributedSampler, or an offset by rank"
-    )
+        limit = reason(Code.MAYBE_TENSOR_PARALLEL)
+        return judge.undecided(reason(Code.ALSO, sentence, limit), numbers=numbers)
+    return judge.failed(sentence, numbers=numbers, next=reason(Code.USE_SAMPLER))
 
 
 CHECK = FunctionCheck("own_batches", "Every data-parallel rank reads its own batch", _judge)

@@ -8,9 +8,11 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun, StepView
 from trueup.numerics.dtypes import DTYPES
+from trueup.types.codes import CheckCode as Code
+from trueup.types.reason import Reason, reason
 
 NEAR_MAXIMUM = 0.5
 """share of the largest number of a dtype from which on a value counts as about to overflow"""
@@ -21,7 +23,7 @@ _MAX_PLACES = 5
 
 
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
-    large: list[Place] = []
+    large: list[tuple[Place, Reason]] = []
     small: list[Place] = []
     num_gradients = num_small = num_small_parameters = num_floating = 0
     for step, ranks in run.steps.items():
@@ -36,32 +38,25 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
             num_small += below.height
             num_small_parameters += below.filter(pl.col("phase") == "param_grad").height
             small += [view.place(row, _small_detail(row)) for row in below.head(_MAX_PLACES).to_dicts()]
-    numbers = {"floating": num_floating, "half_gradients": num_gradients, "below_normal": num_small}
+    numbers: Measured = {"floating": num_floating, "half_gradients": num_gradients, "below_normal": num_small}
     if not num_floating:
-        return judge.undecided("the trace holds no statistics of floating-point tensors")
+        return judge.undecided(reason(Code.NO_STATISTICS))
     if large:
-        where = f"{large[0].site} in step {large[0].step}"
-        sentence = f"values are about to overflow: {where}; {large[0].detail}"
-        return judge.failed(sentence, places=tuple(large[:_MAX_PLACES]), numbers=numbers)
+        first, value = large[0]
+        sentence = reason(Code.NEAR_OVERFLOW, value, site=first.site, step=first.step)
+        places = tuple(place for place, _ in large[:_MAX_PLACES])
+        return judge.failed(sentence, places=places, numbers=numbers)
     if num_small_parameters or num_small > _FEW * max(num_gradients, 1):
-        sentence = (
-            f"{num_small:,} of {num_gradients:,} gradients in half precision lie below the smallest normal "
-            f"number: first {small[0].site}"
-        )
-        advice = "scale the loss (torch.amp.GradScaler), or compute in bfloat16"
-        return judge.failed(sentence, places=tuple(small[:_MAX_PLACES]), numbers=numbers, next=advice)
-    half = (
-        f"; {num_gradients:,} gradients in half precision lie above the smallest normal"
-        if num_gradients
-        else ""
-    )
-    return judge.passed(f"no value is within half of its dtype's largest{half}", numbers=numbers)
+        tiny = reason(Code.BELOW_NORMAL, num=num_small, total=num_gradients, site=small[0].site)
+        advice = reason(Code.SCALE_LOSS)
+        return judge.failed(tiny, places=tuple(small[:_MAX_PLACES]), numbers=numbers, next=advice)
+    return judge.passed(reason(Code.IN_RANGE, num_gradients=num_gradients), numbers=numbers)
 
 
 _FLOATS = [name for name, dtype in DTYPES.items() if dtype.kind == "float"]
 
 
-def _near_maximum(view: StepView, *, scaled: bool) -> list[Place]:
+def _near_maximum(view: StepView, *, scaled: bool) -> list[tuple[Place, Reason]]:
     """Outputs near the largest number of their dtype whose inputs are not; a mask's number is meant."""
     limits = pl.col("dtype").replace_strict(
         {name: DTYPES[name].max for name in _FLOATS}, default=math.inf, return_dtype=pl.Float64
@@ -77,9 +72,9 @@ def _near_maximum(view: StepView, *, scaled: bool) -> list[Place]:
             fed.add(row["call"])
         elif row["phase"] == "forward" and row["kind"] == leaf and row["call"] not in fed:
             if not _is_mask(row) and not _asked_for(row):
-                found.append(view.place(row, _large_detail(row)))
+                found.append(_large(view, row))
         elif row["phase"] in ("param_grad", "param", "optimizer") and not scaled and not _is_state(row):
-            found.append(view.place(row, _large_detail(row)))
+            found.append(_large(view, row))
     return found
 
 
@@ -98,9 +93,10 @@ def _asked_for(row: dict[str, Any]) -> bool:
     return any(isinstance(v, (int, float)) and abs(v) > NEAR_MAXIMUM * row["limit"] for v in values)
 
 
-def _large_detail(row: dict[str, Any]) -> str:
+def _large(view: StepView, row: dict[str, Any]) -> tuple[Place, Reason]:
     largest = max(abs(row["maximum"]), abs(row["minimum"]))
-    return f"{largest:.4g} of at most {row['limit']:.4g} in {row['dtype']}"
+    detail = reason(Code.LARGE_VALUE, value=largest, limit=row["limit"], dtype=row["dtype"])
+    return view.place(row, detail), detail
 
 
 def _half_gradients(view: StepView) -> pl.DataFrame:
@@ -121,11 +117,13 @@ def _half_gradients(view: StepView) -> pl.DataFrame:
     )
 
 
-def _small_detail(row: dict[str, Any]) -> str:
-    share = row["num_zero"] / row["numel"]
-    return (
-        f"root mean square {row['rms']:.2g} of what is not zero, smallest normal {row['normal']:.2g} "
-        f"({row['dtype']}); {share:.0%} are zero"
+def _small_detail(row: dict[str, Any]) -> Reason:
+    return reason(
+        Code.SMALL_VALUES,
+        rms=row["rms"],
+        normal=row["normal"],
+        dtype=row["dtype"],
+        zero=row["num_zero"] / row["numel"],
     )
 
 

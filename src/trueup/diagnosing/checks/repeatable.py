@@ -8,8 +8,11 @@ from typing import Any
 import polars as pl
 import yaml
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun
+from trueup.types.codes import CheckCode as Code
+from trueup.types.codes import code_from
+from trueup.types.reason import Reason, reason
 
 _KEY = ["place", "phase", "slot", "microbatch", "nth"]
 _MAX_PLACES = 5
@@ -20,11 +23,11 @@ _KNOWN: list[dict[str, str]] = yaml.safe_load(
 
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     if run.again is None:
-        return judge.nothing("there is one run only; trueup check-run -- COMMAND runs the program twice")
+        return judge.nothing(reason(Code.ONE_RUN))
     again = run.again.steps()
     shared = [(s, r) for s, ranks in run.steps.items() for r in ranks if r in again.get(s, [])]
     if not shared:
-        return judge.undecided("the two runs have no step in common")
+        return judge.undecided(reason(Code.NO_COMMON_STEP))
     compared = 0
     for step, rank in shared:
         joined = _joined(run, step, rank)
@@ -36,13 +39,13 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
             return _differing(run, judge, step, rank, joined, apart)
         if _is_other(run, step, rank, joined):
             return judge.failed(
-                f"the second run makes other calls in step {step} (rank {rank})",
+                reason(Code.OTHER_CALLS, step=step, rank=rank),
                 places=_only_once(run, step, rank, joined),
             )
     if not compared:
-        return judge.undecided("the traces hold no digests; capture without --no-digest")
-    numbers = {"records": compared, "steps": len({s for s, _ in shared})}
-    return judge.passed(f"{compared:,} records are bit-identical in two runs", numbers=numbers)
+        return judge.undecided(reason(Code.NO_DIGESTS))
+    numbers: Measured = {"records": compared, "steps": len({s for s, _ in shared})}
+    return judge.passed(reason(Code.REPEATS, num=compared), numbers=numbers)
 
 
 def _joined(run: CheckedRun, step: int, rank: int) -> pl.DataFrame:
@@ -64,33 +67,28 @@ def _differing(
     view = run.view(step, rank)
     first = apart.row(0, named=True)
     total = joined.filter(pl.col("digest_again").is_not_null()).height
-    numbers = {"step": step, "rank": rank, "differing": apart.height, "records": total}
+    numbers: Measured = {"step": step, "rank": rank, "differing": apart.height, "records": total}
     before = joined.filter((pl.col("record") < first["record"]) & pl.col("digest_again").is_not_null()).height
-    cause = _cause(first)
-    places = (view.place(first, cause or ""), *_more_places(run, step, rank, apart, first))
+    places = (view.place(first, _cause(first)), *_more_places(run, step, rank, apart, first))
     if first["phase"] == "param" and step == min(run.steps):
         return judge.undecided(
-            f"the two runs start from other weights ({first['name']}): the program sets no seed",
+            reason(Code.OTHER_WEIGHTS, parameter=first["name"]),
             places=places,
             numbers=numbers,
-            next="trueup check-run --seed 1 -- COMMAND seeds it from outside",
+            next=reason(Code.SEED_OUTSIDE),
         )
     if first["phase"] == "forward" and first["parent"] is None and first["slot"].startswith("input"):
         return judge.undecided(
-            f"the two runs read other batches in step {step}: the data's order is not fixed, or the program "
-            "went on from a checkpoint of the first run",
+            reason(Code.OTHER_BATCHES, step=step),
             places=places,
             numbers=numbers,
-            next="trueup check-run --seed 1 -- COMMAND seeds it from outside",
+            next=reason(Code.SEED_OUTSIDE),
         )
-    sentence = (
-        f"step {step} does not repeat: first {view.site(first)}, after {before:,} records of equal bits"
-    )
     return judge.failed(
-        sentence,
+        reason(Code.NOT_REPEATED, step=step, site=view.site(first), before=before),
         places=places[:_MAX_PLACES],
         numbers=numbers,
-        next="trueup capture --deterministic, or torch.use_deterministic_algorithms(True) in the program",
+        next=reason(Code.DETERMINISTIC),
     )
 
 
@@ -103,16 +101,19 @@ def _more_places(
     fed = forward.filter(pl.col("slot").str.starts_with("input"))["call"]
     later = forward.filter((pl.col("call") != first["call"]) & ~pl.col("call").is_in(fed.implode()))
     later = later.unique(subset=["call"], keep="first", maintain_order=True)
-    return [view.place(row, _cause(row) or "equal inputs") for row in later.head(_MAX_PLACES).to_dicts()]
+    return [
+        view.place(row, _cause(row) or reason(Code.EQUAL_INPUTS))
+        for row in later.head(_MAX_PLACES).to_dicts()
+    ]
 
 
-def _cause(row: dict[str, Any]) -> str | None:
+def _cause(row: dict[str, Any]) -> Reason | None:
     """What is known of a call's determinism."""
     for known in _KNOWN:
         if str(row["name"]).rpartition(".")[2].rstrip("_") in known["names"].split():
             where = known.get("phase")
             if where is None or where == row["phase"]:
-                return known["why"]
+                return reason(code_from(known["code"]))
     return None
 
 
@@ -123,7 +124,7 @@ def _is_other(run: CheckedRun, step: int, rank: int, joined: pl.DataFrame) -> bo
 
 def _only_once(run: CheckedRun, step: int, rank: int, joined: pl.DataFrame) -> tuple[Place, ...]:
     rows = joined.filter(pl.col("found").is_null()).head(_MAX_PLACES).to_dicts()
-    return tuple(run.view(step, rank).place(row, "in the first run only") for row in rows)
+    return tuple(run.view(step, rank).place(row, reason(Code.FIRST_ONLY)) for row in rows)
 
 
 CHECK = FunctionCheck("repeatable", "A step run twice is bit-identical", _judge)

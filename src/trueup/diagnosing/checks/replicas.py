@@ -8,8 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun
+from trueup.types.codes import CheckCode as Code
+from trueup.types.reason import Reason, reason
 
 _MAX_PLACES = 6
 _EXPERT = re.compile(r"(^|\.)experts?(\.|_|$)", re.IGNORECASE)
@@ -35,31 +37,29 @@ class _Difference:
 
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     if run.world_size < 2:
-        return judge.nothing("the run has one rank")
+        return judge.nothing(reason(Code.ONE_RANK))
     steps = {step: ranks for step, ranks in run.steps.items() if len(ranks) > 1}
     if not steps:
-        return judge.undecided("the trace holds one rank only")
+        return judge.undecided(reason(Code.ONE_RANK_CAPTURED))
     compared, apart = 0, []
     for step, ranks in steps.items():
         count, found = _differences(run, step, ranks)
         compared += count
         apart += found
-    numbers = {"ranks": len(run.ranks), "compared": compared, "differing": len(apart)}
+    numbers: Measured = {"ranks": len(run.ranks), "compared": compared, "differing": len(apart)}
     if not compared:
-        return judge.undecided("no weights with digests are in the trace", numbers=numbers)
+        return judge.undecided(reason(Code.NO_WEIGHT_DIGESTS), numbers=numbers)
     if not apart:
-        return judge.passed(
-            f"{compared:,} weights and gradients have equal bits on {len(run.ranks)} ranks", numbers=numbers
-        )
+        equal = reason(Code.REPLICAS_EQUAL, num=compared, ranks=len(run.ranks))
+        return judge.passed(equal, numbers=numbers)
     first = apart[0]
     places = tuple(_place(one) for one in apart[:_MAX_PLACES])
     why = _why_not_replicas(run, apart)
     if why is not None:
-        return judge.undecided(f"{first.name} differs across ranks: {why}", places=places, numbers=numbers)
-    sentence = (
-        f"{_WORDS[first.slot]} differ across ranks in step {first.step}: first {first.name} "
-        f"({len({one.name for one in apart}):,} in all)"
-    )
+        open_ = reason(Code.REPLICA_DIFFERS, why, parameter=first.name)
+        return judge.undecided(open_, places=places, numbers=numbers)
+    num = len({one.name for one in apart})
+    sentence = reason(Code.REPLICAS_DIFFER, slot=first.slot, step=first.step, parameter=first.name, num=num)
     return judge.failed(sentence, places=places, numbers=numbers, next=_advice(first))
 
 
@@ -112,45 +112,37 @@ def _difference(step: int, row: dict[str, Any]) -> _Difference:
     )
 
 
-def _why_not_replicas(run: CheckedRun, apart: list[_Difference]) -> str | None:
+def _why_not_replicas(run: CheckedRun, apart: list[_Difference]) -> Reason | None:
     """Why these need not be equal; None where they must."""
     if all(one.sharded for one in apart):
-        return "the ranks hold shards of it (distributed tensors), which are not replicas"
+        return reason(Code.ARE_SHARDS)
     if any(one.shapes_differ for one in apart):
-        return "its shape differs too, so the ranks hold shards"
+        return reason(Code.SHAPES_DIFFER)
     if run.replicated:
         return None
     if all(_EXPERT.search(one.name) for one in apart):
-        return "the ranks may hold other experts"
+        return reason(Code.OTHER_EXPERTS)
     first = min(run.steps)
     if any(one.slot == "value" and one.step == first for one in apart):
-        return (
-            "the ranks start from other weights, and no wrapper says that they are replicas: shards of a "
-            "model-parallel layout, or a missing broadcast"
-        )
+        return reason(Code.MAYBE_SHARDED)
     return None
 
 
 def _place(one: _Difference) -> Place:
-    norms = "" if one.ratio is None else f"; largest norm over smallest {one.ratio:.4g}"
     return Place(
         site=f"{one.name} · {_WORDS[one.slot]}",
         step=one.step,
         rank=one.rank,
-        detail=f"differs from rank 0{norms}",
+        detail=reason(Code.FROM_RANK_0, ratio=one.ratio),
     )
 
 
-def _advice(first: _Difference) -> str:
+def _advice(first: _Difference) -> Reason:
     if first.slot in ("accumulated", "clipped"):
-        return (
-            "reduce it over the data-parallel ranks: is the parameter outside the wrapper, or under no_sync?"
-        )
+        return reason(Code.REDUCE)
     if first.slot == "value":
-        return "broadcast the weights from rank 0 before the first step; look for code that writes them later"
-    return (
-        "the gradients agree and the update does not: look at the optimizer's settings and state on each rank"
-    )
+        return reason(Code.BROADCAST)
+    return reason(Code.CHECK_OPTIMIZERS)
 
 
 CHECK = FunctionCheck("replicas", "Replicas are equal across ranks", _judge)

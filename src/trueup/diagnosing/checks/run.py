@@ -14,6 +14,7 @@ from trueup.diagnosing.checks.outcome import Place
 from trueup.matching.places import places
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepTables, TraceSource
+from trueup.types.reason import Reason
 
 _KEPT_STEPS = 4
 _WORDS = ("kind", "name", "type", "mode")
@@ -55,7 +56,7 @@ class StepView:
         words = {"backward": "gradient of ", "param_grad": "gradient ", "optimizer": "after update "}
         return f"{name}{ordinal}{mode} · {words.get(row['phase'], '')}{row['slot']}"
 
-    def place(self, row: dict[str, Any], detail: str = "") -> Place:
+    def place(self, row: dict[str, Any], detail: Reason | None = None) -> Place:
         """The place of one row of ``records``."""
         return Place(
             site=self.site(row),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun, StepView
+from trueup.types.codes import CheckCode as Code
+from trueup.types.reason import Reason, reason
 
 SLOT = "kept.0"
 """a sample of what a dropout call did: 0 cannot be told (a zero went in), 1 dropped, 2 kept"""
@@ -43,7 +46,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     redrawn = list(_redrawn(run))
     if not (num or redrawn):
         return _without(run, judge)
-    numbers = {"masks": num, "ranks": len(by_rank)}
+    numbers: Measured = {"masks": num, "ranks": len(by_rank)}
     same = [found for masks in by_rank.values() for found in _same_within(masks)]
     same += redrawn
     across = _same_across(by_rank)
@@ -52,15 +55,11 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     if same:
         return judge.failed(
             same[0][0], places=tuple(place for _, place in same[:_MAX_PLACES]), numbers=numbers,
-            next="look for manual_seed in the forward or in a loop, and for a seed without the rank in it",
+            next=reason(Code.FIND_SEED),
         )  # fmt: skip
-    notes = (f"{len(across):,} masks are the same on two ranks, as tensor-parallel ones must be",)
-    ranks = f" on {len(by_rank)} ranks" if len(by_rank) > 1 else ""
-    return judge.passed(
-        f"{num:,} dropout masks{ranks}, no two of them the same",
-        numbers=numbers,
-        notes=notes if across else (),
-    )
+    notes = (reason(Code.SHARED_MASKS, num=len(across)),) if across else ()
+    differ = reason(Code.MASKS_DIFFER, num=num, ranks=len(by_rank))
+    return judge.passed(differ, numbers=numbers, notes=notes)
 
 
 def _masks(run: CheckedRun, rank: int) -> Iterator[_Mask]:
@@ -75,30 +74,29 @@ def _masks(run: CheckedRun, rank: int) -> Iterator[_Mask]:
                 yield _Mask(view=view, row=row, sample=values.astype(np.uint8).ravel())
 
 
-def _same_within(masks: list[_Mask]) -> list[tuple[str, Place]]:
+def _same_within(masks: list[_Mask]) -> list[tuple[Reason, Place]]:
     """Pairs of calls of one rank with one mask, each call once."""
     drawn = [mask for mask in masks if mask.row["mode"] == "train"]
     found = []
     for at, later in enumerate(drawn):
         first = next((one for one in drawn[:at] if same_stream(one.sample, later.sample)), None)
         if first is not None:
-            a, b = first.view.site(first.row), later.view.site(later.row)
-            when = _when(first, later)
-            both = f"{a} has the same mask {when}" if a == b else f"{a} and {b} have the same mask {when}"
-            found.append((both, later.view.place(later.row, f"the same elements as {a}")))
+            same = reason(
+                Code.SAME_MASK,
+                site=first.view.site(first.row),
+                other=later.view.site(later.row),
+                step=first.view.tables.step,
+                other_step=later.view.tables.step,
+                microbatch=first.row["microbatch"],
+                other_microbatch=later.row["microbatch"],
+                rank=later.view.tables.rank,
+            )
+            detail = reason(Code.SAME_AS, site=first.view.site(first.row))
+            found.append((same, later.view.place(later.row, detail)))
     return found
 
 
-def _when(first: _Mask, later: _Mask) -> str:
-    steps = first.view.tables.step, later.view.tables.step
-    if steps[0] != steps[1]:
-        return f"in steps {steps[0]} and {steps[1]}"
-    batches = first.row["microbatch"], later.row["microbatch"]
-    where = f"step {steps[0]}" if batches[0] == batches[1] else f"microbatches {batches[0]} and {batches[1]}"
-    return f"in {where} (rank {later.view.tables.rank})"
-
-
-def _redrawn(run: CheckedRun) -> Iterator[tuple[str, Place]]:
+def _redrawn(run: CheckedRun) -> Iterator[tuple[Reason, Place]]:
     """The first module a step whose recomputed output is not the forward's though its inputs are.
 
     API calls inside backward are not seen; the modules around them are.
@@ -117,11 +115,11 @@ def _redrawn(run: CheckedRun) -> Iterator[tuple[str, Place]]:
             own = other.filter(~pl.col("call").is_in(fed.implode()))
             if own.height:
                 row = own.row(0, named=True)
-                sentence = f"{view.site(row)} is not what the forward had, from equal inputs: step {step}"
-                yield sentence, view.place(row, "recomputed by a checkpoint with another random state")
+                differs = reason(Code.RECOMPUTED, site=view.site(row), step=step)
+                yield differs, view.place(row, reason(Code.OTHER_STATE))
 
 
-def _same_across(by_rank: dict[int, list[_Mask]]) -> list[tuple[str, Place]]:
+def _same_across(by_rank: dict[int, list[_Mask]]) -> list[tuple[Reason, Place]]:
     ranks = sorted(by_rank)
     first = {m.key: m for m in by_rank[ranks[0]] if m.row["mode"] == "train"}
     found = []
@@ -130,10 +128,9 @@ def _same_across(by_rank: dict[int, list[_Mask]]) -> list[tuple[str, Place]]:
             other = first.get(mask.key)
             if mask.row["mode"] == "train" and other is not None and same_stream(other.sample, mask.sample):
                 site = mask.view.site(mask.row)
-                sentence = f"{site} has the same mask on ranks {ranks[0]} and {rank}"
-                found.append(
-                    (sentence, mask.view.place(mask.row, f"the same elements as on rank {ranks[0]}"))
-                )
+                same = reason(Code.SAME_MASK_ON_RANKS, site=site, first=ranks[0], rank=rank)
+                detail = reason(Code.SAME_AS_RANK, rank=ranks[0])
+                found.append((same, mask.view.place(mask.row, detail)))
     return found
 
 
@@ -141,17 +138,17 @@ def same_stream(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
     """Whether two samples agree wherever both can be told, more often than streams of their own would."""
     size = min(len(one), len(other))
     one, other = one[:size], other[:size]
-    told = (one != 0) & (other != 0)
-    if not told.any() or (one[told] != other[told]).any():
+    known = (one != 0) & (other != 0)
+    if not known.any() or (one[known] != other[known]).any():
         return False
-    dropped = float((one[told] == 1).mean())
+    dropped = float((one[known] == 1).mean())
     agree = dropped**2 + (1 - dropped) ** 2
-    return bool(agree ** int(told.sum()) < CHANCE)
+    return bool(agree ** int(known.sum()) < CHANCE)
 
 
 def _without(run: CheckedRun, judge: Judge) -> CheckOutcome:
     if not run.has_api_calls():
-        return judge.undecided("dropout is seen among API calls only; capture with --level mix")
+        return judge.undecided(reason(Code.NEED_MIX))
     for step, ranks in run.steps.items():
         for rank in ranks:
             calls = run.view(step, rank).tables.calls
@@ -159,14 +156,15 @@ def _without(run: CheckedRun, judge: Judge) -> CheckOutcome:
             if names.str.contains("dropout").any() and not run.view(step, rank).of("forward", SLOT).height:
                 arguments = calls.filter(names.str.ends_with(".dropout"))["arguments"].cast(pl.String)
                 if any(_is_on(text) for text in arguments):
-                    return judge.undecided(
-                        "the trace holds no samples of dropout; trueup check-run -- COMMAND takes them"
-                    )
-    return judge.nothing("no dropout is on")
+                    return judge.undecided(reason(Code.NO_SAMPLES))
+    return judge.nothing(reason(Code.NO_DROPOUT))
 
 
 def _is_on(arguments: str | None) -> bool:
-    return arguments is not None and "true" in arguments and ": 0.0" not in arguments
+    """Whether a dropout call was training, with a probability above 0."""
+    values = list(json.loads(arguments or "{}").values())
+    zero = any(isinstance(value, float) and value == 0 for value in values)
+    return any(value is True for value in values) and not zero
 
 
 CHECK = FunctionCheck("streams", "Random streams differ where they must", _judge)

@@ -7,9 +7,11 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Place
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.numerics.dtypes import DTYPES
+from trueup.types.codes import CheckCode as Code
+from trueup.types.reason import Reason, reason
 
 _MAX_PLACES = 8
 
@@ -24,29 +26,29 @@ class _Seen:
     """parameters some optimizer updated"""
     strangers: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """tensors an optimizer updated that are no parameters of the model, with their shapes"""
-    too_small: dict[str, str] = field(default_factory=dict)
+    too_small: dict[str, Reason] = field(default_factory=dict)
     """unchanged parameters whose dtype cannot hold so small an update -> why"""
     with_master: set[str] = field(default_factory=set)
     """parameters whose optimizer keeps a master weight in its state"""
     in_a_row: bool = False
     """the next step was captured too: what its forward starts from tells more than what the update left"""
     steps: list[int] = field(default_factory=list)
-    still: list[str] = field(default_factory=list)
+    still: list[Reason] = field(default_factory=list)
     """steps that were not judged, and why"""
 
 
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     rank = next(iter(run.ranks), None)
     if rank is None:
-        return judge.undecided("no whole step was captured")
+        return judge.undecided(reason(Code.NO_STEP))
     seen = _look(run, rank)
     if not seen.judged:
-        why = "; ".join(seen.still) or "no update is among the captured steps"
-        return judge.undecided(f"no update can be judged: {why}", next="capture more steps: --steps 0-4")
+        why = seen.still or [reason(Code.NONE_IN_STEPS)]
+        return judge.undecided(reason(Code.NO_UPDATE, *why), next=reason(Code.CAPTURE_MORE))
     shapes = {p["fqn"]: tuple(p["shape"]) for p in run.parameters(rank)}
     waiting = _waiting(seen, shapes)
     kept = sorted(seen.judged - seen.changed - waiting)
-    numbers = {
+    numbers: Measured = {
         "parameters": len(seen.judged),
         "unchanged": len(kept),
         "steps": seen.steps,
@@ -54,19 +56,22 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     }
     notes = tuple(seen.still)
     if waiting:
-        notes += (
-            f"{len(waiting):,} working copies await an update that their dtype can hold; masters keep it",
-        )
+        notes += (reason(Code.AWAITING, num=len(waiting)),)
+    steps = {"first": seen.steps[0], "last": seen.steps[-1]}
     if not kept:
-        sentence = f"all {len(seen.judged):,} parameters with a gradient changed in {_steps(seen.steps)}"
-        return judge.passed(sentence, numbers=numbers, notes=notes)
+        changed = reason(Code.ALL_CHANGED, num=len(seen.judged), **steps)
+        return judge.passed(changed, numbers=numbers, notes=notes)
     places = tuple(
         Place(site=name, step=seen.steps[0], rank=rank, detail=_why(name, seen, shapes))
         for name in kept[:_MAX_PLACES]
     )
-    sentence = (
-        f"{len(kept):,} of {len(seen.judged):,} parameters with a gradient did not change in "
-        f"{_steps(seen.steps)}: {kept[0]}, {places[0].detail}"
+    sentence = reason(
+        Code.UNCHANGED,
+        _why(kept[0], seen, shapes),
+        num=len(kept),
+        total=len(seen.judged),
+        parameter=kept[0],
+        **steps,
     )
     return judge.failed(sentence, places=places, numbers=numbers, notes=notes, next=_advice(kept, seen))
 
@@ -86,10 +91,10 @@ def _look(run: CheckedRun, rank: int) -> _Seen:
         scalars = run.scalars(rank).get(step, {})
         rates = scalars.get("learning_rate")
         if scalars.get("skipped"):
-            seen.still.append(f"step {step} was skipped by the gradient scaler")
+            seen.still.append(reason(Code.STEP_SKIPPED, step=step))
             continue
         if rates and not any(rates):
-            seen.still.append(f"the learning rate is 0 in step {step}")
+            seen.still.append(reason(Code.RATE_ZERO, step=step))
             continue
         after = _digests(view.of("optimizer", "param"))
         state = view.of("optimizer").filter(pl.col("slot").str.contains("master|fp32|float32"))
@@ -141,45 +146,36 @@ def _with_gradient(frame: pl.DataFrame) -> set[str]:
     return set(frame.filter(pl.col("num_zero") < pl.col("numel"))["name"])
 
 
-def _below_resolution(row: dict[str, Any], rate: float | None) -> str | None:
+def _below_resolution(row: dict[str, Any], rate: float | None) -> Reason | None:
     """Whether an update of about the learning rate is less than half a step of the dtype at this size."""
     if rate is None or row["dtype"] not in DTYPES or row["smallest_nonzero"] is None:
         return None
     step = 2 * DTYPES[row["dtype"]].eps * row["smallest_nonzero"]
     if rate >= step / 2:
         return None
-    return (
-        f"an update of about {rate:.2g} is less than half a step of {row['dtype']} "
-        f"({step:.2g} at {row['smallest_nonzero']:.2g})"
-    )
+    size = row["smallest_nonzero"]
+    return reason(Code.LOST_IN_ROUNDING, rate=rate, dtype=row["dtype"], spacing=step, size=size)
 
 
-def _why(name: str, seen: _Seen, shapes: dict[str, tuple[int, ...]]) -> str:
+def _why(name: str, seen: _Seen, shapes: dict[str, tuple[int, ...]]) -> Reason:
     if name in seen.too_small:
-        return f"the update is lost in rounding: {seen.too_small[name]}"
+        return seen.too_small[name]
     if name in seen.given:
-        return "the optimizer stepped, and the value is the same bits: the update was dropped or undone"
+        return reason(Code.SAME_BITS)
     if shapes.get(name) in seen.strangers.values():
         other = next(n for n, shape in seen.strangers.items() if shape == shapes[name])
-        return (
-            f"no optimizer holds it, but one updates {other}, of the same shape and no part of the model: "
-            "stale parameters"
-        )
-    return "no optimizer holds it"
+        return reason(Code.STALE_PARAMETERS, other=other)
+    return reason(Code.NOT_HELD)
 
 
-def _advice(kept: list[str], seen: _Seen) -> str:
+def _advice(kept: list[str], seen: _Seen) -> Reason:
     if any(name in seen.too_small for name in kept):
-        return "keep master weights in float32"
+        return reason(Code.KEEP_MASTERS)
     if seen.strangers:
-        return "make the optimizer after the model is moved, wrapped or converted"
+        return reason(Code.OPTIMIZER_LAST)
     if any(name not in seen.given for name in kept):
-        return "give the optimizer all of model.parameters()"
-    return "look for code that restores weights after optimizer.step(), or an update scaled to nothing"
-
-
-def _steps(steps: list[int]) -> str:
-    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+        return reason(Code.ALL_PARAMETERS)
+    return reason(Code.FIND_RESTORE)
 
 
 CHECK = FunctionCheck("updates", "The update changes every parameter", _judge)

@@ -13,7 +13,7 @@ from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
 from trueup.store import TraceSource
 from trueup.types.codes import WeightsCode as Weights
 from trueup.types.finding import Finding, Kind, Stage
-from trueup.types.reason import Reason, given, reason
+from trueup.types.reason import Reason, reason
 
 _CONFIDENCE = 0.97
 
@@ -72,7 +72,7 @@ def _stale_copies(context: Context) -> list[Finding]:
     first, second = context.pair(0)[0], context.pair(1)[0]
     halves = [fqn for fqn in context.matched if second.dtype(second.parameter(fqn, *WEIGHT)) != "float32"]
     stale = [fqn for fqn in halves if _same(first, second, fqn, WEIGHT)]
-    differing = given(checked[0].sentence)
+    differing = checked[0].sentence
     if not stale:
         headline = reason(Weights.NOT_THE_MASTERS)
         return [_finding(headline, halves, second, kind_named("dropped_update", 0.7, differing), differing)]

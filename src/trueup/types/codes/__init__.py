@@ -2,6 +2,7 @@
 
 from trueup.types.codes.base import Code, code_from
 from trueup.types.codes.batch import BatchCode
+from trueup.types.codes.checks import CheckCode
 from trueup.types.codes.clipping import ClippingCode
 from trueup.types.codes.curves import CurvesCode
 from trueup.types.codes.evidence import EvidenceCode
@@ -27,6 +28,7 @@ __all__ = [
     "AdviceCode",
     "BatchCode",
     "CauseCode",
+    "CheckCode",
     "ClippingCode",
     "Code",
     "CurvesCode",

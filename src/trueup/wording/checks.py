@@ -1,0 +1,244 @@
+"""English of the checks of one run that read numbers: finite, range, gradients, updates, master weights."""
+
+from __future__ import annotations
+
+from trueup.types.codes import CheckCode as C
+from trueup.types.reason import reason
+from trueup.wording.phrase import Facts, Phrase, clause, count
+
+
+def _values(facts: Facts) -> str:
+    kinds = (("num_nan", "NaN"), ("num_posinf", "+inf"), ("num_neginf", "-inf"))
+    shown = " and ".join(f"{facts[key]:,} {word}" for key, word in kinds if facts[key])
+    origin = "the inputs are finite" if facts["is_made"] else "from earlier, or from code outside capture"
+    return f"{shown} of {count(facts['numel'], 'value')} ({facts['dtype']}); {origin}"
+
+
+def _skipped(facts: Facts) -> str:
+    more = f" and {facts['more']} more" if facts["more"] else ""
+    return (
+        f"the gradient scaler skipped step {facts['step']}{more}: gradients overflowed under the loss scale"
+    )
+
+
+def _in_range(facts: Facts) -> str:
+    half = facts["num_gradients"]
+    also = f"; {count(half, 'gradient')} in half precision lie above the smallest normal" if half > 1 else ""
+    return f"no value is within half of its dtype's largest{also}"
+
+
+def _some_gradients(facts: Facts) -> str:
+    parts = (("missing", "without a gradient"), ("zero", "with zeros only"), ("frozen", "frozen"))
+    shown = ", ".join(f"{facts[key]:,} {words}" for key, words in parts if facts[key])
+    return f"of {count(facts['total'], 'parameter')}: {shown}; first {facts['parameter']}"
+
+
+def _steps(facts: Facts) -> str:
+    first, last = facts["first"], facts["last"]
+    return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
+def _unchanged(facts: Facts) -> str:
+    return (
+        f"unchanged in {_steps(facts)}: {facts['num']:,} of {count(facts['total'], 'parameter')} with a "
+        f"gradient; {facts['parameter']}: {facts.parts[0]}"
+    )
+
+
+_LOST: dict[str, object] = {"rate": 1e-6, "dtype": "bfloat16", "spacing": 0.002, "size": 0.5}
+_NORM: dict[str, object] = {"reported": 2.0, "recomputed": 1.0}
+
+PHRASES = {
+    C.NO_STEP: clause("no complete step was captured"),
+    C.NO_STATISTICS: clause("the trace holds no statistics"),
+    C.ONE_RANK: clause("the run has one rank"),
+    C.ALSO: clause(
+        "{parts:join ; }",
+        {"parts": (reason(C.NORM_DIFFERS, step=0, rank=0, **_NORM, factor=2.0), reason(C.MAYBE_SHARDS))},  # type: ignore[arg-type]
+    ),
+    C.FINITE: clause("every loss, gradient and weight is finite ({num:count record})", {"num": 12}),
+    C.NOT_FINITE: clause(
+        lambda facts: (
+            f"{'NaN' if facts['is_nan'] else 'infinity'} "
+            f"{'originates' if facts['is_made'] else 'first seen'} in step {facts['step']} at {facts['site']}"
+        ),
+        {"is_nan": True, "is_made": True, "step": 0, "site": "layers.1 · torch.log · output.0"},
+        {"is_nan": False, "is_made": False, "step": 0, "site": "layers.1 · torch.log · output.0"},
+    ),
+    C.NOT_FINITE_VALUES: clause(
+        _values,
+        {"num_nan": 2, "num_posinf": 1, "num_neginf": 0, "numel": 64, "dtype": "float16", "is_made": True},
+        {"num_nan": 0, "num_posinf": 0, "num_neginf": 1, "numel": 1, "dtype": "float16", "is_made": False},
+    ),
+    C.NOT_FINITE_LOSS: clause(
+        "the loss is {value} in step {step} (rank {rank}); no tensors of that step were captured",
+        {"value": "NaN", "step": 7, "rank": 0},
+    ),
+    C.MASKED_AWAY: clause(
+        "values that are not finite, at {num:count site}, reach no loss, gradient or weight; first {site}",
+        {"num": 1, "site": "layers.1 · torch.log · output.0"},
+    ),
+    C.STEPS_SKIPPED: clause(_skipped, {"step": 0, "more": 0}, {"step": 0, "more": 2}),
+    C.KEEP_INPUTS: Phrase(
+        sentence="to keep the input values of that call",
+        command="trueup capture --task overflow_check -o RUN -- COMMAND",
+    ),
+    C.FIND_CALL: Phrase(
+        sentence="to find the call that produces it",
+        command="trueup capture --task overflow_check -o RUN -- COMMAND",
+    ),
+    C.IN_RANGE: clause(_in_range, {"num_gradients": 0}, {"num_gradients": 12}),
+    C.NEAR_OVERFLOW: clause(
+        "values are close to overflow: {site} in step {step}; {parts[0]}",
+        {
+            "site": "layers.1 · output.0",
+            "step": 0,
+            "parts": (reason(C.LARGE_VALUE, value=6e4, limit=65504.0, dtype="float16"),),
+        },
+    ),
+    C.LARGE_VALUE: clause(
+        "{value:.4g} of at most {limit:.4g} in {dtype}", {"value": 6e4, "limit": 65504.0, "dtype": "float16"}
+    ),
+    C.BELOW_NORMAL: clause(
+        "below the smallest normal number: {num} of {total:count gradient} in half precision, first {site}",
+        {"num": 1, "total": 12, "site": "a.weight · gradient local"},
+    ),
+    C.SMALL_VALUES: clause(
+        "root mean square {rms:.2g} of non-zero values, smallest normal {normal:.2g} ({dtype}); {zero:.0%} "
+        "zero",
+        {"rms": 1e-6, "normal": 6e-5, "dtype": "float16", "zero": 0.4},
+    ),
+    C.SCALE_LOSS: clause("scale the loss (torch.amp.GradScaler), or compute in bfloat16"),
+    C.NO_PARAMETERS: clause("the trace lists no parameters"),
+    C.NONE_TRAINABLE: clause("no parameter requires a gradient: nothing can be trained"),
+    C.NONE_CAPTURED: clause("no gradient of a parameter was captured (--no-gradients, or no backward)"),
+    C.EVERY_GRADIENT: clause(
+        "non-zero gradients in {steps:count step}: {num:count trainable parameter}",
+        {"num": 12, "steps": 1},
+    ),
+    C.SOME_GRADIENTS: clause(
+        _some_gradients, {"total": 12, "missing": 1, "zero": 0, "frozen": 2, "parameter": "a.weight"}
+    ),
+    C.MISSING: clause("no gradient at all: not used in the forward, or detached on the way to the loss"),
+    C.ONLY_ZEROS: clause("only zeros: the backward path is cut or multiplied by zero"),
+    C.FROZEN_HERE: clause("frozen, while the same parameter of neighbouring layers is trained"),
+    C.NUM_FROZEN: clause(
+        "frozen: {num} of {total:count parameter}, first {parameter}",
+        {"num": 1, "total": 12, "parameter": "a.weight"},
+    ),
+    C.EXPERTS: clause(
+        "no gradient, as experts that received no token: {num:count parameter}", {"num": 1}, {"num": 4}
+    ),
+    C.NORM_OF_MASTERS: clause(
+        "gradients are moved to master weights before clipping, where the reported norm is measured"
+    ),
+    C.NO_NORM: clause("the program reports no gradient norm (it does not call clip_grad_norm_)"),
+    C.NORM_NOT_CAPTURED: clause("the gradients of the reported norm were not captured, or are shards"),
+    C.NORM_AGREES: clause(
+        "{reported:.6g} reported, {recomputed:.6g} recomputed: largest difference among {num:count norm}",
+        {**_NORM, "num": 3},
+    ),
+    C.NORM_DIFFERS: clause(
+        "step {step}, rank {rank}: norm {reported:.6g} reported, {recomputed:.6g} recomputed from the "
+        "gradients, a factor of {factor:.4g}",
+        {"step": 0, "rank": 0, **_NORM, "factor": 2.0},
+    ),
+    C.SEVERAL_OPTIMIZERS: clause("there are several optimizers, and the norm may belong to one of them"),
+    C.MAYBE_SHARDS: clause("ranks may hold shards, whose norms add up"),
+    C.NOT_UNSCALED: clause("the factor is the loss scale: clipped before scaler.unscale_()"),
+    C.REPLICAS_COUNTED: clause(
+        "the factor is the square root of the number of ranks ({num}): replicas are counted several times",
+        {"num": 4},
+    ),
+    C.MICROBATCHES: clause(
+        "the factor is the number of microbatches ({num}): either the norm or the gradients are not divided",
+        {"num": 4},
+    ),
+    C.ONE_OVER_MICROBATCHES: clause("the factor is one over the number of microbatches ({num})", {"num": 4}),
+    C.NO_UPDATE: clause("no update can be judged: {parts:join ; }", {"parts": (reason(C.NONE_IN_STEPS),)}),
+    C.NONE_IN_STEPS: clause("no update is among the captured steps"),
+    C.STEP_SKIPPED: clause("step {step} was skipped by the gradient scaler", {"step": 0}),
+    C.RATE_ZERO: clause("the learning rate is 0 in step {step}", {"step": 0}),
+    C.CAPTURE_MORE: clause("capture more steps: --steps 0-4"),
+    C.ALL_CHANGED: clause(
+        lambda facts: f"{count(facts['num'], 'parameter')} with a gradient changed in {_steps(facts)}",
+        {"num": 1, "first": 0, "last": 0},
+        {"num": 12, "first": 0, "last": 2},
+    ),
+    C.UNCHANGED: clause(
+        _unchanged,
+        {
+            "num": 1,
+            "total": 12,
+            "first": 0,
+            "last": 1,
+            "parameter": "a.weight",
+            "parts": (reason(C.NOT_HELD),),
+        },
+    ),
+    C.AWAITING: clause(
+        "updates too small for their dtype, kept by master weights: {num:count working copy}", {"num": 2}
+    ),
+    C.LOST_IN_ROUNDING: clause(
+        "the update is lost in rounding: about {rate:.2g} is less than half the spacing of {dtype} "
+        "({spacing:.2g} at {size:.2g})",
+        _LOST,
+    ),
+    C.SAME_BITS: clause("the optimizer stepped, and the value has the same bits: update dropped or undone"),
+    C.STALE_PARAMETERS: clause(
+        "no optimizer holds it, but one updates {other}, of the same shape and outside the model: stale "
+        "parameters",
+        {"other": "AdamW.group0.3"},
+    ),
+    C.NOT_HELD: clause("no optimizer holds it"),
+    C.KEEP_MASTERS: clause("keep master weights in float32"),
+    C.OPTIMIZER_LAST: clause("create the optimizer after the model is moved, wrapped or converted"),
+    C.ALL_PARAMETERS: clause("pass all of model.parameters() to the optimizer"),
+    C.FIND_RESTORE: clause(
+        "look for code that restores weights after optimizer.step(), or an update scaled to zero"
+    ),
+    C.NO_HALF: clause("no weight is kept in half precision"),
+    C.MASTERS_EQUAL: clause(
+        lambda facts: (
+            f"{count(facts['num'], 'working copy')} equal to the rounded master weights "
+            f"({'bit for bit' if facts['is_exact'] else 'by largest, smallest and sketch'})"
+        ),
+        {"num": 1, "is_exact": True},
+        {"num": 12, "is_exact": False},
+    ),
+    C.NOT_ROUNDED: clause(
+        "not the rounded master weights: {num} of {total:count working copy}; first {site}, {parts[0]}",
+        {
+            "num": 1,
+            "total": 12,
+            "site": "a.weight · value",
+            "parts": (reason(C.VALUES_DIFFER, num=2, total=64),),
+        },
+    ),
+    C.OF_MASTER: clause(
+        "{parts[0]}; master {master} {slot}",
+        {
+            "master": "AdamW.group0.0",
+            "slot": "param",
+            "parts": (reason(C.VALUES_DIFFER, num=2, total=64),),
+        },
+    ),
+    C.VALUES_DIFFER: clause(
+        "different from the rounded master: {num:,} of {total:count value}", {"num": 2, "total": 64}
+    ),
+    C.EXTREME_DIFFERS: clause(
+        "its {which} value is {copy:.6g}, the master's {master:.6g}, rounded {rounded:.6g}",
+        {"which": "largest", "copy": 1.0, "master": 1.1, "rounded": 1.1016},
+    ),
+    C.FAR_FROM_MASTER: clause(
+        "relative distance to the master {distance:.2g}; rounding explains {allowed:.2g}",
+        {"distance": 0.1, "allowed": 0.005},
+    ),
+    C.TWO_STEPS: clause("two consecutive steps are needed: the update of one, the weights of the next"),
+    C.NO_MASTERS: clause(
+        "no master weights seen for {num:count weight} in {dtype}: updates below {below:.2g} of a weight are "
+        "lost",
+        {"num": 1, "dtype": "bfloat16", "below": 0.004},
+    ),
+    C.COPY_MASTERS: clause("copy the master weights to the model after every optimizer.step()"),
+}

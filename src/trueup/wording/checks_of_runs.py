@@ -1,0 +1,223 @@
+"""English of the checks of one run that compare: labels, a second run, random streams, ranks."""
+
+from __future__ import annotations
+
+from trueup.types.codes import CheckCode as C
+from trueup.types.reason import reason
+from trueup.wording.phrase import Facts, Phrase, clause, count
+
+
+def _fit(facts: Facts) -> str:
+    loss, size = facts["first_loss"], facts["vocabulary"]
+    known = "unknown" if loss is None else f"{loss:.4g}"
+    expected = f", ln({size}) = {facts['expected']:.3g}" if size else ""
+    return (
+        f"labels are the inputs shifted once, ids are in range, {facts['ignored']:.0%} of labels ignored, "
+        f"first loss {known}{expected}"
+    )
+
+
+_SHIFTS = {
+    0: "not shifted: the model predicts the token it is given",
+    -1: "shifted the wrong way: the model predicts the preceding token",
+}
+
+
+def _wrong_shift(facts: Facts) -> str:
+    shift = facts["shift"]
+    how = _SHIFTS.get(shift, f"shifted {shift} times: the model predicts the token {shift} places ahead")
+    return f"labels are {how} ({facts['share']:.1%} of {count(facts['num'], 'position')})"
+
+
+def _same_mask(facts: Facts) -> str:
+    site, other = facts["site"], facts["other"]
+    both = f"{site} has" if site == other else f"{site} and {other} have"
+    rank = f" (rank {facts['rank']})"
+    if facts["step"] != facts["other_step"]:
+        return f"{both} the same mask in steps {facts['step']} and {facts['other_step']}"
+    if facts["microbatch"] != facts["other_microbatch"]:
+        batches = f"{facts['microbatch']} and {facts['other_microbatch']}"
+        return f"{both} the same mask in microbatches {batches}{rank}"
+    return f"{both} the same mask in step {facts['step']}{rank}"
+
+
+_TENSORS = {
+    "value": "weights at the start of the step",
+    "accumulated": "gradients after backward",
+    "clipped": "gradients given to the optimizer",
+    "param": "weights after the update",
+}
+_MASK: dict[str, object] = {
+    "site": "a · dropout",
+    "other": "b · dropout",
+    "step": 0,
+    "other_step": 0,
+    "microbatch": 0,
+    "other_microbatch": 0,
+    "rank": 0,
+}
+_BATCH: dict[str, object] = {"step": 0, "rank": 0, "microbatch": 0}
+
+PHRASES = {
+    C.LABELS_FIT: clause(
+        _fit,
+        {"ignored": 0.1, "first_loss": 5.5, "vocabulary": 256, "expected": 5.545},
+        {"ignored": 0.0, "first_loss": None, "vocabulary": None, "expected": None},
+    ),
+    C.NOT_NEXT_TOKEN: clause("the labels are not the shifted inputs: not a next-token model"),
+    C.FIRST_LOSS_LOW: clause(
+        "the first loss, {loss:.4g}, is far below ln({vocabulary}) = {expected:.3g}: trained weights, or "
+        "labels visible to the model",
+        {"loss": 1.0, "vocabulary": 256, "expected": 5.545},
+    ),
+    C.FIRST_LOSS_HIGH: clause(
+        "the first loss is {loss:.4g}, far above ln({vocabulary}) = {expected:.4g} of an untrained model: "
+        "check the initial weights, the shift of the labels and the reduction of the loss",
+        {"loss": 50.0, "vocabulary": 256, "expected": 5.545},
+    ),
+    C.OF_BATCH: clause(
+        "step {step}, rank {rank}, microbatch {microbatch}: {parts[0]}",
+        {**_BATCH, "parts": (reason(C.ALL_IGNORED, index=-100),)},
+    ),
+    C.ALL_IGNORED: clause("every label is ignored ({index}), the loss has no term", {"index": -100}),
+    C.IDS_OUT_OF_RANGE: clause(
+        "token ids range from {minimum:.0f} to {maximum:.0f}, the embedding has {size:count row}",
+        {"minimum": 0.0, "maximum": 300.0, "size": 256},
+    ),
+    C.LABELS_OUT_OF_RANGE: clause(
+        "labels range from {minimum} to {maximum}, the vocabulary has {size:count entry}",
+        {"minimum": 0, "maximum": 300, "size": 256},
+    ),
+    C.WRONG_SHIFT: clause(_wrong_shift, *({"shift": n, "share": 1.0, "num": 64} for n in (0, -1, 2, 3))),
+    C.PADDING_COUNTS: clause("padding by the attention mask, but not ignored: {num:count label}", {"num": 9}),
+    C.THE_INPUTS: clause("the inputs"),
+    C.NO_LOSS: clause("no loss is in the trace: backward() was not seen"),
+    C.NO_LABELS: clause("the trace holds no labels; trueup check-run -- COMMAND stores them"),
+    C.NO_INTEGERS: clause("the loss is computed without integer labels"),
+    C.ONE_RUN: clause("there is one run only; trueup check-run -- COMMAND runs the program twice"),
+    C.NO_COMMON_STEP: clause("the two runs have no step in common"),
+    C.NO_DIGESTS: clause("the traces hold no digests; capture without --no-digest"),
+    C.REPEATS: clause("bit-identical in two runs: {num:count record}", {"num": 12}),
+    C.OTHER_CALLS: clause(
+        "the second run makes different calls in step {step} (rank {rank})", {"step": 0, "rank": 0}
+    ),
+    C.OTHER_WEIGHTS: clause(
+        "the two runs start from different weights ({parameter}): the program sets no seed",
+        {"parameter": "head.weight"},
+    ),
+    C.OTHER_BATCHES: clause(
+        "the two runs read different batches in step {step}: the order of the data is not fixed, or the "
+        "program resumed from a checkpoint of the first run",
+        {"step": 0},
+    ),
+    C.NOT_REPEATED: clause(
+        "step {step} does not repeat: first {site}, after {before:count bit-identical record}",
+        {"step": 0, "site": "a · torch.randn · output.0", "before": 12},
+    ),
+    C.SEED_OUTSIDE: Phrase(
+        sentence="to seed the program from outside", command="trueup check-run --seed 1 -- COMMAND"
+    ),
+    C.DETERMINISTIC: clause(
+        "use trueup capture --deterministic, or torch.use_deterministic_algorithms(True) in the program"
+    ),
+    C.EQUAL_INPUTS: clause("equal inputs"),
+    C.FIRST_ONLY: clause("in the first run only"),
+    C.RANDOM_NUMBERS: clause("draws random numbers from a generator that is not seeded in the same way"),
+    C.UNWRITTEN_MEMORY: clause("returns uninitialized memory"),
+    C.FUSED_ATTENTION: clause(
+        "the backward of fused attention may add partial sums in any order (atomics); its dropout draws "
+        "random numbers"
+    ),
+    C.ATTENTION_DROPOUT: clause("its dropout draws random numbers"),
+    C.ATOMIC_ROWS: clause("on a GPU, its backward adds into rows in any order (atomics)"),
+    C.ATOMIC_SUMS: clause("on a GPU, sums into the same element are added in any order (atomics)"),
+    C.NO_FIXED_ORDER: clause("on a GPU, the kernel has no fixed order"),
+    C.ATOMIC_BACKWARD: clause("on a GPU, its backward adds in any order (atomics)"),
+    C.CUDNN_BENCHMARK: clause(
+        "cuDNN may choose a different algorithm by timing (torch.backends.cudnn.benchmark)"
+    ),
+    C.SPLIT_PRODUCT: clause(
+        "a matrix product may be split differently with another number of threads or cuBLAS workspace"
+    ),
+    C.RANK_ORDER: clause("a reduction over ranks may add in a different order"),
+    C.MASKS_DIFFER: clause(
+        "no two dropout masks are the same ({num:count mask} on {ranks:count rank})", {"num": 12, "ranks": 1}
+    ),
+    C.SAME_MASK: clause(
+        _same_mask,
+        _MASK,
+        {**_MASK, "other": "a · dropout", "other_step": 1},
+        {**_MASK, "other_microbatch": 1},
+    ),
+    C.SAME_MASK_ON_RANKS: clause(
+        "{site} has the same mask on ranks {first} and {rank}",
+        {"site": "a · dropout", "first": 0, "rank": 1},
+    ),
+    C.RECOMPUTED: clause(
+        "{site} is recomputed to a different value from equal inputs in step {step}",
+        {"site": "a · output.0", "step": 0},
+    ),
+    C.SAME_AS: clause("the same elements as {site}", {"site": "a · dropout"}),
+    C.SAME_AS_RANK: clause("the same elements as on rank {rank}", {"rank": 0}),
+    C.OTHER_STATE: clause("recomputed by activation checkpointing with a different random state"),
+    C.SHARED_MASKS: clause(
+        "the same on two ranks, as tensor parallelism requires: {num:count mask}", {"num": 2}
+    ),
+    C.FIND_SEED: clause(
+        "look for manual_seed in the forward or in a loop, and for a seed that does not depend on the rank"
+    ),
+    C.NEED_MIX: clause("dropout is visible among API calls only; capture with --level mix"),
+    C.NO_SAMPLES: clause("the trace holds no samples of dropout; trueup check-run -- COMMAND takes them"),
+    C.NO_DROPOUT: clause("no dropout is active"),
+    C.NO_BATCH_DIGEST: clause("the batches have no digest (not on the CPU), or only one rank was captured"),
+    C.BATCHES_DIFFER: clause("the batches of all ranks differ in {num:count step}", {"num": 3}),
+    C.SAME_BATCH: clause(
+        "ranks read the same batch in {num} of {total:count step}, first in step {step}",
+        {"num": 1, "total": 3, "step": 0},
+    ),
+    C.MAYBE_TENSOR_PARALLEL: clause(
+        "nothing shows that these ranks are data-parallel (tensor-parallel ranks must read the same)"
+    ),
+    C.USE_SAMPLER: clause("give the data loader a DistributedSampler, or an offset by rank"),
+    C.ONE_RANK_CAPTURED: clause("the trace holds one rank only"),
+    C.NO_WEIGHT_DIGESTS: clause("no weights with digests are in the trace"),
+    C.REPLICAS_EQUAL: clause(
+        "bit-identical on {ranks:count rank}: {num:count tensor} (weights and gradients)",
+        {"ranks": 2, "num": 12},
+    ),
+    C.REPLICAS_DIFFER: clause(
+        lambda facts: (
+            f"{_TENSORS[facts['slot']]} differ across ranks in step {facts['step']}: first "
+            f"{facts['parameter']} ({count(facts['num'], 'parameter')} in total)"
+        ),
+        *({"slot": slot, "step": 0, "parameter": "a.weight", "num": 1} for slot in _TENSORS),
+    ),
+    C.REPLICA_DIFFERS: clause(
+        "{parameter} differs across ranks: {parts[0]}",
+        {"parameter": "a.weight", "parts": (reason(C.OTHER_EXPERTS),)},
+    ),
+    C.ARE_SHARDS: clause("the ranks hold shards of it (distributed tensors), not replicas"),
+    C.SHAPES_DIFFER: clause("the shapes differ too, so the ranks hold shards"),
+    C.OTHER_EXPERTS: clause("the ranks may hold different experts"),
+    C.MAYBE_SHARDED: clause(
+        "the ranks start from different weights, and no wrapper shows that they are replicas: shards of a "
+        "model-parallel layout, or a missing broadcast"
+    ),
+    C.FROM_RANK_0: clause(
+        lambda facts: (
+            "differs from rank 0"
+            + ("" if facts["ratio"] is None else f"; largest norm over smallest {facts['ratio']:.4g}")
+        ),
+        {"ratio": None},
+        {"ratio": 1.01},
+    ),
+    C.REDUCE: clause(
+        "reduce it over the data-parallel ranks: is the parameter outside the wrapper, or under no_sync?"
+    ),
+    C.BROADCAST: clause(
+        "broadcast the weights from rank 0 before the first step; look for code that writes them later"
+    ),
+    C.CHECK_OPTIMIZERS: clause(
+        "the gradients agree and the updates do not: compare the optimizer's settings and state on each rank"
+    ),
+}
