@@ -12,7 +12,8 @@ from trueup.comparing.result import plain
 from trueup.diagnosing.stages.protocol import StageOutcome
 from trueup.errors import TraceError
 from trueup.types import Outcome
-from trueup.types.finding import Finding, Statement
+from trueup.types.finding import Finding
+from trueup.types.reason import Reason
 from trueup.wording import document
 
 SCHEMA_VERSION = 2
@@ -33,7 +34,7 @@ class Diagnosis:
     target: str
     reference: str
     outcome: Outcome
-    headline: Statement
+    headline: Reason
     confidence: float
     stages: tuple[StageOutcome, ...]
     findings: tuple[Finding, ...] = ()
@@ -42,7 +43,7 @@ class Diagnosis:
     """module outputs as they ran, forward and backward: ``phase module type rel_l2 tolerance``"""
     losses: tuple[dict[str, Any], ...] = ()
     """``step target reference`` of the compared steps"""
-    notes: tuple[Statement, ...] = ()
+    notes: tuple[Reason, ...] = ()
     """how it was come by, and what limits it"""
     runs: dict[str, str] = field(default_factory=dict)
     """folders that were made on the way: ``compare replay gradients``"""

@@ -32,7 +32,7 @@ from trueup.merging.sides import as_wholes
 from trueup.store import TraceSource
 from trueup.types import Outcome
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Origin, Stage, Statement
+from trueup.types.finding import Finding, Origin, Stage
 from trueup.types.reason import Reason, reason
 from trueup.types.verdict import verdict_from_json
 
@@ -325,7 +325,7 @@ def _later(context: Context) -> tuple[Finding, ...]:
     return (finding_from_origin(far[0], context),) if far else ()
 
 
-def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, Statement, float]:
+def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, Reason, float]:
     """A difference needs a finding: where no stage has one, the traces alone leave it undecided."""
     if findings:
         headline = findings[0].headline

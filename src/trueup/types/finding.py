@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from trueup.types.reason import given
-
-Statement = Any
-"""A conclusion: a ``Reason``; text is taken too and becomes one. TODO: ``Reason`` alone, once no rule makes
-sentences."""
+from trueup.types.reason import Reason
 
 
-def as_reasons(one: object, *names: str) -> None:
-    """Turn text in these fields of a frozen value into reasons, at its construction."""
+def each_once(value: object, *names: str) -> None:
+    """Make these fields of a frozen value tuples without repetitions, at its construction."""
     for name in names:
-        value = getattr(one, name)
-        if isinstance(value, str):
-            object.__setattr__(one, name, given(value) if value else None)
-        elif isinstance(value, (tuple, list)):
-            reasons = (given(item) if isinstance(item, str) else item for item in value)
-            object.__setattr__(one, name, tuple(dict.fromkeys(reasons)))
+        object.__setattr__(value, name, tuple(dict.fromkeys(getattr(value, name))))
 
 
 class Stage(str, Enum):
@@ -138,11 +128,11 @@ class Kind:
     """share of the difference that it explains, 0 to 1"""
     confidence: float
     """0 to 1"""
-    sentence: Statement
+    sentence: Reason
     """what it says of this case, with its numbers"""
-    causes: tuple[Statement, ...] = ()
+    causes: tuple[Reason, ...] = ()
     """likely ones, most likely first"""
-    next: Statement | None = None
+    next: Reason | None = None
     """what to do about it"""
     factor: float | None = None
     """target over reference, of a wrong scale"""
@@ -150,7 +140,7 @@ class Kind:
     """ranks that together hold the reference's value, where a sum is missing"""
 
     def __post_init__(self) -> None:
-        as_reasons(self, "sentence", "causes", "next")
+        each_once(self, "causes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,14 +174,14 @@ class Origin:
     source: str | None = None
     """``file:line`` in the target"""
     reference_source: str | None = None
-    evidence: tuple[Statement, ...] = ()
-    counter_evidence: tuple[Statement, ...] = ()
+    evidence: tuple[Reason, ...] = ()
+    counter_evidence: tuple[Reason, ...] = ()
     """what speaks for everything else being right: "everything before it is bit-identical" """
     ranks: tuple[int, ...] = ()
     """all that show it; empty: only ``rank`` is known of"""
 
     def __post_init__(self) -> None:
-        as_reasons(self, "evidence", "counter_evidence")
+        each_once(self, "evidence", "counter_evidence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +189,7 @@ class Finding:
     """A conclusion: stage, place, kind, how sure, why, and what to do next."""
 
     stage: Stage
-    headline: Statement
+    headline: Reason
     module: str | None
     site: str | None
     phase: str | None = None
@@ -214,13 +204,13 @@ class Finding:
     kinds: tuple[Kind, ...] = ()
     """most likely first"""
     confidence: float
-    evidence: tuple[Statement, ...] = ()
-    counter_evidence: tuple[Statement, ...] = ()
-    causes: tuple[Statement, ...] = ()
-    next: Statement | None = None
+    evidence: tuple[Reason, ...] = ()
+    counter_evidence: tuple[Reason, ...] = ()
+    causes: tuple[Reason, ...] = ()
+    next: Reason | None = None
     """command to try"""
-    next_note: Statement | None = None
+    next_note: Reason | None = None
     origin: Origin | None = None
 
     def __post_init__(self) -> None:
-        as_reasons(self, "headline", "evidence", "counter_evidence", "causes", "next", "next_note")
+        each_once(self, "evidence", "counter_evidence", "causes")

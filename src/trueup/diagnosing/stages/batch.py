@@ -10,7 +10,8 @@ import numpy as np
 
 from trueup.diagnosing.batches import Ints
 from trueup.diagnosing.stepbook import StepBook
-from trueup.types.finding import Finding, Kind, Stage, Statement
+from trueup.types.finding import Finding, Kind, Stage
+from trueup.types.reason import Reason
 
 _IGNORE = -100
 
@@ -80,12 +81,12 @@ def _vocabulary(book: StepBook) -> int | None:
 
 def data_finding(
     *,
-    headline: Statement,
+    headline: Reason,
     site: str,
     book: StepBook,
     kinds: tuple[Kind, ...],
-    evidence: tuple[Statement, ...],
-    next_note: Statement,
+    evidence: tuple[Reason, ...],
+    next_note: Reason,
     phase: str = "forward",
     axis: str | None = None,
 ) -> Finding:

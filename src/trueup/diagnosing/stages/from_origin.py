@@ -11,7 +11,7 @@ from trueup.diagnosing.stages.whose import whose
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Basis, Finding, Kind, Origin, Stage, Statement
+from trueup.types.finding import Basis, Finding, Kind, Origin, Stage
 from trueup.types.reason import Reason, reason
 
 _SURE_OF_SETTING = 0.96
@@ -109,11 +109,11 @@ def _with_settings(kinds: tuple[Kind, ...], settings: dict[Reason, str]) -> tupl
     return (kind, *(other for other in kinds if other.name != kind.name))
 
 
-def _next(settings: dict[Reason, str], kind: Kind | None) -> Statement:
+def _next(settings: dict[Reason, str], kind: Kind | None) -> Reason | None:
     if settings:
         first = next(iter(settings))
         return reason(Stages.ALIGN_SETTING, module=first.place("module"), name=first.place("name"))
-    return (kind.next or "") if kind else reason(Stages.COMPARE_CODE)
+    return kind.next if kind else reason(Stages.COMPARE_CODE)
 
 
 def _with_code(source: str | None, trace: TraceSource, context: Context) -> str | None:

@@ -8,16 +8,14 @@ from dataclasses import replace
 from trueup.diagnosing.kinds import rule_of
 from trueup.diagnosing.kinds.rule import CONFIDENCE, Found
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import EvidenceRank, Kind, KindCode, Statement
+from trueup.types.finding import EvidenceRank, Kind, KindCode
 from trueup.types.reason import Reason, reason
 
 
-def kind_named(
-    name: str, confidence: float, sentence: Statement, *, causes: Sequence[Statement] = ()
-) -> Kind:
+def kind_named(name: str, confidence: float, sentence: Reason, *, causes: Sequence[Reason] = ()) -> Kind:
     """A kind with this case's sentence; ``causes`` stand before the usual ones.
 
-    TODO: a rank and codes in place of a number and text, as in ``kinds``.
+    TODO: a rank in place of a number, as in ``kinds``.
     """
     rule = rule_of(KindCode(name))
     rank = next(r for r in EvidenceRank if CONFIDENCE[r] <= confidence)

@@ -23,7 +23,7 @@ from trueup.diagnosing.stages.schedule import (
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Stage, Statement
+from trueup.types.finding import Finding, Stage
 from trueup.types.reason import Reason, reason
 
 _ORDER = ("moved", "count", "dtype", "state", "class", "lr", "weight_decay", "beta1", "beta2", "eps")
@@ -66,7 +66,7 @@ class OptimizerStage:
 
 
 def _outcome(
-    context: Context, findings: list[Finding], said: list[Statement], agreement: Reason | None
+    context: Context, findings: list[Finding], said: list[Reason], agreement: Reason | None
 ) -> StageOutcome:
     common: dict[str, Any] = {"stage": Stage.OPTIMIZER, "title": OptimizerStage.title}
     rows = context.of_phases("optimizer")
@@ -91,7 +91,7 @@ def _outcome(
         return StageOutcome(
             **common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence, confirmed=True
         )
-    elif not any(one.code is Stages.MEASURED for one in said if isinstance(one, Reason)):
+    elif not any(one.code is Stages.MEASURED for one in said):
         why = reason(Stages.NOT_TOLD)
         return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why, evidence=evidence)
     else:
@@ -146,7 +146,7 @@ def _finding(
     )
     kind, stage = _kind_of(key), Stage.RESUME if key == "count" else Stage.OPTIMIZER
     named = kind_named(kind, 0.97 if stated or given else 0.9, said, causes=_causes(key))
-    sources: list[Statement] = []
+    sources: list[Reason] = []
     if stated:
         sources.append(reason(Stages.DECLARED))
     moved = schedule_moved(context) if key == "lr" else None

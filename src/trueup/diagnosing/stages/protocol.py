@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trueup.types.finding import Finding, Stage, Statement, as_reasons
+from trueup.types.finding import Finding, Stage, each_once
+from trueup.types.reason import Reason
 
 if TYPE_CHECKING:
     from trueup.diagnosing.stages.context import Context
@@ -33,9 +34,9 @@ class StageOutcome:
     title: str
     """as a person reads it in the checklist"""
     status: StageStatus
-    said: Statement
+    said: Reason
     """one sentence: what was seen, or why nothing can be said"""
-    evidence: tuple[Statement, ...] = ()
+    evidence: tuple[Reason, ...] = ()
     findings: tuple[Finding, ...] = ()
     """surest first"""
     confirmed: bool = False
@@ -44,7 +45,7 @@ class StageOutcome:
     """numbers a report may draw (plain values)"""
 
     def __post_init__(self) -> None:
-        as_reasons(self, "said", "evidence")
+        each_once(self, "evidence")
 
 
 class StageCheck(Protocol):

@@ -23,7 +23,7 @@ from trueup.diagnosing.whose import axis_of_factor, of_ranks
 from trueup.merging.sides import mesh_of
 from trueup.store import TraceSource
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Origin, Stage, Statement
+from trueup.types.finding import Finding, Origin, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Number, Reason, reason
 
@@ -40,7 +40,7 @@ class ReductionStage:
     def check(self, context: Context) -> StageOutcome:
         """Compare what each run does to its own gradients."""
         findings: list[Finding] = []
-        said: list[Statement] = []
+        said: list[Reason] = []
         mine, theirs = context.microbatches
         for at in range(min(len(context.steps), 2 if mine == theirs else 1)):
             for rank in context.ranks:
@@ -67,7 +67,7 @@ class ReductionStage:
         return self._outcome(context, tuple(findings), tuple(dict.fromkeys(said)))
 
     def _outcome(
-        self, context: Context, findings: tuple[Finding, ...], said: tuple[Statement, ...]
+        self, context: Context, findings: tuple[Finding, ...], said: tuple[Reason, ...]
     ) -> StageOutcome:
         common: dict[str, Any] = {"stage": self.stage, "title": self.title}
         late = (pl.col("phase") == "collective") | pl.col("slot").is_in(["accumulated", "clipped"])
@@ -115,7 +115,7 @@ def _held_by_none(origin: Origin, context: Context) -> bool:
 
 def _summed(
     context: Context, at: int, rank: int, part: tuple[str, str]
-) -> tuple[list[Finding], list[Statement]]:
+) -> tuple[list[Finding], list[Reason]]:
     sides = [_summings(context, source, at, rank, part) for source in (context.target, context.reference)]
     mine, theirs = sides
     if not mine or not theirs:
