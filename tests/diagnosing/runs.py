@@ -14,8 +14,7 @@ from torch import Tensor
 import trueup
 from tests.diagnosing.cases import origin
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.evidence.index import StepIndex, step_index
-from trueup.store import Trace
+from trueup.store import StepView, Trace, step_view
 
 SMALL = GPTConfig(vocab_size=64, num_layers=2, hidden_size=32, num_heads=4, seq_length=16)
 
@@ -71,7 +70,7 @@ def evidence_at(
 ) -> Evidence:
     """Evidence about one site, which both runs must have unless only one of them does."""
     records = [
-        _record(step_index(t, step, rank), name, phase, slot, ordinal, parent) for t in (target, reference)
+        _record(step_view(t, step, rank), name, phase, slot, ordinal, parent) for t in (target, reference)
     ]
     assert records != [None, None], f"neither run has {name} {phase} {slot}"
     about = origin(phase=phase, slot=slot, module=given.pop("module", parent or name))
@@ -82,7 +81,7 @@ def evidence_at(
 
 
 def _record(
-    index: StepIndex, name: str, phase: str, slot: str, ordinal: int, parent: str | None
+    index: StepView, name: str, phase: str, slot: str, ordinal: int, parent: str | None
 ) -> int | None:
     for call, called in enumerate(index.name):
         if called != name or index.ordinal[call] != ordinal or index.mode[call] == "recompute":

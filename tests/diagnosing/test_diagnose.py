@@ -18,11 +18,11 @@ from trueup.diagnosing.diagnosis import Diagnosis, read_diagnosis
 from trueup.diagnosing.gradients import build_gradient_plan, export_gradients
 from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages import STAGES, StageOutcome, StageStatus
-from trueup.diagnosing.stepbook import CLIPPED, UPDATED, StepBook
 from trueup.errors import ConfigError, TraceError
 from trueup.reporting.diagnosis import diagnosis_report
 from trueup.reporting.render import write
-from trueup.store import Trace
+from trueup.store import Trace, step_view
+from trueup.store.view import CLIPPED, UPDATED
 from trueup.types import Outcome
 from trueup.types.codes import BatchCode, StagesCode, WeightsCode
 from trueup.types.finding import Stage
@@ -300,7 +300,7 @@ def test_given_gradients_reach_the_optimizer_bit_for_bit(tmp_path: Path, referen
     target = capture(tmp_path / "target", program)
     plan = build_gradient_plan(reference, target, tmp_path / "plan")
     given = capture(tmp_path / "given", program, gradients_from=plan.folder)
-    books = StepBook(given, 0, 0), StepBook(reference, 0, 0), StepBook(target, 0, 0)
+    books = step_view(given, 0, 0), step_view(reference, 0, 0), step_view(target, 0, 0)
     assert given.rank_facts(0)["given_gradients"]["free"] == []
     for slot in (CLIPPED, UPDATED):
         digests = [[b.digest(b.parameter(n, *slot)) for n in b.parameters] for b in books]
@@ -312,8 +312,8 @@ def test_gradient_files_are_written_and_read_in_the_optimizers_order(
 ) -> None:
     number = export_gradients(reference, tmp_path / "files")
     names = [g["parameter"] for g in json.loads((tmp_path / "files" / "grads.json").read_text())["gradients"]]
-    book = StepBook(reference, 0, 0)
-    assert names == book.in_order_of(*CLIPPED)
+    book = step_view(reference, 0, 0)
+    assert names == book.parameters_with(*CLIPPED)
     assert names != book.parameters  # matrices come first in this optimizer
     target = capture(tmp_path / "target", {**REFERENCE, "change": runs.attention_scale})
     plan = build_gradient_plan(reference, target, tmp_path / "plan", files=tmp_path / "files")

@@ -15,10 +15,9 @@ from bugzoo.models.gpt import GPT
 from tests.diagnosing.cases import case, known, normal, origin
 from tests.diagnosing.runs import capture, evidence_at
 from trueup.diagnosing.evidence import Evidence, Pair
-from trueup.diagnosing.evidence.index import step_index
 from trueup.diagnosing.evidence.windows import MAX_VALUES
 from trueup.errors import TraceError
-from trueup.store import Trace, layout
+from trueup.store import Trace, layout, step_view
 
 pytestmark = pytest.mark.torch
 
@@ -150,7 +149,7 @@ def test_what_a_replay_forced_counts_as_equal(tmp_path: Path, traces: tuple[Trac
     target = capture(tmp_path / "replayed", microbatches=2, change=other_scale)
     before = evidence_at(target, traces[1], "layers.1.ln1", "forward", "output.0")
     assert before.surroundings.inputs_agree is False
-    index = step_index(target, 0, 0)
+    index = step_view(target, 0, 0)
     calls = [c for c, name in enumerate(index.name) if name == "layers.1.ln1"]
     records = [r for c in calls for r in index.records(c, "forward") if index.slot[r] == "input.0"]
     pl.DataFrame({"record": records, "state": ["replaced"] * len(records)}).write_parquet(

@@ -19,9 +19,9 @@ from trueup.comparing.options import CompareOptions  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.gradients import VALUES, build_gradient_plan  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
-from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, UPDATED, WEIGHT, StepBook  # noqa: E402
-from trueup.diagnosing.translated import TranslatedBook, bridge_between, translated_facts  # noqa: E402
-from trueup.store import Trace  # noqa: E402
+from trueup.diagnosing.translated import TranslatedView, bridge_between, translated_facts  # noqa: E402
+from trueup.store import StepView, Trace, step_view  # noqa: E402
+from trueup.store.view import ACCUMULATED, CLIPPED, UPDATED, WEIGHT  # noqa: E402
 from trueup.types.codes import StagesCode, WeightsCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
 
@@ -51,11 +51,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: captured(folder / name, name) for name in ("megatron", "hf")}
 
 
-def books(target: Path, reference: Path) -> tuple[StepBook, TranslatedBook]:
+def books(target: Path, reference: Path) -> tuple[StepView, TranslatedView]:
     mine, theirs = Trace(target), Trace(reference)
     bridge = bridge_between(mine, theirs, (0, 0), (0, 0))
     assert bridge is not None
-    return StepBook(mine, 0, 0), TranslatedBook(theirs, 0, 0, bridge)
+    return step_view(mine, 0, 0), TranslatedView(theirs, 0, 0, bridge)
 
 
 @pytest.mark.parametrize(("target", "reference"), [("megatron", "hf"), ("hf", "megatron")])
@@ -118,4 +118,4 @@ def test_weight_decay_of_vectors_is_told_from_two_implementations(
 def test_gradients_of_a_fused_weight_are_given(runs: dict[str, Path], tmp_path: Path) -> None:
     plan = build_gradient_plan(Trace(runs["hf"]), Trace(runs["megatron"]), tmp_path)
     assert plan.unmatched == ()
-    assert plan.num_given == len(StepBook(Trace(runs["megatron"]), 0, 0).parameters)
+    assert plan.num_given == len(step_view(Trace(runs["megatron"]), 0, 0).parameters)

@@ -85,7 +85,7 @@ class BaseForcing:
             return found
 
     def place(self, call: int) -> str:
-        """The string ``matching.places`` makes of the call."""
+        """The string ``store.places`` makes of the call."""
         place = self._places.get(call)
         if place is None:
             parent, kind, name, _, ordinal, microbatch, mode = self.engine.sink.recorder.calls[call][:7]

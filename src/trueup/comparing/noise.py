@@ -18,9 +18,9 @@ import polars as pl
 
 from trueup.comparing.rows import Floats, Rows
 from trueup.errors import TraceError
-from trueup.matching.places import places
 from trueup.store import StepTables
 from trueup.store.files import parquet_from_path
+from trueup.store.places import places
 
 SCHEMA_VERSION = 1
 FOLDER = "noise"

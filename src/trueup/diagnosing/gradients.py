@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from trueup.capture.launch import launch
 from trueup.capture.options import CaptureOptions
-from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, WEIGHT, StepBook
-from trueup.diagnosing.translated import TranslatedBook, bridge_between, reference_book
+from trueup.diagnosing.translated import TranslatedView, bridge_between, reference_book
 from trueup.errors import ConfigError, TraceError
 from trueup.matching import match_step
-from trueup.store import TraceSource
+from trueup.store import StepView, TraceSource, step_view
+from trueup.store.view import ACCUMULATED, CLIPPED, WEIGHT
 
 PLAN = "plan.json"
 _FILE = re.compile(r"grad_(\d+)\.npy$")
@@ -100,7 +100,7 @@ def build_gradient_plan(
     bridge = bridge_between(target, reference, (own_step, step), (ours[0], theirs[0]))
     held, unmatched, num_given = [], [], 0
     for rank in ours:
-        mine = StepBook(target, own_step, rank)
+        mine = step_view(target, own_step, rank)
         book = reference_book(reference, step, min(rank, theirs[-1]), bridge)
         given, absent = _from_files(files, mine) if files else _from_trace(book, mine)
         file = f"rank_{rank:05d}.safetensors"
@@ -140,7 +140,7 @@ def scalar_line(source: TraceSource, rank: int, step: int) -> dict[str, Any]:
     return next((line for line in source.scalars(rank) if line.get("step") == step), {})
 
 
-def _from_trace(book: StepBook, mine: StepBook) -> tuple[dict[str, NDArray[Any]], list[str]]:
+def _from_trace(book: StepView, mine: StepView) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """Gradients by the target's names, and the target's parameters whose counterpart has none."""
     given: dict[str, NDArray[Any]] = {}
     absent = []
@@ -159,21 +159,17 @@ def _width(dtype: str | None) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
-def matched_parameters(target: StepBook, reference: StepBook) -> dict[str, str]:
+def matched_parameters(target: StepView, reference: StepView) -> dict[str, str]:
     """Target's name -> name in the reference's book of each parameter that has a counterpart."""
-    if isinstance(reference, TranslatedBook):
+    if isinstance(reference, TranslatedView):
         held = set(target.parameters)
         return {fqn: fqn for fqn in reference.parameters if fqn in held}
-    match = match_step(target.tables, reference.tables)
-    kinds = target.tables.calls["kind"].cast(str).to_list()
-    mine = target.tables.calls["name"].cast(str).to_list()
-    theirs = reference.tables.calls["name"].cast(str).to_list()
-    found = {}
-    for call, kind in enumerate(kinds):
-        other = int(match.calls.reference_of[call])
-        if kind == "parameter" and other >= 0:
-            found[mine[call]] = theirs[other]
-    return found
+    partners = match_step(target.tables, reference.tables).calls.reference_of.tolist()
+    return {
+        target.name[call]: reference.name[partners[call]]
+        for call in target.calls_of_kind("parameter")
+        if partners[call] >= 0
+    }
 
 
 # -- grad_{id}.npy ------------------------------------------
@@ -198,10 +194,10 @@ def gradient_files(folder: Path) -> list[Path]:
     return [found[number] for number in sorted(found)]
 
 
-def _from_files(folder: Path, mine: StepBook) -> tuple[dict[str, NDArray[Any]], list[str]]:
+def _from_files(folder: Path, mine: StepView) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """Files are numbered as the optimizer holds its parameters."""
     files = gradient_files(folder)
-    names = mine.in_order_of(*CLIPPED) or mine.in_order_of(*ACCUMULATED)
+    names = mine.parameters_with(*CLIPPED) or mine.parameters_with(*ACCUMULATED)
     if len(files) != len(names):
         raise ConfigError(
             f"{folder} holds {len(files)} gradients, the target's optimizer {len(names)} parameters with one"
@@ -212,11 +208,11 @@ def _from_files(folder: Path, mine: StepBook) -> tuple[dict[str, NDArray[Any]], 
             array = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} is no array that can be read: {error}") from error
-        row = mine.summary(mine.parameter(fqn, *ACCUMULATED)) or {"shape": array.shape}
-        if tuple(row["shape"]) != array.shape:
+        shape = mine.shape(mine.parameter(fqn, *ACCUMULATED))
+        if shape not in (None, array.shape):
             raise ConfigError(
                 f"{path} has the shape {list(array.shape)}, but parameter {fqn} in its place "
-                f"{list(row['shape'])}: are the files in the order of the target's optimizer?"
+                f"{list(shape or ())}: are the files in the order of the target's optimizer?"
             )
         given[fqn] = np.ascontiguousarray(array)
     return given, []
@@ -230,9 +226,9 @@ def export_gradients(source: TraceSource, folder: Path) -> int:
         TraceError: the trace keeps no values of gradients.
     """
     step, ranks = first_step(source)
-    book = StepBook(source, step, ranks[0])
+    book = step_view(source, step, ranks[0])
     scale = scalar_line(source, ranks[0], step).get("loss_scale") or 1.0
-    names = book.in_order_of(*CLIPPED) or book.in_order_of(*ACCUMULATED)
+    names = book.parameters_with(*CLIPPED) or book.parameters_with(*ACCUMULATED)
     arrays = {fqn: book.value(book.parameter(fqn, *ACCUMULATED)) for fqn in names}
     lacking = [fqn for fqn, array in arrays.items() if array is None]
     if not names or lacking:

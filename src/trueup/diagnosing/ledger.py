@@ -13,7 +13,9 @@ from itertools import combinations
 
 import numpy as np
 
-from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, LOCAL, Floats, StepBook
+from trueup.store import StepView
+from trueup.store.recorded import Floats
+from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL
 from trueup.types.layout import Layout
 
 HOLDS = 1e-3
@@ -43,7 +45,7 @@ class Summing:
         return f"{self.way} {' '.join(self.over)}".strip()
 
 
-def summings(books: Sequence[StepBook], at: int, before: StepBook | None, mesh: Layout) -> dict[str, Summing]:
+def summings(books: Sequence[StepView], at: int, before: StepView | None, mesh: Layout) -> dict[str, Summing]:
     """One entry a parameter of rank ``books[at]``; ``before`` is that rank's step before."""
     own = books[at]
     return {
@@ -53,7 +55,7 @@ def summings(books: Sequence[StepBook], at: int, before: StepBook | None, mesh: 
     }
 
 
-def _summing(fqn: str, books: Sequence[StepBook], at: int, before: StepBook | None, mesh: Layout) -> Summing:
+def _summing(fqn: str, books: Sequence[StepView], at: int, before: StepView | None, mesh: Layout) -> Summing:
     own = books[at]
     total = own.sketch(own.parameter(fqn, *ACCUMULATED))
     if total is None:
@@ -77,7 +79,7 @@ def _summing(fqn: str, books: Sequence[StepBook], at: int, before: StepBook | No
 
 
 def _ways(
-    books: Sequence[StepBook], at: int, parts: Sequence[Floats | None], mesh: Layout
+    books: Sequence[StepView], at: int, parts: Sequence[Floats | None], mesh: Layout
 ) -> list[tuple[str, tuple[str, ...], Floats]]:
     """The part of ``books[at]``, and its sums with those of the ranks along some axes of the mesh."""
     mine = parts[at]
@@ -93,7 +95,7 @@ def _ways(
     return ways
 
 
-def _local(book: StepBook, fqn: str) -> Floats | None:
+def _local(book: StepView, fqn: str) -> Floats | None:
     parts = [book.sketch(record) for record in book.parameter_records(fqn, *LOCAL)]
     known = [part for part in parts if part is not None]
     return np.sum(known, axis=0) if known and len(known) == len(parts) else None
@@ -110,7 +112,7 @@ def _fit(fqn: str, way: tuple[str, tuple[str, ...]], total: Floats, part: Floats
     return Summing(fqn=fqn, way=way[0], over=way[1], factor=factor, residual=residual)
 
 
-def _carried(fqn: str, total: Floats, parts: list[Floats], before: StepBook) -> Summing | None:
+def _carried(fqn: str, total: Floats, parts: list[Floats], before: StepView) -> Summing | None:
     """Whether what the step before left in the gradient explains it."""
     norm = float(np.linalg.norm(total))
     for slot in (CLIPPED, ACCUMULATED):
@@ -125,14 +127,14 @@ def _carried(fqn: str, total: Floats, parts: list[Floats], before: StepBook) -> 
 
 
 def handovers(
-    books: Sequence[StepBook], at: int, clipped_by: float | None, mesh: Layout
+    books: Sequence[StepView], at: int, clipped_by: float | None, mesh: Layout
 ) -> dict[str, Summing]:
     """How each gradient the optimizer of rank ``books[at]`` got came from the accumulated ones: this rank's,
     or those of several ranks, where a program reduces after backward. The factor of clipping is taken out;
     where it is not known, the factor that all gradients have in common."""
     own = books[at]
     fits: dict[str, list[Summing]] = {}
-    for fqn in own.in_order_of(*CLIPPED):
+    for fqn in own.parameters_with(*CLIPPED):
         total = own.sketch(own.parameter(fqn, *CLIPPED))
         parts = [book.sketch(book.parameter(fqn, *ACCUMULATED)) for book in books]
         if total is None or parts[at] is None or not np.any(total):
@@ -153,7 +155,7 @@ def _best(fits: Sequence[Summing]) -> Summing:
     return min(fits, key=lambda s: (0.0, -len(s.over)) if s.residual < HOLDS else (s.residual, 0))
 
 
-def _of_values(fqn: str, books: Sequence[StepBook], at: int, mesh: Layout) -> list[Summing]:
+def _of_values(fqn: str, books: Sequence[StepView], at: int, mesh: Layout) -> list[Summing]:
     """The same from stored values: sketches of parts at different places of a whole do not add up."""
     total = books[at].value(books[at].parameter(fqn, *CLIPPED))
     parts = [book.value(book.parameter(fqn, *ACCUMULATED)) for book in books]
@@ -167,11 +169,11 @@ def _fits(fqn: str, total: Floats, ways: list[tuple[str, tuple[str, ...], Floats
     return [_fit(fqn, (way, over), total, part) for way, over, part in ways]
 
 
-def common_factor(books: Sequence[StepBook], at: int, mesh: Layout) -> float | None:
+def common_factor(books: Sequence[StepView], at: int, mesh: Layout) -> float | None:
     """The factor that most gradients of rank ``books[at]`` have on their way from their sum to the optimizer;
     None where too few are such a multiple."""
     found = [s for s in handovers(books, at, 1.0, mesh).values() if s.residual < HOLDS]
-    if not found or len(found) < len(books[at].in_order_of(*CLIPPED)) / 2:
+    if not found or len(found) < len(books[at].parameters_with(*CLIPPED)) / 2:
         return None
     return float(np.median([s.factor for s in found]))
 
@@ -204,7 +206,7 @@ class Clipping:
     """parameters whose factor is not the common one"""
 
 
-def clipping(book: StepBook, *, loss_scale: float | None, reported: float | None) -> Clipping | None:
+def clipping(book: StepView, *, loss_scale: float | None, reported: float | None) -> Clipping | None:
     """None where the run recorded no gradient both before and after."""
     scale = loss_scale or 1.0
     pairs = [
@@ -242,7 +244,7 @@ def _reduced_later(after: float, reported: float | None) -> Clipping:
     )
 
 
-def _proportion(book: StepBook, accumulated: int | None, clipped: int | None) -> tuple[float, float]:
+def _proportion(book: StepView, accumulated: int | None, clipped: int | None) -> tuple[float, float]:
     """Factor between two gradients, and what it leaves unexplained."""
     a, c = book.sketch(accumulated), book.sketch(clipped)
     if a is not None and c is not None and a @ a > 0:
@@ -252,7 +254,7 @@ def _proportion(book: StepBook, accumulated: int | None, clipped: int | None) ->
     return ((after or 0.0) / before if before else 1.0), 0.0
 
 
-def _value_limit(book: StepBook, records: list[int | None]) -> float | None:
+def _value_limit(book: StepView, records: list[int | None]) -> float | None:
     """The magnitude that many elements share exactly, as when each is cut at one value."""
     most = [
         max(abs(row["minimum"] or 0.0), abs(row["maximum"] or 0.0))

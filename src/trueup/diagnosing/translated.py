@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.diagnosing.stepbook import Floats, StepBook
 from trueup.errors import ConfigError
 from trueup.matching.bridge import Bridge, build_bridge
 from trueup.matching.mapping import NameMap
 from trueup.matching.step import match_step
 from trueup.numerics._native import summarise_array
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
-from trueup.store import TraceSource
+from trueup.store import StepView, TraceSource, step_view
+from trueup.store.recorded import Floats
+from trueup.store.view import Slot
 from trueup.weights.plan import Entry, made
 
 _COMPUTED = set(SUMMARY_DTYPE.names or ()) - {"sketch"}
@@ -51,12 +52,12 @@ def translated_facts(facts: dict[str, Any], bridge: Bridge) -> dict[str, Any]:
     return {**facts, "parameters": rows}
 
 
-def reference_book(source: TraceSource, step: int, rank: int, bridge: Bridge | None) -> StepBook:
+def reference_book(source: TraceSource, step: int, rank: int, bridge: Bridge | None) -> StepView:
     """A step of a run, in the target's terms where it is of another implementation."""
-    return StepBook(source, step, rank) if bridge is None else TranslatedBook(source, step, rank, bridge)
+    return step_view(source, step, rank) if bridge is None else TranslatedView(source, step, rank, bridge)
 
 
-class TranslatedBook(StepBook):
+class TranslatedView(StepView):
     """Records of the reference's step, its parameters by the target's names.
 
     A parameter that is the reference's own as it stands keeps its records. Of one that is put together, a
@@ -64,11 +65,11 @@ class TranslatedBook(StepBook):
     """
 
     def __init__(self, source: TraceSource, step: int, rank: int, bridge: Bridge) -> None:
-        super().__init__(source, step, rank)
+        super().__init__(source, source.read(step, rank))
         self._bridge = bridge
         self._parts: dict[int, tuple[Entry, dict[str, int]]] = {}
 
-    def _parameter_records(self) -> dict[str, dict[tuple[str, str], list[int]]]:
+    def _parameter_records(self) -> dict[str, dict[Slot, list[int]]]:
         own = super()._parameter_records()
         found = {}
         for entry in self._bridge.weights.entries:
@@ -99,15 +100,14 @@ class TranslatedBook(StepBook):
         """A record of its own beside those of the tables; of a number that belongs to the weight as a whole
         (a step count) the first part's."""
         one = next(iter(parts.values()))
-        shapes = {
-            source: tuple((self.summary(record) or {}).get("shape") or ()) for source, record in parts.items()
-        }
+        shapes = {source: self.shape(record) or () for source, record in parts.items()}
         if any(shape != tuple(self._bridge.shapes[source]) for source, shape in shapes.items()):
             return one
-        record = len(self._call)
-        for column in (self._call, self.phase, self.slot, self.microbatch):
+        record = len(self.record_call)
+        columns: tuple[list[Any], ...] = (self.record_call, self.phase, self.slot, self.record_microbatch)
+        for column in columns:
             column.append(column[one])
-        self._summary.append(None)
+        self.content.append(None)
         self._parts[record] = entry, parts
         return record
 
@@ -117,7 +117,7 @@ class TranslatedBook(StepBook):
             return super().summary(record)
         assert record is not None
         entry, parts = self._parts[record]
-        rows = [super(TranslatedBook, self).summary(part) or {} for part in parts.values()]
+        rows = [super(TranslatedView, self).summary(part) or {} for part in parts.values()]
         dtypes = {row.get("dtype") for row in rows}
         raw = self.raw(record)
         whole = dict.fromkeys(rows[0])
@@ -138,7 +138,7 @@ class TranslatedBook(StepBook):
         if record not in self._parts:
             return super().sketch(record)
         assert record is not None
-        held = [super(TranslatedBook, self).sketch(part) for part in self._parts[record][1].values()]
+        held = [super(TranslatedView, self).sketch(part) for part in self._parts[record][1].values()]
         known = [one for one in held if one is not None]
         return np.concatenate(known) if len(known) == len(held) else None
 
@@ -152,9 +152,9 @@ class TranslatedBook(StepBook):
         found = summarise_array(np.ascontiguousarray(raw[1]), HAS_SKETCH, raw[0])
         return np.asarray(found["sketch"], np.float64)
 
-    def _one(self, record: int | None, column: str) -> Any:
+    def _cell(self, record: int | None, column: str) -> Any:
         if record not in self._parts:
-            return super()._one(record, column)
+            return super()._cell(record, column)
         return (self.summary(record) or {}).get(column)
 
     def value(self, record: int | None) -> Floats | None:
@@ -162,7 +162,7 @@ class TranslatedBook(StepBook):
         if record not in self._parts:
             return super().value(record)
         assert record is not None
-        return self._read(record)
+        return self._float64(record)
 
     def raw(self, record: int | None) -> tuple[str, NDArray[Any]] | None:
         """Dtype and elements as they were stored, put together."""
@@ -170,7 +170,7 @@ class TranslatedBook(StepBook):
             return super().raw(record)
         assert record is not None
         entry, parts = self._parts[record]
-        held = {source: super(TranslatedBook, self).raw(part) for source, part in parts.items()}
+        held = {source: super(TranslatedView, self).raw(part) for source, part in parts.items()}
         if any(one is None for one in held.values()):
             return None
         whole = {source: one for source, one in held.items() if one is not None}

@@ -23,7 +23,8 @@ from trueup.diagnosing.optimizer_fit import (
     fit_update,
     roundoff_of,
 )
-from trueup.diagnosing.stepbook import CLIPPED, UPDATED, WEIGHT, StepBook
+from trueup.store import StepView
+from trueup.store.view import CLIPPED, UPDATED, WEIGHT
 
 _USUAL_EPS = (1e-8, 1e-6, 1e-5, 1e-10, 1e-15)
 
@@ -82,7 +83,7 @@ class Update(StepFit):
 
 
 def updates(
-    book: StepBook, before: StepBook | None, settings: dict[str, dict[str, Any]]
+    book: StepView, before: StepView | None, settings: dict[str, dict[str, Any]]
 ) -> dict[str, Update]:
     """One entry a parameter the optimizer stepped on; ``settings`` are what each declares."""
     found = {}
@@ -105,10 +106,11 @@ def declared(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _update(fqn: str, book: StepBook, before: StepBook | None, settings: dict[str, Any]) -> Update:
+def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[str, Any]) -> Update:
     at, after = book.parameter(fqn, *WEIGHT), book.parameter(fqn, *UPDATED)
     state = {
-        s.removeprefix("state."): book.parameter(fqn, "optimizer", s) for s in book.slots(fqn, "optimizer")
+        s.removeprefix("state."): book.parameter(fqn, "optimizer", s)
+        for s in book.parameter_slots(fqn, "optimizer")
     }
     state.pop("param", None)
     count = book.sample(state.get("step"))
@@ -128,7 +130,7 @@ def _update(fqn: str, book: StepBook, before: StepBook | None, settings: dict[st
     if gradient.size != start.size or not start.size:
         return update
 
-    def flat(name: str, of: StepBook | None = book) -> Floats | None:
+    def flat(name: str, of: StepView | None = book) -> Floats | None:
         if of is None or name not in state:
             return None
         found = of.sample(state[name] if of is book else of.parameter(fqn, "optimizer", f"state.{name}"))
@@ -154,7 +156,7 @@ def _update(fqn: str, book: StepBook, before: StepBook | None, settings: dict[st
     return replace(update, **{f.name: getattr(fitted, f.name) for f in fields(fitted)})
 
 
-def precision_of(book: StepBook, record: int | None) -> str:
+def precision_of(book: StepView, record: int | None) -> str:
     """The dtype its values need: bfloat16 where each float32 of it would survive that cast."""
     found = book.raw(record)
     if found is None or found[0] != "float32" or found[1].size < 8:

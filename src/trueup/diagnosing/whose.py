@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from trueup.diagnosing.evidence.facts import Known
-from trueup.diagnosing.stepbook import StepBook
+from trueup.diagnosing.step_calls import exchanges
 from trueup.merging.trace import MergedTrace
+from trueup.store import StepView
 from trueup.types.finding import Finding, Kind, Origin
 from trueup.types.layout import Layout
 from trueup.types.placement import Partial, Shard
@@ -80,9 +81,9 @@ def of_ranks(finding: Finding, shown: Collection[int], everyone: Collection[int]
     return replace(finding, ranks=some, axis=finding.axis or axis_that_parts(some, everyone, mesh))
 
 
-def axis_of_exchange(module: str, mine: StepBook, theirs: StepBook, mesh: Layout) -> str | None:
+def axis_of_exchange(module: str, mine: StepView, theirs: StepView, mesh: Layout) -> str | None:
     """The axis along which a module's own code exchanges tensors on one side alone."""
-    target, reference = mine.exchanges(module), theirs.exchanges(module)
+    target, reference = exchanges(mine, module), exchanges(theirs, module)
     changed = [group for _, group in (*(reference - target), *(target - reference))]
     return _only(axis_of_group(group or range(mesh.size), mesh) for group in changed)
 
@@ -110,7 +111,7 @@ TALKING = ("missing_or_extra_term", "missing_all_reduce", "shifted_by_one", "wro
 """kinds that a mistake in what processes exchange looks like"""
 
 
-def axis_of_talk(module: str, kinds: Sequence[Kind], book: StepBook, mesh: Layout) -> str | None:
+def axis_of_talk(module: str, kinds: Sequence[Kind], book: StepView, mesh: Layout) -> str | None:
     """The only axis along which a module exchanges anything, where its error is of a kind that comes of
     that."""
     if kinds and kinds[0].name not in TALKING:
@@ -118,9 +119,9 @@ def axis_of_talk(module: str, kinds: Sequence[Kind], book: StepBook, mesh: Layou
     return only_exchange(module, book, mesh)
 
 
-def only_exchange(module: str, book: StepBook, mesh: Layout) -> str | None:
+def only_exchange(module: str, book: StepView, mesh: Layout) -> str | None:
     """The only axis along which a module's own code exchanges anything."""
-    return _only(axis_of_group(group or range(mesh.size), mesh) for _, group in book.exchanges(module))
+    return _only(axis_of_group(group or range(mesh.size), mesh) for _, group in exchanges(book, module))
 
 
 def axis_of_cut(origin: Origin, kinds: Sequence[Kind], target: MergedTrace) -> str | None:

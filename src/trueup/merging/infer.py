@@ -18,7 +18,7 @@ import numpy as np
 from trueup.merging.assembling import alike
 from trueup.merging.ranks import CallKey, RankStep
 from trueup.merging.summary import Summary, joined
-from trueup.store import TraceSource
+from trueup.store import TraceSource, step_view
 from trueup.types.codes import MergingCode
 from trueup.types.layout import Layout, Row
 from trueup.types.placement import Invariant, Partial, Placement, Shard, Unknown
@@ -63,8 +63,8 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
     """
     held = parts.steps()[step]
     mesh = Layout(mesh={AXIS: len(held)}, source="inferred")
-    ranks = [RankStep(parts.read(step, rank), parts.rank_facts(rank), mesh, 1) for rank in held]
-    one = RankStep(whole.read(whole_step, 0), whole.rank_facts(0), Layout(mesh={AXIS: 1}), 1)
+    ranks = [RankStep(step_view(parts, step, rank), mesh, 1) for rank in held]
+    one = RankStep(step_view(whole, whole_step, 0), Layout(mesh={AXIS: 1}), 1)
     megatron = _megatron(parts.rank_facts(held[0]))
     there = {key: summary for key, _, summary in _summaries(one)}
     by_key: dict[Key, tuple[Found, list[Summary]]] = {}
@@ -96,12 +96,12 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
 def _summaries(rank: RankStep) -> Iterator[tuple[Key, Found, Summary]]:
     """One summary for each call, phase and slot: the last, as of gradients that accumulate."""
     last: dict[Key, tuple[Found, int]] = {}
-    records = rank.records
-    columns = (records[name] for name in ("call", "phase", "slot", "summary"))
+    view = rank.view
+    columns = (view.record_call, view.phase, view.slot, view.content)
     for number, phase, slot, row in zip(*columns, strict=True):
         call = rank.calls[number]
         if call is not None and row is not None:
-            found = rank.rows["kind"][number], call.name, phase, slot
+            found = view.kind[number], call.name, phase, slot
             last[call.key, phase, slot] = found, row
     for key, (found, row) in last.items():
         yield key, found, rank.summary(row)[0]

@@ -14,7 +14,7 @@ import polars as pl
 from trueup.merging.assembling import Own
 from trueup.merging.summary import STATISTICS, Summary
 from trueup.numerics.summary import SKETCH_SIZE
-from trueup.store import StepTables
+from trueup.store import StepTables, StepView
 from trueup.types.layout import Layout, bare_name
 
 CallKey = tuple[Any, ...]
@@ -35,18 +35,17 @@ class Call:
 
 
 class RankStep:
-    """Tables of one rank in one step, as lists.
+    """One rank in one step, its calls by the names that all ranks share.
 
     Args:
-        tables: as read.
-        facts: what the rank says of itself.
+        view: the step as the rank recorded it.
         layout: of the run.
         fold: microbatches of the step that are compared as one.
     """
 
-    def __init__(self, tables: StepTables, facts: Mapping[str, Any], layout: Layout, fold: int) -> None:
-        self.rank, self.tables = tables.rank, tables
-        self.coordinate = layout.coordinate(tables.rank)
+    def __init__(self, view: StepView, layout: Layout, fold: int) -> None:
+        self.rank, self.view, facts = view.rank, view, view.facts
+        self.coordinate = layout.coordinate(view.rank)
         self.batch_axes = layout.batch
         self._layout, self._fold = layout, fold
         self._roots = facts.get("roots") or []
@@ -55,12 +54,9 @@ class RankStep:
             for optimizer in facts.get("optimizers") or []
             for name, piece in (optimizer.get("pieces") or {}).items()
         }
-        self.rows = {name: tables.calls[name].to_list() for name in tables.calls.columns}
-        self._stacks: dict[int, list[str]] | None = None
         self.calls: list[Call | None] = []
         self._name_calls()
-        self.records = {name: tables.records[name].to_list() for name in tables.records.columns}
-        self._summaries = {name: tables.summaries[name].to_list() for name in _WANTED}
+        self._summaries = {name: view.tables.summaries[name].to_list() for name in _WANTED}
         texts = self._summaries["placement"]
         known = {text: json.loads(text) for text in set(texts) if text is not None}
         self._told = [known.get(text) for text in texts]
@@ -74,8 +70,8 @@ class RankStep:
         offset = self._layout.batch_index(self.coordinate)
         pipelined = self._layout.num_stages > 1
         counts: dict[tuple[str, str, str], int] = {}
-        rows = self.rows
-        columns = (rows[name] for name in ("parent", "kind", "name", "ordinal", "microbatch", "mode"))
+        view = self.view
+        columns = (view.parent, view.kind, view.name, view.ordinal, view.microbatch, view.mode)
         for parent, kind, name, ordinal, microbatch, mode in zip(*columns, strict=True):
             bare = bare_name(name, self._roots) if self._roots else name
             if name in self.pieces:
@@ -84,7 +80,7 @@ class RankStep:
                 self.calls.append(None)
             elif kind == "parameter":
                 self.calls.append(Call((kind, bare, ordinal), bare, -1, 0, 0))
-            elif parent is None:
+            elif parent < 0:
                 number = microbatch
                 if pipelined:  # a schedule runs forwards ahead of their backwards: only their order counts
                     number = counts.get((kind, name, mode), 0)
@@ -110,8 +106,8 @@ class RankStep:
 
     def own(self, call: int, summary: int) -> Own | None:
         """What a record says of its own place."""
-        piece = self.pieces.get(self.rows["name"][call])
-        if piece is not None and self.rows["kind"][call] == "parameter":
+        piece = self.pieces.get(self.view.name[call])
+        if piece is not None and self.view.kind[call] == "parameter":
             start, _ = piece["flat"]
             return Own(axes=tuple(piece["axes"]), offset=(start,), shape=tuple(piece["shape"]), flat=True)
         told = self._told[summary]
@@ -135,13 +131,6 @@ class RankStep:
         told = self._told[row]
         whole = None if told is None else told.get("whole")
         return found, found.numel if whole is None else math.prod(whole)
-
-    def stack(self, number: int) -> list[str]:
-        """Frames of a call stack."""
-        if self._stacks is None:
-            stacks = self.tables.stacks
-            self._stacks = dict(zip(stacks["stack"].to_list(), stacks["frames"].to_list(), strict=True))
-        return self._stacks.get(number) or []
 
     def stored(self, row: int) -> bool:
         """Whether the values of a row of summaries were kept."""

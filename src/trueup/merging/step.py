@@ -73,8 +73,8 @@ def merge_step(step: int, ranks: Sequence[RankStep], layout: Layout, read: Reade
             records=table(merging.records, RECORDS),
             summaries=summaries_table(merging.summaries, [row in merging.nodes for row in merging.rows()]),
             stacks=stacks,
-            gaps=ranks[0].tables.gaps,
-            coarse_statistics=ranks[0].tables.coarse_statistics,
+            gaps=ranks[0].view.tables.gaps,
+            coarse_statistics=ranks[0].view.tables.coarse_statistics,
             reasons=merging.reasons,
         ),
         nodes=merging.nodes,
@@ -110,8 +110,8 @@ class _Merging:
         """One record of the whole, from those of its ranks."""
         (call, phase, slot), lead = key, sources[0]
         row: int | None = None
-        known = lead.rank.tables.reasons.get(lead.row)
-        text = lead.rank.records["reason"][lead.row]
+        known = lead.rank.view.tables.reasons.get(lead.row)
+        text = lead.rank.view.reason[lead.row]
         try:
             copies = self._summarised(key, sources)
             row = len(self.summaries) - 1
@@ -128,7 +128,7 @@ class _Merging:
             known = reason(RecordCode.PARTS_NOT_MERGED, error.reason, num_ranks=len(sources))
             record = _named(lead, phase, slot)
             self.unfit.append(reason(MergingCode.RECORD_NOT_MERGED, error.reason, record=record))
-        microbatch, grad = max(lead.call.microbatch, 0), lead.rank.records["requires_grad"][lead.row]
+        microbatch, grad = max(lead.call.microbatch, 0), lead.rank.view.requires_grad[lead.row]
         if known is not None:
             self.reasons[len(self.records)] = known
         self.records.append((self._number_of[call], phase, slot, microbatch, row, grad, text))
@@ -146,8 +146,8 @@ class _Merging:
 
 def _kind(source: Source) -> str:
     """Of its call."""
-    kind: str = source.rank.rows["kind"][source.rank.records["call"][source.row]]
-    return kind
+    view = source.rank.view
+    return view.kind[view.record_call[source.row]]
 
 
 def _placed(layout: Layout, source: Source, phase: str, slot: str) -> Placed:
@@ -162,10 +162,10 @@ def _elsewhere(layout: Layout, source: Source, phase: str, slot: str) -> bool:
 
 
 def _member(source: Source, read: Reader) -> Member:
-    rank, records = source.rank, source.rank.records
-    row, call = records["summary"][source.row], records["call"][source.row]
+    rank, view = source.rank, source.rank.view
+    row, call = view.content[source.row], view.record_call[source.row]
     if row is None:
-        raise Unfit(MergingCode.RANK_WITHOUT_SUMMARY, rank.tables.reason_of(source.row), rank=rank.rank)
+        raise Unfit(MergingCode.RANK_WITHOUT_SUMMARY, view.tables.reason_of(source.row), rank=rank.rank)
     summary, sketched = rank.summary(row)
     kept = rank.stored(row)
 
@@ -201,10 +201,10 @@ def _known(node: Node, members: Sequence[Member]) -> Summary:
 def _groups(ranks: Sequence[RankStep]) -> dict[RecordKey, list[Source]]:
     groups: dict[RecordKey, list[Source]] = {}
     for rank in ranks:
-        records = rank.records
+        view = rank.view
         seen: dict[Any, int] = {}
         last: dict[Any, Source] = {}
-        columns = zip(records["call"], records["phase"], records["slot"], strict=True)
+        columns = zip(view.record_call, view.phase, view.slot, strict=True)
         for row, (number, phase, slot) in enumerate(columns):
             call = rank.calls[number]
             if call is None:

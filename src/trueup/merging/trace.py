@@ -13,7 +13,7 @@ from trueup.merging.ranks import RankStep, num_microbatches
 from trueup.merging.scalars import merged_scalars
 from trueup.merging.step import MergedStep, copies_reason, merge_step
 from trueup.numerics.dtypes import DTYPES
-from trueup.store import StepTables, StoredTensor, TraceSource
+from trueup.store import StepTables, StepView, StoredTensor, TraceSource
 from trueup.types.codes import MergingCode
 from trueup.types.layout import Layout, bare_name
 from trueup.types.reason import Reason, reason
@@ -67,7 +67,7 @@ class MergedTrace:
                 f"{len(self._source.steps().get(step, []))} have it"
             )
         ranks = [
-            RankStep(self._source.read(step, rank), self._source.rank_facts(rank), self.layout, self._fold)
+            RankStep(StepView(self._source, self._source.read(step, rank)), self.layout, self._fold)
             for rank in range(self.layout.size)
         ]
 

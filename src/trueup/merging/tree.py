@@ -24,8 +24,8 @@ def merged_calls(ranks: Sequence[RankStep]) -> tuple[tuple[pl.DataFrame, pl.Data
             if call is None or call.key in lead:
                 continue
             lead[call.key] = rank, row, call
-            parent = rank.rows["parent"][row]
-            above = None if parent is None else rank.calls[parent]
+            parent = rank.view.parent[row]
+            above = None if parent < 0 else rank.calls[parent]
             children.setdefault(None if above is None else above.key, []).append(call.key)
 
     def place(key: CallKey) -> tuple[int, ...]:
@@ -45,25 +45,24 @@ def merged_calls(ranks: Sequence[RankStep]) -> tuple[tuple[pl.DataFrame, pl.Data
     rows: list[tuple[Any, ...]] = []
     for key in order:
         rank, row, call = lead[key]
-        columns = rank.rows
-        above = columns["parent"][row]
-        parent = None if above is None else rank.calls[above]
-        stack = _stack(rank, columns["stack"][row], stacks, frames)
+        view = rank.view
+        above = None if view.parent[row] < 0 else rank.calls[view.parent[row]]
+        stack = _stack(rank, view.stack[row], stacks, frames)
         seen = counts.get(call.name, 0)
         counts[call.name] = seen + 1
         rows.append(
             (
                 len(rows),
-                None if parent is None else number_of[parent.key],
-                columns["kind"][row],
+                None if above is None else number_of[above.key],
+                view.kind[row],
                 call.name,
-                columns["type"][row],
+                view.type[row],
                 call.key[-1],
                 max(call.microbatch, 0),
-                columns["mode"][row],
-                columns["opaque"][row],
+                view.mode[row],
+                view.opaque[row],
                 stack,
-                columns["arguments"][row],
+                view.arguments_text[row],
                 seen,
             )
         )
@@ -78,5 +77,5 @@ def _stack(
     at = rank.rank, number
     if at not in known:
         known[at] = len(frames)
-        frames.append((len(frames), rank.stack(number)))
+        frames.append((len(frames), rank.view.frames.get(number) or []))
     return known[at]

@@ -11,19 +11,34 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trueup.store.reader import StepTables, StoredTensor, Trace, TraceSource
+    from trueup.store.view import StepView, step_view, view_if_there
     from trueup.store.writer import RunWriter, StepColumns, SummaryKind
 
 _HOME = {
     "RunWriter": "writer",
     "StepColumns": "writer",
     "StepTables": "reader",
+    "StepView": "view",
     "SummaryKind": "writer",
     "StoredTensor": "reader",
     "Trace": "reader",
     "TraceSource": "reader",
+    "step_view": "view",
+    "view_if_there": "view",
 }
 
-__all__ = ["RunWriter", "StepColumns", "StepTables", "StoredTensor", "SummaryKind", "Trace", "TraceSource"]
+__all__ = [
+    "RunWriter",
+    "StepColumns",
+    "StepTables",
+    "StepView",
+    "StoredTensor",
+    "SummaryKind",
+    "Trace",
+    "TraceSource",
+    "step_view",
+    "view_if_there",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -9,9 +9,10 @@ from typing import Any
 import polars as pl
 
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured
-from trueup.diagnosing.checks.run import CheckedRun, StepView
+from trueup.diagnosing.checks.run import CheckedRun, place_of, site_of
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.not_finite import Caller, Count, How, Origins
+from trueup.store import StepView
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
 
@@ -37,21 +38,21 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     seen = [_look(run, step, rank) for step, ranks in run.steps.items() for rank in ranks]
     if not seen:
         return judge.undecided(reason(Code.NO_STEP))
-    if not any(one.view.records["summary"].is_not_null().any() for one in seen):
+    if not any(one.view.frame["summary"].is_not_null().any() for one in seen):
         return judge.undecided(reason(Code.NO_STATISTICS))
     harmful = [one for one in seen if one.decisive and one.origins]
     notes = _notes(run, [one for one in seen if one not in harmful])
-    num_records = sum(one.view.records.height for one in seen)
+    num_records = sum(one.view.frame.height for one in seen)
     numbers: Measured = {"records": num_records}
     if harmful:
         first = harmful[0]
-        places = [first.view.place(row, detail=_detail(row, how)) for row, how in first.origins]
+        places = [place_of(first.view, row, detail=_detail(row, how)) for row, how in first.origins]
         row, how = first.origins[0]
         sentence = reason(
             Code.NOT_FINITE,
             is_nan=bool(row["num_nan"]),
             is_made=how is How.MADE,
-            step=first.view.tables.step,
+            step=first.view.step,
             site=places[0].site,
         )
         return judge.failed(
@@ -70,7 +71,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
 def _look(run: CheckedRun, step: int, rank: int) -> _Step:
     view = run.view(step, rank)
     bad = pl.col("num_nan") + pl.col("num_posinf") + pl.col("num_neginf") > 0
-    rows = _with_counts(view.records).filter(bad | (pl.col("minimum") <= _LOW))
+    rows = _with_counts(view.frame).filter(bad | (pl.col("minimum") <= _LOW))
     scalars = run.scalars(rank).get(step, {})
     rescaled = bool(scalars.get("skipped"))
     origins = Origins(lambda call: _caller(view, call))
@@ -116,11 +117,11 @@ def _count(row: dict[str, Any]) -> Count:
 
 
 def _caller(view: StepView, call: int) -> Caller:
-    calls = view.tables.calls
+    parent = view.parent[call]
     return Caller(
-        parent=view.parents[call],
-        arguments=calls["arguments"][call],
-        recompute=str(calls["mode"][call]) == "recompute",
+        parent=None if parent < 0 else parent,
+        arguments=view.arguments_text[call],
+        recompute=view.mode[call] == "recompute",
     )
 
 
@@ -139,9 +140,9 @@ def _notes(run: CheckedRun, harmless: list[_Step]) -> tuple[Reason, ...]:
     notes = []
     made = [(one, row) for one in harmless for row, _ in one.origins if not one.rescaled]
     if made:
-        one, row = made[0]
-        notes.append(reason(Code.MASKED_AWAY, num=len(made), site=one.view.site(row)))
-    skipped = [one.view.tables.step for one in harmless if one.rescaled]
+        _, row = made[0]
+        notes.append(reason(Code.MASKED_AWAY, num=len(made), site=site_of(row)))
+    skipped = [one.view.step for one in harmless if one.rescaled]
     if skipped:
         notes.append(reason(Code.STEPS_SKIPPED, step=skipped[0], more=len(skipped) - 1))
     return tuple(notes)

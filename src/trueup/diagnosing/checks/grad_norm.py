@@ -53,7 +53,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
 def _elsewhere(run: CheckedRun) -> bool:
     """Whether the optimizer receives gradients of tensors that are no parameters of the model."""
     for step, ranks in run.steps.items():
-        names = set(run.view(step, ranks[0]).of("param_grad", "clipped")["name"])
+        names = set(run.view(step, ranks[0]).frame_of("param_grad", "clipped")["name"])
         known = {p["fqn"] for p in run.facts(ranks[0]).get("parameters") or []}
         if names and known and not names <= known:
             return True
@@ -68,7 +68,7 @@ def _reported(line: dict[str, Any]) -> float | None:
 
 def _norms(run: CheckedRun, step: int, rank: int) -> tuple[float, float, float] | None:
     """L2 norm and largest magnitude over what was accumulated, and the relative difference allowed."""
-    frame = run.view(step, rank).of("param_grad", "accumulated")
+    frame = run.view(step, rank).frame_of("param_grad", "accumulated")
     if not frame.height or frame["placement"].is_not_null().any():
         return None
     last = frame.group_by("call", maintain_order=True).last()

@@ -72,7 +72,7 @@ def _gradients(run: CheckedRun, rank: int) -> dict[str, bool]:
     for step, ranks in run.steps.items():
         if rank not in ranks:
             continue
-        frame = run.view(step, rank).of("param_grad", "local", "accumulated", "clipped")
+        frame = run.view(step, rank).frame_of("param_grad", "local", "accumulated", "clipped")
         flags = frame.group_by("name", maintain_order=True).agg(
             (pl.col("num_zero") == pl.col("numel")).all().alias("zero")
         )

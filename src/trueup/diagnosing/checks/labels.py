@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from trueup.diagnosing.checks.alignment import first_loss_problem, labelled_padding, shift_of_labels
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
-from trueup.diagnosing.checks.run import CheckedRun, StepView
+from trueup.diagnosing.checks.run import CheckedRun, place_of
+from trueup.store import StepView
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
 
@@ -63,7 +64,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     wrong = [(batch, one.problem) for batch, one in seen if one.problem is not None]
     if wrong:
         batch, problem = wrong[0]
-        place = batch.view.place(batch.labels, problem)
+        place = place_of(batch.view, batch.labels, problem)
         return judge.failed(problem, places=(place, *_input_place(batch)), numbers=numbers)
     if seen[0][1].shift is None:
         return judge.nothing(reason(Code.NOT_NEXT_TOKEN), numbers=numbers, notes=_notes(seen))
@@ -80,9 +81,9 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
 
 def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
     view = run.view(step, rank)
-    labels = view.of("loss", "labels")
-    losses = {row["call"]: row for row in view.of("loss", "value").iter_rows(named=True)}
-    integers = view.of("forward").filter(pl.col("dtype").is_in(_INTEGERS))
+    labels = view.frame_of("loss", "labels")
+    losses = {row["call"]: row for row in view.frame_of("loss", "value").iter_rows(named=True)}
+    integers = view.frame_of("forward").filter(pl.col("dtype").is_in(_INTEGERS))
     roots = integers.filter(
         (pl.col("kind") == "module") & pl.col("parent").is_null() & pl.col("slot").str.starts_with("input")
         & (pl.col("mode") == "train") & (pl.col("shape").list.len() == 2)
@@ -112,12 +113,12 @@ def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
 
 def _embedded(run: CheckedRun, view: StepView, integers: pl.DataFrame) -> dict[int, int]:
     """Digest of ids looked up in a table -> the table's number of rows."""
-    tables = {p["fqn"]: p["shape"] for p in run.facts(view.tables.rank).get("parameters") or []}
+    tables = {p["fqn"]: p["shape"] for p in run.facts(view.rank).get("parameters") or []}
     found: dict[int, int] = {}
     for row in integers.filter(pl.col("slot") == "input.0").iter_rows(named=True):
         if row["kind"] == "module" and f"{row['name']}.weight" in tables:
             found.setdefault(row["digest"], int(tables[f"{row['name']}.weight"][0]))
-    weights = view.of("forward", "input.1").filter(pl.col("name") == "torch.nn.functional.embedding")
+    weights = view.frame_of("forward", "input.1").filter(pl.col("name") == "torch.nn.functional.embedding")
     rows = dict(zip(weights["call"], weights["shape"].to_list(), strict=True))
     calls = integers.filter(
         (pl.col("name") == "torch.nn.functional.embedding") & (pl.col("slot") == "input.0")
@@ -129,7 +130,7 @@ def _embedded(run: CheckedRun, view: StepView, integers: pl.DataFrame) -> dict[i
 
 
 def _look(run: CheckedRun, batch: _Batch) -> _Seen:
-    rank, step = batch.view.tables.rank, batch.view.tables.step
+    rank, step = batch.view.rank, batch.view.step
     labels = run.values(step, rank, batch.labels)
     if labels is None:
         return _Seen(problem=None)
@@ -172,7 +173,7 @@ def _on_padding(
     """Labels that are padding by the attention mask and yet count; one a row, an end of text, is common."""
     if batch.mask is None or shift != 1:
         return None
-    mask = run.values(batch.view.tables.step, batch.view.tables.rank, batch.mask)
+    mask = run.values(batch.view.step, batch.view.rank, batch.mask)
     if mask is None or mask.shape != ids.shape or mask.all():
         return None
     return labelled_padding(mask, labels, batch.ignore_index)
@@ -186,7 +187,7 @@ def _mean_loss(batch: _Batch, num_used: int) -> float | None:
 
 def _notes(seen: list[tuple[_Batch, _Seen]]) -> tuple[Reason, ...]:
     batch, first = seen[0]
-    if first.loss is None or batch.vocabulary is None or batch.view.tables.step != 0:
+    if first.loss is None or batch.vocabulary is None or batch.view.step != 0:
         return ()
     expected = math.log(batch.vocabulary)
     if first.loss >= 0.5 * expected:
@@ -195,11 +196,13 @@ def _notes(seen: list[tuple[_Batch, _Seen]]) -> tuple[Reason, ...]:
 
 
 def _input_place(batch: _Batch) -> tuple[Place, ...]:
-    return () if batch.ids is None else (batch.view.place(batch.ids, reason(Code.THE_INPUTS)),)
+    return () if batch.ids is None else (place_of(batch.view, batch.ids, reason(Code.THE_INPUTS)),)
 
 
 def _without(run: CheckedRun, judge: Judge) -> CheckOutcome:
-    losses = sum(run.view(s, r).of("loss", "value").height for s, ranks in run.steps.items() for r in ranks)
+    losses = sum(
+        run.view(s, r).frame_of("loss", "value").height for s, ranks in run.steps.items() for r in ranks
+    )
     if not losses:
         return judge.undecided(reason(Code.NO_LOSS))
     options = run.source.manifest.get("options") or {}

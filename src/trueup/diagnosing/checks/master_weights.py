@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
-from trueup.diagnosing.checks.run import CheckedRun, StepView
+from trueup.diagnosing.checks.run import CheckedRun, place_of
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.sketch import relative_error
+from trueup.store import StepView
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
 
@@ -60,9 +61,9 @@ def _pairs(run: CheckedRun, rank: int) -> Iterator[_Pair]:
         if step + 1 not in steps:
             continue
         view = run.view(step + 1, rank)
-        copies = [r for r in view.of("param", "value").to_dicts() if r["dtype"] in _HALVES]
+        copies = [r for r in view.frame_of("param", "value").to_dicts() if r["dtype"] in _HALVES]
         known = {row["name"] for row in copies}
-        updated = run.view(step, rank).of("optimizer").to_dicts()
+        updated = run.view(step, rank).frame_of("optimizer").to_dicts()
         inside = _in_state(updated, known)
         apart = [
             r for r in updated if r["slot"] == "param" and r["name"] not in known and r["dtype"] in _WIDE
@@ -139,7 +140,7 @@ def _value(bits: NDArray[np.uint16], dtype: str) -> float:
 
 
 def _place(pair: _Pair, why: Reason) -> Place:
-    return pair.view.place(pair.copy, _of_master(pair, why))
+    return place_of(pair.view, pair.copy, _of_master(pair, why))
 
 
 def _of_master(pair: _Pair, why: Reason) -> Reason:

@@ -9,8 +9,9 @@ from typing import Any
 import polars as pl
 
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
-from trueup.diagnosing.checks.run import CheckedRun, StepView
+from trueup.diagnosing.checks.run import CheckedRun, place_of
 from trueup.numerics.dtypes import DTYPES
+from trueup.store import StepView
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
 
@@ -29,7 +30,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     for step, ranks in run.steps.items():
         for rank in ranks:
             view = run.view(step, rank)
-            num_floating += view.records.filter(pl.col("dtype").is_in(_FLOATS)).height
+            num_floating += view.frame.filter(pl.col("dtype").is_in(_FLOATS)).height
             scaled = bool(run.scalars(rank).get(step, {}).get("loss_scale"))
             large += _near_maximum(view, scaled=scaled)
             gradients = _half_gradients(view)
@@ -37,7 +38,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
             below = gradients.filter(pl.col("rms") < pl.col("normal"))
             num_small += below.height
             num_small_parameters += below.filter(pl.col("phase") == "param_grad").height
-            small += [view.place(row, _small_detail(row)) for row in below.head(_MAX_PLACES).to_dicts()]
+            small += [place_of(view, row, _small_detail(row)) for row in below.head(_MAX_PLACES).to_dicts()]
     numbers: Measured = {"floating": num_floating, "half_gradients": num_gradients, "below_normal": num_small}
     if not num_floating:
         return judge.undecided(reason(Code.NO_STATISTICS))
@@ -61,12 +62,12 @@ def _near_maximum(view: StepView, *, scaled: bool) -> list[tuple[Place, Reason]]
     limits = pl.col("dtype").replace_strict(
         {name: DTYPES[name].max for name in _FLOATS}, default=math.inf, return_dtype=pl.Float64
     )
-    rows = view.records.with_columns(limit=limits).filter(
+    rows = view.frame.with_columns(limit=limits).filter(
         pl.max_horizontal(pl.col("maximum").abs(), pl.col("minimum").abs()) > NEAR_MAXIMUM * pl.col("limit")
     )
     fed: set[int] = set()
     found = []
-    leaf = "api" if (view.tables.calls["kind"].cast(pl.String) == "api").any() else "module"
+    leaf = "api" if "api" in view.kind else "module"
     for row in rows.iter_rows(named=True):
         if row["phase"] == "forward" and row["slot"].startswith("input"):
             fed.add(row["call"])
@@ -96,7 +97,7 @@ def _asked_for(row: dict[str, Any]) -> bool:
 def _large(view: StepView, row: dict[str, Any]) -> tuple[Place, Reason]:
     largest = max(abs(row["maximum"]), abs(row["minimum"]))
     detail = reason(Code.LARGE_VALUE, value=largest, limit=row["limit"], dtype=row["dtype"])
-    return view.place(row, detail), detail
+    return place_of(view, row, detail), detail
 
 
 def _half_gradients(view: StepView) -> pl.DataFrame:
@@ -110,7 +111,7 @@ def _half_gradients(view: StepView) -> pl.DataFrame:
     phases = pl.col("phase").is_in(["backward", "param_grad"]) & pl.col("dtype").is_in(_HALVES)
     nonzero = pl.col("numel") - pl.col("num_zero") - pl.col("num_nan")
     return (
-        view.records.filter(phases & (pl.col("slot") != "clipped"))
+        view.frame.filter(phases & (pl.col("slot") != "clipped"))
         .with_columns(normal=normal, nonzero=nonzero)
         .filter(pl.col("nonzero") > 0)
         .with_columns(rms=pl.col("l2_norm") / pl.col("nonzero").sqrt())

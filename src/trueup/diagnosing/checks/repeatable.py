@@ -9,7 +9,7 @@ import polars as pl
 import yaml
 
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
-from trueup.diagnosing.checks.run import CheckedRun
+from trueup.diagnosing.checks.run import CheckedRun, place_of, site_of
 from trueup.types.codes import CheckCode as Code
 from trueup.types.codes import code_from
 from trueup.types.reason import Reason, reason
@@ -52,7 +52,7 @@ def _joined(run: CheckedRun, step: int, rank: int) -> pl.DataFrame:
     """Records of the first run in execution order, with the digest and summary of the second."""
     sides = []
     for again in (False, True):
-        records = run.view(step, rank, again=again).records
+        records = run.view(step, rank, again=again).frame
         nth = pl.int_range(pl.len()).over("place", "phase", "slot", "microbatch")
         sides.append(records.with_columns(nth=nth))
     second = sides[1].select(
@@ -69,7 +69,7 @@ def _differing(
     total = joined.filter(pl.col("digest_again").is_not_null()).height
     numbers: Measured = {"step": step, "rank": rank, "differing": apart.height, "records": total}
     before = joined.filter((pl.col("record") < first["record"]) & pl.col("digest_again").is_not_null()).height
-    places = (view.place(first, _cause(first)), *_more_places(run, step, rank, apart, first))
+    places = (place_of(view, first, _cause(first)), *_more_places(run, step, rank, apart, first))
     if first["phase"] == "param" and step == min(run.steps):
         return judge.undecided(
             reason(Code.OTHER_WEIGHTS, parameter=first["name"]),
@@ -85,7 +85,7 @@ def _differing(
             next=reason(Code.SEED_OUTSIDE),
         )
     return judge.failed(
-        reason(Code.NOT_REPEATED, step=step, site=view.site(first), before=before),
+        reason(Code.NOT_REPEATED, step=step, site=site_of(first), before=before),
         places=places[:_MAX_PLACES],
         numbers=numbers,
         next=reason(Code.DETERMINISTIC),
@@ -102,7 +102,7 @@ def _more_places(
     later = forward.filter((pl.col("call") != first["call"]) & ~pl.col("call").is_in(fed.implode()))
     later = later.unique(subset=["call"], keep="first", maintain_order=True)
     return [
-        view.place(row, _cause(row) or reason(Code.EQUAL_INPUTS))
+        place_of(view, row, _cause(row) or reason(Code.EQUAL_INPUTS))
         for row in later.head(_MAX_PLACES).to_dicts()
     ]
 
@@ -119,12 +119,12 @@ def _cause(row: dict[str, Any]) -> Reason | None:
 
 def _is_other(run: CheckedRun, step: int, rank: int, joined: pl.DataFrame) -> bool:
     missing = joined.filter(pl.col("found").is_null()).height
-    return bool(missing) or run.view(step, rank, again=True).records.height != joined.height
+    return bool(missing) or run.view(step, rank, again=True).frame.height != joined.height
 
 
 def _only_once(run: CheckedRun, step: int, rank: int, joined: pl.DataFrame) -> tuple[Place, ...]:
     rows = joined.filter(pl.col("found").is_null()).head(_MAX_PLACES).to_dicts()
-    return tuple(run.view(step, rank).place(row, reason(Code.FIRST_ONLY)) for row in rows)
+    return tuple(place_of(run.view(step, rank), row, reason(Code.FIRST_ONLY)) for row in rows)
 
 
 CHECK = FunctionCheck("repeatable", "A step run twice is bit-identical", _judge)

@@ -69,7 +69,7 @@ def _differences(run: CheckedRun, step: int, ranks: list[int]) -> tuple[int, lis
     for rank in ranks:
         view = run.view(step, rank)
         wanted = pl.col("phase").is_in(["param", "param_grad", "optimizer"]) & pl.col("slot").is_in([*_WORDS])
-        rows = view.records.filter(wanted & pl.col("digest").is_not_null())
+        rows = view.frame.filter(wanted & pl.col("digest").is_not_null())
         rows = rows.group_by("name", "slot", maintain_order=True).last()
         frames.append(rows.with_columns(rank=pl.lit(rank)))
     together = (

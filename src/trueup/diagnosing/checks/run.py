@@ -1,70 +1,43 @@
-"""A run under checks: its trace as flat tables, read once and shared by all checks."""
+"""A run under checks: its steps, read once and shared by all checks."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from trueup.diagnosing.checks.outcome import Place
-from trueup.matching.places import places
 from trueup.numerics.dtypes import DTYPES
-from trueup.store import StepTables, TraceSource
+from trueup.store import StepView, TraceSource
 from trueup.types.reason import Reason
 
 _KEPT_STEPS = 4
-_WORDS = ("kind", "name", "type", "mode")
 
 
-@dataclass(slots=True)
-class StepView:
-    """One step of one rank: its tables, and every record beside its call and its summary."""
+def site_of(row: Mapping[str, Any]) -> str:
+    """``layers.0.attn · torch.matmul[1] · output.0`` of one row of ``StepView.frame``."""
+    name = row["name"] or "(root)"
+    if row["kind"] in ("api", "collective") and row["module"] is not None:
+        name = f"{row['module'] or '(root)'} · {name}"
+    ordinal = f"[{row['ordinal']}]" if row["ordinal"] else ""
+    mode = f" ({row['mode']})" if row["mode"] in ("eval", "recompute") else ""
+    words = {"backward": "gradient of ", "param_grad": "gradient ", "optimizer": "after update "}
+    return f"{name}{ordinal}{mode} · {words.get(row['phase'], '')}{row['slot']}"
 
-    tables: StepTables
-    records: pl.DataFrame
-    """row order is execution order; columns of records, of calls, of summaries, ``record`` and ``module``"""
-    parents: list[int | None]
 
-    def of(self, phase: str, *slots: str) -> pl.DataFrame:
-        """Records of a phase, of these slots if any are named, that have a summary."""
-        wanted = (pl.col("phase") == phase) & pl.col("summary").is_not_null()
-        return self.records.filter(wanted & pl.col("slot").is_in(slots) if slots else wanted)
-
-    def source(self, call: int) -> str | None:
-        """Innermost frame of a call, of an enclosing one where it has none."""
-        stacks = self.tables.stacks
-        above: int | None = call
-        while above is not None:
-            number = self.tables.calls["stack"][above]
-            frames = stacks.filter(pl.col("stack") == number)["frames"] if number is not None else None
-            if frames is not None and len(frames) and len(frames[0]):
-                return str(frames[0][0])
-            above = self.parents[above]
-        return None
-
-    def site(self, row: dict[str, Any]) -> str:
-        """``layers.0.attn · torch.matmul[1] · output.0`` of one row of ``records``."""
-        name = row["name"] or "(root)"
-        if row["kind"] in ("api", "collective") and row["module"] is not None:
-            name = f"{row['module'] or '(root)'} · {name}"
-        ordinal = f"[{row['ordinal']}]" if row["ordinal"] else ""
-        mode = f" ({row['mode']})" if row["mode"] in ("eval", "recompute") else ""
-        words = {"backward": "gradient of ", "param_grad": "gradient ", "optimizer": "after update "}
-        return f"{name}{ordinal}{mode} · {words.get(row['phase'], '')}{row['slot']}"
-
-    def place(self, row: dict[str, Any], detail: Reason | None = None) -> Place:
-        """The place of one row of ``records``."""
-        return Place(
-            site=self.site(row),
-            step=self.tables.step,
-            rank=self.tables.rank,
-            source=self.source(row["call"]),
-            detail=detail,
-        )
+def place_of(view: StepView, row: Mapping[str, Any], detail: Reason | None = None) -> Place:
+    """The place of one row of ``StepView.frame``."""
+    return Place(
+        site=site_of(row),
+        step=view.step,
+        rank=view.rank,
+        source=view.innermost_frame(row["call"]),
+        detail=detail,
+    )
 
 
 @dataclass(slots=True)
@@ -96,7 +69,7 @@ class CheckedRun:
         key = again, step, rank
         if key not in self._views:
             source = self.again if again and self.again is not None else self.source
-            self._views[key] = _view(source.read(step, rank))
+            self._views[key] = StepView(source, source.read(step, rank))
             while len(self._views) > _KEPT_STEPS * max(2, len(self.ranks)):
                 self._views.popitem(last=False)
         return self._views[key]
@@ -132,20 +105,3 @@ class CheckedRun:
     def has_api_calls(self) -> bool:
         """API calls are among the sites."""
         return str(self.source.manifest.get("level")) in ("L1", "mix")
-
-
-def _view(tables: StepTables) -> StepView:
-    calls = tables.calls.with_columns([pl.col(c).cast(pl.String) for c in _WORDS])
-    calls = calls.with_columns(pl.col("arguments").cast(pl.String), pl.Series("place", places(calls)))
-    owners = calls.select(parent="call", module="name")
-    calls = calls.join(owners, on="parent", how="left", maintain_order="left").drop(
-        "microbatch", "global_ordinal"
-    )
-    summaries = tables.summaries.with_columns(pl.col("dtype", "device", "placement").cast(pl.String))
-    records = (
-        tables.records.with_row_index("record")
-        .with_columns(pl.col("phase", "slot", "reason").cast(pl.String))
-        .join(calls, on="call", how="left", maintain_order="left")
-        .join(summaries, on="summary", how="left", maintain_order="left")
-    )
-    return StepView(tables=tables, records=records, parents=tables.calls["parent"].to_list())

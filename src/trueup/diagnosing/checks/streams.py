@@ -12,7 +12,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
-from trueup.diagnosing.checks.run import CheckedRun, StepView
+from trueup.diagnosing.checks.run import CheckedRun, place_of, site_of
+from trueup.store import StepView
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
 
@@ -37,7 +38,7 @@ class _Mask:
     def key(self) -> tuple[Any, ...]:
         """The same dropout call on every rank."""
         row = self.row
-        return self.view.tables.step, row["module"], row["name"], row["ordinal"], row["microbatch"]
+        return self.view.step, row["module"], row["name"], row["ordinal"], row["microbatch"]
 
 
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
@@ -67,7 +68,7 @@ def _masks(run: CheckedRun, rank: int) -> Iterator[_Mask]:
         if rank not in ranks:
             continue
         view = run.view(step, rank)
-        rows = view.of("forward", SLOT).filter(pl.col("mode") != "eval")
+        rows = view.frame_of("forward", SLOT).filter(pl.col("mode") != "eval")
         for row in rows.iter_rows(named=True):
             values = run.values(step, rank, row)
             if values is not None:
@@ -83,16 +84,16 @@ def _same_within(masks: list[_Mask]) -> list[tuple[Reason, Place]]:
         if first is not None:
             same = reason(
                 Code.SAME_MASK,
-                site=first.view.site(first.row),
-                other=later.view.site(later.row),
-                step=first.view.tables.step,
-                other_step=later.view.tables.step,
+                site=site_of(first.row),
+                other=site_of(later.row),
+                step=first.view.step,
+                other_step=later.view.step,
                 microbatch=first.row["microbatch"],
                 other_microbatch=later.row["microbatch"],
-                rank=later.view.tables.rank,
+                rank=later.view.rank,
             )
-            detail = reason(Code.SAME_AS, site=first.view.site(first.row))
-            found.append((same, later.view.place(later.row, detail)))
+            detail = reason(Code.SAME_AS, site=site_of(first.row))
+            found.append((same, place_of(later.view, later.row, detail)))
     return found
 
 
@@ -104,7 +105,9 @@ def _redrawn(run: CheckedRun) -> Iterator[tuple[Reason, Place]]:
     for step, ranks in run.steps.items():
         for rank in ranks:
             view = run.view(step, rank)
-            rows = view.of("forward").filter((pl.col("kind") == "module") & pl.col("digest").is_not_null())
+            rows = view.frame_of("forward").filter(
+                (pl.col("kind") == "module") & pl.col("digest").is_not_null()
+            )
             again = rows.filter(pl.col("mode") == "recompute")
             if not again.height:
                 continue
@@ -115,8 +118,8 @@ def _redrawn(run: CheckedRun) -> Iterator[tuple[Reason, Place]]:
             own = other.filter(~pl.col("call").is_in(fed.implode()))
             if own.height:
                 row = own.row(0, named=True)
-                differs = reason(Code.RECOMPUTED, site=view.site(row), step=step)
-                yield differs, view.place(row, reason(Code.OTHER_STATE))
+                differs = reason(Code.RECOMPUTED, site=site_of(row), step=step)
+                yield differs, place_of(view, row, reason(Code.OTHER_STATE))
 
 
 def _same_across(by_rank: dict[int, list[_Mask]]) -> list[tuple[Reason, Place]]:
@@ -127,10 +130,10 @@ def _same_across(by_rank: dict[int, list[_Mask]]) -> list[tuple[Reason, Place]]:
         for mask in by_rank[rank]:
             other = first.get(mask.key)
             if mask.row["mode"] == "train" and other is not None and same_stream(other.sample, mask.sample):
-                site = mask.view.site(mask.row)
+                site = site_of(mask.row)
                 same = reason(Code.SAME_MASK_ON_RANKS, site=site, first=ranks[0], rank=rank)
                 detail = reason(Code.SAME_AS_RANK, rank=ranks[0])
-                found.append((same, mask.view.place(mask.row, detail)))
+                found.append((same, place_of(mask.view, mask.row, detail)))
     return found
 
 
@@ -153,7 +156,10 @@ def _without(run: CheckedRun, judge: Judge) -> CheckOutcome:
         for rank in ranks:
             calls = run.view(step, rank).tables.calls
             names = calls["name"].cast(pl.String)
-            if names.str.contains("dropout").any() and not run.view(step, rank).of("forward", SLOT).height:
+            if (
+                names.str.contains("dropout").any()
+                and not run.view(step, rank).frame_of("forward", SLOT).height
+            ):
                 arguments = calls.filter(names.str.ends_with(".dropout"))["arguments"].cast(pl.String)
                 if any(_is_on(text) for text in arguments):
                     return judge.undecided(reason(Code.NO_SAMPLES))

@@ -96,20 +96,27 @@ def _look(run: CheckedRun, rank: int) -> _Seen:
         if rates and not any(rates):
             seen.still.append(reason(Code.RATE_ZERO, step=step))
             continue
-        after = _digests(view.of("optimizer", "param"))
-        state = view.of("optimizer").filter(pl.col("slot").str.contains("master|fp32|float32"))
+        after = _digests(view.frame_of("optimizer", "param"))
+        state = view.frame_of("optimizer").filter(pl.col("slot").str.contains("master|fp32|float32"))
         seen.with_master |= set(state["name"])
         for name in after:
             if name in known:
                 seen.given.add(name)
             else:
                 seen.strangers[name] = tuple(after[name]["shape"])
-        later = _digests(run.view(step + 1, rank).of("param", "value")) if step + 1 in steps else {}
+        later = _digests(run.view(step + 1, rank).frame_of("param", "value")) if step + 1 in steps else {}
         if not (later or (after and not seen.in_a_row)):
             continue
         seen.in_a_row |= bool(later)
         seen.steps.append(step)
-        _compare(seen, view.of("param", "value"), after, later, _with_gradient(view.of("param_grad")), rates)
+        _compare(
+            seen,
+            view.frame_of("param", "value"),
+            after,
+            later,
+            _with_gradient(view.frame_of("param_grad")),
+            rates,
+        )
     return seen
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from trueup.diagnosing.evidence.facts import Elsewhere, Known, Pair, ParameterFacts
-from trueup.diagnosing.evidence.index import StepIndex, index_if_there
 from trueup.diagnosing.evidence.places import Place
+from trueup.diagnosing.evidence.tensors import known_tensor
+from trueup.store import StepView, view_if_there
 
 MAX_EARLIER = 3
 MAX_RANKS = 64
@@ -31,50 +32,50 @@ def elsewhere_of(place: Place) -> Elsewhere:
     )
 
 
-def _there(index: StepIndex, home: StepIndex, record: int) -> Known | None:
-    """The tensor at the site of a record of another index."""
-    found = index.same_place(home, home.record_call[record])
+def _there(view: StepView, home: StepView, record: int) -> Known | None:
+    """The tensor at the site of a record of another view."""
+    found = view.same_place(home, home.record_call[record])
     if not found:
         return None
-    there = index.record(found[0], home.phase[record], home.slot[record], home.record_microbatch[record])
-    return None if there is None else index.known(there)
+    there = view.record(found[0], home.phase[record], home.slot[record], home.record_microbatch[record])
+    return None if there is None else known_tensor(view, there)
 
 
-def _at_steps(index: StepIndex | None, record: int | None, *, earlier: bool) -> Dated:
-    if index is None or record is None:
+def _at_steps(view: StepView | None, record: int | None, *, earlier: bool) -> Dated:
+    if view is None or record is None:
         return ()
-    steps = sorted(index.source.steps())
-    near = [s for s in reversed(steps) if s < index.step] if earlier else [s for s in steps if s > index.step]
+    steps = sorted(view.source.steps())
+    near = [s for s in reversed(steps) if s < view.step] if earlier else [s for s in steps if s > view.step]
     found = []
     for step in near[: MAX_EARLIER if earlier else 1]:
-        other = index_if_there(index.source, step, index.rank)
-        known = None if other is None else _there(other, index, record)
+        other = view_if_there(view.source, step, view.rank)
+        known = None if other is None else _there(other, view, record)
         if known is not None:
             found.append((step, known))
     return tuple(found)
 
 
-def _at_microbatches(index: StepIndex | None, record: int | None) -> Dated:
-    if index is None or record is None:
+def _at_microbatches(view: StepView | None, record: int | None) -> Dated:
+    if view is None or record is None:
         return ()
-    own = index.record_microbatch[record]
+    own = view.record_microbatch[record]
     found = []
-    for call in index.same_place(index, index.record_call[record], microbatch=False):
-        for other in index.records(call, index.phase[record]):
-            if index.slot[other] == index.slot[record] and index.record_microbatch[other] != own:
-                known = index.known(other)
+    for call in view.same_place(view, view.record_call[record], microbatch=False):
+        for other in view.records(call, view.phase[record]):
+            if view.slot[other] == view.slot[record] and view.record_microbatch[other] != own:
+                known = known_tensor(view, other)
                 if known is not None:
-                    found.append((index.record_microbatch[other], known))
+                    found.append((view.record_microbatch[other], known))
     return tuple(found)
 
 
-def _at_ranks(index: StepIndex | None, record: int | None) -> Dated:
-    if index is None or record is None:
+def _at_ranks(view: StepView | None, record: int | None) -> Dated:
+    if view is None or record is None:
         return ()
     found = []
-    for rank in index.source.steps().get(index.step, [])[:MAX_RANKS]:
-        other = index if rank == index.rank else index_if_there(index.source, index.step, rank)
-        known = None if other is None else _there(other, index, record)
+    for rank in view.source.steps().get(view.step, [])[:MAX_RANKS]:
+        other = view if rank == view.rank else view_if_there(view.source, view.step, rank)
+        known = None if other is None else _there(other, view, record)
         if known is not None:
             found.append((rank, known))
     return tuple(found)
@@ -82,18 +83,20 @@ def _at_ranks(index: StepIndex | None, record: int | None) -> Dated:
 
 def _recomputed(place: Place) -> tuple[Pair, ...]:
     """Outputs of calls of the target that were run again in backward, below the origin's module."""
-    index, module = place.target, place.origin.module
-    again = [c for c, m in enumerate(index.mode) if m == "recompute" and _below(index.name[c], module)]
+    view, module = place.target, place.origin.module
+    again = [c for c, m in enumerate(view.mode) if m == "recompute" and _below(view.name[c], module)]
     found = []
     for call in again[:200]:
-        first = [c for c in _originals(index, call) if c != call]
+        first = [c for c in _originals(view, call) if c != call]
         if not first:
             continue
-        for record in index.records(call, "forward"):
-            slot = index.slot[record]
-            before = index.record(first[0], "forward", slot)
+        for record in view.records(call, "forward"):
+            slot = view.slot[record]
+            before = view.record(first[0], "forward", slot)
             if slot.startswith("output") and before is not None:
-                found.append(Pair(slot=slot, target=index.known(record), reference=index.known(before)))
+                found.append(
+                    Pair(slot=slot, target=known_tensor(view, record), reference=known_tensor(view, before))
+                )
     return tuple(found)
 
 
@@ -101,13 +104,13 @@ def _below(name: str, module: str) -> bool:
     return not module or name == module or name.startswith(module + ".")
 
 
-def _originals(index: StepIndex, call: int) -> Iterator[int]:
+def _originals(view: StepView, call: int) -> Iterator[int]:
     return (
         c
-        for c in index.named(index.kind[call], index.name[call])
-        if index.mode[c] == "train"
-        and index.ordinal[c] == index.ordinal[call]
-        and index.microbatch[c] == index.microbatch[call]
+        for c in view.named(view.kind[call], view.name[call])
+        if view.mode[c] == "train"
+        and view.ordinal[c] == view.ordinal[call]
+        and view.microbatch[c] == view.microbatch[call]
     )
 
 
@@ -126,8 +129,8 @@ def parameter_of(place: Place) -> ParameterFacts | None:
         call_t = place.target_call
     if call_r is None and place.reference_call >= 0:
         call_r = place.reference_call
-    before_t = index_if_there(t.source, t.step - 1, t.rank)
-    before_r = None if r is None else index_if_there(r.source, r.step - 1, r.rank)
+    before_t = view_if_there(t.source, t.step - 1, t.rank)
+    before_r = None if r is None else view_if_there(r.source, r.step - 1, r.rank)
     mine, theirs = _Side(t, call_t), _Side(r, call_r)
     start = (mine.one("param", "value"), theirs.one("param", "value"))
     return ParameterFacts(
@@ -148,18 +151,18 @@ def parameter_of(place: Place) -> ParameterFacts | None:
 class _Side:
     """Records of one parameter's call on one side."""
 
-    def __init__(self, index: StepIndex | None, call: int | None) -> None:
-        self._index, self._call = index, call
+    def __init__(self, view: StepView | None, call: int | None) -> None:
+        self._view, self._call = view, call
 
     def records(self, phase: str) -> list[tuple[str, int, Known]]:
         """Slot, microbatch and tensor of a phase, in order."""
-        if self._index is None or self._call is None:
+        if self._view is None or self._call is None:
             return []
         found = []
-        for record in self._index.records(self._call, phase):
-            known = self._index.known(record)
+        for record in self._view.records(self._call, phase):
+            known = known_tensor(self._view, record)
             if known is not None:
-                found.append((self._index.slot[record], self._index.record_microbatch[record], known))
+                found.append((self._view.slot[record], self._view.record_microbatch[record], known))
         return found
 
     def one(self, phase: str, slot: str) -> Known | None:
@@ -185,33 +188,33 @@ def _states(mine: _Side, theirs: _Side, *, with_parameter: bool = False) -> tupl
     )
 
 
-def _call(index: StepIndex | None, fqn: str) -> int | None:
-    return None if index is None else index.parameter_call(fqn)
+def _call(view: StepView | None, fqn: str) -> int | None:
+    return None if view is None else view.parameter_call(fqn)
 
 
-def _entry(index: StepIndex, fqn: str) -> dict[str, Any]:
-    table = index.facts.get("parameters") or []
+def _entry(view: StepView, fqn: str) -> dict[str, Any]:
+    table = view.facts.get("parameters") or []
     return next((p for p in table if isinstance(p, dict) and p.get("fqn") == fqn), {})
 
 
-def _grouped(index: StepIndex, fqn: str) -> bool | None:
+def _grouped(view: StepView, fqn: str) -> bool | None:
     """Whether an optimizer holds the parameter; None where the trace lists no optimizer."""
-    if not index.facts.get("optimizers"):
+    if not view.facts.get("optimizers"):
         return None
-    entry = _entry(index, fqn)
+    entry = _entry(view, fqn)
     if entry.get("tied_to"):
-        entry = _entry(index, str(entry["tied_to"]))
+        entry = _entry(view, str(entry["tied_to"]))
     return entry.get("optimizer_group") is not None
 
 
-def _settings(index: StepIndex, fqn: str) -> dict[str, Any]:
+def _settings(view: StepView, fqn: str) -> dict[str, Any]:
     """Settings of the optimizer group that holds the parameter."""
-    entry = _entry(index, fqn)
+    entry = _entry(view, fqn)
     if entry.get("tied_to"):
-        entry = _entry(index, str(entry["tied_to"]))
+        entry = _entry(view, str(entry["tied_to"]))
     group = entry.get("optimizer_group")
     try:
-        optimizer = index.facts["optimizers"][group[0]]  # type: ignore[index]
+        optimizer = view.facts["optimizers"][group[0]]  # type: ignore[index]
         return {"class": optimizer.get("class"), **optimizer["groups"][group[1]]}  # type: ignore[index]
     except (KeyError, IndexError, TypeError):
         return {}

@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 
 from trueup.diagnosing.evidence.facts import Pair
-from trueup.diagnosing.evidence.index import StepIndex, index_if_there, step_index
-from trueup.store import TraceSource
+from trueup.diagnosing.evidence.tensors import known_tensor
+from trueup.store import StepView, TraceSource, step_view, view_if_there
 from trueup.store.files import parquet_from_path
 from trueup.types.finding import Origin
 
@@ -19,8 +19,8 @@ class Place:
     """One origin in two traces; -1 and None where a side has nothing there."""
 
     origin: Origin
-    target: StepIndex
-    reference: StepIndex | None
+    target: StepView
+    reference: StepView | None
     target_record: int | None
     reference_record: int | None
     target_call: int
@@ -51,10 +51,10 @@ class Place:
         t, r = self.target_record, self.reference_record
         return Pair(
             slot=self.origin.slot,
-            target=None if t is None else self.target.known(t, "the target's tensor"),
+            target=None if t is None else known_tensor(self.target, t, "the target's tensor"),
             reference=None
             if r is None or self.reference is None
-            else self.reference.known(r, "the reference's tensor"),
+            else known_tensor(self.reference, r, "the reference's tensor"),
         )
 
     def requires_grad(self) -> tuple[bool | None, bool | None]:
@@ -81,7 +81,7 @@ def locate(origin: Origin, target: TraceSource, reference: TraceSource) -> Place
     Raises:
         TraceError: the target has no such step and rank.
     """
-    mine = step_index(target, origin.step, origin.rank)
+    mine = step_view(target, origin.step, origin.rank)
     theirs = _counterpart(origin, reference)
     t = _checked(mine, origin.target_record, origin)
     r = None if theirs is None else _checked(theirs, origin.reference_record, origin)
@@ -102,20 +102,20 @@ def locate(origin: Origin, target: TraceSource, reference: TraceSource) -> Place
     )
 
 
-def _counterpart(origin: Origin, reference: TraceSource) -> StepIndex | None:
+def _counterpart(origin: Origin, reference: TraceSource) -> StepView | None:
     """The reference's step and rank of the same numbers, else its rank 0 of that step."""
-    found = index_if_there(reference, origin.step, origin.rank)
-    return found if found is not None else index_if_there(reference, origin.step, 0)
+    found = view_if_there(reference, origin.step, origin.rank)
+    return found if found is not None else view_if_there(reference, origin.step, 0)
 
 
-def _checked(index: StepIndex, record: int | None, origin: Origin) -> int | None:
+def _checked(view: StepView, record: int | None, origin: Origin) -> int | None:
     """The record an origin names, if it is of the origin's phase."""
-    if record is None or not 0 <= record < len(index.phase):
+    if record is None or not 0 <= record < len(view.phase):
         return None
-    return record if index.phase[record] == origin.phase else None
+    return record if view.phase[record] == origin.phase else None
 
 
-def _same_site(here: StepIndex, there: StepIndex, call: int, record: int | None) -> tuple[int, int | None]:
+def _same_site(here: StepView, there: StepView, call: int, record: int | None) -> tuple[int, int | None]:
     found = here.same_place(there, call)
     if not found or record is None:
         return (found[0] if found else -1), None
@@ -125,10 +125,10 @@ def _same_site(here: StepIndex, there: StepIndex, call: int, record: int | None)
 
 def repeat_noise(place: Place) -> float | None:
     """How far the reference was from its own plain repeat at this site, from ``noise/profile.parquet``."""
-    index, record = place.reference, place.reference_record
-    if index is None or record is None:
+    view, record = place.reference, place.reference_record
+    if view is None or record is None:
         return None
-    file = index.source.path / "noise" / "profile.parquet"
+    file = view.source.path / "noise" / "profile.parquet"
     if not Path(file).is_file():
         return None
     wanted = ["step", "rank", "place", "phase", "slot", "repeat"]
@@ -137,22 +137,13 @@ def repeat_noise(place: Place) -> float | None:
             pl.col(c).cast(pl.String) if c in ("place", "phase", "slot") else pl.col(c) for c in wanted
         )
         rows = frame.filter(
-            (pl.col("step") == index.step)
-            & (pl.col("rank") == index.rank)
-            & (pl.col("phase") == index.phase[record])
-            & (pl.col("slot") == index.slot[record])
-            & (pl.col("place") == _place_text(index, index.record_call[record]))
+            (pl.col("step") == view.step)
+            & (pl.col("rank") == view.rank)
+            & (pl.col("phase") == view.phase[record])
+            & (pl.col("slot") == view.slot[record])
+            & (pl.col("place") == view.places[view.record_call[record]])
         ).collect()
     except (OSError, pl.exceptions.PolarsError):
         return None
     found = [v for v in rows["repeat"].to_list() if v is not None]
     return max(found, default=None)
-
-
-def _place_text(index: StepIndex, call: int) -> str:
-    """As ``matching.places`` writes it."""
-    own = f"{index.name[call]}#{index.ordinal[call]}"
-    parent = index.parent[call]
-    if parent >= 0:
-        return f"{_place_text(index, parent)}/{own}"
-    return f"{index.microbatch[call]}|{index.mode[call]}|{index.kind[call]}|{own}"

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from trueup.diagnosing.evidence.facts import RunFacts
-from trueup.diagnosing.evidence.index import StepIndex
-from trueup.store import TraceSource
+from trueup.store import StepView, TraceSource
 
 MAX_RANKS = 64
 
 
-def run_facts(source: TraceSource, step: int, rank: int, index: StepIndex | None) -> RunFacts:
+def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) -> RunFacts:
     """What a trace says of its run at a step."""
     lines = source.scalars(rank)
     line = _line(lines, step)
@@ -40,9 +39,7 @@ def run_facts(source: TraceSource, step: int, rank: int, index: StepIndex | None
         batch_digest=line.get("batch_digest"),
         batch_digests={s: str(e["batch_digest"]) for s, e in _by_step(lines) if e.get("batch_digest")},
         rank_batch_digests={r: str(e["batch_digest"]) for r, e in of_ranks.items() if e.get("batch_digest")},
-        collectives={}
-        if index is None
-        else Counter(index.name[c] for c in index.calls_of_kind("collective")),
+        collectives={} if view is None else Counter(view.name[c] for c in view.calls_of_kind("collective")),
         deterministic=manifest.get("deterministic")
         if isinstance(manifest.get("deterministic"), bool)
         else None,

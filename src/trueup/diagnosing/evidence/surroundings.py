@@ -5,9 +5,10 @@ from __future__ import annotations
 from difflib import SequenceMatcher
 
 from trueup.diagnosing.evidence.facts import NeighbourCall, Pair, Surroundings
-from trueup.diagnosing.evidence.index import StepIndex
 from trueup.diagnosing.evidence.places import Place
+from trueup.diagnosing.evidence.tensors import known_tensor
 from trueup.matching.names import family, relative
+from trueup.store import StepView
 
 MAX_NEARBY = 400
 """records of a module's own calls that are looked at"""
@@ -39,18 +40,18 @@ def surroundings_of(place: Place) -> Surroundings:
     )
 
 
-def _body(index: StepIndex, call: int, place: Place) -> int:
+def _body(view: StepView, call: int, place: Place) -> int:
     """The module call whose own code made the tensor; -1 is the top level, -2 nowhere."""
     if call < 0:
         return -2
-    if index.kind[call] == "parameter":
-        owners = index.named("module", index.name[call].rpartition(".")[0])
-        return next((c for c in owners if index.mode[c] == "train"), -2)
-    made_inside = index.kind[call] == "module" and (
+    if view.kind[call] == "parameter":
+        owners = view.named("module", view.name[call].rpartition(".")[0])
+        return next((c for c in owners if view.mode[c] == "train"), -2)
+    made_inside = view.kind[call] == "module" and (
         place.origin.phase,
         place.origin.slot.partition(".")[0],
     ) in (("forward", "output"), ("backward", "input"))
-    return call if made_inside else index.parent[call]
+    return call if made_inside else view.parent[call]
 
 
 def _slots(place: Place, phase: str, head: str) -> tuple[Pair, ...]:
@@ -61,19 +62,21 @@ def _slots(place: Place, phase: str, head: str) -> tuple[Pair, ...]:
     )
 
 
-def _by_slot(index: StepIndex, call: int, phase: str, head: str) -> dict[str, int]:
+def _by_slot(view: StepView, call: int, phase: str, head: str) -> dict[str, int]:
     if call < 0:
         return {}
-    found = index.records(call, phase)
-    return {index.slot[r]: r for r in found if index.slot[r].partition(".")[0] == head}
+    found = view.records(call, phase)
+    return {view.slot[r]: r for r in found if view.slot[r].partition(".")[0] == head}
 
 
 def _pair(place: Place, slot: str, target: int | None, reference: int | None) -> Pair:
     return Pair(
         slot=slot,
-        target=None if target is None else place.target.known(target),
-        reference=None if reference is None or place.reference is None else place.reference.known(reference),
-        forced=target is not None and place.target.is_forced(target),
+        target=None if target is None else known_tensor(place.target, target),
+        reference=None
+        if reference is None or place.reference is None
+        else known_tensor(place.reference, reference),
+        forced=target is not None and target in place.target.holding_reference,
     )
 
 
@@ -94,16 +97,16 @@ def _paired_calls(place: Place, body_t: int, body_r: int) -> list[tuple[int, int
     return pairs
 
 
-def _own_calls(index: StepIndex, body: int, call: int) -> list[int]:
+def _own_calls(view: StepView, body: int, call: int) -> list[int]:
     """Children of the module call; at top level those of the same microbatch and mode, around the call."""
     if body == -2:
         return []
-    found = [c for c in index.children(body) if index.kind[c] != "parameter"]
+    found = [c for c in view.children(body) if view.kind[c] != "parameter"]
     if body == -1 and call >= 0:
         found = [
             c
             for c in found
-            if index.microbatch[c] == index.microbatch[call] and index.mode[c] == index.mode[call]
+            if view.microbatch[c] == view.microbatch[call] and view.mode[c] == view.mode[call]
         ]
     if len(found) > MAX_NEIGHBOURS:
         at = found.index(call) if call in found else 0
@@ -111,11 +114,11 @@ def _own_calls(index: StepIndex, body: int, call: int) -> list[int]:
     return found
 
 
-def _token(index: StepIndex, call: int, body: int) -> tuple[str, str]:
-    name = index.name[call]
-    if index.kind[call] == "module":
-        return "module", relative(name, index.name[body]) if body >= 0 else name
-    return index.kind[call], family(name)
+def _token(view: StepView, call: int, body: int) -> tuple[str, str]:
+    name = view.name[call]
+    if view.kind[call] == "module":
+        return "module", relative(name, view.name[body]) if body >= 0 else name
+    return view.kind[call], family(name)
 
 
 def _nearby(place: Place, body_t: int, body_r: int, phase: str) -> tuple[Pair, ...]:
@@ -134,15 +137,15 @@ def _nearby(place: Place, body_t: int, body_r: int, phase: str) -> tuple[Pair, .
     return tuple(found)
 
 
-def _all_slots(index: StepIndex, call: int, phase: str) -> dict[str, int]:
-    return {} if call < 0 else {index.slot[r]: r for r in index.records(call, phase)}
+def _all_slots(view: StepView, call: int, phase: str) -> dict[str, int]:
+    return {} if call < 0 else {view.slot[r]: r for r in view.records(call, phase)}
 
 
 def _parameters(place: Place, module: str) -> tuple[Pair, ...]:
     head = module + "." if module else ""
     found = []
-    indices = [i for i in (place.target, place.reference) if i is not None]
-    names = dict.fromkeys(index.name[c] for index in indices for c in index.calls_of_kind("parameter"))
+    views = [i for i in (place.target, place.reference) if i is not None]
+    names = dict.fromkeys(view.name[c] for view in views for c in view.calls_of_kind("parameter"))
     for name in names:
         if not name.startswith(head) or "." in name[len(head) :]:
             continue
@@ -151,9 +154,9 @@ def _parameters(place: Place, module: str) -> tuple[Pair, ...]:
     return tuple(found)
 
 
-def _value(index: StepIndex | None, fqn: str) -> int | None:
-    call = None if index is None else index.parameter_call(fqn)
-    return None if index is None or call is None else index.record(call, "param", "value")
+def _value(view: StepView | None, fqn: str) -> int | None:
+    call = None if view is None else view.parameter_call(fqn)
+    return None if view is None or call is None else view.record(call, "param", "value")
 
 
 def _neighbours(place: Place, body_t: int, body_r: int) -> tuple[NeighbourCall, ...]:
@@ -170,10 +173,10 @@ def _neighbours(place: Place, body_t: int, body_r: int) -> tuple[NeighbourCall, 
                 name=side.name[call],
                 kind=side.kind[call],
                 ordinal=side.ordinal[call],
-                target=None if call_t < 0 else place.target.arguments_of(call_t),
+                target=None if call_t < 0 else place.target.arguments(call_t),
                 reference=None
                 if call_r < 0 or place.reference is None
-                else place.reference.arguments_of(call_r),
+                else place.reference.arguments(call_r),
                 target_dtypes=_dtypes(place.target, call_t),
                 reference_dtypes=() if place.reference is None else _dtypes(place.reference, call_r),
                 before=before,
@@ -184,7 +187,7 @@ def _neighbours(place: Place, body_t: int, body_r: int) -> tuple[NeighbourCall, 
     return tuple(found)
 
 
-def _dtypes(index: StepIndex, call: int) -> tuple[str, ...]:
+def _dtypes(view: StepView, call: int) -> tuple[str, ...]:
     if call < 0:
         return ()
-    return tuple(index.dtype(r) or "" for r in index.records(call, "forward"))
+    return tuple(view.dtype(r) or "" for r in view.records(call, "forward"))

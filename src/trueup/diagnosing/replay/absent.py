@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
+from trueup.store import StepView
 from trueup.types.codes import ReplayCode
 from trueup.types.reason import Reason
 
@@ -51,56 +53,51 @@ class _Side:
         self._step, self._lacking = step, lacking
         pairs, calls = step.match.records, step.match.calls
         self._partner = dict(zip(pairs.target.tolist(), pairs.reference.tolist(), strict=True))
-        theirs = step.theirs.records.select("call", "phase", "slot", "requires_grad").rows()
-        self._theirs = theirs
-        self._to_target = calls.target_of.tolist()
-        self._gradients: set[Slot] = {(c, s) for c, p, s, _, _ in step.records if p == "backward"}
-        self._gradients_there: set[Slot] = set()
-        for call, phase, slot, _ in theirs:
-            if phase == "backward" and self._to_target[call] >= 0:
-                self._gradients_there.add((self._to_target[call], slot))
+        self._to_target: list[int] = calls.target_of.tolist()
+        self._gradients = set(_gradients(step.target))
+        found = ((self._to_target[call], slot) for call, slot in _gradients(step.reference))
+        self._reference_gradients = {(call, slot) for call, slot in found if call >= 0}
 
     @cached_property
     def _missing(self) -> dict[Slot, int | None]:
         """Slots without a gradient here that have one there -> the other side's record."""
         step = self._step
         if self._lacking == "target":
-            only = step.match.records.only_reference.tolist()
-            rows = [(self._to_target[self._theirs[r][0]], *self._theirs[r][1:3], r) for r in only]
+            view, only = step.reference, step.match.records.only_reference.tolist()
         else:
-            only = step.match.records.only_target.tolist()
-            rows = [(*step.records[r][:3], r) for r in only]
+            view, only = step.target, step.match.records.only_target.tolist()
+        calls = [view.record_call[r] for r in only]
+        if view is step.reference:
+            calls = [self._to_target[call] for call in calls]
         planned = step.planned_calls
         elsewhere = self._names_of_second_runs
         return {
             (call, slot): row
-            for call, phase, slot, row in rows
-            if phase == "backward"
+            for call, row in zip(calls, only, strict=True)
+            if view.phase[row] == "backward"
             and call in planned
-            and step.calls[call].mode == "train"
-            and self._is_one_tensor(call, slot)
-            and step.calls[call].name not in elsewhere
+            and step.target.mode[call] == "train"
+            and self._is_one_tensor(call, slot := view.slot[row])
+            and step.target.name[call] not in elsewhere
             and (call, slot) in self._requires_grad
         }
 
     @cached_property
     def _names_of_second_runs(self) -> set[str]:
         """Modules whose gradients stand, on either side, under a second run whose original is not known."""
-        step = self._step
-        mine = {step.calls[c].name for c, p, _, _, _ in step.records if p == "backward" and self._again(c)}
-        modes, names = (step.theirs.calls[n].cast(str).to_list() for n in ("mode", "name"))
-        theirs = {names[c] for c, p, _, _ in self._theirs if p == "backward" and modes[c] == "recompute"}
-        return mine | theirs
+        return {
+            view.name[call]
+            for view in (self._step.target, self._step.reference)
+            for call, _ in _gradients(view)
+            if view.mode[call] == "recompute"
+        }
 
     def _is_one_tensor(self, call: int, slot: str) -> bool:
         """Of two implementations only what is known to be one tensor of one module can lack a gradient."""
         if self._step.match.bridge is None:
             return True
         paired = self._forward_record.get((call, slot)) in self._partner
-        return paired and self._step.calls[call].kind == "module"
-
-    def _again(self, call: int) -> bool:
-        return self._step.calls[call].mode == "recompute"
+        return paired and self._step.target.kind[call] == "module"
 
     def find(self) -> list[Absent]:
         """Judge each in the order of calls; outermost first."""
@@ -135,13 +132,15 @@ class _Side:
 
     def _own(self, call: int) -> str:
         step = self._step
-        return step.calls[call].name if step.calls[call].kind == "module" else step.module_around(call)
+        return step.target.name[call] if step.target.kind[call] == "module" else step.module_around(call)
 
     # -- what is known of the side that lacks it ------------------------------------------
 
     @cached_property
     def _forward_record(self) -> dict[Slot, int]:
-        return {(c, s): row for row, (c, p, s, _, _) in enumerate(self._step.records) if p == "forward"}
+        view = self._step.target
+        keys = zip(view.record_call, view.slot, view.phase, strict=True)
+        return {(call, slot): row for row, (call, slot, phase) in enumerate(keys) if phase == "forward"}
 
     @cached_property
     def _requires_grad(self) -> dict[Slot, bool | None]:
@@ -149,12 +148,12 @@ class _Side:
         are not there at all are not here."""
         step = self._step
         if self._lacking == "target":
-            return {slot: step.records[row][4] for slot, row in self._forward_record.items()}
+            return {slot: step.target.requires_grad[row] for slot, row in self._forward_record.items()}
         found = {}
         for slot, row in self._forward_record.items():
             other = self._partner.get(row)
             if other is not None:
-                found[slot] = self._theirs[other][3]
+                found[slot] = step.reference.requires_grad[other]
         return found
 
     @cached_property
@@ -162,20 +161,20 @@ class _Side:
         """Slots that hold the same tensor in forward."""
         found: dict[int, list[Slot]] = {}
         for slot, row in self._forward_record.items():
-            summary = self._step.same_tensors(row)
+            summary = self._step.target.content[row]
             if summary is not None:
                 found.setdefault(summary, []).append(slot)
         return found
 
     def _others_with(self, call: int, slot: str) -> list[Slot]:
         row = self._forward_record.get((call, slot))
-        summary = None if row is None else self._step.same_tensors(row)
+        summary = None if row is None else self._step.target.content[row]
         return [] if summary is None else [s for s in self._calls_by_content[summary] if s != (call, slot)]
 
     def _received(self, call: int) -> bool:
         """Whether any gradient arrived at the call's outputs."""
-        mine = self._gradients if self._lacking == "target" else self._gradients_there
-        return any(s.startswith("output") for c, s in mine if c == call)
+        gradients = self._gradients if self._lacking == "target" else self._reference_gradients
+        return any(s.startswith("output") for c, s in gradients if c == call)
 
     # -- what follows from another ------------------------------------------
 
@@ -185,16 +184,16 @@ class _Side:
         if not inward:
             inputs = any(c == call and s.startswith("input") and self._is_cut(c, s) for c, s in self._missing)
             return inputs or any(
-                call in step.around(c) and self._is_cut(c, s) for c, s in self._missing if c != call
+                call in step.target.enclosing(c) and self._is_cut(c, s) for c, s in self._missing if c != call
             )
-        around = step.around(call)
-        parent = step.calls[call].parent
+        around = step.target.enclosing(call)
+        parent = step.target.parent[call]
         for other, where in self._missing:
             if not self._is_cut(other, where) or other == call:
                 continue
             if where.startswith("input") and other in around:
                 return True
-            beside = step.calls[other].parent == parent and other < call
+            beside = step.target.parent[other] == parent and other < call
             if where.startswith("output") and beside:
                 return True
         return any(c < call and self._is_cut(c, s) for c, s in self._others_with(call, slot))
@@ -205,7 +204,7 @@ class _Side:
     def _same_tensor_inside(self, call: int, slot: str) -> bool:
         """The innermost call that was given the tensor is the one that sent nothing."""
         return any(
-            s.startswith("input") and (c, s) in self._missing and call in self._step.around(c)
+            s.startswith("input") and (c, s) in self._missing and call in self._step.target.enclosing(c)
             for c, s in self._others_with(call, slot)
         )
 
@@ -216,9 +215,16 @@ class _Side:
             s.startswith("input") and (c, s) in self._missing for c, s in self._others_with(call, slot)
         )
         returned = any(
-            s.startswith("output") and (c, s) in self._missing and c in step.around(call)
+            s.startswith("output") and (c, s) in self._missing and c in step.target.enclosing(call)
             for c, s in self._others_with(call, slot)
         )
-        parent = step.calls[call].parent
-        starved = parent is not None and not self._received(parent) and step.module_around(call) != OUTSIDE
+        parent = step.target.parent[call]
+        starved = parent >= 0 and not self._received(parent) and step.module_around(call) != OUTSIDE
         return used or returned or starved
+
+
+def _gradients(view: StepView) -> Iterator[Slot]:
+    """Call and slot of the gradients that arrived at inputs and outputs."""
+    for call, phase, slot in zip(view.record_call, view.phase, view.slot, strict=True):
+        if phase == "backward":
+            yield call, slot

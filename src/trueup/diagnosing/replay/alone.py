@@ -11,8 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
-import polars as pl
-
 from trueup.comparing.alone import least_rounding
 from trueup.diagnosing.replay.judge import Difference
 from trueup.diagnosing.replay.step import ReplayedStep
@@ -45,9 +43,8 @@ def lone_ones(
 
 def _types(step: ReplayedStep) -> dict[str, str | None]:
     """Modules the plan spoke of, and their classes."""
-    classes = step.mine.calls["type"].cast(pl.String).to_list()
-    calls = [step.calls[number] for number in step.planned_calls]
-    return {call.name: classes[call.number] for call in calls if call.kind == "module"}
+    view = step.target
+    return {view.name[call]: view.type[call] for call in step.planned_calls if view.kind[call] == "module"}
 
 
 def _is_a_rounding(step: ReplayedStep, one: Difference) -> bool:

@@ -49,7 +49,7 @@ class Charge:
     def order(self) -> int:
         """Execution order in the target."""
         record = self.found.record
-        return len(self.step.records) if record is None else record
+        return len(self.step.target.phase) if record is None else record
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ def _origins_of(
     charges = [charge for step in steps for charge in _charges(step, noise)]
     charges = _tied_to_owners(_without_consequences(charges))
     if calls:
-        charges = [c for c in charges if c.step.calls[c.found.call].kind != "module"]
+        charges = [c for c in charges if c.step.target.kind[c.found.call] != "module"]
     owners: dict[str, _Owner] = {}
     for charge in charges:
         owners.setdefault(charge.owner, _Owner(charge.owner)).charges.append(charge)
@@ -125,7 +125,7 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
     for one in lone_ones(step, differences(step, noise), lambda one: _owner_of(step, one)[0]):
         if one.score <= 1 or one.left_free in _NOT_CHARGED:
             continue
-        if one.phase == "param_grad" and _ran_free(step, step.calls[one.call].name):
+        if one.phase == "param_grad" and _ran_free(step, step.target.name[one.call]):
             continue
         if one.phase == "backward" and _follows_from_absence(step, one, missing):
             continue
@@ -139,64 +139,60 @@ def _outside_stage(owner: str, stage: Stage) -> Stage:
 
 
 def _owner_of(step: ReplayedStep, one: Difference) -> tuple[str, Stage]:
-    call = step.calls[one.call]
-    if call.kind == "loss":
+    kind = step.target.kind[one.call]
+    if kind == "loss":
         return OUTSIDE, Stage.DATA if one.slot != "value" else Stage.LOSS
-    if call.kind == "parameter":
+    if kind == "parameter":
         stage = Stage.WEIGHTS if one.phase == "param" else Stage.BACKWARD
-        return _parameter_owner(step, call.name), Stage.REDUCTION if one.slot in _REDUCED else stage
+        return _parameter_owner(
+            step.target.name[one.call]
+        ), Stage.REDUCTION if one.slot in _REDUCED else stage
     inward = one.slot.startswith("input")
     forward = one.phase == "forward"
-    if call.kind == "module" and inward != forward:
-        return call.name, Stage.FORWARD if forward else Stage.BACKWARD
+    if kind == "module" and inward != forward:
+        return step.target.name[one.call], Stage.FORWARD if forward else Stage.BACKWARD
     owner = step.module_around(one.call)
     if owner == OUTSIDE:
-        return owner, Stage.DATA if forward and call.kind == "module" else Stage.LOSS
+        return owner, Stage.DATA if forward and kind == "module" else Stage.LOSS
     return owner, Stage.FORWARD if forward else Stage.BACKWARD
 
 
-def _parameter_owner(step: ReplayedStep, fqn: str) -> str:
+def _parameter_owner(fqn: str) -> str:
     return fqn.rpartition(".")[0]
 
 
 def _ran_free(step: ReplayedStep, fqn: str) -> bool:
     """Whether a call of the module that owns a parameter was not forced: nothing tells who made its
     gradient."""
-    return _parameter_owner(step, fqn) in step.free_modules
+    return _parameter_owner(fqn) in step.free_modules
 
 
 def _follows_from_absence(step: ReplayedStep, one: Difference, missing: list[Absent]) -> bool:
     """Whether a gradient that never came is one of the terms of this one."""
-    if step.calls[one.call].kind == "parameter":
+    if step.target.kind[one.call] == "parameter":
         return False
-    content = _forward_content(step, one.call, one.slot)
+    record = step.target.record(one.call, "forward", one.slot)
+    content = None if record is None else step.target.content[record]
     for gone in missing:
         if not gone.slot.startswith("input"):
             continue
-        if one.slot.startswith("input") and one.call in step.around(gone.call):
+        if one.slot.startswith("input") and one.call in step.target.enclosing(gone.call):
             return True
-        same = gone.record is not None and step.same_tensors(gone.record) == content
+        same = gone.record is not None and step.target.content[gone.record] == content
         if one.slot.startswith("output") and content is not None and same:
             return True
     return False
-
-
-def _forward_content(step: ReplayedStep, call: int, slot: str) -> int | None:
-    return next(
-        (s for c, p, w, s, _ in step.records if c == call and w == slot and p == "forward"),
-        None,
-    )
 
 
 def _without_consequences(charges: list[Charge]) -> list[Charge]:
     """Leave out what another charge explains, here or on another rank: accumulated gradients by local ones,
     clipped ones by accumulated ones, everything after a module's weights differ by those weights."""
     kept = []
-    local = {c.step.calls[c.found.call].name for c in charges if _is(c, "param_grad", "local")}
-    summed = {c.step.calls[c.found.call].name for c in charges if _is(c, "param_grad", "accumulated")}
+    local = {c.step.target.name[c.found.call] for c in charges if _is(c, "param_grad", "local")}
+    summed = {c.step.target.name[c.found.call] for c in charges if _is(c, "param_grad", "accumulated")}
     first = min((c.step.step for c in charges), default=0)
     for charge in charges:
-        name = charge.step.calls[charge.found.call].name
+        name = charge.step.target.name[charge.found.call]
         if _is(charge, "param_grad", "accumulated") and name in local:
             continue
         if _is(charge, "param_grad", "clipped") and (local or summed):
@@ -210,12 +206,12 @@ def _without_consequences(charges: list[Charge]) -> list[Charge]:
 def _tied_to_owners(charges: list[Charge]) -> list[Charge]:
     """The gradient of a weight that several modules share goes to the one among them that errs otherwise
     too; where none does, to the first."""
-    owners = {c.owner for c in charges if c.step.calls[c.found.call].kind != "parameter"}
+    owners = {c.owner for c in charges if c.step.target.kind[c.found.call] != "parameter"}
     found = []
     for charge in charges:
-        call = charge.step.calls[charge.found.call]
-        if call.kind == "parameter" and charge.owner not in owners:
-            sharing = owners & set(charge.step.modules_sharing(call.name))
+        view, call = charge.step.target, charge.found.call
+        if view.kind[call] == "parameter" and charge.owner not in owners:
+            sharing = owners & set(charge.step.modules_sharing(view.name[call]))
             if len(sharing) == 1:
                 charge = replace(charge, owner=sharing.pop())
         found.append(charge)
@@ -247,7 +243,6 @@ def _origin(owner: _Owner, agreement: Reason) -> Origin:
     first = charges[0]
     same = [c for c in charges if c.stage is first.stage]
     found, step = first.found, first.step
-    call = step.calls[found.call]
     source, reference_source = sources_of(step, found)
     difference = found if isinstance(found, Difference) else None
     where = place_of(step, found)
@@ -259,7 +254,7 @@ def _origin(owner: _Owner, agreement: Reason) -> Origin:
         slot=found.slot,
         step=step.step,
         rank=step.rank,
-        microbatch=call.microbatch,
+        microbatch=step.target.microbatch[found.call],
         order=first.order,
         score=max(c.score for c in same),
         rel_l2=None if difference is None else difference.rel_l2,

@@ -7,14 +7,14 @@ exactness that the reference's shows.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import numpy as np
 
 from trueup.diagnosing.cross_entropy import Floats, Ints, reproduced
-from trueup.diagnosing.stepbook import StepBook
+from trueup.diagnosing.step_calls import around_loss, loss_arguments, loss_records
 from trueup.numerics.dtypes import DTYPES
+from trueup.store import StepView
 
 MARGIN = 4.0
 """times the reference's own distance from the exact loss"""
@@ -22,19 +22,19 @@ ROUNDOFF = 2.0**-24
 _IGNORE = -100
 
 
-def loss_bounds(book: StepBook, given: set[int]) -> dict[int, float]:
+def loss_bounds(book: StepView, given: set[int]) -> dict[int, float]:
     """Summary of each loss of the reference's step -> relative difference that its exactness allows.
 
     ``given`` are the reference's records that went into the target's calls; a loss whose logits are not among
     them has no bound, nor one that is no plain cross-entropy.
     """
-    values = dict(book.loss_records("value"))
-    labels = {m: v for m, r in book.loss_records("labels") if (v := _whole(book, r)) is not None}
-    masks = {m: w for m, r in book.loss_records("mask") if (w := book.value(r)) is not None}
-    told = json.loads(book.loss_arguments() or "{}")
+    values = dict(loss_records(book, "value"))
+    labels = {m: v for m, r in loss_records(book, "labels") if (v := _whole(book, r)) is not None}
+    masks = {m: w for m, r in loss_records(book, "mask") if (w := book.value(r)) is not None}
+    told = loss_arguments(book)
     found: dict[int, float] = {}
     for microbatch, record in values.items():
-        summary, value = book.summary_number(record), book.value(record)
+        summary, value = book.content[record], book.value(record)
         if summary is None or value is None or value.size != 1 or microbatch not in labels:
             continue
         number = float(value.ravel()[0])
@@ -54,25 +54,24 @@ def loss_bounds(book: StepBook, given: set[int]) -> dict[int, float]:
     return found
 
 
-def _whole(book: StepBook, record: int) -> Ints | None:
+def _whole(book: StepView, record: int) -> Ints | None:
     found = book.raw(record)
     return None if found is None or "int" not in found[0] else found[1].astype(np.int64)
 
 
 def _logits(
-    book: StepBook, microbatch: int, num_labels: int, given: set[int]
+    book: StepView, microbatch: int, num_labels: int, given: set[int]
 ) -> Iterator[tuple[Floats, list[float]]]:
     """What a criterion was given, or the root returned, that has a row for each label; and single numbers
     beside it."""
-    beside = [(r, slot.startswith("input")) for _, slot, r in book.around_loss(microbatch)]
+    beside = [(r, slot.startswith("input")) for _, slot, r in around_loss(book, microbatch)]
     numbers = [
         float(value.ravel()[0])
         for record, inward in beside
         if inward and (value := book.value(record)) is not None and value.size == 1
     ]
     for record, _ in beside:
-        row = book.summary(record) or {}
-        shape, dtype = row.get("shape") or [], row.get("dtype")
+        shape, dtype = book.shape(record) or (), book.dtype(record)
         if record not in given or dtype not in DTYPES or DTYPES[dtype].kind != "float" or len(shape) < 2:
             continue
         value = book.value(record) if int(np.prod(shape[:-1])) == num_labels else None

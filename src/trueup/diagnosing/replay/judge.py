@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from trueup.comparing.coherence import ROUNDED
 from trueup.diagnosing.replay.noise import ReplayNoise
 from trueup.diagnosing.replay.step import ReplayedStep
-from trueup.diagnosing.stepbook import CLIPPED
+from trueup.store.view import CLIPPED
 from trueup.types.codes import LeftFree
 
 NOISE_FACTOR = 3.0
@@ -155,7 +155,7 @@ def _allowed_z(step: ReplayedStep, noise: ReplayNoise | None, phase: str, slot: 
 
 
 def _site(step: ReplayedStep, phase: str, slot: str, other: int) -> tuple[str, str, str]:
-    return step.places[int(step.theirs.records["call"][other])], phase, slot
+    return step.reference.places[int(step.reference.record_call[other])], phase, slot
 
 
 def _without_flips(step: ReplayedStep, found: list[Difference]) -> Iterator[Difference]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from trueup.diagnosing.replay.plan import PLAN, read_plan
 from trueup.errors import ConfigError, TraceError
-from trueup.matching.places import places
 from trueup.store import Trace
+from trueup.store.places import places
 
 Site = tuple[str, str, str]
 """place of the reference's call, phase, slot"""

@@ -18,8 +18,7 @@ from trueup.diagnosing.replay.recomputed import originals
 from trueup.errors import ConfigError
 from trueup.matching import StepMatch
 from trueup.matching.layouts import Layout
-from trueup.matching.places import places
-from trueup.store import StepTables, Trace
+from trueup.store import Trace, step_view
 from trueup.store.left_free import left_free_from_plain
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Json, Reason
@@ -114,16 +113,14 @@ class StepBuilder:
     ) -> None:
         """``converted``: folder for values that lie otherwise in the target than in the reference."""
         self._step, self._rank = step, rank
-        self._mine: StepTables = target.read(step, rank)
-        self._theirs: StepTables = reference.read(step, rank)
+        self._target, self._reference = step_view(target, step, rank), step_view(reference, step, rank)
         pair = StepPair(step=step, rank=rank, reference_step=step, reference_rank=rank)
-        self._match: StepMatch = paired_step((target, reference), (self._mine, self._theirs), pair)
+        self._match: StepMatch = paired_step(
+            (target, reference), (self._target.tables, self._reference.tables), pair
+        )
         self._converted = ConvertedValues(reference, step, rank, converted)
         self._kinds = KINDS_OF_LEVEL[level]
         self._inside = inside
-        self._places = places(self._mine.calls)
-        self._calls = self._mine.calls.select("parent", "kind", "name", "mode").rows()
-        self._records = self._mine.records.select("call", "phase", "slot").rows()
         self._rows = _Rows()
         self._left: Counter[Reason] = Counter()
         self._examples: dict[Reason, list[str]] = {}
@@ -132,8 +129,7 @@ class StepBuilder:
             self._check_inside()
 
     def _check_inside(self) -> None:
-        names = {name for _, kind, name, _ in self._calls if kind == "module"}
-        unknown = [name for name in self._inside if name not in names]
+        unknown = [name for name in self._inside if not self._target.named("module", name)]
         if unknown:
             raise ConfigError(
                 f"no module {unknown[0]!r} is called in step {self._step} of the target; "
@@ -142,44 +138,41 @@ class StepBuilder:
 
     def build(self) -> StepBuilder:
         """Every record, once."""
-        summaries = self._theirs.summaries.select(
-            "digest", "l2_norm", "dtype", "shape", "chunk", "tensor"
-        ).to_dicts()
-        of_record = self._theirs.records["summary"].to_list()
+        view = self._target
         unsure = {
             **dict.fromkeys(self._below(self._crossed()), CALL_ORDER_DIFFERS),
             **dict.fromkeys(self._below(self._calls_of_unequal_count()), NUM_CALLS_DIFFERS),
         }
-        twice = {place for place, count in Counter(self._places).items() if count > 1}
+        twice = {place for place, count in Counter(view.places).items() if count > 1}
         partners = self._partners()
-        again = originals(self._mine)
-        for row, (call, phase, slot) in enumerate(self._records):
+        again = originals(view)
+        for row, (call, phase, slot) in enumerate(zip(view.record_call, view.phase, view.slot, strict=True)):
             use = self._use(call, phase)
             if use is None:
                 continue
             others = partners.get(row)
-            if phase == "forward" and self._calls[call][3] == "recompute":
+            if phase == "forward" and view.mode[call] == "recompute":
                 use, first = "silent", again.get(row)
                 others = others if first is None else partners.get(first)
             if others is None:
                 continue
             other, layout = others[0]
-            summary = None if of_record[other] is None else summaries[of_record[other]]
+            summary = self._reference.summary(other)
             why = self._why_not(call, unsure, twice, summary, use)
             if why is None and (len(others) > 1 or layout is not None):
-                found = [(summaries[of_record[at]], one) for at, one in others if of_record[at] is not None]
+                parts = ((self._reference.summary(at), one) for at, one in others)
+                found = [(summary, one) for summary, one in parts if summary is not None]
                 summary = self._laid_out(row, found) if len(found) == len(others) else None
                 why = LAYOUT_NOT_INVERTIBLE if summary is None else None
             if why is None and summary is not None:
-                self._rows.add(self._places[call], phase, slot, use, other, summary)
+                self._rows.add(view.places[call], phase, slot, use, other, summary)
                 self._counts[use] += 1
             elif use != "silent":
                 self._leave(row, why or NO_VALUES)
         unpaired = self._match.records.only_target.tolist()
         for row, why in zip(unpaired, self._match.why_only_target(), strict=True):
-            if self._use(*self._records[row][:2]) == "force" and self._calls[self._records[row][0]][3] != (
-                "recompute"
-            ):
+            call = view.record_call[row]
+            if self._use(call, view.phase[row]) == "force" and view.mode[call] != "recompute":
                 self._leave(row, why)
         return self
 
@@ -200,13 +193,13 @@ class StepBuilder:
         return None if shape is None else self._converted.write(tuple(shape), parts)
 
     def _use(self, call: int, phase: str) -> str | None:
-        parent, kind = self._calls[call][:2]
+        kind = self._target.kind[call]
         if phase in COMPARED_PHASES and kind in ("parameter", "loss"):
             return "compare"
         if phase not in FORCED_PHASES or kind not in self._kinds:
             return None
         if kind == "api" and self._inside:
-            return "force" if parent is not None and self._calls[parent][2] in self._inside else None
+            return "force" if self._target.caller(call) in self._inside else None
         return "force"
 
     def _why_not(
@@ -220,14 +213,15 @@ class StepBuilder:
             return NO_VALUES
         if call in unsure:
             return unsure[call]
-        return PLACE_NOT_UNIQUE if self._places[call] in twice else None
+        return PLACE_NOT_UNIQUE if self._target.places[call] in twice else None
 
     def _leave(self, row: int, why: Reason) -> None:
         self._left[why] += 1
-        call, phase, slot = self._records[row]
+        view = self._target
         examples = self._examples.setdefault(why, [])
         if len(examples) < self.MAX_EXAMPLES:
-            examples.append(f"{self._calls[call][2] or '(root)'} {phase} {slot}")
+            name = view.name[view.record_call[row]] or "(root)"
+            examples.append(f"{name} {view.phase[row]} {view.slot[row]}")
 
     def _calls_of_unequal_count(self) -> set[int]:
         """Calls of a name that is called more or less often under the paired parent."""
@@ -256,9 +250,8 @@ class StepBuilder:
         }
         return {
             call
-            for call, (_, kind, _, _) in enumerate(self._calls)
-            if kind == "module"
-            and pairs.reference_of[call] >= 0
+            for call in self._target.calls_of_kind("module")
+            if pairs.reference_of[call] >= 0
             and target.plain[call] != reference.plain[pairs.reference_of[call]]
             and (int(target.parent[call]), int(target.plain[call])) in names
         }
@@ -266,7 +259,7 @@ class StepBuilder:
     def _below(self, calls: set[int]) -> set[int]:
         """These calls and all inside them."""
         found = set()
-        for call, (parent, *_) in enumerate(self._calls):
+        for call, parent in enumerate(self._target.parent):
             if call in calls or parent in found:
                 found.add(call)
         return found

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from trueup.store import StepTables
+from trueup.store import StepView
 
 Key = tuple[Any, ...]
 
 
-def originals(tables: StepTables) -> dict[int, int]:
+def originals(view: StepView) -> dict[int, int]:
     """Forward records of calls that were run again -> the same records of the original calls.
 
     Outermost ones are told by their name and the bits of their inputs, those inside them by their place. A
     second run whose original is not found is left out.
     """
-    calls = tables.calls.select("parent", "kind", "name", "ordinal", "microbatch", "mode").rows()
-    if not any(mode == "recompute" for *_, mode in calls):
+    if "recompute" not in view.mode:
         return {}
-    records = _forward_records(tables)
+    columns = (view.parent, view.kind, view.name, view.ordinal, view.microbatch, view.mode)
+    calls = list(zip(*columns, strict=True))
+    records = _forward_records(view)
     waiting: dict[Key, list[int]] = {}
     inside: dict[tuple[int, str, str, int], int] = {}
     for call, (parent, kind, name, ordinal, microbatch, mode) in enumerate(calls):
         if mode == "train":
             waiting.setdefault((kind, name, microbatch, _inputs(records[call])), []).append(call)
-            if parent is not None:
+            if parent >= 0:
                 inside[parent, kind, name, ordinal] = call
     first_run: dict[int, int] = {}
     for call, (parent, kind, name, ordinal, microbatch, mode) in enumerate(calls):
@@ -45,13 +46,12 @@ def originals(tables: StepTables) -> dict[int, int]:
     }
 
 
-def _forward_records(tables: StepTables) -> list[dict[str, tuple[int, Any]]]:
+def _forward_records(view: StepView) -> list[dict[str, tuple[int, int | None]]]:
     """For every call slot -> (row of its record, digest)."""
-    digests = tables.summaries["digest"].to_list()
-    found: list[dict[str, tuple[int, Any]]] = [{} for _ in range(tables.calls.height)]
-    for row, (call, phase, slot, summary) in enumerate(
-        tables.records.select("call", "phase", "slot", "summary").iter_rows()
-    ):
+    digests = view.tables.summaries["digest"].to_list()
+    found: list[dict[str, tuple[int, int | None]]] = [{} for _ in view.kind]
+    columns = (view.record_call, view.phase, view.slot, view.content)
+    for row, (call, phase, slot, summary) in enumerate(zip(*columns, strict=True)):
         if phase == "forward":
             found[call][slot] = row, None if summary is None else digests[summary]
     return found

@@ -21,19 +21,19 @@ def site_of(owner: str, where: str) -> str:
 
 def place_of(step: ReplayedStep, found: Difference | Absent) -> str:
     """Where in its owner a record is: ``output.0``, ``into drop, input.0``, ``gradient of weight``."""
-    call = step.calls[found.call]
-    if call.kind == "loss":
+    kind, shown = step.target.kind[found.call], step.target.shown(found.call)
+    if kind == "loss":
         return f"loss {found.slot}"
-    if call.kind == "parameter":
-        word = call.name.rpartition(".")[2]
+    if kind == "parameter":
+        word = step.target.name[found.call].rpartition(".")[2]
         phase = found.phase if isinstance(found, Difference) else "param_grad"
         return word if phase == "param" else f"gradient of {word} ({found.slot})"
     backward = isinstance(found, Absent) or found.phase == "backward"
     slot = f"gradient of {found.slot}" if backward else found.slot
-    if call.kind != "module":
-        return f"{call.shown}, {slot}"
+    if kind != "module":
+        return f"{shown}, {slot}"
     if found.slot.startswith("input") == (not backward):
-        return f"{'behind' if backward else 'into'} {_short(call.shown)}, {slot}"
+        return f"{'behind' if backward else 'into'} {_short(shown)}, {slot}"
     return slot
 
 
@@ -44,14 +44,13 @@ def _short(name: str) -> str:
 def sources_of(step: ReplayedStep, found: Difference | Absent) -> tuple[str | None, str | None]:
     """``file:line`` in target and reference: of an API call its own, of what a module makes itself the line
     of the last call in it, of what goes into a module or comes back to it the line that calls it."""
-    call = step.calls[found.call]
+    view, call = step.target, found.call
+    if view.kind[call] == "parameter":
+        owners = view.named("module", view.name[call].rpartition(".")[0])
+        return step.sources(owners[0] if owners else call)
     backward = isinstance(found, Absent) or found.phase == "backward"
-    own = call.kind == "module" and found.slot.startswith("input") == backward
-    at = step.last_inside.get(call.number, call.number) if own else call.number
-    if call.kind == "parameter":
-        owner = call.name.rpartition(".")[0]
-        at = next((c.number for c in step.calls if c.kind == "module" and c.name == owner), call.number)
-    return step.sources(at)
+    own = view.kind[call] == "module" and found.slot.startswith("input") == backward
+    return step.sources(step.last_inside.get(call, call) if own else call)
 
 
 def evidence_of(charges: Iterable[tuple[ReplayedStep, Difference | Absent]]) -> tuple[Reason, ...]:
@@ -72,15 +71,14 @@ def _missing(step: ReplayedStep, found: Absent) -> Reason:
         ReplayCode.MISSING_GRADIENT,
         found.why,
         slot=found.slot,
-        site=step.calls[found.call].shown,
+        site=step.target.shown(found.call),
         side=found.lacking,
     )
 
 
 def _difference(step: ReplayedStep, found: Difference) -> Reason:
-    call = step.calls[found.call]
-    places = {"phase": found.phase, "slot": found.slot, "site": call.shown}
-    if call.kind == "api":
+    places = {"phase": found.phase, "slot": found.slot, "site": step.target.shown(found.call)}
+    if step.target.kind[found.call] == "api":
         owner = step.module_around(found.call)
         places["module"] = "" if owner == OUTSIDE else owner
     if found.rel_l2 is None or math.isinf(found.rel_l2):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from trueup.diagnosing.batches import Ints
-from trueup.diagnosing.stepbook import StepBook
+from trueup.diagnosing.step_calls import loss_arguments, loss_records, root_inputs, root_returns_loss
+from trueup.store import StepView
 from trueup.types.finding import Finding, Kind, Stage
 from trueup.types.reason import Reason
 
@@ -20,7 +20,7 @@ _IGNORE = -100
 class Batch:
     """What one step of one rank was fed with."""
 
-    book: StepBook
+    book: StepView
     ids: dict[str, Ints]
     """"microbatch 0, input.0" -> whole numbers of shape (rows, width)"""
     labels: dict[int, Ints]
@@ -34,25 +34,24 @@ class Batch:
     """the outermost call returns the loss: what the loss is made with, that call was given, or made"""
 
     @classmethod
-    def of(cls, book: StepBook) -> Batch:
+    def of(cls, book: StepView) -> Batch:
         """Read from one step's records."""
         ids = {
-            f"microbatch {m}, {s}": v for m, s, r in book.root_inputs() if (v := _whole(book, r)) is not None
+            f"microbatch {m}, {s}": v for m, s, r in root_inputs(book) if (v := _whole(book, r)) is not None
         }
-        labels = {m: v for m, r in book.loss_records("labels") if (v := _whole(book, r)) is not None}
-        masks = {m: w for m, r in book.loss_records("mask") if (w := book.value(r)) is not None}
-        told = book.loss_arguments()
+        labels = {m: v for m, r in loss_records(book, "labels") if (v := _whole(book, r)) is not None}
+        masks = {m: w for m, r in loss_records(book, "mask") if (w := book.value(r)) is not None}
         line = next((s for s in book.source.scalars(book.rank) if s.get("step") == book.step), {})
         return cls(
             book=book,
             ids={name: v.reshape(len(v), -1) for name, v in ids.items() if v.ndim >= 1 and v.size},
             labels=labels,
             masks=masks,
-            ignore_index=int(json.loads(told).get("ignore_index", _IGNORE)) if told else _IGNORE,
+            ignore_index=int(loss_arguments(book).get("ignore_index", _IGNORE)),
             vocab_size=_vocabulary(book),
             digest=line.get("batch_digest"),
-            given={(m, s): book.digest(r) for m, s, r in book.root_inputs()},
-            loss_inside=book.root_returns_loss,
+            given={(m, s): book.digest(r) for m, s, r in root_inputs(book)},
+            loss_inside=root_returns_loss(book),
         )
 
     def handed_alike(self, other: Batch) -> bool:
@@ -66,14 +65,14 @@ class Batch:
         return next((v for n, v in self.ids.items() if n.startswith(f"microbatch {microbatch},")), None)
 
 
-def _whole(book: StepBook, record: int) -> Ints | None:
+def _whole(book: StepView, record: int) -> Ints | None:
     found = book.raw(record)
     if found is None or not found[0].startswith(("int", "uint")):
         return None
     return found[1].astype(np.int64)
 
 
-def _vocabulary(book: StepBook) -> int | None:
+def _vocabulary(book: StepView) -> int | None:
     """Rows of the first embedding, where the capture kept how modules are set."""
     settings = book.source.rank_facts(book.rank).get("settings") or {}
     return next((int(s["num_embeddings"]) for s in settings.values() if "num_embeddings" in s), None)
@@ -83,7 +82,7 @@ def data_finding(
     *,
     headline: Reason,
     site: str,
-    book: StepBook,
+    book: StepView,
     kinds: tuple[Kind, ...],
     evidence: tuple[Reason, ...],
     next_note: Reason,

@@ -12,10 +12,10 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.copies import parts_of
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
-from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED
 from trueup.diagnosing.whose import axis_of_factor, axis_of_factors, of_ranks
 from trueup.merging.trace import MergedTrace
 from trueup.store import TraceSource
+from trueup.store.view import ACCUMULATED, CLIPPED
 from trueup.types.codes import ClippingCode as Clip
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Stage
@@ -122,7 +122,7 @@ def _finding(
         kind, causes = "missing_or_extra_term", (Clip.SUM_CAUSE, Clip.SOME_SCALED_CAUSE)
         book = context.book(context.target, context.steps[0][0], rank)
         every = context.matched
-        shapes = {f: (book.summary(book.parameter(f, *CLIPPED)) or {"shape": []})["shape"] for f in every}
+        shapes = {f: book.shape(book.parameter(f, *CLIPPED)) or () for f in every}
         module, site = place_of(few, shapes), f"{few[0]} · gradient clipped"
         headline = reason(Stages.CHANGED, parameters=described(few, shapes))
     named = kind_named(kind, 0.95, evidence, causes=tuple(map(reason, causes)))
@@ -165,7 +165,7 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
     line = scalar_line(context.given, rank, context.given_step)
     factors = {}
     after = 0.0
-    for fqn in book.in_order_of(*CLIPPED):
+    for fqn in book.parameters_with(*CLIPPED):
         other = context.matched.get(fqn)
         a = theirs.shared_sketch(theirs.parameter(other, *ACCUMULATED)) if other else None
         c = book.sketch(book.parameter(fqn, *CLIPPED))

@@ -15,10 +15,10 @@ import numpy as np
 from trueup.diagnosing.ledger import common_factor
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import kind_named
-from trueup.diagnosing.stepbook import CLIPPED, StepBook
 from trueup.diagnosing.whose import axis_of_factor, axis_of_factors, of_ranks
 from trueup.merging.sides import mesh_of
-from trueup.store import TraceSource
+from trueup.store import StepView, TraceSource
+from trueup.store.view import CLIPPED
 from trueup.types.codes import ClippingCode as Clipping
 from trueup.types.finding import Finding, Stage
 from trueup.types.layout import Layout
@@ -26,7 +26,7 @@ from trueup.types.reason import Reason, reason
 
 NEAR = 1e-4
 """relative difference within which two factors or norms are the same: sketches hold float32"""
-Books = Mapping[int, StepBook]
+Books = Mapping[int, StepView]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

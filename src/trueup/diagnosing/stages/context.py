@@ -15,7 +15,6 @@ from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import matched_parameters, scalar_line
 from trueup.diagnosing.kinds import name_kinds
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
-from trueup.diagnosing.stepbook import StepBook
 from trueup.diagnosing.translated import bridge_between, reference_book, translated_facts
 from trueup.diagnosing.update_rule import Update, declared, updates
 from trueup.diagnosing.whose import Ranked
@@ -23,7 +22,7 @@ from trueup.matching.bridge import Bridge
 from trueup.matching.mapping import NameMap
 from trueup.merging.sides import mesh_of
 from trueup.merging.trace import MergedTrace
-from trueup.store import TraceSource
+from trueup.store import StepView, TraceSource
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Kind, Origin, Stage
 from trueup.types.layout import Layout
@@ -60,7 +59,7 @@ class Context:
     curves: CurveComparison | None = None
     """the long run's; None where no logs were given"""
     earlier: list[StageOutcome] = field(default_factory=list)
-    _books: dict[tuple[int, int, int], StepBook] = field(default_factory=dict)
+    _books: dict[tuple[int, int, int], StepView] = field(default_factory=dict)
     _updates: dict[tuple[int, int, int], dict[str, Update]] = field(default_factory=dict)
 
     # -- which steps and ranks ------------------------------------------
@@ -94,13 +93,13 @@ class Context:
         """The same, also where the ranks were put together."""
         return self.target.layout if isinstance(self.target, MergedTrace) else self.mesh
 
-    def pair(self, at: int = 0, rank: int | None = None) -> tuple[StepBook, StepBook]:
+    def pair(self, at: int = 0, rank: int | None = None) -> tuple[StepView, StepView]:
         """Target's and reference's records of the ``at``-th compared step."""
         rank = self.ranks[0] if rank is None else rank
         step, other = self.steps[at]
         return self.book(self.target, step, rank), self.book(self.reference, other, rank)
 
-    def book(self, source: TraceSource, step: int, rank: int) -> StepBook:
+    def book(self, source: TraceSource, step: int, rank: int) -> StepView:
         """Records of one step and rank, read once."""
         key = id(source), step, rank
         if key not in self._books:

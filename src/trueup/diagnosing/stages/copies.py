@@ -6,9 +6,9 @@ from collections import Counter
 
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
-from trueup.diagnosing.stepbook import CLIPPED, StepBook
 from trueup.merging.trace import MergedTrace
-from trueup.store import TraceSource
+from trueup.store import StepView, TraceSource, step_view
+from trueup.store.view import CLIPPED
 from trueup.types.codes import ClippingCode as Clipping
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Stage
@@ -34,7 +34,7 @@ def copies_findings(context: Context) -> list[Finding]:
     return [_finding(axis, names, apart, mine, context) for axis, names in groups.items()]
 
 
-def differing(source: TraceSource, book: StepBook) -> Differing:
+def differing(source: TraceSource, book: StepView) -> Differing:
     """Gradients as the optimizers get them whose copies differ; none of a run that is not put together."""
     if not isinstance(source, MergedTrace):
         return {}
@@ -45,9 +45,9 @@ def differing(source: TraceSource, book: StepBook) -> Differing:
     return {fqn: copies for fqn, copies in found.items() if copies is not None}
 
 
-def parts_of(source: MergedTrace, step: int) -> dict[int, StepBook]:
+def parts_of(source: MergedTrace, step: int) -> dict[int, StepView]:
     """What each of the ranks recorded in a step."""
-    return {rank: StepBook(source.parts, step, rank) for rank in range(source.layout.size)}
+    return {rank: step_view(source.parts, step, rank) for rank in range(source.layout.size)}
 
 
 def odd_ranks(names: list[str], context: Context) -> tuple[int, ...]:
@@ -64,9 +64,8 @@ def odd_ranks(names: list[str], context: Context) -> tuple[int, ...]:
     return tuple(sorted(odd))
 
 
-def _finding(axis: str, names: list[str], apart: Differing, book: StepBook, context: Context) -> Finding:
-    held = {fqn: book.summary(book.parameter(fqn, *CLIPPED)) for fqn in book.parameters}
-    shapes = {fqn: (summary or {"shape": []})["shape"] for fqn, summary in held.items()}
+def _finding(axis: str, names: list[str], apart: Differing, book: StepView, context: Context) -> Finding:
+    shapes = {fqn: book.shape(book.parameter(fqn, *CLIPPED)) or () for fqn in book.parameters}
     who, odd = described(names, shapes), odd_ranks(names, context)
     ranks = odd or apart[names[0]][1]
     copy = reason(Clipping.COPY_DIFFERS, parameter=names[0], ranks=list(map(str, ranks)), axis=axis)

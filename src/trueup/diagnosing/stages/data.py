@@ -14,8 +14,8 @@ from trueup.diagnosing.stages.labels import compared_labels
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.texts import texts_shown
-from trueup.diagnosing.stepbook import StepBook
 from trueup.diagnosing.whose import of_ranks
+from trueup.store import StepView
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Stage
 from trueup.types.layout import Layout
@@ -231,7 +231,7 @@ def _elsewhere(ids: Ints, name: str, theirs: Batch, context: Context) -> list[Re
     ]
 
 
-def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str, book: StepBook) -> Finding:
+def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str, book: StepView) -> Finding:
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
     kind = "shifted_by_one" if name == "shift" else "wrong_data"
     return data_finding(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from trueup.diagnosing.stages.context import Context, sure_by
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.whose import whose
+from trueup.diagnosing.step_calls import criteria, exchanges
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
 from trueup.types.codes import StagesCode as Stages
@@ -77,7 +78,7 @@ def _stage_of(origin: Origin, context: Context) -> Stage:
     gradient."""
     of_loss = origin.stage is Stage.LOSS
     if origin.stage is Stage.BACKWARD and origin.module:
-        of_loss = origin.module in context.pair(0, origin.rank)[0].criteria
+        of_loss = origin.module in criteria(context.pair(0, origin.rank)[0])
     return Stage.FORWARD if of_loss else origin.stage
 
 
@@ -87,7 +88,7 @@ def _with_exchange(kinds: tuple[Kind, ...], origin: Origin, context: Context) ->
     if not context.mesh.wide_axes or origin.phase != "forward" or (kinds and kinds[0].name == "wrong_scale"):
         return kinds
     at = next((n for n, steps in enumerate(context.steps) if steps[0] == origin.step), 0)
-    mine, theirs = (book.exchanges(origin.module) for book in context.pair(at, origin.rank))
+    mine, theirs = (exchanges(book, origin.module) for book in context.pair(at, origin.rank))
     lacking = [(name, group) for name, group in theirs - mine if "reduce" in name]
     if not lacking:
         return kinds
@@ -123,7 +124,7 @@ def _with_code(source: str | None, trace: TraceSource, context: Context) -> str 
     step = min(trace.steps(), default=None)
     if step is None:
         return source
-    stacks = context.book(trace, step, trace.steps()[step][0]).tables.stacks["frames"].to_list()
+    stacks = context.book(trace, step, trace.steps()[step][0]).frames.values()
     wanted = source.partition(" ")[0] + " "
     return next((frame for frames in stacks for frame in frames if frame.startswith(wanted)), source)
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
-from trueup.diagnosing.stepbook import WEIGHT, StepBook
 from trueup.merging.trace import MergedTrace
+from trueup.store import StepView
+from trueup.store.view import WEIGHT
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Stage
 from trueup.types.reason import reason
@@ -45,9 +46,7 @@ def stale_findings(context: Context) -> list[Finding]:
         return []
     names = list(dict.fromkeys(one.fqn for one in found))
     book = context.pair(1, found[0].rank)[0]
-    shapes = {
-        f: (book.summary(book.parameter(f, *WEIGHT)) or {"shape": []})["shape"] for f in book.parameters
-    }
+    shapes = {f: book.shape(book.parameter(f, *WEIGHT)) or () for f in book.parameters}
     axis, ranks = _whose(found, context)
     share = float(np.mean(np.concatenate([one.elements for one in found])))
     kept = reason(Stages.STALE_ELEMENTS, parameter=names[0], share=share, step=context.steps[0][0])
@@ -92,11 +91,11 @@ def _stale(context: Context, rank: int) -> Iterator[Stale]:
             yield Stale(fqn=fqn, rank=rank, elements=kept)
 
 
-def _sides(books: tuple[StepBook, StepBook], fqn: str, context: Context) -> tuple[tuple[StepBook, str], ...]:
+def _sides(books: tuple[StepView, StepView], fqn: str, context: Context) -> tuple[tuple[StepView, str], ...]:
     return (books[0], fqn), (books[1], context.matched.get(fqn, fqn))
 
 
-def _same_digest(records: list[tuple[StepBook, int | None]]) -> bool:
+def _same_digest(records: list[tuple[StepView, int | None]]) -> bool:
     digests = {book.digest(record) for book, record in records}
     return len(digests) == 1 and None not in digests
 

@@ -9,8 +9,8 @@ from trueup.diagnosing.checks.outcome import CheckOutcome, Verdict
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
-from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
-from trueup.store import TraceSource
+from trueup.store import StepView, TraceSource
+from trueup.store.view import UPDATED, WEIGHT
 from trueup.types.codes import WeightsCode as Weights
 from trueup.types.finding import Finding, Kind, Stage
 from trueup.types.reason import Reason, reason
@@ -41,7 +41,7 @@ def _overwritten(context: Context) -> list[Finding]:
     return [_finding(lost_update, lost, mine[0], kind_named("dropped_update", 0.95, lost_update))]
 
 
-def _kept(first: StepBook, second: StepBook, fqn: str) -> bool | None:
+def _kept(first: StepView, second: StepView, fqn: str) -> bool | None:
     """Whether a weight begins the second step as its own update left it; None where a trace does not tell, or
     the model computes with another form of it."""
     left, begins = (
@@ -54,15 +54,15 @@ def _kept(first: StepBook, second: StepBook, fqn: str) -> bool | None:
     return left["digest"] == begins["digest"] if alike else None
 
 
-def _same(first: StepBook, second: StepBook, fqn: str, part: tuple[str, str]) -> bool:
+def _same(first: StepView, second: StepView, fqn: str, part: tuple[str, str]) -> bool:
     before = first.digest(first.parameter(fqn, *part))
     return before is not None and before == second.digest(second.parameter(fqn, *part))
 
 
-def _shapes(book: StepBook) -> dict[str, Sequence[int]]:
+def _shapes(book: StepView) -> dict[str, Sequence[int]]:
     """Of the weights the model computes with."""
-    rows = {f: book.summary(book.parameter(f, *WEIGHT)) for f in book.parameters}
-    return {fqn: row["shape"] for fqn, row in rows.items() if row is not None}
+    shapes = {fqn: book.shape(book.parameter(fqn, *WEIGHT)) for fqn in book.parameters}
+    return {fqn: shape for fqn, shape in shapes.items() if shape is not None}
 
 
 def _stale_copies(context: Context) -> list[Finding]:
@@ -85,7 +85,7 @@ def _masters_checked(source: TraceSource) -> CheckOutcome:
     return CHECK.check(CheckedRun(source))
 
 
-def _finding(headline: Reason, names: list[str], book: StepBook, kind: Kind, *evidence: Reason) -> Finding:
+def _finding(headline: Reason, names: list[str], book: StepView, kind: Kind, *evidence: Reason) -> Finding:
     return Finding(
         stage=Stage.OPTIMIZER,
         headline=headline,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from trueup.diagnosing.kinds import rule_of
@@ -25,7 +25,7 @@ def kind_named(name: str, confidence: float, sentence: Reason, *, causes: Sequen
     )
 
 
-def described(names: Sequence[str], shapes: dict[str, Sequence[int]]) -> str:
+def described(names: Sequence[str], shapes: Mapping[str, Sequence[int]]) -> str:
     """A set of parameters as a person would say it; ``shapes`` are those of all parameters.
 
     Example:

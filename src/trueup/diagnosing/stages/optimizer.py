@@ -21,7 +21,8 @@ from trueup.diagnosing.stages.schedule import (
     stepping_findings,
 )
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
-from trueup.diagnosing.stepbook import UPDATED, WEIGHT, StepBook
+from trueup.store import StepView
+from trueup.store.view import UPDATED, WEIGHT
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Stage
 from trueup.types.reason import Reason, reason
@@ -107,7 +108,7 @@ def _findings(
     gaps: dict[str, dict[str, Gap]], names: list[str], context: Context, *, given: bool
 ) -> list[Finding]:
     book = context.pair()[0]
-    shapes = {f: (book.summary(book.parameter(f, *WEIGHT)) or {"shape": []})["shape"] for f in names}
+    shapes = {f: list(book.shape(book.parameter(f, *WEIGHT)) or ()) for f in names}
     groups: dict[str, dict[tuple[str, str], list[str]]] = {}
     for fqn, found in gaps.items():
         for gap in found.values():
@@ -131,7 +132,7 @@ def _finding(
     key: str,
     members: list[tuple[tuple[str, str], list[str]]],
     shapes: dict[str, Any],
-    book: StepBook,
+    book: StepView,
     context: Context,
     *,
     given: bool,
@@ -280,7 +281,7 @@ def _given_agreement(context: Context) -> Reason | None:
     return reason(Stages.GIVEN_SAME, total=total, equal=equal, within=near)
 
 
-def _near(book: StepBook, theirs: StepBook, fqn: str, other: str) -> bool:
+def _near(book: StepView, theirs: StepView, fqn: str, other: str) -> bool:
     """Updates that differ by rounding alone: of the weight they are added to, and of the few sums in them."""
     import numpy as np
 

@@ -18,10 +18,10 @@ from trueup.diagnosing.stages.copies import copies_findings
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
-from trueup.diagnosing.stepbook import ACCUMULATED, CLIPPED, StepBook
 from trueup.diagnosing.whose import axis_of_factor, of_ranks
 from trueup.merging.sides import mesh_of
-from trueup.store import TraceSource
+from trueup.store import StepView, TraceSource
+from trueup.store.view import ACCUMULATED, CLIPPED
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Origin, Stage
 from trueup.types.layout import Layout
@@ -189,11 +189,11 @@ def _summing_finding(
     mine: dict[str, Summing],
     theirs: dict[str, Summing],
     context: Context,
-    book: StepBook,
+    book: StepView,
     part: tuple[str, str],
 ) -> Finding:
     own, other = mine[names[0]], theirs[context.matched.get(names[0], names[0])]
-    shapes = {f: (book.summary(book.parameter(f, *ACCUMULATED)) or {"shape": []})["shape"] for f in mine}
+    shapes = {f: list(book.shape(book.parameter(f, *ACCUMULATED)) or ()) for f in mine}
     who = described(names, shapes)
     kind, headline = _named(own, other, who)
     said = _sums(names[0], own, other)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trueup.diagnosing.stepbook import Floats
 from trueup.numerics.dtypes import DTYPES, dtype_from_name
+from trueup.store.recorded import Floats
 from trueup.types.codes import WeightsCode as Weights
 from trueup.types.reason import Reason, reason
 

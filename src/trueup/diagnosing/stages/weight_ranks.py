@@ -8,8 +8,10 @@ import numpy as np
 
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.weight_change import Change, change_of
-from trueup.diagnosing.stepbook import WEIGHT, Floats, StepBook
 from trueup.diagnosing.whose import axis_that_parts
+from trueup.store import StepView
+from trueup.store.recorded import Floats
+from trueup.store.view import WEIGHT
 from trueup.types.codes import WeightsCode as Weights
 from trueup.types.layout import Layout
 from trueup.types.placement import Shard
@@ -20,7 +22,7 @@ Apart = tuple[str, str, Change]
 
 
 def sorted_out(
-    mine: StepBook, theirs: StepBook, pairs: list[tuple[str, str]]
+    mine: StepView, theirs: StepView, pairs: list[tuple[str, str]]
 ) -> tuple[list[str], list[tuple[str, str, Change]], list[Reason]]:
     """Equal ones; differing ones with how; those of which nothing can be said."""
     equal, apart, open_ = [], [], []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trueup.diagnosing.stages.context import Context
@@ -10,7 +10,8 @@ from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.weight_change import Change
 from trueup.diagnosing.stages.weight_ranks import Whose, cut_along, over_ranks, sorted_out
-from trueup.diagnosing.stepbook import WEIGHT, StepBook
+from trueup.store import StepView
+from trueup.store.view import WEIGHT
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes import WeightsCode as Weights
 from trueup.types.finding import Finding, Stage
@@ -62,12 +63,10 @@ class WeightsStage:
 
 
 def _findings(
-    apart: Sequence[tuple[str, str, Change]], mine: StepBook, whose: dict[str, Whose]
+    apart: Sequence[tuple[str, str, Change]], mine: StepView, whose: dict[str, Whose]
 ) -> tuple[Finding, ...]:
     """One finding a way of differing, most parameters first."""
-    shapes = {
-        fqn: (mine.summary(mine.parameter(fqn, *WEIGHT)) or {"shape": []})["shape"] for fqn in mine.parameters
-    }
+    shapes = {fqn: mine.shape(mine.parameter(fqn, *WEIGHT)) or () for fqn in mine.parameters}
     groups: dict[str | Reason, list[tuple[str, str, Change]]] = {}
     for entry in apart:
         change = entry[2]
@@ -78,8 +77,8 @@ def _findings(
 
 def _finding(
     members: list[tuple[str, str, Change]],
-    book: StepBook,
-    shapes: dict[str, Sequence[int]],
+    book: StepView,
+    shapes: Mapping[str, Sequence[int]],
     whose: dict[str, Whose],
 ) -> Finding:
     names = [fqn for fqn, _, _ in members]
@@ -111,7 +110,7 @@ def _finding(
 
 
 def _drawn_after(
-    context: Context, mine: StepBook, theirs: StepBook, apart: Sequence[tuple[str, str, Change]]
+    context: Context, mine: StepView, theirs: StepView, apart: Sequence[tuple[str, str, Change]]
 ) -> list[Finding]:
     """A parameter that one run lacks, before all that differ: for it later draws are others."""
     if not apart or context.bridge is not None:
@@ -150,7 +149,7 @@ def _drawn_after(
     ]
 
 
-def _module_of(names: Sequence[str], shapes: dict[str, Any]) -> str:
+def _module_of(names: Sequence[str], shapes: Mapping[str, Any]) -> str:
     place = place_of(names, shapes) or ""
     return place.rpartition(".")[0] if place in names else place
 
@@ -175,7 +174,7 @@ def ties_that_differ(context: Context) -> list[tuple[str, str | None, str | None
     return found
 
 
-def _tie_finding(fqn: str, mine: str | None, theirs: str | None, book: StepBook) -> Finding:
+def _tie_finding(fqn: str, mine: str | None, theirs: str | None, book: StepView) -> Finding:
     differs = reason(Weights.TIE, parameter=fqn, target=mine or "", reference=theirs or "")
     kind = kind_named("missing_or_extra_term", 0.9, differs, causes=(reason(Weights.TIE_CAUSE),))
     return Finding(

@@ -1,0 +1,89 @@
+"""The calls of a step that matter to a diagnosis: what the model was given, the loss, collectives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from trueup.store import StepView
+
+Exchange = tuple[str, tuple[int, ...]]
+"""name of a collective and its ranks, none where all take part"""
+
+
+def root_inputs(view: StepView) -> list[tuple[int, str, int]]:
+    """(microbatch, slot, record) of the inputs of the main root's outermost training calls."""
+    roots = {c for c in view.named("module", "") if view.parent[c] < 0 and view.mode[c] == "train"}
+    return [
+        (view.record_microbatch[record], view.slot[record], record)
+        for record, call in enumerate(view.record_call)
+        if call in roots and view.phase[record] == "forward" and view.slot[record].startswith("input")
+    ]
+
+
+def loss_records(view: StepView, slot: str) -> list[tuple[int, int]]:
+    """(microbatch, record) of a slot of the loss calls."""
+    losses = set(view.calls_of_kind("loss"))
+    return [
+        (view.record_microbatch[record], record)
+        for record, call in enumerate(view.record_call)
+        if call in losses and view.slot[record].partition(".")[0] == slot
+    ]
+
+
+def loss_arguments(view: StepView) -> Mapping[str, Any]:
+    """What the first loss call with any was given besides tensors."""
+    return next((told for call in view.calls_of_kind("loss") if (told := view.arguments(call))), {})
+
+
+def criteria(view: StepView) -> set[str]:
+    """Modules other than the root that return the loss."""
+    return _returning_loss(view) - {""}
+
+
+def root_returns_loss(view: StepView) -> bool:
+    """Whether the outermost module does."""
+    return "" in _returning_loss(view)
+
+
+def _returning_loss(view: StepView) -> set[str]:
+    losses = {view.content[record] for _, record in loss_records(view, "value")} - {None}
+    return {
+        view.name[call]
+        for record, call in enumerate(view.record_call)
+        if view.content[record] in losses
+        and view.kind[call] == "module"
+        and view.phase[record] == "forward"
+        and view.slot[record].startswith("output")
+    }
+
+
+def around_loss(view: StepView, microbatch: int) -> list[tuple[str, str, int]]:
+    """(module, slot, record) of the inputs of modules that return the loss, and of the inputs and outputs of
+    the root, in one microbatch."""
+    chosen = _returning_loss(view) | {""}
+    return [
+        (view.name[call], view.slot[record], record)
+        for record, call in enumerate(view.record_call)
+        if view.phase[record] == "forward"
+        and view.kind[call] == "module"
+        and view.mode[call] == "train"
+        and view.record_microbatch[record] == microbatch
+        and view.name[call] in chosen
+    ]
+
+
+def exchanges(view: StepView, module: str) -> Counter[Exchange]:
+    """Collectives that a module's own code calls in its forward."""
+    return Counter(
+        (view.name[call], _group_in(view.arguments(call)))
+        for call in view.calls_of_kind("collective")
+        if (parent := view.parent[call]) >= 0 and (view.kind[parent], view.name[parent]) == ("module", module)
+    )
+
+
+def _group_in(arguments: Mapping[str, Any]) -> tuple[int, ...]:
+    """The ranks of a collective's group, as capture writes them among its arguments."""
+    texts = (v for v in arguments.values() if isinstance(v, str) and v.replace(" ", "").isdigit())
+    return tuple(map(int, next(texts, "").split()))
