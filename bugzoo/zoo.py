@@ -59,6 +59,7 @@ def arguments() -> argparse.ArgumentParser:
         help="with --judge: N entries of all sorts",
     )
     parser.add_argument("--freeze", action="store_true", help="with --judge: these answers are right")
+    parser.add_argument("--documents", type=Path, metavar="DIR", help="with --judge: keep the JSON documents")
     parser.add_argument("--board", type=Path, default=HERE / "SCOREBOARD.md")
     return parser
 
@@ -72,7 +73,8 @@ def main() -> int:
     if given.judge is not None:
         some = entries().keys() if given.sample is None else sample(given.sample)
         chosen = [entry for entry in in_order(chosen) if entry.name in some]
-        return judge_all(kept(given.judge, chosen), jobs=given.jobs, freeze=given.freeze)
+        chosen_kept = kept(given.judge, chosen)
+        return judge_all(chosen_kept, jobs=given.jobs, freeze=given.freeze, documents=given.documents)
     what = What(replay=not given.passive, noise=not given.no_noise)
     ask_others = not given.no_others
     if ask_others and msprobe.home() is None:
@@ -121,10 +123,10 @@ def keep_all(chosen: list[Entry], folder: Path) -> int:
     return int(any("  failed: " in line for line in lines))
 
 
-def judge_all(chosen: list[Kept], *, jobs: int, freeze: bool) -> int:
+def judge_all(chosen: list[Kept], *, jobs: int, freeze: bool, documents: Path | None) -> int:
     """Judge kept runs again and print what is not as it was frozen; 1 where a fact has changed."""
     began, answers, changed, reworded = time.perf_counter(), frozen.read(), list[str](), list[str]()
-    for name, found in frozen.judge_all(chosen, jobs=jobs):
+    for name, found in frozen.judge_all(chosen, jobs=jobs, documents=documents):
         lines, texts = frozen.changes(name, found, answers.get(name, {}))
         changed += lines
         reworded += texts

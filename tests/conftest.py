@@ -8,12 +8,17 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.warm import COLD, OF_TRUEUP, WARM, warm_python
 
 # Tests run side by side: a thread for each core in each of them would wait for the others' most of the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
+# A busy machine is no failure: hypothesis judges what a test computes, not how long examples take.
+settings.register_profile("trueup", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("trueup")
 
 _OF_MINDSPORE = [
     "adapters/mindspore/*",

@@ -7,6 +7,7 @@ depend on how the code is arranged inside.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import tempfile
@@ -19,51 +20,66 @@ from typing import Any
 from bugzoo.scoreboard import facts
 from bugzoo.scoreboard.keeping import Kept
 from bugzoo.scoreboard.runs import ACROSS, PASSIVE, REPLAY, SKETCHES, VALUES
+from bugzoo.scoreboard.runs import write as write_answer
 
 FROZEN = Path(__file__).resolve().parents[1] / "frozen.json"
 Answers = dict[str, dict[str, Any]]
 """mode -> facts"""
 
 
-def judge_all(entries: Iterable[Kept], *, jobs: int) -> Iterator[tuple[str, Answers]]:
-    """Every entry's answers, in the given order."""
+def judge_all(
+    entries: Iterable[Kept], *, jobs: int, documents: Path | None = None
+) -> Iterator[tuple[str, Answers]]:
+    """Every entry's answers, in the given order; the documents they are read from go to ``documents``."""
+    judge = functools.partial(judge_kept, documents=documents)
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(judge_kept, entries)
+        yield from pool.map(judge, entries)
 
 
-def judge_kept(one: Kept) -> tuple[str, Answers]:
+def judge_kept(one: Kept, documents: Path | None = None) -> tuple[str, Answers]:
     """The answers that ``zoo.py`` asks for, from what is kept of an entry."""
     values, reference = one.folder / "values", one.reference / "values"
+    printed: dict[str, Any] = {}
     answers = {
-        VALUES: compare(values, reference),
-        SKETCHES: compare(one.folder / "sketches", one.reference / "sketches"),
-        PASSIVE: diagnose(values, reference),
+        VALUES: compare(values, reference, printed, VALUES),
+        SKETCHES: compare(one.folder / "sketches", one.reference / "sketches", printed, SKETCHES),
+        PASSIVE: diagnose(values, reference, printed, PASSIVE),
     }
     if one.replays:
-        answers[REPLAY] = diagnose(values, reference, **one.replays)
+        answers[REPLAY] = diagnose(values, reference, printed, REPLAY, **one.replays)
     if one.alone is not None:
-        answers[ACROSS] = diagnose(values, one.alone)
+        answers[ACROSS] = diagnose(values, one.alone, printed, ACROSS)
+    if documents is not None:
+        write_answer(documents / f"{one.entry.name}.json", printed)
     return one.entry.name, answers
 
 
-def compare(target: Path, reference: Path) -> dict[str, Any]:
-    """Facts of ``trueup compare``."""
+def compare(target: Path, reference: Path, printed: dict[str, Any], mode: str) -> dict[str, Any]:
+    """Facts of ``trueup compare``; its document goes to ``printed``."""
     with tempfile.TemporaryDirectory(prefix="judged-") as out:
         status, document = command("compare", str(target), str(reference), "-o", out, "--no-html", "--json")
+        printed[mode] = document
         if document is None:
             return {"failed": status}
         return _with_status(facts.of_compare(document, Path(out) / "result.parquet"), status)
 
 
 def diagnose(
-    target: Path, reference: Path, *, replay: Path | None = None, gradients: Path | None = None
+    target: Path,
+    reference: Path,
+    printed: dict[str, Any],
+    mode: str,
+    *,
+    replay: Path | None = None,
+    gradients: Path | None = None,
 ) -> dict[str, Any]:
-    """Facts of ``trueup diagnose``, with replays made before."""
+    """Facts of ``trueup diagnose``, with replays made before; its document goes to ``printed``."""
     replayed = [] if replay is None else ["--replayed", str(replay)]
     replayed += [] if gradients is None else ["--gradients", str(gradients)]
     with tempfile.TemporaryDirectory(prefix="judged-") as out:
         words = ("diagnose", str(target), str(reference), "-o", out, "--no-html", "--json", *replayed)
         status, document = command(*words)
+    printed[mode] = document
     return {"failed": status} if document is None else _with_status(facts.of_diagnose(document), status)
 
 

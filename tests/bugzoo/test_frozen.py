@@ -106,7 +106,7 @@ def test_only_complete_entries_and_references_are_taken(tmp_path: Path) -> None:
 
 
 def test_what_is_printed_is_read_and_an_error_is_an_answer(tmp_path: Path) -> None:
-    found = frozen.compare(tmp_path / "none", tmp_path / "none")
+    found = frozen.compare(tmp_path / "none", tmp_path / "none", {}, "compare")
     assert found == {"failed": 2}
 
 

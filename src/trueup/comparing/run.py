@@ -29,6 +29,7 @@ from trueup.comparing.ledger import Ledger
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
 from trueup.comparing.not_finite import handed_on
+from trueup.comparing.optimizer_settings import Setting, declared, update_rule_gaps
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.precision import precision_noted, precision_rows
@@ -269,6 +270,7 @@ class _Work:
             alike=captured_alike(*manifests),
             captured=captures_apart(*manifests),
             attributes=(attributes_of(self.target), attributes_of(self.reference)),
+            update_rule_gaps=update_rule_gaps(_declared(self.target), _declared(self.reference)),
         )
 
     def _tolerance(self) -> Tolerance:
@@ -357,3 +359,8 @@ def _typed(command: list[str]) -> str:
     """A command as a person would type it: the interpreter by name, not by where it lies."""
     program = Path(command[0]).name if Path(command[0]).name.startswith("python") else command[0]
     return " ".join(shlex.quote(str(part)) for part in (program, *command[1:]))
+
+
+def _declared(trace: TraceSource) -> dict[str, dict[str, Setting]]:
+    """What the optimizers of the first rank declare."""
+    return declared(trace.rank_facts(min(trace.steps().values(), default=[0])[0]))

@@ -13,6 +13,7 @@ from trueup.comparing.first import First, Preceding
 from trueup.comparing.grounds import grounds, preceding, scalar_reason
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.microbatches import led_by_microbatches
+from trueup.comparing.optimizer_settings import SharedGap
 from trueup.comparing.scalars import DECISIVE, NORM, ScalarPair
 from trueup.types import Outcome, Verdict
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
@@ -47,6 +48,8 @@ class Runs:
     """how the captures differ"""
     attributes: tuple[Attributes, Attributes] = field(default_factory=lambda: ({}, {}))
     """plain attributes of modules, as far as both captures kept them"""
+    update_rule_gaps: tuple[SharedGap, ...] = ()
+    """settings of the optimizers that both programs declare, with different values"""
 
     def to_do(self, code: NextCode, step: int | None = None) -> Reason:
         """What to do next, with all that its command names."""
@@ -79,6 +82,8 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
     apart = [s for s in scalars if s.beyond and s.base in DECISIVE and s.step in ledger.limits]
     if apart:
         return _scalars_differ(apart, ledger)
+    if runs.update_rule_gaps:
+        return _optimizers_differ(runs.update_rule_gaps, ledger)
     unpaired = not_paired(ledger.counts, ledger.one_sided)
     if unpaired and (
         runs.captured or "forward" in unpaired
@@ -223,6 +228,33 @@ def _scalars_differ(apart: list[ScalarPair], ledger: Ledger) -> Verdict:
         evidence=tuple(scalar_reason(EvidenceCode.SCALAR_DIFFERS, [pair]) for pair in apart[:6]),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=Reason(NextCode.CHECK_GRADIENT_NORM if of_norm else NextCode.ALIGN_SETTINGS),
+    )
+
+
+def _optimizers_differ(gaps: Sequence[SharedGap], ledger: Ledger) -> Verdict:
+    """The update rules differ, though what was captured does not show it: few steps, or weights too coarse
+    (docs/decisions/0025-declared-optimizer-settings.md)."""
+    first = gaps[0].gap
+    values = {"name": first.key, "target": first.target_text, "reference": first.reference_text}
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=reason(VerdictCode.OPTIMIZER_SETTING_DIFFERS, **values),
+        where=f"optimizer · {first.key}",
+        phase="optimizer",
+        confidence=0.99,
+        evidence=tuple(
+            reason(
+                EvidenceCode.OPTIMIZER_SETTING_DIFFERS,
+                name=one.gap.key,
+                target=one.gap.target_text,
+                reference=one.gap.reference_text,
+                parameters=one.parameters,
+                num=len(one.parameters),
+            )
+            for one in gaps
+        ),
+        before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
+        next=Reason(NextCode.ALIGN_SETTINGS),
     )
 
 

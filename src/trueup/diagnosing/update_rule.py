@@ -93,19 +93,6 @@ def updates(
     return found
 
 
-def declared(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """fqn -> what its optimizer group says, with the optimizer's class under ``class``."""
-    optimizers = facts.get("optimizers") or []
-    found = {}
-    for entry in facts.get("parameters") or []:
-        place = entry.get("optimizer_group")
-        if place and place[0] < len(optimizers) and place[1] < len(optimizers[place[0]]["groups"]):
-            group = dict(optimizers[place[0]]["groups"][place[1]])
-            group.pop("num_params", None)
-            found[entry["fqn"]] = {"class": optimizers[place[0]]["class"], **group}
-    return found
-
-
 def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[str, Any]) -> Update:
     at, after = book.parameter(fqn, *WEIGHT), book.parameter(fqn, *UPDATED)
     state = {

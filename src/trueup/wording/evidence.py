@@ -107,6 +107,13 @@ PHRASES = {
             {"name": "microbatches", "step": 0, "ranks": ("1", "2"), "target": 4, "reference": 2},
         ),
     ),
+    Is.OPTIMIZER_SETTING_DIFFERS: Phrase(
+        sentence="optimizer setting {name}: {target} (target), {reference} (reference), of "
+        "{num:count parameter}",
+        samples=(
+            {"name": "eps", "target": "1e-05", "reference": "1e-08", "parameters": ("a", "b"), "num": 2},
+        ),
+    ),
     Is.PARAMETERS_ABSENT: Phrase(
         sentence=_absent,
         samples=(

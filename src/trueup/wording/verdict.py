@@ -111,6 +111,10 @@ PHRASES = {
         "Gradient norm differs in step {step}, but the recorded tensors agree", {"step": 0}
     ),
     Is.SETTINGS_DIFFER: _headline(_settings, {"names": ("learning_rate",)}),
+    Is.OPTIMIZER_SETTING_DIFFERS: _headline(
+        "Tensors agree, but optimizer setting {name} differs: {target} (target), {reference} (reference)",
+        {"name": "eps", "target": "1e-05", "reference": "1e-08"},
+    ),
     Is.MICROBATCHES_DIFFER: _headline(
         "Microbatches per step: {target} (target), {reference} (reference); most records cannot be compared",
         {"target": 4, "reference": 2},

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from trueup.comparing.optimizer_settings import declared
 from trueup.comparing.result import Comparison
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import matched_parameters, scalar_line
 from trueup.diagnosing.kinds import name_kinds
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.translated import bridge_between, reference_book, translated_facts
-from trueup.diagnosing.update_rule import Update, declared, updates
+from trueup.diagnosing.update_rule import Update, updates
 from trueup.diagnosing.whose import Ranked
 from trueup.matching.bridge import Bridge
 from trueup.matching.mapping import NameMap

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from trueup.comparing.optimizer_settings import declared, setting_gaps
 from trueup.diagnosing.optimizer_fit import Measured
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
-from trueup.diagnosing.update_rule import Update, declared
-
-_NO_EFFECT = ("foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay")
-ROUNDED_SETTING = 2.0**-23
-"""relative difference of two settings up to which one may be the other in float32"""
+from trueup.diagnosing.update_rule import Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,48 +59,15 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
             held = ["stepped" if there else "not_held" for there in (fqn in mine, other in theirs)]
             gaps["moved"] = Gap(key="moved", target=held[0], reference=held[1], declared=True)
         else:
-            for gap in _declared_gaps(says[0].get(fqn, {}), says[1].get(other, {})):
-                gaps[gap.key] = gap
+            for one in setting_gaps(says[0].get(fqn, {}), says[1].get(other, {})):
+                values = {"target": one.target_text, "reference": one.reference_text}
+                gaps[one.key] = Gap(key=one.key, **values, declared=True)
             for gap in _measured_gaps(mine[fqn], theirs[other]):
                 gaps.setdefault(gap.key, gap)
             _drop_contradicted(gaps, mine[fqn], theirs[other])
         if gaps:
             found[fqn] = gaps
     return found, compared
-
-
-def _declared_gaps(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[Gap]:
-    flat = [_flat(settings) for settings in (mine, theirs)]
-    for key in flat[0]:
-        if key in flat[1] and key not in _NO_EFFECT and not _same_setting(flat[0][key], flat[1][key]):
-            target, reference = (_plain(side[key]) for side in flat)
-            yield Gap(key=key, target=target, reference=reference, declared=True)
-
-
-def _same_setting(mine: Any, theirs: Any) -> bool:
-    """Equal, also where one framework holds the number in float32 and the other as Python does."""
-    if isinstance(mine, float) and isinstance(theirs, float):
-        return math.isclose(mine, theirs, rel_tol=ROUNDED_SETTING)
-    return bool(mine == theirs)
-
-
-def _plain(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if key == "betas" and isinstance(value, (list, tuple)) and len(value) == 2:
-            flat |= {"beta1": value[0], "beta2": value[1]}
-        elif not _are_names(value):
-            flat[key] = tuple(value) if isinstance(value, list) else value
-    return flat
-
-
-def _are_names(value: Any) -> bool:
-    """Whether it lists the group's parameters: which those are depends on the layout."""
-    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, str) for one in value)
 
 
 def _measured_gaps(mine: Update, theirs: Update) -> Iterator[Gap]:

@@ -8,6 +8,7 @@ class EvidenceCode(Code):
 
     # causes
     SETTING_DIFFERS = "evidence.setting_differs"
+    OPTIMIZER_SETTING_DIFFERS = "evidence.optimizer_setting_differs"
     PARAMETERS_ABSENT = "evidence.parameters_absent"
     ARGUMENTS_DIFFER = "evidence.arguments_differ"
     ARGUMENT_DIFFERS = "evidence.argument_differs"

@@ -15,6 +15,7 @@ class VerdictCode(Code):
     PARAMETER_ABSENT = "verdict.parameter_absent"
     GRADIENT_NORM_DIFFERS = "verdict.gradient_norm_differs"
     SETTINGS_DIFFER = "verdict.settings_differ"
+    OPTIMIZER_SETTING_DIFFERS = "verdict.optimizer_setting_differs"
     MICROBATCHES_DIFFER = "verdict.microbatches_differ"
     # undecided
     NOISE_GREW = "verdict.noise_grew"

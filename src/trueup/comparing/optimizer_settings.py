@@ -1,0 +1,137 @@
+"""What both programs declare of their optimizers, parameter by parameter.
+
+A setting of the update rule that differs makes two different trainings, also where the captured weights
+round the difference away (docs/decisions/0025-declared-optimizer-settings.md): compare and diagnose share
+this rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+Setting = float | int | bool | str | None | tuple[object, ...]
+Settings = Mapping[str, Setting]
+"""setting -> value of one parameter's group; ``betas`` are ``beta1`` and ``beta2``"""
+
+UPDATE_RULE = (
+    "weight_decay", "beta1", "beta2", "eps", "momentum", "dampening", "nesterov", "amsgrad", "maximize",
+    "alpha", "centered", "rho", "lambd", "lr_decay",
+)  # fmt: skip
+"""Settings that enter the update. Not the learning rate: a schedule moves it, and each step records it."""
+NO_EFFECT = ("foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay")
+"""How an update is computed, not what it is."""
+ROUNDED_SETTING = 2.0**-23
+"""relative difference of two settings up to which one may be the other in float32"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingGap:
+    """One setting that both programs declare, with different values."""
+
+    key: str
+    target: Setting
+    reference: Setting
+
+    @property
+    def target_text(self) -> str:
+        """The target's value to six digits."""
+        return _text(self.target)
+
+    @property
+    def reference_text(self) -> str:
+        """The reference's."""
+        return _text(self.reference)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedGap:
+    """The same difference, with every parameter that has it."""
+
+    gap: SettingGap
+    parameters: tuple[str, ...]
+    """of the target"""
+
+
+def declared(facts: Mapping[str, object]) -> dict[str, dict[str, Setting]]:
+    """What the optimizer group of each parameter declares, with the optimizer's class under ``class``.
+
+    Args:
+        facts: of one rank, as capture wrote them (docs/trace-format.md: ``optimizers``, ``parameters``).
+    """
+    optimizers, parameters = facts.get("optimizers") or [], facts.get("parameters") or []
+    assert isinstance(optimizers, Sequence)
+    assert isinstance(parameters, Sequence)
+    settings: dict[str, dict[str, Setting]] = {}
+    for entry in parameters:
+        place = entry.get("optimizer_group")
+        if place and place[0] < len(optimizers) and place[1] < len(optimizers[place[0]]["groups"]):
+            group = dict(optimizers[place[0]]["groups"][place[1]])
+            group.pop("num_params", None)
+            settings[entry["fqn"]] = {"class": optimizers[place[0]]["class"], **group}
+    return settings
+
+
+def setting_gaps(target: Settings, reference: Settings) -> Iterator[SettingGap]:
+    """Settings that both of two parameters' groups declare, and that differ. Two spellings of one number,
+    one of them in float32, are equal."""
+    first, second = _flat(target), _flat(reference)
+    for key, value in first.items():
+        if key in second and key not in NO_EFFECT and not _same(value, second[key]):
+            yield SettingGap(key=key, target=value, reference=second[key])
+
+
+def update_rule_gaps(
+    target: Mapping[str, Settings], reference: Mapping[str, Settings]
+) -> tuple[SharedGap, ...]:
+    """Differences of the update rule between two runs, each with its parameters.
+
+    Parameters pair by name. Of two implementations, whose names differ, a setting is compared where each
+    side has one value of it for all parameters.
+    """
+    names = [name for name in target if name in reference]
+    shared: dict[SettingGap, list[str]] = {}
+    if names:
+        for name in names:
+            for gap in setting_gaps(target[name], reference[name]):
+                shared.setdefault(gap, []).append(name)
+    elif target and reference:
+        for gap in setting_gaps(_of_all(target), _of_all(reference)):
+            shared[gap] = list(target)
+    return tuple(
+        SharedGap(gap=gap, parameters=tuple(of)) for gap, of in shared.items() if gap.key in UPDATE_RULE
+    )
+
+
+def _of_all(settings: Mapping[str, Settings]) -> Settings:
+    """The settings that have one value for all parameters."""
+    flat = [_flat(of) for of in settings.values()]
+    return {k: v for k, v in flat[0].items() if all(k in one and _same(one[k], v) for one in flat)}
+
+
+def _text(value: Setting) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _same(target: Setting, reference: Setting) -> bool:
+    if isinstance(target, float) and isinstance(reference, float):
+        return math.isclose(target, reference, rel_tol=ROUNDED_SETTING)
+    return bool(target == reference)
+
+
+def _flat(settings: Settings) -> dict[str, Setting]:
+    flat: dict[str, Setting] = {}
+    for key, value in settings.items():
+        if key == "betas" and isinstance(value, (list, tuple)) and len(value) == 2:
+            flat |= {"beta1": value[0], "beta2": value[1]}
+        elif not _are_names(value):
+            flat[key] = tuple(value) if isinstance(value, list) else value
+    if not flat.get("momentum", True):  # without momentum these two have no effect
+        flat.pop("nesterov", None), flat.pop("dampening", None)
+    return flat
+
+
+def _are_names(value: object) -> bool:
+    """Whether it lists the group's parameters: which those are depends on the layout."""
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, str) for one in value)

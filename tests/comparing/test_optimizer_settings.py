@@ -1,0 +1,110 @@
+"""Optimizer settings that both programs declare decide, also where weights round the difference away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trueup.comparing.optimizer_settings import declared, setting_gaps, update_rule_gaps
+from trueup.comparing.run import compare
+from trueup.types.codes import EvidenceCode, VerdictCode
+
+BASE = {"class": "AdamW", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1, "fused": None}
+
+
+def gaps(**more: Any) -> list[str]:
+    """Settings that differ where the target's differ from the base's by these."""
+    target = {name: {**BASE, **more} for name in ("a", "b")}
+    return [one.gap.key for one in update_rule_gaps(target, dict.fromkeys(("a", "b"), BASE))]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"eps": 1e-5}, ["eps"]),
+        ({"betas": [0.9, 0.95]}, ["beta2"]),
+        ({"weight_decay": 0.0}, ["weight_decay"]),
+        ({"weight_decay": 0.01, "betas": [0.8, 0.999]}, ["beta1", "weight_decay"]),
+        ({"fused": True}, []),
+        ({"foreach": False}, []),
+        ({"lr": 2e-3}, []),
+        ({"class": "apex.optimizers.FusedAdam"}, []),
+        ({"eps": 9.99999993922529e-09}, []),
+    ],
+)
+def test_settings_of_the_update_rule(more: dict[str, Any], expected: list[str]) -> None:
+    assert sorted(gaps(**more)) == expected
+
+
+@given(st.floats(1e-12, 1.0), st.floats(2.0**-22, 1.0))
+def test_a_number_in_float32_is_the_same_number(value: float, change: float) -> None:
+    import numpy as np
+
+    exact, rounded = {"eps": value}, {"eps": float(np.float32(value))}
+    assert not list(setting_gaps(exact, rounded))
+    assert list(setting_gaps(exact, {"eps": value * (1 + change)}))
+
+
+@pytest.mark.parametrize(("momentum", "expected"), [(0.0, []), (0.9, ["nesterov"])])
+def test_nesterov_without_momentum_has_no_effect(momentum: float, expected: list[str]) -> None:
+    sides = ({"momentum": momentum, "nesterov": flag, "dampening": 0} for flag in (True, False))
+    assert [gap.key for gap in setting_gaps(*sides)] == expected
+
+
+def test_only_the_parameters_of_one_group() -> None:
+    target = {"a": BASE, "b": {**BASE, "weight_decay": 0.0}}
+    (one,) = update_rule_gaps(target, {"a": BASE, "b": BASE})
+    assert one.parameters == ("b",)
+
+
+def test_other_names_are_compared_by_what_all_have() -> None:
+    target = {"x": {**BASE, "eps": 1e-6}, "y": {**BASE, "eps": 1e-6, "weight_decay": 0.0}}
+    (one,) = update_rule_gaps(target, {"a": BASE, "b": {**BASE, "weight_decay": 0.0}})
+    assert (one.gap.key, one.gap.target_text, one.gap.reference_text) == ("eps", "1e-06", "1e-08")
+
+
+def test_facts_without_optimizers() -> None:
+    assert declared({}) == {}
+    assert declared({"parameters": [{"fqn": "a", "optimizer_group": [2, 0]}], "optimizers": []}) == {}
+
+
+def run(folder: Path, name: str, **settings: Any) -> Path:
+    """Two bfloat16 steps of a linear layer, whose weights are too coarse to show a small setting."""
+    torch = pytest.importorskip("torch")
+    from trueup import Tracer
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 8, bias=False, dtype=torch.bfloat16)
+    with torch.no_grad():
+        model.weight.fill_(64.0)
+    optimizer = torch.optim.AdamW(model.parameters(), **{"lr": 1e-4, "eps": 1e-8, **settings})
+    with Tracer(folder / name, level="L0", steps="0-1") as tracer:
+        for _ in range(2):
+            model(torch.ones(4, 8, dtype=torch.bfloat16)).float().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            tracer.step()
+    return folder / name
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("settings", "exit_code"),
+    [({"eps": 1e-5}, 1), ({"weight_decay": 0.02}, 1), ({"foreach": True}, 0), ({}, 0)],
+    ids=str,
+)
+def test_weights_that_agree(settings: dict[str, Any], exit_code: int, tmp_path: Path) -> None:
+    result = compare(run(tmp_path, "target", **settings), run(tmp_path, "reference"))
+    assert result.exit_code == exit_code
+    if exit_code:
+        verdict = result.summary["verdict"]
+        headline, (evidence, *_) = verdict["headline_reason"], verdict["evidence_reasons"]
+        assert (headline["code"], evidence["code"]) == (
+            VerdictCode.OPTIMIZER_SETTING_DIFFERS,
+            EvidenceCode.OPTIMIZER_SETTING_DIFFERS,
+        )
+        assert next(iter(settings)) == headline["places"]["name"]
