@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from trueup.diagnosing.gradients import VALUES, build_gradient_plan  # noqa: E40
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.diagnosing.translated import TranslatedView, bridge_between, translated_facts  # noqa: E402
 from trueup.store import StepView, Trace, step_view  # noqa: E402
+from trueup.store.layout import rank_file  # noqa: E402
 from trueup.store.view import ACCUMULATED, CLIPPED, UPDATED, WEIGHT  # noqa: E402
 from trueup.types.codes import StagesCode, WeightsCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
@@ -96,10 +98,17 @@ def test_equal_runs_agree_stage_by_stage(runs: dict[str, Path], tmp_path: Path) 
 
 
 def test_a_state_that_one_optimizer_lacks_is_no_agreement(runs: dict[str, Path], tmp_path: Path) -> None:
-    """With amsgrad the first step is the same; only the state tells that later ones are not."""
+    """With amsgrad the first step is the same. The declared setting decides; where it is not declared, the
+    state tells that later steps are not the same."""
     target = captured(tmp_path / "target", "megatron", amsgrad=True)
+    first = CompareOptions(steps=frozenset({0}))
     for sides in ((target, runs["hf"]), (runs["hf"], target)):
-        verdict = compare(*sides, options=CompareOptions(steps=frozenset({0}))).summary["verdict"]
+        verdict = compare(*sides, options=first).summary["verdict"]
+        assert (verdict["exit_code"], verdict["where"]) == (1, "optimizer · amsgrad"), verdict
+    facts = rank_file(target, 0)
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), "optimizers": []}))
+    for sides in ((target, runs["hf"]), (runs["hf"], target)):
+        verdict = compare(*sides, options=first).summary["verdict"]
         assert verdict["exit_code"] == 2, verdict
         assert "max_exp_avg_sq" in " ".join(verdict["evidence"])
 
