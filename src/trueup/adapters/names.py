@@ -3,11 +3,46 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trueup.adapters.engine import Frame
+
+
+class ParameterReference:
+    """A parameter by the module that owns it. Calling it gives the parameter; None once that is gone or
+    replaced.
+
+    Not a weak reference to the parameter: ``torch.utils.swap_tensors``, which ``Module.to`` uses for
+    DTensors, refuses a tensor that has one. Nor a strong one: capture keeps no weight alive.
+    """
+
+    __slots__ = ("_identity", "_key", "_owner", "_table")
+
+    def __init__(self, owner: Any, table: str, key: str, parameter: Any) -> None:
+        """``table``: the module's attribute that holds its own parameters by name."""
+        self._owner, self._table, self._key = weakref.ref(owner), table, key
+        self._identity = id(parameter)
+
+    def __call__(self) -> Any:
+        owner = self._owner()
+        if owner is None:
+            return None
+        for key, parameter in getattr(owner, self._table).items():  # torch.jit's has no ``get``
+            if key == self._key:
+                return parameter if id(parameter) == self._identity else None
+        return None
+
+
+def parameter_references(modules: Iterable[Any], table: str) -> dict[int, ParameterReference]:
+    """A reference to each parameter that these modules own, by its identity."""
+    return {
+        id(parameter): ParameterReference(module, table, key, parameter)
+        for module in modules
+        for key, parameter in getattr(module, table).items()
+        if parameter is not None
+    }
 
 
 class NamedModules:
@@ -15,6 +50,8 @@ class NamedModules:
 
     MAX_REFRESHES = 8
     """times a step that all names are looked up anew for a module nobody has registered"""
+    OWN_PARAMETERS = "_parameters"
+    """attribute of a module that holds its own parameters by name"""
 
     def __init__(self) -> None:
         self.models: list[weakref.ref[Any]] = []
@@ -23,7 +60,7 @@ class NamedModules:
         self.parameter_names: dict[int, str] = {}
         self.roots: list[tuple[weakref.ref[Any], str]] = []
         self.parameter_table: dict[str, dict[str, Any]] = {}
-        self._trees: dict[int, tuple[tuple[Any, ...], list[tuple[weakref.ref[Any], str]]]] = {}
+        self._trees: dict[int, tuple[tuple[Any, ...], list[tuple[ParameterReference, str]]]] = {}
         """root -> what it was made of when it was last named, and its parameters"""
         self._named_in_step: set[int] = set()
         self._refreshes = 0
@@ -132,16 +169,20 @@ class NamedModules:
         known = self._trees.get(id(root))
         return None if known is None else known[0]
 
-    def parameters_of(self, root: Any) -> list[tuple[Any, str]]:
+    def parameters_of(self, root: Any) -> list[tuple[ParameterReference, str]]:
         """Parameters of a root with their names, tied ones once."""
-        if id(root) not in self._trees:  # a part of a known root, called by itself
-            names = self.parameter_names
-            first: dict[int, tuple[Any, str]] = {}
-            for name, parameter in self.parameters_below(root):
-                first.setdefault(id(parameter), (parameter, names.get(id(parameter), name)))
-            return list(first.values())
-        living = ((reference(), name) for reference, name in self._trees[id(root)][1])
-        return [(parameter, name) for parameter, name in living if parameter is not None]
+        if id(root) in self._trees:
+            return self._trees[id(root)][1]
+        references = self._references_below(root)  # a part of a known root, called by itself
+        first: dict[int, tuple[ParameterReference, str]] = {}
+        for name, parameter in self.parameters_below(root):
+            known = self.parameter_names.get(id(parameter), name)
+            if id(parameter) in references:
+                first.setdefault(id(parameter), (references[id(parameter)], known))
+        return list(first.values())
+
+    def _references_below(self, module: Any) -> dict[int, ParameterReference]:
+        return parameter_references((child for _, child in self.modules_below(module)), self.OWN_PARAMETERS)
 
     def _name_tree(self, module: Any, name: str) -> None:
         """Note the names of everything below, if anything there has changed since the last time."""
@@ -152,15 +193,16 @@ class NamedModules:
         for inner, child in self.modules_below(module):
             self.names[id(child)] = weakref.ref(child), _joined(name, inner)
         tied: dict[int, str] = {}
-        own: list[tuple[weakref.ref[Any], str]] = []
+        references = self._references_below(module)
+        parameters: list[tuple[ParameterReference, str]] = []
         for inner, parameter in self.parameters_below(module):
             fqn = _joined(name, inner)
             first = tied.setdefault(id(parameter), fqn)
-            if first is fqn:
-                own.append((weakref.ref(parameter), fqn))
+            if first is fqn and id(parameter) in references:
+                parameters.append((references[id(parameter)], fqn))
             self.parameter_names[id(parameter)] = first
             self._tabulate(parameter, fqn, first)
-        self._trees[id(module)] = (name, *print_), own
+        self._trees[id(module)] = (name, *print_), parameters
 
     def _refresh_names(self) -> None:
         self.roots = [(r, n) for r, n in self.roots if r() is not None]

@@ -27,14 +27,14 @@ from tests.models.gpt import GPT, GPTConfig, batch, loss_of
 kind, output, rank, world = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 options = json.loads(sys.argv[5])
 torch.set_num_threads(1)
-if world > 1:
+if world > 1 or kind == "offloaded":
     dist.init_process_group("gloo", init_method="file://" + sys.argv[6], rank=rank, world_size=world)
 config = GPTConfig(vocab_size=32, num_layers=2, hidden_size=16, num_heads=2, seq_length=8)
 torch.manual_seed(0)
 model = GPT(config)
 if kind == "ddp":
     model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.01)
-if kind == "fsdp":
+if kind in ("fsdp", "offloaded"):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("dp",))
@@ -56,9 +56,11 @@ for step in range(3):
     optimizer.step()
     optimizer.zero_grad()
     losses.append(loss.item().hex())
+    if kind == "offloaded":
+        model.to("cpu", non_blocking=True)
 local = [p.detach() if not hasattr(p, "to_local") else p.to_local().detach() for p in model.parameters()]
 torch.save((losses, [t.clone() for t in local]), f"{sys.argv[7]}_{rank}.pt")
-if world > 1:
+if dist.is_initialized():
     dist.barrier()
     dist.destroy_process_group()
 """
@@ -91,8 +93,8 @@ def results(tmp_path: Path, name: str, world: int = 2) -> list[tuple[list[str], 
     return [torch.load(tmp_path / f"{name}.result_{rank}.pt", weights_only=True) for rank in range(world)]
 
 
-def assert_same_bits(tmp_path: Path, actual: str, expected: str) -> None:
-    for a, e in zip(results(tmp_path, actual), results(tmp_path, expected), strict=True):
+def assert_same_bits(tmp_path: Path, actual: str, expected: str, world: int = 2) -> None:
+    for a, e in zip(results(tmp_path, actual, world), results(tmp_path, expected, world), strict=True):
         assert a[0] == e[0]
         assert all(torch.equal(x, y) for x, y in zip(a[1], e[1], strict=True))
 
@@ -101,6 +103,17 @@ def call_stack(trace: Trace, rank: int, call: dict[str, Any]) -> list[str]:
     """Frames of a call of step 1, innermost first."""
     stacks = trace.read(1, rank).stacks
     return list(stacks.filter(stack=call["stack"])["frames"][0])
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_sharded_and_offloaded_after_each_step(level: str, world: int, tmp_path: Path) -> None:
+    """``Module.to`` swaps the contents of sharded parameters: offloading and writing a checkpoint use it."""
+    run("offloaded", tmp_path, None, "off", world)
+    path = run("offloaded", tmp_path, {"level": level, "steps": "all"}, "on", world)
+    assert_same_bits(tmp_path, "on", "off", world)
+    num = [len(Trace(path).read(step, 0).records) for step in range(3)]
+    assert num[1] == num[2] > 0
 
 
 @pytest.mark.parametrize("level", ["L0", "mix"])

@@ -58,6 +58,8 @@ class _Quiet:
 class Engine(BaseEngine):
     """State behind the hooks of one process."""
 
+    OWN_PARAMETERS = "_params"
+
     TRANSPARENT = TRANSPARENT
     hidden = (os.path.dirname(mindspore.__file__) + os.sep,)
     machinery = nn.Cell._complex_call.__code__

@@ -79,8 +79,9 @@ class Training:
             self._note_batch(args, kwargs)
         except Exception as error:
             engine.failed("batch", error)
-        for parameter, fqn in engine.parameters_of(module):
-            if id(parameter) in self._recorded:
+        for reference, fqn in engine.parameters_of(module):
+            parameter = reference()
+            if parameter is None or id(parameter) in self._recorded:
                 continue
             self._recorded.add(id(parameter))
             if engine.sink.active:

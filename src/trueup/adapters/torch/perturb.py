@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
-from torch.utils.weak import WeakIdKeyDictionary
 
+from trueup.adapters.names import ParameterReference, parameter_references
 from trueup.adapters.torch.quiet import quiet
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Perturbation:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._parameters: Any = WeakIdKeyDictionary()
+        self._parameters: dict[int, ParameterReference] = {}
         self._num_forwards = 0
 
     def enter(
@@ -65,8 +65,12 @@ class Perturbation:
         training = torch.is_grad_enabled() and any(p.requires_grad for p in parameters.values())
         if training and module not in self._roots:
             self._roots.add(module)
+            references = parameter_references(module.modules(), engine.OWN_PARAMETERS)
             for name, parameter in parameters.items():
-                self._change_parameter(name, parameter)
+                known = self._parameters.get(id(parameter))
+                if known is None or known() is not parameter:
+                    self._change_parameter(name, parameter)
+            self._parameters |= references
             engine.summariser.forget()
         self._num_forwards += 1
         position = iter(range(1 << 30))
@@ -78,9 +82,8 @@ class Perturbation:
         return mapped
 
     def _change_parameter(self, name: str, parameter: Tensor) -> None:
-        if parameter in self._parameters or torch.nn.parameter.is_lazy(parameter):
+        if torch.nn.parameter.is_lazy(parameter):
             return
-        self._parameters[parameter] = True
         local = getattr(parameter, "_local_tensor", parameter)
         if not _can_be_changed(local):
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.weak import WeakIdKeyDictionary
+from torch.utils.hooks import RemovableHandle
 
+from trueup.adapters.names import ParameterReference
 from trueup.adapters.torch.given_gradients import GivenGradients, put_given
 from trueup.adapters.torch.labels import labels_of
 from trueup.adapters.torch.memory import in_transform
@@ -42,11 +42,12 @@ class Training:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.optimizers: dict[int, dict[str, Any]] = {}
-        self._hooked: Any = WeakIdKeyDictionary()
-        self._parameters: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self._hooked: dict[int, RemovableHandle] = {}
+        self._parameters: dict[int, tuple[ParameterReference, str]] = {}
         self._recorded: set[int] = set()
-        self._watched: weakref.ref[Tensor] | None = None
-        self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
+        self._watched: ParameterReference | None = None
+        self._scaled: tuple[Tensor, Tensor] | None = None
+        """what a gradient scaler returned, until its backward, and what it was made from"""
         self.loss_scale: Tensor | None = None
         """what the loss was last multiplied with before backward"""
         self.given: GivenGradients | None = None
@@ -78,22 +79,41 @@ class Training:
             self._note_batch(module, args, kwargs)
         except Exception as error:
             engine.failed("batch", error)
-        for parameter, fqn in engine.parameters_of(module):
-            if id(parameter) in self._recorded or is_lazy(parameter):
+        for reference, fqn in engine.parameters_of(module):
+            parameter = reference()
+            if parameter is None or id(parameter) in self._recorded or is_lazy(parameter):
                 continue
             if in_transform(parameter):
                 engine.sink.limit(IN_TRANSFORM)
                 break
             self._recorded.add(id(parameter))
-            self._parameters[id(parameter)] = weakref.ref(parameter), fqn
+            self._parameters[id(parameter)] = reference, fqn
             if engine.sink.active:
                 engine.tensor(engine.parameter_call(parameter, fqn), "param", "value", parameter)
             elif measures is None or not measures.wanted.local_gradients:
                 continue
-            if hooked and parameter.requires_grad and parameter not in self._hooked:
-                self._hooked[parameter] = parameter.register_hook(
+            if hooked and parameter.requires_grad and not self._is_hooked(parameter):
+                self._hooked[id(parameter)] = parameter.register_hook(
                     functools.partial(self._arrived, fqn, id(parameter))
                 )
+
+    def _is_hooked(self, parameter: Tensor) -> bool:
+        """Whether it has our hook, and is not another tensor in the place of one that had."""
+        handle = self._hooked.get(id(parameter))
+        return handle is not None and handle.id in (parameter._backward_hooks or ())
+
+    def before_swap(self, *tensors: Tensor) -> None:
+        """Two tensors are about to swap their contents: take our hooks off them, until the next forward.
+
+        The swap would take the hook away and leave the dictionary of hooks, after which torch calls no hook
+        that the program registers on this tensor (seen with 2.13).
+        """
+        for tensor in tensors:
+            handle = self._hooked.pop(id(tensor), None)
+            if handle is not None and handle.id in (tensor._backward_hooks or ()):
+                handle.remove()
+                if not tensor._backward_hooks:
+                    tensor._backward_hooks = None
 
     def _note_batch(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors = [t for _, t in split_call(args, kwargs)[0] if t.layout is torch.strided and not t.is_nested]
@@ -135,8 +155,9 @@ class Training:
 
     def loss(self, loss: Tensor) -> None:
         """``backward`` was called on this; a scaled loss counts with what it was before scaling."""
-        if self._scaled is not None and self._scaled[0]() is loss:
-            loss = self._scaled[1]
+        scaled, self._scaled = self._scaled, None
+        if scaled is not None and scaled[0] is loss:
+            loss = scaled[1]
         if loss.numel() != 1:
             return
         sink = self.engine.sink
@@ -151,7 +172,7 @@ class Training:
 
     def scaled(self, loss: Tensor, scaled: Tensor, scale: Tensor | None) -> None:
         """A gradient scaler made ``scaled`` from ``loss``."""
-        self._scaled = weakref.ref(scaled), loss.detach()
+        self._scaled = scaled, loss.detach()
         self.loss_scale = scale
         if scale is not None:
             self.engine.sink.scalar("loss_scale", scale.detach().clone())
@@ -168,7 +189,7 @@ class Training:
                 continue
             if not present:
                 present = True
-                self._watched = weakref.ref(parameter)
+                self._watched = self._parameters[id(parameter)][0]
             if not (engine.sink.active and engine.gradients_on):
                 break
             engine.tensor(engine.parameter_call(parameter, fqn), "param_grad", "accumulated", parameter.grad)
@@ -258,6 +279,7 @@ class Training:
     def end_step(self) -> None:
         """The step under way is over."""
         self._recorded = set()
+        self._scaled = None
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
@@ -281,6 +303,24 @@ def install(training: Training) -> None:
     register_optimizer_step_post_hook(_after_step)
     _wrap_clipping()
     _wrap_scaler()
+    _wrap_swap()
+
+
+def _wrap_swap() -> None:
+    original = torch.utils.swap_tensors
+
+    @functools.wraps(original)
+    def swap_tensors(t1: Tensor, t2: Tensor) -> None:
+        training = _training
+        if training is not None:
+            try:
+                with quiet():
+                    training.before_swap(t1, t2)
+            except Exception as error:
+                training.engine.failed("swap_tensors", error)
+        original(t1, t2)
+
+    torch.utils.swap_tensors = swap_tensors
 
 
 def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
