@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-Setting = float | int | bool | str | None | tuple[object, ...]
+Setting = object
 Settings = Mapping[str, Setting]
 """setting -> value of one parameter's group; ``betas`` are ``beta1`` and ``beta2``"""
 
