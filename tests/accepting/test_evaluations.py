@@ -13,6 +13,8 @@ from trueup.accepting.evaluation import read_evaluation
 from trueup.accepting.item import State
 from trueup.accepting.scores import Scores, compare_evaluations
 from trueup.errors import ConfigError, NothingCompared
+from trueup.types.codes import AcceptCode as Code
+from trueup.types.reason import reason
 
 Pairs = dict[str, tuple[float, float | str]]
 
@@ -26,24 +28,30 @@ def compared(folder: Path, target: Pairs, reference: Pairs, **changed: object) -
 @pytest.mark.parametrize(
     ("target", "reference", "state", "why"),
     [
-        ((0.500, 0.016), (0.500, 0.016), State.PASSED, "less than 1 %"),
-        ((0.496, 0.001), (0.500, 0.001), State.PASSED, "less than 1 %"),
-        ((0.480, 0.016), (0.500, 0.016), State.PASSED, "within its standard error (0.9 of at most 2.0)"),
-        ((0.440, 0.016), (0.500, 0.016), State.FAILED, "worse by 2.7 standard errors"),
-        ((0.560, 0.016), (0.500, 0.016), State.WARNING, "better by 2.7 standard errors"),
-        ((0.440, 0.160), (0.500, 0.160), State.NOT_SHOWN, "too few samples"),
-        ((0.480, "N/A"), (0.500, "N/A"), State.FAILED, "gives no standard error"),
-        ((0.498, "N/A"), (0.500, "N/A"), State.PASSED, "less than 1 %"),
-        ((0.100, 0.000), (0.000, 0.000), State.WARNING, "better"),
-        ((0.000, 0.000), (0.000, 0.000), State.PASSED, "less than 1 %"),
+        ((0.500, 0.016), (0.500, 0.016), State.PASSED, Code.BELOW_1_PERCENT),
+        ((0.496, 0.001), (0.500, 0.001), State.PASSED, Code.BELOW_1_PERCENT),
+        ((0.480, 0.016), (0.500, 0.016), State.PASSED, Code.WITHIN),
+        ((0.440, 0.016), (0.500, 0.016), State.FAILED, Code.BEYOND),
+        ((0.560, 0.016), (0.500, 0.016), State.WARNING, Code.BEYOND),
+        ((0.440, 0.160), (0.500, 0.160), State.NOT_SHOWN, Code.TOO_FEW_SAMPLES),
+        ((0.480, "N/A"), (0.500, "N/A"), State.FAILED, Code.NO_ERROR),
+        ((0.498, "N/A"), (0.500, "N/A"), State.PASSED, Code.BELOW_1_PERCENT),
+        ((0.100, 0.000), (0.000, 0.000), State.WARNING, Code.BEYOND),
+        ((0.000, 0.000), (0.000, 0.000), State.PASSED, Code.BELOW_1_PERCENT),
     ],
 )
 def test_a_score(
-    tmp_path: Path, target: tuple[float, float], reference: tuple[float, float], state: State, why: str
+    tmp_path: Path, target: tuple[float, float], reference: tuple[float, float], state: State, why: Code
 ) -> None:
     row = compared(tmp_path, {"arc": target}, {"arc": reference}).rows[0]
     assert row.state is state
-    assert why in row.why
+    assert row.why.code is why
+    worse = row.why.number("is_worse")
+    assert worse is None or bool(worse) is (state is State.FAILED)
+    if why in (Code.WITHIN, Code.BEYOND):
+        assert row.z is not None
+        assert row.why.number("z") == abs(row.z)
+        assert row.why.number("limit") == pytest.approx(1.96, abs=0.001)
 
 
 def test_less_is_better_where_it_is(tmp_path: Path) -> None:
@@ -77,26 +85,27 @@ def test_a_little_worse_everywhere_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "name", "values"),
     [
-        ({"n-shot": {"arc": 0}}, "shots 0 against 5"),
-        ({"versions": {"arc": 2.0}}, "version of the task 2.0 against 1.0"),
-        ({"n-samples": {"arc": {"original": 1000, "effective": 10}}}, "samples 10 against 1000"),
+        ({"n-shot": {"arc": 0}}, "shots", ("0", "5")),
+        ({"versions": {"arc": 2.0}}, "version of the task", ("2.0", "1.0")),
+        ({"n-samples": {"arc": {"original": 1000, "effective": 10}}}, "samples", ("10", "1000")),
     ],
 )
 def test_scores_of_another_setting_are_no_comparison(
-    tmp_path: Path, changed: dict[str, object], said: str
+    tmp_path: Path, changed: dict[str, object], name: str, values: tuple[str, str]
 ) -> None:
     row = compared(tmp_path, {"arc": (0.5, 0.016)}, {"arc": (0.5, 0.016)}, **changed).rows[0]
     assert row.state is State.NOT_SHOWN
-    assert said in row.why
+    target, expected = values
+    assert row.why == reason(Code.OTHER_SETTINGS, names=[name], target=[target], reference=[expected])
 
 
 def test_a_task_of_one_side_alone_is_listed(tmp_path: Path) -> None:
     both, more = {"arc": (0.5, 0.016)}, {"arc": (0.5, 0.016), "mmlu": (0.4, 0.01)}
     rows = compared(tmp_path, both, more).rows
     assert [(row.task, row.state) for row in rows] == [("arc", State.PASSED), ("mmlu", State.NOT_SHOWN)]
-    assert rows[1].why == "the target was not evaluated on it"
+    assert rows[1].why == reason(Code.ONE_SIDED, side="target")
 
 
 def test_a_group_stands_for_its_tasks(tmp_path: Path) -> None:

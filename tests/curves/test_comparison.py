@@ -15,9 +15,9 @@ from trueup.curves.conditions import ASSUMABLE
 from trueup.curves.curve import Curve
 from trueup.curves.many import compare_many
 from trueup.curves.simulating import Truth, simulate
-from trueup.curves.standard import Met, absolute, percent
+from trueup.curves.standard import Met, below
 from trueup.errors import NothingCompared
-from trueup.types.codes import CurvesCode
+from trueup.types.codes import CriterionCode, CurvesCode
 
 ASSUMED = Options(assumed=frozenset(ASSUMABLE))
 QUIET = Truth(num_steps=3000, sigma=0.004, coefficient=0.8, spike_rate=0.0)
@@ -60,7 +60,7 @@ def test_what_is_not_proved_leaves_it_undecided() -> None:
     found = compare_curves(*runs())
     assert found.to_json()["exit_code"] == 2
     assert found.judgement.headline.code is CurvesCode.NOT_PROVED
-    proofs = ("Same initial weights", "Same hyperparameters", "Randomness off")
+    proofs = ("weights", "settings", "randomness")
     assert found.judgement.headline.place("criteria") == proofs
 
 
@@ -178,7 +178,7 @@ def test_the_gradient_norm_warns_and_does_not_reject() -> None:
     assert told(found)["global_norm"] is Met.WARNING
     assert found.judgement.outcome.value == "agree"
     criteria = [one.place("criterion") for one in found.judgement.remarks if one.code is CurvesCode.WARNED]
-    assert "Global gradient norm, mean relative error" in criteria
+    assert "global_norm" in criteria
 
 
 def test_thresholds_relax_to_the_references_own_fluctuation() -> None:
@@ -186,10 +186,10 @@ def test_thresholds_relax_to_the_references_own_fluctuation() -> None:
     numbers = {one.key: one for one in compare_curves(target, references, ASSUMED).evidence.criteria}
     one = numbers["mean_loss"]
     assert one.status is Met.MET
-    assert "relaxed to the reference's own fluctuation" in one.origin
+    assert one.origin.code is CriterionCode.RELAXED
     strict = {c.key: c for c in compare_curves(target, references[:1], ASSUMED).evidence.criteria}
     assert strict["mean_loss"].status is Met.NOT_MET
-    assert strict["mean_loss"].threshold == "< 0.010 or < 1.0 %"
+    assert strict["mean_loss"].threshold == below(0.01, 0.01)
     assert strict["repeats"].status is Met.WARNING
 
 
@@ -200,7 +200,7 @@ def test_without_a_loss_nothing_is_accepted() -> None:
     assert found.to_json()["exit_code"] == 2
     assert told(found)["mean_loss"] is told(found)["first_loss"] is Met.UNDECIDED
     assert found.judgement.headline.code is CurvesCode.NOT_PROVED
-    assert found.judgement.headline.place("criteria") == ("First loss", "Mean error of the loss")
+    assert found.judgement.headline.place("criteria") == ("first_loss", "mean_loss")
 
 
 def test_repeats_far_apart_are_no_measure_to_accept_by() -> None:
@@ -299,20 +299,6 @@ def test_decimals_of_a_log_are_seen() -> None:
     assert decimals(np.round(values, 3)) == 3
     assert decimals(values) is None
     assert decimals(np.round(values[:5], 3)) is None
-
-
-@pytest.mark.parametrize(
-    ("value", "words"), [(0.0312, "0.031"), (1.5, "1.50"), (0.0, "0"), (3e-7, "0.00000030"), (None, "–")]
-)
-def test_absolute_values_are_decimals(value: float | None, words: str) -> None:
-    assert absolute(value) == words
-
-
-@pytest.mark.parametrize(
-    ("value", "words"), [(0.0123, "1.2 %"), (0.10, "10.0 %"), (0.0003, "0.03 %"), (0.0, "0.0 %"), (None, "–")]
-)
-def test_relative_values_are_percents(value: float | None, words: str) -> None:
-    assert percent(value) == words
 
 
 def test_many_targets_are_judged_alike_and_hold_less(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from trueup.curves.reading import read_curve
 from trueup.curves.standard import Met
 from trueup.diagnosing.around import around_step
 from trueup.errors import ConfigError
+from trueup.types.codes import CriterionCode as Code
 from trueup.types.codes import CurvesCode
+from trueup.types.reason import reason
 
 PROGRAM = """
 import sys, torch
@@ -66,31 +68,46 @@ def test_what_differs_is_named(traces: dict[str, Path]) -> None:
     found = {one.key: one for one in proofs(traces["other"], traces["run"])}
     assert (found["settings"].status, found["settings"].value) == (
         Met.NOT_MET,
-        "weight_decay 0.2 against 0.1",
+        reason(Code.SETTINGS_DIFFER, keys=["weight_decay"], target=["0.2"], reference=["0.1"]),
     )
-    assert (found["randomness"].status, found["randomness"].value) == (Met.NOT_MET, "dropout of 0.1 is on")
-    assert (found["weights"].status, found["weights"].value) == (Met.NOT_MET, "0 of 3 tensors equal")
-    assert (found["data"].status, found["data"].value) == (Met.MET, "30 batches equal")
+    assert (found["randomness"].status, found["randomness"].value) == (
+        Met.NOT_MET,
+        reason(Code.DROPOUT_ON, value=0.1),
+    )
+    assert (found["weights"].status, found["weights"].value) == (
+        Met.NOT_MET,
+        reason(Code.SOME_TENSORS, num=0, total=3),
+    )
+    assert (found["data"].status, found["data"].value) == (
+        Met.MET,
+        reason(Code.BATCHES_EQUAL, num=30),
+    )
 
 
 def test_without_traces_nothing_is_proved_but_may_be_stated() -> None:
     assert set(told(None, None).values()) == {Met.UNDECIDED}
     stated = {one.key: one for one in proofs(None, None, assumed=parse_assumptions(["weights,settings"]))}
-    assert (stated["weights"].status, stated["weights"].value) == (Met.MET, "stated by the user")
+    assert (stated["weights"].status, stated["weights"].value) == (
+        Met.MET,
+        reason(Code.STATED),
+    )
     assert stated["randomness"].status is Met.UNDECIDED
 
 
 def test_the_default_conditions_are_kept_or_changed(traces: dict[str, Path]) -> None:
     found = {one.key: one for one in conditions(traces["run"], {"dataset": "c4"})}
-    assert (found["dataset"].state, found["dataset"].actual) == ("changed", "c4")
-    assert (found["determinism"].state, found["cluster"].actual) == ("kept", "1 process")
+    assert (found["dataset"].state, found["dataset"].actual) == (
+        "changed",
+        reason(Code.AS_STATED, value="c4"),
+    )
+    assert (found["determinism"].state, found["cluster"].actual) == ("kept", reason(Code.PROCESSES, num=1))
     assert (found["accuracy_mode"].state, found["checkpoint"].state) == ("changed", "not told")
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(ConfigError, match="there is weights, settings, randomness, data and all"):
+    with pytest.raises(ConfigError, match="expected one of: weights, settings, randomness, data, all"):
         parse_assumptions(["weight"])
-    with pytest.raises(ConfigError, match="NAME one of dataset"):
+    with pytest.raises(ConfigError, match="NAME one of: dataset"):
         parse_conditions(["data=c4"])
 
 
@@ -106,8 +123,8 @@ def test_the_scalars_of_a_trace_are_a_curve(traces: dict[str, Path]) -> None:
     found = compared(traces, "other")
     assert found.judgement.outcome.value == "differ"
     failed = {one.place("criterion"): one for one in found.judgement.reasons}
-    assert failed["Same initial weights"].code is CurvesCode.FAILED
-    assert failed["Same initial weights"].place("value") == "0 of 3 tensors equal"
+    assert failed["weights"].code is CurvesCode.FAILED
+    assert reason(Code.SOME_TENSORS, num=0, total=3) in failed["weights"].parts
 
 
 def test_the_batches_and_scalars_around_a_step_are_shown(traces: dict[str, Path], tmp_path: Path) -> None:

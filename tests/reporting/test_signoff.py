@@ -13,18 +13,25 @@ from trueup.curves.conditions import conditions
 from trueup.reporting.document import Document
 from trueup.reporting.render import write
 from trueup.reporting.signoff import signoff_report
+from trueup.types.codes import AcceptCode
+from trueup.types.reason import Reason, given, reason
 
 
-def item(key: str, part: Part, state: State, **given: object) -> Item:
+def assumed(key: str) -> Reason:
+    """Traces show it, or a person vouches for it."""
+    return reason(AcceptCode.OR_ASSUME, reason(AcceptCode.GIVE_TRACES), key=key)
+
+
+def item(key: str, part: Part, state: State, **more: object) -> Item:
     """An item of the sign-off."""
     facts = {
-        "title": key,
+        "title": given(key),
         "binding": True,
-        "measured": "0.012",
-        "threshold": "at most 0.005",
-        "origin": "guide",
+        "measured": given("0.012"),
+        "threshold": given("at most 0.005"),
+        "origin": given("guide"),
     }
-    return Item(key=key, part=part, state=state, **(facts | given))  # type: ignore[arg-type]
+    return Item(key=key, part=part, state=state, **(facts | more))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -33,26 +40,26 @@ def report() -> Document:
     signoff = SignOff(
         items=(
             item("settings", Part.CHECKLIST, State.PASSED),
-            item("<b>data</b>", Part.PREPARATION, State.NOT_SHOWN, how="give traces; or --assume data"),
+            item("<b>data</b>", Part.PREPARATION, State.NOT_SHOWN, how=assumed("data")),
             item(
                 "noise",
                 Part.PREPARATION,
                 State.NOT_SHOWN,
-                how="give traces; or --assume noise",
+                how=assumed("noise"),
                 binding=False,
             ),
             item(
                 "first loss",
                 Part.FIRST_STEPS,
                 State.FAILED,
-                evidence=("5.512 vs 5.5 | once", "second", "third"),
+                evidence=(given("5.512 vs 5.5 | once"), given("second"), given("third")),
             ),
             item("mean", Part.LONG_RUN, State.WARNING, binding=False),
         ),
-        inputs=(("trace of the target", "runs/npu"),),
+        inputs=((reason(AcceptCode.INPUT, what="trace", side="target", repeat=0), "runs/npu"),),
         conditions=tuple(conditions(None, {})),
-        by_hand=("Scenario expansion",),
-        notes=("a note",),
+        by_hand=(reason(AcceptCode.EXPANSION),),
+        notes=(given("a note"),),
     )
     return signoff_report(
         signoff,

@@ -13,7 +13,7 @@ from trueup.types.codes import Code
 from trueup.types.codes.base import all_codes
 from trueup.types.reason import Reason, reason
 from trueup.wording import advice, command, headline, phrase_of, phrases, text
-from trueup.wording.phrase import count, listed, times
+from trueup.wording.phrase import absolute, count, listed, percent, times
 
 _PLURAL = re.compile(r"(?<![\d.,])1 (?!is\b|was\b|has\b|across\b)[a-z]+[^s\W]s\b")
 """a count of one before a plural"""
@@ -74,3 +74,17 @@ def test_forms() -> None:
     assert listed("abcde") == "a, b, c, d and e"
     assert listed(["a"]) == "a"
     assert (times(1.5), times(19_812.3), times(2.5e9)) == ("1.5 times", "19,800 times", "2.5e+09 times")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.0312, "0.031"), (1.5, "1.50"), (0.0, "0"), (3e-7, "0.00000030"), (None, "–")]
+)
+def test_absolute_values_are_decimals(value: float | None, words: str) -> None:
+    assert absolute(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.0123, "1.2 %"), (0.10, "10.0 %"), (0.0003, "0.03 %"), (0.0, "0.0 %"), (None, "–")]
+)
+def test_relative_values_are_percents(value: float | None, words: str) -> None:
+    assert percent(value) == words

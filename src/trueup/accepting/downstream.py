@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trueup.accepting.evaluation import Evaluation, read_evaluation
-from trueup.accepting.item import GUIDE, Item, Part, State
-from trueup.accepting.scores import Compared, Scores, compare_evaluations
-from trueup.curves.standard import absolute, percent
+from trueup.accepting.item import Item, Part, State
+from trueup.accepting.scores import TOGETHER_Z, Compared, Scores, compare_evaluations
 from trueup.errors import ConfigError
-
-HOW = "--eval TARGET.json REFERENCE.json, results of lm-evaluation-harness with the same tasks and shots"
-_ORIGIN = f"{GUIDE}, loss varies in the later stages: the 1 %; the standard errors are the evaluation's"
+from trueup.types.codes import AcceptCode as Code
+from trueup.types.reason import reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,49 +40,46 @@ def downstream(files: tuple[Path, Path] | None) -> Downstream | None:
 def downstream_items(found: Downstream | None, *, wanted: bool) -> list[Item]:
     """One item a score; ``wanted``: a late gap of the loss leaves the decision to these tasks."""
     if found is None:
-        why = (
-            ("the long run leaves a small late gap: the guide lets downstream tasks decide",)
-            if wanted
-            else ()
-        )
         return [
             Item(
                 key="downstream",
                 part=Part.DOWNSTREAM,
-                title="Scores of downstream tasks",
+                title=reason(Code.TITLE, key="downstream"),
                 state=State.NOT_SHOWN,
                 binding=wanted,
-                measured="no evaluation was given",
-                threshold="< 1.0 %, or within the standard error",
-                origin=_ORIGIN,
-                evidence=why,
-                how=HOW,
+                measured=reason(Code.NO_EVALUATION),
+                threshold=reason(Code.SCORE_LIMIT, z=None),
+                origin=reason(Code.DOWNSTREAM_RULE),
+                evidence=(reason(Code.LATE_GAP),) if wanted else (),
+                how=reason(Code.GIVE_EVALUATIONS),
             )
         ]
-    limit = found.scores.limit_z
-    rows = [found.scores.together, *found.scores.rows]
-    return [_item(row, limit, wanted=wanted) for row in rows if row is not None]
+    scores = found.scores
+    items = [_item(row, scores.limit_z, wanted=wanted) for row in scores.rows]
+    return items if scores.together is None else [_item(scores.together, TOGETHER_Z, wanted=wanted), *items]
 
 
 def _item(row: Compared, limit: float, *, wanted: bool) -> Item:
-    measured = "–"
-    if row.difference is not None and row.target is not None and row.reference is not None:
-        sign = "+" if row.difference > 0 else "−" if row.difference < 0 else ""
-        error = "" if row.standard_error is None else f" ± {row.standard_error:.4f}"
-        measured = (
-            f"{row.target:.4f} against {row.reference:.4f}: {sign}{absolute(abs(row.difference))}{error}, "
-            f"{percent(row.relative)}"
-        )
-    together = row.task.startswith("all ")
     return Item(
         key=f"eval:{row.task}:{row.metric}",
         part=Part.DOWNSTREAM,
-        title=f"{row.task[:1].upper()}{row.task[1:]}" if together else f"{row.task}, {row.metric}",
+        title=(
+            reason(Code.SCORE, task=row.task, metric=row.metric)
+            if row.num_tasks is None
+            else reason(Code.ALL_SCORES, num=row.num_tasks)
+        ),
         state=row.state,
         binding=row.state is State.FAILED or wanted,
-        measured=measured,
-        threshold=f"< 1.0 %, or ≤ {1.96 if together else limit:.1f} standard errors",
-        origin=_ORIGIN,
+        measured=reason(
+            Code.SCORES,
+            target=row.target,
+            reference=row.reference,
+            difference=row.difference,
+            relative=row.relative,
+            standard_error=row.standard_error,
+        ),
+        threshold=reason(Code.SCORE_LIMIT, z=limit),
+        origin=reason(Code.DOWNSTREAM_RULE),
         evidence=(row.why,),
-        how=row.why if row.state is State.NOT_SHOWN else "",
+        how=row.why if row.state is State.NOT_SHOWN else None,
     )

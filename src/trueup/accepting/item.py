@@ -1,15 +1,12 @@
-"""One line of a sign-off: what was asked, what was measured, what was wanted, and what came of it."""
+"""One line of a sign-off: what was asked, what was measured, what was expected, and the outcome."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from trueup.curves.standard import Criterion, Met
-
-STANDARD = "migration standard"
-GUIDE = "accuracy guide"
+from trueup.types.reason import Reason
 
 
 class State(str, Enum):
@@ -33,41 +30,28 @@ class Part(str, Enum):
     DOWNSTREAM = "downstream"
 
 
-TITLES = {
-    Part.CHECKLIST: "Checklist of the configurations",
-    Part.PREPARATION: "Aligned preparation",
-    Part.FIRST_STEPS: "Steps 1 and 2",
-    Part.NO_UPDATE: "Learning rate 0",
-    Part.LONG_RUN: "Long run",
-    Part.DOWNSTREAM: "Downstream tasks",
-}
-
-
-VOUCH = "; or --assume "
-"""before the key of what a person may vouch for, at the end of how it could be shown"""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """One item of the procedure."""
 
     key: str
     part: Part
-    title: str
+    title: Reason
     state: State
     binding: bool
     """whether it decides: failed it refuses, not shown it leaves the acceptance open"""
-    measured: str = ""
-    threshold: str = ""
-    origin: str = ""
+    measured: Reason
+    threshold: Reason
+    origin: Reason
     """where the threshold comes from"""
-    evidence: tuple[str, ...] = ()
-    how: str = ""
+    evidence: tuple[Reason, ...] = ()
+    how: Reason | None = None
     """how it could be shown"""
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self) | {"part": self.part.value, "state": self.state.value}
+    def to_json(self) -> dict[str, object]:
+        """Fields by name; without a way to show it ``how`` is ``""``."""
+        names = ("key", "part", "title", "state", "binding", "measured", "threshold", "origin", "evidence")
+        return {**{name: getattr(self, name) for name in names}, "how": self.how or ""}
 
 
 _STATES = {
@@ -93,6 +77,6 @@ def item_from_criterion(criterion: Criterion, part: Part) -> Item:
         measured=criterion.value,
         threshold=criterion.threshold,
         origin=criterion.origin,
-        evidence=(criterion.note,) if criterion.note and not open_ else (),
-        how=criterion.note if open_ else "",
+        evidence=(criterion.note,) if criterion.note is not None and not open_ else (),
+        how=criterion.note if open_ else None,
     )

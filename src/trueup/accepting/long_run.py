@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trueup.accepting.item import GUIDE, STANDARD, Item, Part, State, item_from_criterion
+from trueup.accepting.item import Item, Part, State, item_from_criterion
 from trueup.curves.comparison import CurveComparison, Options, compare_curves
 from trueup.curves.conditions import ASSUMABLE
 from trueup.curves.reading import read_curve
@@ -20,66 +20,40 @@ from trueup.curves.standard import (
     MEAN_REL,
     NORM_REL,
     ROUGH,
-    absolute,
-    percent,
+    below,
 )
 from trueup.curves.statistics.frozen import Frozen
 from trueup.errors import ConfigError
+from trueup.types.codes import AcceptCode as Code
+from trueup.types.codes import CriterionCode as Criteria
 from trueup.types.codes import CurvesCode
-from trueup.types.reason import Reason
+from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
-from trueup.wording import text
 
-HOW = "--curves TARGET_LOG REFERENCE_LOG REPEAT ..., with two runs of the reference or more, determinism off"
-HOW_NO_UPDATE = (
-    "train both at learning rate 0 (trueup capture --learning-rate 0) for 1,000 steps, "
-    "then --learning-rate-0 TARGET_LOG REFERENCE_LOG"
-)
-_WANTED = (
+_ASKED: tuple[tuple[str, Reason, Reason, bool], ...] = (
     (
         "steps",
-        "Steps observed without a break",
-        f"≥ {FEWEST_STEPS:,} (default {DEFAULT_STEPS:,} or {DEFAULT_HOURS} h)",
-        f"{STANDARD}, test standard 1",
+        reason(Criteria.ENOUGH_STEPS, num=FEWEST_STEPS, default=DEFAULT_STEPS, hours=DEFAULT_HOURS),
+        reason(Criteria.STANDARD, rule="test standard 1"),
         True,
     ),
-    (
-        "repeats",
-        "Repeats of the reference, determinism off",
-        f"≥ {FEWEST_REPEATS}",
-        f"{STANDARD}, test standard 4; {GUIDE}, benchmark error confirmation",
-        True,
-    ),
+    ("repeats", reason(Criteria.AT_LEAST, num=FEWEST_REPEATS), reason(Code.REPEATS_RULE), True),
     (
         "smooth",
-        "Reference curve is smooth (change from step to step)",
-        f"≤ {percent(ROUGH)}",
-        f"{STANDARD}, test standard 3; the number is trueup's",
+        reason(Criteria.AT_MOST, rel=ROUGH),
+        reason(Criteria.OF_TRUEUP, rule="test standard 3"),
         False,
     ),
-    (
-        "first_loss",
-        "First loss",
-        f"< {absolute(FIRST_ABS)} or < {percent(FIRST_REL)}",
-        f"{STANDARD}, loss 1",
-        True,
-    ),
-    (
-        "mean_loss",
-        "Mean error of the loss",
-        f"< {absolute(MEAN_ABS)} or < {percent(MEAN_REL)}",
-        f"{STANDARD}, loss 2",
-        True,
-    ),
+    ("first_loss", below(FIRST_ABS, FIRST_REL), reason(Criteria.STANDARD, rule="loss 1"), True),
+    ("mean_loss", below(MEAN_ABS, MEAN_REL), reason(Criteria.STANDARD, rule="loss 2"), True),
     (
         "global_norm",
-        "Global gradient norm, mean relative error",
-        f"≤ {percent(NORM_REL)}",
-        f"{STANDARD}, monitoring indicator",
+        reason(Criteria.AT_MOST, rel=NORM_REL),
+        reason(Criteria.STANDARD, rule="monitoring indicator"),
         False,
     ),
 )
-"""what the standard asks of a long run: key, title, threshold, origin, whether it decides"""
+"""what the standard asks of a long run: key, threshold, origin, whether it decides"""
 
 
 def compared(logs: Sequence[str], option: str, options: Options) -> CurveComparison | None:
@@ -107,17 +81,17 @@ def long_run_items(found: CurveComparison | None) -> list[Item]:
     """The standard's criteria, those that the logs do not answer included, and what is seen beyond them."""
     known = {} if found is None else {c.key: c for c in found.evidence.criteria if c.key not in ASSUMABLE}
     items = []
-    for key, title, threshold, origin, binding in _WANTED:
+    for key, threshold, origin, binding in _ASKED:
         item = Item(
             key=key,
             part=Part.LONG_RUN,
-            title=title,
+            title=reason(Criteria.TITLE, key=key),
             state=State.NOT_SHOWN,
             binding=binding,
-            measured="no logs were given" if found is None else "the logs do not tell",
+            measured=reason(Code.NO_LOGS if found is None else Code.NOT_IN_LOGS),
             threshold=threshold,
             origin=origin,
-            how=HOW,
+            how=reason(Code.GIVE_LOGS),
         )
         if key in known:
             item = item_from_criterion(known[key], Part.LONG_RUN)
@@ -129,22 +103,21 @@ def long_run_items(found: CurveComparison | None) -> list[Item]:
 
 def _unknown_spread(item: Item) -> Item:
     """The guide confirms the benchmark's own error before it judges any other by it."""
-    return replace(
-        item, state=State.NOT_SHOWN, binding=True, evidence=(), how="; ".join([*item.evidence, HOW])
-    )
+    how = reason(Code.WITH_NOTE, *item.evidence, reason(Code.GIVE_LOGS))
+    return replace(item, state=State.NOT_SHOWN, binding=True, evidence=(), how=how)
 
 
 def _beyond(found: CurveComparison | None) -> Item:
     item = Item(
         key="judgement",
         part=Part.LONG_RUN,
-        title="Drift, late gap, spikes, plateau, NaN",
+        title=reason(Code.TITLE, key="judgement"),
         state=State.NOT_SHOWN,
         binding=True,
-        measured="no logs were given",
-        threshold="within the reference's own spread, centred on zero",
-        origin=f"{GUIDE}, stage 3",
-        how=HOW,
+        measured=reason(Code.NO_LOGS),
+        threshold=reason(Code.WITHIN_SPREAD),
+        origin=reason(Code.GUIDE, rule="stage 3"),
+        how=reason(Code.GIVE_LOGS),
     )
     if found is None:
         return item
@@ -152,9 +125,9 @@ def _beyond(found: CurveComparison | None) -> Item:
     return replace(
         item,
         state=State.FAILED if judgement.outcome is Outcome.DIFFER else State.PASSED,
-        measured=text(_without_proofs(judgement.headline)),
-        evidence=tuple(map(text, (*judgement.reasons, *judgement.remarks))),
-        how="",
+        measured=_without_proofs(judgement.headline),
+        evidence=(*judgement.reasons, *judgement.remarks),
+        how=None,
     )
 
 
@@ -172,30 +145,29 @@ def leaves_a_small_gap(found: CurveComparison | None) -> bool:
 def no_update_items(found: CurveComparison | None) -> list[Item]:
     """Losses and norms of every step while no weight is updated."""
     still = None if found is None else found.evidence.frozen
-    origin = f"{GUIDE}, stage 3: weights not updated"
+    rule = "stage 3: weights not updated"
+    measured = reason(Code.NO_LOGS if found is None else Code.RATE_NOT_ZERO)
     loss = Item(
         key="no_update_loss",
         part=Part.NO_UPDATE,
-        title="Loss of every step, weights not updated",
+        title=reason(Code.TITLE, key="no_update_loss"),
         state=State.NOT_SHOWN,
         binding=False,
-        threshold=f"every step < {absolute(FIRST_ABS)} or < {percent(FIRST_REL)}, {FEWEST_STEPS:,} steps",
-        origin=f"{origin}; the numbers are the standard's first loss",
-        measured="no logs were given"
-        if found is None
-        else "the learning rate in these logs is not 0 throughout",
-        how=HOW_NO_UPDATE,
+        threshold=reason(Code.FROZEN_STEPS, below(FIRST_ABS, FIRST_REL), num=FEWEST_STEPS),
+        origin=reason(Code.FIRST_LOSS_RULE, rule=rule),
+        measured=measured,
+        how=reason(Code.GIVE_FROZEN),
     )
     norm = Item(
         key="no_update_norm",
         part=Part.NO_UPDATE,
-        title="Global gradient norm of every step, weights not updated",
+        title=reason(Code.TITLE, key="no_update_norm"),
         state=State.NOT_SHOWN,
         binding=False,
-        threshold=f"≤ {percent(NORM_REL)} on the mean",
-        origin=f"{origin}; the number is the standard's monitoring indicator",
-        measured=loss.measured,
-        how=HOW_NO_UPDATE,
+        threshold=reason(Code.ON_MEAN, reason(Criteria.AT_MOST, rel=NORM_REL)),
+        origin=reason(Code.NORM_RULE, rule=rule),
+        measured=measured,
+        how=reason(Code.GIVE_FROZEN),
     )
     if still is None:
         return [loss, norm]
@@ -206,28 +178,35 @@ def _still_loss(item: Item, still: Frozen) -> Item:
     state = State.FAILED if still.num_beyond else State.PASSED
     if state is State.PASSED and still.num_steps < FEWEST_STEPS:
         state = State.WARNING
-    evidence = [f"{still.num_steps:,} steps; largest difference at step {still.max_loss_step}"]
+    evidence = [reason(Code.LARGEST, num=still.num_steps, step=still.max_loss_step)]
     if still.outlying_steps:
-        evidence.append(f"steps that stand out: {', '.join(map(str, still.outlying_steps))}")
+        evidence.append(reason(Code.OUTLYING, steps=[str(step) for step in still.outlying_steps]))
+    losses = reason(
+        Code.FROZEN_LOSS,
+        mean=still.mean_loss_diff,
+        largest=still.max_loss_diff,
+        num=still.num_beyond,
+        total=still.num_steps,
+    )
     return replace(
         item,
         state=state,
         binding=state is State.FAILED,
-        measured=f"mean {absolute(still.mean_loss_diff)}, largest {absolute(still.max_loss_diff)}, "
-        f"{still.num_beyond:,} of {still.num_steps:,} steps beyond",
+        measured=losses,
         evidence=tuple(evidence),
-        how="",
+        how=None,
     )
 
 
 def _still_norm(item: Item, still: Frozen) -> Item:
     relative = still.mean_norm_rel_diff
     if relative is None:
-        return replace(item, measured="no gradient norm was logged on both sides")
+        return replace(item, measured=reason(Code.NO_NORM))
     return replace(
         item,
         state=State.PASSED if relative <= NORM_REL else State.WARNING,
-        measured=f"mean {absolute(still.mean_norm_diff)}, {percent(relative)}, "
-        f"largest {absolute(still.max_norm_diff)}",
-        how="",
+        measured=reason(
+            Code.FROZEN_NORM, mean=still.mean_norm_diff, rel=relative, largest=still.max_norm_diff
+        ),
+        how=None,
     )

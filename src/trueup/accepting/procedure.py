@@ -20,12 +20,8 @@ from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages.config import Configurations, configurations
 from trueup.errors import ConfigError
 from trueup.store import layout
-from trueup.wording import text
-
-EXPANSION = (
-    "Scenario expansion: from one device to many, then to the full model with every parallel feature, each "
-    "step accepted before the next (trueup check CONFIG --expand writes the steps)"
-)
+from trueup.types.codes import AcceptCode as Code
+from trueup.types.reason import Reason, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,24 +49,20 @@ class Given:
         """Both traces."""
         return None if self.target is None or self.reference is None else (self.target, self.reference)
 
-    def inputs(self) -> list[tuple[str, str]]:
+    def inputs(self) -> list[tuple[Reason, str]]:
         """Role and place of everything."""
-        named: list[tuple[str, str]] = []
-        if self.traces is not None:
-            named += [
-                ("trace of the target", str(self.target)),
-                ("trace of the reference", str(self.reference)),
-            ]
-        if self.configs is not None:
-            named += zip(
-                ("configuration of the target", "configuration of the reference"), self.configs, strict=True
-            )
-        for what, logs in (("log", self.curves), ("log at learning rate 0", self.no_update)):
-            sides = ["target", "reference", *(f"reference, repeat {n}" for n in range(1, len(logs)))]
-            named += [(f"{what} of the {side}", log) for side, log in zip(sides, logs, strict=False)]
-        if self.evaluations is not None:
-            sides = ["evaluation of the target", "evaluation of the reference"]
-            named += [(side, str(path)) for side, path in zip(sides, self.evaluations, strict=True)]
+        named: list[tuple[Reason, str]] = []
+        pairs = (
+            ("trace", self.traces),
+            ("configuration", self.configs),
+            ("log", self.curves),
+            ("log at learning rate 0", self.no_update),
+            ("evaluation", self.evaluations),
+        )
+        for what, places in pairs:
+            for at, place in enumerate(places or ()):
+                side = "target" if at == 0 else "reference"
+                named.append((reason(Code.INPUT, what=what, side=side, repeat=max(0, at - 1)), str(place)))
         return named
 
 
@@ -129,13 +121,13 @@ def accept(given: Given, *, output: Path, say: Callable[[str], None] = lambda _:
         *long_run_items(long_run),
         *downstream_items(tasks, wanted=leaves_a_small_gap(long_run)),
     ]
-    notes = [] if long_run is None else list(map(text, long_run.notes))
+    notes = () if long_run is None else tuple(long_run.notes)
     signoff = SignOff(
         items=tuple(items),
         inputs=tuple(given.inputs()),
         conditions=tuple(conditions(options.target_trace, dict(given.stated))),
-        by_hand=(*by_hand(settings), EXPANSION),
-        notes=tuple(notes),
+        by_hand=(*by_hand(settings), reason(Code.EXPANSION)),
+        notes=notes,
         seconds={"all": time.perf_counter() - began},
     )
     signoff.write(output)
@@ -173,7 +165,5 @@ def _by_files(item: Item, settings: Configurations | None) -> Item:
         return item
     if settings.checklist.outcome != "agree":
         return item
-    said = (
-        f"{settings.num_compared} settings of the configuration files compared, none makes another training"
-    )
-    return replace(item, state=State.PASSED, measured=said, evidence=(), how="")
+    compared_settings = reason(Code.BY_FILES, num=settings.num_compared)
+    return replace(item, state=State.PASSED, measured=compared_settings, evidence=(), how=None)

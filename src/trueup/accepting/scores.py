@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 from trueup.accepting.evaluation import Evaluation, Score
 from trueup.accepting.item import State
 from trueup.curves.standard import MEAN_REL
 from trueup.errors import NothingCompared
+from trueup.types.codes import AcceptCode as Code
+from trueup.types.reason import Reason, reason
 
 LEVEL = 0.05
 """chance that any one score of two equal models is called different"""
+TOGETHER_Z = NormalDist().inv_cdf(1 - LEVEL / 2)
+"""standard errors from which on the mean over all tasks differs"""
 COARSEST = 0.20
 """Where two standard errors are more than this share of the score, the task had too few samples to tell."""
 
@@ -34,11 +37,9 @@ class Compared:
     upper bound"""
     z: float | None
     state: State
-    why: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self) | {"state": self.state.value}
+    why: Reason
+    num_tasks: int | None = None
+    """of the mean over tasks; None of a single task"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,7 @@ def _row(key: tuple[str, str], target: Evaluation, reference: Evaluation, limit:
     )
     state, why = _judged(mine, theirs, relative, error, z, limit)
     other = _other_settings(target, reference, mine.task)
-    if other:
+    if other is not None:
         state, why = State.NOT_SHOWN, other
     return Compared(
         task=mine.task,
@@ -115,30 +116,30 @@ def _row(key: tuple[str, str], target: Evaluation, reference: Evaluation, limit:
 
 def _judged(
     mine: Score, theirs: Score, relative: float, error: float | None, z: float | None, limit: float
-) -> tuple[State, str]:
+) -> tuple[State, Reason]:
     if abs(relative) < MEAN_REL:
-        return State.PASSED, "less than 1 % apart"
+        return State.PASSED, reason(Code.BELOW_1_PERCENT)
     worse = (relative < 0) is theirs.higher_is_better
     if error is None:
-        state = State.FAILED if worse else State.WARNING
-        return state, f"{'worse' if worse else 'better'} by 1 % or more; the file gives no standard error"
+        return _STATES[worse], reason(Code.NO_ERROR, is_worse=worse)
     if z is not None and abs(z) > limit:
-        state = State.FAILED if worse else State.WARNING
-        said = f"{abs(z):.1f} standard errors, more than {limit:.1f}"
-        return state, f"{'worse' if worse else 'better'} by {said}"
+        return _STATES[worse], reason(Code.BEYOND, is_worse=worse, z=abs(z), limit=limit)
     if theirs.value and 2 * error > COARSEST * abs(theirs.value):
-        return State.NOT_SHOWN, "too few samples to tell: two standard errors are more than 20 % of the score"
-    return State.PASSED, f"within its standard error ({abs(z or 0.0):.1f} of at most {limit:.1f})"
+        return State.NOT_SHOWN, reason(Code.TOO_FEW_SAMPLES, share=COARSEST)
+    return State.PASSED, reason(Code.WITHIN, z=abs(z or 0.0), limit=limit)
 
 
-def _other_settings(target: Evaluation, reference: Evaluation, task: str) -> str:
+_STATES = {True: State.FAILED, False: State.WARNING}
+"""whether the target is worse -> what a significant difference is"""
+
+
+def _other_settings(target: Evaluation, reference: Evaluation, task: str) -> Reason | None:
     mine, theirs = target.settings.get(task, {}), reference.settings.get(task, {})
-    apart = [
-        f"{name} {mine[name]} against {theirs[name]}"
-        for name in mine
-        if mine[name] != theirs.get(name, mine[name])
-    ]
-    return f"evaluated otherwise: {'; '.join(apart)}" if apart else ""
+    names = [name for name in mine if mine[name] != theirs.get(name, mine[name])]
+    if not names:
+        return None
+    values = {"target": [str(mine[n]) for n in names], "reference": [str(theirs[n]) for n in names]}
+    return reason(Code.OTHER_SETTINGS, names=names, **values)
 
 
 def _alone(score: Score, side: str) -> Compared:
@@ -153,7 +154,7 @@ def _alone(score: Score, side: str) -> Compared:
         standard_error=None,
         z=None,
         state=State.NOT_SHOWN,
-        why=f"the {other} was not evaluated on it",
+        why=reason(Code.ONE_SIDED, side=other),
     )
 
 
@@ -161,20 +162,19 @@ def _together(target: Evaluation, reference: Evaluation, shared: list[tuple[str,
     """A small loss everywhere, which no task shows by itself."""
     tasks = dict.fromkeys(task for task, _ in shared)
     keys = [(task, metric) for task in tasks if (metric := reference.primary(task)) is not None]
-    keys = [k for k in keys if k in shared and not _other_settings(target, reference, k[0])]
+    keys = [k for k in keys if k in shared and _other_settings(target, reference, k[0]) is None]
     pairs = [(target.scores[k], reference.scores[k]) for k in keys]
     pairs = [p for p in pairs if p[1].higher_is_better and _error(*p) is not None]
     if len(pairs) < 2:
         return None
     mine, theirs = (sum(pair[side].value for pair in pairs) / len(pairs) for side in (0, 1))
     error = math.sqrt(sum((_error(*pair) or 0.0) ** 2 for pair in pairs)) / len(pairs)
-    limit = NormalDist().inv_cdf(1 - LEVEL / 2)
     main = [
         Score(task="", metric="", value=v, standard_error=0.0, higher_is_better=True) for v in (mine, theirs)
     ]
     relative = (mine - theirs) / abs(theirs) if theirs else 0.0
     z = (mine - theirs) / error if error else None
-    state, why = _judged(main[0], main[1], relative, error, z, limit)
+    state, why = _judged(main[0], main[1], relative, error, z, TOGETHER_Z)
     return Compared(
         task=f"all {len(pairs)} tasks together",
         metric="mean of their main metric",
@@ -186,4 +186,5 @@ def _together(target: Evaluation, reference: Evaluation, shared: list[tuple[str,
         z=z,
         state=state,
         why=why,
+        num_tasks=len(pairs),
     )

@@ -4,48 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trueup.accepting.item import GUIDE, Item, Part, State
+from trueup.accepting.item import Item, Part, State
 from trueup.checklist.fields import fields
 from trueup.checklist.judging import Row, Status
 from trueup.checklist.rules import SECTIONS
 from trueup.diagnosing.stages.config import Configurations, row_said
-from trueup.wording import texts
+from trueup.types.codes import AcceptCode as Code
+from trueup.types.reason import Reason, reason
 
-HOW = "--config TARGET REFERENCE, the configuration files of both runs"
-_THRESHOLD = "no setting that makes another training differs"
 _COMPARED = (Status.ALIGNED, Status.DEFAULT, Status.DIFFERENT)
 _LISTED = 8
+_NAMED = 4
 
 
 def checklist_items(both: Configurations | None) -> list[Item]:
     """One item a section of the checklist, then the schedules."""
     if both is None:
-        return [_nothing("checklist", "Settings of both runs")]
+        return [_nothing("checklist", reason(Code.TITLE, key="checklist"))]
     found = [_section(section, both) for section in SECTIONS]
     return [item for item in (*found, _schedules(both)) if item is not None]
 
 
-def by_hand(both: Configurations | None) -> list[str]:
+def by_hand(both: Configurations | None) -> list[Reason]:
     """What only a person can look at."""
     rows = both.checklist.rows if both is not None else ()
     return [
-        f"{row.reason}{f' ({row.advice})' if row.advice else ''}"
+        reason(Code.BY_HAND, row.reason, advice=row.advice)
         for row in rows
-        if row.status is Status.BY_HAND
+        if row.status is Status.BY_HAND and row.reason is not None
     ]
 
 
-def _nothing(key: str, title: str) -> Item:
+def _nothing(key: str, title: Reason) -> Item:
     return Item(
         key=key,
         part=Part.CHECKLIST,
         title=title,
         state=State.NOT_SHOWN,
         binding=False,
-        measured="neither run tells of them",
-        threshold=_THRESHOLD,
-        origin=f"{GUIDE}, checklist",
-        how=HOW,
+        measured=reason(Code.NO_SETTINGS),
+        threshold=reason(Code.NO_SETTING),
+        origin=reason(Code.CHECKLIST, section=""),
+        how=reason(Code.GIVE_CONFIGS),
     )
 
 
@@ -53,7 +53,8 @@ def _section(section: str, both: Configurations) -> Item | None:
     checklist = both.checklist
     rows = [row for row in checklist.rows if row.section == section and row.status is not Status.BY_HAND]
     compared = [row for row in rows if row.status in _COMPARED]
-    title = fields().sections[section].title
+    name = fields().sections[section].title
+    title = reason(Code.SECTION, title=name)
     if not compared:
         return None if section == "moe" and rows == [] else _nothing(f"checklist:{section}", title)
     grave = [row for row in rows if row.matters and row.severity == "error"]
@@ -70,9 +71,9 @@ def _section(section: str, both: Configurations) -> Item | None:
         else State.PASSED
     )
     evidence = [
-        *texts(map(row_said, (*grave, *light))),
-        *(f"{row.key}: {row.reason}" for row in unkept),
-        *(f"{row.key} is not compared: {row.reason}" for row in open_),
+        *map(row_said, (*grave, *light)),
+        *(reason(Code.ROW, row.reason, key=row.key) for row in unkept if row.reason is not None),
+        *(reason(Code.NOT_COMPARED, row.reason, key=row.key) for row in open_ if row.reason is not None),
     ]
     return Item(
         key=f"checklist:{section}",
@@ -81,50 +82,50 @@ def _section(section: str, both: Configurations) -> Item | None:
         state=state,
         binding=state is State.FAILED,
         measured=_measured(compared, grave, light, open_),
-        threshold=_THRESHOLD,
-        origin=f"{GUIDE}, checklist: {title.lower()}",
+        threshold=reason(Code.NO_SETTING),
+        origin=reason(Code.CHECKLIST, section=name.lower()),
         evidence=_few(evidence),
-        how=HOW if state is State.NOT_SHOWN else "",
+        how=reason(Code.GIVE_CONFIGS) if state is State.NOT_SHOWN else None,
     )
 
 
 def _measured(
     compared: Sequence[Row], grave: Sequence[Row], light: Sequence[Row], open_: Sequence[Row]
-) -> str:
+) -> Reason:
     aligned = len(compared) - sum(row.status is Status.DIFFERENT for row in compared)
-    words = [f"{aligned} of {len(compared)} settings aligned"]
-    if grave:
-        words.append(f"another training: {', '.join(row.key for row in grave[:4])}")
-    if light:
-        words.append(f"may change rounding: {', '.join(row.key for row in light[:4])}")
-    if open_:
-        words.append(f"{len(open_)} not comparable")
-    return "; ".join(words)
+    return reason(
+        Code.SETTINGS,
+        aligned=aligned,
+        total=len(compared),
+        grave=[row.key for row in grave[:_NAMED]],
+        light=[row.key for row in light[:_NAMED]],
+        open=len(open_),
+    )
 
 
-def _few(texts: Sequence[str]) -> tuple[str, ...]:
-    more = len(texts) - _LISTED
-    return (*texts[:_LISTED], *((f"and {more} more, in the checklist's report",) if more > 0 else ()))
+def _few(evidence: Sequence[Reason]) -> tuple[Reason, ...]:
+    more = len(evidence) - _LISTED
+    return (*evidence[:_LISTED], *((reason(Code.AND_MORE, num=more),) if more > 0 else ()))
 
 
 def _schedules(both: Configurations) -> Item:
     found = both.checklist.schedules
     state = {True: State.PASSED, False: State.FAILED, None: State.NOT_SHOWN}[found.same]
     if found.same is False:
-        measured = f"apart from step {found.first_step_apart}"
+        measured = reason(Code.SCHEDULES_DIFFER, step=found.first_step_apart)
     elif found.same:
-        measured = f"the same in all {len(found.target.steps):,} steps"
+        measured = reason(Code.SCHEDULES_EQUAL, num=len(found.target.steps))
     else:
         missing = found.target.missing or (found.reference.missing if found.reference else "")
-        measured = f"cannot be computed{f': {missing}' if missing else ''}"
+        measured = reason(Code.NO_SCHEDULE, missing=missing)
     return Item(
         key="checklist:schedules",
         part=Part.CHECKLIST,
-        title="Learning rate and weight decay, computed step by step",
+        title=reason(Code.TITLE, key="checklist:schedules"),
         state=state,
         binding=state is State.FAILED,
         measured=measured,
-        threshold="the same at every step",
-        origin=f"{GUIDE}, checklist: optimizer, lr and lr_warmup_fraction",
-        how=HOW if state is State.NOT_SHOWN else "",
+        threshold=reason(Code.EVERY_STEP),
+        origin=reason(Code.CHECKLIST, section="optimizer, lr and lr_warmup_fraction"),
+        how=reason(Code.GIVE_CONFIGS) if state is State.NOT_SHOWN else None,
     )

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trueup.accepting.item import TITLES, Item, Part, State
+from trueup.accepting.item import Item, Part, State
 from trueup.comparing.result import plain
 from trueup.curves.conditions import Condition
 from trueup.curves.standard import ADVISORY
 from trueup.types import Outcome
+from trueup.types.codes import AcceptCode as Code
+from trueup.types.reason import Reason, reason
+from trueup.wording import document
 
 SCHEMA_VERSION = 1
 FILE = "signoff.json"
 WORDS = {Outcome.AGREE: "accepted", Outcome.DIFFER: "refused", Outcome.UNDECIDED: "undecided"}
-_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +27,13 @@ class SignOff:
     """What a person files; ``to_json`` is signoff.json (docs/accept.md)."""
 
     items: tuple[Item, ...]
-    inputs: tuple[tuple[str, str], ...]
+    inputs: tuple[tuple[Reason, str], ...]
     """role and place of all that was given"""
     conditions: tuple[Condition, ...] = ()
     """the standard's default configuration, kept or changed"""
-    by_hand: tuple[str, ...] = ()
+    by_hand: tuple[Reason, ...] = ()
     """what only a person can look at"""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -50,19 +51,17 @@ class SignOff:
         return self.outcome.exit_code
 
     @property
-    def headline(self) -> str:
-        """One sentence: the decision, and what it rests on."""
+    def headline(self) -> Reason:
+        """The decision, and what it rests on."""
         binding = [item for item in self.items if item.binding]
+        failed = [item.title for item in self.items if item.state is State.FAILED]
         if self.outcome is Outcome.AGREE:
-            return f"Accepted: all {len(binding)} items that decide are met."
+            return reason(Code.ACCEPTED, num=len(binding))
         if self.outcome is Outcome.DIFFER:
-            failed = [item for item in binding if item.state is State.FAILED]
-            return f"Refused: {_named(failed)} {'is' if len(failed) == 1 else 'are'} not met."
-        failed = [item for item in self.items if item.state is State.FAILED]
+            return reason(Code.REFUSED, *(item.title for item in binding if item.state is State.FAILED))
         if failed:
-            return f"Undecided: {_named(failed)} failed, without proof."
-        open_ = [item for item in binding if item.state is not State.PASSED]
-        return f"Undecided: {_named(open_)} {'is' if len(open_) == 1 else 'are'} not shown."
+            return reason(Code.FAILED_UNPROVED, *failed)
+        return reason(Code.OPEN, *(item.title for item in binding if item.state is not State.PASSED))
 
     def of(self, part: Part) -> list[Item]:
         """The items of one part."""
@@ -70,30 +69,32 @@ class SignOff:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        document: dict[str, Any] = plain(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "outcome": WORDS[self.outcome],
-                "exit_code": self.exit_code,
-                "headline": self.headline,
-                "counts": {s.value: sum(item.state is s for item in self.items) for s in State},
-                "inputs": [{"role": role, "path": path} for role, path in self.inputs],
-                "parts": [
-                    {
-                        "key": part.value,
-                        "title": TITLES[part],
-                        "items": [item.to_json() for item in self.of(part)],
-                    }
-                    for part in Part
-                ],
-                "conditions": [condition.to_json() for condition in self.conditions],
-                "by_hand": list(self.by_hand),
-                "notes": list(self.notes),
-                "standard": ADVISORY,
-                "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
-            }
+        written: dict[str, Any] = plain(
+            document(
+                {
+                    "schema_version": SCHEMA_VERSION,
+                    "outcome": WORDS[self.outcome],
+                    "exit_code": self.exit_code,
+                    "headline": self.headline,
+                    "counts": {s.value: sum(item.state is s for item in self.items) for s in State},
+                    "inputs": [{"role": role, "path": path} for role, path in self.inputs],
+                    "parts": [
+                        {
+                            "key": part.value,
+                            "title": reason(Code.PART, part=part.value),
+                            "items": self.of(part),
+                        }
+                        for part in Part
+                    ],
+                    "conditions": self.conditions,
+                    "by_hand": self.by_hand,
+                    "notes": self.notes,
+                    "standard": ADVISORY,
+                    "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
+                }
+            )
         )
-        return document
+        return written
 
     def write(self, folder: Path) -> Path:
         """Write signoff.json by one rename and return its path."""
@@ -102,11 +103,3 @@ class SignOff:
         text = json.dumps(self.to_json(), allow_nan=False, indent=1, ensure_ascii=False)
         temporary.write_text(text + "\n", encoding="utf-8", errors="replace")
         return temporary.replace(folder / FILE)
-
-
-def _named(items: Sequence[Item]) -> str:
-    words = [item.title[:1].lower() + item.title[1:] for item in items[:_NAMED]]
-    more = len(items) - _NAMED
-    if more > 0:
-        return f"{', '.join(words)} and {more} more"
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "nothing"

@@ -10,6 +10,8 @@ from trueup.checklist.configuration import Configuration
 from trueup.checklist.fields import fields
 from trueup.checklist.judging import Cell, Row, Status
 from trueup.checklist.schedule import Schedule
+from trueup.types.codes import ChecklistCode as Code
+from trueup.types.reason import Reason, reason
 
 FORMAT = 1
 _DRAWN_POINTS = 400
@@ -36,38 +38,22 @@ def to_json(checklist: Checklist) -> dict[str, Any]:
     }
 
 
-def headline(checklist: Checklist) -> str:
-    """One sentence: how many settings differ, and how much they matter."""
+def headline(checklist: Checklist) -> Reason:
+    """How many settings differ, and how much they matter."""
     if checklist.reference is None:
         unmet = [row for row in checklist.rows if row.status is Status.BROKEN and row.severity != "note"]
-        if not unmet:
-            return "Everything recommended for a comparison is kept, as far as this configuration says."
-        verb = _verb(len(unmet), "is", "are")
-        return f"{_count(len(unmet), 'recommendation')} for a comparison {verb} not kept."
+        return reason(Code.UNMET, num=len(unmet)) if unmet else reason(Code.ALL_MET)
     rows = [row for row in checklist.rows if row.matters]
     errors = sum(row.severity == "error" for row in rows)
     if errors:
-        verbs = _verb(errors, "differs that makes", "differ that make")
-        more = f", {len(rows) - errors} more that may change the numbers" if len(rows) > errors else ""
-        return f"{_count(errors, 'setting')} {verbs} another training{more}."
+        return reason(Code.OTHER_TRAINING, num=errors, more=len(rows) - errors)
     if rows:
-        verb = _verb(len(rows), "differs", "differ")
-        return f"{_count(len(rows), 'setting')} {verb} and may change the numbers."
+        return reason(Code.OTHER_NUMBERS, num=len(rows))
     if checklist.rates_part:
-        return "The settings agree one by one, but not the learning rates they lead to."
+        return reason(Code.RATES_DIFFER)
     if checklist.undecided:
-        return f"Nothing differs, but {_count(len(checklist.undecided), 'setting')} could not be compared."
-    if checklist.limited:
-        return "Nothing differs in what was looked at."
-    return "The configurations describe the same training."
-
-
-def _verb(number: int, singular: str, plural: str) -> str:
-    return singular if number == 1 else plural
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+        return reason(Code.OPEN, num=len(checklist.undecided))
+    return reason(Code.LIMITED_SAME if checklist.limited else Code.SAME_TRAINING)
 
 
 def _side(side: Configuration) -> dict[str, Any]:
@@ -101,7 +87,7 @@ def _row(row: Row, *, is_open: bool) -> dict[str, Any]:
         "open": is_open,
         "target": _cell(row.target),
         "reference": None if row.reference is None else _cell(row.reference),
-        "reason": row.reason,
+        "reason": row.reason or "",
         "why": row.why,
         "advice": row.advice,
         "sources": list(row.sources),

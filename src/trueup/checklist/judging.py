@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -13,7 +13,9 @@ from trueup.checklist.expression import Unset, parsed
 from trueup.checklist.fields import fields, same
 from trueup.checklist.rules import Rule, Severity, rules
 from trueup.errors import ConfigError
+from trueup.types.codes import ChecklistCode as Code
 from trueup.types.finding import Stage
+from trueup.types.reason import Reason, reason
 
 
 class Status(Enum):
@@ -52,7 +54,7 @@ class Row:
     severity: Severity
     target: Cell
     reference: Cell | None
-    reason: str = ""
+    reason: Reason | None = None
     why: str = ""
     advice: str = ""
     """what to do, where a recommendation is not met or a condition broken"""
@@ -79,7 +81,9 @@ def judged(target: Configuration, reference: Configuration | None) -> list[Row]:
 def _rows(rule: Rule, section: str, target: Configuration, reference: Configuration | None) -> Iterator[Row]:
     sides = [target] if reference is None else [target, reference]
     if rule.by_hand:
-        yield _row(rule, section, Status.BY_HAND, reason=rule.by_hand, advice=rule.command)
+        yield _row(
+            rule, section, Status.BY_HAND, reason=reason(Code.BY_HAND, says=rule.by_hand), advice=rule.command
+        )
     elif not any(applies(rule.when, side) for side in sides):
         return
     elif rule.field:
@@ -112,7 +116,6 @@ def _conditions(
     ]
     if not broken:
         return
-    where = " and ".join(f"the {name}" for name in broken) if reference is not None else ""
     names = parsed(rule.each).names
     words = {
         name: ", ".join(f"{n} {side.values[n].value}" for n in names if n in side.values)
@@ -125,7 +128,7 @@ def _conditions(
         Status.BROKEN,
         target=cells["target"],
         reference=cells.get("reference"),
-        reason=f"{where}: {rule.says}" if where else rule.says,
+        reason=reason(Code.BROKEN, sides=broken if reference is not None else (), says=rule.says),
         advice=rule.advice,
     )
 
@@ -136,14 +139,15 @@ def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
     if value is None:
         if rule.field in side.unreadable:
             cell = _cell(rule, side)
-            yield _row(rule, section, Status.NOT_COMPARABLE, target=cell, reason=side.unreadable[rule.field])
-        elif reason := side.not_configurable(rule.field):
+            why = reason(Code.UNREADABLE, side="", why=side.unreadable[rule.field])
+            yield _row(rule, section, Status.NOT_COMPARABLE, target=cell, reason=why)
+        elif fixed := side.not_configurable(rule.field):
             yield _row(
                 rule,
                 section,
                 Status.NOT_CONFIGURABLE,
                 target=_cell(rule, side),
-                reason=reason,
+                reason=reason(Code.NOT_CONFIGURABLE, side="", why=fixed),
                 advice=_verify(rule),
             )
         return
@@ -160,7 +164,7 @@ def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
         section,
         status,
         target=_cell(rule, side),
-        reason=_default_words("", value) if value.origin is Origin.DEFAULT else "",
+        reason=_default("", value) if value.origin is Origin.DEFAULT else None,
         advice=rule.advice if met is False else "",
     )
 
@@ -169,13 +173,13 @@ def _compared(rule: Rule, section: str, target: Configuration, reference: Config
     values = target.values.get(rule.field), reference.values.get(rule.field)
     cells = _cell(rule, target), _cell(rule, reference)
     unreadable = [
-        f"{name}: {side.unreadable[rule.field]}"
+        reason(Code.UNREADABLE, side=name, why=side.unreadable[rule.field])
         for name, side in (("target", target), ("reference", reference))
         if rule.field in side.unreadable
     ]
     severity = _severity(rule, target, reference)
     if unreadable:
-        yield _row(rule, section, Status.NOT_COMPARABLE, severity, *cells, reason="; ".join(unreadable))
+        yield _row(rule, section, Status.NOT_COMPARABLE, severity, *cells, reason=_joined(unreadable))
         return
     if values[0] is None and values[1] is None:
         return
@@ -185,17 +189,19 @@ def _compared(rule: Rule, section: str, target: Configuration, reference: Config
     left, right = _effective(rule, target, values[0]), _effective(rule, reference, values[1])
     equal = same(left, right) or (rule.field == "data_files" and _file_names(left) == _file_names(right))
     defaults = [
-        _default_words(name, v)
+        _default(name, v)
         for name, v in (("target", values[0]), ("reference", values[1]))
         if v.origin is Origin.DEFAULT
     ]
     status = Status.DIFFERENT if not equal else Status.DEFAULT if defaults else Status.ALIGNED
-    reason = "; ".join(defaults)
+    why = _joined(defaults)
     if equal and not same(values[0].value, values[1].value):
-        reason = "the same in effect" + (f"; {reason}" if reason else "")
-    yield _row(
-        rule, section, status, severity, *cells, reason=reason, advice=_not_met(rule, target, reference)
-    )
+        why = reason(Code.SAME_EFFECT, *defaults)
+    yield _row(rule, section, status, severity, *cells, reason=why, advice=_not_met(rule, target, reference))
+
+
+def _joined(reasons: Sequence[Reason]) -> Reason | None:
+    return reason(Code.SIDES, *reasons) if len(reasons) > 1 else next(iter(reasons), None)
 
 
 def _file_names(value: Any) -> list[str]:
@@ -212,15 +218,15 @@ def _one_sided(
     """A field one side says nothing of: it cannot, or it did not."""
     silent, name = (target, "target") if rule.field not in target.values else (reference, "reference")
     cells = _cell(rule, target), _cell(rule, reference)
-    reason = silent.not_configurable(rule.field)
-    if reason:
+    fixed = silent.not_configurable(rule.field)
+    if fixed:
         return _row(
             rule,
             section,
             Status.NOT_CONFIGURABLE,
             severity,
             *cells,
-            reason=f"{name}: {reason}",
+            reason=reason(Code.NOT_CONFIGURABLE, side=name, why=fixed),
             advice=_verify(rule),
         )
     return _row(
@@ -229,7 +235,7 @@ def _one_sided(
         Status.NOT_SET,
         severity,
         *cells,
-        reason=f"the {name} does not say",
+        reason=reason(Code.NOT_SET, side=name),
         advice=_not_met(rule, target, reference),
     )
 
@@ -262,8 +268,8 @@ def _verify(rule: Rule) -> str:
     return f"{rule.verify} in the precision table of trueup compare" if rule.verify else ""
 
 
-def _default_words(name: str, value: Value) -> str:
-    return f"{name + ': ' if name else ''}default of {value.says}"
+def _default(side: str, value: Value) -> Reason:
+    return reason(Code.DEFAULT, side=side, of=value.says)
 
 
 def _cell(rule: Rule, side: Configuration) -> Cell:
@@ -289,7 +295,7 @@ def _row(
     target: Cell | None = None,
     reference: Cell | None = None,
     *,
-    reason: str = "",
+    reason: Reason | None = None,
     advice: str = "",
 ) -> Row:
     about = fields().spec(rule.field).about if rule.field else rule.key.replace("_", " ")

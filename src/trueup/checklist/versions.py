@@ -7,6 +7,8 @@ from typing import Any
 
 from trueup.checklist.configuration import Configuration
 from trueup.checklist.fields import yaml_of
+from trueup.types.codes import ChecklistCode as Code
+from trueup.types.reason import Reason, reason
 
 _FIELDS = {
     "mindformers": "mindformers_version",
@@ -21,7 +23,7 @@ class VersionVerdict:
     """``together`` is None where the table says nothing of these versions."""
 
     together: bool | None
-    sentence: str
+    sentence: Reason
 
 
 def table() -> dict[str, Any]:
@@ -40,21 +42,16 @@ def judge_versions(stated: dict[str, str]) -> VersionVerdict | None:
     if len(stated) < 2:
         return None
     content = table()
-    words = ", ".join(f"{name} {version}" for name, version in stated.items())
-    as_of = f"table of {content['as_of']}"
+    facts = {"names": tuple(stated), "versions": tuple(stated.values()), "as_of": str(content["as_of"])}
     rows = content["sets"]
     if any(all(_alike(row[name], version) for name, version in stated.items()) for row in rows):
-        return VersionVerdict(together=True, sentence=f"{words}: published as one set ({as_of})")
+        return VersionVerdict(together=True, sentence=reason(Code.ONE_SET, **facts))
     held = [row for row in rows if any(_alike(row[name], version) for name, version in stated.items())]
     known = all(any(_alike(row[name], version) for row in rows) for name, version in stated.items())
     if not known:
-        return VersionVerdict(
-            together=None, sentence=f"{words}: not all of these are in the {as_of}; unknown, not wrong"
-        )
-    wanted = "; ".join(", ".join(f"{name} {row[name]}" for name in _FIELDS) for row in held[:2])
-    return VersionVerdict(
-        together=False, sentence=f"{words}: not published as one set; the {as_of} has {wanted}"
-    )
+        return VersionVerdict(together=None, sentence=reason(Code.UNKNOWN_VERSIONS, **facts))
+    sets = [", ".join(f"{name} {row[name]}" for name in _FIELDS) for row in held[:2]]
+    return VersionVerdict(together=False, sentence=reason(Code.NO_SET, **facts, sets=sets))
 
 
 def _alike(left: object, right: object) -> bool:

@@ -85,6 +85,7 @@ def command(options: CheckOptions, printed: Printed) -> int:
     from trueup.checklist.document import to_json
     from trueup.reporting.checklist import checklist_report
     from trueup.reporting.render import show
+    from trueup.wording import document
 
     if options.prepare or options.expand:
         return _write_reduced(options, printed)
@@ -92,7 +93,7 @@ def command(options: CheckOptions, printed: Printed) -> int:
     checklist = check([options.target], references, only=list(options.only), ignore=list(options.ignore))
     if not checklist.rows:
         raise ConfigError(f"{options.target}: it contains nothing that could be checked")
-    text = json_text(to_json(checklist))
+    text = json_text(document(to_json(checklist)))
     reports = [] if options.output is None else _write_reports(checklist, text, options.output)
     if printed.as_json:
         print(text)

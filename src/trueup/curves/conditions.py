@@ -12,32 +12,20 @@ from typing import Any, TypeAlias
 from trueup.curves.standard import Criterion, Met
 from trueup.errors import ConfigError
 from trueup.store import Trace
+from trueup.types.codes import CriterionCode as Code
+from trueup.types.reason import Reason, reason
 
 WEIGHTS, SETTINGS, RANDOMNESS, DATA = "weights", "settings", "randomness", "data"
 ASSUMABLE = (WEIGHTS, SETTINGS, RANDOMNESS, DATA)
-_RULE = "migration standard, test standard 2"
-_TITLES = {
-    WEIGHTS: "Same initial weights",
-    SETTINGS: "Same hyperparameters",
-    RANDOMNESS: "Randomness off",
-    DATA: "Same batches, step by step",
-}
 _FREE = {"num_params", "foreach", "fused", "capturable", "differentiable", "maximize", "initial_lr", "params"}
 """what an optimizer's group may have of its own without training otherwise"""
-_NEED = "traces prove it: --target-trace, --reference-trace"
-
-DEFAULTS = (
-    ("dataset", "Dataset", "wikitext-103 (pretraining), alpaca (fine-tuning)"),
-    ("accuracy_mode", "Accuracy mode", "BF16, mixed-precision settings the same on both sides"),
-    ("parallelism", "Parallel method", "data parallel"),
-    ("cluster", "Cluster", "one machine, 8 cards"),
-    ("checkpoint", "Checkpoint", "initialised by the script (pretraining), loaded (fine-tuning)"),
-    ("determinism", "Determinism", "on while comparing; off while the fluctuation is measured"),
-)
-"""the standard's default configuration: key, name, value"""
+DEFAULTS = ("dataset", "accuracy_mode", "parallelism", "cluster", "checkpoint", "determinism")
+"""keys of the standard's default configuration"""
 
 
-_Found: TypeAlias = "tuple[Met, str, str] | None"
+_NUM_LISTED = 3
+"""settings that a reason names"""
+_Found: TypeAlias = "tuple[Met, Reason, Reason] | None"
 """status, what was found, and a note; None where the traces do not tell"""
 
 
@@ -46,15 +34,23 @@ class Condition:
     """One line of the standard's default configuration."""
 
     key: str
-    name: str
-    default: str
     state: str
     """``kept``, ``changed`` or ``not told``"""
-    actual: str
+    actual: Reason
 
-    def to_json(self) -> dict[str, str]:
-        """Plain values."""
-        return {name: str(getattr(self, name)) for name in ("key", "name", "default", "state", "actual")}
+    @property
+    def name(self) -> Reason:
+        """What it is about."""
+        return reason(Code.CONDITION, key=self.key)
+
+    @property
+    def default(self) -> Reason:
+        """What the standard asks for."""
+        return reason(Code.DEFAULT, key=self.key)
+
+    def to_json(self) -> dict[str, object]:
+        """Fields by name."""
+        return {name: getattr(self, name) for name in ("key", "name", "default", "state", "actual")}
 
 
 def parse_assumptions(given: Collection[str]) -> frozenset[str]:
@@ -68,7 +64,8 @@ def parse_assumptions(given: Collection[str]) -> frozenset[str]:
         return frozenset(ASSUMABLE)
     for word in words:
         if word not in ASSUMABLE:
-            raise ConfigError(f"--assume {word!r}: there is {', '.join(ASSUMABLE)} and all")
+            names = ", ".join((*ASSUMABLE, "all"))
+            raise ConfigError(f"--assume: expected one of: {names} (got {word!r})")
     return frozenset(words)
 
 
@@ -78,12 +75,12 @@ def parse_conditions(given: Collection[str]) -> dict[str, str]:
     Raises:
         ConfigError: no such condition.
     """
-    known = [key for key, _, _ in DEFAULTS]
     found = {}
     for text in given:
         key, sign, value = text.partition("=")
-        if not sign or not value or key not in known:
-            raise ConfigError(f"--condition {text!r}: NAME=VALUE is wanted, NAME one of {', '.join(known)}")
+        if not sign or not value or key not in DEFAULTS:
+            names = ", ".join(DEFAULTS)
+            raise ConfigError(f"--condition: expected NAME=VALUE, NAME one of: {names} (got {text!r})")
         found[key] = value
     return found
 
@@ -100,26 +97,25 @@ def proofs(target: Path | None, reference: Path | None, *, assumed: Collection[s
         DATA: _data(mine, theirs),
     }
     return [
-        _unproved(key, assumed) if (told := found[key]) is None else _criterion(key, *told)
+        _unproved(key, assumed) if (proof := found[key]) is None else _criterion(key, *proof)
         for key in ASSUMABLE
     ]
 
 
 def _unproved(key: str, assumed: Collection[str]) -> Criterion:
     if key in assumed:
-        return _criterion(key, Met.MET, "stated by the user", "stated, not proved")
-    return _criterion(key, Met.UNDECIDED, "not proved", _NEED)
+        return _criterion(key, Met.MET, reason(Code.STATED), reason(Code.STATED_ONLY))
+    return _criterion(key, Met.UNDECIDED, reason(Code.UNPROVED), reason(Code.GIVE_TRACES))
 
 
-def _criterion(key: str, status: Met, value: str, note: str) -> Criterion:
+def _criterion(key: str, status: Met, value: Reason, note: Reason) -> Criterion:
     return Criterion(
         key=key,
-        title=_TITLES[key],
         value=value,
-        threshold="the same" if key != RANDOMNESS else "off",
+        threshold=reason(Code.OFF if key == RANDOMNESS else Code.THE_SAME),
         status=status,
         decisive=key != DATA or status is Met.NOT_MET,
-        origin=_RULE,
+        origin=reason(Code.STANDARD, rule="test standard 2"),
         note=note,
     )
 
@@ -131,13 +127,13 @@ def _weights(mine: Trace, theirs: Trace) -> _Found:
         return None
     a, b = (Counter(side) for side in sides)
     if a == b:
-        return Met.MET, f"{sum(a.values()):,} tensors equal", "proved by their content, from the traces"
+        return Met.MET, reason(Code.TENSORS_EQUAL, num=sum(a.values())), reason(Code.BY_CONTENT)
     total = [sum(int(content, 16) for content in side) % 2**64 for side in sides]
     if total[0] == total[1]:
-        return Met.MET, "equal as a whole", "proved by their content, tensors cut otherwise"
+        return Met.MET, reason(Code.EQUAL_IN_SUM), reason(Code.CUT_DIFFERENTLY)
     shared = sum((a & b).values())
-    few = f"{shared:,} of {max(len(sides[0]), len(sides[1])):,} tensors equal"
-    return Met.NOT_MET, few, "trueup compare-weights TARGET REFERENCE says which differ"
+    some = reason(Code.SOME_TENSORS, num=shared, total=max(len(sides[0]), len(sides[1])))
+    return Met.NOT_MET, some, reason(Code.COMPARE_WEIGHTS)
 
 
 def _contents(trace: Trace) -> list[str]:
@@ -157,19 +153,13 @@ def _settings(mine: Trace, theirs: Trace) -> _Found:
     sides = [_groups(trace) for trace in (mine, theirs)]
     if not all(sides):
         return None
-    apart = [
-        f"{key} {_words(sides[0][key])} against {_words(sides[1][key])}"
-        for key in sides[0]
-        if key in sides[1] and sides[0][key] != sides[1][key]
-    ]
-    if apart:
-        return Met.NOT_MET, "; ".join(apart[:3]), "trueup check TARGET_CONFIG REFERENCE_CONFIG lists them all"
-    shared = [key for key in sides[0] if key in sides[1]]
-    return (
-        Met.MET,
-        f"{len(shared)} settings equal",
-        "of optimizers and batches, proved from the traces: " + ", ".join(shared),
-    )
+    keys = [key for key in sides[0] if key in sides[1]]
+    different = [key for key in keys if sides[0][key] != sides[1][key]][:_NUM_LISTED]
+    if different:
+        target, reference = ([_values(side[key]) for key in different] for side in sides)
+        apart = reason(Code.SETTINGS_DIFFER, keys=different, target=target, reference=reference)
+        return Met.NOT_MET, apart, reason(Code.CHECK_CONFIGS)
+    return Met.MET, reason(Code.SETTINGS_EQUAL, num=len(keys)), reason(Code.COMPARED_SETTINGS, keys=keys)
 
 
 def _groups(trace: Trace) -> dict[str, list[Any]]:
@@ -187,7 +177,7 @@ def _groups(trace: Trace) -> dict[str, list[Any]]:
     return {key: sorted(values, key=str) for key, values in found.items()}
 
 
-def _words(values: list[Any]) -> str:
+def _values(values: list[Any]) -> str:
     return ", ".join(
         dict.fromkeys(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
     )
@@ -195,24 +185,21 @@ def _words(values: list[Any]) -> str:
 
 def _randomness(mine: Trace, theirs: Trace) -> _Found:
     sides = [trace.manifest for trace in (mine, theirs)]
-    told = [m.get("deterministic_algorithms", m.get("deterministic")) for m in sides]
-    if any(one is None for one in told):
+    stated = [m.get("deterministic_algorithms", m.get("deterministic")) for m in sides]
+    if any(one is None for one in stated):
         return None
-    open_ = [
-        name
-        for name, one in zip(("target", "reference"), told, strict=True)
-        if str(one).lower() not in ("true", "on", "1")
-    ]
+    open_ = [name for name, one in zip(("target", "reference"), stated, strict=True) if not _is_on(one)]
     dropout = [_dropout(trace) for trace in (mine, theirs)]
     if open_:
-        return (
-            Met.NOT_MET,
-            f"deterministic algorithms off in the {' and the '.join(open_)}",
-            "capture with --deterministic",
-        )
+        off = reason(Code.NOT_DETERMINISTIC, sides=open_)
+        return Met.NOT_MET, off, reason(Code.CAPTURE_DETERMINISTIC)
     if any(dropout):
-        return Met.NOT_MET, f"dropout of {max(dropout):g} is on", "set dropout to 0 on both sides"
-    return Met.MET, "deterministic on both sides, no dropout seen", "proved from the traces"
+        return Met.NOT_MET, reason(Code.DROPOUT_ON, value=max(dropout)), reason(Code.DROPOUT_OFF)
+    return Met.MET, reason(Code.DETERMINISTIC), reason(Code.FROM_TRACES)
+
+
+def _is_on(stated: object) -> bool:
+    return str(stated).lower() in ("true", "on", "1")
 
 
 def _dropout(trace: Trace) -> float:
@@ -236,29 +223,29 @@ def _data(mine: Trace, theirs: Trace) -> _Found:
         return None
     differ = [step for step in shared if sides[0][step] != sides[1][step]]
     if not differ:
-        return Met.MET, f"{len(shared):,} batches equal", "proved by their digests"
+        return Met.MET, reason(Code.BATCHES_EQUAL, num=len(shared)), reason(Code.BY_DIGEST)
     if mine.manifest.get("framework") != theirs.manifest.get("framework"):
         return None  # digests see the dtype of the ids, which frameworks choose
-    return (
-        Met.NOT_MET,
-        f"{len(differ):,} of {len(shared):,} batches differ, the first at step {differ[0]}",
-        ("trueup diagnose TARGET REFERENCE -o OUT shows how"),
-    )
+    some = reason(Code.BATCHES_DIFFER, num=len(differ), total=len(shared), step=differ[0])
+    return Met.NOT_MET, some, reason(Code.DIAGNOSE)
 
 
 def conditions(trace: Path | None, stated: dict[str, str]) -> list[Condition]:
     """The standard's default configuration, kept or changed, as the trace or a person tells."""
-    told = _told(trace) | {key: ("changed", value) for key, value in stated.items()}
+    known = _known(trace) | {
+        key: ("changed", reason(Code.AS_STATED, value=value)) for key, value in stated.items()
+    }
     found = []
-    for key, name, default in DEFAULTS:
-        state, actual = told.get(key, ("not told", "logs say nothing of it"))
+    for key in DEFAULTS:
+        state, actual = known.get(key, ("not told", reason(Code.UNKNOWN)))
         if key in stated and stated[key].lower() in ("default", "kept"):
-            state, actual = "kept", default
-        found.append(Condition(key=key, name=name, default=default, state=state, actual=actual))
+            state, actual = "kept", reason(Code.DEFAULT, key=key)
+        found.append(Condition(key=key, state=state, actual=actual))
     return found
 
 
-def _told(trace: Path | None) -> dict[str, tuple[str, str]]:
+def _known(trace: Path | None) -> dict[str, tuple[str, Reason]]:
+    """Condition -> whether it was kept, and what holds, as the trace shows it."""
     if trace is None:
         return {}
     source = Trace(trace)
@@ -271,14 +258,17 @@ def _told(trace: Path | None) -> dict[str, tuple[str, str]]:
         "on",
     )
     found = {
-        "cluster": ("kept" if world == 8 else "changed", f"{world} process{'es' if world > 1 else ''}"),
-        "determinism": ("kept" if on else "changed", "on" if on else "off"),
+        "cluster": (_state(world == 8), reason(Code.PROCESSES, num=world)),
+        "determinism": (_state(on), reason(Code.DETERMINISM, is_on=on)),
     }
     if dtypes:
         common = dtypes.most_common(1)[0][0]
-        found["accuracy_mode"] = ("kept" if common == "bfloat16" else "changed", f"parameters in {common}")
-    if world > 1 and mesh:
-        found["parallelism"] = ("kept" if mesh == {"dp"} else "changed", ", ".join(sorted(mesh)))
-    elif world == 1:
-        found["parallelism"] = ("changed", "one process")
+        found["accuracy_mode"] = _state(common == "bfloat16"), reason(Code.DTYPE, dtype=str(common))
+    if world == 1 or mesh:
+        axes = sorted(mesh) if world > 1 else ()
+        found["parallelism"] = _state(mesh == {"dp"} and world > 1), reason(Code.AXES, axes=axes)
     return found
+
+
+def _state(kept: bool) -> str:
+    return "kept" if kept else "changed"

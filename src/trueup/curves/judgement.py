@@ -17,7 +17,7 @@ from trueup.curves.statistics.onset import Onset
 from trueup.curves.statistics.spikes import Spikes
 from trueup.types.codes import Code
 from trueup.types.codes import CurvesCode as Curves
-from trueup.types.reason import Number, Reason, given, reason
+from trueup.types.reason import Number, Reason, reason
 from trueup.types.status import Outcome
 
 _EARLY = 0.1
@@ -100,7 +100,7 @@ def judge(evidence: Evidence) -> Judgement:
         outcome = Outcome.DIFFER
     elif open_:
         outcome = Outcome.UNDECIDED
-        headline = reason(Curves.NOT_PROVED, headline, criteria=[c.title for c in open_])
+        headline = reason(Curves.NOT_PROVED, headline, criteria=[c.key for c in open_])
     else:
         outcome = Outcome.AGREE
     return Judgement(
@@ -172,7 +172,7 @@ def _of_standard(e: Evidence, names: set[str], failed: Sequence[Criterion]) -> _
         advice = (reason(Curves.REPEAT_REFERENCE), reason(Curves.FREEZE_WEIGHTS))
         return _Case("fluctuation", reason(Curves.FLUCTUATES), None, advice)
     if failed:
-        notes = tuple(given(c.note) for c in failed if c.note)
+        notes = tuple(c.note for c in failed if c.note is not None)
         return _Case("conditions", reason(Curves.CONDITIONS), None, notes)
     return _Case("aligned", _aligned(e))
 
@@ -229,7 +229,8 @@ def _explained(e: Evidence, gap: float) -> bool:
 
 
 def _criterion(c: Criterion, code: Code = Curves.FAILED) -> Reason:
-    return reason(code, criterion=c.title, value=c.value, threshold=c.threshold, note=c.note)
+    note = () if c.note is None else (c.note,)
+    return reason(code, c.title, c.value, c.threshold, *note, criterion=c.key)
 
 
 def _reasons(e: Evidence) -> Iterator[Reason]:

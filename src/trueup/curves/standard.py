@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import numpy as np
 
 from trueup.curves.columns import GRAD_NORM, LOSS
 from trueup.curves.curve import Curve, Floats
 from trueup.curves.pairing import Paired
+from trueup.types.codes import CriterionCode as Code
+from trueup.types.reason import Reason, reason
 
 FIRST_ABS, FIRST_REL = 0.005, 0.005
 MEAN_ABS, MEAN_REL = 0.01, 0.01
@@ -31,7 +32,6 @@ ADVISORY = (
     "The standard is advisory: the accuracy of a large model depends on its field, structure, size and "
     "hyperparameters, and there is no complete and binding one."
 )
-_GUIDE = "migration standard"
 
 
 class Met(str, Enum):
@@ -49,21 +49,35 @@ class Criterion:
     """One line of the standard."""
 
     key: str
-    title: str
-    value: str
-    """what was measured, as the standard wants it written: absolute 0.xx, relative x.x %"""
-    threshold: str
+    value: Reason
+    """what was measured"""
+    threshold: Reason
     status: Met
     decisive: bool
     """whether it can reject the run"""
-    origin: str
+    origin: Reason
     """where the threshold comes from"""
-    note: str = ""
+    note: Reason | None = None
     numbers: tuple[tuple[str, float | None], ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self) | {"status": self.status.value, "numbers": dict(self.numbers)}
+    @property
+    def title(self) -> Reason:
+        """What it is about."""
+        return reason(Code.TITLE, key=self.key)
+
+    def to_json(self) -> dict[str, object]:
+        """Fields by name; no note is ``""``."""
+        return {
+            "key": self.key,
+            "title": self.title,
+            "value": self.value,
+            "threshold": self.threshold,
+            "status": self.status.value,
+            "decisive": self.decisive,
+            "origin": self.origin,
+            "note": self.note or "",
+            "numbers": dict(self.numbers),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,26 +89,6 @@ class Losses:
     repeats: Floats
     apart: float | None
     """largest mean |difference| between two of the repeats"""
-
-
-def absolute(value: float | None) -> str:
-    """An absolute difference as the standard writes it: ``0.0031``."""
-    if value is None or not math.isfinite(value):
-        return "–" if value is None or math.isnan(value) else str(value)
-    if value == 0:
-        return "0"
-    digits = max(2, 1 - math.floor(math.log10(abs(value))))
-    return f"{value:.{digits}f}" if digits <= 9 else f"{value:.1e}"
-
-
-def percent(value: float | None) -> str:
-    """A relative difference as the standard writes it: ``0.4 %``; more places where it would read 0.0."""
-    if value is None or not math.isfinite(value):
-        return "–" if value is None or math.isnan(value) else f"{value} %"
-    size = abs(100 * value)
-    if size == 0 or size >= 0.05:
-        return f"{100 * value:.1f} %"
-    return f"{100 * value:.1g} %" if size >= 1e-4 else f"{100 * value:.0e} %"
 
 
 def criteria(
@@ -125,22 +119,21 @@ def criteria(
 def _no_losses() -> list[Criterion]:
     """The standard is one of losses: without them nothing else accepts a run."""
     lines = (
-        ("first_loss", "First loss", FIRST_ABS, FIRST_REL, "loss 1"),
-        ("mean_loss", "Mean error of the loss", MEAN_ABS, MEAN_REL, "loss 2"),
+        ("first_loss", FIRST_ABS, FIRST_REL, "loss 1"),
+        ("mean_loss", MEAN_ABS, MEAN_REL, "loss 2"),
     )
     return [
         Criterion(
             key=key,
-            title=title,
-            value="not logged",
-            threshold=f"< {absolute(limit)} or < {percent(share)}",
+            value=reason(Code.NOT_LOGGED),
+            threshold=below(limit, share),
             status=Met.UNDECIDED,
             decisive=True,
-            origin=f"{_GUIDE}, {rule}",
-            note="no loss was logged on both sides",
+            origin=reason(Code.STANDARD, rule=rule),
+            note=reason(Code.NO_LOSS),
             numbers=(("threshold_abs", limit), ("threshold_rel", share)),
         )
-        for key, title, limit, share, rule in lines
+        for key, limit, share, rule in lines
     ]
 
 
@@ -162,22 +155,20 @@ def observed_steps(paired: Paired, target: Curve, *, frozen: bool = False) -> Cr
     observed = last - first + target.interval
     hours = target.hours
     enough = observed >= DEFAULT_STEPS or (hours is not None and hours >= DEFAULT_HOURS)
-    note = "" if enough else f"fewer than the default of {DEFAULT_STEPS:,} steps or {DEFAULT_HOURS} h"
+    note = None if enough else reason(Code.FEWER_THAN_DEFAULT, default=DEFAULT_STEPS, hours=DEFAULT_HOURS)
     status = Met.MET if observed >= FEWEST_STEPS or enough else Met.UNDECIDED
     if status is Met.UNDECIDED:
-        note = f"fewer than {FEWEST_STEPS:,} steps are not recommended: too few to judge by"
+        note = reason(Code.TOO_FEW, num=FEWEST_STEPS)
     if status is Met.UNDECIDED and frozen:
         status = Met.WARNING
-        note = f"no weight is updated: each step is judged by itself; the guide looks at {FEWEST_STEPS:,}"
-    took = f", {hours:.1f} h" if hours is not None else ""
+        note = reason(Code.EACH_STEP, num=FEWEST_STEPS)
     return Criterion(
         key="steps",
-        title="Steps observed without a break",
-        value=f"{observed:,}{took}",
-        threshold=f"≥ {FEWEST_STEPS:,} (default {DEFAULT_STEPS:,} or {DEFAULT_HOURS} h)",
+        value=reason(Code.STEPS, steps=observed, hours=hours),
+        threshold=reason(Code.ENOUGH_STEPS, num=FEWEST_STEPS, default=DEFAULT_STEPS, hours=DEFAULT_HOURS),
         status=status,
         decisive=True,
-        origin=f"{_GUIDE}, test standard 1",
+        origin=reason(Code.STANDARD, rule="test standard 1"),
         note=note,
         numbers=(("steps", float(observed)), ("hours", hours)),
     )
@@ -195,20 +186,17 @@ def repeats(references: Sequence[Curve]) -> Criterion:
         and a.frame[LOSS].equals(b.frame[LOSS])
     ]
     status = Met.MET if num >= FEWEST_REPEATS else Met.WARNING
-    note = "" if status is Met.MET else "the reference's own fluctuation is not known: give repeats of it"
+    note = None if status is Met.MET else reason(Code.NO_REPEATS)
     if same:
         status = Met.WARNING
-        note = (
-            f"{same[0][0]} and {same[0][1]} are bit for bit the same: repeats are made with determinism off"
-        )
+        note = reason(Code.SAME_REPEATS, first=same[0][0], second=same[0][1])
     return Criterion(
         key="repeats",
-        title="Repeats of the reference, determinism off",
-        value=str(num),
-        threshold=f"≥ {FEWEST_REPEATS}",
+        value=reason(Code.COUNT, num=num),
+        threshold=reason(Code.AT_LEAST, num=FEWEST_REPEATS),
         status=status,
         decisive=False,
-        origin=f"{_GUIDE}, test standard 4",
+        origin=reason(Code.STANDARD, rule="test standard 4"),
         note=note,
         numbers=(("repeats", float(num)),),
     )
@@ -222,13 +210,12 @@ def smooth(paired: Paired) -> Criterion:
     rough = value > ROUGH
     return Criterion(
         key="smooth",
-        title="Reference curve is smooth (change from step to step)",
-        value=percent(value),
-        threshold=f"≤ {percent(ROUGH)}",
+        value=reason(Code.RELATIVE, rel=_known(value)),
+        threshold=reason(Code.AT_MOST, rel=ROUGH),
         status=Met.WARNING if rough else Met.UNDECIDED if math.isnan(value) else Met.MET,
         decisive=False,
-        origin=f"{_GUIDE}, test standard 3; the number is trueup's",
-        note="a rough curve: prefer model, weights and settings whose loss fluctuates less" if rough else "",
+        origin=reason(Code.OF_TRUEUP, rule="test standard 3"),
+        note=reason(Code.ROUGH) if rough else None,
         numbers=(("roughness", value),),
     )
 
@@ -254,13 +241,12 @@ def first_loss(losses: Losses) -> Criterion:
     met = apart < limit or relative < FIRST_REL
     return Criterion(
         key="first_loss",
-        title="First loss",
-        value=f"{absolute(apart)}, {percent(relative)}",
-        threshold=f"< {absolute(limit)} or < {percent(FIRST_REL)}",
+        value=difference(apart, relative),
+        threshold=below(limit, FIRST_REL),
         status=Met.MET if met else Met.NOT_MET,
         decisive=True,
         origin=_origin("loss 1", relaxed, own),
-        note=f"target {mine:.6g}, reference {theirs:.6g}",
+        note=reason(Code.BOTH_LOSSES, target=_known(mine), reference=_known(theirs)),
         numbers=(("abs", apart), ("rel", relative), ("threshold_abs", limit), ("threshold_rel", FIRST_REL)),
     )
 
@@ -276,20 +262,16 @@ def mean_loss(losses: Losses) -> Criterion:
     limit, relaxed = _relaxed(MEAN_ABS, own)
     lost = int((~np.isfinite(losses.target) & np.isfinite(losses.reference)).sum())
     met = (mean_abs < limit or mean_rel < MEAN_REL) and not lost
-    note = f"{lost:,} steps have a loss in the reference alone" if lost else ""
+    note = reason(Code.LOST_LOSSES, num=lost) if lost else None
     level = float(size.mean()) if len(size) else math.nan
     strict = mean_abs < MEAN_ABS or mean_rel < MEAN_REL
     too_wide = relaxed and met and not strict and own is not None and own > WIDEST * level
     if too_wide and own is not None:
-        note = (
-            f"the repeats are {absolute(own)} apart, {percent(own / level)} of the loss: test the original "
-            "model before it is the measure"
-        )
+        note = reason(Code.WIDE_REPEATS, spread=own, rel=_known(own / level))
     return Criterion(
         key="mean_loss",
-        title="Mean error of the loss",
-        value=f"{absolute(mean_abs)}, {percent(mean_rel)}",
-        threshold=f"< {absolute(limit)} or < {percent(MEAN_REL)}",
+        value=difference(mean_abs, mean_rel),
+        threshold=below(limit, MEAN_REL),
         status=Met.UNDECIDED if too_wide else Met.MET if met else Met.NOT_MET,
         decisive=True,
         origin=_origin("loss 2", relaxed, own),
@@ -320,13 +302,12 @@ def global_norm(paired: Paired) -> list[Criterion]:
     return [
         Criterion(
             key="global_norm",
-            title="Global gradient norm, mean relative error",
-            value=percent(value),
-            threshold=f"≤ {percent(limit)}",
+            value=reason(Code.RELATIVE, rel=value),
+            threshold=reason(Code.AT_MOST, rel=limit),
             status=Met.WARNING if beyond else Met.MET,
             decisive=False,
             origin=_origin("monitoring indicator", relaxed, own, relative=True),
-            note="a monitoring indicator: does not reject by itself" if beyond else "",
+            note=reason(Code.INDICATOR) if beyond else None,
             numbers=(("rel", value), ("threshold_rel", limit), ("repeats_rel", own)),
         )
     ]
@@ -362,9 +343,21 @@ def _relaxed(threshold: float, own: float | None) -> tuple[float, bool]:
     return (wider, True) if wider > threshold else (threshold, False)
 
 
-def _origin(rule: str, relaxed: bool, own: float | None, *, relative: bool = False) -> str:
+def _origin(rule: str, relaxed: bool, own: float | None, *, relative: bool = False) -> Reason:
     if not relaxed or own is None:
-        return f"{_GUIDE}, {rule}"
-    said = percent(own) if relative else absolute(own)
-    fluctuation = f"{said} between repeats, × {ALLOWANCE:g}"
-    return f"{_GUIDE}, {rule}, relaxed to the reference's own fluctuation ({fluctuation})"
+        return reason(Code.STANDARD, rule=rule)
+    return reason(Code.RELAXED, rule=rule, spread=own, is_relative=relative, allowance=ALLOWANCE)
+
+
+def below(limit: float, share: float) -> Reason:
+    """A threshold of which either suffices: an absolute and a relative difference."""
+    return reason(Code.BELOW_EITHER, abs=limit, rel=share)
+
+
+def difference(absolute: float | None, relative: float | None) -> Reason:
+    """What was measured, absolute and relative; NaN is unknown."""
+    return reason(Code.ABS_AND_REL, abs=_known(absolute), rel=_known(relative))
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value

@@ -175,7 +175,10 @@ def _closing(checklist: Checklist, reports: Sequence[Path], *, everything: bool)
 
 
 def _by_hand(row: Demand) -> Line:
-    return (said(row.reason), Span(f"  {said(row.advice)}" if row.advice else "", Look.COMMAND))
+    return (
+        said(row.reason) if row.reason is not None else "",
+        Span(f"  {said(row.advice)}" if row.advice else "", Look.COMMAND),
+    )
 
 
 def _sources(checklist: Checklist) -> Facts:

@@ -68,7 +68,8 @@ def _row(row: Demand, telling: bool) -> Row:
     tone = _TONES[row.severity] if row.status in _LOUD else Tone.QUIET
     words = f"{mark.words}: {SEVERITY[row.severity]}" if telling else mark.words
     told: list[Line] = [Span(f"→ {said(row.advice)}", tone=Tone.FOLLOWS)] if row.advice else []
-    reason = said(row.reason) if row.status not in (Status.DEFAULT, Status.DIFFERENT) else ""
+    told_above = row.reason is None or row.status in (Status.DEFAULT, Status.DIFFERENT)
+    reason = "" if row.reason is None or told_above else said(row.reason)
     why = (Span(f"{reason} ", Look.STRONG), said(row.why)) if reason else said(row.why)
     return Row(
         cells=(
@@ -103,7 +104,7 @@ def _note(row: Demand) -> Cell:
         parts.append(Span(" | ".join(files), Look.QUIET) if files else "")
     elif row.status is not Status.DEFAULT:
         quiet = Look.PLAIN if row.status is Status.BROKEN else Look.QUIET
-        parts.append(Span(said(row.reason), quiet) if row.reason else "")
+        parts.append(Span(said(row.reason), quiet) if row.reason is not None else "")
     parts.append(Span(f"→ {said(row.advice)}", Look.COMMAND) if row.advice else "")
     kept = [part for part in parts if part]
     return Cell(value=kept[0] if kept else "", under=tuple(kept[1:]))
@@ -124,7 +125,7 @@ def book_table(checklist: Checklist) -> Table:
                 "" if row.reference is None else shown(row.reference.value, longest=2000),
                 place(row.target),
                 place(row.reference),
-                said(row.reason),
+                "" if row.reason is None else said(row.reason),
                 said(row.why),
                 said(row.advice),
                 row.target.set_with,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from trueup.accepting.item import TITLES, VOUCH, Item, Part, State
+from trueup.accepting.item import Item, Part, State
 from trueup.accepting.procedure import Procedure
 from trueup.accepting.signoff import FILE, SignOff
 from trueup.curves.comparison import CurveComparison
@@ -39,6 +39,10 @@ from trueup.reporting.formatting import as_sentence, count
 from trueup.reporting.render import write
 from trueup.reporting.standard import conditions_table, signatures
 from trueup.types import Outcome
+from trueup.types.codes import AcceptCode
+from trueup.types.reason import Reason
+from trueup.wording import document
+from trueup.wording.accepting import PARTS
 
 CURVES, NO_UPDATE = "long-run", "learning-rate-0"
 _MARKS = {
@@ -87,7 +91,7 @@ def signoff_report(
         subject=("Accuracy sign-off of a migrated training run",),
         blocks=(
             _tally(signoff),
-            facts([fact(role, path) for role, path in signoff.inputs], on=On.FILES),
+            facts([fact(said(role), path) for role, path in signoff.inputs], on=On.FILES),
             *parts,
             _closing(signoff, reports, missing),
             Paragraph(line=Span(said(ADVISORY), Look.QUIET), on=On.SCREEN),
@@ -129,7 +133,8 @@ def _part(part: Part, items: Sequence[Item], link: str, picture: Path | None) ->
             "Loss of target and reference, their difference and what is allowed, gradient norm, learning rate"
         )
         blocks.insert(0, Picture(png=picture, alt=alt))
-    return Section(title=TITLES[part], key=part.value, nav=TITLES[part], link=link, blocks=tuple(blocks))
+    title = PARTS[part.value]
+    return Section(title=title, key=part.value, nav=title, link=link, blocks=tuple(blocks))
 
 
 def _row(item: Item) -> Row:
@@ -138,14 +143,14 @@ def _row(item: Item) -> Row:
     open_ = not item.binding and item.state in (State.NOT_SHOWN, State.WARNING)
     evidence = tuple(map(said, item.evidence))
     below = (f"expected {said(item.threshold)}", *evidence[:_NUM_EVIDENCE]) if loud else ()
-    how = (Span(f"→ {said(item.how)}", tone=Tone.FOLLOWS),) if item.how else ()
-    told: tuple[str | Span, ...] = (*evidence, *how)
+    how = (Span(f"→ {said(item.how)}", tone=Tone.FOLLOWS),) if item.how is not None else ()
+    lines: tuple[str | Span, ...] = (*evidence, *how)
     return Row(
         cells=(
             Cell(value=said(item.title), under=("does not decide",) if open_ else (), on=On.FILES, tone=tone),
             Cell(value=said(item.measured), under=below, on=On.SCREEN, tone=tone),
-            Cell(value=said(item.threshold), under=(said(item.origin),) if item.origin else ()),
-            Cell(value=told[0] if told else "", under=told[1:]),
+            Cell(value=said(item.threshold), under=(said(item.origin),)),
+            Cell(value=lines[0] if lines else "", under=lines[1:]),
         ),
         mark=_MARKS[item.state],
         loud=loud,
@@ -168,17 +173,19 @@ def _closing(signoff: SignOff, reports: Sequence[Path], missing: Sequence[str]) 
 def _ways(signoff: SignOff) -> Fact:
     """How to show what is not shown: each way once, what decides first."""
     open_ = [item for item in signoff.items if item.state is State.NOT_SHOWN]
-    ways: dict[str, list[str]] = {}
+    ways: dict[Reason, list[str]] = {}
     for item in sorted(open_, key=lambda item: not item.binding):
-        how, _, vouched = said(item.how).partition(VOUCH)
-        ways.setdefault(how, []).append(vouched)
+        if item.how is not None and item.how.code is AcceptCode.OR_ASSUME:
+            ways.setdefault(item.how.parts[0], []).append(str(item.how.place("key")))
+        elif item.how is not None:
+            ways.setdefault(item.how, []).append("")
     lines = []
     for how, every in ways.items():
         keys = [key for key in every if key]
         some = f" for {len(keys)} of them" if len(keys) < len(every) else ""
-        vouch = f"{VOUCH}{','.join(keys)}{some}" if keys else ""
+        assume = f"; or --assume {','.join(keys)}{some}" if keys else ""
         num = f"  ({count(len(every), 'item')})" if len(every) > 1 else ""
-        lines.append((how, Span(num, Look.QUIET), vouch))
+        lines.append((said(how), Span(num, Look.QUIET), assume))
     return fact("to show", *lines)
 
 
@@ -189,10 +196,7 @@ def _open(signoff: SignOff) -> Section:
         Column(title="decides", width=10),
         Column(title="how to show it", width=60),
     )
-    rows = [
-        Row(cells=(said(item.title), "yes" if item.binding else "no", as_sentence(said(item.how))))
-        for item in open_
-    ]
+    rows = [Row(cells=(said(item.title), "yes" if item.binding else "no", _how(item))) for item in open_]
     nothing = Paragraph(line="Every item was measured.")
     return Section(
         title="Not shown",
@@ -204,6 +208,10 @@ def _open(signoff: SignOff) -> Section:
         blocks=(Table(columns=columns, rows=tuple(rows)),) if rows else (nothing,),
         on=On.FILES,
     )
+
+
+def _how(item: Item) -> str:
+    return "" if item.how is None else as_sentence(said(item.how))
 
 
 def write_reports(procedure: Procedure, folder: Path) -> tuple[dict[str, Path], list[str]]:
@@ -248,7 +256,7 @@ def _checklist(procedure: Procedure, folder: Path) -> Path | None:
 
     folder.mkdir(parents=True, exist_ok=True)
     checklist = procedure.configurations.checklist
-    text = json.dumps(to_json(checklist), ensure_ascii=False, indent=2)
+    text = json.dumps(document(to_json(checklist)), ensure_ascii=False, indent=2)
     (folder / "checklist.json").write_text(text + "\n", encoding="utf-8")
     return write(checklist_report(checklist), folder / "checklist.html")
 

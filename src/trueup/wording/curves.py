@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+from trueup.types.codes import CriterionCode as Criteria
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import reason
+from trueup.wording.criterion import FIRST_LOSS, TITLES
 from trueup.wording.phrase import Phrase, Told, absolute, listed, percent
 
 _DIVERGENCE = {"step": 400, "before": 0.0001, "after": 0.2, "shape": "jump"}
@@ -49,12 +51,13 @@ def _late_gap(told: Told) -> str:
 
 
 def _warned(told: Told) -> str:
-    held_to = told.get("note") or f"expected {told['threshold']}"
-    return f"{told['criterion']}: {told['value']}, {held_to}"
+    title, value, threshold, *note = told.parts
+    return f"{title}: {value}, {note[0] if note else f'expected {threshold}'}"
 
 
 def _not_proved(told: Told) -> str:
-    names = [name[:1].lower() + name[1:] for name in told["criteria"]]
+    titles = [TITLES.get(key, key) for key in told["criteria"]]
+    names = [title[:1].lower() + title[1:] for title in titles]
     shown = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     return f"{told.parts[0]}; not accepted yet: {shown} {'is' if len(names) == 1 else 'are'} not proved"
 
@@ -149,13 +152,13 @@ PHRASES = {
     Curves.NOT_PROVED: Phrase(
         sentence=_not_proved,
         samples=(
-            {"criteria": ["Same initial weights", "Randomness off"], "parts": (reason(Curves.CENTRED),)},
-            {"criteria": ["Randomness off"], "parts": (reason(Curves.CENTRED),)},
+            {"criteria": ["weights", "randomness"], "parts": (reason(Curves.CENTRED),)},
+            {"criteria": ["randomness"], "parts": (reason(Curves.CENTRED),)},
         ),
     ),
     Curves.FAILED: Phrase(
-        sentence="{criterion}: {value}, expected {threshold}",
-        samples=({"criterion": "First loss", "value": "0.02, 0.6 %", "threshold": "< 0.005"},),
+        sentence="{parts[0]}: {parts[1]}, expected {parts[2]}",
+        samples=({"criterion": "first_loss", "parts": FIRST_LOSS},),
     ),
     Curves.MEAN: Phrase(
         sentence=_mean,
@@ -179,8 +182,8 @@ PHRASES = {
     Curves.WARNED: Phrase(
         sentence=_warned,
         samples=(
-            {"criterion": "Repeats", "value": "1", "threshold": "≥ 2", "note": ""},
-            {"criterion": "Repeats", "value": "1", "threshold": "≥ 2", "note": "give repeats"},
+            {"criterion": "first_loss", "parts": FIRST_LOSS},
+            {"criterion": "repeats", "parts": (*FIRST_LOSS, reason(Criteria.NO_REPEATS))},
         ),
     ),
     Curves.SYSTEMATIC: Phrase(

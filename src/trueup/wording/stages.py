@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from trueup.types.codes import StagesCode as S
 from trueup.types.reason import reason
+from trueup.wording.criterion import FIRST_LOSS
 from trueup.wording.kinds import kind_name
 from trueup.wording.phrase import Phrase, Told, count, listed
 
@@ -312,8 +313,8 @@ PHRASES = {
         {**_ANY, "stage": "forward"},
     ),
     S.CRITERION: _plain(
-        "{criterion}: {value} (expected {threshold}), {status}",
-        {"criterion": "First loss", "value": "0.02, 0.6 %", "threshold": "< 0.005", "status": "not met"},
+        "{parts[0]}: {parts[1]} (expected {parts[2]}), {status}",
+        {"criterion": "first_loss", "status": "not met", "parts": FIRST_LOSS},
     ),
     S.SEE_CURVES: Phrase(
         sentence=lambda told: "; then ".join(["to see the curves", *told["also"]]),

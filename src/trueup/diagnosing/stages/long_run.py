@@ -73,9 +73,7 @@ class LongRunStage:
 def _evidence(found: CurveComparison) -> tuple[Reason, ...]:
     """What the judgement rests on; then each criterion of the standard that the logs answer."""
     criteria = [
-        reason(
-            Stages.CRITERION, criterion=c.title, value=c.value, threshold=c.threshold, status=c.status.value
-        )
+        reason(Stages.CRITERION, c.title, c.value, c.threshold, criterion=c.key, status=c.status.value)
         for c in found.evidence.criteria
         if c.key not in ASSUMABLE
     ]

@@ -43,6 +43,7 @@ from trueup.reporting.document import (
 from trueup.reporting.formatting import count, number
 from trueup.reporting.standard import MARKS, conditions_table, signatures
 from trueup.types import Outcome
+from trueup.types.reason import Reason
 
 OUTCOMES = {
     Outcome.AGREE: Mark("✓", "Accepted", Tone.GOOD),
@@ -230,13 +231,15 @@ def _criteria(criteria: Sequence[Criterion], on: On) -> Table:
         Column(title="expected", grow=True, below=True, width=44),
         Column(title="source", width=40, on=_FILED),
     )
-    rows, noted = [], ""
+    rows: list[Row] = []
+    noted: Reason | None = None
     for one in criteria:
-        missing = on is On.SCREEN and one.status is Met.UNDECIDED and one.note
-        expected = said(one.threshold) if not missing else said(one.note) if one.note != noted else ""
-        noted = one.note if missing else noted
+        expected = said(one.threshold)
+        if on is On.SCREEN and one.status is Met.UNDECIDED and one.note is not None:
+            expected = said(one.note) if one.note != noted else ""
+            noted = one.note
         relaxed = ", relaxed to the spread of the repeats" if _is_relaxed(one) else ""
-        notes = (said(one.note),) if one.note else ()
+        notes = (said(one.note),) if one.note is not None else ()
         rows.append(
             Row(
                 cells=(

@@ -19,7 +19,8 @@ def acceptance_sheet(comparisons: Sequence[CurveComparison], outcomes: Mapping[O
         cells = (name, "verdict", "", "", "", said(judgement.headline))
         rows.append(Row(cells=cells, mark=outcomes[judgement.outcome], loud=True))
         for c in one.evidence.criteria:
-            cells = (name, said(c.title), said(c.value), said(c.threshold), said(c.origin), said(c.note))
+            note = "" if c.note is None else said(c.note)
+            cells = (name, said(c.title), said(c.value), said(c.threshold), said(c.origin), note)
             rows.append(Row(cells=cells, mark=MARKS[c.status]))
     titles = (
         ("target", 28),

@@ -1,9 +1,12 @@
 """Codes of all conclusions: one enum class a room, values are stable and documented in docs/codes.md."""
 
+from trueup.types.codes.accepting import AcceptCode
 from trueup.types.codes.base import Code, code_from
 from trueup.types.codes.batch import BatchCode
+from trueup.types.codes.checklist import ChecklistCode
 from trueup.types.codes.checks import CheckCode
 from trueup.types.codes.clipping import ClippingCode
+from trueup.types.codes.criterion import CriterionCode
 from trueup.types.codes.curves import CurvesCode
 from trueup.types.codes.evidence import EvidenceCode
 from trueup.types.codes.given import GivenCode
@@ -25,12 +28,15 @@ from trueup.types.codes.verdict import NextCode, VerdictCode
 from trueup.types.codes.weights import WeightsCode
 
 __all__ = [
+    "AcceptCode",
     "AdviceCode",
     "BatchCode",
     "CauseCode",
     "CheckCode",
+    "ChecklistCode",
     "ClippingCode",
     "Code",
+    "CriterionCode",
     "CurvesCode",
     "EvidenceCode",
     "FactorCode",

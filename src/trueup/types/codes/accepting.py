@@ -1,0 +1,89 @@
+"""Codes of a sign-off: its decision, its items, and how what is not shown can be shown."""
+
+from trueup.types.codes.base import Code
+
+
+class AcceptCode(Code):
+    """Lines of a sign-off."""
+
+    # the decision
+    ACCEPTED = "accept.accepted"
+    REFUSED = "accept.refused"
+    FAILED_UNPROVED = "accept.failed_without_proof"
+    OPEN = "accept.not_shown"
+
+    # what was given, parts and titles of items
+    INPUT = "accept.input"
+    PART = "accept.part"
+    TITLE = "accept.item"
+    SECTION = "accept.section"
+    SCORE = "accept.score"
+    ALL_SCORES = "accept.all_scores"
+
+    # measured
+    NO_TRACES = "accept.no_traces"
+    NO_LOGS = "accept.no_logs"
+    NO_EVALUATION = "accept.no_evaluation"
+    NOT_IN_LOGS = "accept.not_in_logs"
+    NOT_CAPTURED = "accept.not_captured"
+    NO_SETTINGS = "accept.no_settings"
+    RATE_NOT_ZERO = "accept.learning_rate_not_zero"
+    NO_NORM = "accept.no_gradient_norm"
+    FROZEN_LOSS = "accept.frozen_loss"
+    FROZEN_NORM = "accept.frozen_norm"
+    SCORES = "accept.scores"
+    SETTINGS = "accept.settings"
+    SCHEDULES_DIFFER = "accept.schedules_differ"
+    SCHEDULES_EQUAL = "accept.schedules_equal"
+    NO_SCHEDULE = "accept.no_schedule"
+    BY_FILES = "accept.proved_by_files"
+
+    # expected, and where that comes from
+    WITHIN_NOISE = "accept.within_noise"
+    WITHIN_SPREAD = "accept.within_spread"
+    NO_SETTING = "accept.no_setting_differs"
+    EVERY_STEP = "accept.same_at_every_step"
+    FROZEN_STEPS = "accept.every_step_below"
+    ON_MEAN = "accept.on_the_mean"
+    SCORE_LIMIT = "accept.score_limit"
+    GUIDE = "accept.origin.guide"
+    OF_STAGE = "accept.origin.stage"
+    CHECKLIST = "accept.origin.checklist"
+    FIRST_LOSS_RULE = "accept.origin.first_loss"
+    NORM_RULE = "accept.origin.global_norm"
+    REPEATS_RULE = "accept.origin.repeats"
+    DOWNSTREAM_RULE = "accept.origin.downstream"
+
+    # evidence
+    FINDING = "accept.finding"
+    LOSSES = "accept.losses"
+    LARGEST = "accept.largest_at_step"
+    OUTLYING = "accept.outlying_steps"
+    LATE_GAP = "accept.late_gap_left"
+    ROW = "accept.setting"
+    NOT_COMPARED = "accept.setting_not_compared"
+    AND_MORE = "accept.and_more"
+
+    # scores
+    BELOW_1_PERCENT = "accept.score.below_1_percent"
+    NO_ERROR = "accept.score.no_standard_error"
+    BEYOND = "accept.score.beyond_standard_errors"
+    TOO_FEW_SAMPLES = "accept.score.too_few_samples"
+    WITHIN = "accept.score.within_standard_error"
+    OTHER_SETTINGS = "accept.score.other_settings"
+    ONE_SIDED = "accept.score.one_sided"
+
+    # how to show it
+    GIVE_TRACES = "accept.how.traces"
+    GIVE_LOGS = "accept.how.logs"
+    GIVE_FROZEN = "accept.how.learning_rate_0"
+    GIVE_CONFIGS = "accept.how.configurations"
+    GIVE_EVALUATIONS = "accept.how.evaluations"
+    CAPTURE_TWO = "accept.how.two_steps"
+    REPLAY = "accept.how.replay"
+    OR_ASSUME = "accept.how.or_assume"
+    WITH_NOTE = "accept.how.with_note"
+
+    # by hand
+    BY_HAND = "accept.by_hand"
+    EXPANSION = "accept.scenario_expansion"

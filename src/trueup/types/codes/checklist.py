@@ -1,0 +1,31 @@
+"""Codes of the checklist of configurations; the texts of its rules are in checklist/rules/*.yaml."""
+
+from trueup.types.codes.base import Code
+
+
+class ChecklistCode(Code):
+    """Why a row has its status, and what versions belong together."""
+
+    # headlines
+    ALL_MET = "checklist.recommendations_met"
+    UNMET = "checklist.recommendations_unmet"
+    OTHER_TRAINING = "checklist.other_training"
+    OTHER_NUMBERS = "checklist.other_numbers"
+    RATES_DIFFER = "checklist.learning_rates_differ"
+    OPEN = "checklist.not_compared"
+    LIMITED_SAME = "checklist.same_as_far_as_checked"
+    SAME_TRAINING = "checklist.same_training"
+
+    # rows
+    BY_HAND = "checklist.by_hand"
+    BROKEN = "checklist.condition_broken"
+    UNREADABLE = "checklist.unreadable"
+    NOT_CONFIGURABLE = "checklist.not_configurable"
+    DEFAULT = "checklist.default_of"
+    SIDES = "checklist.both_sides"
+    SAME_EFFECT = "checklist.same_effect"
+    NOT_SET = "checklist.not_set"
+
+    ONE_SET = "checklist.versions.one_set"
+    UNKNOWN_VERSIONS = "checklist.versions.unknown"
+    NO_SET = "checklist.versions.no_set"

@@ -1,0 +1,103 @@
+"""English of the checklist of configurations; the texts of its rules are in checklist/rules/*.yaml."""
+
+from __future__ import annotations
+
+from trueup.types.codes import ChecklistCode as C
+from trueup.types.reason import reason
+from trueup.wording.phrase import Facts, clause, count, heading
+
+
+def _sided(facts: Facts, what: str) -> str:
+    return f"{facts['side']}: {what}" if facts["side"] else what
+
+
+def _broken(facts: Facts) -> str:
+    where = " and ".join(f"the {side}" for side in facts["sides"])
+    return f"{where}: {facts['says']}" if where else str(facts["says"])
+
+
+def _versions(facts: Facts) -> str:
+    return ", ".join(
+        f"{name} {version}" for name, version in zip(facts["names"], facts["versions"], strict=True)
+    )
+
+
+_DEFAULT = reason(C.DEFAULT, side="target", of="Megatron-LM")
+_WHY = ({"side": "target", "why": "a number was expected"}, {"side": "", "why": "it is fixed"})
+_STACK: dict[str, object] = {
+    "names": ("mindspore", "cann"),
+    "versions": ("2.4.0", "8.0"),
+    "as_of": "2025-06",
+}
+
+
+def _other_training(facts: Facts) -> str:
+    num, more = facts["num"], facts["more"]
+    differ = (
+        f"{count(num, 'setting')} {'differs and changes' if num == 1 else 'differ and change'} the training"
+    )
+    return differ + (f", {more} more may change the numbers" if more else "")
+
+
+PHRASES = {
+    C.ALL_MET: heading("All recommendations for a comparison are met, as far as this configuration says"),
+    C.UNMET: heading(
+        lambda facts: (
+            f"{count(facts['num'], 'recommendation')} for a comparison "
+            f"{'is' if facts['num'] == 1 else 'are'} not met"
+        ),
+        {"num": 1},
+        {"num": 3},
+    ),
+    C.OTHER_TRAINING: heading(_other_training, {"num": 1, "more": 0}, {"num": 2, "more": 1}),
+    C.OTHER_NUMBERS: heading(
+        lambda facts: (
+            f"{count(facts['num'], 'setting')} {'differs' if facts['num'] == 1 else 'differ'} and may change "
+            "the numbers"
+        ),
+        {"num": 1},
+        {"num": 2},
+    ),
+    C.RATES_DIFFER: heading("All settings agree, but the learning rates computed from them differ"),
+    C.OPEN: heading("Nothing differs, but {num:count setting} could not be compared", {"num": 1}),
+    C.LIMITED_SAME: heading("Nothing differs in the checked sections"),
+    C.SAME_TRAINING: heading("The configurations describe the same training"),
+    C.BY_HAND: clause("{says}", {"says": "compare the data files by hand"}),
+    C.BROKEN: clause(
+        _broken,
+        {"sides": ("target", "reference"), "says": "warmup is longer than the run"},
+        {"sides": (), "says": "warmup is longer than the run"},
+    ),
+    C.UNREADABLE: clause(
+        lambda facts: _sided(facts, facts["why"]),
+        *_WHY,
+    ),
+    C.NOT_CONFIGURABLE: clause(
+        lambda facts: _sided(facts, facts["why"]),
+        *_WHY,
+    ),
+    C.DEFAULT: clause(
+        lambda facts: _sided(facts, f"default of {facts['of']}"),
+        {"side": "target", "of": "Megatron-LM"},
+        {"side": "", "of": "Megatron-LM"},
+    ),
+    C.SIDES: clause("{parts:join ; }", {"parts": (_DEFAULT,)}),
+    C.SAME_EFFECT: clause(
+        lambda facts: "; ".join(("the same in effect", *facts.parts)), {}, {"parts": (_DEFAULT,)}
+    ),
+    C.NOT_SET: clause("not set in the {side}", {"side": "target"}),
+    C.ONE_SET: clause(
+        lambda facts: f"{_versions(facts)}: published as one set (table of {facts['as_of']})", _STACK
+    ),
+    C.UNKNOWN_VERSIONS: clause(
+        lambda facts: f"{_versions(facts)}: not all are in the table of {facts['as_of']}; unknown, not wrong",
+        _STACK,
+    ),
+    C.NO_SET: clause(
+        lambda facts: (
+            f"{_versions(facts)}: not published as one set; the table of {facts['as_of']} has "
+            f"{'; '.join(facts['sets'])}"
+        ),
+        {**_STACK, "sets": ("mindspore 2.4.0, cann 8.1",)},
+    ),
+}
