@@ -47,8 +47,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_the_alarm_is_said_at_once_and_again_at_the_end(watched: tuple[Path, str]) -> None:
     folder, said = watched
-    assert said.count("ALARM step 3 nan: loss nan") == 1
-    assert "ALARM step 3: nan: loss nan" in said
+    assert said.count("ALARM step 3 NaN: loss NaN") == 1
+    assert "ALARM step 3: NaN: loss NaN" in said
     assert "next: trueup monitor" in said
     assert 4 in whole_steps(folder)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -58,7 +58,7 @@ def test_the_alarm_is_said_at_once_and_again_at_the_end(watched: tuple[Path, str
 def test_it_is_shown(watched: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["monitor", str(watched[0])]) == 1
     said = capsys.readouterr().out
-    for word in ("loss", "gradient norm", "0.weight", "2.bias", "output of", "dead units", "nan: loss nan"):
+    for word in ("loss", "gradient norm", "0.weight", "2.bias", "output of", "dead units", "NaN: loss NaN"):
         assert word in said
 
 

@@ -15,6 +15,8 @@ from tests.monitoring.programs import model, train, watched
 from trueup.errors import ConfigError
 from trueup.monitoring.reader import MonitoredRun, open_run, read_alarms
 from trueup.store.layout import events_dir, whole_steps
+from trueup.types.codes import MonitorCode
+from trueup.types.reason import read_reason
 
 pytestmark = pytest.mark.torch
 
@@ -129,7 +131,9 @@ def test_a_nan_gives_one_alarm_with_its_file_and_the_next_step_in_full(
     watched(tmp_path / "run", 7, monitor, change=poison)
     alarms = [alarm for alarm in read_alarms(tmp_path / "run") if alarm["rule"] == "nan"]
     assert [alarm["step"] for alarm in alarms] == [3]
-    assert alarms[0]["sentence"] == "nan: weight 0.up.weight 1 NaN"
+    why = read_reason(alarms[0], "sentence")
+    assert why is not None
+    assert (why.code, why.place("rule"), why.number("value")) == (MonitorCode.ALARM, "nan", 1)
     assert alarms[0]["subjects"][0]["name"] == "weight 0.up.weight"
     assert alarms[0]["captured_step"] == 4
     assert [entry["step"] for entry in alarms[0]["before"]] == [0, 1, 2, 3]

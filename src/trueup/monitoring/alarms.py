@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trueup.types.reason import Reason
+
 SUBJECTS = 20
 """subjects of one alarm that are listed"""
 
@@ -33,14 +35,10 @@ class Alarm:
     rule: str
     step: int
     rank: int
-    sentence: str
+    sentence: Reason
     subjects: tuple[Subject, ...]
     num_subjects: int
-    advice: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+    advice: Reason
 
 
 class Latch:

@@ -16,31 +16,35 @@ from trueup.capture.observer import WatchedRun
 from trueup.monitoring.alarms import SUBJECTS, Alarm, Subject
 from trueup.store import layout
 from trueup.store.writer import write_json
+from trueup.types.codes import MonitorCode
+from trueup.types.reason import reason
 
 VERSION = 1
 EVENT = "TRUEUP_EVENT"
 """environment variable that gives a command the path of the event's file"""
-_SAID = {"loss": "loss", "grad_norm": "gradient norm"}
 _OVERFLOWS = ("nan", "overflow")
 
 
-def alarm_from_subjects(
-    rule: str, advice: str, subjects: Sequence[Subject], *, step: int, rank: int
-) -> Alarm:
+def alarm_from_subjects(rule: str, subjects: Sequence[Subject], *, step: int, rank: int) -> Alarm:
     """The alarm of one rule at one step."""
     first = subjects[0]
-    unit = f" {first.unit}" if first.unit else ""
-    value = "" if first.value is None else f" {first.value:.6g}{unit}"
-    bound = "" if first.threshold is None else f", bound {first.threshold:.6g}"
-    more = f", and {len(subjects) - 1} more" if len(subjects) > 1 else ""
+    sentence = reason(
+        MonitorCode.ALARM,
+        rule=rule,
+        subject=first.name,
+        value=first.value,
+        threshold=first.threshold,
+        unit=first.unit,
+        more=len(subjects) - 1,
+    )
     return Alarm(
         rule=rule,
         step=step,
         rank=rank,
-        sentence=f"{rule.replace('_', ' ')}: {_SAID.get(first.name, first.name)}{value}{bound}{more}",
+        sentence=sentence,
         subjects=tuple(subjects[:SUBJECTS]),
         num_subjects=len(subjects),
-        advice=advice,
+        advice=reason(MonitorCode.ADVICE, rule=rule),
     )
 
 
@@ -54,7 +58,7 @@ class Events:
         self._folder = layout.events_dir(run.output)
 
     def emit(self, alarm: Alarm, *, captured: int | None, before: Sequence[dict[str, Any]]) -> Path:
-        """Write the file of an alarm, say it once a step and rule, start the command.
+        """Write the file of an alarm, print it once a step and rule, start the command.
 
         ``captured`` is the step that will be captured in full because of it; ``before`` the scalars of the
         last steps.
@@ -62,27 +66,29 @@ class Events:
         Raises:
             OSError: the file cannot be written.
         """
+        from trueup.wording import document
+
         path = layout.event_file(self._run.output, alarm.step, alarm.rule, alarm.rank)
-        alone = not any(self._folder.glob(f"{path.name.rpartition('.rank_')[0]}.rank_*.json"))
+        is_first = not any(self._folder.glob(f"{path.name.rpartition('.rank_')[0]}.rank_*.json"))
         content = {
             "version": VERSION,
             "time": time.time(),
-            **alarm.to_json(),
+            **document(alarm),
             "captured_step": captured,
             "rerun": self._rerun(alarm),
             "before": list(before),
         }
         write_json(path, content)
-        if alone:
-            self._say(alarm, path, captured)
+        if is_first:
+            self._print(alarm, content["sentence"], path, captured)
         self._run_command(path)
         return path
 
-    def _say(self, alarm: Alarm, path: Path, captured: int | None) -> None:
+    def _print(self, alarm: Alarm, sentence: str, path: Path, captured: int | None) -> None:
         rank = f" rank {alarm.rank}" if self._run.world_size > 1 else ""
         then = "" if captured is None else f"; step {captured} is captured"
         print(
-            f"trueup: ALARM step {alarm.step}{rank} {alarm.sentence} ({path}){then}",
+            f"trueup: ALARM step {alarm.step}{rank} {sentence} ({path}){then}",
             file=sys.stderr,
             flush=True,
         )

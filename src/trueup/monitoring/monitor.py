@@ -112,15 +112,15 @@ class Monitor:
         self._series.append(reading.step, reading.blocks)
         self._before.append({name: line[name] for name in _KEPT if line.get(name) is not None})
         self._hear_others(run)
-        raised = [(rule.name, rule.advice, rule.judge(reading)) for rule in self._rules]
+        raised = [(rule.name, rule.judge(reading)) for rule in self._rules]
         if replicas.NAME not in self.settings.rules.disabled:
             norm = reading.numbers.get("weight_norm")
             parted = self._replicas.judge(reading.step, norm, measured.replicas)
-            raised.append((replicas.NAME, replicas.ADVICE, parted))
+            raised.append((replicas.NAME, parted))
         self._give_alarm(
             [
-                alarm_from_subjects(name, advice, subjects, step=reading.step, rank=run.rank)
-                for name, advice, subjects in raised
+                alarm_from_subjects(name, subjects, step=reading.step, rank=run.rank)
+                for name, subjects in raised
                 if subjects
             ],
             run,

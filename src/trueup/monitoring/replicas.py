@@ -15,7 +15,6 @@ from trueup.monitoring.settings import RuleSettings
 from trueup.store.layout import scalars_file
 
 NAME = "replicas_parted"
-ADVICE = "were they equal before training, and are gradients reduced: trueup check-run"
 _KEPT = 256
 """steps a rank remembers of itself, for a replica that is behind"""
 

@@ -35,7 +35,6 @@ class Rule(Protocol):
     """One rule over a run."""
 
     name: str
-    advice: str
 
     def judge(self, reading: Reading) -> list[Subject]:
         """What is raised by this step, worst or first first."""
@@ -45,7 +44,6 @@ class _Latched:
     """A rule whose findings pass through a latch."""
 
     name = ""
-    advice = ""
     whole = False
     """one alarm until the condition is over, for all subjects"""
 
@@ -74,7 +72,6 @@ class NaN(_Latched):
 
     name = "nan"
     whole = True
-    advice = "find the call that made it: trueup capture --task overflow_check"
 
     def found(self, reading: Reading) -> list[Subject]:
         """Gradients of an update a loss scaler left out are left alone."""
@@ -86,7 +83,6 @@ class Overflow(_Latched):
 
     name = "overflow"
     whole = True
-    advice = "find the call that made it: trueup capture --task overflow_check"
 
     def __init__(self, settings: RuleSettings) -> None:
         super().__init__(settings)
@@ -116,7 +112,7 @@ def _not_finite(
         if counted is not None and counted[1].any():
             names, counts = counted
             for place in np.flatnonzero(counts):
-                name = f"{_said(kind)} {names[place]}"
+                name = f"{_what(kind)} {names[place]}"
                 yield Subject(name=name, value=float(counts[place]), threshold=None, unit=unit)
 
 
@@ -124,7 +120,6 @@ class Spike(_Latched):
     """Loss or gradient norm far above the window, or a tensor many times the largest seen."""
 
     name = "spike"
-    advice = "look at the batch of this step, and at the one before: trueup export --format batches"
     _SOON, _NEW_LEVEL = 8, 32
     """steps after which the next spike is another one; steps in a row after which they are the new level"""
 
@@ -169,7 +164,6 @@ class Vanishing(_Latched):
     """A gradient norm that stays far below what it was at the start."""
 
     name = "vanishing"
-    advice = "look where the gradient is lost: trueup capture at level L0, then trueup inspect"
 
     def __init__(self, settings: RuleSettings) -> None:
         super().__init__(settings, raise_after=settings.vanishing_steps)
@@ -189,7 +183,6 @@ class Exploding(_Latched):
     """A gradient norm that stays far above what it was at the start."""
 
     name = "exploding"
-    advice = "look where it grows: trueup capture at level L0, then trueup inspect; is clipping on?"
 
     def __init__(self, settings: RuleSettings) -> None:
         super().__init__(settings, raise_after=settings.exploding_steps)
@@ -210,10 +203,6 @@ class Frozen(_Latched):
     """A weight that no update changes, or that gets no gradient."""
 
     name = "frozen"
-    advice = (
-        "is it given to the optimizer, and is its gradient cut off? in a coarse dtype, are updates lost in "
-        "rounding: trueup check-run"
-    )
 
     def __init__(self, settings: RuleSettings) -> None:
         super().__init__(settings, raise_after=settings.frozen_steps)
@@ -238,7 +227,6 @@ class AllZero(_Latched):
     """A gradient or activation of nothing but zeros."""
 
     name = "all_zero"
-    advice = "a unit that is always off, a mask over everything, or a branch nothing flows through"
 
     def __init__(self, settings: RuleSettings) -> None:
         super().__init__(settings, raise_after=settings.zero_steps)
@@ -260,9 +248,6 @@ class NoLearning(_Latched):
     """A loss that is no lower than it was at the start."""
 
     name = "no_learning"
-    advice = (
-        "is the learning rate what it should be, do labels belong to inputs: trueup check, trueup check-run"
-    )
     _SHARE = 64
 
     def __init__(self, settings: RuleSettings) -> None:
@@ -306,12 +291,12 @@ def _beyond(
         far = np.abs(np.log(np.maximum(values, 1e-300) / np.maximum(bound, 1e-300)))
     places = np.flatnonzero(wrong)
     return [
-        Subject(name=f"{_said(kind)} {names[i]}", value=float(values[i]), threshold=float(bound[i]))
+        Subject(name=f"{_what(kind)} {names[i]}", value=float(values[i]), threshold=float(bound[i]))
         for i in places[np.argsort(-far[places], kind="stable")]
     ]
 
 
-def _said(kind: str) -> str:
+def _what(kind: str) -> str:
     words = {
         measures.GRADIENT: "gradient of",
         measures.LOCAL_GRADIENT: "local gradient of",

@@ -20,6 +20,7 @@ from trueup.types.codes.kinds import (
     SettingReason,
 )
 from trueup.types.codes.merging import MergingCode
+from trueup.types.codes.monitor import MonitorCode
 from trueup.types.codes.note import NoteCode, ToleranceCode
 from trueup.types.codes.record import RecordCode
 from trueup.types.codes.replay import LeftFree, ReplayCode
@@ -44,6 +45,7 @@ __all__ = [
     "KindReason",
     "LeftFree",
     "MergingCode",
+    "MonitorCode",
     "NextCode",
     "NoteCode",
     "OrderCode",
