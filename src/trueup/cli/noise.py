@@ -38,6 +38,7 @@ def command(run: NoiseRun, options: NoiseOptions) -> int:
     The profile is written beside the trace, to REFERENCE/noise; trueup compare uses it.
     """
     from trueup.diagnosing.noise import capture_reference, measure_noise
+    from trueup.wording import text
 
     reference = run.reference
     if not run.command:
@@ -49,6 +50,6 @@ def command(run: NoiseRun, options: NoiseOptions) -> int:
         say(f"no --reference: the program is captured first, into {reference}")
         capture_reference(run.command, reference)
     profile = measure_noise(reference, run.command, options, say=say)
-    for sentence in () if run.quiet else profile.sentences():
-        note_line(sentence)
+    for one in () if run.quiet else profile.summary():
+        note_line(text(one))
     return 0

@@ -21,6 +21,8 @@ from trueup.errors import TraceError
 from trueup.store import StepTables
 from trueup.store.files import parquet_from_path
 from trueup.store.places import places
+from trueup.types.codes import NoteCode
+from trueup.types.reason import Reason, reason
 
 SCHEMA_VERSION = 1
 FOLDER = "noise"
@@ -80,23 +82,18 @@ class NoiseProfile:
         """Reruns it was measured on, plain and perturbed."""
         return int(self.facts.get("num_repeats", 0)) + int(self.facts.get("num_perturbed", 0))
 
-    def sentences(self) -> list[str]:
-        """What was measured, for a person."""
+    def summary(self) -> list[Reason]:
+        """What was measured."""
         noisy = self.table.select("repeat", "perturbed").fill_nan(None)
         repeat, perturbed = noisy["repeat"].drop_nulls(), noisy["perturbed"].drop_nulls()
-        said = []
+        found = []
         if len(repeat):
-            moved = int((repeat > 0).sum())
-            said.append(
-                f"plain repeats: {len(repeat) - moved} of {len(repeat)} records came out bit for bit"
-                + (f"; the others differ by {_spread(repeat.filter(repeat > 0))}" if moved else "")
-            )
+            moved = repeat.filter(repeat > 0)
+            equal = len(repeat) - len(moved)
+            found.append(reason(NoteCode.NOISE_REPEATS, equal=equal, total=len(repeat), **_spread(moved)))
         if (perturbed > 0).any():
-            said.append(f"changed by rounding: records move by {_spread(perturbed.filter(perturbed > 0))}")
-        return [
-            *said,
-            f"noise of {self.table.height} records in {self.path}; compare uses it from now on",
-        ]
+            found.append(reason(NoteCode.NOISE_PERTURBED, **_spread(perturbed.filter(perturbed > 0))))
+        return [*found, reason(NoteCode.NOISE_PROFILE, num=self.table.height, path=str(self.path))]
 
     @classmethod
     def read(cls, path: Path, *, of_run: Mapping[str, Any] | None = None) -> NoiseProfile:
@@ -165,9 +162,9 @@ def _column(values: pl.Series, at: np.ndarray[Any, Any]) -> Floats:
     return np.where(at >= 0, known[np.maximum(at, 0)], np.nan)
 
 
-def _spread(values: pl.Series) -> str:
+def _spread(values: pl.Series) -> dict[str, float | None]:
     found = values.to_numpy()
-    return f"{np.median(found):.1e} (median, relative), at most {found.max():.1e}"
+    return {"median": float(np.median(found)), "most": float(found.max())} if len(found) else {"most": None}
 
 
 def _folder(path: Path) -> Path:

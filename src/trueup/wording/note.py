@@ -48,6 +48,15 @@ def _steps_missing(facts: Told) -> str:
     )
 
 
+def _spread(facts: Told) -> str:
+    return f"by {facts['median']:.1e} (median, relative), at most {facts['most']:.1e}"
+
+
+def _repeats(facts: Told) -> str:
+    equal = f"plain reruns: {facts['equal']} of {count(facts['total'], 'record')} bit-identical"
+    return equal if facts["most"] is None else f"{equal}; the others differ {_spread(facts)}"
+
+
 def _less_accurate(facts: Told) -> str:
     said = [f"neither run is clearly less accurate at {count(facts['neither'], 'site')}"]
     said += [
@@ -71,7 +80,24 @@ def _from_side(noun: str) -> Phrase:
     )
 
 
+_SPREAD = {"median": 2e-07, "most": 9.8e-07}
+
 PHRASES = {
+    Is.NOISE_REPEATS: Phrase(
+        sentence=_repeats,
+        samples=(
+            {"equal": 12, "total": 12, "most": None},
+            {"equal": 10, "total": 12, **_SPREAD},
+        ),
+    ),
+    Is.NOISE_PERTURBED: Phrase(
+        sentence=lambda facts: f"reruns perturbed by rounding: records differ {_spread(facts)}",
+        samples=(_SPREAD,),
+    ),
+    Is.NOISE_PROFILE: Phrase(
+        sentence="noise of {num:count record} written to {path}; trueup compare uses it",
+        samples=({"num": 12, "path": "runs/reference/noise"},),
+    ),
     Is.NOT_IN_BOTH: Phrase(
         sentence=lambda facts: f"requested {_numbers(facts)}: not in both traces",
         samples=({"what": "step", "numbers": ("3",)}, {"what": "rank", "numbers": ("3", "4")}),

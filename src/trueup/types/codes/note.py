@@ -23,6 +23,10 @@ class NoteCode(Code):
     STEPS_NOT_CAPTURED = "note.steps_not_captured"
     WEIGHTS_DIFFER = "note.weights_differ"
     LESS_ACCURATE = "note.less_accurate"
+    # a noise profile
+    NOISE_REPEATS = "note.noise_repeats"
+    NOISE_PERTURBED = "note.noise_perturbed"
+    NOISE_PROFILE = "note.noise_profile"
     # dtypes side by side
     WEIGHT_NOT_CAST = "note.weight_not_cast"
     WEIGHT_DTYPE = "note.weight_dtype"
