@@ -8,7 +8,7 @@ from trueup.types.codes import CriterionCode as Criteria
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import reason
 from trueup.wording.criterion import FIRST_LOSS, TITLES
-from trueup.wording.phrase import Phrase, Told, absolute, listed, percent
+from trueup.wording.phrase import Facts, Phrase, absolute, listed, percent
 
 _DIVERGENCE = {"step": 400, "before": 0.0001, "after": 0.2, "shape": "jump"}
 _BATCH_STEPS = {"num": 7, "steps": ["12", "40", "41", "90", "95", "99", "120"]}
@@ -19,71 +19,71 @@ def signed(value: float) -> str:
     return f"{'+' if value > 0 else '−' if value < 0 else ''}{absolute(abs(value))}"
 
 
-def _jump(told: Told) -> str:
-    end = " at the end" if told["shape"] == "slope" else ""
+def _jump(facts: Facts) -> str:
+    end = " at the end" if facts["shape"] == "slope" else ""
     return (
-        f"The loss diverges at step {told['step']}: difference {signed(told['before'])} before, "
-        f"{signed(told['after'])}{end or ' after'}"
+        f"The loss diverges at step {facts['step']}: difference {signed(facts['before'])} before, "
+        f"{signed(facts['after'])}{end or ' after'}"
     )
 
 
-def _onset(told: Told) -> str:
-    jump = told["shape"] == "jump"
+def _onset(facts: Facts) -> str:
+    jump = facts["shape"] == "jump"
     return (
-        f"the difference changes at step {told['step']} ({'a jump' if jump else 'start of a slope'}): "
-        f"{signed(told['before'])} before, {signed(told['after'])} {'after' if jump else 'at the end'}"
+        f"the difference changes at step {facts['step']} ({'a jump' if jump else 'start of a slope'}): "
+        f"{signed(facts['before'])} before, {signed(facts['after'])} {'after' if jump else 'at the end'}"
     )
 
 
-def _mean(told: Told) -> str:
-    where = "within" if told["is_centred"] else "outside"
+def _mean(facts: Facts) -> str:
+    where = "within" if facts["is_centred"] else "outside"
     return (
-        f"signed mean difference {signed(told['mean'])} ± {absolute(told['standard_error'])}: {where} its "
-        f"noise (interval {signed(told['low'])} to {signed(told['high'])})"
+        f"signed mean difference {signed(facts['mean'])} ± {absolute(facts['standard_error'])}: {where} its "
+        f"noise (interval {signed(facts['low'])} to {signed(facts['high'])})"
     )
 
 
-def _late_gap(told: Told) -> str:
+def _late_gap(facts: Facts) -> str:
     return (
-        f"last fifth of the steps: {signed(told['gap'])} ± {absolute(told['standard_error'])} "
-        f"({percent(told['relative'])}), {told['trend']}"
+        f"last fifth of the steps: {signed(facts['gap'])} ± {absolute(facts['standard_error'])} "
+        f"({percent(facts['relative'])}), {facts['trend']}"
     )
 
 
-def _warned(told: Told) -> str:
-    title, value, threshold, *note = told.parts
+def _warned(facts: Facts) -> str:
+    title, value, threshold, *note = facts.parts
     return f"{title}: {value}, {note[0] if note else f'expected {threshold}'}"
 
 
-def _not_proved(told: Told) -> str:
-    titles = [TITLES.get(key, key) for key in told["criteria"]]
+def _not_proved(facts: Facts) -> str:
+    titles = [TITLES.get(key, key) for key in facts["criteria"]]
     names = [title[:1].lower() + title[1:] for title in titles]
     shown = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return f"{told.parts[0]}; not accepted yet: {shown} {'is' if len(names) == 1 else 'are'} not proved"
+    return f"{facts.parts[0]}; not accepted yet: {shown} {'is' if len(names) == 1 else 'are'} not proved"
 
 
-def _steps(told: Told) -> str:
-    return listed(told["steps"])
+def _steps(facts: Facts) -> str:
+    return listed(facts["steps"])
 
 
-def _restarted(told: Told) -> str:
-    apart = told.get("max_loss_diff")
+def _restarted(facts: Facts) -> str:
+    apart = facts.get("max_loss_diff")
     apart_by = "" if apart is None else f", losses differ by up to {apart:.3g}"
-    return told.fill(
+    return facts.fill(
         f"{{curve}}: restarted at step {{step}}, {{num:count step}} logged twice{apart_by}; the later "
         "lines are used"
     )
 
 
-def _alignment(told: Told) -> str:
-    offset = told["offset"]
+def _alignment(facts: Facts) -> str:
+    offset = facts["offset"]
     more = "larger" if offset > 0 else "smaller"
     numbers = (
         f"the target's step numbers are {abs(offset)} {more} than the reference's"
         if offset
         else "steps have the same numbers on both sides"
     )
-    basis, correlation, runner_up = told["basis"], told.get("correlation"), told.get("runner_up")
+    basis, correlation, runner_up = facts["basis"], facts.get("correlation"), facts.get("runner_up")
     if basis == "given":
         return f"{numbers}, as given"
     if basis == "assumed":
@@ -118,22 +118,22 @@ PHRASES = {
     ),
     Curves.JUMP: Phrase(sentence=_jump, samples=(_DIVERGENCE, {**_DIVERGENCE, "shape": "slope"})),
     Curves.GROWS: Phrase(
-        sentence=lambda told: (
-            f"The loss difference grows from step {told['step']}, to {signed(told['after'])} at the end"
+        sentence=lambda facts: (
+            f"The loss difference grows from step {facts['step']}, to {signed(facts['after'])} at the end"
         ),
         samples=({**_DIVERGENCE, "shape": "slope"},),
     ),
     Curves.LATE: Phrase(
-        sentence=lambda told: (
-            f"The runs agree at first; the late loss differs by {signed(told['gap'])} "
-            f"({percent(told['relative'])})"
+        sentence=lambda facts: (
+            f"The runs agree at first; the late loss differs by {signed(facts['gap'])} "
+            f"({percent(facts['relative'])})"
         ),
         samples=({"gap": -0.02, "relative": -0.01},),
     ),
     Curves.OFFSET: Phrase(
-        sentence=lambda told: (
-            f"The target's loss is {'higher' if told['mean'] > 0 else 'lower'} by a steady "
-            f"{absolute(abs(told['mean']))}"
+        sentence=lambda facts: (
+            f"The target's loss is {'higher' if facts['mean'] > 0 else 'lower'} by a steady "
+            f"{absolute(abs(facts['mean']))}"
         ),
         samples=({"mean": 0.1}, {"mean": -0.1}),
     ),
@@ -173,9 +173,10 @@ PHRASES = {
         samples=({"gap": 0.02, "standard_error": 0.001, "relative": 0.01, "trend": "growing"},),
     ),
     Curves.LEAVES_BAND: Phrase(
-        sentence=lambda told: (
-            f"leaves {'the band of the repeats' if told['band'] == 'repeats' else 'the standard thresholds'} "
-            f"for good at step {told['step']}"
+        sentence=lambda facts: (
+            "leaves "
+            + ("the band of the repeats" if facts["band"] == "repeats" else "the standard thresholds")
+            + f" for good at step {facts['step']}"
         ),
         samples=({"band": "repeats", "step": 31}, {"band": "standard", "step": 31}),
     ),
@@ -187,30 +188,32 @@ PHRASES = {
         ),
     ),
     Curves.SYSTEMATIC: Phrase(
-        sentence=lambda told: (
-            f"small but systematic: the difference is not centred on zero ({signed(told['mean'])} ± "
-            f"{absolute(told['standard_error'])}), which rounding alone rarely causes"
+        sentence=lambda facts: (
+            f"small but systematic: the difference is not centred on zero ({signed(facts['mean'])} ± "
+            f"{absolute(facts['standard_error'])}), which rounding alone rarely causes"
         ),
         samples=({"mean": 0.001, "standard_error": 0.0001},),
     ),
     Curves.SPIKES_TARGET: Phrase(
-        sentence=lambda told: told.fill(
-            f"{{num:count spike}} of the {{column}} in the target only, at step {_steps(told)}"
+        sentence=lambda facts: facts.fill(
+            f"{{num:count spike}} of the {{column}} in the target only, at step {_steps(facts)}"
         ),
         samples=({"column": "loss", **_BATCH_STEPS}, {"column": "loss", "num": 1, "steps": ["12"]}),
     ),
     Curves.SPIKES_BOTH: Phrase(
-        sentence=lambda told: told.fill(
-            f"{{num:count spike}} of the {{column}} in both runs, at step {_steps(told)}: caused by the data"
+        sentence=lambda facts: facts.fill(
+            f"{{num:count spike}} of the {{column}} in both runs, at step {_steps(facts)}: caused by the data"
         ),
         samples=({"column": "gradient norm", **_BATCH_STEPS},),
     ),
     Curves.OVERFLOWS: Phrase(
-        sentence=lambda told: told.fill(f"the {{side}} overflowed at {{num:count step}}: {_steps(told)}"),
+        sentence=lambda facts: facts.fill(f"the {{side}} overflowed at {{num:count step}}: {_steps(facts)}"),
         samples=({"side": "target", **_BATCH_STEPS},),
     ),
     Curves.NOT_FINITE_STEPS: Phrase(
-        sentence=lambda told: told.fill(f"the {{side}} is not finite at {{num:count step}}: {_steps(told)}"),
+        sentence=lambda facts: facts.fill(
+            f"the {{side}} is not finite at {{num:count step}}: {_steps(facts)}"
+        ),
         samples=({"side": "target", "num": 1, "steps": ["12"]},),
     ),
     Curves.PLATEAU: Phrase(
@@ -218,14 +221,15 @@ PHRASES = {
         samples=({"side": "target", "step": 700},),
     ),
     Curves.LOGGED_RATES: Phrase(
-        sentence=lambda told: (
-            f"the logged learning rates differ from step {told['step']}, by up to {percent(told['relative'])}"
+        sentence=lambda facts: (
+            f"the logged learning rates differ from step {facts['step']}, by up to "
+            f"{percent(facts['relative'])}"
         ),
         samples=({"step": 3, "relative": 0.02},),
     ),
     Curves.LATE_BELOW_1_PERCENT: Phrase(
-        sentence=lambda told: (
-            f"the late gap is {percent(told['relative'])}, below 1 %: acceptance can continue with the "
+        sentence=lambda facts: (
+            f"the late gap is {percent(facts['relative'])}, below 1 %: acceptance can continue with the "
             "evaluation of downstream tasks"
         ),
         samples=({"relative": 0.004},),

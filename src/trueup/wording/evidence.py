@@ -3,7 +3,7 @@
 from trueup.types.codes.evidence import EvidenceCode as Is
 from trueup.types.codes.record import RecordCode
 from trueup.types.reason import reason
-from trueup.wording.phrase import Phrase, Told, listed, one_plus, times
+from trueup.wording.phrase import Facts, Phrase, listed, one_plus, times
 
 SETTINGS = {"microbatches": "number of microbatches"}
 """names of settings that need a word more"""
@@ -23,12 +23,12 @@ _BOTH = "{target} (target) vs {reference} (reference)"
 _VALUES = {"target": "0.1", "reference": "0.01"}
 
 
-def phases(facts: Told) -> str:
+def phases(facts: Facts) -> str:
     """The phases of a reason, listed."""
     return listed([PHASES.get(phase, phase) for phase in facts["phases"]])
 
 
-def ranks(facts: Told) -> str:
+def ranks(facts: Facts) -> str:
     """`` on rank 1``, `` on ranks 1 and 2``; nothing where it is the first rank alone."""
     at = facts["ranks"]
     if at == ("0",):
@@ -36,22 +36,22 @@ def ranks(facts: Told) -> str:
     return f" on rank {at[0]}" if len(at) == 1 else f" on ranks {listed(at)}"
 
 
-def _setting(facts: Told) -> str:
+def _setting(facts: Facts) -> str:
     name = SETTINGS.get(facts["name"], facts["name"])
     return f"{name} differs in step {facts['step']}{ranks(facts)}: {facts.fill(_BOTH)}"
 
 
-def _scalar(facts: Told) -> str:
+def _scalar(facts: Facts) -> str:
     return f"{facts['name']} of step {facts['step']}{ranks(facts)}: {facts.fill(_BOTH)}"
 
 
-def _absent(facts: Told) -> str:
+def _absent(facts: Facts) -> str:
     names = facts["parameters"]
     noun = "parameter" if len(names) == 1 else "parameters"
     return f"the {facts['side']} has no {noun} {listed(names, 3)}"
 
 
-def _size(facts: Told) -> str:
+def _size(facts: Facts) -> str:
     lower = "at least " if facts["evidence"] == "statistics" else ""
     said = facts.fill(f"relative difference {lower}{{rel_l2:.3g}} (from {{evidence}})")
     if facts["score"] is None or facts["score"] == float("inf"):
@@ -59,14 +59,14 @@ def _size(facts: Told) -> str:
     return facts.fill(f"{said}, tolerance {{tolerance:.3g}}: {times(facts['score'])} the tolerance")
 
 
-def _inputs_equal(facts: Told) -> str:
+def _inputs_equal(facts: Facts) -> str:
     difference = facts.get("rel_l2")
     return "its inputs are bit-identical" + (
         "" if difference is None else f", but it differs by {difference:.3g}"
     )
 
 
-def _others(facts: Told) -> str:
+def _others(facts: Facts) -> str:
     said = facts.fill("{differing:,} of {compared:count compared record} differ by more than their tolerance")
     if facts["phases"]:
         said += f", also in {phases(facts)}"
@@ -79,12 +79,12 @@ def _others(facts: Told) -> str:
     return said
 
 
-def _compared(facts: Told) -> str:
+def _compared(facts: Facts) -> str:
     within = facts.fill(", {within:,} within rounding") if facts["within"] else ""
     return facts.fill("{equal:count record} bit-identical") + within
 
 
-def _preceding(facts: Told) -> str:
+def _preceding(facts: Facts) -> str:
     total = facts["equal"] + facts["within"] + facts["exceeding"]
     said = [f"{facts['equal']:,} bit-identical"]
     if facts["within"]:

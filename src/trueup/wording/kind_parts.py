@@ -1,10 +1,10 @@
-"""English of what kinds are told by: orders of numbers, places in a matrix, factors, settings."""
+"""English of the parts of kinds: orders of numbers, places in a matrix, factors, settings."""
 
 from __future__ import annotations
 
 from trueup.types.codes.kinds import FactorCode, OrderCode, PlacesCode, SettingReason
 from trueup.types.reason import reason
-from trueup.wording.phrase import Phrase, Told
+from trueup.wording.phrase import Facts, Phrase
 
 SETTINGS = {
     "lr": "learning rate",
@@ -21,45 +21,47 @@ SETTINGS = {
 
 
 def _factor(what: str, *, number: bool = False, shown: bool = True) -> Phrase:
-    def sentence(told: Told) -> str:
-        value = f"{told['number']:g}" if number else ""
+    def sentence(facts: Facts) -> str:
+        value = f"{facts['number']:g}" if number else ""
         words = f"{what}{value}" if shown and value else what
-        return f"1 over {words}" if told.get("inverse") else words
+        return f"1 over {words}" if facts.get("inverse") else words
 
     facts: dict[str, object] = {"number": 4} if number else {}
     return Phrase(sentence=sentence, samples=(facts, {**facts, "inverse": True}))
 
 
-def _number(told: Told) -> str:
-    return f"1/{told['number']}" if told.get("inverse") else f"{told['number']}"
+def _number(facts: Facts) -> str:
+    return f"1/{facts['number']}" if facts.get("inverse") else f"{facts['number']}"
 
 
-def _diagonals(told: Told) -> str:
-    first, last = told["first"], told["last"]
+def _diagonals(facts: Facts) -> str:
+    first, last = facts["first"], facts["last"]
     if first != last:
         return f"on diagonals {first} to {last}"
     names = {0: "on the diagonal", 1: "on the first diagonal above the main one"}
     return names.get(first, f"on diagonal {first}")
 
 
-def _block(told: Told) -> str:
-    return told.fill("in the block of rows {rows} and columns {columns}")
+def _block(facts: Facts) -> str:
+    return facts.fill("in the block of rows {rows} and columns {columns}")
 
 
-def _dims(told: Told) -> str:
-    text = f"dimensions in the order ({', '.join(told['order'])})"
-    shape = told.get("shape")
+def _dims(facts: Facts) -> str:
+    text = f"dimensions in the order ({', '.join(facts['order'])})"
+    shape = facts.get("shape")
     return text if shape is None else f"{text}, then viewed as ({', '.join(shape)})"
 
 
-def _solved(told: Told) -> str:
-    sides = (f"{told[side]:.4g}" if told[side] else "none" for side in ("target", "reference"))
+def _solved(facts: Facts) -> str:
+    sides = (f"{facts[side]:.4g}" if facts[side] else "none" for side in ("target", "reference"))
     target, reference = sides
-    return f"{setting_name(str(told['setting']))}: {target} (target), {reference} (reference)"
+    return f"{setting_name(str(facts['setting']))}: {target} (target), {reference} (reference)"
 
 
-def _value(told: Told) -> str:
-    return f"{setting_name(str(told['setting']))}: {told['target']} (target), {told['reference']} (reference)"
+def _value(facts: Facts) -> str:
+    return (
+        f"{setting_name(str(facts['setting']))}: {facts['target']} (target), {facts['reference']} (reference)"
+    )
 
 
 def setting_name(setting: str) -> str:
@@ -120,7 +122,9 @@ PHRASES = {
     ),
     PlacesCode.BETWEEN_DOCUMENTS: Phrase(sentence=_BETWEEN),
     PlacesCode.PART_OF_TRIANGLE: Phrase(
-        sentence=lambda told: f"in part of the triangle {'above' if told['above'] else 'below'} the diagonal",
+        sentence=lambda facts: (
+            f"in part of the triangle {'above' if facts['above'] else 'below'} the diagonal"
+        ),
         samples=({"above": True},),
     ),
     PlacesCode.INDICES: Phrase(sentence="at indices {first} to {last}", samples=({"first": 3, "last": 5},)),
@@ -155,7 +159,9 @@ PHRASES = {
         sentence=_solved, samples=({"setting": "weight_decay", "target": 0.0, "reference": 0.01},)
     ),
     SettingReason.BIAS_CORRECTION: Phrase(
-        sentence=lambda told: f"bias correction in the {'target' if told['corrected'] else 'reference'} only",
+        sentence=lambda facts: (
+            f"bias correction in the {'target' if facts['corrected'] else 'reference'} only"
+        ),
         samples=({"corrected": True}, {"corrected": False}),
     ),
 }

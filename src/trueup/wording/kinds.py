@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from trueup.types.codes.kinds import CauseCode, FactorCode, KindReason, OrderCode, PlacesCode, SettingReason
 from trueup.types.finding import KindCode
 from trueup.types.reason import reason
-from trueup.wording.phrase import Phrase, Template, Told, count, percent
+from trueup.wording.phrase import Facts, Phrase, Template, count, percent
 
 NAMES = {
     KindCode.BIT_FLIP: "flipped bit",
@@ -70,10 +70,10 @@ def _say(template: Template, *samples: Mapping[str, object], part: bool = False)
     """A sentence about the origin's tensor: ``{subject}`` is what it is; where only a part of it was looked
     at, that is said at the end."""
 
-    def sentence(told: Told) -> str:
-        what = subject(str(told["origin_phase"]), str(told["origin_slot"]))
-        seen = told.get("part_seen")
-        text = told.fill(template, subject=what) if isinstance(template, str) else template(told)
+    def sentence(facts: Facts) -> str:
+        what = subject(str(facts["origin_phase"]), str(facts["origin_slot"]))
+        seen = facts.get("part_seen")
+        text = facts.fill(template, subject=what) if isinstance(template, str) else template(facts)
         text = text.replace("{subject}", what)
         return f"{text} (seen in the part [{seen}])" if seen else text
 
@@ -97,163 +97,163 @@ def fitted(value: float) -> str:
     return f"{float(f'{value:.3g}'):g}"
 
 
-def _fitted(what: str, digits: int = 3) -> Callable[[Told], str]:
-    def sentence(told: Told) -> str:
-        sides = [f"{float(f'{told[side]:.{digits}g}'):g} ({side})" for side in ("target", "reference")]
+def _fitted(what: str, digits: int = 3) -> Callable[[Facts], str]:
+    def sentence(facts: Facts) -> str:
+        sides = [f"{float(f'{facts[side]:.{digits}g}'):g} ({side})" for side in ("target", "reference")]
         return f"{what}: {', '.join(sides)}; fitted"
 
     return sentence
 
 
-def _scaled(told: Told) -> str:
-    scale = float(told["factor"])
+def _scaled(facts: Facts) -> str:
+    scale = float(facts["factor"])
     text = f"{{subject}} is {scale:.6g} times the reference's"
     if abs(scale - 1) < 0.05:
         size = "large" if scale > 1 else "small"
         text = f"{{subject}} is {100 * abs(scale - 1):.3g} % too {size} (factor {scale:.9g})"
-    return text + (f" ({', or '.join(told.parts)})" if told.parts else "")
+    return text + (f" ({', or '.join(facts.parts)})" if facts.parts else "")
 
 
-def _shifted(told: Told) -> str:
-    shift = int(told["shift"])
+def _shifted(facts: Facts) -> str:
+    shift = int(facts["shift"])
     where = f"{count(abs(shift), 'place')} {'later' if shift > 0 else 'earlier'}"
-    return told.fill(
+    return facts.fill(
         f"{{{{subject}}}} holds the reference's numbers {where} along dimension {{dim}} "
         "({agree:percent} agree when shifted, {in_place:percent} in place)"
     )
 
 
-def _not_cleared(told: Told) -> str:
-    text = told.fill("{{subject}} is the reference's plus the gradient of step {earlier_step}")
-    clipping = told.get("clipping")
+def _not_cleared(facts: Facts) -> str:
+    text = facts.fill("{{subject}} is the reference's plus the gradient of step {earlier_step}")
+    clipping = facts.get("clipping")
     return text if clipping is None else f"{text}, both times {clipping:.6g} (clipping)"
 
 
-def _over_ranks(how: str) -> Callable[[Told], str]:
-    def sentence(told: Told) -> str:
-        fewer = f" ({', '.join(told.parts)})" if told.parts else ""
-        ranks = ", ".join(told["ranks"])
+def _over_ranks(how: str) -> Callable[[Facts], str]:
+    def sentence(facts: Facts) -> str:
+        fewer = f" ({', '.join(facts.parts)})" if facts.parts else ""
+        ranks = ", ".join(facts["ranks"])
         return f"{{subject}} is this rank's part: the {how} over ranks {ranks} is the reference's{fewer}"
 
     return sentence
 
 
-def _flipped(told: Told) -> str:
-    elements = told["elements"]
+def _flipped(facts: Facts) -> str:
+    elements = facts["elements"]
     how = "element differs by one bit" if elements == 1 else "elements differ, each by one bit"
-    return told.fill(
-        f"{{elements}} of {{numel}} {how}: {{{{subject}}}}[{', '.join(told['index'])}] is {{target}} "
+    return facts.fill(
+        f"{{elements}} of {{numel}} {how}: {{{{subject}}}}[{', '.join(facts['index'])}] is {{target}} "
         f"(target), "
         "{reference} (reference), bit {bit} of {dtype}"
     )
 
 
-def _not_finite(told: Told) -> str:
+def _not_finite(facts: Facts) -> str:
     names = {"num_nan": "NaN", "num_posinf": "+inf", "num_neginf": "-inf"}
     shown = [
-        f"{told[f'{name}_target']} (target) vs {told[f'{name}_reference']} (reference) {word}"
+        f"{facts[f'{name}_target']} (target) vs {facts[f'{name}_reference']} (reference) {word}"
         for name, word in names.items()
-        if told[f"{name}_target"] != told[f"{name}_reference"]
+        if facts[f"{name}_target"] != facts[f"{name}_reference"]
     ]
-    return f"{{subject}} has {', '.join(shown)} of {told['numel']} values"
+    return f"{{subject}} has {', '.join(shown)} of {facts['numel']} values"
 
 
-def _gradient(what: str) -> Callable[[Told], str]:
-    def sentence(told: Told) -> str:
-        parameter = told.get("parameter")
+def _gradient(what: str) -> Callable[[Facts], str]:
+    def sentence(facts: Facts) -> str:
+        parameter = facts.get("parameter")
         return f"{{subject}}{f' of {parameter}' if parameter else ''} {what}"
 
     return sentence
 
 
-def _not_updated(told: Told) -> str:
-    whose = told["parameter"]
-    if told.reason.code is KindReason.NEVER_UPDATED:
+def _not_updated(facts: Facts) -> str:
+    whose = facts["parameter"]
+    if facts.reason.code is KindReason.NEVER_UPDATED:
         text = f"no optimizer of the target updates {whose}; the reference's does"
     else:
         text = f"{whose} is bit-identical before and after the update; the reference's changes"
-        text += ", although its gradient is not zero" if told["has_gradient"] else ""
+        text += ", although its gradient is not zero" if facts["has_gradient"] else ""
     why = {
         CauseCode.STEP_SKIPPED.value: " (the target's optimizer step was skipped)",
         CauseCode.NOT_IN_A_GROUP.value: " (it is in no optimizer group)",
     }
-    return text + why.get(str(told.get("why")), "")
+    return text + why.get(str(facts.get("why")), "")
 
 
-def _dtypes(told: Told) -> str:
-    text = told.fill("{{subject}} is {target} (target), {reference} (reference)")
-    if told.get("rel_l2") is None:
+def _dtypes(facts: Facts) -> str:
+    text = facts.fill("{{subject}} is {target} (target), {reference} (reference)")
+    if facts.get("rel_l2") is None:
         return text
-    return text + told.fill("; they differ by {rel_l2} (relative l2), one rounding is {roundoff}")
+    return text + facts.fill("; they differ by {rel_l2} (relative l2), one rounding is {roundoff}")
 
 
-def _grid(told: Told) -> str:
-    text = told.fill("all values of the {side} are {dtype} numbers, those of the other side are not")
-    if told.get("rel_l2") is None:
+def _grid(facts: Facts) -> str:
+    text = facts.fill("all values of the {side} are {dtype} numbers, those of the other side are not")
+    if facts.get("rel_l2") is None:
         return text
-    return text + told.fill("; they differ by {rel_l2} (relative l2), a rounding to {dtype} is {roundoff}")
+    return text + facts.fill("; they differ by {rel_l2} (relative l2), a rounding to {dtype} is {roundoff}")
 
 
-def _module(what: str) -> Callable[[Told], str]:
-    return lambda told: f"{told.get('module') or 'the root module'} {what}: {told.parts[0]}"
+def _module(what: str) -> Callable[[Facts], str]:
+    return lambda facts: f"{facts.get('module') or 'the root module'} {what}: {facts.parts[0]}"
 
 
-def _other_batch(told: Told) -> str:
-    differ = told.get("differ")
+def _other_batch(facts: Facts) -> str:
+    differ = facts.get("differ")
     shown = "" if differ is None else f": {percent(differ)} of its elements differ, no sample is shared"
     return f"the batch is not the reference's{shown}"
 
 
-def _setting_of(told: Told) -> str:
-    small = " (a bias or norm weight: one dimension)" if told.get("one_dimensional") else ""
-    return f"{told['parameter']}{small}"
+def _setting_of(facts: Facts) -> str:
+    small = " (a bias or norm weight: one dimension)" if facts.get("one_dimensional") else ""
+    return f"{facts['parameter']}{small}"
 
 
-def _settings(told: Told) -> str:
-    state = told.get("state")
-    solved = told.reason.code is KindReason.SETTINGS_SOLVED
+def _settings(facts: Facts) -> str:
+    state = facts.get("state")
+    solved = facts.reason.code is KindReason.SETTINGS_SOLVED
     origin = f" (solved for from {state or 'the update'})" if solved else ""
-    return f"{_setting_of(told)}: {', '.join(told.parts)}{origin}"
+    return f"{_setting_of(facts)}: {', '.join(facts.parts)}{origin}"
 
 
-def _learning_rate(told: Told) -> str:
-    text = told.fill(f"learning rate at step {{step}}: {_both('')[2:]}")
-    of_step = told.get("of_step")
+def _learning_rate(facts: Facts) -> str:
+    text = facts.fill(f"learning rate at step {{step}}: {_both('')[2:]}")
+    of_step = facts.get("of_step")
     if of_step is None:
         return text
     return f"{text}; the target's is the reference's of step {of_step}, so the schedule is off by one step"
 
 
-def _counted(told: Told) -> str:
-    text = (
-        f"{told['parameter']} has seen {told['target']:g} updates (target), {told['reference']:g} (reference)"
-    )
-    if told.reason.code is KindReason.UPDATES_PER_MICROBATCH:
+def _counted(facts: Facts) -> str:
+    sides = f"{facts['target']:g} updates (target), {facts['reference']:g} (reference)"
+    text = f"{facts['parameter']} has seen {sides}"
+    if facts.reason.code is KindReason.UPDATES_PER_MICROBATCH:
         text += ": one per microbatch instead of one per step"
     return text
 
 
-def _lost(told: Told) -> str:
-    text = (
-        f"{percent(told['target'])} of {told['parameter']} keeps its bits through the update: it is lost to "
+def _lost(facts: Facts) -> str:
+    share = f"{percent(facts['target'])} of {facts['parameter']}"
+    text = f"{share} keeps its bits through the update: it is lost to "
+    other = facts.get("reference")
+    return f"{text}rounding in {facts['dtype']}" + (
+        "" if other is None else f" (reference: {percent(other)})"
     )
-    other = told.get("reference")
-    return f"{text}rounding in {told['dtype']}" + ("" if other is None else f" (reference: {percent(other)})")
 
 
-def _along(what: str) -> Callable[[Told], str]:
-    return lambda told: f"{_setting_of(told)} differs along {told.fill(what)}"
+def _along(what: str) -> Callable[[Facts], str]:
+    return lambda facts: f"{_setting_of(facts)} differs along {facts.fill(what)}"
 
 
-def _term(told: Told) -> str:
-    factor = float(told["factor"])
+def _term(facts: Facts) -> str:
+    factor = float(facts["factor"])
     sign = "plus" if factor > 0 else "minus"
-    return told.fill(f"{{{{subject}}}} is the reference's {sign} {abs(factor):.6g} times {{term}}")
+    return facts.fill(f"{{{{subject}}}} is the reference's {sign} {abs(factor):.6g} times {{term}}")
 
 
-def _computed_again(what: Template) -> Callable[[Told], str]:
-    def sentence(told: Told) -> str:
-        change = told.fill(what) if isinstance(what, str) else what(told)
+def _computed_again(what: Template) -> Callable[[Facts], str]:
+    def sentence(facts: Facts) -> str:
+        change = facts.fill(what) if isinstance(what, str) else what(facts)
         return f"attention recomputed from queries, keys and values gives the target's numbers with {change}"
 
     return sentence
@@ -307,9 +307,9 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.ROTARY_THETA: _say(_fitted("rotary theta"), {"target": 5e5, "reference": 9999.9}),
     KindReason.ROTATED_PAIRS: _say(
-        lambda told: (
-            f"rotary embedding rotates {_PAIRING[told['target']]} (target), "
-            f"{_PAIRING[told['reference']]} (reference)"
+        lambda facts: (
+            f"rotary embedding rotates {_PAIRING[facts['target']]} (target), "
+            f"{_PAIRING[facts['reference']]} (reference)"
         ),
         {"target": "pairs", "reference": "halves"},
     ),
@@ -333,8 +333,8 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.ROTARY_PAIRING: _say(
         _computed_again(
-            lambda told: (
-                f"a rotary embedding on {_PAIRING[told['target']]} instead of {_PAIRING[told['reference']]}"
+            lambda facts: (
+                f"a rotary embedding on {_PAIRING[facts['target']]} instead of {_PAIRING[facts['reference']]}"
             )
         ),
         {"target": "pairs", "reference": "halves"},
@@ -344,11 +344,11 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.COSINES_ROUNDED: _say(_computed_again("cosines and sines in {dtype}"), _DTYPE),
     KindReason.SOFTMAX_ROUNDED: _say(_computed_again("a softmax in {dtype}"), _DTYPE),
     KindReason.ATTENTION_THETA: _say(
-        _computed_again(lambda told: f"a {_fitted('rotary theta')(told)}"),
+        _computed_again(lambda facts: f"a {_fitted('rotary theta')(facts)}"),
         {"target": 5e5, "reference": 9999.9},
     ),
     KindReason.SCORES_SCALED: _say(
-        _computed_again(lambda told: f"a {_fitted('scale of the scores', 4)(told)}"),
+        _computed_again(lambda facts: f"a {_fitted('scale of the scores', 4)(facts)}"),
         {"target": 0.3, "reference": 0.25},
     ),
     # scale, sign, sum
@@ -377,9 +377,9 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.TERM: _say(_term, {"term": "bias", "factor": -0.5}),
     KindReason.OFFSET: _say("{subject} differs from the reference's by {offset} everywhere", {"offset": 1.0}),
     KindReason.OFFSET_BY_TABLE: _say(
-        lambda told: (
-            told.fill("{{subject}} differs by the same numbers at every index except of dimension ")
-            + f"{', '.join(told['dims'])}: a bias or table of shape ({', '.join(told['shape'])})"
+        lambda facts: (
+            facts.fill("{{subject}} differs by the same numbers at every index except of dimension ")
+            + f"{', '.join(facts['dims'])}: a bias or table of shape ({', '.join(facts['shape'])})"
         ),
         {"dims": ["1", "2"], "shape": ["16", "32"]},
     ),
@@ -514,8 +514,8 @@ PHRASES: dict[KindReason, Phrase] = {
         "every position except the last differs: positions attend to later ones"
     ),
     KindReason.POSITIONS_AGREE_UP_TO: _say(
-        lambda told: (
-            f"positions agree up to {', '.join(told['positions'])} and differ from there on: a window or "
+        lambda facts: (
+            f"positions agree up to {', '.join(facts['positions'])} and differ from there on: a window or "
             "a document boundary differs"
         ),
         {"positions": ["8", "12"]},

@@ -3,7 +3,7 @@
 from trueup.types.codes.note import NoteCode as Is
 from trueup.types.codes.note import ToleranceCode as Tolerance
 from trueup.types.reason import given, reason
-from trueup.wording.phrase import Phrase, Told, count, listed
+from trueup.wording.phrase import Facts, Phrase, count, listed
 
 _MOST_NUMBERS = 8
 _DTYPES = {"target": "bfloat16", "reference": "float32"}
@@ -26,13 +26,13 @@ _NOISE_FORMULA = (
 )
 
 
-def _numbers(facts: Told) -> str:
+def _numbers(facts: Facts) -> str:
     """``step 3``, ``ranks 1, 2 and 3``."""
     numbers = facts["numbers"]
     return f"{facts['what']}{'' if len(numbers) == 1 else 's'} {listed(numbers, _MOST_NUMBERS)}"
 
 
-def _weights_differ(facts: Told) -> str:
+def _weights_differ(facts: Facts) -> str:
     cause = "differences in an earlier step" if facts["exceeded"] else "rounding noise of earlier updates"
     return facts.fill(
         f"step {{step}} starts with weights that differ by up to {{rel_diff:.1e}} (relative), from {cause}; "
@@ -40,7 +40,7 @@ def _weights_differ(facts: Told) -> str:
     )
 
 
-def _steps_missing(facts: Told) -> str:
+def _steps_missing(facts: Facts) -> str:
     first, last = facts["first"], facts["last"]
     steps = f"step {first} was" if first == last else f"steps {first} to {last} were"
     return (
@@ -48,16 +48,16 @@ def _steps_missing(facts: Told) -> str:
     )
 
 
-def _spread(facts: Told) -> str:
+def _spread(facts: Facts) -> str:
     return f"by {facts['median']:.1e} (median, relative), at most {facts['most']:.1e}"
 
 
-def _repeats(facts: Told) -> str:
+def _repeats(facts: Facts) -> str:
     equal = f"plain reruns: {facts['equal']} of {count(facts['total'], 'record')} bit-identical"
     return equal if facts["most"] is None else f"{equal}; the others differ {_spread(facts)}"
 
 
-def _less_accurate(facts: Told) -> str:
+def _less_accurate(facts: Facts) -> str:
     said = [f"neither run is clearly less accurate at {count(facts['neither'], 'site')}"]
     said += [
         f"the {side} is at {facts[side]:,}, first at {facts[f'first_{side}']}"
@@ -67,7 +67,7 @@ def _less_accurate(facts: Told) -> str:
     return f"compared with {facts['path']}: {'; '.join(said)}"
 
 
-def _dtypes(facts: Told) -> str:
+def _dtypes(facts: Facts) -> str:
     number = facts["calls"]
     many = "1 call computes in another dtype" if number == 1 else f"{number:,} calls compute in other dtypes"
     return f"{many}: at {facts['site']} {facts.parts[0]}"

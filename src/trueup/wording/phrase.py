@@ -34,9 +34,6 @@ class Facts:
         return _FORMATTER.vformat(template, (), {**self.reason.facts, **more, "parts": self.parts})
 
 
-Told = Facts  # TODO: until every room says Facts
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phrase:
     """What one code says.

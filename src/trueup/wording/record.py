@@ -3,14 +3,14 @@
 from trueup.types.codes.given import GivenCode
 from trueup.types.codes.record import RecordCode as Is
 from trueup.types.reason import given, reason
-from trueup.wording.phrase import Phrase, Told, listed, one_plus
+from trueup.wording.phrase import Facts, Phrase, listed, one_plus
 
 _SIDE = {"side": "reference"}
 _LACKS = "no counterpart: "
 _NUMBERS = (("nan", "NaN"), ("posinf", "+Inf"), ("neginf", "-Inf"))
 
 
-def _not_finite(facts: Told) -> str:
+def _not_finite(facts: Facts) -> str:
     said = []
     if facts.get("places"):
         said.append(f"NaN or infinity on one side only at {facts.fill('{places:count place}')}")
@@ -21,20 +21,20 @@ def _not_finite(facts: Told) -> str:
     return "; ".join([*facts.parts, *said])
 
 
-def _dtypes(facts: Told) -> str:
+def _dtypes(facts: Facts) -> str:
     said = facts.fill("dtype: {target} (target) vs {reference} (reference)")
     return f"{said}; {facts.parts[0]}" if facts.parts else f"{said}; the coarser one sets the tolerance"
 
 
-def _other_calls(facts: Told) -> str:
+def _other_calls(facts: Facts) -> str:
     return f"{_LACKS}the {facts['side']} calls {listed(facts['calls'], 3)} here"
 
 
-def _fused(facts: Told) -> str:
+def _fused(facts: Facts) -> str:
     return f"{_LACKS}fused; the {facts['side']} has {listed(facts['modules'])}"
 
 
-def _copy(facts: Told) -> str:
+def _copy(facts: Facts) -> str:
     ranks = facts["ranks"]
     distance = "" if facts.get("rel_l2") is None else facts.fill(" by {rel_l2:.2g}")
     return (
@@ -44,19 +44,19 @@ def _copy(facts: Told) -> str:
     )
 
 
-def _copies(facts: Told) -> str:
+def _copies(facts: Facts) -> str:
     whose = f"{facts['side']}: " if facts.get("side") else ""
     return f"{whose}copies on several ranks must be equal, but {'; '.join(facts.parts)}"
 
 
-def _common_factor(facts: Told) -> str:
+def _common_factor(facts: Facts) -> str:
     return (
         f"within noise by size, but the target is the reference times {one_plus(facts['factor'])}; reruns of "
         f"the reference show {facts['noise']:.1g}"
     )
 
 
-def _one_rounding(facts: Told) -> str:
+def _one_rounding(facts: Facts) -> str:
     others = "another module" if facts["num_alike"] == 1 else f"{facts['num_alike']} other modules"
     return (
         f"as large as one rounding, but all preceding records are bit-identical, {others} of {facts['like']} "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes import LeftFree, ReplayCode
 from trueup.types.reason import Reason
-from trueup.wording.phrase import Phrase, Told, times
+from trueup.wording.phrase import Facts, Phrase, times
 
 _SHAPES = ({"target": "[2, 3]", "reference": "[3, 2]"},)
 _LAYOUT = ({"layout": "sparse_coo"},)
@@ -15,36 +15,36 @@ _BASIS = {
 }
 
 
-def _place(told: Told) -> str:
+def _place(facts: Facts) -> str:
     """``forward output.0 of layers.0``; an API call with the module that makes it."""
-    site = told["site"]
-    if told.get("module") is not None:
-        site = f"{site} in {told['module'] or 'the program'}"
-    return f"{told['phase']} {told['slot']} of {site}"
+    site = facts["site"]
+    if facts.get("module") is not None:
+        site = f"{site} in {facts['module'] or 'the program'}"
+    return f"{facts['phase']} {facts['slot']} of {site}"
 
 
-def _differs(told: Told) -> str:
-    size, allowed = told["rel_l2"], told["tolerance"]
-    text = f"{_place(told)}: relative difference {size:.2g}"
+def _differs(facts: Facts) -> str:
+    size, allowed = facts["rel_l2"], facts["tolerance"]
+    text = f"{_place(facts)}: relative difference {size:.2g}"
     if size > allowed:
         ratio = times(size / allowed) if allowed else "infinitely many times"
-        text += f", {ratio} {_BASIS[told['basis']]}"
-    return "".join((text, *(f", {part}" for part in told.parts)))
+        text += f", {ratio} {_BASIS[facts['basis']]}"
+    return "".join((text, *(f", {part}" for part in facts.parts)))
 
 
-def _exact_values_differ(told: Told) -> str:
-    return ", ".join((f"{_place(told)}: values differ, although they are not rounded", *told.parts))
+def _exact_values_differ(facts: Facts) -> str:
+    return ", ".join((f"{_place(facts)}: values differ, although they are not rounded", *facts.parts))
 
 
-def _not_finite(told: Told) -> str:
-    return f"{_place(told)}: NaN or infinite on one side, or not zero where the reference is zero"
+def _not_finite(facts: Facts) -> str:
+    return f"{_place(facts)}: NaN or infinite on one side, or not zero where the reference is zero"
 
 
-def _missing_gradient(told: Told) -> str:
-    other = "reference" if told["side"] == "target" else "target"
+def _missing_gradient(facts: Facts) -> str:
+    other = "reference" if facts["side"] == "target" else "target"
     return (
-        f"backward {told['slot']} of {told['site']}: missing gradient in the {told['side']} "
-        f"(the {other} has one): {told.parts[0]}"
+        f"backward {facts['slot']} of {facts['site']}: missing gradient in the {facts['side']} "
+        f"(the {other} has one): {facts.parts[0]}"
     )
 
 
@@ -115,8 +115,8 @@ PHRASES = {
         samples=({"num_peers": 1}, {"num_peers": 3}),
     ),
     ReplayCode.BIASED: Phrase(
-        sentence=lambda told: (
-            f"biased (scale {told['scale']:.6g}, {abs(told['bias_z']):.3g} standard errors)"
+        sentence=lambda facts: (
+            f"biased (scale {facts['scale']:.6g}, {abs(facts['bias_z']):.3g} standard errors)"
         ),
         samples=({"scale": 0.98421, "bias_z": -31.0}, {"scale": 2.0, "bias_z": float("inf")}),
     ),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from trueup.types.codes.verdict import NextCode as Next
 from trueup.types.codes.verdict import VerdictCode as Is
 from trueup.wording.evidence import SETTINGS, phases
-from trueup.wording.phrase import Phrase, Template, Told, listed
+from trueup.wording.phrase import Facts, Phrase, Template, listed
 
 _DIFFERING = {
     "param": "weight",
@@ -20,21 +20,21 @@ _LONGEST = 40
 """characters of a value in a headline"""
 
 
-def _place(facts: Told) -> str:
+def _place(facts: Facts) -> str:
     """`` in layers.2.attn, step 0``; where no module is known only the step."""
     module = facts.get("module")
     where = "" if module is None else f" in {module or 'the root module'},"
     return f"{where} step {facts['step']}" if where else f" in step {facts['step']}"
 
 
-def _what(facts: Told) -> str:
+def _what(facts: Facts) -> str:
     """What differs: ``forward output``."""
     if facts["phase"] == "forward" and facts["slot"].startswith("input"):
         return "forward input"
     return _DIFFERING.get(facts["phase"], str(facts["phase"]))
 
 
-def _first(facts: Told) -> str:
+def _first(facts: Facts) -> str:
     if facts.get("weight") is not None:
         return (
             f"First divergence: {_what(facts)} with the gradient of {facts['weight']} in step {facts['step']}"
@@ -42,11 +42,11 @@ def _first(facts: Told) -> str:
     return f"First divergence: {_what(facts)}{_place(facts)}"
 
 
-def _not_finite(facts: Told) -> str:
+def _not_finite(facts: Facts) -> str:
     return f"{facts['what']} appears first in the {facts['side']}: {_what(facts)}{_place(facts)}"
 
 
-def _argument(facts: Told) -> str:
+def _argument(facts: Facts) -> str:
     target, reference = (_shortened(facts[side]) for side in ("target", "reference"))
     where = facts["module"] or "the root module"
     return f"{facts['what']} {facts['name']} differs in {where}: {target} (target), {reference} (reference)"
@@ -56,11 +56,11 @@ def _shortened(value: str) -> str:
     return value if len(value) <= _LONGEST else f"{value[: _LONGEST - 1]}…"
 
 
-def _settings(facts: Told) -> str:
+def _settings(facts: Facts) -> str:
     return f"Tensors agree, but settings differ: {listed([SETTINGS.get(n, n) for n in facts['names']])}"
 
 
-def _nothing_of(facts: Told) -> str:
+def _nothing_of(facts: Facts) -> str:
     return f"No record of {phases(facts)} could be compared, though both runs have some"
 
 
