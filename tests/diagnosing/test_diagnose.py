@@ -372,7 +372,7 @@ def test_the_document_is_read_back(tmp_path: Path, reference: Trace) -> None:
 def test_a_stage_of_ones_own_is_walked_too(tmp_path: Path, reference: Trace) -> None:
     class LongRun:
         stage = Stage.LONG_RUN
-        title = "Long run"
+        title = given("Long run")
 
         def check(self, context: Any) -> StageOutcome:
             said = given(f"{len(context.earlier)} stages before")

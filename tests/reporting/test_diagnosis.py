@@ -19,7 +19,9 @@ from trueup.reporting.diagnosis.errors import error_drawing
 from trueup.reporting.diagnosis.model import block_of
 from trueup.reporting.render import write
 from trueup.types import Outcome
+from trueup.types.codes import StagesCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, KindClass, KindCode, Origin, Stage
+from trueup.types.reason import given, reason
 
 S = StageStatus
 STATUSES = {
@@ -94,7 +96,13 @@ MODULES = ["emb", *(f"layers.{i}{part}" for i in range(4) for part in (".ln", ".
 def diagnosis() -> Diagnosis:
     """Four layers, wrong from the second on."""
     stages = tuple(
-        StageOutcome(stage=s, title=f"{s.value}: what", status=w, said=f"{s.value} said", evidence=("seen",))
+        StageOutcome(
+            stage=s,
+            title=reason(StagesCode.TITLE, key=s.value),
+            status=w,
+            said=given(f"{s.value} said"),
+            evidence=(given("seen"),),
+        )
         for s, w in STATUSES.items()
     )
     return Diagnosis(

@@ -304,8 +304,8 @@ def _with_before(finding: Finding, outcomes: Sequence[StageOutcome]) -> Finding:
         if finding in outcome.findings:
             break
         if outcome.status is StageStatus.PASSED and outcome.stage is not Stage.CONFIG:
-            title = outcome.title.partition(":")[0]
-            before.append(reason(Stages.STAGE_AGREES, outcome.said, stage=title))
+            key = str(outcome.title.place("key") or outcome.stage.value)
+            before.append(reason(Stages.STAGE_AGREES, outcome.said, stage=key))
     return replace(finding, counter_evidence=tuple(dict.fromkeys([*finding.counter_evidence, *before])))
 
 

@@ -17,6 +17,18 @@ _EFFECTS = {
     "weights": "initial weights differ",
     "data": "input data differs",
 }
+STAGE_TITLES = {
+    "config": ("Configuration", "the settings of both runs, by the checklist"),
+    "data": ("Data", "the same batch, ids in range, labels shifted once"),
+    "weights": ("Initial weights", "the same on both sides"),
+    "forward": ("Forward and loss", "the first step, module by module"),
+    "backward": ("Backward", "the first step's local norms, then layer by layer"),
+    "reduction": ("Reduction", "accumulated, reduced over ranks, cleared, clipped"),
+    "optimizer": ("Optimizer", "settings, which parameters they apply to, the update itself"),
+    "next_loss": ("Next loss", "the forward of the second step"),
+    "long_run": ("Long run", "the loss curves, against the reference's own spread"),
+}
+"""what a stage is called, and what it looks at"""
 _PHASES = {
     "forward": "forward output",
     "loss": "loss",
@@ -263,7 +275,8 @@ def _and_more(facts: Facts) -> str:
 
 
 def _stage_agrees(facts: Facts) -> str:
-    return f"{facts['stage']}: {_lower(facts.parts[0])}"
+    name = STAGE_TITLES[facts["stage"]][0] if facts["stage"] in STAGE_TITLES else facts["stage"]
+    return f"{name}: {_lower(facts.parts[0])}"
 
 
 _ANY = {"parts": (reason(S.WITHIN_ROUNDING),)}
@@ -277,6 +290,9 @@ def _not_handed_back(facts: Facts) -> str:
 
 
 PHRASES = {
+    S.TITLE: clause(
+        lambda facts: ": ".join(STAGE_TITLES[facts["key"]]), *({"key": key} for key in STAGE_TITLES)
+    ),
     S.EQUAL: clause("Bit-identical"),
     S.WITHIN_ROUNDING: clause("Agrees within rounding"),
     S.NOTHING_RECORDED: clause(
@@ -616,7 +632,7 @@ PHRASES = {
     S.NUM_WEIGHTS: clause("{num:count weight} on {ranks:count rank}", {"num": 3, "ranks": 2}),
     S.SAME_UPDATES: clause("the optimizers of both runs computed the same update from their gradients"),
     S.COPY_UPDATED: clause("copy or gather the updated weights before the next forward pass"),
-    S.STAGE_AGREES: clause(_stage_agrees, {**_ANY, "stage": "Data"}),
+    S.STAGE_AGREES: clause(_stage_agrees, {**_ANY, "stage": "data"}, {**_ANY, "stage": "resume"}),
     S.BY_REPLAY: clause(
         "Places were found by replay: the target ran with the reference's values as inputs of every "
         "matched call"

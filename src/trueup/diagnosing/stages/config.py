@@ -66,7 +66,7 @@ class ConfigStage:
     """The settings of both runs, before anything is computed."""
 
     stage = Stage.CONFIG
-    title = "Configuration: the settings of both runs, by the checklist"
+    title = reason(Stages.TITLE, key="config")
 
     def check(self, context: Context) -> StageOutcome:
         """Every setting that makes another training; never confirmed, since words compute nothing."""

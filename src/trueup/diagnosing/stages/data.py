@@ -26,7 +26,7 @@ class DataStage:
     """Inputs and labels of every captured step and rank."""
 
     stage = Stage.DATA
-    title = "Data: the same batch, ids in range, labels shifted once"
+    title = reason(Stages.TITLE, key="data")
 
     def check(self, context: Context) -> StageOutcome:
         """Compare ids row by row where they were stored, else digests."""

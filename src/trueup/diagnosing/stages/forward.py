@@ -20,7 +20,7 @@ class ForwardStage:
     """Module outputs and the loss of the first step."""
 
     stage = Stage.FORWARD
-    title = "Forward and loss: the first step, module by module"
+    title = reason(Stages.TITLE, key="forward")
 
     def check(self, context: Context) -> StageOutcome:
         """Origins in the forward and the loss, those that other weights or other data explain left out."""
@@ -32,7 +32,7 @@ class BackwardStage:
     """Gradients of the first step: local norm of each weight, then layer by layer."""
 
     stage = Stage.BACKWARD
-    title = "Backward: the first step's local norms, then layer by layer"
+    title = reason(Stages.TITLE, key="backward")
 
     def check(self, context: Context) -> StageOutcome:
         """Origins in the backward; the local norms that differ most as evidence."""

@@ -45,7 +45,7 @@ class LongRunStage:
     """The whole run, as its logs tell."""
 
     stage = Stage.LONG_RUN
-    title = "Long run: the loss curves, against the reference's own spread"
+    title = reason(Stages.TITLE, key="long_run")
 
     def check(self, context: Context) -> StageOutcome:
         """The judgement of the curves; where a stage before failed, what they show may follow from it."""

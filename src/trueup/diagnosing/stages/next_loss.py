@@ -17,7 +17,7 @@ class NextLossStage:
     """Forward and loss of the second captured step."""
 
     stage = Stage.LOSS
-    title = "Next loss: the forward of the second step"
+    title = reason(Stages.TITLE, key="next_loss")
 
     def check(self, context: Context) -> StageOutcome:
         """Compare; where only this differs, say which way back to look."""

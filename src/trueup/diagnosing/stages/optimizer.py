@@ -35,7 +35,7 @@ class OptimizerStage:
     done."""
 
     stage = Stage.OPTIMIZER
-    title = "Optimizer: settings, which parameters they apply to, the update itself"
+    title = reason(Stages.TITLE, key="optimizer")
 
     def check(self, context: Context) -> StageOutcome:
         """Compare constants measured from each run's own update, and what each optimizer says of itself."""

@@ -31,8 +31,8 @@ class StageOutcome:
     """What one stage found."""
 
     stage: Stage
-    title: str
-    """as a person reads it in the checklist"""
+    title: Reason
+    """its name in the checklist, and what it looks at"""
     status: StageStatus
     said: Reason
     """one sentence: what was seen, or why nothing can be said"""
@@ -56,7 +56,7 @@ class StageCheck(Protocol):
         """Where it stands in the order of a training step."""
 
     @property
-    def title(self) -> str:
+    def title(self) -> Reason:
         """Its line in the checklist."""
 
     def check(self, context: Context) -> StageOutcome:

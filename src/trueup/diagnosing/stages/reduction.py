@@ -35,7 +35,7 @@ class ReductionStage:
     """Accumulation, reduction, clearing and clipping, in every captured step."""
 
     stage = Stage.REDUCTION
-    title = "Reduction: accumulated, reduced over ranks, cleared, clipped"
+    title = reason(Stages.TITLE, key="reduction")
 
     def check(self, context: Context) -> StageOutcome:
         """Compare what each run does to its own gradients."""

@@ -22,7 +22,7 @@ class WeightsStage:
     """Parameters at the start of the first captured step."""
 
     stage = Stage.WEIGHTS
-    title = "Initial weights: the same on both sides"
+    title = reason(Stages.TITLE, key="weights")
 
     def check(self, context: Context) -> StageOutcome:
         """Compare digests, and where they differ the values."""

@@ -46,6 +46,7 @@ from trueup.reporting.document import (
 )
 from trueup.reporting.formatting import as_sentence, short_site
 from trueup.types.finding import Finding
+from trueup.wording.stages import STAGE_TITLES
 
 _MARKS = {
     StageStatus.PASSED: Mark("✓", "passed", Tone.GOOD),
@@ -207,7 +208,7 @@ def _stages(diagnosis: Diagnosis, on: On) -> Table:
 
 
 def _stage(outcome: StageOutcome) -> Row:
-    _, _, what = said(outcome.title).partition(": ")
+    what = STAGE_TITLES.get(str(outcome.title.place("key")), ("", ""))[1]
     failed = outcome.status is StageStatus.FAILED
     evidence = tuple(said(one) for one in outcome.evidence[:_NUM_OF_STAGE])
     tone = Tone.PLAIN if failed else Tone.QUIET

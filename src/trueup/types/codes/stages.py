@@ -7,6 +7,7 @@ class StagesCode(Code):
     """Stages of a training step: verdicts of a stage, headlines of findings, evidence and advice."""
 
     # any stage
+    TITLE = "stage.title"
     EQUAL = "stage.bit_identical"
     WITHIN_ROUNDING = "stage.within_rounding"
     NOTHING_RECORDED = "stage.nothing_recorded"
