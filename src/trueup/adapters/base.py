@@ -8,20 +8,26 @@ and the session hands itself in as the sink.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from trueup.adapters.measures import Measured, Wanted
 from trueup.numerics.rows import Rows
+from trueup.types.table_rows import CallRow, RecordRow
+
+RowT = TypeVar("RowT", covariant=True)
 
 
-class Table(Protocol):
-    """A list of plain tuples in the column order of ``store.schema``, that grows."""
+class Table(Protocol[RowT]):
+    """A table that grows by rows of cells in the column order of ``store.schema``."""
 
     append: Callable[[tuple[Any, ...]], None]
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, row: int) -> tuple[Any, ...]: ...
+    def __getitem__(self, row: int) -> RowT: ...
+
+    def cell(self, row: int, column: str) -> Any:
+        """One cell: cheaper than its row."""
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
 
@@ -29,8 +35,8 @@ class Table(Protocol):
 class Recorder(Protocol):
     """Columns of the step under way."""
 
-    calls: Table
-    records: Table
+    calls: Table[CallRow]
+    records: Table[RecordRow]
     stacks: dict[int, list[str]]
     rows: Rows
     """the summaries themselves"""

@@ -225,7 +225,7 @@ class BaseEngine(NamedModules):
         row: int | None = self.take(recorder.rows, tensor) if sink.layout is None else -1
         reason: str | None = None
         if row == -1:
-            row, reason = self._row(recorder.calls[call], phase, slot, tensor)
+            row, reason = self._row(call, phase, slot, tensor)
         recorder.records.append((call, phase, slot, microbatch, row, self.requires_grad(tensor), reason))
         if self.overflow is not None:
             self.overflow.seen(call, phase, slot, row, tensor)
@@ -233,24 +233,27 @@ class BaseEngine(NamedModules):
             return None
         return self.forcing.seen(call, phase, slot, tensor, row)
 
-    def _row(
-        self, call: tuple[Any, ...], phase: str, slot: str, tensor: Any
-    ) -> tuple[int | None, str | None]:
+    def _row(self, call: int, phase: str, slot: str, tensor: Any) -> tuple[int | None, str | None]:
         """Row of a tensor's summary, the long way; with a reason where there is none, or it is special."""
         try:
             with self.lock:
                 if self.sink.layout is None:
-                    row = self.summariser.row(tensor, phase, slot, call[1])
+                    row = self.summariser.row(tensor, phase, slot, self.kind_of(call))
                 else:
                     row = self.row_in_layout(call, phase, slot, tensor)
         except Exception as error:
             return None, self._why_not(tensor, slot, error)
         return row if row.__class__ is tuple else (row, None)
 
-    def row_in_layout(self, call: tuple[Any, ...], phase: str, slot: str, tensor: Any) -> Any:
+    def kind_of(self, call: int) -> str:
+        """``module``, ``api``, ``parameter`` and so on."""
+        kind: str = self.sink.recorder.calls.cell(call, "kind")
+        return kind
+
+    def row_in_layout(self, call: int, phase: str, slot: str, tensor: Any) -> Any:
         """Row of a tensor's summary where a layout was declared; with a reason where there is none, or it is
         special."""
-        return self.summariser.row(tensor, phase, slot, call[1])
+        return self.summariser.row(tensor, phase, slot, self.kind_of(call))
 
     def without_values(self, call: int, phase: str, slot: str, tensor: Any, reason: str) -> None:
         """Append one row of records for a tensor whose values mean nothing."""

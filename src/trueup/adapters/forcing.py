@@ -88,16 +88,17 @@ class BaseForcing:
         """The string ``store.places`` makes of the call."""
         place = self._places.get(call)
         if place is None:
-            parent, kind, name, _, ordinal, microbatch, mode = self.engine.sink.recorder.calls[call][:7]
-            own = f"{name}#{ordinal}"
-            above = f"{microbatch}|{mode}|{kind}|" if parent is None else f"{self.place(parent)}/"
+            row = self.engine.sink.recorder.calls[call]
+            own = f"{row.name}#{row.ordinal}"
+            outermost = f"{row.microbatch}|{row.mode}|{row.kind}|"
+            above = outermost if row.parent is None else f"{self.place(row.parent)}/"
             place = self._places[call] = above + own
         return place
 
     def around(self, call: int) -> list[int]:
         """The module calls around a call, innermost first."""
         calls, found = self.engine.sink.recorder.calls, []
-        while (parent := calls[call][0]) is not None:
+        while (parent := calls.cell(call, "parent")) is not None:
             found.append(parent)
             call = parent
         return found
@@ -121,7 +122,7 @@ class BaseForcing:
             return None
         entry = planned.take(phase, slot)
         if entry is None:
-            again = self._recorder.calls[call][6] == "recompute"
+            again = self._recorder.calls.cell(call, "mode") == "recompute"
             if phase in ("forward", "backward") and not again:
                 self._note(call, phase, slot, FREE, NOT_IN_REFERENCE, NOTHING, None)
             return None
@@ -177,7 +178,7 @@ class BaseForcing:
         if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
             return EXPANDED
         outermost = self.engine.sink.recorder.calls[call]
-        given = outermost[0] is None and outermost[1] == "api" and slot.startswith("input")
+        given = outermost.parent is None and outermost.kind == "api" and slot.startswith("input")
         if given and self.is_foreign(tensor):
             return BEFORE_MODEL
         return None
@@ -201,7 +202,7 @@ class BaseForcing:
             self._num_free[why] = self._num_free.get(why, 0) + 1
             examples = self._free.setdefault(why, [])
             if len(examples) < self.MAX_EXAMPLES:
-                examples.append(f"{recorder.calls[call][2] or '(root)'} {phase} {slot}")
+                examples.append(f"{recorder.calls[call].name or '(root)'} {phase} {slot}")
         number = None if entry is None else entry.record
         record = len(recorder.records) - 1
         code = None if why is None else why.code.value
@@ -217,7 +218,7 @@ class BaseForcing:
     # -- forward ------------------------------------------
 
     def _overwrite(self, call: int, slot: str, tensor: Any, wanted: Any) -> None:
-        parent = self._recorder.calls[call][0]
+        parent = self._recorder.calls.cell(call, "parent")
         if parent is None and slot.startswith("input") and self.is_foreign(tensor):
             self._substitutes[id(tensor)] = tensor, self.written_copy(tensor, wanted)
             return

@@ -78,7 +78,9 @@ class Arrivals:
         for site in arrival.sites:
             charged = site == arrival.charged
             with contextlib.nullcontext() if charged else self.left_free(*site, SHARED_GRADIENT):
-                new = engine.tensor(site[0], "backward", site[1], gradient, recorder.calls[site[0]][5])
+                new = engine.tensor(
+                    site[0], "backward", site[1], gradient, recorder.calls.cell(site[0], "microbatch")
+                )
             replaced = new if charged else replaced
         return replaced
 
@@ -234,7 +236,7 @@ class Sums:
 
     def _record(self, where: str, gradient: Any) -> Any:
         engine = self._forcing.engine
-        microbatch = self._recorder.calls[self._call][5]
+        microbatch = self._recorder.calls.cell(self._call, "microbatch")
         return engine.tensor(self._call, "backward", where, gradient, microbatch)
 
     def _forget(self, where: str) -> None:

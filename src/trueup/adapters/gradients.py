@@ -32,7 +32,9 @@ class _Records:
         self._engine = engine
         self._recorder = engine.sink.recorder
         self._call = call
-        self._microbatch: int = self._recorder.calls[call][5] if microbatch is None else microbatch
+        self._microbatch: int = (
+            self._recorder.calls.cell(call, "microbatch") if microbatch is None else microbatch
+        )
 
     def _is_over(self) -> bool:
         sink = self._engine.sink

@@ -103,22 +103,22 @@ class OverflowWatch:
 
     def _caller(self, call: int) -> Caller:
         row = self._engine.sink.recorder.calls[call]
-        return Caller(parent=row[0], arguments=row[9], recompute=row[6] == "recompute")
+        return Caller(parent=row.parent, arguments=row.arguments, recompute=row.mode == "recompute")
 
     def _described(self, call: int, phase: str, slot: str, count: Count, how: How) -> dict[str, Any]:
         recorder = self._engine.sink.recorder
-        parent, kind, name, _, ordinal, microbatch, *_, stack, _, _ = recorder.calls[call]
-        where = name or "(root)"
-        if kind in ("api", "collective") and parent is not None:
-            where = f"{recorder.calls[parent][2] or '(root)'} · {where}"
-        frames = recorder.stacks.get(stack) or []
+        made = recorder.calls[call]
+        where = made.name or "(root)"
+        if made.kind in ("api", "collective") and made.parent is not None:
+            where = f"{recorder.calls[made.parent].name or '(root)'} · {where}"
+        frames = recorder.stacks.get(-1 if made.stack is None else made.stack) or []
         gradient = "gradient of " if phase == "backward" else ""
         return {
-            "site": f"{where}{f'[{ordinal}]' if ordinal else ''} · {gradient}{slot}",
+            "site": f"{where}{f'[{made.ordinal}]' if made.ordinal else ''} · {gradient}{slot}",
             "call": call,
             "phase": phase,
             "slot": slot,
-            "microbatch": microbatch,
+            "microbatch": made.microbatch,
             "how": how.value,
             "num_nan": count.num_nan,
             "num_posinf": count.num_posinf,

@@ -7,16 +7,22 @@ looks through all that the program holds, again and again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+from trueup.types.table_rows import CallRow, RecordRow
+
+Row = TypeVar("Row", CallRow, RecordRow)
 
 
-class FlatRows:
-    """Grows by whole rows, in the order of ``columns``."""
+class FlatRows(Generic[Row]):
+    """Grows by complete rows, with a cell for every field of ``row``."""
 
-    __slots__ = ("_cells", "append", "columns")
+    __slots__ = ("_at", "_cells", "_row", "append", "columns")
 
-    def __init__(self, columns: tuple[str, ...]) -> None:
-        self.columns = columns
+    def __init__(self, row: type[Row]) -> None:
+        self._row: type[Row] = row
+        self._at = {name: at for at, name in enumerate(row._fields)}
+        self.columns: tuple[str, ...] = row._fields
         self._cells: list[Any] = []
         self.append: Callable[[Iterable[Any]], None] = self._cells.extend
         """add one row, with a cell for every column"""
@@ -24,20 +30,27 @@ class FlatRows:
     def __len__(self) -> int:
         return len(self._cells) // len(self.columns)
 
-    def __getitem__(self, row: int) -> tuple[Any, ...]:
+    def __getitem__(self, row: int) -> Row:
         start = row * len(self.columns)
-        cells = tuple(self._cells[start : start + len(self.columns)])
+        cells = self._cells[start : start + len(self.columns)]
         if row < 0 or not cells:
             raise IndexError(f"row {row} of {len(self)}")
-        return cells
+        found: Row = tuple.__new__(
+            self._row, cells
+        )  # _make checks the length, which is right by construction
+        return found
+
+    def cell(self, row: int, column: str) -> Any:
+        """One cell: cheaper than its row, for what runs at every tensor."""
+        return self._cells[row * len(self.columns) + self._at[column]]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return zip(*self.by_column().values(), strict=True)
 
     def column(self, name: str) -> list[Any]:
-        """One column whole, a copy."""
+        """A copy of one column."""
         return self._cells[self.columns.index(name) :: len(self.columns)]
 
     def by_column(self) -> dict[str, list[Any]]:
-        """Every column whole, a copy."""
+        """A copy of every column."""
         return {name: self.column(name) for name in self.columns}

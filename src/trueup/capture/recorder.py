@@ -14,10 +14,8 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.rows import BLOCK_ROWS
 from trueup.numerics.summary import HAS_DIGEST, SUMMARY_DTYPE
 from trueup.store import RunWriter, StepColumns, SummaryKind
-from trueup.store.schema import CALLS, FORCED, RECORDS
-
-_CALL_COLUMNS = tuple(f.name for f in CALLS if f.name != "call")
-_RECORD_COLUMNS = tuple(f.name for f in RECORDS)
+from trueup.store.schema import FORCED
+from trueup.types.table_rows import CallRow, RecordRow
 
 
 class Recorder:
@@ -30,8 +28,8 @@ class Recorder:
     def __init__(self, writer: RunWriter, step: int, *, digest: bool = True) -> None:
         """``digest``: whether digests are kept; an adapter may take some to tell what is alike."""
         self._not_kept = 0 if digest else HAS_DIGEST
-        self.calls = FlatRows(_CALL_COLUMNS)
-        self.records = FlatRows(_RECORD_COLUMNS)
+        self.calls = FlatRows(CallRow)
+        self.records = FlatRows(RecordRow)
         self.stacks: dict[int, list[str]] = {}
         self.forced: list[tuple[Any, ...]] | None = None
         """what a replay put in place of the program's values; None where nothing is replayed"""
@@ -97,7 +95,7 @@ class Recorder:
         """L2 norm over this rank's parameter gradients last recorded under ``slot``, None without any."""
         records = self.records.column("slot"), self.records.column("phase")
         found = [self.records[at] for at in _places(slot, records[0]) if records[1][at] == "param_grad"]
-        last = {record[0]: record[4] for record in found if record[4] is not None}
+        last = {record.call: record.summary for record in found if record.summary is not None}
         if not last:
             return None
         squares = [float(self.view(row)["l2_norm"]) ** 2 for row in last.values()]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
 
-def columns_from_rows(rows: list[tuple[Any, ...]], names: Any) -> dict[str, Any]:
+def columns_from_rows(rows: Sequence[tuple[Any, ...]], names: Any) -> dict[str, Any]:
     """The rows turned into named columns."""
     columns = zip(*rows, strict=True) if rows else ([] for _ in names)
     return dict(zip(names, columns, strict=True))

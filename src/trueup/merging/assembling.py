@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,12 +51,20 @@ class Member:
     """elements of the whole in which its sketch was taken"""
 
 
+class DifferingCopies(NamedTuple):
+    """Ranks along one axis whose copy is not the first one's."""
+
+    axis: str
+    ranks: tuple[int, ...]
+    rel_l2: float | None
+    """of the farthest one"""
+
+
 @dataclass(slots=True)
 class Copies:
     """Copies that were compared in one tensor."""
 
-    differing: list[tuple[str, tuple[int, ...], float | None]] = field(default_factory=list)
-    """axis, the ranks whose copy is not the first one's, and how far theirs is at most (relative)"""
+    differing: list[DifferingCopies] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +192,7 @@ def _note_differing(one: Alternatives, copies: Copies) -> None:
         ranks |= {member.part.rank for member in group}
         farthest = far if farthest is None else max(farthest, far or 0.0)
     if ranks:
-        copies.differing.append((one.axis, tuple(sorted(ranks)), farthest))
+        copies.differing.append(DifferingCopies(one.axis, tuple(sorted(ranks)), farthest))
 
 
 def alike(one: Summary, other: Summary) -> bool:

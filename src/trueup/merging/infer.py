@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trueup.merging.assembling import alike
-from trueup.merging.ranks import CallKey, RankStep
+from trueup.merging.ranks import RankStep
+from trueup.merging.step import RecordKey
 from trueup.merging.summary import Summary, joined
 from trueup.store import TraceSource, step_view
 from trueup.types.codes import MergingCode
@@ -28,9 +29,17 @@ AXIS = "world"
 NEAR = 0.3
 """relative distance below which a sum or mean of terms is taken for the whole; sketches are good to 0.1"""
 _MOST_NAMED = 4
-Key = tuple[CallKey, str, str]
-Found = tuple[str, str, str, str]
-"""kind of the call, its name, phase, slot"""
+
+
+class Slot(NamedTuple):
+    """Records that share a placement, whatever the microbatch."""
+
+    kind: str
+    """of the call"""
+    name: str
+    """of the call"""
+    phase: str
+    slot: str
 
 
 @dataclass(slots=True)
@@ -67,17 +76,17 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
     one = RankStep(step_view(whole, whole_step, 0), Layout(mesh={AXIS: 1}), 1)
     megatron = _megatron(parts.rank_facts(held[0]))
     there = {key: summary for key, _, summary in _summaries(one)}
-    by_key: dict[Key, tuple[Found, list[Summary]]] = {}
+    by_key: dict[RecordKey, tuple[Slot, list[Summary]]] = {}
     for rank in ranks:
         for key, found, summary in _summaries(rank):
             by_key.setdefault(key, (found, []))[1].append(summary)
-    decided: dict[Found, Placement | None] = {}
+    decided: dict[Slot, Placement | None] = {}
     for key, (found, summaries) in by_key.items():
-        if found[0] == "api":  # functions of one name are called in many places
+        if found.kind == "api":  # functions of one name are called in many places
             continue
         if len(summaries) == len(ranks) and decided.get(found) is None:
-            told = megatron.get(found[1]) if found[0] == "parameter" else None
-            terms = found[0] != "parameter" or found[3] in ("local", "accumulated")
+            told = megatron.get(found.name) if found.kind == "parameter" else None
+            terms = found.kind != "parameter" or found.slot in ("local", "accumulated")
             decided[found] = told or placement_of(summaries, there.get(key), terms=terms)
     out = Inferred(mesh)
     rows: dict[bool, list[Row]] = {True: [], False: []}
@@ -93,16 +102,16 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
     return out
 
 
-def _summaries(rank: RankStep) -> Iterator[tuple[Key, Found, Summary]]:
+def _summaries(rank: RankStep) -> Iterator[tuple[RecordKey, Slot, Summary]]:
     """One summary for each call, phase and slot: the last, as of gradients that accumulate."""
-    last: dict[Key, tuple[Found, int]] = {}
+    last: dict[RecordKey, tuple[Slot, int]] = {}
     view = rank.view
     columns = (view.record_call, view.phase, view.slot, view.content)
     for number, phase, slot, row in zip(*columns, strict=True):
         call = rank.calls[number]
         if call is not None and row is not None:
-            found = view.kind[number], call.name, phase, slot
-            last[call.key, phase, slot] = found, row
+            found = Slot(view.kind[number], call.name, phase, slot)
+            last[RecordKey(call.key, phase, slot)] = found, row
     for key, (found, row) in last.items():
         yield key, found, rank.summary(row)[0]
 

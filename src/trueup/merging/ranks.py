@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -17,8 +17,16 @@ from trueup.numerics.summary import SKETCH_SIZE
 from trueup.store import StepTables, StepView
 from trueup.types.layout import Layout, bare_name
 
-CallKey = tuple[Any, ...]
-"""(key of the parent or microbatch of the step, mode, kind, name, ordinal)"""
+
+class CallKey(NamedTuple):
+    """What makes a call the same one on every rank."""
+
+    above: CallKey | int | None
+    """key of the parent; of an outermost call the microbatch of the step, of a parameter nothing"""
+    mode: str
+    kind: str
+    name: str
+    ordinal: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class RankStep:
             if kind == "collective":
                 self.calls.append(None)
             elif kind == "parameter":
-                self.calls.append(Call((kind, bare, ordinal), bare, -1, 0, 0))
+                self.calls.append(Call(CallKey(None, "", kind, bare, ordinal), bare, -1, 0, 0))
             elif parent < 0:
                 number = microbatch
                 if pipelined:  # a schedule runs forwards ahead of their backwards: only their order counts
@@ -90,14 +98,14 @@ class RankStep:
                 stage = stages[chunk] if kind == "module" and chunk < len(stages) else max(stages)
                 step_number = number * batches + offset
                 group, position = divmod(step_number, self._fold)
-                key = (group, mode, kind, bare, ordinal)
+                key = CallKey(group, mode, kind, bare, ordinal)
                 self.calls.append(Call(key, bare, group, position, stage))
             else:
                 above = self.calls[parent]
                 if above is None:
                     self.calls.append(None)
                     continue
-                key = (above.key, mode, kind, bare, ordinal)
+                key = CallKey(above.key, mode, kind, bare, ordinal)
                 self.calls.append(Call(key, bare, above.microbatch, above.position, above.stage))
 
     def _is_stage(self, root: Mapping[str, str]) -> bool:

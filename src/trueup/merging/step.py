@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from trueup.merging.assembling import Copies, Member, assembled
 from trueup.merging.nodes import Node, Part, Unfit, Values
 from trueup.merging.ranks import Call, CallKey, RankStep
 from trueup.merging.summary import Summary, summary_of_values
 from trueup.merging.tables import RECORDS, summaries_table, table
-from trueup.merging.tree import merged_calls, modes
+from trueup.merging.tree import merged_calls
 from trueup.store import StepTables
 from trueup.types.codes import MergingCode, RecordCode
 from trueup.types.layout import BATCH, Layout, Placed
@@ -22,8 +22,14 @@ LAST_ONLY = ("accumulated", "clipped")
 """gradients of a parameter that only the last record of a step tells"""
 Reader = Callable[[int, dict[str, Any]], Values | None]
 """rank and row of summaries -> values of that shape"""
-RecordKey = tuple[CallKey, str, str]
-"""call, phase, slot"""
+
+
+class RecordKey(NamedTuple):
+    """What makes a record the same one on every rank."""
+
+    call: CallKey
+    phase: str
+    slot: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ def merge_step(step: int, ranks: Sequence[RankStep], layout: Layout, read: Reade
     seldom = _seen_of_some(groups) if layout.num_stages > 1 else 0
     if seldom:
         merging.notes.append(reason(MergingCode.GRADIENTS_LEFT_OUT, parameters=seldom))
-        groups = {key: sources for key, sources in groups.items() if key[2] != "accumulated"}
+        groups = {key: sources for key, sources in groups.items() if key.slot != "accumulated"}
     for key in sorted(groups, key=lambda one: _order(one, groups[one])):
         merging.add(key, groups[key])
     if merging.functions:
@@ -209,7 +215,7 @@ def _groups(ranks: Sequence[RankStep]) -> dict[RecordKey, list[Source]]:
             call = rank.calls[number]
             if call is None:
                 continue
-            key = call.key, phase, slot
+            key = RecordKey(call.key, phase, slot)
             own = key, call.position, call.stage
             occurrence = seen.get(own, 0)
             seen[own] = occurrence + 1
@@ -239,7 +245,7 @@ def _order(key: RecordKey, sources: Sequence[Source]) -> tuple[int, ...]:
         return 0, 0, 0, 0, lead.row
     if phase == "optimizer" or slot == "clipped":
         return 2, 0, 0, lead.call.stage, lead.row
-    backward = phase in ("backward", "param_grad") or "recompute" in modes(lead.call.key)
+    backward = phase in ("backward", "param_grad") or lead.call.key.mode == "recompute"
     microbatch = lead.call.microbatch if lead.call.microbatch >= 0 else 1 << 30
     stage = -lead.call.stage if backward else lead.call.stage
     return 1, microbatch, int(backward), stage, lead.row

@@ -98,7 +98,7 @@ class MergedTrace:
         found = self.merged(step).apart.get(record)
         if found is None:
             return None
-        first = found.differing[0][0]
+        first = found.differing[0].axis
         ranks = {rank for axis, some, _ in found.differing if axis == first for rank in some}
         return first, tuple(sorted(ranks))
 

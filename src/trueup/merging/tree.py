@@ -11,10 +11,6 @@ from trueup.merging.ranks import Call, CallKey, RankStep
 from trueup.merging.tables import CALLS, STACKS, table
 
 
-def modes(key: Any) -> tuple[str, ...]:
-    return (key[1],) if len(key) == 5 else ()
-
-
 def merged_calls(ranks: Sequence[RankStep]) -> tuple[tuple[pl.DataFrame, pl.DataFrame], dict[CallKey, int]]:
     """The union of all call trees in execution order, its stacks, and the number of each call."""
     lead: dict[CallKey, tuple[RankStep, int, Call]] = {}
@@ -30,7 +26,7 @@ def merged_calls(ranks: Sequence[RankStep]) -> tuple[tuple[pl.DataFrame, pl.Data
 
     def place(key: CallKey) -> tuple[int, ...]:
         _, row, call = lead[key]
-        return call.microbatch, int("recompute" in modes(key)), call.stage, row
+        return call.microbatch, int(key.mode == "recompute"), call.stage, row
 
     order: list[CallKey] = []
     todo = sorted(children.get(None, []), key=place, reverse=True)
@@ -57,7 +53,7 @@ def merged_calls(ranks: Sequence[RankStep]) -> tuple[tuple[pl.DataFrame, pl.Data
                 view.kind[row],
                 call.name,
                 view.type[row],
-                call.key[-1],
+                call.key.ordinal,
                 max(call.microbatch, 0),
                 view.mode[row],
                 view.opaque[row],

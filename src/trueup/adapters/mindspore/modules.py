@@ -212,7 +212,7 @@ def _enter(
     if not kept:
         return frame, []
     with_gradients = engine.training.with_gradients or engine.training.in_backward
-    ordinal = engine.sink.recorder.calls[call][4]
+    ordinal = engine.sink.recorder.calls.cell(call, "ordinal")
     frame.sender = engine.reentrant.sender(frame, parent, ordinal, grad_enabled=with_gradients)
     if engine.inputs_on and engine.forward_on:
         for where, tensor in tensors:

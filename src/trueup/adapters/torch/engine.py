@@ -88,16 +88,17 @@ class Engine(BaseEngine):
             "gradients of API calls are left out from there to the step's end"
         )
 
-    def row_in_layout(self, call: tuple[Any, ...], phase: str, slot: str, tensor: Tensor) -> Any:
+    def row_in_layout(self, call: int, phase: str, slot: str, tensor: Tensor) -> Any:
         """As ``BaseEngine.row_in_layout``, at the tensor's place in the whole one."""
         if self._placing is None or self._placing[0] is not self.sink.layout:
             self._placing = self.sink.layout, Placing(self.sink.layout, self.sink.rank, self.root_types)
-        placing = self._placing[1]
+        placing, calls = self._placing[1], self.sink.recorder.calls
+        kind, name = calls.cell(call, "kind"), calls.cell(call, "name")
 
         def place(shape: Any, held: Any = None) -> Any:
-            return placing.of(call[1], call[2], phase, slot, shape, held)
+            return placing.of(kind, name, phase, slot, shape, held)
 
-        return self.summariser.row(tensor, phase, slot, call[1], place)
+        return self.summariser.row(tensor, phase, slot, kind, place)
 
     def root_types(self) -> list[dict[str, str]]:
         """Name and class of every root that lives."""

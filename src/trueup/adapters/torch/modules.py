@@ -197,7 +197,7 @@ def _enter(
     if not kept:
         return frame, None
     if mode == "recompute" or not grad_enabled:
-        ordinal = engine.sink.recorder.calls[call][4]
+        ordinal = engine.sink.recorder.calls.cell(call, "ordinal")
         frame.sender = engine.reentrant.sender(frame, parent, ordinal, grad_enabled=grad_enabled)
     if not engine.inputs_on:
         return frame, None

@@ -28,7 +28,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trueup.importers.frames import columns_from_rows, frame_from_columns
 from trueup.importers.mindspore.entries import Execution, TensorEntry
@@ -63,7 +63,19 @@ _COLLECTIVES = frozenset(
     }
 )
 _MIRRORED = {"input": "output", "output": "input"}
-_CALL_COLUMNS = ("parent", "kind", "name", "type", "ordinal", "mode", "arguments", "global_ordinal")
+
+
+class CallRow(NamedTuple):
+    """What a dump tells of a call."""
+
+    parent: int | None
+    kind: str
+    name: str
+    type: str | None
+    ordinal: int
+    mode: str
+    arguments: str | None
+    global_ordinal: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +94,7 @@ class TableBuilder:
 
     def __init__(self, names: GraphNames) -> None:
         self._names = names
-        self._calls: list[tuple[Any, ...]] = []
+        self._calls: list[CallRow] = []
         self._records: list[tuple[Any, ...]] = []
         self._summaries = Summaries()
         self._summarised: dict[int, tuple[int | None, str | None]] = {}
@@ -123,11 +135,11 @@ class TableBuilder:
     def _modules_around(self) -> list[tuple[int, ...]]:
         """Of every call of the forward run the module calls around it; empty for recomputed ones."""
         found: list[tuple[int, ...]] = []
-        for row, (parent, kind, *_) in enumerate(self._calls):
-            own = (row,) if kind == "module" else ()
-            found.append((*found[parent], *own) if parent is not None else own)
+        for row, call in enumerate(self._calls):
+            own = (row,) if call.kind == "module" else ()
+            found.append(own if call.parent is None else (*found[call.parent], *own))
         return [
-            () if call[5] == "recompute" else modules
+            () if call.mode == "recompute" else modules
             for call, modules in zip(self._calls, found, strict=True)
         ]
 
@@ -313,12 +325,12 @@ class TableBuilder:
         self._ordinals[where] = ordinal + 1
         self._total[kind, name] = number + 1
         text = json.dumps(arguments) if arguments else None
-        self._calls.append((parent, kind, name, type_name, ordinal, mode, text, number))
+        self._calls.append(CallRow(parent, kind, name, type_name, ordinal, mode, text, number))
         return len(self._calls) - 1
 
     def _tables(self, step: int, rank: int) -> StepTables:
         num = len(self._calls)
-        calls = columns_from_rows(self._calls, _CALL_COLUMNS)
+        calls = columns_from_rows(self._calls, CallRow._fields)
         calls |= {"call": range(num), "microbatch": [0] * num, "opaque": [False] * num}
         records = columns_from_rows(self._records, [column.name for column in schema.RECORDS])
         return StepTables(

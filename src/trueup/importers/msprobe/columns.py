@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -36,11 +36,25 @@ MISSING_VALUES = "values named by the dump are not in dump_tensor_data"
 UNSAFE_NAME = "values refused: the dump names a file outside dump_tensor_data"
 
 
+class CallRow(NamedTuple):
+    """What a dump tells of a call."""
+
+    parent: int | None
+    kind: str
+    name: str
+    type: str | None
+    ordinal: int
+    microbatch: int
+    mode: str
+    stack: int | None
+    global_ordinal: int
+
+
 class Columns:
     """Rows of one step, in execution order."""
 
     def __init__(self, framework: str, stored: frozenset[str]) -> None:
-        self.calls: list[tuple[Any, ...]] = []
+        self.calls: list[CallRow] = []
         self.absent: dict[int, list[str]] = {}
         self.arguments: dict[int, dict[str, Any]] = {}
         self.stacks: dict[int, list[str]] = {}
@@ -112,8 +126,7 @@ class Columns:
         """The frames."""
         num = len(self.calls)
         arguments = [json.dumps(self.arguments[c]) if c in self.arguments else None for c in range(num)]
-        names = ("parent", "kind", "name", "type", "ordinal", "microbatch", "mode", "stack", "global_ordinal")
-        calls = columns_from_rows(self.calls, names)
+        calls = columns_from_rows(self.calls, CallRow._fields)
         calls |= {"call": range(num), "opaque": [False] * num, "arguments": arguments}
         records = columns_from_rows(self._records, [f.name for f in schema.RECORDS])
         return StepTables(

@@ -31,7 +31,7 @@ import re
 from typing import Any
 
 from trueup.errors import TraceError
-from trueup.importers.msprobe.columns import Columns
+from trueup.importers.msprobe.columns import CallRow, Columns
 from trueup.importers.msprobe.leaves import Leaves, backward_slots, input_leaves, output_leaves
 from trueup.importers.msprobe.names import BACKWARD, FORWARD, EntryName, entry_name
 from trueup.importers.msprobe.roots import calls_of_root
@@ -109,7 +109,7 @@ class TableBuilder:
     def _side(self, call: int, name: EntryName, leaves: Leaves) -> None:
         columns = self._columns
         phase = "collective" if name.kind == "collective" else "forward"
-        microbatch = columns.calls[call][5]
+        microbatch = columns.calls[call].microbatch
         for slot, leaf in leaves.tensors:
             columns.record(call, phase, slot, microbatch, leaf, None)
         if leaves.scalars:
@@ -129,7 +129,7 @@ class TableBuilder:
     ) -> None:
         columns = self._columns
         gradients = gradients or []
-        microbatch = columns.calls[call][5]
+        microbatch = columns.calls[call].microbatch
         for slot, gradient in zip(_gradient_slots(side, gradients, forward), gradients, strict=True):
             leaves = Leaves()
             leaves.add(slot, gradient)
@@ -212,7 +212,8 @@ class TableBuilder:
             around = self._name(parent)
             if around.phase == FORWARD and around.kind == "module":
                 row = self._open(parent, around)
-                return row, self._columns.calls[row][5], self._columns.calls[row][6]
+                call = self._columns.calls[row]
+                return row, call.microbatch, call.mode
             mode = "recompute"
         if declared is None and mode == "train":
             self._turn(name)
@@ -248,7 +249,9 @@ class TableBuilder:
         where = (parent, kind, name, mode, microbatch if parent is None else 0)
         ordinal = self._ordinals.get(where, 0)
         self._ordinals[where] = ordinal + 1
-        self._columns.calls.append((parent, kind, name, type_name, ordinal, microbatch, mode, stack, number))
+        self._columns.calls.append(
+            CallRow(parent, kind, name, type_name, ordinal, microbatch, mode, stack, number)
+        )
         return len(self._columns.calls) - 1
 
     def _stacks(self, stack: dict[str, Any]) -> dict[str, int]:
