@@ -51,7 +51,7 @@ def test_from_two_traces_and_a_command_to_one_verdict(folder: Path) -> None:
 def test_a_run_agrees_with_itself(folder: Path) -> None:
     done = run_trueup("diagnose", "reference", "reference", "-o", "same", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "equal bit for bit" in done.stdout
+    assert "The runs are bit-identical" in done.stdout
 
 
 def test_gradients_alone_are_put_in(folder: Path) -> None:

@@ -38,7 +38,7 @@ def led_by_microbatches(verdict: Verdict, ledger: Ledger, scalars: Sequence[Scal
         owner=None,
         rank=None,
         phase=None,
-        confidence=0.99,
+        confidence=None,
         evidence=tuple(evidence),
         before=None,
     )

@@ -15,16 +15,19 @@ from trueup.comparing.ledger import Ledger
 from trueup.comparing.microbatches import led_by_microbatches
 from trueup.comparing.optimizer_settings import SharedGap
 from trueup.comparing.scalars import DECISIVE, NORM, ScalarPair
+from trueup.matching.report import SURE
 from trueup.types import Outcome, Verdict
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
+from trueup.types.confidence import Confidence, Question, Word, confidence_of
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Status
 
-_TRUST = {"digest": 0.99, "values": 0.99, "sketch": 0.95, "statistics": 0.8, "none": 0.5}
-"""How far evidence of each kind can be trusted to show a difference where there is one."""
-
-_ABSENT = 0.95
-"""confidence where one side has nothing at all"""
+NO_DOUBT = 0.02
+"""the most doubt that a certain place leaves: a score of 7, or of 4 where all that precedes is equal"""
+SOME_DOUBT = 0.25
+"""that a likely one leaves: a score of 1.7"""
+COARSE = ("statistics", "none")
+"""evidence that may show no difference where there is one"""
 
 NORM_SITE = "gradient norm"
 """the place of a verdict over the norm of all gradients"""
@@ -95,17 +98,23 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
     return _agree_in_part(ledger, phases, runs) if phases else _agree(ledger, runs.captured)
 
 
-def confidence(evidence: str, score: float, before: Preceding, match: float) -> float:
+def confidence(evidence: str, score: float, before: Preceding, match: float) -> Confidence:
     """Confidence that the runs first diverge at this site.
 
-    trust(evidence) * match * (1 - doubt): a score s leaves a doubt of 1 / (1 + s^2) (1/2 at the bound, 1 % at
-    ten times it); it shrinks to a third where all preceding records are bit-identical, since rounding cannot
-    then have come in.
+    A score s leaves a doubt of 1 / (1 + s^2) (1/2 at the bound, 1 % at ten times it); it shrinks to a third
+    where all preceding records are bit-identical, since rounding cannot then have come in. Evidence that
+    cannot show every difference, or a pair that is not sure to be one, takes a word off.
     """
     doubt = 0.0 if math.isinf(score) else 1.0 / (1.0 + score * score)
     if before.within == before.exceeding == 0 and before.equal > 0:
         doubt /= 3.0
-    return round(_TRUST.get(evidence, 0.5) * match * (1.0 - doubt), 3)
+    word = Word.CERTAIN if doubt <= NO_DOUBT else Word.LIKELY if doubt <= SOME_DOUBT else Word.POSSIBLE
+    return in_words(word.weaker if evidence in COARSE or match < SURE else word)
+
+
+def in_words(word: Word) -> Confidence:
+    """Of a place of first divergence."""
+    return confidence_of(Question.DIVERGENCE, word)
 
 
 def _differ(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
@@ -120,7 +129,7 @@ def _differ(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: R
         step=first.step,
         rank=first.rank,
         phase=row.phase,
-        confidence=_ABSENT if row.is_of_one_side else sure,
+        confidence=in_words(Word.CERTAIN) if row.is_of_one_side else sure,
         evidence=grounds(first, ledger, scalars),
         before=preceding(first.before),
         next=_next(first, runs),
@@ -153,7 +162,7 @@ def _lacking(
         where=lacking.row.site,
         owner=lacking.owner,
         step=lacking.step,
-        confidence=_ABSENT,
+        confidence=in_words(Word.CERTAIN),
         before=preceding(lacking.before),
     )
 
@@ -195,7 +204,7 @@ def _grown(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Ru
         verdict,
         outcome=Outcome.UNDECIDED,
         headline=_at_place(VerdictCode.NOISE_GREW, first),
-        confidence=round(0.5 * (verdict.confidence or 0.0), 3),
+        confidence=None,
         next=runs.to_do(NextCode.MEASURE_NOISE),
     )
 
@@ -224,7 +233,7 @@ def _scalars_differ(apart: list[ScalarPair], ledger: Ledger) -> Verdict:
         where=NORM_SITE if of_norm else None,
         step=step,
         phase="param_grad" if of_norm else None,
-        confidence=0.99,
+        confidence=in_words(Word.CERTAIN),
         evidence=tuple(scalar_reason(EvidenceCode.SCALAR_DIFFERS, [pair]) for pair in apart[:6]),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=Reason(NextCode.CHECK_GRADIENT_NORM if of_norm else NextCode.ALIGN_SETTINGS),
@@ -241,7 +250,7 @@ def _optimizers_differ(gaps: Sequence[SharedGap], ledger: Ledger) -> Verdict:
         headline=reason(VerdictCode.OPTIMIZER_SETTING_DIFFERS, **values),
         where=f"optimizer · {first.key}",
         phase="optimizer",
-        confidence=0.99,
+        confidence=in_words(Word.CERTAIN),
         evidence=tuple(
             reason(
                 EvidenceCode.OPTIMIZER_SETTING_DIFFERS,
@@ -262,7 +271,6 @@ def _undecided(ledger: Ledger, runs: Runs) -> Verdict:
     return Verdict(
         outcome=Outcome.UNDECIDED,
         headline=reason(VerdictCode.NOT_BRACKETED, records=ledger.not_bracketed),
-        confidence=round(0.5 * ledger.compared / max(ledger.compared + ledger.not_bracketed, 1), 3),
         evidence=tuple(ledger.not_bracketed_examples),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=runs.to_do(NextCode.READ_UNDECIDED),
@@ -274,7 +282,6 @@ def _agree_in_part(ledger: Ledger, phases: list[str], runs: Runs) -> Verdict:
     return Verdict(
         outcome=Outcome.UNDECIDED if runs.alike else Outcome.AGREE,
         headline=reason(VerdictCode.AGREE_IN_PART, phases=phases, same_options=runs.alike),
-        confidence=0.5,
         evidence=(
             reason(EvidenceCode.COMPARED_AND_AGREE, compared=ledger.compared),
             reason(EvidenceCode.PHASES_NOT_COMPARED, phases=phases),
@@ -288,7 +295,6 @@ def _not_compared(ledger: Ledger, phases: list[str], captured: tuple[Reason, ...
     return Verdict(
         outcome=Outcome.UNDECIDED,
         headline=reason(VerdictCode.NOTHING_COMPARED_OF, *captured, phases=phases),
-        confidence=0.5,
         evidence=(
             reason(EvidenceCode.PHASES_NOT_COMPARED, phases=phases),
             reason(EvidenceCode.COMPARED_AND_AGREE, compared=ledger.compared, others=True),
@@ -300,12 +306,10 @@ def _not_compared(ledger: Ledger, phases: list[str], captured: tuple[Reason, ...
 def _agree(ledger: Ledger, captured: tuple[Reason, ...]) -> Verdict:
     total = sum(ledger.counts.values())
     equal = sum(count for (_, status), count in ledger.counts.items() if status is Status.EQUAL)
-    weakest = max((e for e in ledger.evidence if e != "none"), key=list(_TRUST).index, default="none")
     rest = NextCode.CAPTURE_SAME_OPTIONS if captured and ledger.compared < total else NextCode.NOTHING
     return Verdict(
         outcome=Outcome.AGREE,
         headline=Reason(_agreement(equal, ledger.compared, total)),
-        confidence=0.99 if equal == ledger.compared else _TRUST[weakest],
         evidence=tuple(_agreeing(equal, ledger.compared, total, captured)),
         next=Reason(rest),
     )

@@ -12,6 +12,7 @@ from trueup.comparing.result import plain
 from trueup.diagnosing.stages.protocol import StageOutcome
 from trueup.errors import TraceError
 from trueup.types import Outcome
+from trueup.types.confidence import Confidence
 from trueup.types.finding import Finding
 from trueup.types.reason import Reason
 from trueup.wording import document
@@ -35,7 +36,7 @@ class Diagnosis:
     reference: str
     outcome: Outcome
     headline: Reason
-    confidence: float
+    confidence: Confidence | None
     stages: tuple[StageOutcome, ...]
     findings: tuple[Finding, ...] = ()
     """the verdict first, then further faults, surest first in the order of the stages"""

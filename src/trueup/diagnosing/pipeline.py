@@ -32,7 +32,8 @@ from trueup.merging.sides import as_wholes
 from trueup.store import TraceSource
 from trueup.types import Outcome
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Origin, Stage
+from trueup.types.confidence import Confidence
+from trueup.types.finding import Basis, Finding, Origin, Stage
 from trueup.types.reason import Reason, reason
 from trueup.types.verdict import verdict_from_json
 
@@ -309,10 +310,19 @@ def _with_before(finding: Finding, outcomes: Sequence[StageOutcome]) -> Finding:
     return replace(finding, counter_evidence=tuple(dict.fromkeys([*finding.counter_evidence, *before])))
 
 
+_SETTLED = (Basis.RECORDED, Basis.FITTED)
+"""a replay would add nothing"""
+
+
 def _with_next(finding: Finding, context: Context, work: _Work) -> Finding:
     if finding.stage in (Stage.CONFIG, Stage.LONG_RUN):
         return finding
-    if finding.next is not None or context.by_replay or context.given is not None or finding.confidence > 0.9:
+    if (
+        finding.next is not None
+        or context.by_replay
+        or context.given is not None
+        or finding.basis in _SETTLED
+    ):
         return finding
     command = shlex.join(str(p) for p in context.target.manifest.get("command") or ["python", "train.py"])
     typed = f"trueup diagnose {work.target} {work.reference} --replay {shlex.quote(command)} -o {work.output}"
@@ -325,7 +335,7 @@ def _later(context: Context) -> tuple[Finding, ...]:
     return (finding_from_origin(far[0], context),) if far else ()
 
 
-def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, Reason, float]:
+def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, Reason, Confidence | None]:
     """A difference needs a finding: where no stage has one, the traces alone leave it undecided."""
     if findings:
         headline = findings[0].headline
@@ -335,13 +345,13 @@ def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, 
     verdict = verdict_from_json(context.comparison.summary["verdict"])
     long_run = context.outcome_of(Stage.LONG_RUN)
     if verdict.outcome is Outcome.AGREE and long_run is not None and long_run.status is StageStatus.UNDECIDED:
-        return Outcome.UNDECIDED, reason(Stages.LONG_RUN_OPEN, long_run.said), 0.5
+        return Outcome.UNDECIDED, reason(Stages.LONG_RUN_OPEN, long_run.said), None
     if verdict.outcome is not Outcome.DIFFER:
-        return verdict.outcome, verdict.headline, verdict.confidence or 0.0
+        return verdict.outcome, verdict.headline, verdict.confidence
     worst = context.rows.filter(is_beyond())["score"].max()
     if context.all_passed and isinstance(worst, float) and worst < FAR:
-        return Outcome.UNDECIDED, reason(Stages.LATE_DIFFERENCES, score=worst), 0.5
-    return Outcome.UNDECIDED, reason(Stages.NO_STAGE, verdict.headline), 0.4
+        return Outcome.UNDECIDED, reason(Stages.LATE_DIFFERENCES, score=worst), None
+    return Outcome.UNDECIDED, reason(Stages.NO_STAGE, verdict.headline), None
 
 
 def _basis_said(context: Context) -> tuple[Reason, ...]:

@@ -111,7 +111,6 @@ class Fact:
     lines: tuple[Line | Trend, ...]
     note: str = ""
     """small print beside the value"""
-    meter: float | None = None
     """0 to 1, drawn as a bar"""
     tone: Tone = Tone.PLAIN
     limit: int | None = None

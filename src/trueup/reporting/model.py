@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import polars as pl
 
 from trueup.errors import TraceError
+from trueup.types.confidence import Confidence, confidence_from_json
 
 PAGE = "report.html"
 """the report a person reads in a browser"""
@@ -69,7 +70,7 @@ class Verdict:
     step: int | None = None
     rank: int | None = None
     phase: str | None = None
-    confidence: float | None = None
+    confidence: Confidence | None = None
     evidence: tuple[str, ...] = ()
     before: str = ""
     next: str | None = None
@@ -90,6 +91,7 @@ class Verdict:
     def from_summary(cls, summary: Mapping[str, Any]) -> Verdict:
         """Read the ``verdict`` object, ignoring keys of later versions."""
         given = {key: value for key, value in summary.get("verdict", {}).items() if key in cls.__slots__}
+        given["confidence"] = confidence_from_json(summary.get("verdict", {}))
         given["evidence"] = tuple(dict.fromkeys(given.get("evidence") or ()))
         kept_null = {"where", "owner", "step", "rank", "phase", "confidence", "next"}
         return cls(**{key: value for key, value in given.items() if value is not None or key in kept_null})

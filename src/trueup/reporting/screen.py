@@ -1,4 +1,4 @@
-"""What every summary in a terminal is built of: a headline, facts under labels, a meter."""
+"""What every summary in a terminal is built of: a headline, facts under labels."""
 
 from __future__ import annotations
 
@@ -31,9 +31,3 @@ def facts(told: Iterable[tuple[str, RenderableType]]) -> Table:
     for label, value in told:
         grid.add_row(" " * MARGIN + label, value)
     return grid
-
-
-def meter(share: float) -> Text:
-    """A bar of ten for a share of 0 to 1, and its percentage."""
-    filled = round(max(0.0, min(1.0, share)) * 10)
-    return Text.assemble(("━" * filled, "bold"), ("─" * (10 - filled), "dim"), f" {share:.0%}")

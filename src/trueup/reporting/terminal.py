@@ -13,7 +13,7 @@ from rich.text import Text
 
 from trueup.reporting.formatting import count, elide, number, plain, ratio, short_frame, short_site
 from trueup.reporting.model import ComparisonLike, Report, Verdict, report_from
-from trueup.reporting.screen import LABEL_WIDTH, MARGIN, facts, headline, meter
+from trueup.reporting.screen import LABEL_WIDTH, MARGIN, facts, headline
 
 GLYPHS = {"agree": ("✓", "green"), "differ": ("✗", "red"), "undecided": ("?", "yellow")}
 STATUS_LOOK = {
@@ -107,7 +107,7 @@ def _verdict_facts(report: Report, width: int) -> list[tuple[str, RenderableType
             )
         )
     if verdict.confidence is not None and verdict.outcome != "agree":
-        told.append(("sure", meter(verdict.confidence)))
+        told.append(("confidence", Text(str(verdict.confidence))))
     for index, sentence in enumerate(verdict.evidence[:NUM_EVIDENCE]):
         told.append(("because" if index == 0 else "", Text(plain(sentence))))
     if len(verdict.evidence) > NUM_EVIDENCE:

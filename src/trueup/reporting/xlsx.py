@@ -194,7 +194,7 @@ def _write_summary(sheet: Any, look: _Look, report: Report) -> None:
         ("module", verdict.owner or "–"),
         ("phase", verdict.phase or "–"),
         ("step, rank", f"{_or_dash(verdict.step)}, {_or_dash(verdict.rank)}"),
-        ("confidence", "–" if verdict.confidence is None else f"{verdict.confidence:.0%}"),
+        ("confidence", "–" if verdict.confidence is None else str(verdict.confidence)),
         *(("evidence", sentence) for sentence in verdict.evidence),
         ("before it", verdict.before or "–"),
         *(("next", line) for line in (verdict.next, verdict.next_note) if line),

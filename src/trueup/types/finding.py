@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
+from trueup.types.confidence import Confidence, Question, Word, confidence_of
 from trueup.types.reason import Reason
 
 
@@ -31,14 +32,41 @@ class Stage(str, Enum):
 
 
 class Basis(str, Enum):
-    """What a statement about an origin rests on, strongest first."""
+    """What a finding's place rests on, strongest first."""
 
+    RECORDED = "recorded"
+    """both runs recorded the very quantity, and it differs: settings, batches, weights, gradients"""
     REPLAY = "replay"
     """the reference's own values went in"""
+    FITTED = "fitted"
+    """a formula fitted to what both recorded"""
+    EQUAL_INPUTS = "equal_inputs"
+    """traces alone: far beyond rounding, made from inputs that are bit-identical"""
     NOISE = "noise"
     """traces alone, against measured noise and gain"""
     BOUND = "bound"
     """traces alone, against a dtype-and-depth bound"""
+    CURVES = "curves"
+    """two loss curves diverge later than the captured steps"""
+    CONFIGURATION = "configuration"
+    """the configurations alone"""
+
+    @property
+    def confidence(self) -> Confidence:
+        """Of the place."""
+        return confidence_of(Question.PLACE, _WORDS[self])
+
+
+_WORDS = {
+    Basis.RECORDED: Word.CERTAIN,
+    Basis.REPLAY: Word.CERTAIN,
+    Basis.FITTED: Word.LIKELY,
+    Basis.EQUAL_INPUTS: Word.LIKELY,
+    Basis.NOISE: Word.LIKELY,
+    Basis.BOUND: Word.POSSIBLE,
+    Basis.CURVES: Word.POSSIBLE,
+    Basis.CONFIGURATION: Word.POSSIBLE,
+}
 
 
 class KindClass(str, Enum):
@@ -113,6 +141,13 @@ class EvidenceRank(str, Enum):
         """Whether it is strong enough for the kind to stand in a headline."""
         return self.place <= EvidenceRank.CONSISTENT.place
 
+    @property
+    def confidence(self) -> Confidence:
+        """Of the kind."""
+        certain, likely = self.place <= EvidenceRank.SKETCH.place, self.place <= EvidenceRank.FITTED.place
+        word = Word.CERTAIN if certain else Word.LIKELY if likely else Word.POSSIBLE
+        return confidence_of(Question.KIND, word)
+
 
 _PLACES = {rank: place for place, rank in enumerate(EvidenceRank)}
 
@@ -126,8 +161,6 @@ class Kind:
     rank: EvidenceRank
     measure: float = 1.0
     """share of the difference that it explains, 0 to 1"""
-    confidence: float
-    """0 to 1"""
     sentence: Reason
     """what it says of this case, with its numbers"""
     causes: tuple[Reason, ...] = ()
@@ -138,9 +171,11 @@ class Kind:
     """target over reference, of a wrong scale"""
     over: tuple[int, ...] = ()
     """ranks that together hold the reference's value, where a sum is missing"""
+    confidence: Confidence = field(init=False)
 
     def __post_init__(self) -> None:
         each_once(self, "causes")
+        object.__setattr__(self, "confidence", self.rank.confidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +221,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A conclusion: stage, place, kind, how sure, why, and what to do next."""
+    """A conclusion: stage, place, kind, confidence, why, and what to do next."""
 
     stage: Stage
     headline: Reason
@@ -203,7 +238,8 @@ class Finding:
     source: str | None = None
     kinds: tuple[Kind, ...] = ()
     """most likely first"""
-    confidence: float
+    basis: Basis
+    """what the place rests on"""
     evidence: tuple[Reason, ...] = ()
     counter_evidence: tuple[Reason, ...] = ()
     causes: tuple[Reason, ...] = ()
@@ -211,6 +247,8 @@ class Finding:
     """command to try"""
     next_note: Reason | None = None
     origin: Origin | None = None
+    confidence: Confidence = field(init=False)
 
     def __post_init__(self) -> None:
         each_once(self, "evidence", "counter_evidence", "causes")
+        object.__setattr__(self, "confidence", self.basis.confidence)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from trueup.types.confidence import Confidence, confidence_from_json
 from trueup.types.reason import Reason, given, read_reason, read_reasons
 from trueup.types.status import Outcome
 
@@ -23,8 +24,8 @@ class Verdict:
     step: int | None = None
     rank: int | None = None
     phase: str | None = None
-    confidence: float | None = None
-    """0 to 1; None where there is none to give"""
+    confidence: Confidence | None = None
+    """that the runs first diverge at ``where``; None where no place is named"""
     evidence: tuple[Reason, ...] = ()
     """what tells the cause first"""
     before: Reason | None = None
@@ -55,7 +56,8 @@ def verdict_from_json(plain: Mapping[str, Any]) -> Verdict:
     return Verdict(
         outcome=Outcome(plain.get("outcome") or Outcome.UNDECIDED),
         headline=read_reason(plain, "headline") or given("No verdict was reached."),
-        **{name: plain.get(name) for name in ("where", "owner", "step", "rank", "phase", "confidence")},
+        **{name: plain.get(name) for name in ("where", "owner", "step", "rank", "phase")},
+        confidence=confidence_from_json(plain),
         evidence=read_reasons(plain, "evidence"),
         before=read_reason(plain, "before"),
         next=following,

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from trueup.types.codes import GivenCode
+from trueup.types.confidence import Confidence
 from trueup.types.reason import Reason
 from trueup.wording.catalogue import command, headline, text
 
@@ -39,6 +40,8 @@ def _object(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     for name, item in items:
         if isinstance(item, Reason):
             plain |= _reason(name, item)
+        elif isinstance(item, Confidence):
+            plain |= {name: item.share, f"{name}_word": item.word.value}
         elif isinstance(item, (list, tuple)) and any(isinstance(one, Reason) for one in item):
             plain[name] = document(item)
             plain[f"{name}_reasons"] = [one.to_json() for one in item if isinstance(one, Reason)]

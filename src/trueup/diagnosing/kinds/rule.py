@@ -82,28 +82,12 @@ class KindRule:
             family=self.family,
             rank=found.rank,
             measure=round(min(max(found.measure, 0.0), 1.0), 4),
-            confidence=CONFIDENCE[found.rank],
             sentence=found.sentence,
             causes=tuple(reason(code) for code in dict.fromkeys((*found.causes, *usual))),
             next=reason(self.advice),
             factor=found.factor,
             over=found.over,
         )
-
-
-CONFIDENCE = {
-    EvidenceRank.STATED: 0.96,
-    EvidenceRank.EVERY_ELEMENT: 0.95,
-    EvidenceRank.SKETCH: 0.92,
-    EvidenceRank.STATED_NEARBY: 0.91,
-    EvidenceRank.FITTED: 0.9,
-    EvidenceRank.MOST: 0.75,
-    EvidenceRank.CONSISTENT: 0.65,
-    EvidenceRank.SOME: 0.4,
-    EvidenceRank.GUESS: 0.35,
-    EvidenceRank.BY_ELIMINATION: 0.3,
-}
-"""TODO: from the calibration table, once there is one."""
 
 
 Fact = Number | Place | Sequence[str]

@@ -10,7 +10,7 @@ import numpy as np
 from trueup.diagnosing.batches import Ints
 from trueup.diagnosing.step_calls import loss_arguments, loss_records, root_inputs, root_returns_loss
 from trueup.store import StepView
-from trueup.types.finding import Finding, Kind, Stage
+from trueup.types.finding import Basis, Finding, Kind, Stage
 from trueup.types.reason import Reason
 
 _IGNORE = -100
@@ -100,7 +100,7 @@ def data_finding(
         rank=book.rank,
         axis=axis,
         kinds=kinds,
-        confidence=0.98,
+        basis=Basis.RECORDED,
         evidence=evidence,
         causes=kinds[0].causes,
         next_note=next_note,

@@ -18,7 +18,7 @@ from trueup.store import TraceSource
 from trueup.store.view import ACCUMULATED, CLIPPED
 from trueup.types.codes import ClippingCode as Clip
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Reason, reason
 
@@ -38,7 +38,9 @@ def loss_scale_findings(context: Context) -> list[Finding]:
         theirs = scalar_line(context.reference, rank, other).get("loss_scale")
         if mine is not None and theirs is not None and mine != theirs:
             differs = reason(Clip.LOSS_SCALE, step=step, target=mine, reference=theirs)
-            kind = kind_named("wrong_scale", 0.9, differs, causes=(reason(Clip.LOSS_SCALE_CAUSE),))
+            kind = kind_named(
+                "wrong_scale", EvidenceRank.FITTED, differs, causes=(reason(Clip.LOSS_SCALE_CAUSE),)
+            )
             return [
                 Finding(
                     stage=Stage.REDUCTION,
@@ -49,7 +51,7 @@ def loss_scale_findings(context: Context) -> list[Finding]:
                     step=step,
                     rank=rank,
                     kinds=(kind,),
-                    confidence=0.97 if at == 0 else 0.9,
+                    basis=Basis.RECORDED if at == 0 else Basis.FITTED,
                     evidence=(differs,),
                     causes=kind.causes,
                     next_note=reason(Clip.SAME_LOSS_SCALE),
@@ -125,7 +127,7 @@ def _finding(
         shapes = {f: book.shape(book.parameter(f, *CLIPPED)) or () for f in every}
         module, site = place_of(few, shapes), f"{few[0]} · gradient clipped"
         headline = reason(Stages.CHANGED, parameters=described(few, shapes))
-    named = kind_named(kind, 0.95, evidence, causes=tuple(map(reason, causes)))
+    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, evidence, causes=tuple(map(reason, causes)))
     return Finding(
         stage=Stage.REDUCTION,
         headline=headline,
@@ -135,7 +137,7 @@ def _finding(
         step=context.steps[0][0],
         rank=rank,
         kinds=(named,),
-        confidence=0.98 if given else 0.95,
+        basis=Basis.RECORDED,
         evidence=(evidence, _both(own, other)),
         counter_evidence=(reason(Stages.GIVEN_COUNTER),) if given else (),
         causes=named.causes,

@@ -20,7 +20,7 @@ from trueup.merging.sides import mesh_of
 from trueup.store import StepView, TraceSource
 from trueup.store.view import CLIPPED
 from trueup.types.codes import ClippingCode as Clipping
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Reason, reason
 
@@ -99,7 +99,7 @@ def _one_limit(context: Context, mine: Clip, theirs: Clip) -> bool:
 
 def _finding(headline: Reason, evidence: Reason, context: Context, axis: str | None = None) -> Finding:
     causes = (reason(Clipping.NORM_CAUSE), reason(Clipping.LIMIT_CAUSE))
-    kind = kind_named("wrong_scale", 0.9, evidence, causes=causes)
+    kind = kind_named("wrong_scale", EvidenceRank.FITTED, evidence, causes=causes)
     return Finding(
         stage=Stage.REDUCTION,
         headline=headline,
@@ -110,7 +110,7 @@ def _finding(headline: Reason, evidence: Reason, context: Context, axis: str | N
         rank=context.ranks[0],
         axis=axis,
         kinds=(kind,),
-        confidence=0.93,
+        basis=Basis.FITTED,
         evidence=(evidence,),
         causes=kind.causes,
         next_note=reason(Clipping.COMPARE_NORMS),

@@ -17,10 +17,9 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.errors import ConfigError
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Basis, Finding, Stage
 from trueup.types.reason import Reason, reason
 
-GIVEN, STORED = 0.7, 0.6
 """how sure a difference that no stage saw act is a fault: from a run's files, from what its trace stored"""
 _COMPARED = (Status.ALIGNED, Status.DEFAULT, Status.DIFFERENT)
 _NAMED = 3
@@ -171,7 +170,7 @@ def _finding(rows: Sequence[Row], given: tuple[str, str] | None, *, steps_agree:
         headline=headline,
         module=None,
         site=f"configuration, {_names(rows)}",
-        confidence=GIVEN if given else STORED,
+        basis=Basis.CONFIGURATION,
         evidence=tuple(map(row_said, rows)),
         causes=tuple(reason(Stages.RULE_WHY, key=row.key, why=row.why) for row in rows if row.why),
         next=reason(Stages.CHECK_CONFIGS, target=given[0], reference=given[1]) if given else None,

@@ -250,11 +250,25 @@ FAR_BEYOND = 10.0
 """times what is allowed, from which on equal inputs leave no doubt of the place"""
 
 
-def sure_by(origin: Origin, confidence: float) -> float:
-    """A confidence, capped by what it rests on: differences alone never make anything certain."""
-    if stands_alone(origin) and origin.basis is not Basis.REPLAY:
-        return round(min(confidence, 0.85), 3)
-    return round(min(confidence, {Basis.REPLAY: 0.99, Basis.NOISE: 0.75, Basis.BOUND: 0.6}[origin.basis]), 3)
+def basis_of(origin: Origin) -> Basis:
+    """What its place rests on, as a finding says it."""
+    alone = stands_alone(origin) and origin.basis is not Basis.REPLAY
+    return Basis.EQUAL_INPUTS if alone else origin.basis
+
+
+_MOST = {Basis.REPLAY: 0.99, Basis.EQUAL_INPUTS: 0.85, Basis.NOISE: 0.75, Basis.BOUND: 0.6}
+
+
+def clarity(origin: Origin) -> float:
+    """Orders the origins of a stage, and is shown nowhere: 1 - 1/(1 + s^2) of the stronger of score and bias,
+    without the square where traces alone tell, and at most what its basis allows."""
+    score = max(origin.score, abs(origin.bias_z or 0.0) / BIAS_Z)
+    doubt = 1.0 / (1.0 + (score * score if origin.basis is Basis.REPLAY else score))
+    return round(min(1.0 - doubt, _MOST[basis_of(origin)]), 2)
+
+
+BIAS_Z = 6.0
+"""standard errors of a bias that count as once the tolerance"""
 
 
 def stands_alone(origin: Origin) -> bool:

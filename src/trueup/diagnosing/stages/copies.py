@@ -11,7 +11,7 @@ from trueup.store import StepView, TraceSource, step_view
 from trueup.store.view import CLIPPED
 from trueup.types.codes import ClippingCode as Clipping
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import reason
 
 Differing = dict[str, tuple[str, tuple[int, ...]]]
@@ -69,7 +69,7 @@ def _finding(axis: str, names: list[str], apart: Differing, book: StepView, cont
     who, odd = described(names, shapes), odd_ranks(names, context)
     ranks = odd or apart[names[0]][1]
     copy = reason(Clipping.COPY_DIFFERS, parameter=names[0], ranks=list(map(str, ranks)), axis=axis)
-    kind = kind_named("wrong_scale" if odd else "missing_all_reduce", 0.9, copy)
+    kind = kind_named("wrong_scale" if odd else "missing_all_reduce", EvidenceRank.FITTED, copy)
     headline = (
         reason(Clipping.ON_RANKS, parameters=who, ranks=list(map(str, odd)))
         if odd
@@ -85,7 +85,7 @@ def _finding(axis: str, names: list[str], apart: Differing, book: StepView, cont
         axis=None if odd else axis,
         ranks=odd,
         kinds=(kind,),
-        confidence=0.95,
+        basis=Basis.RECORDED,
         evidence=(copy, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(shapes))),
         counter_evidence=(reason(Clipping.AMONG_RANKS),),
         causes=kind.causes,

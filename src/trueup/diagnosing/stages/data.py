@@ -17,7 +17,7 @@ from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
 from trueup.store import StepView
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import EvidenceRank, Finding, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Reason, reason
 
@@ -143,7 +143,7 @@ def _same_shard(axis: str, context: Context, at: int) -> Finding:
     first = context.ranks[0]
     book = context.pair(at, first)[0]
     rows = reason(Stages.SAME_ROWS)
-    kind = kind_named("wrong_data", 0.97, rows, causes=(reason(Stages.SAMPLER_CAUSE),))
+    kind = kind_named("wrong_data", EvidenceRank.STATED, rows, causes=(reason(Stages.SAMPLER_CAUSE),))
     return data_finding(
         headline=reason(Stages.SAME_SHARD),
         site=f"batch of step {book.step}, ranks {first} and others",
@@ -238,7 +238,7 @@ def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str,
         headline=reason(Stages.BATCH, relation="elsewhere" if moved else name),
         site=f"batch of step {book.step}, {where}",
         book=book,
-        kinds=(kind_named(kind, 0.95, said),),
+        kinds=(kind_named(kind, EvidenceRank.EVERY_ELEMENT, said),),
         evidence=(said, *elsewhere),
         next_note=reason(Stages.SAME_BATCH_FIRST),
     )
@@ -250,7 +250,7 @@ def _digest_finding(mine: Batch, theirs: Batch) -> Finding:
         headline=reason(Stages.BATCH, relation="other"),
         site=f"batch of step {mine.book.step}",
         book=mine.book,
-        kinds=(kind_named("wrong_data", 0.8, said),),
+        kinds=(kind_named("wrong_data", EvidenceRank.MOST, said),),
         evidence=(said,),
         next_note=reason(Stages.CAPTURE_IDS),
     )
@@ -274,7 +274,7 @@ def _out_of_range(mine: Batch) -> list[Finding]:
                     headline=reason(Stages.OUT_OF_VOCABULARY),
                     site=f"batch of step {mine.book.step}, {name}",
                     book=mine.book,
-                    kinds=(kind_named("wrong_data", 0.95, said),),
+                    kinds=(kind_named("wrong_data", EvidenceRank.EVERY_ELEMENT, said),),
                     evidence=(said,),
                     next_note=reason(Stages.COMPARE_VOCABULARY),
                 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared, stands_alone
+from trueup.diagnosing.stages.context import Context, clarity, counted, is_beyond, is_compared, stands_alone
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings
@@ -97,11 +97,16 @@ def follows_from(outcome: StageOutcome) -> Reason:
     return reason(Stages.FOLLOWS, stage=outcome.stage.value)
 
 
+def _clarity(finding: Finding) -> float:
+    """Of its origin; what both runs recorded is as clear as can be."""
+    return 1.0 if finding.origin is None else clarity(finding.origin)
+
+
 def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """One a module, surest first; among equally sure ones as they ran."""
+    """One a module, the clearest first; among equally clear ones as they ran."""
     order = {id(f): f.origin.order if f.origin is not None else 0 for f in findings}
     first: dict[str | None, Finding] = {}
-    for finding in sorted(findings, key=lambda f: (-round(f.confidence, 2), order[id(f)])):
+    for finding in sorted(findings, key=lambda f: (-_clarity(f), order[id(f)])):
         known = first.get(finding.module)
         if known is None:
             first[finding.module] = finding

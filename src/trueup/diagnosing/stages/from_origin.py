@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from trueup.diagnosing.stages.context import Context, sure_by
+from trueup.diagnosing.stages.context import Context, basis_of
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.whose import whose
 from trueup.diagnosing.step_calls import criteria, exchanges
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Basis, Finding, Kind, Origin, Stage
+from trueup.types.finding import EvidenceRank, Finding, Kind, Origin, Stage
 from trueup.types.reason import Reason, reason
-
-_SURE_OF_SETTING = 0.96
 
 
 def finding_from_origin(origin: Origin, context: Context) -> Finding:
@@ -41,7 +39,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         rank=origin.rank,
         source=origin.source,
         kinds=kinds,
-        confidence=sure_by(origin, _sureness(origin)),
+        basis=basis_of(origin),
         evidence=tuple(dict.fromkeys(evidence)),
         counter_evidence=origin.counter_evidence,
         causes=causes,
@@ -97,7 +95,7 @@ def _with_exchange(kinds: tuple[Kind, ...], origin: Origin, context: Context) ->
     missing = reason(
         Stages.COLLECTIVE_MISSING, collective=name, ranks=[str(rank) for rank in over], module=origin.module
     )
-    found = replace(kind_named("missing_all_reduce", 0.96, missing), over=over)
+    found = replace(kind_named("missing_all_reduce", EvidenceRank.STATED, missing), over=over)
     return (found, *(kind for kind in kinds if kind.name != found.name))
 
 
@@ -106,7 +104,7 @@ def _with_settings(kinds: tuple[Kind, ...], settings: dict[Reason, str]) -> tupl
     if not settings:
         return kinds
     setting, name = next(iter(settings.items()))
-    kind = kind_named(name, _SURE_OF_SETTING, setting)
+    kind = kind_named(name, EvidenceRank.STATED, setting)
     return (kind, *(other for other in kinds if other.name != kind.name))
 
 
@@ -137,14 +135,6 @@ def _headline(origin: Origin, kind: Kind | None, settings: dict[Reason, str]) ->
     if kind is not None and kind.rank.is_named:
         return reason(Stages.OF_KIND, kind=kind.name, **place)
     return reason(Stages.ORIGIN, **place)
-
-
-def _sureness(origin: Origin) -> float:
-    """1 - 1/(1 + s^2) of the stronger of score and bias: half at the bound, 0.99 at ten times it."""
-    score = max(origin.score, abs(origin.bias_z or 0.0) / 6)
-    if score == float("inf"):
-        return 0.99
-    return 1.0 - 1.0 / (1.0 + score * score) if origin.basis is Basis.REPLAY else 1.0 - 1.0 / (1.0 + score)
 
 
 def settings_that_differ(module: str, context: Context) -> dict[Reason, str]:

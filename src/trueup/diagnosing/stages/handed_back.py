@@ -19,7 +19,7 @@ from trueup.merging.trace import MergedTrace
 from trueup.store import StepView
 from trueup.store.view import WEIGHT
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import reason
 
 MOST = 0.9
@@ -51,7 +51,7 @@ def stale_findings(context: Context) -> list[Finding]:
     share = float(np.mean(np.concatenate([one.elements for one in found])))
     kept = reason(Stages.STALE_ELEMENTS, parameter=names[0], share=share, step=context.steps[0][0])
     causes = (reason(Stages.COPY_BEFORE_UPDATE), reason(Stages.PARTS_NOT_GATHERED))
-    kind = kind_named("stale_value", 0.92, kept, causes=causes)
+    kind = kind_named("stale_value", EvidenceRank.EVERY_ELEMENT, kept, causes=causes)
     owners = [str(rank) for rank in ranks]
     num_ranks = len({one.rank for one in found})
     return [
@@ -66,7 +66,7 @@ def stale_findings(context: Context) -> list[Finding]:
             axis=axis,
             ranks=ranks,
             kinds=(kind,),
-            confidence=0.95,
+            basis=Basis.RECORDED,
             evidence=(kept, reason(Stages.NUM_WEIGHTS, num=len(names), ranks=num_ranks)),
             counter_evidence=(reason(Stages.SAME_UPDATES),),
             causes=kind.causes,

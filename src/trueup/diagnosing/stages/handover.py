@@ -12,10 +12,8 @@ from trueup.diagnosing.stages.naming import described, kind_named, names_listed,
 from trueup.store import StepView, TraceSource
 from trueup.store.view import UPDATED, WEIGHT
 from trueup.types.codes import WeightsCode as Weights
-from trueup.types.finding import Finding, Kind, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Stage
 from trueup.types.reason import Reason, reason
-
-_CONFIDENCE = 0.97
 
 
 def handover_findings(context: Context) -> list[Finding]:
@@ -38,7 +36,11 @@ def _overwritten(context: Context) -> list[Finding]:
     undone = all(_same(mine[0], mine[1], fqn, WEIGHT) for fqn in lost)
     code = Weights.UNDONE if undone else Weights.OVERWRITTEN
     lost_update = reason(code, parameters=described(lost, _shapes(mine[0])))
-    return [_finding(lost_update, lost, mine[0], kind_named("dropped_update", 0.95, lost_update))]
+    return [
+        _finding(
+            lost_update, lost, mine[0], kind_named("dropped_update", EvidenceRank.EVERY_ELEMENT, lost_update)
+        )
+    ]
 
 
 def _kept(first: StepView, second: StepView, fqn: str) -> bool | None:
@@ -75,9 +77,17 @@ def _stale_copies(context: Context) -> list[Finding]:
     differing = checked[0].sentence
     if not stale:
         headline = reason(Weights.NOT_THE_MASTERS)
-        return [_finding(headline, halves, second, kind_named("dropped_update", 0.7, differing), differing)]
+        return [
+            _finding(
+                headline,
+                halves,
+                second,
+                kind_named("dropped_update", EvidenceRank.CONSISTENT, differing),
+                differing,
+            )
+        ]
     copies = reason(Weights.STALE_COPIES, num=len(stale), step=second.step, before=first.step)
-    kind = kind_named("stale_value", 0.95, copies)
+    kind = kind_named("stale_value", EvidenceRank.EVERY_ELEMENT, copies)
     return [_finding(reason(Weights.STALE), stale, second, kind, differing)]
 
 
@@ -95,7 +105,7 @@ def _finding(headline: Reason, names: list[str], book: StepView, kind: Kind, *ev
         step=book.step,
         rank=book.rank,
         kinds=(kind,),
-        confidence=_CONFIDENCE,
+        basis=Basis.RECORDED,
         evidence=(kind.sentence, *evidence, *names_listed(names)),
         counter_evidence=(reason(Weights.REFERENCE_KEEPS),),
         causes=kind.causes,

@@ -8,7 +8,7 @@ from trueup.diagnosing.batches import LabelFacts, label_facts
 from trueup.diagnosing.stages.batch import Batch, data_finding
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.types.codes import BatchCode as Batches
-from trueup.types.finding import Finding
+from trueup.types.finding import EvidenceRank, Finding
 from trueup.types.reason import Reason, reason
 
 
@@ -126,7 +126,7 @@ def _finding(batch: Batch, microbatch: int, headline: Batches, kind: str, eviden
         site=f"labels of step {batch.book.step}, microbatch {microbatch}",
         book=batch.book,
         phase="loss",
-        kinds=(kind_named(kind, 0.97, evidence),),
+        kinds=(kind_named(kind, EvidenceRank.STATED, evidence),),
         evidence=(evidence,),
         next_note=reason(Batches.CHECK_LABELS),
     )

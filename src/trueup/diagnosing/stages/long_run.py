@@ -13,11 +13,10 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.errors import ConfigError
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Basis, Finding, Stage
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
 
-SURE = 0.9
 """The standard's thresholds and the reference's spread are measured, not the fault's place."""
 
 
@@ -89,7 +88,7 @@ def _finding(found: CurveComparison) -> Finding:
         module=None,
         site=f"loss curve, {judgement.case.replace('_', ' ')}",
         step=judgement.step,
-        confidence=SURE,
+        basis=Basis.CURVES,
         evidence=(*judgement.reasons, *judgement.remarks),
         causes=judgement.advice,
         next=reason(

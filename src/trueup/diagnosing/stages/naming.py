@@ -6,23 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from trueup.diagnosing.kinds import rule_of
-from trueup.diagnosing.kinds.rule import CONFIDENCE, Found
+from trueup.diagnosing.kinds.rule import Found
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import EvidenceRank, Kind, KindCode
 from trueup.types.reason import Reason, reason
 
 
-def kind_named(name: str, confidence: float, sentence: Reason, *, causes: Sequence[Reason] = ()) -> Kind:
-    """A kind with this case's sentence; ``causes`` stand before the usual ones.
-
-    TODO: a rank in place of a number, as in ``kinds``.
-    """
-    rule = rule_of(KindCode(name))
-    rank = next(r for r in EvidenceRank if CONFIDENCE[r] <= confidence)
-    kind = rule.kind(Found(rank=rank, sentence=sentence))
-    return replace(
-        kind, confidence=round(confidence, 3), causes=tuple(dict.fromkeys([*causes, *kind.causes]))
-    )
+def kind_named(name: str, rank: EvidenceRank, sentence: Reason, *, causes: Sequence[Reason] = ()) -> Kind:
+    """A kind with this case's sentence; ``causes`` stand before the usual ones."""
+    kind = rule_of(KindCode(name)).kind(Found(rank=rank, sentence=sentence))
+    return replace(kind, causes=tuple(dict.fromkeys([*causes, *kind.causes])))
 
 
 def described(names: Sequence[str], shapes: Mapping[str, Sequence[int]]) -> str:

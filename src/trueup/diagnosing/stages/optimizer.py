@@ -24,7 +24,7 @@ from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.store import StepView
 from trueup.store.view import UPDATED, WEIGHT
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import Reason, reason
 
 _ORDER = ("moved", "count", "dtype", "state", "class", "lr", "weight_decay", "beta1", "beta2", "eps")
@@ -146,7 +146,9 @@ def _finding(
         for (a, b), found in members[:3]
     )
     kind, stage = _kind_of(key), Stage.RESUME if key == "count" else Stage.OPTIMIZER
-    named = kind_named(kind, 0.97 if stated or given else 0.9, said, causes=_causes(key))
+    named = kind_named(
+        kind, EvidenceRank.STATED if stated or given else EvidenceRank.FITTED, said, causes=_causes(key)
+    )
     sources: list[Reason] = []
     if stated:
         sources.append(reason(Stages.DECLARED))
@@ -166,7 +168,7 @@ def _finding(
         step=book.step,
         rank=book.rank,
         kinds=(named,),
-        confidence=0.98 if given or stated else 0.93,
+        basis=Basis.RECORDED if given or stated else Basis.FITTED,
         evidence=(said, *more, *sources, *names_listed(names)),
         counter_evidence=(counter,),
         causes=named.causes,
@@ -308,7 +310,7 @@ def _unnamed(context: Context, agreement: Reason) -> Finding:
         phase="optimizer",
         step=book.step,
         rank=book.rank,
-        confidence=0.9,
+        basis=Basis.FITTED,
         evidence=(agreement,),
         causes=(reason(Stages.OTHER_OPTIMIZER),),
         next_note=reason(Stages.COMPARE_OPTIMIZERS),

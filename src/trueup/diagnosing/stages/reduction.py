@@ -23,7 +23,7 @@ from trueup.merging.sides import mesh_of
 from trueup.store import StepView, TraceSource
 from trueup.store.view import ACCUMULATED, CLIPPED
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Origin, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Number, Reason, reason
 
@@ -206,12 +206,12 @@ def _summing_finding(
         step=book.step,
         rank=book.rank,
         axis=_axis_of(own, other, context.layout),
-        kinds=(kind_named(kind, 0.93, said),),
-        confidence=0.97,
+        kinds=(kind_named(kind, EvidenceRank.EVERY_ELEMENT, said),),
+        basis=Basis.RECORDED,
         evidence=(said, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(mine))),
         counter_evidence=(reason(Stages.FROM_OWN_GRADIENTS),),
-        causes=kind_named(kind, 0.9, said).causes,
-        next_note=kind_named(kind, 0.9, said).next,
+        causes=kind_named(kind, EvidenceRank.EVERY_ELEMENT, said).causes,
+        next_note=kind_named(kind, EvidenceRank.EVERY_ELEMENT, said).next,
     )
 
 

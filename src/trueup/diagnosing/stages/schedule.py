@@ -10,7 +10,7 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import Reason, reason
 
 
@@ -30,7 +30,7 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
     rates = reason(Stages.LEARNING_RATE, step=step, target=_shown(a), reference=_shown(b))
     moved = _moved(mine, theirs, first, other)
     num_apart = reason(Stages.STEPS_DIFFER, num=len(apart), total=len(shared))
-    kind = kind_named("wrong_optimizer_setting", 0.95, moved or rates)
+    kind = kind_named("wrong_optimizer_setting", EvidenceRank.STATED, moved or rates)
     return [
         Finding(
             stage=Stage.OPTIMIZER,
@@ -41,7 +41,7 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
             step=step,
             rank=rank,
             kinds=(kind,),
-            confidence=0.98,
+            basis=Basis.RECORDED,
             evidence=(rates, num_apart, *((moved,) if moved else ())),
             causes=(reason(Stages.SCHEDULER_CAUSE), *kind.causes),
             next_note=reason(Stages.COMPARE_SCHEDULERS),
@@ -58,7 +58,7 @@ def stepping_findings(context: Context) -> list[Finding]:
         return []
     stepping = reason(Stages.STEPS_AFTER, target=mine, reference=theirs)
     causes = (reason(Stages.STEP_EACH_CAUSE), reason(Stages.ACCUMULATION_CAUSE))
-    kind = kind_named("wrong_optimizer_setting", 0.95, stepping, causes=causes)
+    kind = kind_named("wrong_optimizer_setting", EvidenceRank.STATED, stepping, causes=causes)
     return [
         Finding(
             stage=Stage.OPTIMIZER,
@@ -69,7 +69,7 @@ def stepping_findings(context: Context) -> list[Finding]:
             step=context.steps[0][0],
             rank=context.ranks[0],
             kinds=(kind,),
-            confidence=0.98,
+            basis=Basis.RECORDED,
             evidence=(stepping, *data.evidence[:1]) if data is not None else (stepping,),
             causes=causes,
             next_note=reason(Stages.STEP_ONCE),
@@ -97,7 +97,7 @@ def moment_findings(context: Context) -> list[Finding]:
     worst = max(apart.values())
     rounded = worst < 0.02
     residual = reason(Stages.MOMENT_RESIDUAL, share=worst, step=step, before=step - 1)
-    kind = kind_named("dtype_or_rounding" if rounded else "stale_value", 0.9, residual)
+    kind = kind_named("dtype_or_rounding" if rounded else "stale_value", EvidenceRank.FITTED, residual)
     return [
         Finding(
             stage=Stage.OPTIMIZER,
@@ -108,7 +108,7 @@ def moment_findings(context: Context) -> list[Finding]:
             step=step,
             rank=rank,
             kinds=(kind,),
-            confidence=0.93,
+            basis=Basis.FITTED,
             evidence=(residual, reason(Stages.NUM_PARAMETERS, num=len(apart), total=len(mine))),
             counter_evidence=(reason(Stages.REFERENCE_MOMENTS),),
             causes=kind.causes,

@@ -8,7 +8,7 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
 from trueup.store import TraceSource
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import reason
 
 
@@ -41,7 +41,7 @@ def _finding(names: list[str], context: Context, *, trained: bool) -> Finding:
     shapes: dict[str, Sequence[int]] = dict.fromkeys(context.matched, (0, 0))
     who = described(names, shapes)
     differs = reason(Stages.REQUIRES_GRAD, parameters=who, target=str(trained), reference=str(not trained))
-    kind = kind_named("frozen_or_missing_gradient", 0.97, differs)
+    kind = kind_named("frozen_or_missing_gradient", EvidenceRank.STATED, differs)
     place = place_of(names, context.matched) or ""
     return Finding(
         stage=Stage.BACKWARD,
@@ -52,7 +52,7 @@ def _finding(names: list[str], context: Context, *, trained: bool) -> Finding:
         step=context.steps[0][0],
         rank=context.ranks[0],
         kinds=(kind,),
-        confidence=0.98,
+        basis=Basis.RECORDED,
         evidence=(differs, *names_listed(names)),
         causes=kind.causes,
         next_note=reason(Stages.SET_REQUIRES_GRAD),

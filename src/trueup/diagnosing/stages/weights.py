@@ -14,7 +14,7 @@ from trueup.store import StepView
 from trueup.store.view import WEIGHT
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes import WeightsCode as Weights
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import Reason, reason
 
 
@@ -62,6 +62,11 @@ class WeightsStage:
         return StageOutcome(**common, status=StageStatus.PASSED, said=every, confirmed=True)
 
 
+def _rank_of(change: Change) -> EvidenceRank:
+    """A change that a formula describes, against one that nothing describes."""
+    return EvidenceRank.SOME if change.name == "unknown" else EvidenceRank.FITTED
+
+
 def _findings(
     apart: Sequence[tuple[str, str, Change]], mine: StepView, whose: dict[str, Whose]
 ) -> tuple[Finding, ...]:
@@ -99,8 +104,8 @@ def _finding(
         phase="param",
         step=book.step,
         rank=book.rank,
-        kinds=(kind_named(change.kind, 0.9 if change.name != "unknown" else 0.4, one_by_one[0]),),
-        confidence=0.98,
+        kinds=(kind_named(change.kind, _rank_of(change), one_by_one[0]),),
+        basis=Basis.RECORDED,
         evidence=(reason(Weights.NUM_DIFFERENT, num=len(names), total=len(shapes)), *one_by_one),
         causes=tuple(map(reason, _CAUSES.get(change.name, (Weights.CHANGED_CAUSE,)))),
         next_note=reason(Weights.SAME_WEIGHTS),
@@ -130,7 +135,7 @@ def _drawn_after(
     lacks = "reference" if side == "target" else "target"
     later = reason(Weights.DRAWN_AFTER, parameter=name, first=apart[0][0])
     cause = reason(Weights.BUILT_WITHOUT, side=lacks, parameter=name)
-    kind = kind_named("missing_or_extra_term", 0.9, later, causes=(cause,))
+    kind = kind_named("missing_or_extra_term", EvidenceRank.FITTED, later, causes=(cause,))
     return [
         Finding(
             stage=Stage.WEIGHTS,
@@ -141,7 +146,7 @@ def _drawn_after(
             step=mine.step,
             rank=mine.rank,
             kinds=(kind,),
-            confidence=0.98,
+            basis=Basis.RECORDED,
             evidence=(later, reason(Weights.NUM_DIFFERENT, num=len(apart), total=len(mine.parameters))),
             causes=kind.causes,
             next_note=reason(Weights.BUILD_BOTH, parameter=name),
@@ -176,7 +181,9 @@ def ties_that_differ(context: Context) -> list[tuple[str, str | None, str | None
 
 def _tie_finding(fqn: str, mine: str | None, theirs: str | None, book: StepView) -> Finding:
     differs = reason(Weights.TIE, parameter=fqn, target=mine or "", reference=theirs or "")
-    kind = kind_named("missing_or_extra_term", 0.9, differs, causes=(reason(Weights.TIE_CAUSE),))
+    kind = kind_named(
+        "missing_or_extra_term", EvidenceRank.FITTED, differs, causes=(reason(Weights.TIE_CAUSE),)
+    )
     return Finding(
         stage=Stage.WEIGHTS,
         headline=differs,
@@ -186,7 +193,7 @@ def _tie_finding(fqn: str, mine: str | None, theirs: str | None, book: StepView)
         step=book.step,
         rank=book.rank,
         kinds=(kind,),
-        confidence=0.97,
+        basis=Basis.RECORDED,
         evidence=(differs, reason(Weights.TIED_GRADIENT)),
         causes=kind.causes,
         next_note=reason(Weights.TIE_BOTH),

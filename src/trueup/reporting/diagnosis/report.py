@@ -128,16 +128,16 @@ def _lede(finding: Finding | None) -> str:
 def _tiles(diagnosis: Diagnosis) -> Facts:
     finding = diagnosis.verdict
     confidence = diagnosis.confidence if finding is None else finding.confidence
-    basis = BASES[finding.origin.basis] if finding and finding.origin else ""
-    meter = Fact(label="Confidence", lines=(f"{confidence:.0%}",), note=basis, meter=confidence)
+    basis = BASES[finding.basis] if finding else ""
+    sure = fact("Confidence", str(confidence), note=basis) if confidence else None
     if finding is None:
-        return facts([meter], Form.TILES, On.PAGE)
+        return facts([sure], Form.TILES, On.PAGE)
     site = Span(short_site(finding.site), Look.CODE) if finding.site else ""
     kind = finding.kinds[0] if finding.kinds else None
     rows = [
         fact("Location", site, note=coordinates(finding)),
         fact("Kind of fault", kind_name(kind), note=FAMILIES[kind.family]) if kind else None,
-        meter,
+        sure,
         _loss(diagnosis.losses),
     ]
     return facts(rows, Form.TILES, On.PAGE)
@@ -156,12 +156,11 @@ def _loss(losses: Sequence[Mapping[str, Any]]) -> Fact | None:
 def _verdict_facts(finding: Finding) -> list[Fact | None]:
     kind = finding.kinds[0] if finding.kinds else None
     site = Span(short_site(finding.site), Look.STRONG) if finding.site else ""
-    meter = Fact(label="confidence", lines=(f"{finding.confidence:.0%}",), meter=finding.confidence)
     return [
         fact("location", site, coordinates(finding), fit=True),
         source_fact(sources(finding)),
         fact("kind", Span(kind_name(kind), Look.STRONG), note=FAMILIES[kind.family]) if kind else None,
-        meter,
+        fact("confidence", str(finding.confidence), note=BASES[finding.basis]),
         fact("evidence", *map(said, finding.evidence), limit=_NUM_EVIDENCE),
         fact("preceding records", *map(said, finding.counter_evidence), limit=_NUM_PRECEDING),
         fact("likely causes", *map(said, finding.causes), limit=_NUM_CAUSES),
@@ -176,8 +175,7 @@ def _next(finding: Finding) -> list[str | Span]:
 
 def _further(findings: Sequence[Finding]) -> Facts:
     lines = [
-        (Span(said(one.headline), Look.STRONG), Span(f"  {one.confidence:.0%}", Look.QUIET))
-        for one in findings
+        (Span(said(one.headline), Look.STRONG), Span(f"  {one.confidence}", Look.QUIET)) for one in findings
     ]
     return facts([fact("also", *lines, limit=_NUM_FURTHER)], on=On.SCREEN)
 
@@ -227,10 +225,10 @@ def _finding(finding: Finding, at: int) -> Section:
     parts = [
         short_site(finding.site) if finding.site else "",
         coordinates(finding),
-        f"{kind_name(kinds[0])} ({kinds[0].confidence:.0%})" if kinds else "",
-        f"confidence {finding.confidence:.0%}",
+        f"{kind_name(kinds[0])} ({kinds[0].confidence})" if kinds else "",
+        f"place {finding.confidence}, {BASES[finding.basis]}",
     ]
-    others = [f"{kind_name(k)} ({k.confidence:.0%}): {said(k.sentence)}" for k in kinds[1 : 1 + _NUM_OTHERS]]
+    others = [f"{kind_name(k)} ({k.confidence}): {said(k.sentence)}" for k in kinds[1 : 1 + _NUM_OTHERS]]
     evidence = dict.fromkeys(map(said, finding.evidence))
     causes = [said(cause) for cause in finding.causes[:_CAUSES_OF_FINDING]]
     return Section(

@@ -23,9 +23,14 @@ FAMILIES = {
     KindClass.MODEL: "model: data, settings, structure, use of the framework",
 }
 BASES = {
+    Basis.RECORDED: "recorded by both runs",
     Basis.REPLAY: "confirmed by replay",
+    Basis.FITTED: "fitted to what both runs recorded",
+    Basis.EQUAL_INPUTS: "from the traces: its inputs are bit-identical",
     Basis.NOISE: "from the traces, against measured noise",
     Basis.BOUND: "from the traces alone",
+    Basis.CURVES: "from the loss curves",
+    Basis.CONFIGURATION: "from the configurations alone",
 }
 _WAYS = {
     Stage.CONFIG: "The settings differ; the captured steps show no other fault.",

@@ -106,8 +106,6 @@ def _lines(row: Fact, room: int) -> list[Text]:
         lines = _flowed(lines, room)
     if len(row.lines) > limit:
         lines.append(Text(f"and {count(len(row.lines) - limit)} more", style="dim"))
-    if row.meter is not None:
-        lines[0] = Text.assemble(_meter(row.meter), "  ", lines[0])
     if row.note:
         lines[0].append(f"  {plain(row.note)}", style="dim")
     return lines
@@ -135,9 +133,3 @@ def _flowed(pieces: Sequence[Text], room: int) -> list[Text]:
         else:
             lines.append(piece.copy())
     return lines
-
-
-def _meter(share: float) -> Text:
-    """A bar of ten for a share of 0 to 1."""
-    filled = round(max(0.0, min(1.0, share)) * 10)
-    return Text.assemble(("━" * filled, "bold"), ("─" * (10 - filled), "dim"))
