@@ -31,7 +31,6 @@ ALLOWED = {
     "diagnosing/kinds/updates.py": {1e-8, 0.9, 0.999},  # PyTorch's defaults of Adam
     "diagnosing/kinds/attended.py": {1e4},  # never read without a rotary embedding
     "diagnosing/kinds/attention.py": {1e2, 1e8, 1.1},  # between which a search looks
-    "diagnosing/kinds/rule.py": None,  # TODO: confidences, until they come from the calibration table
     "diagnosing/evidence/vectors.py": {3e-7, 1e140, 1e-140},  # of the sketch's dtype; against overflow
 }
 for _table in (*TABLES, *DECIDING):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 from bugzoo.bases import bases
 from bugzoo.entries import HELD_OUT, TUNING, Entry, entries
+from bugzoo.scoreboard import reliability
 from bugzoo.scoreboard.answers import RAN, Answer
 from bugzoo.scoreboard.curves import MOST, Curves
 from bugzoo.scoreboard.judging import Judged, judge
@@ -50,6 +52,12 @@ docs/decisions/0006-two-parts-of-the-collection.md.
 of the first row it marks as error, else of the first warning, read kindly (where no module owns the fault,
 any marked row counts). *Curve*: whether the printed losses of 20 steps part by more than {most:g}; *1st*:
 whether the first loss differs in any printed digit.
+"""
+
+
+_CONFIDENCE = """What a conclusion's word is worth, over all modes (docs/decisions/0026-confidence.md;
+`python bugzoo/calibration.py`): *divergence* is the place of `compare`, *place* and *kind* are those of
+`diagnose`'s first finding.
 """
 
 
@@ -97,12 +105,21 @@ def board(raw: Iterable[Raw]) -> str:
         *_not_run(rows),
         "## Figures\n",
         *_figures(faults, controls),
+        *_reliability(),
         "## Faults\n",
         *_faults(faults),
         "## Controls\n",
         *_controls(controls),
     ]
     return "\n".join(parts) + "\n"
+
+
+def _reliability() -> list[str]:
+    """Of the counts that ``bugzoo/calibration.py`` has written."""
+    if not reliability.RELIABILITY.exists():
+        return []
+    counts = json.loads(reliability.RELIABILITY.read_text(encoding="utf-8"))
+    return ["## Confidence\n", _CONFIDENCE, *reliability.table(counts), ""]
 
 
 def _not_run(rows: list[Row]) -> list[str]:

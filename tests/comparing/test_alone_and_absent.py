@@ -18,6 +18,7 @@ from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare, compare_sources
 from trueup.store import StepTables, Trace
 from trueup.types.codes import MergingCode, NoteCode, RecordCode, VerdictCode
+from trueup.types.confidence import Word
 from trueup.types.reason import Reason, reason
 
 NUM_LAYERS = 4
@@ -111,7 +112,7 @@ def test_the_first_gradient_that_one_run_alone_has_is_named(frozen_in_target: bo
     lacking = "target" if frozen_in_target else "reference"
     assert reason(RecordCode.GRADIENT_ABSENT, side=lacking) in verdict.evidence
     assert verdict.confidence is not None
-    assert verdict.confidence > 0.9
+    assert verdict.confidence.word is Word.CERTAIN
 
 
 def test_where_one_run_recorded_hardly_any_gradient_none_is_missing(tmp_path: Path) -> None:

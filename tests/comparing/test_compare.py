@@ -97,7 +97,7 @@ def test_one_percent_is_named_at_its_site(
         shown,
     )
     assert result.summary["counts"]["different"] == 1
-    assert verdict["confidence"] > 0.9
+    assert verdict["confidence_word"] == "certain"
     found = row(result, shown)
     assert found["rel_l2"] == pytest.approx(0.01, rel=0.3)
     assert found["score"] > 1
@@ -207,8 +207,7 @@ def test_a_phase_of_one_trace_alone_is_not_said_to_agree(tmp_path: Path, alike: 
     phases = {"phases": ("backward", "param_grad", "optimizer")}
     assert verdict.headline == reason(VerdictCode.AGREE_IN_PART, **phases, same_options=alike)
     assert not coded(verdict.evidence, EvidenceCode.SAME_MATHEMATICS)
-    assert verdict.confidence is not None
-    assert verdict.confidence <= 0.5
+    assert verdict.confidence is None
     found = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
     said = {one.stage.value: one.status.value for one in found.stages}
     assert (said["forward"], said["backward"], said["reduction"]) == ("passed", "undecided", "undecided")

@@ -13,6 +13,7 @@ from trueup.comparing.history import update_spread
 from trueup.comparing.result import plain
 from trueup.comparing.roles import role_of
 from trueup.comparing.verdict import confidence
+from trueup.types.confidence import Word
 
 
 @given(noise=st.floats(0, 10), numel=st.floats(1, 1e9))
@@ -60,6 +61,23 @@ def test_summary_is_valid_json() -> None:
 def test_confidence_follows_evidence_score_and_what_came_before() -> None:
     equal = Preceding(equal=9, within=0, exceeding=0)
     noisy = Preceding(equal=5, within=4, exceeding=0, worst_score=0.5, worst_site="a")
-    assert confidence("values", 10, equal, 1.0) > confidence("sketch", 10, equal, 1.0)
-    assert confidence("sketch", 10, equal, 1.0) > confidence("sketch", 1.1, equal, 1.0)
-    assert confidence("sketch", 2, equal, 1.0) > confidence("sketch", 2, noisy, 1.0)
+    words = [
+        confidence("values", 10, equal, 1.0),
+        confidence("statistics", 10, equal, 1.0),
+        confidence("sketch", 10, equal, 0.5),
+        confidence("sketch", 4.1, equal, 1.0),
+        confidence("sketch", 4.1, noisy, 1.0),
+        confidence("sketch", 7.1, noisy, 1.0),
+        confidence("sketch", 1.1, noisy, 1.0),
+        confidence("none", 1.1, noisy, 0.5),
+    ]
+    assert [one.word for one in words] == [
+        Word.CERTAIN,
+        Word.LIKELY,
+        Word.LIKELY,
+        Word.CERTAIN,
+        Word.LIKELY,
+        Word.CERTAIN,
+        Word.POSSIBLE,
+        Word.POSSIBLE,
+    ]

@@ -25,6 +25,7 @@ from trueup.store import Trace, step_view
 from trueup.store.view import CLIPPED, UPDATED
 from trueup.types import Outcome
 from trueup.types.codes import BatchCode, StagesCode, WeightsCode
+from trueup.types.confidence import Word
 from trueup.types.finding import Stage
 from trueup.types.reason import given, reason
 
@@ -218,7 +219,7 @@ def test_replay_names_the_module(
     found = diagnosed(tmp_path, reference, {**REFERENCE, "change": change}, replay=True, gradients=True)
     assert found.verdict is not None
     assert (found.verdict.stage, found.verdict.module) == (stage, module), found.headline
-    assert found.verdict.confidence >= 0.9
+    assert found.verdict.confidence.word is Word.CERTAIN
     assert len(found.findings) == 1, [f.headline for f in found.findings]
     assert status_of(found, Stage.DATA) is StageStatus.PASSED
     assert status_of(found, Stage.OPTIMIZER) is not StageStatus.FAILED
@@ -275,7 +276,7 @@ def test_a_target_that_cannot_be_replayed_is_diagnosed_from_its_trace(
 def test_without_replay_no_place_is_certain(tmp_path: Path, reference: Trace) -> None:
     found = diagnosed(tmp_path, reference, {**REFERENCE, "change": runs.attention_scale})
     assert found.verdict is not None
-    assert found.verdict.confidence < 0.9
+    assert found.verdict.confidence.word is not Word.CERTAIN
     assert found.verdict.next is not None
     assert found.verdict.next.code is StagesCode.REPLAY_TO_BE_CERTAIN
     assert "--replay" in str(found.verdict.next.place("command"))

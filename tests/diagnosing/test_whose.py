@@ -15,7 +15,7 @@ from trueup.diagnosing.whose import (
     axis_that_parts,
     of_ranks,
 )
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Basis, Finding, Stage
 from trueup.types.layout import Layout
 
 MESH = Layout(mesh={"pp": 1, "dp": 2, "tp": 4})
@@ -60,7 +60,7 @@ def test_copies_that_only_the_reference_has_alike() -> None:
 
 
 def test_a_finding_of_some_ranks_says_which() -> None:
-    finding = Finding(stage=Stage.WEIGHTS, headline="", module=None, site=None, confidence=1.0)
+    finding = Finding(stage=Stage.WEIGHTS, headline="", module=None, site=None, basis=Basis.RECORDED)
     assert of_ranks(finding, {3, 1}, range(4), SQUARE).ranks == (1, 3)
     assert of_ranks(finding, {3, 1}, range(4), SQUARE).axis == "tp"
     assert of_ranks(finding, range(4), range(4), SQUARE) is finding

@@ -43,7 +43,6 @@ def finding(stage: Stage, module: str, phase: str, **given: Any) -> Finding:
         name=KindCode.WRONG_SCALE,
         family=KindClass.MODEL,
         rank=EvidenceRank.EVERY_ELEMENT,
-        confidence=0.93,
         sentence="2 times the reference",
         causes=("a cause",),
     )
@@ -62,7 +61,7 @@ def finding(stage: Stage, module: str, phase: str, **given: Any) -> Finding:
         "rank": 0,
         "source": "model.py:61 forward | x = f(x)",
         "kinds": (kind,),
-        "confidence": 0.97,
+        "basis": Basis.REPLAY,
         "evidence": ("off by 1.0 of its norm",),
         "counter_evidence": ("all preceding records are bit-identical",),
         "causes": ("a factor left out",),
@@ -110,7 +109,7 @@ def diagnosis() -> Diagnosis:
         reference="runs/reference",
         outcome=Outcome.DIFFER,
         headline="layers.1.attn is wrong in the forward. 1 more finding.",
-        confidence=0.97,
+        confidence=Basis.REPLAY.confidence,
         stages=stages,
         findings=(
             finding(Stage.FORWARD, "layers.1.attn", "forward"),
