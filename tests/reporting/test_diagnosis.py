@@ -143,7 +143,7 @@ def test_the_screen_says_what_where_why_and_what_next(diagnosis: Diagnosis) -> N
         "model.py:61 forward",
         "other.py:7",
         "wrong scale",
-        "97%",
+        "certain",
         "off by 1.0",
         "bit-identical",
         "a factor left out",
