@@ -30,7 +30,7 @@ EXPECTED = """
    where       layers.2.ln1 · torch.nn.functional.layer_norm[0] · output.0
                step 0 · rank 0 · forward
    source      model.py:61 forward  F.layer_norm(x, (256,), self.weight, self.bias, self.eps)
-   sure        ━━━━━━━━━─ 86%
+   confidence  likely
    because     its output differs by 3.10e-03 relative (L2), 1,292 times the tolerance of 2.4e-06
                every input of this call is bit-equal in both runs
                the error stays in every later layer and in 31 of 34 weight gradients

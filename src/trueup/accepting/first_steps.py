@@ -114,9 +114,7 @@ def _stage(stage: Stage, diagnosis: Diagnosis | None) -> Item:
     if outcome is None:
         return item
     state = _STATES[outcome.status]
-    findings = [
-        reason(Code.FINDING, f.headline, confidence=str(f.confidence)) for f in outcome.findings
-    ]
+    findings = [reason(Code.FINDING, f.headline, confidence=str(f.confidence)) for f in outcome.findings]
     return replace(
         item,
         state=state,

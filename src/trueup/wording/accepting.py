@@ -191,7 +191,7 @@ PHRASES = {
     A.DOWNSTREAM_RULE: clause(
         "accuracy guide, loss varies in the later stages: the 1 %; standard errors are the evaluation's"
     ),
-    A.FINDING: clause("{parts[0]} (confidence {confidence:.0%})", {**_TITLE, "confidence": 0.9}),
+    A.FINDING: clause("{parts[0]} (confidence: {confidence})", {**_TITLE, "confidence": "likely"}),
     A.LOSSES: clause(
         "captured step {step}: {target:.8g} (target), {reference:.8g} (reference)",
         {"step": 0, "target": 2.5, "reference": 2.4},
