@@ -17,8 +17,8 @@ from trueup.errors import TraceError
 from trueup.store import layout
 from trueup.store.call_tree import CallTree, grouped
 from trueup.store.files import parquet_from_path
-from trueup.store.joined import joined_records
-from trueup.store.reader import TraceSource
+from trueup.store.places import places
+from trueup.store.reader import StepTables, TraceSource
 from trueup.store.recorded import RecordedTensors
 
 Slot = tuple[str, str]
@@ -93,7 +93,7 @@ class StepView(CallTree, RecordedTensors):
     @cached_property
     def frame(self) -> pl.DataFrame:
         """Every record beside its call and its summary (``store.joined``)."""
-        return joined_records(self.tables)
+        return _joined(self.tables)
 
     def frame_of(self, phase: str, *slots: str) -> pl.DataFrame:
         """Rows of ``frame`` of a phase, of these slots if any are named, that have a summary."""
@@ -193,3 +193,26 @@ def view_if_there(source: TraceSource, step: int, rank: int) -> StepView | None:
         return step_view(source, step, rank)
     except TraceError:
         return None
+
+
+def _joined(tables: StepTables) -> pl.DataFrame:
+    """Every record beside its call and its summary, in execution order.
+
+    Columns of records, calls (but their microbatch) and summaries; ``record`` (row), ``place`` of the call,
+    ``module`` that makes the call. Words are strings.
+    """
+    calls = tables.calls.with_columns(
+        pl.col("kind", "name", "type", "mode", "arguments").cast(pl.String),
+        pl.Series("place", places(tables.calls)),
+    )
+    callers = calls.select(parent="call", module="name")
+    calls = calls.join(callers, on="parent", how="left", maintain_order="left").drop(
+        "microbatch", "global_ordinal"
+    )
+    summaries = tables.summaries.with_columns(pl.col("dtype", "device", "placement").cast(pl.String))
+    return (
+        tables.records.with_row_index("record")
+        .with_columns(pl.col("phase", "slot", "reason").cast(pl.String))
+        .join(calls, on="call", how="left", maintain_order="left")
+        .join(summaries, on="summary", how="left", maintain_order="left")
+    )

@@ -11,9 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import polars as pl
 
 from trueup.comparing.coherence import ROUNDED
-from trueup.diagnosing.replay.noise import ReplayNoise
+from trueup.diagnosing.replay.noise import ReplayNoise, Site, SiteNoise
 from trueup.diagnosing.replay.step import ReplayedStep
 from trueup.store.view import CLIPPED
 from trueup.types.codes import LeftFree
@@ -55,71 +58,82 @@ class Difference:
     """modules of its kind that agree bit for bit, where it is charged for standing alone"""
 
 
+class ForcedRow(NamedTuple):
+    """A row of ``forced`` (docs/trace-format.md) that has a record of the reference."""
+
+    record: int
+    call: int
+    phase: str
+    slot: str
+    state: str
+    reason: str | None
+    difference: float | None
+    norm: float | None
+    scale: float | None
+    bias_z: float | None
+    reference_record: int
+
+
 def differences(step: ReplayedStep, noise: ReplayNoise | None) -> list[Difference]:
     """Everything that differed, judged, in execution order."""
-    columns = ("record", "call", "phase", "slot", "state", "reason", "difference", "norm", "scale", "bias_z")
     found = []
-    for row in step.forced.select(*columns, "reference_record").iter_rows():
-        record, call, phase, slot, state, reason, difference, norm, scale, z, other = row
-        if state == "equal" or other is None:
+    known = step.forced.filter(pl.col("reference_record").is_not_null())
+    for row in map(ForcedRow._make, known.select(*ForcedRow._fields).iter_rows()):
+        if row.state == "equal":
             continue
+        difference, norm = row.difference, row.norm
         if difference is None:
-            difference, norm = step.estimate(record)
+            difference, norm = step.estimate(row.record)
             if not difference > 0:
                 continue
-        found.append(
-            _judged(step, noise, record, call, phase, slot, reason, difference, norm, scale, z, other)
-        )
+        found.append(_judged(step, noise, row, difference, norm or 0.0))
     return list(_without_flips(step, found))
 
 
 def _judged(
-    step: ReplayedStep,
-    noise: ReplayNoise | None,
-    record: int,
-    call: int,
-    phase: str,
-    slot: str,
-    reason: str | None,
-    difference: float,
-    norm: float | None,
-    scale: float | None,
-    z: float | None,
-    other: int,
+    step: ReplayedStep, noise: ReplayNoise | None, row: ForcedRow, difference: float, norm: float
 ) -> Difference:
-    size = norm or 0.0
-    relative = 0.0 if difference == 0 else difference / size if size else math.inf
-    tolerance, measured = _tolerance(step, noise, record, phase, slot, size, other)
-    bound = step.loss_bound(other) if phase in ("forward", "loss") else None
+    seen = None if noise is None else noise.at(_site(step, row))
+    relative = 0.0 if difference == 0 else difference / norm if norm else math.inf
+    tolerance = _tolerance(step, row, norm, seen)
+    measured = seen is not None and tolerance is not None
+    bound = step.loss_bound(row.reference_record) if row.phase in ("forward", "loss") else None
     exact = bound is not None and tolerance is not None and not measured and bound < tolerance
     if exact:
         tolerance = bound
-    score = _score(relative, tolerance) if step.is_floating(record) else math.inf
-    roundoff = step.roundoff(record) or 0.0
-    least = max(BIAS_ROUNDOFFS * roundoff, min(ROUNDED, 8 * roundoff))
-    if slot == CLIPPED[1]:
-        least = max(least, step.gradients_apart)  # the norm all are divided by moves by as much
-    leans = z is not None and scale is not None and abs(scale - 1) > least
-    allowed_z = _allowed_z(step, noise, phase, slot, other)
-    biased = leans and z is not None and abs(z) > allowed_z
-    if biased and score <= 1 and z is not None:
-        score = abs(z) / allowed_z
+    score = _score(relative, tolerance) if step.is_floating(row.record) else math.inf
+    bias_score = _bias_score(step, row, seen)
+    if bias_score > 1 and score <= 1:
+        score = bias_score
     return Difference(
-        record=record,
-        call=call,
-        phase=phase,
-        slot=slot,
-        left_free=None if reason is None else LeftFree(reason),
+        record=row.record,
+        call=row.call,
+        phase=row.phase,
+        slot=row.slot,
+        left_free=None if row.reason is None else LeftFree(row.reason),
         rel_l2=relative,
         tolerance=tolerance,
         score=score,
-        scale=scale,
-        bias_z=z,
-        biased=biased,
-        reference_record=other,
+        scale=row.scale,
+        bias_z=row.bias_z,
+        biased=bias_score > 1,
+        reference_record=row.reference_record,
         measured=measured,
         exact=exact,
     )
+
+
+def _bias_score(step: ReplayedStep, row: ForcedRow, seen: SiteNoise | None) -> float:
+    """Standard errors over those allowed; 0 where the scale is too near to 1 to act on."""
+    if row.bias_z is None or row.scale is None:
+        return 0.0
+    roundoff = step.roundoff(row.record) or 0.0
+    least = max(BIAS_ROUNDOFFS * roundoff, min(ROUNDED, 8 * roundoff))
+    if row.slot == CLIPPED[1]:
+        least = max(least, step.gradients_apart)  # the norm all are divided by moves by as much
+    if not abs(row.scale - 1) > least:
+        return 0.0
+    return abs(row.bias_z) / (BIAS_Z if seen is None else max(BIAS_Z, BIAS_NOISE_FACTOR * seen.bias_z))
 
 
 def _score(relative: float, tolerance: float | None) -> float:
@@ -128,34 +142,18 @@ def _score(relative: float, tolerance: float | None) -> float:
     return relative / tolerance
 
 
-def _tolerance(
-    step: ReplayedStep,
-    noise: ReplayNoise | None,
-    record: int,
-    phase: str,
-    slot: str,
-    norm: float,
-    other: int,
-) -> tuple[float | None, bool]:
-    """The largest relative difference allowed, and whether it was measured."""
-    row = step.row_of_record.get(record)
-    bound = float("nan") if row is None else float(step.bounds[row])
-    if math.isnan(bound) or not step.is_floating(record):
-        return None, False
+def _tolerance(step: ReplayedStep, row: ForcedRow, norm: float, seen: SiteNoise | None) -> float | None:
+    """The largest relative difference allowed; None where no bound is known."""
+    at = step.row_of_record.get(row.record)
+    bound = float("nan") if at is None else float(step.bounds[at])
+    if math.isnan(bound) or not step.is_floating(row.record):
+        return None
     allowed = bound / norm if norm else math.inf
-    seen = None if noise is None else noise.at(_site(step, phase, slot, other))
-    if seen is None:
-        return allowed, False
-    return max(NOISE_FACTOR * seen.rel_l2, BOUND_SHARE * allowed), True
+    return allowed if seen is None else max(NOISE_FACTOR * seen.rel_l2, BOUND_SHARE * allowed)
 
 
-def _allowed_z(step: ReplayedStep, noise: ReplayNoise | None, phase: str, slot: str, other: int) -> float:
-    seen = None if noise is None else noise.at(_site(step, phase, slot, other))
-    return BIAS_Z if seen is None else max(BIAS_Z, BIAS_NOISE_FACTOR * seen.bias_z)
-
-
-def _site(step: ReplayedStep, phase: str, slot: str, other: int) -> tuple[str, str, str]:
-    return step.reference.places[int(step.reference.record_call[other])], phase, slot
+def _site(step: ReplayedStep, row: ForcedRow) -> Site:
+    return step.reference.places[int(step.reference.record_call[row.reference_record])], row.phase, row.slot
 
 
 def _without_flips(step: ReplayedStep, found: list[Difference]) -> Iterator[Difference]:
