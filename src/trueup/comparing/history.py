@@ -29,14 +29,14 @@ pair of runs that stays bit-equal inherits nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import STATISTICS, Metrics, sketches_of
-from trueup.comparing.not_finite import apart
 from trueup.comparing.rows import Bools, Floats, Rows
-from trueup.matching.codes import Codes
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, reason
 
@@ -62,55 +62,53 @@ class Value:
         return float(max(max(moved[0], moved[1]) * np.sqrt(numel), moved[2]))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """State carried from step to step of one rank."""
+    """What the steps so far leave to the next one of the same rank."""
 
     step: int | None = None
-    parameter: dict[str, float] = field(default_factory=dict)
+    parameter: Mapping[str, float] = field(default_factory=dict)
     """parameter -> ||t - r|| after its last update"""
-    state: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    state: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     """(parameter, slot) -> absolute and relative difference of its optimizer state"""
-    update: dict[str, float] = field(default_factory=dict)
+    update: Mapping[str, float] = field(default_factory=dict)
     """parameter -> norm of its last update where gradients were not bit-equal"""
-    values: dict[str, Value] = field(default_factory=dict)
+    values: Mapping[str, Value] = field(default_factory=dict)
     """parameter -> what it was before an update that only one trace shows, or none"""
-    moved: dict[str, float] = field(default_factory=dict)
+    moved: Mapping[str, float] = field(default_factory=dict)
     """parameter -> norm of such an update, once its outcome is seen"""
-    unseen: dict[str, tuple[float, float]] = field(default_factory=dict)
+    unseen: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """parameter -> relative difference of the gradient such an update received, ||t - r|| before it"""
-    not_finite: set[str] = field(default_factory=set)
+    not_finite: frozenset[str] = frozenset()
     """parameters that were left with NaN or infinities on one side alone"""
-    tainted: bool = False
+    exceeded: bool = False
     """an earlier step left more than noise in the weights"""
-    notes: list[Reason] = field(default_factory=list)
+    notes: tuple[Reason, ...] = ()
 
 
 def inherited(
     rows: Rows, metrics: Metrics, rounding: Floats, scale: Floats, history: History, step: int
-) -> Floats:
-    """What the bound of every row grows by, over ``rounding``."""
-    extra = np.zeros(len(rows))
+) -> tuple[Floats, tuple[Reason, ...]]:
+    """What the bound of every row grows by, over ``rounding``, and notes about it."""
+    extra, notes = np.zeros(len(rows)), []
     names = _parameter_names(rows)
     values = rows.phase_is("param") & rows.paired
-    _settle_unseen(rows, np.flatnonzero(values), names, history)
     missed = 0 if history.step is None else max(step - history.step - 1, 0)
     for row in np.flatnonzero(values).tolist():
         name = names[row]
         extra[row] = MARGIN * history.parameter.get(name, 0.0) + 2.0 * missed * history.update.get(name, 0.0)
     if missed and history.update:
-        history.notes.append(
-            reason(NoteCode.STEPS_NOT_CAPTURED, first=(history.step or 0) + 1, last=step - 1, step=step)
-        )
+        first = (history.step or 0) + 1
+        notes.append(reason(NoteCode.STEPS_NOT_CAPTURED, first=first, last=step - 1, step=step))
     eta = _worst_matrix(rows, metrics, values, rounding + extra, history, names)
     if eta > 0:
-        facts = {"step": step, "rel_diff": float(f"{eta:.1e}"), "exceeded": history.tainted, "gain": GAIN}
-        history.notes.append(reason(NoteCode.WEIGHTS_DIFFER, **facts))
+        facts = {"step": step, "rel_diff": float(f"{eta:.1e}"), "exceeded": history.exceeded, "gain": GAIN}
+        notes.append(reason(NoteCode.WEIGHTS_DIFFER, **facts))
         running = rows.phase_is("forward", "loss", "backward", "param_grad", "collective")
         extra[running] = GAIN * eta * scale[running]
     _widen_outputs(rows, metrics, values & (metrics.difference <= rounding + extra), names, extra)
     _widen_updates(rows, metrics, history, names, extra)
-    return extra
+    return extra, tuple(notes)
 
 
 def update_spread(noise: float, numel: float) -> float:
@@ -125,19 +123,16 @@ def update_spread(noise: float, numel: float) -> float:
     return float(min(2.0, SPREAD * np.sqrt(noise) + 2.0 * np.sqrt(flips / max(numel, 1.0))))
 
 
-def remember(rows: Rows, metrics: Metrics, history: History, step: int) -> None:
-    """Note what the optimizer left, for the next step."""
+def remember(rows: Rows, metrics: Metrics, judgement: Judgement, history: History, step: int) -> History:
+    """What this step leaves to the next one."""
     names = _parameter_names(rows)
     slots = rows.match.words.slot
     updated = rows.phase_is("optimizer") & rows.paired & ~np.isnan(metrics.difference)
-    relative = metrics.rel_l2
-    history.step = step
-    lengths, below = metrics.update_lengths, _known_from_below(metrics)
+    relative, lengths, below = metrics.rel_l2, metrics.update_lengths, _known_from_below(metrics)
     noise = _gradient_noise(rows, metrics, rows.num_weights)[1]
-    left = np.flatnonzero(apart(rows) & rows.phase_is("param", "param_grad", "optimizer"))
-    history.not_finite = {names[row] for row in left.tolist()}
-    history.unseen = _unseen(rows, metrics, names, noise, history)
-    history.parameter, history.state, history.update = {}, {}, {}
+    parameter: dict[str, float] = {}
+    state: dict[tuple[str, str], tuple[float, float]] = {}
+    update: dict[str, float] = {}
     for row in np.flatnonzero(updated).tolist():
         name, slot, weight = names[row], slots[rows.slot[row]], rows.weight[row]
         moved = 0.0
@@ -146,34 +141,58 @@ def remember(rows: Rows, metrics: Metrics, history: History, step: int) -> None:
         if metrics.difference[row] == 0 and moved == 0:
             continue
         if slot == "param":
-            history.parameter[name] = float(max(metrics.difference[row], moved))
-            history.update[name] = float(lengths[weight])
+            parameter[name] = float(max(metrics.difference[row], moved))
+            update[name] = float(lengths[weight])
         else:
-            history.state[name, slot] = (float(metrics.difference[row]), float(relative[row]))
+            state[name, slot] = (float(metrics.difference[row]), float(relative[row]))
+    left = np.flatnonzero(not_finite_apart(rows) & rows.phase_is("param", "param_grad", "optimizer"))
+    return replace(
+        history,
+        step=step,
+        parameter=parameter,
+        state=state,
+        update=update,
+        unseen=_unseen(rows, metrics, names, noise, history),
+        not_finite=frozenset(names[row] for row in left.tolist()),
+        exceeded=history.exceeded or judgement.exceeded,
+        notes=(*history.notes, *judgement.notes),
+    )
 
 
-def observe(rows: Rows, history: History) -> None:
-    """Note the weights whose updates are not compared, and how far those of the step before went; while the
-    rows have their sketches."""
+def observe(rows: Rows, history: History) -> History:
+    """With the weights whose updates are not compared, and how far those of the step before went; taken while
+    the rows have their sketches."""
     values = rows.phase_is("param") & rows.paired & (rows.reference.summary >= 0)
     compared = np.zeros(rows.num_weights, bool)
     compared[rows.weight[rows.phase_is("optimizer") & rows.slot_is("param") & rows.paired]] = True
     at = np.flatnonzero(values)
     if not history.unseen:
         at = at[~compared[rows.weight[at]]]
-    earlier, history.values, history.moved = history.values, {}, {}
     if not len(at):
-        return
+        return replace(history, values={}, moved={})
     names = _parameter_names(rows)
     sketches, present = sketches_of(rows.reference.tables.summaries, rows.reference.summary[at])
     held = rows.reference.statistics
     extents = np.stack([held[name][at] for name in ("minimum", "maximum", "l2_norm")], axis=1)
+    seen: dict[str, Value] = {}
+    moved: dict[str, float] = {}
     for n, row in enumerate(at.tolist()):
         value = Value(sketch=sketches[n] if present[n] else None, extent=np.nan_to_num(extents[n]))
-        if names[row] in earlier:
-            history.moved[names[row]] = value.distance(earlier[names[row]], float(rows.reference.numel[row]))
+        if names[row] in history.values:
+            distance = value.distance(history.values[names[row]], float(rows.reference.numel[row]))
+            moved[names[row]] = distance
         if not compared[rows.weight[row]]:
-            history.values[names[row]] = value
+            seen[names[row]] = value
+    return _settled(rows, names, replace(history, values=seen, moved=moved))
+
+
+def not_finite_apart(rows: Rows) -> Bools:
+    """Pairs of which one side holds more NaN, or infinities of one sign."""
+    out = np.zeros(len(rows), bool)
+    for name in ("num_nan", "num_posinf", "num_neginf"):
+        target, reference = rows.target.statistics[name], rows.reference.statistics[name]
+        out |= (target != reference) & ~np.isnan(target + reference)
+    return np.asarray(out & rows.paired)
 
 
 def left_not_finite(rows: Rows, history: History) -> Bools:
@@ -202,15 +221,17 @@ def _unseen(
     return found
 
 
-def _settle_unseen(rows: Rows, values: Codes, names: list[str], history: History) -> None:
-    """What the updates that were not compared may have left, now that it is seen how far they went."""
-    for row in values.tolist() if history.moved else []:
+def _settled(rows: Rows, names: list[str], history: History) -> History:
+    """With what the updates that were not compared may have left, now that it is seen how far they went."""
+    update, parameter = dict(history.update), dict(history.parameter)
+    for row in np.flatnonzero(rows.phase_is("param") & rows.paired).tolist() if history.moved else []:
         name = names[row]
         if name in history.unseen and name in history.moved:
             noise, before = history.unseen[name]
             spread = update_spread(noise, float(rows.reference.numel[row]))
-            history.update[name] = history.moved[name]
-            history.parameter[name] = before + history.moved[name] * spread / MARGIN
+            update[name] = history.moved[name]
+            parameter[name] = before + history.moved[name] * spread / MARGIN
+    return replace(history, update=update, parameter=parameter)
 
 
 def _parameter_names(rows: Rows) -> list[str]:

@@ -29,9 +29,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from trueup.comparing.explained import first_seen
-from trueup.comparing.rows import Bools, Floats, Rows
+from trueup.comparing.rows import Bools, Floats, Half, Rows
 from trueup.matching.codes import Codes
+
+_STATISTICS = ("minimum", "maximum", "mean", "l2_norm")
 
 
 @dataclass(slots=True)
@@ -214,3 +215,32 @@ class Inflow:
                 return 0.0
             owner = owner.rpartition(".")[0]
         return by_name[owner]
+
+
+def first_seen(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """For each row the first row of the same two contents; itself where a side has none."""
+    width = int(rows.reference.summary.max(initial=0)) + 2
+    both = (rows.target.summary >= 0) & (rows.reference.summary >= 0)
+    target, reference = (_content(half) for half in (rows.target, rows.reference))
+    key = np.where(both, target * width + reference, -1 - np.arange(len(rows)))
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return first[inverse.reshape(-1)]
+
+
+def _content(half: Half) -> Codes:
+    """The first summary of the same digest and dtype, else of the same statistics: a trace read from
+    elsewhere repeats them."""
+    table = half.tables.summaries
+    if not table.height:
+        return half.summary
+    number = pl.int_range(pl.len(), dtype=pl.Int64).alias("number")
+    numbered = table.select("digest", "dtype", *_STATISTICS, number)
+    same_bits = pl.col("number").min().over("digest", "dtype")
+    known = pl.when(pl.col("digest").is_not_null()).then(same_bits).otherwise("number")
+    if numbered["digest"].null_count():
+        alike = pl.col("number").min().over("digest", "dtype", *_STATISTICS)
+        known = (
+            pl.when(pl.col("digest").is_null() & pl.col("l2_norm").is_not_null()).then(alike).otherwise(known)
+        )
+    codes = numbered.select(known.alias("first"))["first"].to_numpy()
+    return np.where(half.summary >= 0, codes[np.maximum(half.summary, 0)], -1)

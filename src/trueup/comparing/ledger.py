@@ -11,10 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trueup.comparing.arbiter import Arbitrated, Arbitration, arbitrated, tally
-from trueup.comparing.attribution import Attribution
 from trueup.comparing.content import Counts, DepthPoint, LocalNorm, UnmatchedGroup
 from trueup.comparing.first import First, first_of_rows
-from trueup.comparing.judge import bracketed
 from trueup.comparing.judgement import (
     DIFFERENT,
     EQUAL,
@@ -30,6 +28,7 @@ from trueup.comparing.module_tree import ModuleTree
 from trueup.comparing.origins import likelihood, score_of_origin, why_origin
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows
+from trueup.comparing.rules.one_sided import bracketed
 from trueup.types.codes import EvidenceCode, MergingCode, NoteCode, RecordCode
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Status
@@ -78,66 +77,65 @@ class Ledger:
         pair: StepPair,
         rows: Rows,
         metrics: Metrics,
-        verdict: Judgement,
-        attribution: Attribution,
+        judgement: Judgement,
         table: pa.Table,
     ) -> None:
         """Take in one step of one rank."""
-        status = verdict.status
+        status = judgement.status
         phases = rows.match.words.phase
-        of_both = rows.phase * len(_STATUSES) + attribution.status
+        of_both = rows.phase * len(_STATUSES) + judgement.attribution.status
         counted = np.bincount(of_both, minlength=len(phases) * len(_STATUSES))
         for code in np.flatnonzero(counted).tolist():
             key = phases[code // len(_STATUSES)], _STATUSES[code % len(_STATUSES)]
             self.counts[key] += int(counted[code])
         self.exceeding += int((status == DIFFERENT).sum())
-        self.followed += int(((status == WITHIN) & (attribution.status == PROPAGATED)).sum())
+        self.followed += int(((status == WITHIN) & (judgement.attribution.status == PROPAGATED)).sum())
         self.compared += int(np.isin(status, (EQUAL, WITHIN, DIFFERENT)).sum())
         for code, count in enumerate(np.bincount(metrics.evidence[rows.paired], minlength=NONE + 1).tolist()):
             if count:
                 self.evidence[EVIDENCE[code]] += count
-        self._add_open(pair, rows, verdict, table)
-        self._add_firsts(pair, rows, verdict, table)
-        self._add_origin(pair, rows, verdict, attribution, table)
-        self.tree.add(rows, verdict, attribution, first=self.pairs == 0)
-        self._add_limits(pair, rows, verdict)
+        self._add_open(pair, rows, judgement, table)
+        self._add_firsts(pair, rows, judgement, table)
+        self._add_origin(pair, rows, judgement, table)
+        self.tree.add(rows, judgement, first=self.pairs == 0)
+        self._add_limits(pair, rows, judgement)
         if self.pairs == 0:
-            self._add_depth(pair, rows, verdict, table)
+            self._add_depth(pair, rows, judgement, table)
             self._add_local_norms(rows, metrics)
         self._add_requires_grad(pair, table)
         self.pairs += 1
 
-    def _add_open(self, pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
-        open_ = np.isin(verdict.status, (UNMATCHED, UNDECIDED))
+    def _add_open(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
+        open_ = np.isin(judgement.status, (UNMATCHED, UNDECIDED))
         neither = (rows.target.summary < 0) & (rows.reference.summary < 0)
         open_ &= ~(rows.paired & neither & rows.phase_is("collective"))  # memory that awaits what is received
         if not open_.any():
             return
-        inside = bracketed(rows, verdict)
+        inside = bracketed(rows, judgement)
         outside = np.flatnonzero(open_ & ~inside)
         self.not_bracketed += len(outside)
         for row in outside[: _MOST_EXAMPLES - len(self.not_bracketed_examples)].tolist():
-            why, site = verdict.reasons.get(row), table["site"][row].as_py()
+            why, site = judgement.reasons.get(row), table["site"][row].as_py()
             parts = () if why is None else (why,)
             self.not_bracketed_examples.append(reason(EvidenceCode.NOT_BRACKETED, *parts, site=site))
-        one_sided = np.flatnonzero(verdict.status == UNMATCHED)
+        one_sided = np.flatnonzero(judgement.status == UNMATCHED)
         if len(one_sided):
             part = table.select(["module", "name"]).take(pa.array(one_sided)).to_pydict()
             sides = np.where(rows.target.record[one_sided] >= 0, "target", "reference").tolist()
             phases = [rows.match.words.phase[code] for code in rows.phase[one_sided].tolist()]
-            reasons = [verdict.reasons[row] for row in one_sided.tolist()]
+            reasons = [judgement.reasons[row] for row in one_sided.tolist()]
             self.one_sided.update(zip(sides, phases, strict=True))
             self.groups.update(zip(sides, part["module"], part["name"], reasons, strict=True))
             weights = [
                 row
                 for row in one_sided[rows.phase_is("param")[one_sided]].tolist()
-                if verdict.reasons[row].code is RecordCode.NO_PARAMETER
+                if judgement.reasons[row].code is RecordCode.NO_PARAMETER
             ]
             if weights and (self.lacking is None or pair.step < self.lacking.step):
-                self.lacking = first_of_rows(pair, rows, verdict, table, weights[0])
+                self.lacking = first_of_rows(pair, rows, judgement, table, weights[0])
 
-    def _add_firsts(self, pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
-        exceeding = np.flatnonzero(verdict.status == DIFFERENT)
+    def _add_firsts(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
+        exceeding = np.flatnonzero(judgement.status == DIFFERENT)
         if not len(exceeding):
             return
         phases, at = np.unique(rows.phase[exceeding], return_index=True)
@@ -146,13 +144,11 @@ class Ledger:
             known = self.firsts.get(name)
             if known is not None and (known.step, known.order) <= (pair.step, row):
                 continue
-            self.firsts[name] = first_of_rows(pair, rows, verdict, table, row)
+            self.firsts[name] = first_of_rows(pair, rows, judgement, table, row)
 
-    def _add_origin(
-        self, pair: StepPair, rows: Rows, verdict: Judgement, attribution: Attribution, table: pa.Table
-    ) -> None:
+    def _add_origin(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
         """Keep the likeliest origin so far."""
-        at = np.flatnonzero(attribution.status == ORIGIN)
+        at = np.flatnonzero(judgement.attribution.status == ORIGIN)
         self.num_origins += len(at)
         best: tuple[tuple[bool, int, int], int] | None = None
         for row in at.tolist():
@@ -162,7 +158,7 @@ class Ledger:
             if not best[0][0]:
                 break
         if best is not None and (self.origin is None or best[0] < self.origin.likelihood):
-            self.origin = first_of_rows(pair, rows, verdict, table, best[1])
+            self.origin = first_of_rows(pair, rows, judgement, table, best[1])
             self.origin.why, self.origin.likelihood = why_origin(self.origin.row), best[0]
             self.origin.name_weight(rows, at)
 
@@ -176,20 +172,20 @@ class Ledger:
         """What the arbiter decides over all steps and ranks."""
         return arbitrated(path, self.arbitration, self.arbitration_first)
 
-    def _add_limits(self, pair: StepPair, rows: Rows, verdict: Judgement) -> None:
+    def _add_limits(self, pair: StepPair, rows: Rows, judgement: Judgement) -> None:
         limits = self.limits.setdefault(pair.step, {"loss": 0.0, "gradient": 0.0})
         for name, phases in (("loss", ("loss",)), ("gradient", ("param_grad",))):
-            at = rows.phase_is(*phases) & np.isfinite(verdict.tolerance)
+            at = rows.phase_is(*phases) & np.isfinite(judgement.tolerance)
             if not at.any() and name == "loss":
-                at = rows.phase_is("forward") & rows.slot_starts("output") & np.isfinite(verdict.tolerance)
+                at = rows.phase_is("forward") & rows.slot_starts("output") & np.isfinite(judgement.tolerance)
             if at.any():
                 limits[name] = max(
-                    limits[name], float(np.median(verdict.tolerance[at])) * (2 if name == "loss" else 1)
+                    limits[name], float(np.median(judgement.tolerance[at])) * (2 if name == "loss" else 1)
                 )
 
-    def _add_depth(self, pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table) -> None:
+    def _add_depth(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
         shown = rows.kind_is("module") & rows.phase_is("forward", "backward") & rows.slot_starts("output")
-        at = np.flatnonzero(shown & rows.paired & ~np.isnan(verdict.score))
+        at = np.flatnonzero(shown & rows.paired & ~np.isnan(judgement.score))
         part = table.select(["order", "module", "type", "phase", "rel_l2", "tolerance"]).take(pa.array(at))
         self.depth += [DepthPoint(step=pair.step, rank=pair.rank, **row) for row in part.to_pylist()]
 

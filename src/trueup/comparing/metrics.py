@@ -43,7 +43,7 @@ WHERE_EQUAL = {
 DETAILS = tuple(WHERE_EQUAL)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """Columns beside Rows; NaN where a number is not known.
 
@@ -63,6 +63,13 @@ class Metrics:
     update_lengths: Floats
     """per ``Rows.weight``: ||p after - p before|| of the reference, NaN where it has no such sketches"""
     details: dict[str, Floats] = field(default_factory=dict)
+
+    def sealed(self) -> Metrics:
+        """The same, read-only from now on."""
+        columns = self.known_bits, self.bits_equal, self.evidence, self.difference, self.norm
+        for column in (*columns, self.mismatched, self.update_lengths, *self.details.values()):
+            column.flags.writeable = False
+        return self
 
     @property
     def rel_l2(self) -> Floats:

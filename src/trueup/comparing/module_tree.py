@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from trueup.comparing.attribution import Attribution
 from trueup.comparing.content import ModuleScore
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.rows import Rows
@@ -45,14 +44,14 @@ class ModuleTree:
 
     _modules: dict[str, _Module] = field(default_factory=dict)
 
-    def add(self, rows: Rows, verdict: Judgement, attribution: Attribution, *, first: bool) -> None:
+    def add(self, rows: Rows, judgement: Judgement, *, first: bool) -> None:
         """Take in one step of one rank; the first one gives the order."""
         frame = pl.DataFrame(
             {
                 "module": _module_of_rows(rows),
                 "phase": rows.phase,
-                "score": np.where(np.isnan(verdict.score), -1.0, verdict.score),
-                "status": attribution.status,
+                "score": np.where(np.isnan(judgement.score), -1.0, judgement.score),
+                "status": judgement.attribution.status,
                 "order": np.arange(len(rows)),
             }
         ).filter(pl.col("module") >= 0)

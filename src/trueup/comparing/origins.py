@@ -65,7 +65,7 @@ def score_of_origin(
     if rel_l2 is None:
         return math.inf
     if score is not None and tolerance is not None and rel_l2 <= tolerance:
-        return float(score)  # a common factor below the noise in size (coherence.py)
+        return float(score)  # a common factor below the noise in size (rules/common_factor.py)
     explained = (gain or 0.0) * (error_in or 0.0)
     allowed = max(tolerance or 0.0, explained)
     if math.isinf(allowed):

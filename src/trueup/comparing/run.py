@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,30 +15,26 @@ import pyarrow.parquet as pq
 from trueup.comparing import arbiter as arbiters
 from trueup.comparing import noise_bound as measured
 from trueup.comparing.attributes import attributes_of
-from trueup.comparing.attribution import attribute
 from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coefficients import with_rounded_coefficients
-from trueup.comparing.coherence import judge_coherence
 from trueup.comparing.content import Content, Side, Tolerance
-from trueup.comparing.explained import raise_bound
-from trueup.comparing.history import History, inherited, left_not_finite, observe, remember
+from trueup.comparing.history import History, observe, remember
 from trueup.comparing.inflow import Inflow
-from trueup.comparing.judge import judge
-from trueup.comparing.judgement import DIFFERENT, WITHIN, Judgement
+from trueup.comparing.judgement import Judgement
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
-from trueup.comparing.not_finite import handed_on
 from trueup.comparing.optimizer_settings import Setting, declared, update_rule_gaps
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.precision import precision_noted, precision_rows
 from trueup.comparing.result import Comparison, comparison_of, write_document
-from trueup.comparing.rows import Bools, Floats, Rows, rows_from_match, without_sketches
+from trueup.comparing.rows import Rows, rows_from_match, without_sketches
+from trueup.comparing.rules import StepContext, judge_step
 from trueup.comparing.scalars import ScalarPair, compare_scalars
 from trueup.comparing.stacks import StackBook
 from trueup.comparing.table import ResultWriter, table_from_rows
-from trueup.comparing.tolerance import ACROSS, FACTORS, rounding_bound
+from trueup.comparing.tolerance import ACROSS, FACTORS, Bound, rounding_bound
 from trueup.comparing.values import read_values
 from trueup.comparing.verdict import Runs, verdict_from
 from trueup.comparing.whole import with_whole_statistics
@@ -141,45 +137,28 @@ class _Work:
 
     def step(self, pair: StepPair, *, first: bool) -> pa.Table:
         """Compare one step of one rank."""
-        mine = self.target.read(pair.step, pair.rank)
-        theirs = self.reference.read(pair.reference_step, pair.reference_rank)
-        match = self._match(mine, theirs, pair)
-        rows = with_whole_statistics(rows_from_match(mine, theirs, match))
+        rows = self._rows(pair)
         refuse_different_models(rows, self.target.path, self.reference.path)
         metrics = measure(rows)
-        history = self.histories.setdefault(pair.rank, History())
-        observe(rows, history)
+        history = observe(rows, self.histories.get(pair.rank, History()))
         rows = without_sketches(rows)
-        del mine, theirs
         if not self.seen:
             self.tied = _tied(self.target, pair.rank)
-        factor = self.options.tolerance_factor * (1.0 if match.bridge is None else ACROSS)
-        before = rounding_bound(rows, metrics, factor)
-        if read_values(rows, metrics, before.relative, self.target, self.reference, pair, self.options):
-            before = rounding_bound(rows, metrics, factor)
-        if match.bridge is not None:
-            before = with_rounded_coefficients(before, rows, (self.target, self.reference), pair.rank)
-        noise = self._noise(rows, pair)
-        alone = before.absolute
-        if noise is not None:
-            alone = measured.noise_bound(rows, metrics, before, noise, factor)
-        extra = inherited(rows, metrics, alone, before.scale, history, pair.step)
-        bound = alone + extra
-        if noise is not None:
-            bound = measured.widen_updates(rows, metrics, bound, extra, noise, factor)
-        bound = raise_bound(rows, metrics, bound, before.scale)
-        verdict = judge(rows, metrics, bound)
-        coherence = None if noise is None else judge_coherence(rows, metrics, noise, verdict, factor)
-        followed = _followed(rows, metrics, alone, extra, verdict, history)
-        followed |= handed_on(rows, left_not_finite(rows, history))
-        inflow = Inflow(rows, tied=self.tied)
-        attribution = attribute(
-            rows, metrics, verdict, before, noise, inflow, followed=followed, coherence=coherence
+        context = StepContext(
+            rows=rows,
+            rounding=self._rounding(rows, metrics, pair),
+            noise=self._noise(rows, pair),
+            inflow=Inflow(rows, tied=self.tied),
+            history=history,
+            step=pair.step,
+            factor=self._factor(rows),
         )
-        remember(rows, metrics, history, pair.step)
-        arbitration = self._arbitration(rows, verdict, pair)
-        table = table_from_rows(pair, rows, metrics, verdict, attribution, arbitration, self.stacks)
-        self.ledger.add(pair, rows, metrics, verdict, attribution, table)
+        judgement = judge_step(context, metrics)
+        metrics = replace(metrics, difference=judgement.difference)
+        self.histories[pair.rank] = remember(rows, metrics, judgement, history, pair.step)
+        arbitration = self._arbitration(rows, judgement, pair)
+        table = table_from_rows(pair, rows, metrics, judgement, arbitration, self.stacks)
+        self.ledger.add(pair, rows, metrics, judgement, table)
         if arbitration is not None:
             self.ledger.add_arbitration(arbitration, table)
         if first:
@@ -187,10 +166,28 @@ class _Work:
         self.seen.append(_described(rows, pair))
         return table
 
-    def _match(self, mine: StepTables, theirs: StepTables, pair: StepPair) -> StepMatch:
+    def _rows(self, pair: StepPair) -> Rows:
+        target = self.target.read(pair.step, pair.rank)
+        reference = self.reference.read(pair.reference_step, pair.reference_rank)
+        return with_whole_statistics(rows_from_match(target, reference, self._match(target, reference, pair)))
+
+    def _factor(self, rows: Rows) -> float:
+        return self.options.tolerance_factor * (1.0 if rows.match.bridge is None else ACROSS)
+
+    def _rounding(self, rows: Rows, metrics: Metrics, pair: StepPair) -> Bound:
+        """What rounding explains; ``metrics`` then holds what stored values tell."""
+        factor, sides = self._factor(rows), (self.target, self.reference)
+        bound = rounding_bound(rows, metrics, factor)
+        if read_values(rows, metrics, bound.relative, *sides, pair, self.options):
+            bound = rounding_bound(rows, metrics, factor)
+        if rows.match.bridge is None:
+            return bound
+        return with_rounded_coefficients(bound, rows, sides, pair.rank)
+
+    def _match(self, target: StepTables, reference: StepTables, pair: StepPair) -> StepMatch:
         """The pairs of a step; of two implementations through what is known of their weights."""
         if self.across is None and self.options.mapping is None:
-            match = match_step(mine, theirs)
+            match = match_step(target, reference)
             if match.bridge is None:
                 return match
         if self.across is None:
@@ -198,7 +195,7 @@ class _Work:
 
             self.across = Implementations(self.target, self.reference, self.options.mapping)
             self.ledger.notes.append(reason(NoteCode.ACROSS_IMPLEMENTATIONS, factor=ACROSS))
-        return self.across.match(mine, theirs, pair)
+        return self.across.match(target, reference, pair)
 
     def _noise(self, rows: Rows, pair: StepPair) -> StepNoise | None:
         """The profile's columns for this step; a note where it has none."""
@@ -210,11 +207,11 @@ class _Work:
             self.ledger.notes.append(reason(NoteCode.NOT_IN_NOISE_PROFILE, **place))
         return noise
 
-    def _arbitration(self, rows: Rows, verdict: Judgement, pair: StepPair) -> arbiters.Arbitration | None:
+    def _arbitration(self, rows: Rows, judgement: Judgement, pair: StepPair) -> arbiters.Arbitration | None:
         if self.arbiter is None:
             return None
         sides = self.target, self.reference
-        return arbiters.arbitrate(rows, verdict.tolerance, sides, self.arbiter, pair, self.options)
+        return arbiters.arbitrate(rows, judgement.tolerance, sides, self.arbiter, pair, self.options)
 
     def content(self, pairs: list[StepPair]) -> Content:
         """What result.json holds."""
@@ -327,23 +324,6 @@ def _tied(trace: TraceSource, rank: int) -> dict[str, str]:
     """Parameters that share a tensor: name -> the name it is recorded under."""
     table = trace.rank_facts(rank).get("parameters") or []
     return {entry["fqn"]: entry["tied_to"] for entry in table if entry.get("tied_to")}
-
-
-def _followed(
-    rows: Rows, metrics: Metrics, alone: Floats, extra: Floats, verdict: Judgement, history: History
-) -> Bools:
-    """Rows held only by a tolerance that was widened for a difference itself beyond tolerance: of a gradient
-    or weight in this step, or of an earlier step. Notes in ``history`` what the next step inherits."""
-    beyond = verdict.status == DIFFERENT
-    widened = (extra > 0) & (metrics.difference > alone) & (verdict.status == WITHIN)
-    of_call = np.zeros(rows.match.target.num_calls + 1, bool)
-    source = beyond & rows.phase_is("param", "param_grad")
-    of_call[rows.target.call[source]] = True
-    of_call[-1] = False
-    followed = widened & (history.tainted | (rows.phase_is("optimizer") & of_call[rows.target.call]))
-    left = rows.phase_is("param", "param_grad", "optimizer")
-    history.tainted |= bool((left & (beyond | followed)).any())
-    return np.asarray(followed)
 
 
 def _described(rows: Rows, pair: StepPair) -> str:

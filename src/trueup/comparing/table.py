@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from trueup.comparing.arbiter import JUDGED, Arbitration
-from trueup.comparing.attribution import Attribution
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import DETAILS, EVIDENCE, NONE, Metrics
 from trueup.comparing.pairing import StepPair
@@ -85,8 +84,7 @@ def table_from_rows(
     pair: StepPair,
     rows: Rows,
     metrics: Metrics,
-    verdict: Judgement,
-    attribution: Attribution,
+    judgement: Judgement,
     arbitration: Arbitration | None,
     books: tuple[StackBook, StackBook],
 ) -> pa.Table:
@@ -98,9 +96,9 @@ def table_from_rows(
         "step": _same(pair.step, num, pa.int32()),
         "rank": _same(pair.rank, num, pa.int32()),
         "order": pa.array(np.arange(num)),
-        "status": _category(attribution.status, STATUSES),
+        "status": _category(judgement.attribution.status, STATUSES),
         "evidence": _category(metrics.evidence, EVIDENCE),
-        **reason_columns(verdict.reasons, num),
+        **reason_columns(judgement.reasons, num),
         "phase": _category(rows.phase, words.phase),
         "slot": _category(rows.slot, words.slot),
         "kind": _category(rows.of_call("kind"), words.kind),
@@ -115,11 +113,11 @@ def table_from_rows(
         "reference_call": _integers(rows.reference.call, pa.int32()),
         "bits_equal": pa.array(metrics.bits_equal, mask=~(metrics.known_bits & rows.paired)),
         "rel_l2": _numbers(np.where(compared, metrics.rel_l2, np.nan)),
-        "tolerance": _numbers(verdict.tolerance),
-        "score": _numbers(verdict.score),
-        "gain": _numbers(attribution.gain),
-        "error_in": _numbers(attribution.error_in),
-        "floor": _numbers(attribution.floor),
+        "tolerance": _numbers(judgement.tolerance),
+        "score": _numbers(judgement.score),
+        "gain": _numbers(judgement.attribution.gain),
+        "error_in": _numbers(judgement.attribution.error_in),
+        "floor": _numbers(judgement.attribution.floor),
     }
     columns |= _of_arbitration(arbitration, num)
     site, reference_site = site_column(rows, rows.target), site_column(rows, rows.reference)

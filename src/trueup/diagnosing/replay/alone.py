@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
-from trueup.comparing.alone import least_rounding
+from trueup.comparing.rules.lone_rounding import least_rounding
 from trueup.diagnosing.replay.judge import Difference
 from trueup.diagnosing.replay.step import ReplayedStep
 from trueup.matching.names import like

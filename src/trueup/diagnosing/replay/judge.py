@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from trueup.comparing.coherence import ROUNDED
+from trueup.comparing.rules.common_factor import ROUNDED
 from trueup.diagnosing.replay.noise import ReplayNoise, Site, SiteNoise
 from trueup.diagnosing.replay.step import ReplayedStep
 from trueup.store.view import CLIPPED

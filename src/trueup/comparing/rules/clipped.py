@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from trueup.comparing.judgement import DIFFERENT, Judgement
+from trueup.comparing.judgement import DIFFERENT, ORIGIN, PROPAGATED, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Bools, Rows
+from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.types.status import Status
 
 FEWEST = 2
 """gradients that must share a factor for it to be called common"""
 
 
-def share_a_factor(rows: Rows, metrics: Metrics, verdict: Judgement) -> Bools:
+def _clipped(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+    shared = _share_a_factor(context.rows, metrics, judgement)
+    return judgement.attributed((judgement.attribution.status == ORIGIN) & shared, PROPAGATED)
+
+
+def _share_a_factor(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools:
     """Clipped gradients beyond tolerance that differ by the factor most of them share, where some gradient
     differs otherwise; nothing where all differ alike: then it is the clipping."""
     shared = np.zeros(len(rows), bool)
-    beyond = rows.phase_is("param_grad") & (verdict.status == DIFFERENT)
+    beyond = rows.phase_is("param_grad") & (judgement.status == DIFFERENT)
     clipped = beyond & rows.slot_is("clipped")
     if not clipped.any() or "scale" not in metrics.details:
         return shared
     scale, residual = metrics.details["scale"], metrics.details["residual"]
-    allowed = np.nan_to_num(verdict.tolerance)
+    allowed = np.nan_to_num(judgement.tolerance)
     with np.errstate(invalid="ignore"):
         at = np.flatnonzero(clipped & (residual <= 2 * allowed) & np.isfinite(scale))
     if len(at) < FEWEST:
@@ -41,3 +48,11 @@ def share_a_factor(rows: Rows, metrics: Metrics, verdict: Judgement) -> Bools:
     if shared.sum() < FEWEST or not others.any():
         shared[:] = False
     return shared
+
+
+RULE = Rule(
+    apply=_clipped,
+    statuses=(Status.PROPAGATED,),
+    place="after finer_dtype, whose origins clipping may have made too; before the rules that name one row",
+    note="0017-received-is-not-made",
+)

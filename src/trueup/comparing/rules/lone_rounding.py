@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from trueup.comparing.judgement import WITHIN, Judgement
+from trueup.comparing.judgement import ORIGIN, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.owner import owner_of_row
-from trueup.comparing.rows import Floats, Rows
+from trueup.comparing.rows import Rows
+from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.matching.names import like
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.codes import RecordCode
 from trueup.types.reason import reason
+from trueup.types.status import Status
 
 LEAST = 2.0**-12
 """relative difference, half a unit roundoff of float16: below it finer dtypes are judged by their bound"""
@@ -30,24 +32,24 @@ def least_rounding(roundoff: float) -> float:
     return max(LEAST, LEAST_ROUNDOFFS * roundoff)
 
 
-def lone_row(rows: Rows, metrics: Metrics, verdict: Judgement, error: Floats) -> int | None:
-    """The row of such a difference; its tolerance, score and reason become what its like gives."""
+def _lone(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+    rows, error = context.rows, judgement.attribution.error
     apart = np.flatnonzero(error > 0)
     if not len(apart) or not rows.phase_is("forward")[apart[0]]:
-        return None
+        return judgement
     row = int(apart[0])
     table = unit_roundoffs(rows.match.words.dtype)
     roundoff = float(np.fmax(table[rows.target.dtype[row]], table[rows.reference.dtype[row]]))
-    if verdict.status[row] != WITHIN or np.isnan(roundoff) or error[row] < least_rounding(roundoff):
-        return None
+    if judgement.status[row] != WITHIN or np.isnan(roundoff) or error[row] < least_rounding(roundoff):
+        return judgement
     owner = owner_of_row(rows, row)
     peers = _equal_like(rows, metrics, row, owner) if owner else set()
     if owner is None or not peers:
-        return None
-    verdict.tolerance[row] = least_rounding(roundoff)
-    verdict.score[row] = error[row] / verdict.tolerance[row]
-    verdict.reasons[row] = reason(RecordCode.ONE_ROUNDING, like=like(owner), num_alike=len(peers))
-    return row
+        return judgement
+    least = least_rounding(roundoff)
+    why = reason(RecordCode.ONE_ROUNDING, like=like(owner), num_alike=len(peers))
+    judged = judgement.at(np.array([row]), tolerance=least, score=error[row] / least, why=why)
+    return judged.attributed(np.array([row]), ORIGIN)
 
 
 def _equal_like(rows: Rows, metrics: Metrics, row: int, owner: str) -> set[str]:
@@ -61,3 +63,12 @@ def _equal_like(rows: Rows, metrics: Metrics, row: int, owner: str) -> set[str]:
         owner_of_row(rows, at) for at in np.flatnonzero(same).tolist() if like(names[called[at]]) == kind
     }
     return {one for one in found if one and one != owner and like(one) == like(owner)}
+
+
+RULE = Rule(
+    apply=_lone,
+    codes=(RecordCode.ONE_ROUNDING,),
+    statuses=(Status.ORIGIN,),
+    place="after clipped, which takes origins back: a row that stands for its kind stays one",
+    note="0009-rounding-that-stands-alone",
+)

@@ -13,21 +13,28 @@ inputs.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 
+from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Bools, Floats, Half, Rows
-from trueup.matching.codes import Codes
+from trueup.comparing.rows import Bools, Floats, Rows
+from trueup.comparing.rules.rule import Rule, StepContext
 
 GAIN = 2.0
 _MOST_ROUNDS = 200
-_TOLD = ("minimum", "maximum", "mean", "l2_norm")
 
 
-def raise_bound(rows: Rows, metrics: Metrics, bound: Floats, scale: Floats) -> Floats:
+def _raised(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+    bound = _bound(context.rows, metrics, judgement.bounds.total, context)
+    return replace(judgement, bounds=replace(judgement.bounds, total=bound))
+
+
+def _bound(rows: Rows, metrics: Metrics, bound: Floats, context: StepContext) -> Floats:
     """The bound of every row, never lower than given."""
-    first = first_seen(rows)
+    first, scale = context.inflow.first, context.rounding.scale
     bound = np.fmax(bound, bound[first])
     inner = rows.kind_is("api") & rows.paired & (rows.of_call("parent") >= 0)
     forward, backward = inner & rows.phase_is("forward"), inner & rows.phase_is("backward")
@@ -58,34 +65,6 @@ def raise_bound(rows: Rows, metrics: Metrics, bound: Floats, scale: Floats) -> F
     return bound
 
 
-def first_seen(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """For each row the first row of the same two contents; itself where a side has none."""
-    width = int(rows.reference.summary.max(initial=0)) + 2
-    both = (rows.target.summary >= 0) & (rows.reference.summary >= 0)
-    mine, theirs = (_content(half) for half in (rows.target, rows.reference))
-    key = np.where(both, mine * width + theirs, -1 - np.arange(len(rows)))
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return first[inverse.reshape(-1)]
-
-
-def _content(half: Half) -> Codes:
-    """The first summary of the same digest and dtype, else of the same statistics: a trace read from
-    elsewhere repeats them."""
-    table = half.tables.summaries
-    if not table.height:
-        return half.summary
-    numbered = table.select("digest", "dtype", *_TOLD, pl.int_range(pl.len(), dtype=pl.Int64).alias("number"))
-    same_bits = pl.col("number").min().over("digest", "dtype")
-    known = pl.when(pl.col("digest").is_not_null()).then(same_bits).otherwise("number")
-    if numbered["digest"].null_count():
-        alike = pl.col("number").min().over("digest", "dtype", *_TOLD)
-        known = (
-            pl.when(pl.col("digest").is_null() & pl.col("l2_norm").is_not_null()).then(alike).otherwise(known)
-        )
-    codes = numbered.select(known.alias("first"))["first"].to_numpy()
-    return np.where(half.summary >= 0, codes[np.maximum(half.summary, 0)], -1)
-
-
 def _largest_by_call(rows: Rows, chosen: Bools, values: Floats) -> Floats:
     largest = np.zeros(rows.match.target.num_calls + 1)
     np.maximum.at(largest, rows.target.call[chosen], values[chosen])
@@ -101,3 +80,10 @@ def _largest_before(rows: Rows, chosen: Bools, values: Floats) -> Floats:
     out = np.zeros(len(rows))
     out[at] = before.to_numpy()
     return out
+
+
+RULE = Rule(
+    apply=_raised,
+    place="last of the bounds: what entered a call explains its output only within the bound it had itself",
+    note="0002-tolerance",
+)

@@ -1,4 +1,4 @@
-"""Unmatched records that tell how a run was captured, not how it ran."""
+"""Records that one run alone has: why, and whether that tells how the run was captured or how it ran."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import re
 
 import numpy as np
 
+from trueup.comparing.judgement import EQUAL, UNDECIDED, UNMATCHED, WITHIN, Judgement
+from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Bools, Half, Rows
+from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.comparing.tolerance import after_backward
 from trueup.store.gaps import Gap
+from trueup.types.codes import RecordCode
+from trueup.types.reason import Reason
+from trueup.types.status import Status
 
 STATE = "state"
 STEP_COUNTER = "state.step"
@@ -16,6 +22,55 @@ STEP_COUNTER = "state.step"
 
 _PASSED_ON = {"local": 0, "accumulated": 1, "clipped": 2}
 """what becomes of a gradient, before the update"""
+
+_ESSENTIAL = ("param", "param_grad", "optimizer", "loss")
+"""A missing gradient or parameter is never a mere other spelling of the same mathematics."""
+
+
+def _unmatched(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+    rows, match = context.rows, context.rows.match
+    only_target, only_reference = (np.flatnonzero(half.record < 0) for half in (rows.reference, rows.target))
+    of_target = dict(zip(match.records.only_target.tolist(), match.why_only_target(), strict=True))
+    of_reference = dict(zip(match.records.only_reference.tolist(), match.why_only_reference(), strict=True))
+    reasons = {row: of_target[int(rows.target.record[row])] for row in only_target.tolist()}
+    reasons |= {row: of_reference[int(rows.reference.record[row])] for row in only_reference.tolist()}
+    for covered, gap in gaps_of(rows):
+        reasons |= dict.fromkeys(np.flatnonzero(covered).tolist(), Reason(gap.code))
+    harmless = ~rows.paired & (~_essential(rows) | of_capture(rows))
+    alone = np.concatenate([only_target, only_reference])
+    return judgement.at(alone, status=UNMATCHED, why=reasons).at(harmless, bracketable=True)
+
+
+def _essential(rows: Rows) -> Bools:
+    """Rows whose lack is never harmless."""
+    match = rows.match
+    call_paired = np.zeros(len(rows), bool)
+    for (half, other), partner in zip(
+        _sides(rows), (match.calls.reference_of, match.calls.target_of), strict=True
+    ):
+        alone = np.flatnonzero(other.record < 0)
+        call_paired[alone] = partner[half.call[alone]] >= 0
+    of_matched = rows.phase_is("backward") & call_paired & ~_of_unmatched_tensor(rows)
+    counted = np.zeros(len(rows), bool)
+    if match.bridge is not None:
+        # of other code, what hands a tensor on may hold a gradient here and none there
+        of_matched &= rows.kind_is("module")
+        counted = rows.phase_is("optimizer") & rows.slot_is(STEP_COUNTER)
+    # what a loss was made with is found in the graph, which other code need not show
+    counted = counted | (rows.phase_is("loss") & ~rows.slot_is("value"))
+    return np.asarray((rows.phase_is(*_ESSENTIAL) & ~counted) | of_matched)
+
+
+def _of_unmatched_tensor(rows: Rows) -> Bools:
+    """Gradients of a tensor that one run alone has at this call (attention weights one kernel returns)."""
+    out = np.zeros(len(rows), bool)
+    forward, backward = rows.phase_is("forward"), rows.phase_is("backward")
+    num = len(rows.match.words.slot)
+    for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):
+        alone = (half.record >= 0) & (other.record < 0)
+        at = half.call * num + rows.slot
+        out |= alone & backward & np.isin(at, at[alone & forward])
+    return out
 
 
 def of_capture(rows: Rows) -> Bools:
@@ -134,3 +189,30 @@ def _passed_through(rows: Rows) -> Bools:
         identities = np.unique(np.intersect1d(given, returned) // width)
         out[alone] = np.isin(partner[half.call[alone]], identities)
     return out
+
+
+def bracketed(rows: Rows, judgement: Judgement) -> Bools:
+    """For each row without a verdict: whether the nearest compared rows before and after it agree; the one
+    after what enters before all else, the one before what one trace alone was to hold."""
+    compared = (judgement.status != UNMATCHED) & (judgement.status != UNDECIDED)
+    agree = (judgement.status == EQUAL) | (judgement.status == WITHIN)
+    index = np.arange(len(rows))
+    before = np.maximum.accumulate(np.where(compared, index, -1))
+    after = np.minimum.accumulate(np.where(compared, index, len(rows))[::-1])[::-1]
+    left = agree[np.maximum(before, 0)] | (before < 0)
+    last = (after == len(rows)) & of_capture(rows)
+    right = (agree[np.minimum(after, len(rows) - 1)] & (after < len(rows))) | last
+    return np.asarray(judgement.bracketable & left & right)
+
+
+RULE = Rule(
+    apply=_unmatched,
+    codes=(
+        RecordCode.ROOT_NOT_DUMPED,
+        RecordCode.ONE_GRADIENT_DUMPED,
+        RecordCode.KEYWORD_GRADIENTS_NOT_DUMPED,
+    ),
+    statuses=(Status.UNMATCHED,),
+    place="first of the statuses: all other rules judge pairs",
+    note="0020-what-a-dump-cannot-hold",
+)

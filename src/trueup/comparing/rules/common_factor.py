@@ -15,16 +15,18 @@ from an earlier layer is coherent itself, and only measuring tells how much.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from trueup.comparing.judgement import DIFFERENT, WITHIN, Judgement
+from trueup.comparing.judgement import DIFFERENT, WITHIN, CommonFactor, Judgement
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics
 from trueup.comparing.noise import StepNoise
 from trueup.comparing.rows import Bools, Floats, Rows
+from trueup.comparing.rules.rule import Needs, Rule, StepContext
 from trueup.types.codes import RecordCode
 from trueup.types.reason import reason
+from trueup.types.status import Status
 
 K = 5.0
 ROUNDED = 8 * 2.0**-24
@@ -35,20 +37,10 @@ OF_SKETCH = 64.0**-0.5
 PHASES = ("forward", "backward", "param_grad", "optimizer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coherence:
-    """Columns beside Rows."""
-
-    bias: Floats
-    """|a - 1|; 0 where it says nothing"""
-    bound: Floats
-    flagged: Bools
-
-
-def judge_coherence(
-    rows: Rows, metrics: Metrics, noise: StepNoise, verdict: Judgement, factor: float
-) -> Coherence:
-    """Flag what is within its tolerance but off by a common factor; ``verdict`` is changed in place."""
+def _judged(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+    if context.noise is None:
+        return judgement
+    rows, noise = context.rows, context.noise
     scale, error = metrics.details["scale"], metrics.rel_l2
     known = rows.paired & np.isin(metrics.evidence, (SKETCH, VALUES)) & ~np.isnan(scale) & (error > 0)
     known &= np.isfinite(error) & (np.nan_to_num(rows.reference.numel) >= SMALLEST)
@@ -56,21 +48,15 @@ def judge_coherence(
     known &= (dims >= 2) & rows.phase_is(*PHASES, "param") & ~np.isnan(noise.bias)
     bias = np.where(known, np.abs(scale - 1.0), 0.0)
     spread = _spread(rows, metrics, noise, known) * np.where(known, error, 0.0)
-    bound = np.fmax(ROUNDED, factor * K * np.fmax(SITE * noise.bias, spread))
-    flagged = known & (bias > bound) & (verdict.status == WITHIN) & ~rows.phase_is("param")
-    flagged &= ~rows.phase_is("optimizer") | _is_slot(rows, "param")
-    verdict.status[flagged] = DIFFERENT
-    verdict.score[flagged] = bias[flagged] / bound[flagged]
-    for row in np.flatnonzero(flagged).tolist():
-        verdict.reasons[row] = reason(
-            RecordCode.COMMON_FACTOR, factor=float(scale[row] - 1.0), noise=float(noise.bias[row])
-        )
-    return Coherence(bias=bias, bound=bound, flagged=flagged)
-
-
-def _is_slot(rows: Rows, slot: str) -> Bools:
-    words = rows.match.words.slot
-    return np.asarray(rows.slot == (words.index(slot) if slot in words else -2))
+    bound = np.fmax(ROUNDED, context.factor * K * np.fmax(SITE * noise.bias, spread))
+    flagged = known & (bias > bound) & (judgement.status == WITHIN) & ~rows.phase_is("param")
+    flagged &= ~rows.phase_is("optimizer") | rows.slot_is("param")
+    reasons = {
+        row: reason(RecordCode.COMMON_FACTOR, factor=float(scale[row] - 1.0), noise=float(noise.bias[row]))
+        for row in np.flatnonzero(flagged).tolist()
+    }
+    judged = judgement.at(flagged, status=DIFFERENT, score=bias[flagged] / bound[flagged], why=reasons)
+    return replace(judged, factor=CommonFactor(bias=bias, bound=bound, flagged=flagged))
 
 
 def _spread(rows: Rows, metrics: Metrics, noise: StepNoise, known: Bools) -> Floats:
@@ -83,3 +69,13 @@ def _spread(rows: Rows, metrics: Metrics, noise: StepNoise, known: Bools) -> Flo
         if here.any():
             spread[rows.phase_is(phase)] = np.sqrt(np.mean(share[here] ** 2))
     return np.where(metrics.evidence == SKETCH, np.maximum(spread, OF_SKETCH), spread)
+
+
+RULE = Rule(
+    apply=_judged,
+    codes=(RecordCode.COMMON_FACTOR,),
+    statuses=(Status.DIFFERENT,),
+    needs=Needs.NOISE_PROFILE,
+    place="after the statuses: it takes up what they left within; before those that follow from a difference",
+    note="0007-noise-and-origin",
+)

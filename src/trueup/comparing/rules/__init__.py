@@ -1,0 +1,81 @@
+"""Judges the records of one step: rules in a declared order, each of which returns a new judgement.
+
+A new rule is a module with a ``RULE`` and a line in ``RULES``; its codes are in ``types/codes/record.py`` and
+their phrases in ``wording/``. ``docs/architecture.md`` has an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trueup.comparing.judgement import Judgement
+from trueup.comparing.metrics import Metrics
+from trueup.comparing.rules import (
+    absent_gradient,
+    autograd_order,
+    clipped,
+    common_factor,
+    common_factor_origin,
+    copies,
+    equal_bits,
+    exact,
+    finer_dtype,
+    followed,
+    handed_on,
+    inherited_bound,
+    inputs_bound,
+    local_bound,
+    lone_rounding,
+    no_evidence,
+    not_finite,
+    one_sided,
+    origin,
+    other_dtype,
+    rounded_indices,
+    widened,
+    within_bound,
+)
+from trueup.comparing.rules.rule import Needs, Rule, StepContext
+
+__all__ = ["RULES", "Needs", "Rule", "StepContext", "judge_step"]
+
+RULES: tuple[Rule, ...] = (
+    # what may differ
+    local_bound.RULE,
+    inherited_bound.RULE,
+    inputs_bound.RULE,
+    # whether a record differs
+    one_sided.RULE,
+    no_evidence.RULE,
+    within_bound.RULE,
+    exact.RULE,
+    rounded_indices.RULE,
+    equal_bits.RULE,
+    not_finite.RULE,
+    other_dtype.RULE,
+    copies.RULE,
+    autograd_order.RULE,
+    common_factor.RULE,
+    # what it follows from
+    widened.RULE,
+    handed_on.RULE,
+    # where it starts
+    origin.RULE,
+    finer_dtype.RULE,
+    clipped.RULE,
+    lone_rounding.RULE,
+    absent_gradient.RULE,
+    common_factor_origin.RULE,
+    followed.RULE,
+)
+"""In this order; each says why it stands where it stands (``Rule.place``)."""
+
+
+def judge_step(context: StepContext, metrics: Metrics, rules: Sequence[Rule] | None = None) -> Judgement:
+    """What the rules conclude of one step of one rank; ``metrics`` is read-only afterwards."""
+    judgement = Judgement.undecided(metrics.sealed().difference)
+    for rule in RULES if rules is None else rules:
+        if rule.needs in context.offers:
+            judgement = rule.apply(context, replace(metrics, difference=judgement.difference), judgement)
+    return judgement

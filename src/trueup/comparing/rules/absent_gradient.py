@@ -1,0 +1,49 @@
+"""A weight's own gradient that one run alone has: frozen, detached, or left out of the loss.
+
+The first such weight in backward's order is an origin, unless more than half of the weights are such: then
+the two were captured otherwise.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trueup.comparing.judgement import ORIGIN, UNMATCHED, Judgement
+from trueup.comparing.metrics import Metrics
+from trueup.comparing.rows import Bools, Rows
+from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.types.codes import RecordCode
+from trueup.types.reason import reason
+from trueup.types.status import Status
+
+LOCAL = "local"
+
+
+def _first_absent(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+    rows = context.rows
+    local = rows.phase_is("param_grad") & rows.slot_starts(LOCAL) & _known_on_both(rows)
+    at = np.flatnonzero(local & (judgement.status == UNMATCHED))
+    if not len(at) or 2 * len(at) > int(local.sum()):
+        return judgement
+    lacking = "reference" if rows.target.record[at[0]] >= 0 else "target"
+    why = reason(RecordCode.GRADIENT_ABSENT, side=lacking)
+    return judgement.at(at[:1], score=np.inf, why=why).attributed(at[:1], ORIGIN)
+
+
+def _known_on_both(rows: Rows) -> Bools:
+    """Rows whose call, here the weight, the other side has too."""
+    calls = rows.match.calls
+    out = np.zeros(len(rows), bool)
+    for half, partner in ((rows.target, calls.reference_of), (rows.reference, calls.target_of)):
+        here = half.call >= 0
+        out[here] |= partner[half.call[here]] >= 0
+    return out
+
+
+RULE = Rule(
+    apply=_first_absent,
+    codes=(RecordCode.GRADIENT_ABSENT,),
+    statuses=(Status.ORIGIN,),
+    place="after one_sided, whose reason it replaces, and after origin, which knows pairs alone",
+    note="0009-rounding-that-stands-alone",
+)

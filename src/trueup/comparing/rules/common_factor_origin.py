@@ -1,0 +1,43 @@
+"""Where a common factor below the noise in size starts: larger than the factors of what came in explain."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trueup.comparing.judgement import DIFFERENT, ORIGIN, PROPAGATED, Judgement
+from trueup.comparing.metrics import Metrics
+from trueup.comparing.rows import Bools, Rows
+from trueup.comparing.rules.origin import MARGIN
+from trueup.comparing.rules.rule import Needs, Rule, StepContext
+from trueup.types.status import Status
+
+TELLING = 0.4
+"""of its bound: a smaller factor is chance"""
+
+
+def _attributed(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+    rows, factor = context.rows, judgement.factor
+    at, beyond = factor.flagged, judgement.status == DIFFERENT
+    telling = factor.bias * (factor.bias > TELLING * factor.bound)
+    entered = context.inflow.largest(np.where(beyond & ~at, np.inf, telling))
+    differs = _of_calls_with(rows, beyond & rows.phase_is("param_grad", "param"))
+    follows = rows.phase_is("optimizer") & differs
+    apart = (factor.bias > MARGIN * entered) & ~follows
+    return judgement.attributed(at, np.where(apart, ORIGIN, PROPAGATED)[at])
+
+
+def _of_calls_with(rows: Rows, chosen: Bools) -> Bools:
+    """Rows whose call has one of the chosen rows."""
+    of_call = np.zeros(rows.match.target.num_calls + 1, bool)
+    of_call[rows.target.call[chosen]] = True
+    of_call[-1] = False
+    return np.asarray(of_call[rows.target.call])
+
+
+RULE = Rule(
+    apply=_attributed,
+    statuses=(Status.ORIGIN, Status.PROPAGATED),
+    needs=Needs.NOISE_PROFILE,
+    place="after origin, which judges its rows by size alone, and every rule that reads such origins",
+    note="0007-noise-and-origin",
+)

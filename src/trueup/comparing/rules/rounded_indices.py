@@ -1,0 +1,32 @@
+"""Integers that follow from values already differing by rounding (an argmax) decide nothing by themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trueup.comparing.judgement import DIFFERENT, UNDECIDED, WITHIN, Judgement
+from trueup.comparing.metrics import Metrics
+from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.numerics.dtypes import unit_roundoffs
+from trueup.types.codes import RecordCode
+from trueup.types.reason import Reason
+from trueup.types.status import Status
+
+
+def _follow_up(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+    rows = context.rows
+    loose = rows.paired & ~metrics.bits_equal & (judgement.status == WITHIN)
+    loose &= ~np.isnan(unit_roundoffs(rows.match.words.dtype)[rows.target.dtype])
+    before = np.cumsum(loose) - loose
+    discrete = context.comparable(metrics) & ~context.floating(metrics)
+    following = discrete & (judgement.status == DIFFERENT) & (before > 0)
+    return judgement.at(following, status=UNDECIDED, why=Reason(RecordCode.MAY_FOLLOW_ROUNDING))
+
+
+RULE = Rule(
+    apply=_follow_up,
+    codes=(RecordCode.MAY_FOLLOW_ROUNDING,),
+    statuses=(Status.UNDECIDED,),
+    place="after within_bound and exact: it needs what differs by rounding, and what differs exactly",
+    note="0002-tolerance",
+)
