@@ -21,7 +21,8 @@ from trueup.reporting.render import write
 from trueup.types import Outcome
 from trueup.types.codes import StagesCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, KindClass, KindCode, Origin, Stage
-from trueup.types.reason import given, reason
+from trueup.types.reason import given as text
+from trueup.types.reason import reason
 
 S = StageStatus
 STATUSES = {
@@ -43,8 +44,8 @@ def finding(stage: Stage, module: str, phase: str, **given: Any) -> Finding:
         name=KindCode.WRONG_SCALE,
         family=KindClass.MODEL,
         rank=EvidenceRank.EVERY_ELEMENT,
-        sentence="2 times the reference",
-        causes=("a cause",),
+        sentence=text("2 times the reference"),
+        causes=(text("a cause"),),
     )
     origin = Origin(
         stage=stage, module=module, site=f"{module}, output.0", phase=phase, slot="output.0", step=0, rank=0,
@@ -53,7 +54,7 @@ def finding(stage: Stage, module: str, phase: str, **given: Any) -> Finding:
     )  # fmt: skip
     usual: dict[str, Any] = {
         "stage": stage,
-        "headline": f"{module} is wrong in the {stage.value}.",
+        "headline": text(f"{module} is wrong in the {stage.value}."),
         "module": module,
         "site": f"{module}, output.0",
         "phase": phase,
@@ -62,11 +63,11 @@ def finding(stage: Stage, module: str, phase: str, **given: Any) -> Finding:
         "source": "model.py:61 forward | x = f(x)",
         "kinds": (kind,),
         "basis": Basis.REPLAY,
-        "evidence": ("off by 1.0 of its norm",),
-        "counter_evidence": ("all preceding records are bit-identical",),
-        "causes": ("a factor left out",),
-        "next": "trueup compare a b -o out",
-        "next_note": "to see more",
+        "evidence": (text("off by 1.0 of its norm"),),
+        "counter_evidence": (text("all preceding records are bit-identical"),),
+        "causes": (text("a factor left out"),),
+        "next": text("trueup compare a b -o out"),
+        "next_note": text("to see more"),
         "origin": origin,
     }
     return Finding(**(usual | given))
@@ -99,8 +100,8 @@ def diagnosis() -> Diagnosis:
             stage=s,
             title=reason(StagesCode.TITLE, key=s.value),
             status=w,
-            said=given(f"{s.value} said"),
-            evidence=(given("seen"),),
+            said=text(f"{s.value} said"),
+            evidence=(text("seen"),),
         )
         for s, w in STATUSES.items()
     )
@@ -108,8 +109,8 @@ def diagnosis() -> Diagnosis:
         target="runs/target",
         reference="runs/reference",
         outcome=Outcome.DIFFER,
-        headline="layers.1.attn is wrong in the forward. 1 more finding.",
         confidence=Basis.REPLAY.confidence,
+        headline=text("layers.1.attn is wrong in the forward. 1 more finding."),
         stages=stages,
         findings=(
             finding(Stage.FORWARD, "layers.1.attn", "forward"),
@@ -117,7 +118,7 @@ def diagnosis() -> Diagnosis:
         ),
         path=path_of(MODULES, lambda phase, at: 1e-2 if phase == "backward" or at >= 5 else 0.0),
         losses=({"step": 0, "target": 5.5, "reference": 5.25},),
-        notes=("a note",),
+        notes=(text("a note"),),
         runs={"compare": "out/compare"},
         tolerance="dtype bound",
         command="python train.py",
@@ -172,7 +173,10 @@ def test_names_are_escaped(diagnosis: Diagnosis, tmp_path: Path) -> None:
     script = "<script>alert(1)</script>"
     path = tuple({**p, "module": p["module"].replace("emb", '<b onload="x">')} for p in diagnosis.path)
     bad = replace(
-        diagnosis, path=path, headline=script, findings=(replace(diagnosis.findings[0], headline=script),)
+        diagnosis,
+        path=path,
+        headline=text(script),
+        findings=(replace(diagnosis.findings[0], headline=text(script)),),
     )
     page = page_of(bad, tmp_path)
     assert "<script>alert" not in page
@@ -228,7 +232,7 @@ def test_numbers_that_are_none_or_infinite_are_drawn(diagnosis: Diagnosis) -> No
 
 def test_runs_that_agree_have_a_page_too(diagnosis: Diagnosis, tmp_path: Path) -> None:
     headline = "The runs agree within rounding."
-    agreeing = replace(diagnosis, outcome=Outcome.AGREE, findings=(), headline=headline, path=())
+    agreeing = replace(diagnosis, outcome=Outcome.AGREE, findings=(), headline=text(headline), path=())
     page = page_of(agreeing, tmp_path)
     assert "<svg" not in page
     assert headline in page

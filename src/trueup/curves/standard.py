@@ -28,10 +28,7 @@ WIDEST = 0.05
 ROUGH = 0.05
 """A reference whose loss jumps by more than this share of itself from step to step is a rough one."""
 
-ADVISORY = (
-    "The standard is advisory: the accuracy of a large model depends on its field, structure, size and "
-    "hyperparameters, and there is no complete and binding one."
-)
+ADVISORY = reason(Code.ADVISORY)
 
 
 class Met(str, Enum):

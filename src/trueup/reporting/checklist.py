@@ -41,7 +41,7 @@ from trueup.reporting.document import (
     facts,
     said,
 )
-from trueup.reporting.formatting import count
+from trueup.reporting.formatting import count, plain
 from trueup.types import Outcome
 
 _COMPARE = "trueup compare TARGET REFERENCE -o OUT"
@@ -103,7 +103,7 @@ def _sides(checklist: Checklist) -> Iterable[tuple[str, Sequence[tuple[str, str]
                 )
                 for t in side.translations
             ]
-            yield name, files, [said(note) for note in side.notes]
+            yield name, files, [plain(note) for note in side.notes]
 
 
 def _files(checklist: Checklist) -> Facts:
@@ -177,7 +177,7 @@ def _closing(checklist: Checklist, reports: Sequence[Path], *, everything: bool)
 def _by_hand(row: Demand) -> Line:
     return (
         said(row.reason) if row.reason is not None else "",
-        Span(f"  {said(row.advice)}" if row.advice else "", Look.COMMAND),
+        Span(f"  {plain(row.advice)}" if row.advice else "", Look.COMMAND),
     )
 
 

@@ -15,9 +15,8 @@ from trueup.reporting.document import (
     Tone,
     fact,
     facts,
-    said,
 )
-from trueup.reporting.formatting import count
+from trueup.reporting.formatting import count, plain
 
 _LADDER = "run both sides at each step; the first step whose runs disagree names the feature that causes it"
 _ONE = "prepare the other side too, trueup check the two, then trueup capture --preset diagnose both"
@@ -40,7 +39,7 @@ def reduced_report(result: Reduced) -> Document:
             _rungs(result) if ladder else _changes(result),
             facts(
                 [
-                    fact("by hand", *(Span(said(one), tone=Tone.WARN) for one in result.unreachable)),
+                    fact("by hand", *(Span(plain(one), tone=Tone.WARN) for one in result.unreachable)),
                     fact("written", *files),
                     fact("environment", str(result.environment)),
                     fact("next step", Span(_LADDER if ladder else _ONE, Look.COMMAND)),

@@ -67,13 +67,13 @@ def _row(row: Demand, telling: bool) -> Row:
     mark = MARKS[row.status]
     tone = _TONES[row.severity] if row.status in _LOUD else Tone.QUIET
     words = f"{mark.words}: {SEVERITY[row.severity]}" if telling else mark.words
-    told: list[Line] = [Span(f"→ {said(row.advice)}", tone=Tone.FOLLOWS)] if row.advice else []
+    told: list[Line] = [Span(f"→ {plain(row.advice)}", tone=Tone.FOLLOWS)] if row.advice else []
     told_above = row.reason is None or row.status in (Status.DEFAULT, Status.DIFFERENT)
     reason = "" if row.reason is None or told_above else said(row.reason)
-    why = (Span(f"{reason} ", Look.STRONG), said(row.why)) if reason else said(row.why)
+    why = (Span(f"{reason} ", Look.STRONG), plain(row.why)) if reason else plain(row.why)
     return Row(
         cells=(
-            Cell(value=row.key, under=(said(row.about),), on=On.PAGE),
+            Cell(value=row.key, under=(plain(row.about),), on=On.PAGE),
             _cell(row, row.target, telling),
             _cell(row, row.reference, telling),
             Cell(value=why, under=(*told, Span(sources(row), Look.QUIET))),
@@ -91,7 +91,7 @@ def _cell(row: Demand, setting: Setting | None, telling: bool) -> Cell:
     default = Span(" default", Look.QUIET) if setting.origin is Origin.DEFAULT else ""
     under = [place(setting)] if place(setting) else []
     if telling and setting.origin is not Origin.SET and setting.set_with:
-        under.append(f"set with {said(setting.set_with)}")
+        under.append(f"set with {plain(setting.set_with)}")
     return Cell(value=(shown(setting.value), default), under=tuple(under), on=On.PAGE)
 
 
@@ -105,7 +105,7 @@ def _note(row: Demand) -> Cell:
     elif row.status is not Status.DEFAULT:
         quiet = Look.PLAIN if row.status is Status.BROKEN else Look.QUIET
         parts.append(Span(said(row.reason), quiet) if row.reason is not None else "")
-    parts.append(Span(f"→ {said(row.advice)}", Look.COMMAND) if row.advice else "")
+    parts.append(Span(f"→ {plain(row.advice)}", Look.COMMAND) if row.advice else "")
     kept = [part for part in parts if part]
     return Cell(value=kept[0] if kept else "", under=tuple(kept[1:]))
 
@@ -119,15 +119,15 @@ def book_table(checklist: Checklist) -> Table:
             cells=(
                 titles[row.section],
                 row.key,
-                said(row.about),
+                plain(row.about),
                 SEVERITY[row.severity],
                 shown(row.target.value, longest=2000),
                 "" if row.reference is None else shown(row.reference.value, longest=2000),
                 place(row.target),
                 place(row.reference),
                 "" if row.reason is None else said(row.reason),
-                said(row.why),
-                said(row.advice),
+                plain(row.why),
+                plain(row.advice),
                 row.target.set_with,
                 "" if row.reference is None else row.reference.set_with,
                 sources(row),

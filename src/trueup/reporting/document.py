@@ -373,7 +373,7 @@ class Document:
     """what it was made from"""
 
 
-def said(reason: Reason | str) -> str:
+def said(reason: Reason) -> str:
     """A reason in words, safe to print; text of a version 1 document as it is."""
     return plain(text(reason))
 

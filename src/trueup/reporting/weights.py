@@ -18,9 +18,8 @@ from trueup.reporting.document import (
     Tone,
     fact,
     facts,
-    said,
 )
-from trueup.reporting.formatting import count, number
+from trueup.reporting.formatting import count, number, plain
 from trueup.types import Outcome
 from trueup.types.reason import Json
 from trueup.weights.comparing import PairStatus, WeightComparison, WeightPair
@@ -111,7 +110,7 @@ def _row(pair: WeightPair) -> Row:
 
 
 def _remark(pair: WeightPair) -> str:
-    words = [said(pair.reason) if pair.reason else _MARKS[pair.status].words]
+    words = [plain(pair.reason) if pair.reason else _MARKS[pair.status].words]
     if pair.target.dtype != pair.reference.dtype:
         words.append(f"{pair.target.dtype} (target) vs {pair.reference.dtype} (reference)")
     if pair.metrics is not None and pair.metrics.num_nonfinite_mismatch:

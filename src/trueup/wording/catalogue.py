@@ -26,22 +26,18 @@ def phrase_of(code: Code) -> Phrase:
     return phrases()[code]
 
 
-def text(reason: Reason | str) -> str:
+def text(reason: Reason) -> str:
     """A reason as one sentence or clause, without a full stop."""
-    if isinstance(reason, str):  # TODO: until no room makes sentences
-        return reason
     return _rendered(phrase_of(reason.code).sentence, reason)
 
 
-def texts(reasons: Iterable[Reason | str]) -> list[str]:
+def texts(reasons: Iterable[Reason]) -> list[str]:
     """Several, each once."""
     return list(dict.fromkeys(map(text, reasons)))
 
 
-def headline(reason: Reason | str) -> str:
+def headline(reason: Reason) -> str:
     """What stands above a verdict or finding; the sentence where a code has no headline of its own."""
-    if isinstance(reason, str):
-        return reason
     phrase = phrase_of(reason.code)
     return _rendered(phrase.headline or phrase.sentence, reason)
 

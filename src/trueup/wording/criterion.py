@@ -56,6 +56,10 @@ FIRST_LOSS = (
 """title, value and threshold: parts of the samples of other rooms"""
 
 PHRASES = {
+    C.ADVISORY: clause(
+        "The standard is advisory: the accuracy of a large model depends on its field, structure, size and "
+        "hyperparameters, and there is no complete and binding one."
+    ),
     C.TITLE: clause(lambda facts: TITLES[facts["key"]], *({"key": key} for key in TITLES)),
     C.ABS_AND_REL: clause(
         lambda facts: f"{absolute(facts['abs'])}, {percent(facts['rel'])}", _CURVE, {"abs": None, "rel": None}

@@ -44,7 +44,7 @@ from trueup.reporting.document import (
     said,
     source_fact,
 )
-from trueup.reporting.formatting import as_sentence, short_site
+from trueup.reporting.formatting import as_sentence, plain, short_site
 from trueup.types.finding import Finding
 from trueup.wording.stages import STAGE_TITLES
 
@@ -280,7 +280,7 @@ def _how(diagnosis: Diagnosis) -> Section:
         fact("reference", diagnosis.reference),
         fact("command of the target", diagnosis.command or ""),
         *(fact(f"folder of {name}", folder) for name, folder in diagnosis.runs.items()),
-        fact("tolerance", said(diagnosis.tolerance)),
+        fact("tolerance", plain(diagnosis.tolerance)),
         fact("time", seconds),
     ]
     notes = [Paragraph(line=said(note)) for note in dict.fromkeys(diagnosis.notes)]

@@ -6,6 +6,7 @@ from trueup.types.codes.base import Code
 class CriterionCode(Code):
     """Lines of the standard, its preconditions and its default configuration."""
 
+    ADVISORY = "criterion.advisory"
     TITLE = "criterion.title"
 
     # measured
