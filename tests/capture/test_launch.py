@@ -68,6 +68,38 @@ def test_a_console_script(script: Path, tmp_path: Path) -> None:
     assert Trace(tmp_path / "run").steps() == {0: [0], 1: [0]}
 
 
+@pytest.mark.parametrize(
+    ("head", "command"),
+    [
+        ("#!/bin/sh\n", ("./train.sh",)),
+        ("#!/bin/sh\n", ("{folder}/train.sh",)),
+        ("#!/bin/sh\n", ("../{name}/train.sh",)),
+        ("", ("./train.sh",)),
+        ("", ("{folder}/train.sh",)),
+        ("#!/bin/sh\n", ("sh", "./train.sh")),
+        ("#!/bin/sh\n", ("env", "NUM_STEPS=2", "./train.sh")),
+        ("", ("env", "NUM_STEPS=2", PYTHON, "train.py", "2")),
+    ],
+)
+def test_a_shell_script(head: str, command: tuple[str, ...], script: Path, tmp_path: Path) -> None:
+    shell = write(tmp_path / "train.sh", f'{head}echo "run as $0 $1"\nexec {PYTHON} train.py 2\n')
+    shell.chmod(0o755)
+    words = [word.format(folder=tmp_path, name=tmp_path.name) for word in command]
+    alone = run("sh", "-c", '"$@"', "sh", *words, "extra", cwd=tmp_path)
+    captured = run_trueup("capture", "-o", "run", "--", *words, "extra", cwd=tmp_path)
+    assert captured.returncode == alone.returncode == 0, captured.stderr
+    assert captured.stdout == alone.stdout != ""
+    assert Trace(tmp_path / "run").steps() == {0: [0], 1: [0]}
+
+
+def test_a_script_outside_path_is_not_found_by_its_bare_name(script: Path, tmp_path: Path) -> None:
+    write(tmp_path / "train.sh", "#!/bin/sh\n").chmod(0o755)
+    captured = run_trueup("capture", "-o", "run", "--", "train.sh", cwd=tmp_path)
+    assert captured.returncode == 2
+    assert "-- ./train.sh" in captured.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_child_process_of_a_launcher_without_torch(script: Path, tmp_path: Path) -> None:
     launcher = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, 'train.py']))"
     captured = run_trueup("capture", "-o", "run", "--", PYTHON, "-c", launcher, cwd=tmp_path)
@@ -365,7 +397,7 @@ def test_a_python_that_shuts_capture_out_is_refused(words: tuple[str, ...]) -> N
     ],
 )
 def test_the_same_letters_elsewhere_are_the_program_s_own(words: tuple[str, ...]) -> None:
-    assert check_command(words).name == "python3"
+    assert Path(check_command(words)).name == "python3"
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,11 @@ _SHUTS_OUT = {
 }
 
 
-def check_command(command: Sequence[str], *, path: str | None = None) -> Path:
-    """The program that ``command`` runs; sure that a Python it starts directly reads the start-up file.
+def check_command(command: Sequence[str], *, path: str | None = None) -> str:
+    """The program that ``command`` runs; a Python that it starts directly is known to read the start-up file.
+
+    Text, not a ``Path``: that would drop the ``./`` of ``./script.sh``, and the system would look for a
+    ``script.sh`` in PATH.
 
     Raises:
         ConfigError: nothing to run, no such program, or a python started with -E, -I or -S.
@@ -37,16 +40,18 @@ def check_command(command: Sequence[str], *, path: str | None = None) -> Path:
         )
     program = _find(command[0], path=path)
     _check_words(command, where="the captured command")
-    _check_words(_shebang(program), where=f"the first line of {command[0]}")
+    _check_words(_shebang(Path(program)), where=f"the first line of {command[0]}")
     return program
 
 
-def _find(word: str, *, path: str | None) -> Path:
-    found = shutil.which(word, path=path)
-    if found is not None:
-        return Path(found)
+def _find(word: str, *, path: str | None) -> str:
+    program = shutil.which(word, path=path)
+    if program is not None:
+        return program
     if Path(word).is_dir():
         raise ConfigError(f"cannot run {word}: it is a folder")
+    if Path(word).is_file() and os.sep not in word and os.access(word, os.X_OK):
+        raise ConfigError(f"cannot run {word}: no such command in PATH. Try: trueup capture ... -- ./{word}")
     if Path(word).is_file():
         hint = f"python {word}" if word.endswith(".py") else f"sh {word}, or make it executable"
         raise ConfigError(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from trueup.errors import ConfigError
 
 _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 _PATIENCE_SECONDS = 1.0
+_SHELL = "/bin/sh"
 _GRACE_SECONDS = 30.0
 """between asking a command to end and ending it"""
 
@@ -20,7 +21,7 @@ _GRACE_SECONDS = 30.0
 def run_command(
     command: Sequence[str],
     *,
-    program: Path,
+    program: str,
     environment: Mapping[str, str],
     enough: Callable[[], bool] | None = None,
 ) -> int:
@@ -59,13 +60,21 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _spawn(
-    command: Sequence[str], program: Path, environment: Mapping[str, str], *, mask: set[int | signal.Signals]
+    command: Sequence[str], program: str, environment: Mapping[str, str], *, mask: set[int | signal.Signals]
 ) -> subprocess.Popen[bytes]:
     def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
+    def start(words: Sequence[str], executable: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*words], executable=executable, env=dict(environment), preexec_fn=unblock)
+
     try:
-        return subprocess.Popen([*command], executable=program, env=dict(environment), preexec_fn=unblock)
+        try:
+            return start(command, program)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            return start([_SHELL, program, *command[1:]], _SHELL)  # no first line: as every shell runs it
     except OSError as error:
         raise ConfigError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
 
