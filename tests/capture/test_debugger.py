@@ -107,6 +107,48 @@ train_other()
     assert set(types) == {"Sequential", "Linear", "GELU"}
 
 
+def test_a_window_holds_everything_that_ran(tmp_path: Path) -> None:
+    """Two mini-batches of two microbatches each, and calls outside of modules, between one start and stop."""
+    body = """
+debugger = PrecisionDebugger(config_path="config.json")
+for _ in range(2):
+    debugger.start(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        for _ in range(2):
+            loss = torch.log_softmax(model(torch.ones(5, 4)), 0).square().mean()
+            torch.exp(loss.detach())
+            loss.backward()
+        optimizer.step()
+        torch.sin(loss.detach())
+    debugger.stop()
+    torch.cos(loss.detach())
+    debugger.step()
+"""
+    drive(body, tmp_path, "-W", "error", config={"dump_path": "dump", "level": "mix"})
+    trace = Trace(tmp_path / "dump")
+    assert trace.steps() == {0: [0], 1: [0]}
+    assert [(line["microbatches"], line["updates"]) for line in trace.scalars(0)] == [(4, [1, 3])] * 2
+    for step in range(2):
+        data = trace.read(step, 0)
+        calls = list(data.calls.iter_rows(named=True))
+        where = {
+            name: [call["microbatch"] for call in calls if call["name"] == f"torch.{name}"]
+            for name in ("log_softmax", "exp", "sin", "cos")
+        }
+        assert where == {"log_softmax": [0, 1, 2, 3], "exp": [0, 1, 2, 3], "sin": [1, 3], "cos": []}
+        assert [call["microbatch"] for call in calls if call["name"] == "0"] == [0, 1, 2, 3]
+        for phase, slot, microbatches in (
+            ("forward", "output.0", {0, 1, 2, 3}),
+            ("backward", "output.0", {0, 1, 2, 3}),
+            ("param_grad", "accumulated", {0, 1, 2, 3}),
+            ("param_grad", "clipped", {1, 3}),
+            ("optimizer", "param", {1, 3}),
+        ):
+            of = data.records.filter((data.records["phase"] == phase) & (data.records["slot"] == slot))
+            assert set(of["microbatch"]) == microbatches, (phase, slot)
+
+
 def test_a_second_debugger_goes_on_with_the_first_one_s_steps(tmp_path: Path) -> None:
     body = """
 one(PrecisionDebugger(config_path="config.json"), model)

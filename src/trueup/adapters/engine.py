@@ -310,6 +310,25 @@ class BaseEngine(NamedModules):
 
     # -- trouble ------------------------------------------
 
+    def left_scope(self, name: str) -> None:
+        """A call has returned to the program, where capture is restricted to a scope."""
+        try:
+            self.scope.leave(name)
+        except Exception as error:
+            self.failed(name, error)
+
+    def is_of_the_run(self) -> bool:
+        """Whether what this thread trains is part of the run."""
+        return True
+
+    def forward_failed(self) -> None:
+        """The program's own exception is leaving the forward of a root."""
+        try:
+            if self.is_of_the_run():
+                self.sink.forward_failed()
+        except Exception as error:
+            self.failed("an exception of the program", error)
+
     def failed(self, site: str, error: BaseException) -> None:
         """An error of ours: noted, never raised into the program."""
         self.sink.failed(site, error)

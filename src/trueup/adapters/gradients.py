@@ -41,9 +41,9 @@ class _Records:
         return not sink.active or sink.recorder is not self._recorder
 
     def _record(self, where: str, gradient: Any) -> None:
-        if self._is_over():
-            return
         try:
+            if self._is_over():
+                return
             with self._engine.quiet():
                 self._engine.tensor(self._call, "backward", where, gradient, self._microbatch)
         except Exception as error:
@@ -74,9 +74,9 @@ class Node(_Records):
         self._inputs = inputs
 
     def __call__(self, gradients: tuple[Any, ...], arriving: tuple[Any, ...]) -> None:
-        if self._is_over():
-            return
         try:
+            if self._is_over():
+                return
             with self._engine.quiet():
                 self._seen(gradients, arriving)
         except Exception as error:  # what a hook raises ends the program's backward
@@ -122,9 +122,9 @@ class Sums(_Records):
 
     def add(self, gradients: tuple[Any, ...], slots: Slots) -> None:
         """One consumer has run."""
-        if self._is_over():
-            return
         try:
+            if self._is_over():
+                return
             with self._engine.quiet():
                 for number, where in slots:
                     self._add(where, gradients[number])

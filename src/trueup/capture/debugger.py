@@ -20,6 +20,7 @@ from trueup.capture import session
 from trueup.capture.config import CaptureConfig, read_config
 from trueup.capture.frameworks import framework_in_use
 from trueup.capture.options import CaptureOptions
+from trueup.capture.shield import shielded
 from trueup.capture.watch import FileWatch
 from trueup.errors import ConfigError
 from trueup.store.layout import whole_steps
@@ -138,6 +139,7 @@ class PrecisionDebugger:
         return cls._instance
 
     @_Either
+    @shielded
     def start(
         self,
         model: object | None = None,
@@ -166,6 +168,7 @@ class PrecisionDebugger:
             self._running = True
 
     @_Either
+    @shielded
     def stop(self) -> None:
         """Capture off until the next ``start``; the step continues until ``step``."""
         self._session.stop()
@@ -173,6 +176,7 @@ class PrecisionDebugger:
         self._reread()
 
     @_Either
+    @shielded
     def step(self) -> None:
         """The training step is over: write it and go on to the next number."""
         self._session = self._begin()
@@ -180,6 +184,7 @@ class PrecisionDebugger:
         self._reread()
 
     @_Either
+    @shielded
     def save(self, variable: object, name: str, save_backward: bool = True) -> None:
         """Record a tensor, a number, or a nest of them under ``name``, between start and stop or not.
 
@@ -199,6 +204,7 @@ class PrecisionDebugger:
             self._session.stop()
 
     @_Either
+    @shielded
     def set_init_step(self, step: int) -> None:
         """Number of the step under way, for a run that resumes.
 

@@ -88,6 +88,9 @@ def scalar_line(
     received = [n for n in map(item, noted.get("_received_norms", [])) if n is not None]
     if received:
         line.setdefault("grad_norm", sum(n * n for n in received) ** 0.5)
+    updates = list(noted.get("_updates", ()))
+    if len(updates) > 1:
+        line["updates"] = updates
     replicas = line.pop("data_parallel_size", None)
     line["global_batch_size"] = None if replicas is None else int(replicas) * line.get("batch_size", 0)
     return line

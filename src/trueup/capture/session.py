@@ -26,6 +26,7 @@ from trueup.capture.options import CaptureOptions, Task
 from trueup.capture.overflow import overflow_sentence
 from trueup.capture.recorder import Recorder
 from trueup.capture.scope import Scope
+from trueup.capture.shield import say, shielded
 from trueup.store import RunWriter
 from trueup.store.layout import MANIFEST, rank_file
 from trueup.types.layout import Layout
@@ -106,7 +107,11 @@ class Session:
         self.recorder = Recorder(RunWriter(options.output, rank=0), self.clock.step)
         self.scope = Scope.from_options(options)
         self.adapter: Adapter = adapters.load(framework).Adapter(self)
-        self.adapter.install()
+        try:
+            self.adapter.install()
+        except BaseException:  # hooks that are in place already must find nothing to do
+            self._aside = "capture could not begin"
+            raise
 
     # -- what a program says ------------------------------------------
 
@@ -157,6 +162,7 @@ class Session:
         self.adapter.adopt()
         self.active = False
 
+    @shielded
     def close(self) -> None:
         """Write what is left; the session is then over."""
         global _current
@@ -175,10 +181,12 @@ class Session:
             for sentence in self._unkept:
                 self.limit(sentence)
             self._finish()
-        self.adapter.let_go()
-        self.watch.close()
         self._started = self.active = False
         self._aside = "closed"
+        with self.guard("close"):
+            self.adapter.let_go()
+        with self.guard("close"):
+            self.watch.close()
 
     # -- what the adapter says ------------------------------------------
 
@@ -189,8 +197,11 @@ class Session:
 
     @property
     def over(self) -> bool:
-        """The optimizer has run: what happens at top level now is no part of the step."""
-        return self.clock.over
+        """The optimizer has run: what happens at top level now is no part of the step.
+
+        Where the program itself marks its steps, everything between the marks is part of one.
+        """
+        return self.clock.over and not self.options.manual_steps
 
     def root_begins(self, *, training: bool, has_parameters: bool) -> None:
         """A module call with no enclosing module call begins; may end the step before."""
@@ -234,6 +245,7 @@ class Session:
     def optimizer_stepped(self) -> None:
         """Some optimizer updated its parameters."""
         self._scalars["_optimizer_ran"] = True
+        self._scalars.setdefault("_updates", {})[self.microbatch] = None
         self.clock.may_end()
 
     def scaler_updated(self) -> None:
@@ -259,10 +271,14 @@ class Session:
         self._scalars.setdefault("_digests", []).append(digest)
 
     def failed(self, site: str, error: BaseException) -> None:
-        """Note an error of capture's own; the first of a session is also said on standard error.
+        """Note an error of capture's own; the first of a session is also printed on standard error.
 
-        A disk that cannot be written ends the capture.
+        A disk that cannot be written ends the capture. Never raises: nothing behind it could catch that.
         """
+        with contextlib.suppress(Exception):
+            self._note_failure(site, error)
+
+    def _note_failure(self, site: str, error: BaseException) -> None:
         if isinstance(error, OSError) and error.errno in _DISK and not self._aside:
             self._stand_aside(f"step {self.clock.step} could not be written: {error}")
             return
@@ -271,10 +287,7 @@ class Session:
             where = {"step": self.clock.step, "site": site, "error": f"{type(error).__name__}: {error}"}
             self._failures.append(where)
         if self._num_failures == 1:
-            print(
-                f"trueup: capture failed at {site} in step {self.clock.step}: {error}. Training continues.",
-                file=sys.stderr,
-            )
+            say(f"capture failed at {site} in step {self.clock.step}: {error}. Training continues.")
 
     def limit(self, sentence: str) -> None:
         """Something this capture cannot see; listed in the trace."""
@@ -360,10 +373,11 @@ class Session:
         finally:
             self.active = False
             self._scalars = {}
-            self.recorder = Recorder(self._writer or RunWriter(self.options.output, rank=self.rank), -1)
-            self.adapter.end_step()
             self.clock.end()
             self.microbatch = 0
+            with self.guard("the end of the step"):
+                self.adapter.end_step()
+            self.recorder = Recorder(self._writer or RunWriter(self.options.output, rank=self.rank), -1)
 
     def _write_step(self, writer: RunWriter, recorder: Recorder | None) -> None:
         if recorder is not None:
@@ -396,7 +410,7 @@ class Session:
         room = None if wanted is None else wanted - len(self._overflows)
         kept = [{"step": self.clock.step, **one} for one in found[:room]]
         self._overflows += kept
-        print(f"trueup: {overflow_sentence(kept[0])}", file=sys.stderr)
+        say(overflow_sentence(kept[0]))
         return True
 
     @property
@@ -450,7 +464,7 @@ class Session:
     def _stand_aside(self, why: str) -> None:
         """Stop capturing for good; what is on disk stays."""
         if not self._aside:
-            print(f"trueup: {why}. Capture is disabled, training continues.", file=sys.stderr)
+            say(f"{why}. Capture is disabled, training continues.")
         self._aside = why
         self.active = False
         self.adapter.watch(None)

@@ -13,6 +13,7 @@ from trueup.capture.frameworks import framework_in_use
 from trueup.capture.handed import options_of_next
 from trueup.capture.observer import Observer
 from trueup.capture.options import CaptureOptions, StepSet
+from trueup.capture.shield import shielded
 from trueup.errors import ConfigError
 from trueup.types.plain import fields_from_json
 
@@ -64,6 +65,7 @@ class Tracer:
         tracer.options = replace(options, output=options.output.absolute(), observer=None)
         return tracer
 
+    @shielded
     def start(self, model: object | None = None) -> None:
         """Begin to capture; with ``model``, only what happens inside it."""
         running = session.current()
@@ -88,21 +90,25 @@ class Tracer:
             framework = self._framework or framework_in_use(model)
             self._session = session.begin(options, framework=framework, observer=self._monitor)
 
+    @shielded
     def stop(self) -> None:
         """Pause until the next ``start``."""
         if self._session is not None:
             self._session.stop()
 
+    @shielded
     def step(self) -> None:
         """Say that a training step is over, where it cannot be seen from the optimizer."""
         if self._session is not None:
             self._session.step()
 
+    @shielded
     def save(self, name: str, value: object) -> None:
         """Record a tensor or a number of the program's under ``name``, and the gradient at the tensor."""
         if self._session is not None:
             self._session.save(name, value, backward=self.options.backward)
 
+    @shielded
     def close(self) -> None:
         """Write what is left and end the capture, unless it was begun from outside."""
         if self._session is not None:

@@ -253,7 +253,7 @@ def captured(
     finally:
         local.opaque -= 1
     if engine.scope is not None:
-        engine.scope.leave(name)
+        engine.left_scope(name)
     return result
 
 

@@ -7,6 +7,7 @@ function is seen at its boundary only and named as opaque.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from mindspore import nn
@@ -81,11 +82,11 @@ def _top_level(engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dic
     recompute = training.in_backward
     if local.opaque or engine.in_optimizer:
         return _original(cell, *args, **kwargs)
-    if _only_wraps(engine, cell):
+    if _asked(engine, cell, _only_wraps):
         if compiled.in_graph_mode() and not training.recording:
             return compiled.whole_step(engine, cell, functools.partial(_original, cell), args, kwargs)
         return _original(cell, *args, **kwargs)
-    if engine.models and not recompute and _holds_parameters_of_others(engine, cell):
+    if engine.models and not recompute and _asked(engine, cell, _holds_parameters_of_others):
         return _original(cell, *args, **kwargs)
     if engine.perturbation is not None and not recompute:
         args, kwargs = engine.perturbation.enter(engine, cell, args, kwargs)
@@ -103,11 +104,20 @@ def _top_level(engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dic
         return _original(cell, *args, **kwargs)
     except BaseException:
         if not recompute and training.with_gradients and engine.sink.active:
-            engine.sink.forward_failed()
+            engine.forward_failed()
         raise
     finally:
         local.opaque -= not wanted
         local.depth -= 1
+
+
+def _asked(engine: Engine, cell: nn.Cell, question: Callable[[Engine, nn.Cell], bool]) -> bool:
+    """The answer, and False where an error of ours is in the way."""
+    try:
+        return question(engine, cell)
+    except Exception as error:
+        engine.failed(type(cell).__name__, error)
+        return False
 
 
 def _only_wraps(engine: Engine, cell: nn.Cell) -> bool:
@@ -165,6 +175,8 @@ def _captured(engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict
                 args, kwargs = engine.forcing.arguments(args, kwargs)
     except Exception as error:
         engine.failed(type(cell).__name__, error)
+        if frame is not None and local.frames and local.frames[-1] is frame:
+            local.frames.pop()
         frame = None
     local.opaque += opaque
     try:
@@ -174,7 +186,7 @@ def _captured(engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict
         if frame is not None:
             local.frames.pop()
             if engine.scope is not None:
-                engine.scope.leave(frame.name)
+                engine.left_scope(frame.name)
     if frame is not None and frame.kept and frame.recorder is engine.sink.recorder and engine.sink.active:
         try:
             with engine.quiet():

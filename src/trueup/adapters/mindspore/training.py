@@ -438,14 +438,21 @@ def _wrap_scaler(scaler: Any) -> None:
         result = scale(self, inputs)
         training = _training
         if training is not None and isinstance(inputs, Tensor) and isinstance(result, Tensor):
-            training.scaled(inputs, result, getattr(self, "scale_value", None))
+            try:
+                training.scaled(inputs, result, getattr(self, "scale_value", None))
+            except Exception as error:
+                training.engine.failed("loss scale", error)
         return result
 
     @functools.wraps(adjust)
     def adjusting(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = adjust(self, *args, **kwargs)
-        if _training is not None:
-            _training.engine.sink.scaler_updated()
+        training = _training
+        if training is not None:
+            try:
+                training.engine.sink.scaler_updated()
+            except Exception as error:
+                training.engine.failed("loss scale", error)
         return result
 
     scaler.scale, scaler.adjust = scaling, adjusting

@@ -63,7 +63,7 @@ class ApiMode(TorchFunctionMode):
         try:
             name = _names[func]
         except (KeyError, TypeError):
-            name = _name(func)
+            name = _name_or_none(engine, func)
         if name is None or not engine.api_on or engine.local.opaque:
             return func(*args, **(kwargs or {}))
         return _captured(engine, name, func, args, kwargs)
@@ -72,9 +72,14 @@ class ApiMode(TorchFunctionMode):
 def _captured(
     engine: Engine, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
 ) -> Any:
-    frame = engine.enclosing()
     recorder, empty = engine.sink.recorder, engine.uninitialised
-    if frame is None and engine.sink.over:
+    try:
+        frame = engine.enclosing()
+        unseen = frame is None and engine.sink.over
+    except Exception as error:
+        engine.failed(name, error)
+        unseen = True
+    if unseen:
         return func(*args, **(kwargs or {}))
     call = -1
     tracked: gradients.Edges = []
@@ -133,7 +138,7 @@ def _captured(
         except Exception as error:
             engine.failed(name, error)
     if engine.scope is not None:
-        engine.scope.leave(name)
+        engine.left_scope(name)
     return result
 
 
@@ -141,6 +146,14 @@ def _mode() -> str:
     if _graph_task() != -1:
         return "recompute"
     return "train" if _grad_enabled() else "eval"
+
+
+def _name_or_none(engine: Engine, func: Any) -> str | None:
+    try:
+        return _name(func)
+    except Exception as error:
+        engine.failed("the name of a function", error)
+        return None
 
 
 def _name(func: Any) -> str | None:

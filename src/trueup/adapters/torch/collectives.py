@@ -80,16 +80,16 @@ def _wrap(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
         engine = _engine
-        if engine is None or _thread.inside or _is_compiling() or engine.threads.apart:
+        if engine is None or _thread.inside or _is_compiling() or not _is_seen(engine):
             return original(*args, **kwargs)
         if not (engine.sink.active and engine.collectives_on):
-            engine.summariser.forget()
+            _forget(engine)
             return original(*args, **kwargs)
         _thread.inside = True
         try:
             call = _record(engine, qualified, "input", args, kwargs, None)
             result = original(*args, **kwargs)
-            engine.summariser.forget()
+            _forget(engine)
             if result is None:
                 _record(engine, qualified, "output", args, kwargs, call)
         finally:
@@ -110,7 +110,7 @@ class _BackwardCollectives(TorchDispatchMode):
         name = func._schema.name.replace("::", ".")
         _record(self._engine, name, "input", args, kwargs or {}, None)
         result = func(*args, **(kwargs or {}))
-        self._engine.summariser.forget()
+        _forget(self._engine)
         return result
 
 
@@ -139,6 +139,22 @@ def _record(
     except Exception as error:
         engine.failed(name, error)
     return call
+
+
+def _is_seen(engine: Engine) -> bool:
+    try:
+        return not engine.threads.apart
+    except Exception as error:
+        engine.failed("a collective", error)
+        return False
+
+
+def _forget(engine: Engine) -> None:
+    """A collective may have written what was summarised."""
+    try:
+        engine.summariser.forget()
+    except Exception as error:
+        engine.failed("a collective", error)
 
 
 def _without_group(argument: Any) -> Any:

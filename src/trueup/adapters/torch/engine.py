@@ -114,6 +114,10 @@ class Engine(BaseEngine):
         self.uninitialised.forget()
         super().end_step()
 
+    def is_of_the_run(self) -> bool:
+        """Whether what this thread trains is part of the run."""
+        return not self.threads.beside
+
     def watch_collectives(self) -> AbstractContextManager[Any]:
         """A context for one backward that records the collectives in it; set by ``collectives``."""
         return self.collective_watch(self)

@@ -46,11 +46,11 @@ def _escaped(holder: Any) -> None:
     engine = _engine
     if engine is None or not engine.sink.active or engine.in_optimizer or engine.local.opaque:
         return
-    if isinstance(holder, torch.TypedStorage):
-        holder = holder._untyped_storage
-    if not isinstance(holder, (torch.Tensor, torch.UntypedStorage)):
-        return
     try:
+        if isinstance(holder, torch.TypedStorage):
+            holder = holder._untyped_storage
+        if not isinstance(holder, (torch.Tensor, torch.UntypedStorage)):
+            return
         with engine.lock, quiet():
             engine.summariser.distrust(holder)
     except RuntimeError:

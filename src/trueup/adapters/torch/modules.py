@@ -61,12 +61,12 @@ def _top_level(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: di
     local = engine.local
     kind = type(module).__name__
     recompute = _graph_task() != -1
-    if kind in TRANSPARENT:
-        if kind not in engine.wrapped_by:
-            engine.wrapped_by[kind] = None
-            engine.replicas = _replicas(module)
-        return _original(module, *args, **kwargs)
-    if engine.models and not recompute and _holds_parameters_of_others(engine, module):
+    try:
+        unseen = _is_unseen(engine, module, kind, recompute=recompute)
+    except Exception as error:
+        engine.failed(kind, error)
+        unseen = True
+    if unseen:
         return _original(module, *args, **kwargs)
     if engine.perturbation is not None and not recompute and not engine.threads.apart:
         args, kwargs = engine.perturbation.enter(engine, module, args, kwargs)
@@ -83,12 +83,22 @@ def _top_level(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: di
             return _captured(engine, module, args, kwargs)
         return _original(module, *args, **kwargs)
     except BaseException:
-        if not recompute and _grad_enabled() and engine.sink.active and not engine.threads.beside:
-            engine.sink.forward_failed()
+        if not recompute and _grad_enabled() and engine.sink.active:
+            engine.forward_failed()
         raise
     finally:
         local.opaque -= not wanted
         local.depth -= 1
+
+
+def _is_unseen(engine: Engine, module: Module, kind: str, *, recompute: bool) -> bool:
+    """Whether a top-level call is no root: a wrapper, or a model that the program has not named."""
+    if kind in TRANSPARENT:
+        if kind not in engine.wrapped_by:
+            engine.wrapped_by[kind] = None
+            engine.replicas = _replicas(module)
+        return True
+    return bool(engine.models) and not recompute and _holds_parameters_of_others(engine, module)
 
 
 def _holds_parameters_of_others(engine: Engine, module: Module) -> bool:
@@ -130,8 +140,8 @@ def _replicas(wrapper: Module) -> tuple[int, ...]:
 
 def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     kind = type(module)
-    known = engine.kinds.get(kind) or engine.kinds.setdefault(kind, Kind(kind))
-    if known.transparent:
+    known = engine.kinds.get(kind) or _kind_of(engine, kind)
+    if known is None or known.transparent:
         return _original(module, *args, **kwargs)
     local = engine.local
     frames = local.frames
@@ -149,6 +159,8 @@ def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
                 args, kwargs = engine.forcing.arguments(args, kwargs)
     except Exception as error:
         engine.failed(kind.__name__, error)
+        if frame is not None and frames and frames[-1] is frame:
+            frames.pop()
         frame = None
     local.opaque += opaque
     try:
@@ -158,7 +170,7 @@ def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
         if frame is not None:
             frames.pop()
             if engine.scope is not None:
-                engine.scope.leave(frame.name)
+                engine.left_scope(frame.name)
     if frame is not None and frame.kept and frame.recorder is engine.sink.recorder and engine.sink.active:
         try:
             with quiet():
@@ -170,6 +182,15 @@ def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dic
         except Exception as error:
             engine.failed(frame.name, error)
     return result
+
+
+def _kind_of(engine: Engine, kind: type[Module]) -> Kind | None:
+    """What a class says of its modules; None where that cannot be found out."""
+    try:
+        return engine.kinds.setdefault(kind, Kind(kind))
+    except Exception as error:
+        engine.failed(kind.__name__, error)
+        return None
 
 
 def _enter(

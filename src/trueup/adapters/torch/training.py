@@ -140,10 +140,10 @@ class Training:
     def _arrived(self, fqn: str, identity: int, gradient: Tensor) -> None:
         """A parameter's own gradient of this backward, before reduction and accumulation."""
         engine = self.engine
-        watched = engine.measures is not None and engine.measures.on
-        if not (engine.sink.active or watched) or identity not in self._parameters:
-            return
         try:
+            watched = engine.measures is not None and engine.measures.on
+            if not (engine.sink.active or watched) or identity not in self._parameters:
+                return
             with quiet():
                 if watched:
                     engine.measures.local_gradient(fqn, gradient)
@@ -330,7 +330,7 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
         if training is None or _is_compiling() or _graph_task() != -1 or training.engine.local.in_backward:
             return original(*args, **kwargs)  # the last: the function mode calls what was called again
         engine = training.engine
-        if not engine.threads.backward():
+        if not _is_of_the_run(engine):
             return original(*args, **kwargs)
         watch: Any = nullcontext()
         try:
@@ -364,18 +364,32 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
     return backward
 
 
+def _is_of_the_run(engine: Engine) -> bool:
+    """Whether the backward that begins in this thread is the run's."""
+    try:
+        return engine.threads.backward()
+    except Exception as error:
+        engine.failed("backward", error)
+        return False
+
+
 def _of_the_run() -> Training | None:
     """What is trained, where this thread trains it."""
     training = _training
-    return None if training is None or _is_compiling() or training.engine.threads.beside else training
+    try:
+        return None if training is None or _is_compiling() or training.engine.threads.beside else training
+    except Exception as error:
+        if training is not None:
+            training.engine.failed("the thread that trains", error)
+        return None
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     training = _of_the_run()
     if training is None:
         return
-    closure = kwargs.get("closure") or next((a for a in args[1:] if callable(a)), None)
     try:
+        closure = kwargs.get("closure") or next((a for a in args[1:] if callable(a)), None)
         with quiet():
             training.engine.in_optimizer = closure is None
             training.in_closure = closure is not None
@@ -391,9 +405,9 @@ def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs:
     if training is None:
         return
     training.engine.in_optimizer = False
-    training.engine.enter_thread()
     had_closure, training.in_closure = training.in_closure, False
     try:
+        training.engine.enter_thread()
         with quiet():
             training.after_update(optimizer, had_closure=had_closure)
     except Exception as error:
@@ -448,7 +462,10 @@ def _wrap_scaler() -> None:
         update(self, *args, **kwargs)
         training = _of_the_run()
         if training is not None and self.is_enabled():
-            training.engine.sink.scaler_updated()
+            try:
+                training.engine.sink.scaler_updated()
+            except Exception as error:
+                training.engine.failed("loss scale", error)
 
     scaler.scale = scaling  # type: ignore[method-assign]
     scaler.update = updating  # type: ignore[method-assign]
