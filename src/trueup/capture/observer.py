@@ -90,7 +90,7 @@ class Watch:
             return
         with session.guard(_SITE):
             run = WatchedRun(
-                output=session.options.output,
+                output=session.output,
                 rank=session.rank,
                 world_size=world_size,
                 first_step=session.clock.step,

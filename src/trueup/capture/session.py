@@ -13,11 +13,14 @@ import errno
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from trueup import adapters
 from trueup.adapters.base import Adapter
+from trueup.capture import claim
 from trueup.capture.allocator import keep_freed_memory
+from trueup.capture.claim import role_of
 from trueup.capture.clock import StepClock
 from trueup.capture.declared import declared_layout
 from trueup.capture.facts import manifest_of, same_launch, scalar_line
@@ -28,7 +31,7 @@ from trueup.capture.recorder import Recorder
 from trueup.capture.scope import Scope
 from trueup.capture.shield import say, shielded
 from trueup.store import RunWriter
-from trueup.store.layout import MANIFEST, rank_file
+from trueup.store.layout import MANIFEST, rank_file, whole_steps
 from trueup.types.layout import Layout
 
 _MAX_FAILURES = 50
@@ -102,6 +105,8 @@ class Session:
         self._child = False
         self._hidden = False
         self.rank = 0
+        self.output = options.output
+        """where this process writes: the options' folder, or one below it (``claim``)"""
         self.watch = Watch(self, observer)
         self.layout: Layout | None = None
         self.recorder = Recorder(RunWriter(options.output, rank=0), self.clock.step)
@@ -156,7 +161,8 @@ class Session:
             self._end_step()
             self._finish()
             self.clock = StepClock(step=options.first_step, manual=options.manual_steps)
-            self._writer, self._aside = None, None
+            self._writer, self._aside, self.output = None, None, options.output
+            claim.release()
         self.options = replace(options, first_step=self.clock.step)
         self.scope = Scope.from_options(self.options)
         self.adapter.adopt()
@@ -183,6 +189,7 @@ class Session:
             self._finish()
         self._started = self.active = False
         self._aside = "closed"
+        claim.release()
         with self.guard("close"):
             self.adapter.let_go()
         with self.guard("close"):
@@ -325,24 +332,22 @@ class Session:
         if self._child and "multiprocessing.util" in sys.modules:  # children made by fork skip atexit
             sys.modules["multiprocessing.util"].Finalize(None, self.close, exitpriority=100)
         self.rank, world_size, _ = self.adapter.rank()
-        output = self.options.output
         layout = declared_layout()
         self.layout = layout if layout is not None and layout.size == world_size else None
-        self._writer = RunWriter(output, rank=self.rank)
         try:
-            there = (output / MANIFEST).exists()
-            ours = not rank_file(output, self.rank).exists() and same_launch(output)
-            if there and not (ours or self.options.overwrite or self.options.append):
-                raise FileExistsError(
-                    f"{output} already holds a run; choose another folder or say --overwrite"
-                )
-            if self.options.overwrite and not self.options.append:
+            self.output = output = self._claimed_output(world_size)
+            beside = output != self.options.output
+            self._writer = RunWriter(output, rank=self.rank)
+            if self.options.overwrite and not self.options.append and not beside:
                 self._writer.clear(world_size)
-            manifest = (
-                None
-                if self.rank != 0 or (self.options.append and there)
-                else manifest_of(self.options, self.adapter, framework=self.framework, world_size=world_size)
-            )
+            manifest: dict[str, Any] | None = None
+            first = self.rank == 0 or beside  # beside: a rank 0 need not be there
+            if first and not (self.options.append and (output / MANIFEST).exists()):
+                manifest = manifest_of(
+                    self.options, self.adapter, framework=self.framework, world_size=world_size
+                )
+                if beside:
+                    manifest["beside"] = {"output": str(self.options.output), "role": role_of(os.environ)}
             self._writer.begin_run(manifest)
             self._writer.write_rank(self._rank_facts())
         except OSError as error:
@@ -352,6 +357,29 @@ class Session:
         keep_freed_memory()
         self.watch.begin(world_size)
         return True
+
+    def _claimed_output(self, world_size: int) -> Path:
+        """The folder for this process: the options', or one below it where that is another process's.
+
+        Raises:
+            OSError: it holds another run, or cannot be written.
+        """
+        options, output = self.options, self.options.output
+        outside = FROM_OUTSIDE in os.environ  # the launcher has made sure that no other run is there
+        may_continue = options.append or (options.overwrite and not outside)
+        ended = (output / MANIFEST).exists() and not may_continue and not claim.is_in_use(output)
+        ours = same_launch(output) and (outside or not rank_file(output, self.rank).exists())
+        if ended and not ours:
+            raise FileExistsError(f"{output} already holds a run; choose another folder or say --overwrite")
+        group = claim.group_of(world_size, os.environ)
+        for folder in claim.places(output, self.rank, group, os.environ):
+            if claim.claim(folder, self.rank, group, may_continue=may_continue):
+                break
+        if folder != output:
+            say(f"{output} is in use by other processes of this job: rank {self.rank} writes to {folder}")
+            steps = whole_steps(folder) if options.append else {}
+            self.clock.step = max([self.clock.step, *(step + 1 for step in steps)])
+        return folder
 
     def _end_step(self) -> None:
         """Write the step under way, if there is one, and go on to the next."""
@@ -377,7 +405,7 @@ class Session:
             self.microbatch = 0
             with self.guard("the end of the step"):
                 self.adapter.end_step()
-            self.recorder = Recorder(self._writer or RunWriter(self.options.output, rank=self.rank), -1)
+            self.recorder = Recorder(self._writer or RunWriter(self.output, rank=self.rank), -1)
 
     def _write_step(self, writer: RunWriter, recorder: Recorder | None) -> None:
         if recorder is not None:
@@ -481,6 +509,7 @@ class Session:
         """
         self.active = False
         self._child = True
+        claim.release()
         if self._writer is None:
             self._pid = os.getpid()
         else:

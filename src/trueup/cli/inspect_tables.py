@@ -119,6 +119,8 @@ def _facts(trace: TraceSource, steps: dict[int, list[int]]) -> Iterator[Text]:
         yield Text(f"created: {manifest['created']}")
     if steps:
         yield Text(f"{describe(list(steps), 'step')}; {describe(ranks, 'rank')}")
+    for other in layout.other_traces(trace.path):
+        yield Text(f"trace of another process group of the same job: {shown_path(other)}")
 
 
 def _steps_table(trace: TraceSource, rows: list[tuple[int, int]]) -> Table:

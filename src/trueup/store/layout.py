@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 MANIFEST = "manifest.json"
+PROCESSES = "processes"
+"""folder of traces of other process groups of the same job"""
 _STEP = re.compile(r"step_(\d{6,})$")
 _EVENT = re.compile(r"step_(\d+)\.(\w+)\.rank_(\d+)\.json$")
 _RANK = re.compile(r"rank_(\d{5,})$")
@@ -60,6 +62,11 @@ def parse_event_file(name: str) -> tuple[int, str, int] | None:
     """
     match = _EVENT.fullmatch(name)
     return None if match is None else (int(match[1]), match[2], int(match[3]))
+
+
+def other_traces(root: Path) -> list[Path]:
+    """Traces of other process groups of the same job, below this one."""
+    return sorted(path.parent for path in root.glob(f"{PROCESSES}/*/{MANIFEST}"))
 
 
 def chunk_name(chunk: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trueup.errors import ConfigError
 
-_OURS = re.compile(r"(manifest\.json|scalars|ranks|noise|monitor|step_\d{6,})(\.writing-\d+)?$")
+_OURS = re.compile(r"(manifest\.json|scalars|ranks|processes|noise|monitor|step_\d{6,})(\.writing-\d+)?$")
 _MANIFEST = "manifest.json"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from trueup.capture.options import CaptureOptions, StepSet, Task
 from trueup.capture.overflow import overflow_sentences
-from trueup.store.layout import MANIFEST, whole_steps
+from trueup.store.layout import MANIFEST, other_traces, whole_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,10 @@ def sentences(
             f"capture had {count(outcome.num_failures, 'internal error')} (training was not affected); "
             f"see trueup inspect {where}"
         )
+    others = other_traces(outcome.output)
+    if others:
+        shown = ", ".join(shown_path(path) for path in others)
+        lines.append(f"other process groups of this job wrote traces of their own: {shown}")
     if advise:
         lines.append(
             f"next: trueup inspect {where}, or capture the other run and trueup compare TARGET REFERENCE "
