@@ -42,7 +42,7 @@ def main() -> None:
             chromium.prefer("light")
             chromium.open(page)
             chromium.do("document.documentElement.style.scrollBehavior = 'auto'")
-            chromium.click("#show-first")
+            chromium.click('a[href^="#site="]')
             chromium.wait("!document.getElementById('detail').hidden")
             time.sleep(0.5)
             print(chromium.screenshot(IMAGES / "report-records.png"))

@@ -19,10 +19,11 @@ from rich.console import Console
 from tests.reporting.synthetic import EVIL
 from trueup.errors import ConfigError
 from trueup.reporting import write_reports
-from trueup.reporting.html.page import write_html
-from trueup.reporting.html.payload import encode_table
-from trueup.reporting.model import report_from
-from trueup.reporting.terminal import to_json
+from trueup.reporting.comparison.page.payload import encode_table
+from trueup.reporting.comparison.report import compare_report
+from trueup.reporting.comparison.result import ComparisonResult, read_result, to_json
+from trueup.reporting.document import said
+from trueup.reporting.render import write
 
 
 def page(folder: Path, tmp_path: Path) -> str:
@@ -43,10 +44,11 @@ class Tags(HTMLParser):
 
 def test_verdict_and_evidence_are_text_of_the_document(small: Path, tmp_path: Path) -> None:
     text = page(small, tmp_path)
-    verdict = report_from(small).verdict
-    assert f"<h1>{verdict.headline}</h1>" in text
-    for sentence in verdict.evidence:
-        assert sentence in text
+    verdict = read_result(small).verdict
+    assert f"<h1>{said(verdict.headline)}</h1>" in text
+    assert verdict.evidence
+    for evidence in verdict.evidence:
+        assert said(evidence) in text
 
 
 def test_nothing_is_loaded_from_elsewhere(small: Path, tmp_path: Path) -> None:
@@ -108,16 +110,16 @@ def test_a_table_survives_the_journey() -> None:
 
 def test_a_page_of_a_longer_result_keeps_the_worst_and_says_so(small: Path, tmp_path: Path) -> None:
     path = tmp_path / "short.html"
-    write_html(report_from(small), path, max_rows=1000)
-    assert "This page holds 1,000 records" in path.read_text(encoding="utf-8")
-    write_html(report_from(small), path)
-    assert "This page holds" not in path.read_text(encoding="utf-8")
+    write(compare_report(read_result(small), page_rows=1000), path)
+    assert "This page has the 1,000 worst records" in path.read_text(encoding="utf-8")
+    write(compare_report(read_result(small)), path)
+    assert "This page has the" not in path.read_text(encoding="utf-8")
 
 
 def test_an_empty_result_still_makes_a_page(small: Path, tmp_path: Path) -> None:
-    report = report_from(small)
-    empty = type(report)(summary={}, records=report.records.clear(), precision=report.precision.clear())
-    write_html(empty, tmp_path / "empty.html")
+    result = read_result(small)
+    empty = ComparisonResult(records=result.records.clear(), precision=result.precision.clear())
+    write(compare_report(empty), tmp_path / "empty.html")
     assert "Undecided" in (tmp_path / "empty.html").read_text(encoding="utf-8")
 
 
@@ -141,5 +143,5 @@ def test_names_that_are_no_text_do_not_stop_any_report(small: Path, tmp_path: Pa
 
 
 def test_an_unknown_format_is_refused(small: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no report format 'pdf'"):
+    with pytest.raises(ConfigError, match="got 'pdf'"):
         write_reports(small, output=tmp_path, formats={"pdf"})

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from trueup.reporting import write_reports
-from trueup.reporting.model import report_from
-from trueup.reporting.terminal import print_summary, to_json
+from trueup.reporting import print_summary, write_reports
+from trueup.reporting.comparison.result import read_result, to_json
+from trueup.types.codes import NextCode
+from trueup.types.reason import reason
 
 
 def drawn(folder: Path, width: int, *, colour: bool = False, reports: dict[str, Path] | None = None) -> str:
@@ -27,18 +28,18 @@ def drawn(folder: Path, width: int, *, colour: bool = False, reports: dict[str, 
 EXPECTED = """
  ✗ The runs part in layers.2.ln1, in the forward pass of step 0.
 
-   where       layers.2.ln1 · torch.nn.functional.layer_norm[0] · output.0
+   location    layers.2.ln1 · torch.nn.functional.layer_norm[0] · output.0
                step 0 · rank 0 · forward
-   source      model.py:61 forward  F.layer_norm(x, (256,), self.weight, self.bias, self.eps)
+   source      both model.py:61 forward  F.layer_norm(x, (256,), self.weight, self.bias, self.eps)
    confidence  likely
-   because     its output differs by 3.10e-03 relative (L2), 1,292 times the tolerance of 2.4e-06
+   evidence    its output differs by 3.10e-03 relative (L2), 1,292 times the tolerance of 2.4e-06
                every input of this call is bit-equal in both runs
                the error stays in every later layer and in 31 of 34 weight gradients
-   before      61 records ran before it in this step: 61 bit-equal, 0 within rounding.
+   preceding   61 records ran before it in this step: 61 bit-equal, 0 within rounding.
 
-   beyond tolerance, as they ran                              phase       rel L2 allowed     times
- ≠ layers.2.ln1 · F.layer_norm[0] · output.0                  forward     3.1e-3  2.4e-6    1,292×
- ≠ layers.2.ln1 · input.0                                     forward     3.1e-3  2.4e-6    1,292×
+   first to exceed tolerance                   phase     rel L2  tolerance  × tolerance
+ ≠ layers.2.ln1 · F.layer_norm[0] · output.0   forward   3.1e-3     2.4e-6       1,292×
+ ≠ layers.2.ln1 · input.0                      forward   3.1e-3     2.4e-6       1,292×
 """
 
 
@@ -47,7 +48,7 @@ def test_the_screen_at_100_columns(small: Path) -> None:
     lines = [line.rstrip() for line in screen.splitlines()]
     assert lines[: len(EXPECTED.splitlines())] == EXPECTED.splitlines()
     assert len(lines) <= 30
-    assert any(line.startswith("   next        trueup replay") for line in lines)
+    assert any(line.startswith("   next step   trueup replay") for line in lines)
     assert any("report.html" in line for line in lines)
 
 
@@ -69,18 +70,18 @@ def test_colour_adds_nothing_but_colour(small: Path) -> None:
 def test_agreement_is_short_and_names_no_place(agreeing: Path) -> None:
     screen = drawn(agreeing, 100)
     assert "✓" in screen
-    assert "where" not in screen
-    assert "beyond" not in screen
+    assert "location" not in screen
+    assert "exceed" not in screen
 
 
 def test_markup_in_names_is_text(hostile: Path) -> None:
     assert "[/red]" not in drawn(hostile, 100)
-    summary = dict(report_from(hostile).summary)
+    summary = dict(read_result(hostile).summary)
     assert summary["verdict"]["outcome"] == "differ"
 
 
 def test_json_names_verdict_and_site_first(small: Path) -> None:
-    summary = dict(report_from(small).summary)
+    summary = dict(read_result(small).summary)
     summary["scalars"] = [{"target": float("inf"), "reference": float("nan")}]
     text = to_json(summary)
     document = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
@@ -107,7 +108,7 @@ def test_the_first_notes_are_shown_and_the_others_counted(small: Path, tmp_path:
     assert "note        what is missing, 0, [red]" in screen
     assert "what is missing, 2" in screen
     assert "what is missing, 3" not in screen
-    assert "and 3 more notes" in screen
+    assert "and 3 more" in screen
     assert screen.count("2 ranks as whole") == 1, "layouts have lines of their own"
     summary["notes"] = ["x" * 999]
     (folder / "result.json").write_text(json.dumps(summary), encoding="utf-8")
@@ -124,22 +125,24 @@ def with_verdict(folder: Path, tmp_path: Path, **changed: object) -> Path:
 
 
 def test_a_command_ends_its_line_and_its_note_is_on_the_next(small: Path, tmp_path: Path) -> None:
-    said = {"next": "trueup capture --steps 0 -o RUN -- python train.py", "next_note": "on both sides"}
-    lines = [line.rstrip() for line in drawn(with_verdict(small, tmp_path, **said), 100).splitlines()]
-    at = lines.index(f"   next        {said['next']}")
-    assert lines[at + 1] == "               on both sides"
+    command = "trueup capture --steps 0 -o RUN -- python train.py"
+    folder = with_verdict(small, tmp_path, next=command, next_note="on both sides")
+    lines = [line.rstrip() for line in drawn(folder, 100).splitlines()]
+    at = lines.index(f"   next step   {command}")
+    assert lines[at + 1].strip() == "On both sides"
 
 
 @pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("code", [NextCode.READ_REPORT, NextCode.READ_UNDECIDED])
 def test_the_report_that_was_written_is_named_not_to_be_made_again(
-    small: Path, tmp_path: Path, *, written: bool
+    small: Path, tmp_path: Path, code: NextCode, *, written: bool
 ) -> None:
-    again = "trueup compare T R --steps 0 -o OUT"
-    folder = with_verdict(small, tmp_path, next=again, next_note="then read report.html at this site")
+    following = reason(code, target="T", reference="R", step=0)
+    folder = with_verdict(small, tmp_path, next="trueup compare", next_reason=following.to_json())
     page = Path("out/report.html")
     screen = drawn(folder, 100, reports={"html": page} if written else {})
-    assert ("next        read out/report.html at this site" in screen) is written
-    assert (again in screen) is not written
+    assert ("next step   Read out/report.html" in screen) is written
+    assert ("trueup compare T R" in screen) is not written
 
 
 def test_the_unmatched_example_is_not_cut(small: Path, tmp_path: Path) -> None:

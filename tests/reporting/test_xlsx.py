@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import polars as pl
 import pytest
 
 from tests.reporting.synthetic import EVIL
-from trueup.reporting.model import Report, report_from
-from trueup.reporting.xlsx import write_xlsx
+from trueup.reporting.comparison.report import compare_report
+from trueup.reporting.comparison.result import read_result
+from trueup.reporting.render.xlsx import write
 
 # The header of `msprobe compare` 26.2.0 for statistics, as it writes it.
 MSPROBE = [
@@ -66,7 +68,7 @@ def rows(path: Path, sheet: int = 0) -> Iterator[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def workbook(hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("book") / "result.xlsx"
-    write_xlsx(report_from(hostile), path)
+    write(compare_report(read_result(hostile)), path)
     return path
 
 
@@ -74,16 +76,16 @@ def test_columns_are_msprobes_then_ours(workbook: Path) -> None:
     sheet = openpyxl.load_workbook(workbook).worksheets[0]
     head = [cell.value for cell in sheet[1]]
     assert head[: len(MSPROBE)] == MSPROBE
-    assert {"Status", "Site", "Rel L2", "Times tolerance"} <= set(head[len(MSPROBE) :])
+    assert {"Status", "Site", "Rel L2", "× tolerance"} <= set(head[len(MSPROBE) :])
     assert sheet.freeze_panes == "B2"
     assert sheet.auto_filter.ref == sheet.dimensions
 
 
 def test_compared_values_bring_the_columns_for_tensors(small: Path, tmp_path: Path) -> None:
-    report = report_from(small)
-    records = report.records.with_columns(evidence=pl.lit("values").cast(pl.Categorical))
+    result = read_result(small)
+    records = result.records.with_columns(evidence=pl.lit("values").cast(pl.Categorical))
     path = tmp_path / "values.xlsx"
-    write_xlsx(Report(summary=report.summary, records=records, precision=report.precision), path)
+    write(compare_report(replace(result, records=records)), path)
     head = list(next(rows(path)))
     assert head[8:14] == MSPROBE_TENSOR
     compared = [row for row in rows(path) if row["Status"] not in ("unmatched", "undecided")]
@@ -94,7 +96,7 @@ def test_compared_values_bring_the_columns_for_tensors(small: Path, tmp_path: Pa
 
 
 def test_every_record_is_a_row_with_its_numbers(hostile: Path, workbook: Path) -> None:
-    records = report_from(hostile).records.collect()
+    records = read_result(hostile).records.collect()
     written = list(rows(workbook))
     assert len(written) == records.height
     for row, record in zip(written[:400], records.head(400).iter_rows(named=True), strict=True):
@@ -117,11 +119,9 @@ def test_names_are_msprobes_where_the_numbers_are_known(workbook: Path) -> None:
 
 
 def test_without_global_numbers_the_site_stands_there(small: Path, tmp_path: Path) -> None:
-    report = report_from(small)
-    records = report.records.drop("target_global_ordinal", "reference_global_ordinal")
-    write_xlsx(
-        Report(summary=report.summary, records=records, precision=report.precision), tmp_path / "x.xlsx"
-    )
+    result = read_result(small)
+    records = result.records.drop("target_global_ordinal", "reference_global_ordinal")
+    write(compare_report(replace(result, records=records)), tmp_path / "x.xlsx")
     first = next(rows(tmp_path / "x.xlsx"))
     assert first["NPU Name"] == first["Site"]
 
@@ -158,8 +158,8 @@ def test_differences_are_coloured_and_equal_rows_are_not(workbook: Path) -> None
 
 
 def test_a_long_result_continues_on_the_next_sheet(small: Path, tmp_path: Path) -> None:
-    report = report_from(small)
-    write_xlsx(report, tmp_path / "x.xlsx", max_sheet_rows=500)
+    result = read_result(small)
+    write(compare_report(result), tmp_path / "x.xlsx", max_sheet_rows=500)
     book = openpyxl.load_workbook(tmp_path / "x.xlsx")
     assert book.sheetnames == [
         "compare_result",
@@ -168,7 +168,7 @@ def test_a_long_result_continues_on_the_next_sheet(small: Path, tmp_path: Path) 
         "verdict",
         "precision",
     ]
-    assert sum(sheet.max_row - 1 for sheet in book.worksheets[:3]) == report.num_records()
+    assert sum(sheet.max_row - 1 for sheet in book.worksheets[:3]) == result.num_records
 
 
 def test_verdict_and_precision_have_sheets(workbook: Path) -> None:

@@ -87,7 +87,7 @@ def command(runs: CompareRuns, options: CompareOptions, reports: CompareReports,
     from trueup import reporting
     from trueup.capture.launch.folder import make_writable
     from trueup.comparing.run import compare
-    from trueup.reporting import terminal
+    from trueup.reporting.comparison.result import to_json
 
     target, reference = runs.sides()
     formats = reports.formats(as_msprobe=runs.input_file is not None)
@@ -103,9 +103,9 @@ def command(runs: CompareRuns, options: CompareOptions, reports: CompareReports,
     if reports.output is not None:
         reporting.write_reports(comparison, output=reports.output, formats=formats, console=console)
     elif console is not None:
-        terminal.print_summary(comparison, console)
+        reporting.print_summary(comparison, console)
     if printed.as_json:
-        print(terminal.to_json(comparison.summary))
+        print(to_json(comparison.summary))
     return int(comparison.summary["verdict"]["exit_code"])
 
 

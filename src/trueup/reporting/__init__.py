@@ -1,42 +1,51 @@
-"""Reports of a comparison: one screen, one page, one workbook, one page of advice, all drawn from one model.
+"""Reports: each family builds one document, which ``render`` draws on a terminal or writes to a file.
 
-Each renderer is imported when its format is asked for: a terminal summary does not pay for a workbook.
+Here are those of a comparison, for the command line and for Python.
 """
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trueup.errors import ConfigError
-from trueup.reporting.model import ComparisonLike, Report, report_from
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["FORMATS", "print_summary", "to_json", "write_reports"]
+    from trueup.reporting.comparison.result import ComparisonLike, ComparisonResult
 
-_WRITER = {
-    "html": ("trueup.reporting.html", "write_html", "report.html"),
-    "xlsx": ("trueup.reporting.xlsx", "write_xlsx", "compare_result_{timestamp}.xlsx"),
-    "advisor": ("trueup.reporting.advisor", "write_advisor", "advisor_{timestamp}.txt"),
+__all__ = ["FORMATS", "print_summary", "write_reports"]
+
+_FILES = {
+    "html": "report.html",
+    "xlsx": "compare_result_{timestamp}.xlsx",
+    "markdown": "report.md",
+    "advisor": "advisor_{timestamp}.txt",
 }
-FORMATS = frozenset(_WRITER)
+FORMATS = frozenset(_FILES)
 """What ``write_reports`` can write."""
 
-_HOME = {"print_summary": "trueup.reporting.terminal", "to_json": "trueup.reporting.terminal"}
 
+def print_summary(
+    comparison: ComparisonResult | ComparisonLike | Path,
+    console: Console,
+    *,
+    reports: Mapping[str, Path] | None = None,
+) -> None:
+    """Print one screen; ``reports`` are the files that were written, by format."""
+    from trueup.reporting.comparison.report import compare_report
+    from trueup.reporting.comparison.result import read_result
+    from trueup.reporting.document import On
+    from trueup.reporting.render import show
 
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'trueup.reporting' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    show(compare_report(read_result(comparison), media=On.SCREEN, reports=reports), console)
 
 
 def write_reports(
-    comparison: Report | ComparisonLike | Path,
+    comparison: ComparisonResult | ComparisonLike | Path,
     *,
     output: Path,
     formats: set[str],
@@ -45,29 +54,39 @@ def write_reports(
     """Write the reports asked for into ``output`` and return their paths by format.
 
     Args:
-        comparison: a comparison in memory, or the folder its result files lie in.
-        output: folder the files go to; made if missing.
-        formats: any of ``html``, ``xlsx``, ``advisor``; empty writes nothing.
+        comparison: a comparison in memory, or the folder of its result files.
+        output: folder of the files; made if missing.
+        formats: any of ``html``, ``xlsx``, ``markdown``, ``advisor``; empty writes nothing.
         console: where the one-screen summary goes afterwards; None prints nothing.
 
     Raises:
-        ConfigError: a format nobody writes.
-        TraceError: the folder holds no result.
+        ConfigError: an unknown format.
+        TraceError: the folder has no result.
     """
     unknown = sorted(formats - FORMATS)
     if unknown:
-        raise ConfigError(f"no report format {unknown[0]!r}; there are: {', '.join(sorted(FORMATS))}")
-    report = report_from(comparison)
+        raise ConfigError(
+            f"unknown report format; expected any of: {', '.join(sorted(FORMATS))} (got {unknown[0]!r})"
+        )
+    from trueup.reporting.comparison.advice import advice_report
+    from trueup.reporting.comparison.report import compare_report
+    from trueup.reporting.comparison.result import read_result
+    from trueup.reporting.document import On
+    from trueup.reporting.render import write
+
+    result = read_result(comparison)
     output.mkdir(parents=True, exist_ok=True)
     timestamp = datetime.now().strftime("%Y%m%d%H%M%S")
     written: dict[str, Path] = {}
-    for name in (name for name in _WRITER if name in formats):
-        module, function, pattern = _WRITER[name]
-        path = output / pattern.format(timestamp=timestamp)
-        getattr(importlib.import_module(module), function)(report, path)
-        written[name] = path
+    for name in (name for name in _FILES if name in formats):
+        media = On.BOOK if name == "xlsx" else On.PAGE | On.TEXT
+        path = output / _FILES[name].format(timestamp=timestamp)
+        document = (
+            advice_report(result, page=written.get("html"))
+            if name == "advisor"
+            else compare_report(result, media=media, reports=written)
+        )
+        written[name] = write(document, path)
     if console is not None:
-        from trueup.reporting.terminal import print_summary
-
-        print_summary(report, console, reports=written)
+        print_summary(result, console, reports=written)
     return written

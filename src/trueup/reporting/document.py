@@ -117,6 +117,8 @@ class Fact:
     """lines that a screen shows; the others are counted"""
     fit: bool = False
     """a screen leaves out the middle of a long line in place of folding it"""
+    most: int | None = None
+    """lines of a screen that each takes at most; the middle of a longer one is left out"""
     flow: bool = False
     """lines are short: a screen puts as many as fit into one"""
     on: On = On.ALL
@@ -330,8 +332,8 @@ class Custom:
     context: Mapping[str, object]
     styles: tuple[str, ...] = ()
     scripts: tuple[str, ...] = ()
-    data: tuple[tuple[str, str, str], ...] = ()
-    """address, media type and text of what the scripts read, written at the end of the page"""
+    data: Callable[[], Iterable[tuple[str, str, str]]] = tuple
+    """address, media type and text of what the scripts read, made when a page is written, at its end"""
     on: On = On.PAGE
 
 
@@ -385,11 +387,12 @@ def fact(
     tone: Tone = Tone.PLAIN,
     limit: int | None = None,
     fit: bool = False,
+    most: int | None = None,
     on: On = On.ALL,
 ) -> Fact:
     """A fact of the lines that are not empty."""
     kept = tuple(line for line in lines if line != "")
-    return Fact(label=label, lines=kept, note=note, tone=tone, limit=limit, fit=fit, on=on)
+    return Fact(label=label, lines=kept, note=note, tone=tone, limit=limit, fit=fit, most=most, on=on)
 
 
 def facts(rows: Iterable[Fact | None], form: Form = Form.ROWS, on: On = On.ALL) -> Facts:

@@ -166,6 +166,10 @@ PHRASES = {
         "then read report.html: the unmatched and undecided records",
         "trueup compare {target} {reference} -o OUT",
     ),
+    Next.READ_WRITTEN_REPORT: _to_do("read {page} at this site", samples=({"page": "out/report.html"},)),
+    Next.READ_WRITTEN_UNDECIDED: _to_do(
+        "read {page}: the unmatched and undecided records", samples=({"page": "out/report.html"},)
+    ),
     Next.MEASURE_NOISE: _to_do(
         "to measure the noise better; or use trueup replay, which excludes it",
         "trueup noise -k 8 --reference {reference} -- COMMAND",

@@ -16,7 +16,6 @@ from trueup.reporting.diagnosis.words import (
     FAMILIES,
     STAGES,
     coordinates,
-    kind_name,
     sources,
     way,
 )
@@ -46,6 +45,7 @@ from trueup.reporting.document import (
 )
 from trueup.reporting.formatting import as_sentence, plain, short_site
 from trueup.types.finding import Finding
+from trueup.wording.kinds import kind_name
 from trueup.wording.stages import STAGE_TITLES
 
 _MARKS = {
@@ -162,7 +162,7 @@ def _verdict_facts(finding: Finding) -> list[Fact | None]:
         fact("kind", Span(kind_name(kind), Look.STRONG), note=FAMILIES[kind.family]) if kind else None,
         fact("confidence", str(finding.confidence), note=BASES[finding.basis]),
         fact("evidence", *map(said, finding.evidence), limit=_NUM_EVIDENCE),
-        fact("preceding records", *map(said, finding.counter_evidence), limit=_NUM_PRECEDING),
+        fact("preceding", *map(said, finding.counter_evidence), limit=_NUM_PRECEDING),
         fact("likely causes", *map(said, finding.causes), limit=_NUM_CAUSES),
     ]
 

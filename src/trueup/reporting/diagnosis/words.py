@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.reporting.document import Source
 from trueup.reporting.formatting import short_frame
-from trueup.types.finding import Basis, Finding, Kind, KindClass, Stage
+from trueup.types.finding import Basis, Finding, KindClass, Stage
 
 STAGES = {
     Stage.CONFIG: "Configuration",
@@ -47,11 +47,6 @@ _WAYS = {
 _FORWARD = "The error is introduced in the forward pass, and propagates to the loss and to every gradient."
 _ONE_GRADIENT = "Forward and backward agree, but for the gradient of one weight and that weight's update."
 _NO_FINDING = "Every part of the model on both sides, forward to the loss and back."
-
-
-def kind_name(kind: Kind) -> str:
-    """What a kind is called."""
-    return kind.name.replace("_", " ")
 
 
 def way(finding: Finding | None) -> str:

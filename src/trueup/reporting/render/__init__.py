@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
     from trueup.reporting.document import Document
 
-_WRITERS = {".html": "html", ".xlsx": "xlsx", ".md": "markdown"}
+_WRITERS = {".html": "html", ".xlsx": "xlsx", ".md": "markdown", ".txt": "terminal"}
 
 
 def show(document: Document, console: Console) -> None:
     """Print one screen."""
     from trueup.reporting.render.terminal import screen
 
-    console.print(screen(document, width=console.width))
+    console.print(screen(document, width=console.width), crop=False)
 
 
 def write(document: Document, path: Path) -> Path:
-    """Write it as the suffix of ``path`` says: ``.html``, ``.xlsx`` or ``.md``."""
+    """Write it in the format of the suffix: ``.html``, ``.xlsx``, ``.md``, or ``.txt`` (one screen)."""
     written: Path = importlib.import_module(f"{__name__}.{_WRITERS[path.suffix]}").write(document, path)
     return written
 

@@ -70,7 +70,7 @@ def _context(document: Document) -> dict[str, object]:
         "ahead": blocks[:first],
         "sections": blocks[first:],
         "nav": [block for block in found if isinstance(block, Section) and block.nav],
-        "data": [entry for custom in customs for entry in custom.data],
+        "data": [entry for custom in customs for entry in custom.data()],
         "style": style,
         "style_policy": "'unsafe-inline'" if zoomed else f"'sha256-{content_hash(style)}'",
         "programs": [Markup(program) for program in programs],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from pathlib import Path
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
@@ -15,10 +17,12 @@ from trueup.reporting.document import (
     Fact,
     Facts,
     Line,
+    Look,
     Mark,
     On,
     Paragraph,
     Section,
+    Span,
     Table,
     Trend,
     visible,
@@ -30,6 +34,7 @@ from trueup.reporting.render.terminal_text import COLOURS, styled, value_text
 NARROWEST, WIDEST = 32, 120
 LEAST_FITTED = 12
 """characters of a piece that is cut"""
+TEXT_WIDTH = 100
 STACKED = 64
 """columns below which a label stands above its lines"""
 
@@ -43,6 +48,16 @@ def screen(document: Document, *, width: int) -> RenderableType:
     for block in blocks:
         parts += [Text(""), *_drawn(block, width, labels)]
     return Group(*parts, Text(""))
+
+
+def write(document: Document, path: Path) -> Path:
+    """Write one screen as text, 100 columns wide."""
+    stream = io.StringIO()
+    console = Console(file=stream, width=TEXT_WIDTH, color_system=None)
+    console.print(screen(document, width=TEXT_WIDTH), crop=False)
+    lines = [line.rstrip() for line in stream.getvalue().strip("\n").splitlines()]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="replace")
+    return path
 
 
 def headline(mark: Mark, text: str) -> Grid:
@@ -73,10 +88,13 @@ def _drawn(block: Block, width: int, labels: int) -> list[RenderableType]:
     if isinstance(block, Table):
         return grid_of(block, width)
     if isinstance(block, Paragraph):
+        if isinstance(block.line, Span) and block.line.look is Look.COMMAND:
+            return [_whole(block.line)]
         return [Padding(styled(block.line), (0, 0, 0, MARGIN))]
     if isinstance(block, Section):
         inside = [_drawn(one, width, labels) for one in visible(block.blocks, On.SCREEN)]
-        title = Text.assemble(" " * MARGIN, (plain(block.title), "bold"), (f"  {plain(block.note)}", "dim"))
+        note = f"  {plain(block.note)}" if block.note else ""
+        title = Text.assemble(" " * MARGIN, (plain(block.title), "bold"), (note, "dim"))
         return [title, *(part for parts in inside for part in parts)]
     return []
 
@@ -102,6 +120,8 @@ def _labelled(rows: Sequence[tuple[str, Sequence[Text]]], labels: int, *, stacke
 def _lines(row: Fact, room: int) -> list[Text]:
     limit = row.limit if row.limit is not None and len(row.lines) > row.limit else len(row.lines)
     lines = [_fitted(line, room) if row.fit else value_text(line) for line in row.lines[:limit]]
+    if row.most is not None:
+        lines = [_within(line, row.most * room - room // 4) for line in lines]
     if row.flow:
         lines = _flowed(lines, room)
     if len(row.lines) > limit:
@@ -122,6 +142,17 @@ def _fitted(line: Line | Trend, room: int) -> Text:
         return Text(elide(text.plain, room))
     look = styled(last)
     return ahead.append(elide(look.plain, left), style=look.spans[0].style if look.spans else "")
+
+
+def _whole(line: Span) -> Text:
+    """A line that is not folded, because it is copied."""
+    text = Text(" " * MARGIN, no_wrap=True, overflow="ignore")
+    return text.append_text(styled(line))
+
+
+def _within(text: Text, most: int) -> Text:
+    """A text of at most so many characters."""
+    return text if len(text) <= most else Text(elide(text.plain, most), style=text.style)
 
 
 def _flowed(pieces: Sequence[Text], room: int) -> list[Text]:

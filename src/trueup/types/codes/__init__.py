@@ -25,6 +25,7 @@ from trueup.types.codes.note import NoteCode, ToleranceCode
 from trueup.types.codes.record import RecordCode
 from trueup.types.codes.replay import LeftFree, ReplayCode
 from trueup.types.codes.stages import StagesCode
+from trueup.types.codes.suspect import SuspectCode
 from trueup.types.codes.verdict import NextCode, VerdictCode
 from trueup.types.codes.weights import WeightsCode
 
@@ -54,6 +55,7 @@ __all__ = [
     "ReplayCode",
     "SettingReason",
     "StagesCode",
+    "SuspectCode",
     "ToleranceCode",
     "VerdictCode",
     "WeightsCode",

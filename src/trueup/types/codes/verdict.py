@@ -36,6 +36,8 @@ class NextCode(Code):
     CAPTURE_VALUES = "next.capture_values"
     READ_REPORT = "next.read_report"
     READ_UNDECIDED = "next.read_undecided"
+    READ_WRITTEN_REPORT = "next.read_written_report"
+    READ_WRITTEN_UNDECIDED = "next.read_written_undecided"
     MEASURE_NOISE = "next.measure_noise"
     CHECK_GRADIENT_NORM = "next.check_gradient_norm"
     ALIGN_SETTINGS = "next.align_settings"

@@ -127,24 +127,11 @@ class DepthChart {
     this.dot.setAttribute("cx", at);
     this.dot.setAttribute("cy", level);
     this.tip.replaceChildren(el("b", {}, moduleName(p.module)), el("span", {}, p.type || ""),
-      el("span", {}, p.error === 0 ? "bit-equal" : `rel L2 ${error(p.error)}`),
-      el("span", {}, p.bound === null ? "" : `allowed ${error(p.bound)}${p.error > p.bound ? `, ${ratio(p.error / p.bound)}` : ""}`));
+      el("span", {}, p.error === 0 ? "bit-identical" : `rel L2 ${error(p.error)}`),
+      el("span", {}, p.bound === null ? "" : `tolerance ${error(p.bound)}${p.error > p.bound ? `, ${ratio(p.error / p.bound)}` : ""}`));
     const flip = at > this.width / 2;
     this.tip.style.left = flip ? "auto" : `${at + 14}px`;
     this.tip.style.right = flip ? `${this.width - at + 14}px` : "auto";
     this.tip.style.top = `${Math.max(4, Math.min(this.height - 110, level - 40))}px`;
   }
-}
-
-function sparkline(host, rows) {
-  const width = 300, height = 74, pad = 5;
-  const values = rows.flatMap((row) => [num(row.target), num(row.reference)]).filter((v) => v !== null && Number.isFinite(v));
-  if (rows.length < 3 || !values.length) return;
-  const low = Math.min(...values), span = Math.max(...values) - low || Math.abs(low) || 1;
-  const x = (i) => pad + ((width - 2 * pad) * i) / (rows.length - 1);
-  const y = (v) => height - pad - ((height - 2 * pad) * (v - low)) / span;
-  const line = (side) => rows.map((row, i) => [i, num(row[side])]).filter(([, v]) => v !== null && Number.isFinite(v))
-    .map(([i, v], at) => `${at ? "L" : "M"}${x(i).toFixed(1)} ${y(v).toFixed(1)}`).join("");
-  host.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "spark", role: "img", "aria-label": "target and reference over steps", preserveAspectRatio: "none" },
-    svg("path", { class: "reference", d: line("reference") }), svg("path", { class: "target", d: line("target") })));
 }

@@ -39,19 +39,18 @@ class Detail {
   #metrics(get) {
     const rel = get("rel_l2"), bound = get("tolerance"), score = get("score"), rule = this.report.tolerance || {};
     const verdict = el("p", { class: "rule" });
-    if (rel === null) verdict.append(get("reason") || "There is no error to state for this record.");
-    else if (get("bits_equal") === "true") verdict.append("Every bit is equal.");
-    else verdict.append(el("b", {}, `rel L2 ${error(rel)}`), get("evidence") === "statistics" ? " or more" : "", score !== null && score <= 1 ? " is within " : " against ",
-      el("b", {}, error(bound)), " allowed", score === null ? "" : `: ${ratio(score)} the tolerance.`);
+    if (rel === null) verdict.append(get("reason") || "No error could be measured for this record.");
+    else if (get("bits_equal") === "true") verdict.append("Bit-identical.");
+    else verdict.append(el("b", {}, `rel L2 ${error(rel)}`), get("evidence") === "statistics" ? " or more" : "", " (tolerance ", el("b", {}, error(bound)), ")", score === null ? "" : `: ${ratio(score)} tolerance.`);
     const rows = [["max |difference|", error(get("max_abs_diff"))], ["cosine", get("cosine_similarity") === null ? "–" : Number(get("cosine_similarity")).toFixed(9)],
       ["scale", number(get("scale"), 7)], ["residual", error(get("residual"))], ["elements above", get("fraction_above") === null ? "–" : `${number(get("fraction_above") * 100)} %`],
-      ["max ulp", number(get("max_ulp_diff"))], ["made from, differs by", error(get("error_in"))], ["passed on at most", number(get("gain"))], ["noise floor", error(get("floor"))],
-      ["target from arbiter", error(get("arbiter_target"))], ["reference from arbiter", error(get("arbiter_reference"))]].filter(([, value]) => value !== "–");
+      ["max ulp", number(get("max_ulp_diff"))], ["input error", error(get("error_in"))], ["maximum gain", number(get("gain"))], ["noise floor", error(get("floor"))],
+      ["target vs arbiter", error(get("arbiter_target"))], ["reference vs arbiter", error(get("arbiter_reference"))]].filter(([, value]) => value !== "–");
     return el("section", {}, verdict, get("reason") && rel !== null ? el("p", {}, get("reason")) : null,
       rows.length ? el("dl", { class: "metrics" }, rows.map(([key, value]) => el("div", {}, el("dt", {}, key), el("dd", {}, value)))) : null,
       bound === null ? null : el("p", { class: "muted small" }, `Rule: ${(rule.formula || "–").split("; ")[0]}${rule.origin ? ` (${rule.origin})` : ""}. Judged from ${EVIDENCE[get("evidence")] || get("evidence")}.`));
   }
-  // The other tensors of this call: an equal input beside a different output says where the error is made.
+  // The other tensors of this call: an equal input beside a different output shows where the error is introduced.
   #siblings(row, get, details) {
     const side = get("target_call") === null ? "reference_call" : "target_call";
     const calls = details.columns[side], { step, rank, phase } = this.records.columns;

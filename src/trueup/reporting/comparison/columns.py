@@ -1,19 +1,20 @@
-"""Columns of the workbook: msprobe 26.2.0's, by its names and in its order, then ours.
+"""Columns of the records in a workbook: msprobe 26.2.0's, by its names and in its order, then ours.
 
 msprobe names a tensor ``Module.layers.0.ln1.LayerNorm.forward.0.input.0``: the number counts calls of that
 name in a step. Where a result does not hold that number the site itself stands there. msprobe's
-``backward.N.input`` are the gradients that arrive at a call's outputs, ``backward.N.output`` those it sends
-on: the other way round than here. Its percentages are numbers here, shown as percentages.
+``backward.N.input`` are the gradients that arrive at a call's outputs, ``backward.N.output`` those of its
+inputs: the other way round than here. Its percentages are numbers here, shown as percentages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
-FLOAT, PERCENT, INTEGER, TEXT = "float", "percent", "integer", "text"
+from trueup.reporting.comparison.result import SIDES, ComparisonResult
+from trueup.reporting.document import FrameColumn
+
 MAX_FRAMES = 4
 _SIDES = (("target", "NPU"), ("reference", "Bench"))
 _STATISTICS = (("maximum", "max"), ("minimum", "min"), ("mean", "mean"), ("l2_norm", "l2norm"))
@@ -34,48 +35,26 @@ _API_PREFIXES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """One column: heading, expression over the result table, how it is written, width in characters."""
-
-    title: str
-    value: pl.Expr
-    kind: str = TEXT
-    width: float = 11
-
-
-def columns(
-    schema: Mapping[str, pl.DataType],
-    *,
-    with_values: bool,
-    frameworks: Mapping[str, str],
-    types: Mapping[str, str],
-    stacks: Sequence[Sequence[str]],
-) -> list[Column]:
-    """All columns, in order.
-
-    Args:
-        schema: columns of the result table; what it lacks is left empty.
-        with_values: values were compared: msprobe's columns for tensors rather than for statistics.
-        frameworks: framework of each side, which msprobe's dtype names follow.
-        types: class name of each module, for the names of parameters.
-        stacks: call stacks of the target, of which the innermost frames are shown.
-    """
-    measured = _tensor_columns() if with_values else _difference_columns()
+def record_columns(result: ComparisonResult) -> list[FrameColumn]:
+    """All columns, in order; where values were compared, msprobe's columns for tensors in place of those for
+    statistics."""
+    schema = result.records.collect_schema()
+    by_values = pl.col("evidence").cast(pl.String) == "values"
+    with_values = bool(result.records.select(by_values.any()).collect().item())
     consistent = pl.col("target_requires_grad") == pl.col("reference_requires_grad")
     return [
-        *_basic_columns(schema, frameworks, types),
-        *measured,
+        *_basic_columns(schema, {side: result.framework(side) for side in SIDES}, result.module_types()),
+        *(_tensor_columns() if with_values else _difference_columns()),
         *(
-            Column(title=f"{theirs} {title}", value=pl.col(f"{side}_{name}"), kind=FLOAT)
-            for side, theirs in _SIDES
+            FrameColumn(title=f"{prefix} {title}", value=pl.col(f"{side}_{name}"), kind="float")
+            for side, prefix in _SIDES
             for name, title in _STATISTICS
         ),
-        Column(title="Requires_grad Consistent", value=_flag(consistent)),
-        Column(title="Result", value=_result()),
-        Column(title="Err_message", value=_text("reason"), width=24),
-        Column(title="NPU_Stack_Info", value=_stack(stacks), width=24),
-        *_own_columns(),
+        FrameColumn(title="Requires_grad Consistent", value=_flag(consistent)),
+        FrameColumn(title="Result", value=_result()),
+        FrameColumn(title="Err_message", value=_text("reason"), width=24),
+        FrameColumn(title="NPU_Stack_Info", value=_stack(result.stacks("target")), width=24),
+        *_further_columns(),
     ]
 
 
@@ -98,24 +77,23 @@ def _flag(value: pl.Expr) -> pl.Expr:
 
 def _basic_columns(
     schema: Mapping[str, pl.DataType], frameworks: Mapping[str, str], types: Mapping[str, str]
-) -> list[Column]:
-    pairs = [(side, theirs) for side, theirs in _SIDES]
+) -> list[FrameColumn]:
     return [
         *(
-            Column(title=f"{theirs} Name", value=_name(side, schema, frameworks[side], types), width=46)
-            for side, theirs in pairs
+            FrameColumn(title=f"{prefix} Name", value=_name(side, schema, frameworks[side], types), width=46)
+            for side, prefix in _SIDES
         ),
         *(
-            Column(title=f"{theirs} Dtype", value=_dtype(side, frameworks[side]), width=14)
-            for side, theirs in pairs
+            FrameColumn(title=f"{prefix} Dtype", value=_dtype(side, frameworks[side]), width=14)
+            for side, prefix in _SIDES
         ),
         *(
-            Column(title=f"{theirs} Tensor Shape", value=_text(f"{side}_shape"), width=15)
-            for side, theirs in pairs
+            FrameColumn(title=f"{prefix} Tensor Shape", value=_text(f"{side}_shape"), width=15)
+            for side, prefix in _SIDES
         ),
         *(
-            Column(title=f"{theirs} Requires_grad", value=_flag(pl.col(f"{side}_requires_grad")))
-            for side, theirs in pairs
+            FrameColumn(title=f"{prefix} Requires_grad", value=_flag(pl.col(f"{side}_requires_grad")))
+            for side, prefix in _SIDES
         ),
     ]
 
@@ -194,7 +172,7 @@ def _parameter(root: str, types: Mapping[str, str]) -> pl.Expr:
     return pl.when(_text("kind") == "parameter").then(pl.concat_str(head, tail, leaf))
 
 
-def _difference_columns() -> list[Column]:
+def _difference_columns() -> list[FrameColumn]:
     titles = {"maximum": "Max", "minimum": "Min", "mean": "Mean", "l2_norm": "L2norm"}
     differences = {name: pl.col(f"target_{name}") - pl.col(f"reference_{name}") for name in titles}
     relative = {
@@ -206,21 +184,21 @@ def _difference_columns() -> list[Column]:
     }
     return [
         *(
-            Column(title=f"{title} diff", value=differences[name], kind=FLOAT)
+            FrameColumn(title=f"{title} diff", value=differences[name], kind="float")
             for name, title in titles.items()
         ),
         *(
-            Column(
+            FrameColumn(
                 title=f"{'Norm' if name == 'l2_norm' else title}RelativeErr",
                 value=relative[name],
-                kind=PERCENT,
+                kind="percent",
             )
             for name, title in titles.items()
         ),
     ]
 
 
-def _tensor_columns() -> list[Column]:
+def _tensor_columns() -> list[FrameColumn]:
     known = {
         "Cosine": pl.col("cosine_similarity"),
         "EucDist": pl.col("rel_l2") * pl.col("reference_l2_norm"),
@@ -229,7 +207,7 @@ def _tensor_columns() -> list[Column]:
         "One Thousandth Err Ratio": pl.col("fraction_within_thousandth"),
         "Five Thousandths Err Ratio": pl.col("fraction_within_five_thousandths"),
     }
-    return [Column(title=title, value=value, kind=FLOAT) for title, value in known.items()]
+    return [FrameColumn(title=title, value=value, kind="float") for title, value in known.items()]
 
 
 def _result() -> pl.Expr:
@@ -246,34 +224,34 @@ def _result() -> pl.Expr:
     )
 
 
-def _own_columns() -> list[Column]:
+def _further_columns() -> list[FrameColumn]:
     text = [
         ("Status", "status", 12),
         ("Site", "site", 46),
         ("Phase", "phase", 11),
         ("Evidence", "evidence", 10),
     ]
-    whole = [("Step", "step"), ("Rank", "rank"), ("Order", "order"), ("Microbatch", "microbatch")]
+    integers = [("Step", "step"), ("Rank", "rank"), ("Order", "order"), ("Microbatch", "microbatch")]
     numbers = [
         ("Rel L2", "rel_l2"),
         ("Tolerance", "tolerance"),
-        ("Times tolerance", "score"),
+        ("× tolerance", "score"),
         ("Max abs diff", "max_abs_diff"),
         ("Cosine similarity", "cosine_similarity"),
         ("Scale", "scale"),
         ("Residual", "residual"),
         ("Fraction above", "fraction_above"),
         ("Max ulp diff", "max_ulp_diff"),
-        ("Made from, differs by", "error_in"),
-        ("Passed on at most", "gain"),
+        ("Input error", "error_in"),
+        ("Maximum gain", "gain"),
         ("Noise floor", "floor"),
-        ("Target from arbiter", "arbiter_target"),
-        ("Reference from arbiter", "arbiter_reference"),
+        ("Target vs arbiter", "arbiter_target"),
+        ("Reference vs arbiter", "arbiter_reference"),
     ]
     return [
-        *(Column(title=title, value=_text(name), width=width) for title, name, width in text),
-        *(Column(title=title, value=pl.col(name), kind=INTEGER) for title, name in whole),
-        *(Column(title=title, value=pl.col(name), kind=FLOAT) for title, name in numbers),
-        Column(title="Match pass", value=_text("match_pass")),
-        Column(title="Match confidence", value=pl.col("confidence"), kind=FLOAT),
+        *(FrameColumn(title=title, value=_text(name), width=width) for title, name, width in text),
+        *(FrameColumn(title=title, value=pl.col(name), kind="integer") for title, name in integers),
+        *(FrameColumn(title=title, value=pl.col(name), kind="float") for title, name in numbers),
+        FrameColumn(title="Match pass", value=_text("match_pass")),
+        FrameColumn(title="Match confidence", value=pl.col("confidence"), kind="float"),
     ]

@@ -3,24 +3,6 @@
 const report = JSON.parse(document.getElementById("report").textContent);
 const $ = (id) => document.getElementById(id);
 
-function setUpTheme() {
-  const button = $("theme");
-  let kept = null;
-  try { kept = localStorage.getItem("trueup-theme"); } catch { /* a page from disk may have no storage */ }
-  const apply = (theme) => {
-    document.documentElement.dataset.theme = theme;
-    button.setAttribute("aria-pressed", String(theme === "dark"));
-    button.setAttribute("aria-label", theme === "dark" ? "Use light colours" : "Use dark colours");
-  };
-  apply(kept || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => kept || apply(event.matches ? "dark" : "light"));
-  button.addEventListener("click", () => {
-    kept = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-    apply(kept);
-    try { localStorage.setItem("trueup-theme", kept); } catch { /* as above */ }
-  });
-}
-
 class Filters {
   constructor(records, table, tree) {
     Object.assign(this, { records, table, tree, module: null, text: "" });
@@ -90,7 +72,7 @@ class Filters {
     this.#describe(size, rows, tests.length > 0);
   }
   #describe(size, rows, filtered) {
-    $("shown").textContent = filtered ? `${count(size)} of ${count(rows)} records` : `${count(rows)} records, as they ran`;
+    $("shown").textContent = filtered ? `${count(size)} of ${count(rows)} records` : `${count(rows)} records, in execution order`;
     $("reset").hidden = !filtered;
     const chip = $("module-chip");
     chip.hidden = this.module === null || this.module === "";
@@ -123,7 +105,7 @@ function recordColumns(records) {
     { title: "Dtype", width: "84px", from: 800, keys: () => c.target_dtype.keys, cell: pair("dtype") },
     { title: "Shape", width: "108px", from: 920, keys: () => c.target_shape.keys, cell: pair("shape") },
     measure("rel_l2", "rel L2", "62px", error, { from: 460, hint: "Norm of the difference over the norm of the reference" }),
-    { title: "× allowed", width: "126px", align: "right", first: -1, hint: "rel L2 over its bound; the tick is the bound itself", keys: () => c.score.keys, cell: (i) => {
+    { title: "× tolerance", width: "126px", align: "right", first: -1, hint: "rel L2 over its tolerance; the tick is the tolerance", keys: () => c.score.keys, cell: (i) => {
       const score = c.score.get(i);
       return score === null ? "–" : el("span", { class: `heat${score <= 1 ? "" : " over"}` }, scoreBar(score), el("b", {}, score === 0 ? "0" : briefRatio(score)));
     } },
@@ -192,13 +174,9 @@ function setUpCharts(pick) {
       label: `Relative error of module ${phase === "forward" ? "outputs" : "output gradients"} in execution order, logarithmic, with the tolerance`, onPick: (point) => pick(point),
     });
   }
-  for (const host of document.querySelectorAll("[data-scalar]"))
-    sparkline(host, (report.scalars || []).filter((row) => row.name === host.dataset.scalar && (row.rank ?? 0) === Number(host.dataset.rank)));
 }
 
 async function start() {
-  setUpTheme();
-  for (const button of document.querySelectorAll("[data-copy]")) button.addEventListener("click", () => copyText($(button.dataset.copy).textContent, button));
   const records = await decodeTable("table-records");
   let details = null, stacks = null;
   const loadDetails = () => (details ??= decodeTable("table-details"));
@@ -240,7 +218,11 @@ async function start() {
     filters.only({ phase: button.dataset.phaseOnly });
     $("records").scrollIntoView();
   });
-  $("show-first")?.addEventListener("click", () => { $("records").scrollIntoView(); show(first); });
+  for (const link of document.querySelectorAll('a[href^="#site="]')) link.addEventListener("click", (event) => {
+    event.preventDefault();
+    $("records").scrollIntoView();
+    show(first);
+  });
   $("module-chip").addEventListener("click", () => { filters.module = null; tree.choose(null); filters.apply(); });
   $("tree-phase").addEventListener("change", (event) => { tree.phase = event.target.value; tree.render(); });
   setUpCharts((point) => { filters.only({ phase: point.phase, module: point.module, step: point.step, rank: point.rank }); $("records").scrollIntoView(); });

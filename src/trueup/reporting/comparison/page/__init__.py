@@ -1,0 +1,1 @@
+"""What a person explores on the page of a comparison: records, module tree, errors by depth, gradients."""
