@@ -57,7 +57,6 @@ from trueup.reporting.document import (
 )
 from trueup.reporting.document import Row as TableRow
 from trueup.reporting.formatting import as_sentence, count, number, plain, ratio, short_frame, short_site
-from trueup.types import Outcome
 from trueup.wording import headline
 
 NUM_ROWS, NUM_EVIDENCE, NUM_LAYOUTS, NUM_NOTES, NOTE_LINES = 6, 3, 5, 3, 3
@@ -128,7 +127,7 @@ def place_of(result: ComparisonResult) -> str:
 
 def unmatched_words(group: UnmatchedGroup) -> str:
     """One group in a line: the call, its module, why."""
-    return f"{short_site(group.name)} in {group.module}: {said(group.reason or '')}"
+    return f"{short_site(group.name)} in {group.module}: {said(group.reason) if group.reason else ''}"
 
 
 def bracketed_words(result: ComparisonResult) -> str:
@@ -300,12 +299,11 @@ def _records(result: ComparisonResult) -> Section:
 
 def _precision(result: ComparisonResult) -> Section:
     table = result.precision
-    kinds = {pl.String: "text", pl.Categorical: "text", pl.Boolean: "text"}
     columns = tuple(
         FrameColumn(
             title=name.replace("_", " "),
-            value=pl.col(name).cast(pl.String) if dtype in kinds else pl.col(name),
-            kind="text" if dtype in kinds else "integer",
+            value=pl.col(name) if dtype.is_integer() else pl.col(name).cast(pl.String),
+            kind="integer" if dtype.is_integer() else "text",
             width=10 if name in ("order", "rank", "role", "differs") else 28,
         )
         for name, dtype in table.collect_schema().items()
@@ -421,7 +419,7 @@ def _unmatched(result: ComparisonResult) -> Section:
                 plain(one.module),
                 plain(short_site(one.name)),
                 one.count,
-                said(one.reason or ""),
+                said(one.reason) if one.reason else "",
             )
         )
         for one in groups

@@ -366,7 +366,18 @@ def _readable(value: Any) -> Any:
 def to_json(summary: Mapping[str, Any]) -> str:
     """One JSON document, verdict first, in it outcome and site; NaN and infinities become null."""
     verdict = dict(summary.get("verdict") or {})
-    ahead = ("outcome", "where", "owner", "step", "rank", "phase", "headline", "confidence", "confidence_word", "exit_code")
+    ahead = (
+        "outcome",
+        "where",
+        "owner",
+        "step",
+        "rank",
+        "phase",
+        "headline",
+        "confidence",
+        "confidence_word",
+        "exit_code",
+    )
     ordered = {key: verdict[key] for key in ahead if key in verdict}
     left_out = ("verdict", "stacks", "depth", "modules")
     rest = {key: value for key, value in summary.items() if key not in left_out}
