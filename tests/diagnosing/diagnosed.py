@@ -16,6 +16,8 @@ from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.gradients import VALUES, build_gradient_plan
 from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.replay import build_plan
+from trueup.reporting.diagnosis import diagnosis_report
+from trueup.reporting.render import write
 from trueup.store import Trace
 from trueup.types.reason import Reason
 
@@ -35,7 +37,7 @@ def capture(folder: Path, program: Program, **options: Any) -> Trace:
 def diagnosed(
     folder: Path, reference: Trace, program: Program, *, replay: bool = False, gradients: bool = False
 ) -> Diagnosis:
-    """Capture, replay as asked, and diagnose."""
+    """Capture, replay as asked, diagnose, and draw the page."""
     target = capture(folder / "target", program)
     again = given = None
     if replay:
@@ -46,7 +48,9 @@ def diagnosed(
         given = folder / "given"
         made = build_gradient_plan(reference, target, folder / "gradients")
         capture(given, program, gradients_from=made.folder)
-    return diagnose(folder / "target", reference.path, output=folder / "out", replay=again, gradients=given)
+    found = diagnose(folder / "target", reference.path, output=folder / "out", replay=again, gradients=given)
+    write(diagnosis_report(found), folder / "diagnosis.html")
+    return found
 
 
 # -- programs ------------------------------------------

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -206,3 +209,30 @@ def test_a_million_elements_take_a_moment() -> None:
     started = time.process_time()
     name_kinds(evidence)
     assert time.process_time() - started < 1.0
+
+
+def test_the_kind_of_the_architecture_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One module and one line: the page's module, its new codes replaced by ones that exist."""
+    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    code, line = (
+        page.split("# diagnosing/kinds/saturated.py\n")[1].split("```")[0].split("# diagnosing/kinds")
+    )
+    existing = {
+        "KindCode": "WRONG_SCALE",
+        "KindReason": "NEGATED",
+        "CauseCode": "MINUS_LEFT_OUT",
+        "AdviceCode": "CHECK_SIGNS",
+    }
+    for enum, member in existing.items():
+        code = re.sub(rf"\b{enum}\.[A-Z_]+", f"{enum}.{member}", code)
+    (tmp_path / "saturated.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    rule = importlib.import_module("saturated").RULE
+    assert "saturated.RULE," in line
+    assert len(code.splitlines()) < 40
+    kinds = name_kinds(case(X.clamp(-1, 1), X), (rule, *RULES))
+    assert kinds[0].family is KindClass.NUMERICAL
+    assert kinds[0].sentence.number("bound") == 1.0
+    near = X.clamp(-1, 1)
+    near[0, 0, 0] += 0.5
+    assert all(one.sentence.number("bound") is None for one in name_kinds(case(near, X), (rule, *RULES)))

@@ -97,7 +97,7 @@ def argument_of_owner(
         first = known[0]
         return reason(
             VerdictCode.ARGUMENT_DIFFERS,
-            what=what.rpartition(".")[2],
+            what=".".join(what.split(".")[-2:]),
             name=first.name,
             module=owner,
             target=str(first.target),

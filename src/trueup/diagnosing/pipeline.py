@@ -34,7 +34,7 @@ from trueup.types import Outcome
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Basis, Finding, Origin, Stage
-from trueup.types.reason import Reason, reason
+from trueup.types.reason import Reason, read_reasons, reason
 from trueup.types.verdict import verdict_from_json
 
 FAR = 3.0
@@ -270,7 +270,7 @@ def _concluded(
         findings=findings,
         path=_path(summary.get("depth") or [], findings),
         losses=_losses(context),
-        notes=(*_basis_said(context), *work.notes, *summary.get("notes", [])),
+        notes=(*_basis_said(context), *work.notes, *read_reasons(summary, "notes")),
         runs={
             name: str(work.output / name)
             for name in ("compare", "replay", "gradients")

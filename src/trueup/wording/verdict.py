@@ -47,9 +47,13 @@ def _not_finite(facts: Facts) -> str:
 
 
 def _argument(facts: Facts) -> str:
-    target, reference = (_shortened(facts[side]) for side in ("target", "reference"))
+    target, reference = (_shortened(facts[side].strip("'\"")) for side in ("target", "reference"))
+    name, of = facts["name"], facts["what"]
+    subject = f"Attribute {name}" if of == "attribute" else f"{name} of {of}"
+    if name.startswith("input."):
+        subject = f"Argument {name.removeprefix('input.')} of {of}"
     where = facts["module"] or "the root module"
-    return f"{facts['what']} {facts['name']} differs in {where}: {target} (target), {reference} (reference)"
+    return f"{subject} differs in {where}: {target} (target), {reference} (reference)"
 
 
 def _shortened(value: str) -> str:

@@ -376,7 +376,7 @@ def test_workers_of_a_data_loader_are_silent(method: str, tmp_path: Path, capfd:
     run = capture(tmp_path / "run", program)
     assert run.trace.steps() == {0: [0], 1: [0], 2: [0], 3: [0]}
     assert "trueup" not in capfd.readouterr().err
-    assert sorted(p.name for p in (tmp_path / "run" / "ranks").iterdir()) == ["rank_00000.json"]
+    assert sorted(p.name for p in (tmp_path / "run" / "ranks").glob("*.json")) == ["rank_00000.json"]
     assert not list((tmp_path / "run").glob("**/*.writing-*"))
     for step in range(4):
         Captured(tmp_path / "run", step).value("", "forward", "input.0")
