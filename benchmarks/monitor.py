@@ -1,6 +1,6 @@
 """What watching a run costs a training step, and how much it writes.
 
-Two processes train the same model, one of them watched; they take a step in turn. A ratio is the seconds of
+Two processes train the same model, one of them watched; taking alternate steps. A ratio is the seconds of
 ten steps of the one over those of the ten steps of the other that lay between them.
 """
 
@@ -19,7 +19,7 @@ from turns import in_turn, total
 
 METHOD = (
     "4-layer GPT, vocabulary 1000, batch 4, AdamW, one thread; every step watched, all rules on. Two "
-    "processes, watched and not, take one step each in turn, so that whatever else slows the machine "
+    "processes, watched and not, take steps alternately, so that other load "
     "slows both; a ratio is that of ten steps to the ten between them, the median over the tens is "
     "given, and of CPU seconds the least and most. The bar is on CPU seconds; wall seconds are beside "
     "them. Warm-up steps, imports and the end of the run are not counted. msprobe: its TrainerMon, "

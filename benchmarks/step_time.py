@@ -1,6 +1,6 @@
 """What capture costs a training step, in time and in bytes, next to msprobe.
 
-Two processes train the same model, one of them captured; they take a step in turn. A ratio is the seconds of
+Two processes train the same model, one of them captured; taking alternate steps. A ratio is the seconds of
 so many captured steps, until everything is on disk, over those of the same steps with capture off.
 """
 
@@ -23,8 +23,8 @@ STATISTICS = {"digest": False, "sketch": False}
 METHOD = (
     "4-layer GPT, vocabulary 1000, batch 4, AdamW, one thread. Ratio of seconds with capture on to "
     "off, wall and CPU (the process and its children), over the captured steps until the trace is on "
-    "disk; warm-up steps and imports are not counted. Two processes, captured and not, take one step each "
-    "in turn, so that whatever else slows the machine slows both; the median over the runs is given, with "
+    "disk; warm-up steps and imports are not counted. Two processes, captured and not, take steps "
+    "alternately, so that other load slows both; the median over the runs is given, with "
     "the least and most of the wall ratios. msprobe is run once. A bar is met when the wall and the CPU "
     "ratio both are."
 )

@@ -1,4 +1,4 @@
-"""Checkpoints by torch's distributed checkpoint: whole tensors to a reader, whatever layout wrote them.
+"""Checkpoints by torch's distributed checkpoint: whole tensors to a reader, written by any layout.
 
     output_dir/checkpoints/network_00000010/
         run.json         step, scale of the loss, configuration, layout table

@@ -64,7 +64,7 @@ def command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write the last checkpoint, of whatever layout, as Hugging Face safetensors; nothing runs.",
+            help="Write the last checkpoint, of any layout, as Hugging Face safetensors; nothing runs.",
             rich_help_panel=_HOW,
         ),
     ] = None,
@@ -102,9 +102,7 @@ def _read(config: Path | None, changes: list[str], *, resume: bool, quiet: bool)
     for change in changes:
         key, sign, value = change.partition("=")
         if not sign:
-            raise ConfigError(
-                f"--set {change!r}: SECTION.KEY=VALUE is wanted, such as training_config.seed=1"
-            )
+            raise ConfigError(f"--set {change!r}: expected SECTION.KEY=VALUE, such as training_config.seed=1")
         overrides[key.strip()] = yaml.safe_load(value)
     if resume:
         overrides["training_config.resume_training"] = True

@@ -23,7 +23,7 @@ def export_hugging_face(config: Config, folder: Path) -> Path:
     """Write the last checkpoint as Llama or Mixtral safetensors; returns the checkpoint.
 
     Raises:
-        ConfigError: the model has no such form, or there is no checkpoint.
+        ConfigError: the model has no such form, or no checkpoint exists.
     """
     check_exchangeable(config)
     session: Session = prepare(in_one_process(config), device="cpu")

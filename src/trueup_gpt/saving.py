@@ -1,4 +1,4 @@
-"""Writes a checkpoint while training goes on: copied at once, written by a thread, named when it is whole."""
+"""Writes a checkpoint during training: copied at once, written by a thread, named when it is whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUN_FILE = "run.json"
 
 
 class _Copied(AsyncStager):
-    """Copies in the CPU's memory, taken before training goes on."""
+    """Copies in the CPU's memory, taken before training continues."""
 
     _synchronize_after_execute = False
 
@@ -50,7 +50,7 @@ class Writer:
     Args:
         folder: of the checkpoints.
         first: this process names them.
-        background: training goes on while they are written.
+        background: training continues while they are written.
         on_whole: called in the first process with each, from the thread that wrote it.
     """
 

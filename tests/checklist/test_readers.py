@@ -351,7 +351,7 @@ def test_a_flag_without_its_number_is_not_one(tmp_path: Path) -> None:
 
 def test_text_is_no_number_to_compute_with(tmp_path: Path) -> None:
     side = _side("python pretrain_gpt.py --num-layers 2 --hidden-size ${H} --num-attention-heads 2")
-    assert "'${H}' is no number" in side.unreadable["intermediate_size"]
+    assert "'${H}' is not a number" in side.unreadable["intermediate_size"]
 
 
 def test_files_a_command_names_are_read_too(tmp_path: Path) -> None:

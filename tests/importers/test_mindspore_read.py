@@ -382,5 +382,5 @@ def test_files_that_are_none_of_a_dump_are_named(tmp_path: Path) -> None:
 def test_folders_of_numbers_are_no_dump(tmp_path: Path) -> None:
     (tmp_path / "2024/11/3").mkdir(parents=True)
     (tmp_path / "2024/11/3/photo.jpg").write_bytes(b"x")
-    assert "is no trace" in refusal(tmp_path)
-    assert "is no trace" in refusal(tmp_path / "2024")
+    assert "is not a trace" in refusal(tmp_path)
+    assert "is not a trace" in refusal(tmp_path / "2024")

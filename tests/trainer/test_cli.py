@@ -155,7 +155,7 @@ def test_a_dry_run_shows_each_rank(
     [
         (("--set", TP2), "1 process cannot be cut into tensor 2"),
         (("--nproc", "3", "--set", TP2), "3 processes cannot be cut into tensor 2"),
-        (("--device", "tpu"), "device 'tpu': one of cpu, cuda, npu is wanted"),
+        (("--device", "tpu"), "device 'tpu': expected one of cpu, cuda, npu"),
         (("--set", "dataset_config.dataset_dir=none"), "dataset_dir none is not there"),
         (("--export", "out"), "output holds no checkpoint"),
     ],

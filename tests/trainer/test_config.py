@@ -66,7 +66,7 @@ lora_config: {use_lora: False}
         ),
         ({"lora_config": {"use_lora": True}}, "there is no LoRA here"),
         ({"training_config": {"fp16": True, "bf16": True}}, "fp16 and bf16 are both on"),
-        ({"training_config": []}, "training_config: found []; keys with values are wanted"),
+        ({"training_config": []}, "training_config: expected keys with values, got []"),
     ],
 )
 def test_what_is_wrong_is_named(change: dict[str, Any], said: str) -> None:
@@ -126,7 +126,7 @@ def test_a_key_without_effect_warns_and_says_why() -> None:
         (
             {"parallel": {PP: 2, "num_layer_list": [1, 2]}},
             2,
-            "2 numbers that add up to num_layers 2 are wanted",
+            "expected 2 numbers that add up to num_layers 2",
         ),
         (
             {
@@ -148,7 +148,7 @@ def test_overrides_win_and_are_checked() -> None:
     assert (
         config_from(BASE, overrides={"training_config.grad_clip_kwargs.clip_value": 3}).clip.clip_value == 3
     )  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match=r"SECTION\.KEY is wanted"):
+    with pytest.raises(ConfigError, match=r"expected SECTION\.KEY"):
         config_from(BASE, overrides={"seed": 9})
     with pytest.raises(ConfigError, match="unknown key 'sede'; did you mean 'seed'"):
         config_from(BASE, overrides={"training_config.sede": 9})

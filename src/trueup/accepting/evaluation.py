@@ -51,7 +51,7 @@ def read_evaluation(path: Path) -> Evaluation:
     """A results file, or the newest ``results_*.json`` below a folder.
 
     Raises:
-        ConfigError: there is none, or it is no file of lm-evaluation-harness.
+        ConfigError: the file is missing, or not one of lm-evaluation-harness.
     """
     file = _file(path)
     try:
@@ -80,9 +80,7 @@ def read_evaluation(path: Path) -> Evaluation:
 
 def _file(path: Path) -> Path:
     if not path.exists():
-        raise ConfigError(
-            f"{path}: no such file; results of lm-evaluation-harness (--output_path) are wanted"
-        )
+        raise ConfigError(f"{path}: no such file; expected results of lm-evaluation-harness (--output_path)")
     if not path.is_dir():
         return path
     found = sorted(path.rglob("results*.json"), key=lambda file: file.name)

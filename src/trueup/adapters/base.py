@@ -63,7 +63,7 @@ class Sink(Protocol):
     """The session, as an adapter sees it."""
 
     active: bool
-    """tensors of the step under way are wanted"""
+    """the current step is captured"""
     recorder: Recorder
     microbatch: int
     over: bool
@@ -102,7 +102,7 @@ class Sink(Protocol):
         """Note the inputs of one training forward of the root."""
 
     def failed(self, site: str, error: BaseException) -> None:
-        """Capture met an error of its own: noted once, training goes on."""
+        """Capture failed: noted once, training continues."""
 
     def limit(self, sentence: str) -> None:
         """Something this capture cannot see; listed in the trace."""
@@ -118,7 +118,7 @@ class Adapter(Protocol):
         """The session's options have changed."""
 
     def set_models(self, models: list[Any]) -> None:
-        """Restrict capture to these models; an empty list means whatever trains."""
+        """Restrict capture to these models; an empty list means every model that trains."""
 
     def save(self, name: str, value: Any, *, backward: bool) -> None:
         """Record a tensor the program hands over by name; with ``backward`` the total gradient at it too."""

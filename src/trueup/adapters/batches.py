@@ -35,7 +35,7 @@ class BatchChange:
         self._kept_from: ChangedBatches | None = None
         self._roles: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._awaiting: ChangedBatches | None = None
-        """where the last batch came from, of which it is not known yet what it is for"""
+        """source of the last batch, until its use is known"""
 
     def used(self, *, training: bool) -> None:
         """The batch last given goes into a forward."""

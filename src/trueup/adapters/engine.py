@@ -217,7 +217,7 @@ class BaseEngine(NamedModules):
         Returns None, but for a gradient in a replay what the program is to go on with in its place.
         """
         sink = self.sink
-        if not sink.active:  # capture has stood aside in the middle of a call
+        if not sink.active:  # capture was disabled in the middle of a call
             return None
         if microbatch is None:
             microbatch = sink.microbatch

@@ -85,7 +85,7 @@ class Arrivals:
         return replaced
 
     def forget(self) -> None:
-        """Let go of the graph."""
+        """Release the graph."""
         self._known = {}
 
     def _used_inside(self, call: int, known: _Arrival, tensor: Any, results: list[tuple[str, Any]]) -> bool:

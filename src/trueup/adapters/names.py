@@ -55,7 +55,7 @@ class NamedModules:
 
     def __init__(self) -> None:
         self.models: list[weakref.ref[Any]] = []
-        """what capture is restricted to; empty: whatever trains"""
+        """what capture is restricted to; empty: every model that trains"""
         self.names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.parameter_names: dict[int, str] = {}
         self.roots: list[tuple[weakref.ref[Any], str]] = []
@@ -97,7 +97,7 @@ class NamedModules:
         raise NotImplementedError
 
     def content_hash(self, parameter: Any) -> int | None:
-        """Hash of the values whatever their order (``numerics.content``); None for what has none."""
+        """Hash of the values in any order (``numerics.content``); None for what has none."""
         raise NotImplementedError
 
     def failed(self, site: str, error: BaseException) -> None:
@@ -142,7 +142,7 @@ class NamedModules:
         return self._known_name(module) or self._add_root(module)
 
     def restrict(self, models: list[Any]) -> None:
-        """Capture only inside these models; the first is the main root, whatever trained before."""
+        """Capture only inside these models; the first is the main root, even if another trained before."""
         bare = [self.bare(m) for m in models]
         self.models = [weakref.ref(m) for m in models]
         main = next((reference() for reference, name in self.roots if name == ""), None)
@@ -221,7 +221,7 @@ class NamedModules:
             self.parameter_table[fqn] = {"fqn": fqn, **row, "tied_to": tied, "content": content}
 
     def _content(self, parameter: Any, fqn: str, first: str) -> str | None:
-        """Hash of the values whatever their order, hex: pairs weights across implementations."""
+        """Hash of the values in any order, hex: pairs weights across implementations."""
         if first != fqn:
             return None if first not in self.parameter_table else self.parameter_table[first]["content"]
         try:

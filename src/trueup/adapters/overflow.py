@@ -27,7 +27,7 @@ class OverflowWatch:
         self._engine = engine
         self._room = min(_MAX_A_STEP, engine.sink.options.overflow_nums or _MAX_A_STEP)
         self.pending: int | None = None
-        """the call whose value has just been found: its other tensors are wanted"""
+        """the call whose value has just been found: its other tensors are captured too"""
         self.end_step()
 
     def end_step(self) -> None:

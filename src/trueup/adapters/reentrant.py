@@ -21,8 +21,7 @@ class Reentrant:
         self._inside: dict[tuple[int, str, int], int] = {}
 
     def sender(self, frame: Frame, parent: Frame | None, ordinal: int, *, grad_enabled: bool) -> int:
-        """The call that this one's gradients belong to: itself, or the original of which it is the second
-        run."""
+        """The call that this one's gradients belong to: itself, or the original that it repeats."""
         if frame.mode == "recompute":
             if parent is None:
                 return self._outermost_original(frame)

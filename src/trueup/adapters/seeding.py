@@ -30,7 +30,7 @@ class Step:
     needs: str | None = None
     """only where the framework has this"""
     always: bool = False
-    """a variable that is replaced, whatever it was"""
+    """a variable that is replaced, also if it was set"""
     mode_only: bool = False
     """nothing to do where determinism is taken back"""
     by_adapter: bool = False

@@ -164,7 +164,7 @@ def write_indexed_dataset(
     least = min((int(one.min()) for one in sequences if one.size), default=0)
     kind = dtype_for(largest) if dtype is None else np.dtype(dtype).newbyteorder("<")
     if kind not in _CODES:
-        raise ConfigError(f"dtype {kind}: one of {', '.join(str(known) for known in _CODES)} is wanted")
+        raise ConfigError(f"dtype {kind}: expected one of {', '.join(str(known) for known in _CODES)}")
     limits = np.iinfo(kind)
     if least < limits.min or largest > limits.max:
         raise ConfigError(f"token ids from {least} to {largest} do not fit {kind}")

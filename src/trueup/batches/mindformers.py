@@ -55,7 +55,7 @@ def dataset_yaml(
         ConfigError: the batch size is no whole number from 1 on.
     """
     if batch_size < 1:
-        raise ConfigError(f"batch_size={batch_size}: a whole number from 1 on is wanted")
+        raise ConfigError(f"batch_size={batch_size}: expected an integer of at least 1")
     told = _HEAD + (_SHIFTED if "labels" in columns else "")
     if note is not None:
         told += "".join(f"# {line}\n" for line in textwrap.wrap(note, 108))

@@ -119,14 +119,14 @@ def _read(folder: Path) -> Arrays:
         raise TraceError(f"{folder} lacks {TOKENS}.npy: no batch without tokens")
     if not is_whole(tokens) or tokens.ndim != 2:
         raise TraceError(
-            f"{folder / TOKENS}.npy holds {tokens.dtype} of shape {list(tokens.shape)}; integers of shape "
-            "[rows, length] are wanted"
+            f"{folder / TOKENS}.npy holds {tokens.dtype} of shape {list(tokens.shape)}; expected integers of "
+            "shape [rows, length]"
         )
     labels = arrays.get(LABELS)
     if labels is not None and (not is_whole(labels) or labels.shape[:1] != tokens.shape[:1]):
         raise TraceError(
             f"{folder / LABELS}.npy holds {labels.dtype} of shape {list(labels.shape)}, the tokens have "
-            f"{list(tokens.shape)}: one row of integers for each row of tokens is wanted"
+            f"{list(tokens.shape)}: expected one row of integers for each row of tokens"
         )
     return arrays
 

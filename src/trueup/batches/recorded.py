@@ -83,12 +83,12 @@ class RecordedBatches:
         }
         for name, value in counts.items():
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{name}={value!r}: a whole number from 1 on is wanted")
+                raise ConfigError(f"{name}={value!r}: expected an integer of at least 1")
         try:
             form = LabelForm(labels)
         except ValueError:
             known = ", ".join(one.value for one in LabelForm)
-            raise ConfigError(f"labels={labels!r}: one of {known} is wanted") from None
+            raise ConfigError(f"labels={labels!r}: expected one of {known}") from None
         return cls(open_source(Path(path), **counts), labels=form)
 
     @property

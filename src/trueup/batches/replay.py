@@ -104,7 +104,7 @@ def ReplayDataset(
 ) -> NumpyReplayDataset:
     """Recorded batches as a data set of one rank: same order, same microbatches, labels shifted once.
 
-    An item is one microbatch, a dict with ``tokens`` and ``labels``, (B, T) integers, and whatever else was
+    An item is one microbatch, a dict with ``tokens`` and ``labels``, (B, T) integers, and what else was
     recorded. For torch it is a ``torch.utils.data.Dataset`` (``DataLoader(dataset, batch_size=None)``), for
     MindSpore an iterable of tensors with ``generator_dataset()``, for numpy a plain sequence. ``places``
     tells the step, microbatch and rank of each item.
@@ -164,15 +164,15 @@ def _kind(framework: str | None) -> type[NumpyReplayDataset]:
 def _check(framework: str | None, per: str, dtype: str | None) -> None:
     known = (*adapters.FRAMEWORKS, _NUMPY)
     if framework is not None and framework not in known:
-        raise ConfigError(f"framework={framework!r}: one of {', '.join(known)} is wanted")
+        raise ConfigError(f"framework={framework!r}: expected one of {', '.join(known)}")
     if per not in _ITEMS:
-        raise ConfigError(f"per={per!r}: one of {', '.join(_ITEMS)} is wanted")
+        raise ConfigError(f"per={per!r}: expected one of {', '.join(_ITEMS)}")
     try:
         whole = dtype is None or np.issubdtype(np.dtype(dtype), np.integer)
     except TypeError:
         whole = False
     if not whole:
-        raise ConfigError(f"dtype={dtype!r}: the name of an integer type, such as int32, is wanted")
+        raise ConfigError(f"dtype={dtype!r}: expected the name of an integer type, such as int32")
 
 
 def _own_rank() -> int:
@@ -191,7 +191,7 @@ def _chosen(columns: Columns | None, arrays: Arrays, batches: RecordedBatches) -
         first = [name for name in (TOKENS, LABELS, *_COLUMNS) if name in arrays]
         return {name: name for name in [*first, *sorted(set(arrays) - set(first))]}
     if isinstance(columns, str) or not columns:
-        raise ConfigError(f"columns={columns!r}: a list of names, or a dict, is wanted")
+        raise ConfigError(f"columns={columns!r}: expected a list of names, or a dict")
     chosen = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
     for name in chosen.values():
         if name not in arrays:

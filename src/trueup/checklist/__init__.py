@@ -1,4 +1,4 @@
-"""Configurations of two training runs held against each other, whatever framework they are written for."""
+"""Configurations of two training runs compared, of any framework."""
 
 from trueup.checklist.check import Checklist, check
 

@@ -283,7 +283,7 @@ def _number(node: ast.expr, scope: Scope) -> Any:
     """An operand of arithmetic; text is none, though Python would repeat it."""
     value = _evaluate(node, scope)
     if isinstance(value, str):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return value
 
 

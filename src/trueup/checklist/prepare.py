@@ -191,7 +191,7 @@ def not_reached(documents: Sequence[Document], wanted: Mapping[str, Any], rung: 
     again = configured([*read_side([str(path) for path in rung.files]), *kept]).values
     advice = {rule.field: rule.advice or rule.why for file in rules().values() for rule in file if rule.field}
     return tuple(
-        f"{field} stays {again[field].value}, {after} is wanted: {advice[field]}"
+        f"{field} stays {again[field].value}, expected {after}: {advice[field]}"
         for field, after in wanted.items()
         if field in again and not same(again[field].value, after)
     )

@@ -72,7 +72,7 @@ class Rule(BaseModel):
     def _whole(self) -> Rule:
         kinds = [kind for kind in (self.field, self.each, self.by_hand) if kind]
         if len(kinds) != 1 or not (self.name or self.field):
-            raise ValueError("one of `field`, `each`, `by_hand` is wanted, and a `name` without `field`")
+            raise ValueError("expected one of `field`, `each`, `by_hand`, and a `name` without `field`")
         if self.field and self.field not in fields().all:
             raise ValueError(f"no such canonical field: {self.field}")
         for text in (self.when, self.compare, self.recommended, self.reproduce, self.each):

@@ -21,7 +21,7 @@ Counted = Mapping[tuple[str, Status], int]
 
 
 def unseen(counts: Counted) -> list[str]:
-    """Phases with records of which not one could be compared."""
+    """Phases that have records, none of them comparable."""
     return [
         phase
         for phase in PASSES
@@ -30,7 +30,7 @@ def unseen(counts: Counted) -> list[str]:
 
 
 def not_paired(counts: Counted, one_sided: Mapping[tuple[str, str], int]) -> list[str]:
-    """Phases that both traces hold records of, not one of which has a counterpart; ``one_sided`` are
+    """Phases recorded in both traces, without a single pair; ``one_sided`` are
     unmatched records by side and phase."""
     matched = {phase for (phase, status), count in counts.items() if count and status != Status.UNMATCHED}
     return [

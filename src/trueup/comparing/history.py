@@ -16,7 +16,7 @@ of its gradient:
 Where one trace does not show the update (a dump of msprobe), what it left is found in the next step's values
 instead: ||update|| is then how far the reference's value moved, by its sketches, else by its statistics.
 
-What statistics alone bound from below (a weight that lies otherwise on the other side, its values not kept)
+What statistics alone bound from below (a weight of another layout on the other side, its values not kept)
 is not taken for small: such a gradient counts as noisy as the noisiest one that was measured, and its weight
 as moved by 4 sqrt(e) ||update||.
 
@@ -187,7 +187,7 @@ def observe(rows: Rows, history: History) -> History:
 
 
 def not_finite_apart(rows: Rows) -> Bools:
-    """Pairs of which one side holds more NaN, or infinities of one sign."""
+    """Pairs whose one side holds more NaN, or infinities of one sign."""
     out = np.zeros(len(rows), bool)
     for name in ("num_nan", "num_posinf", "num_neginf"):
         target, reference = rows.target.statistics[name], rows.reference.statistics[name]

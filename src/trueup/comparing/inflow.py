@@ -3,7 +3,7 @@
 =====================  ==========================================================================
 record                 made from
 =====================  ==========================================================================
-same contents before   the record that had them first: a tensor handed on is no tensor made
+same contents before   the record that had them first: a tensor passed on is not a new one
 input of a call        what entered the enclosing call, what its earlier calls returned, its own
                        parameters (the enclosing module's own code made it)
 output of a call       the call's inputs and parameters; of a module, also what its calls returned;
@@ -181,7 +181,7 @@ class Inflow:
     def _of_gradients(self, made: Floats, given: Floats, used: Floats, seen: Bools) -> None:
         """Parameter gradients: by the modules that own the parameter, then from slot to slot.
 
-        A module of which nothing was compared (a fused one that the other side has in parts) tells nothing:
+        A module without a compared record (a fused one that the other side has in parts) tells nothing:
         the one around it does.
         """
         rows, words = self.rows, self.rows.match.words

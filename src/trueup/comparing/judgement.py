@@ -91,7 +91,7 @@ class Judgement(_Columns):
     bounds: Bounds
     factor: CommonFactor
     followed: Bools
-    """differs because of what was handed on, or of a tolerance widened for it"""
+    """differs because of its inputs, or of a tolerance widened for them"""
     exceeded: bool = False
     """this step leaves more than noise in the weights"""
     attribution: Attribution

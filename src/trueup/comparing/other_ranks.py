@@ -11,14 +11,14 @@ _BEYOND = pl.col("status").cast(pl.String).is_in(["origin", "propagated", "ampli
 
 
 def without_other_ranks(found: pl.DataFrame, records: pl.LazyFrame) -> pl.DataFrame:
-    """Origins without those whose error another rank sent; ``records`` are all of the comparison's."""
+    """Origins without those that another rank caused; ``records`` are all of the comparison's."""
     if found["rank"].n_unique() < 2 and not records.filter(pl.col("rank") != 0).head(1).collect().height:
         return found
     return _not_received(_not_reduced(found, records), records)
 
 
 def _not_reduced(found: pl.DataFrame, records: pl.LazyFrame) -> pl.DataFrame:
-    """Without reduced gradients of a parameter whose local gradient is beyond tolerance on another rank."""
+    """Without reduced gradients of a parameter whose local gradient exceeds its tolerance on another rank."""
     key = [pl.col("step"), pl.col("name").cast(pl.String).alias("parameter")]
     local = records.filter(_BEYOND & (pl.col("slot").cast(pl.String) == "local"))
     elsewhere = local.select(*key, pl.col("rank").alias("other")).unique().collect()

@@ -106,7 +106,7 @@ class Rows:
 
 
 def without_sketches(rows: Rows) -> Rows:
-    """The same rows, the largest column of their summaries let go."""
+    """The same rows, without the largest column of their summaries."""
 
     def lighter(half: Half) -> Half:
         tables = replace(half.tables, summaries=half.tables.summaries.drop("sketch"))

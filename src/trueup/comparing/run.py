@@ -329,7 +329,7 @@ def _tied(trace: TraceSource, rank: int) -> dict[str, str]:
 def _described(rows: Rows, pair: StepPair) -> str:
     t, r = int((rows.target.record >= 0).sum()), int((rows.reference.record >= 0).sum())
     return (
-        f"step {pair.step} rank {pair.rank} holds {t} records against {r}, of which "
+        f"step {pair.step} rank {pair.rank} holds {t} records against {r}, and "
         f"{int(np.sum(rows.paired))} were "
         "paired and none has a common digest, sketch, statistic or value"
     )

@@ -53,7 +53,7 @@ PRODUCTS = ("matmul", "bmm", "baddbmm", "rmatmul")
 """Functions that multiply two activations."""
 
 ACCUMULATION_ROUNDOFF = 2.0**-24
-"""Sums are kept in float32 or wider whatever the dtype."""
+"""Sums are kept in float32 or wider for every dtype."""
 
 ROWS_PER_ROUNDING = 64.0
 """A parameter's gradient is a sum over rows; so many of them count as one rounding (measured: 0.36 u

@@ -165,7 +165,7 @@ def parse_choice(text: str) -> tuple[str, str]:
     """
     column, found, name = text.partition("=")
     if not found or not name or column not in SCHEMA:
-        raise ConfigError(f"--column {text!r}: COLUMN=NAME is wanted, COLUMN one of {', '.join(SCHEMA)}")
+        raise ConfigError(f"--column {text!r}: expected COLUMN=NAME, COLUMN one of {', '.join(SCHEMA)}")
     return column, name
 
 

@@ -105,7 +105,7 @@ def candidates(folder: Path) -> list[Path]:
     """Files of a folder that may be logs.
 
     Raises:
-        TraceError: there are far too many; a log or a folder of logs is wanted.
+        TraceError: there are far too many; expected a log or a folder of logs.
     """
     found = []
     for path in sorted(folder.rglob("*")):

@@ -16,7 +16,7 @@ from trueup.errors import ConfigError
 
 _DRAWN = (LOSS, GRAD_NORM, LEARNING_RATE)
 _FEW = 8
-"""targets of which everything is kept"""
+"""targets that are kept in full"""
 _THREADS = 2
 """Reading is one core's work, and the scanner lets another thread run meanwhile."""
 

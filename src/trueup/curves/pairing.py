@@ -1,4 +1,4 @@
-"""The target and its references step by step, whatever interval each was logged at."""
+"""The target and its references step by step, logged at any interval."""
 
 from __future__ import annotations
 

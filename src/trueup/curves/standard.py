@@ -347,7 +347,7 @@ def _origin(rule: str, relaxed: bool, own: float | None, *, relative: bool = Fal
 
 
 def below(limit: float, share: float) -> Reason:
-    """A threshold of which either suffices: an absolute and a relative difference."""
+    """Two thresholds, either suffices: an absolute and a relative difference."""
     return reason(Code.BELOW_EITHER, abs=limit, rel=share)
 
 

@@ -29,7 +29,7 @@ class Diagnosis:
 
     Example:
         >>> diagnosis.verdict.headline                             # doctest: +SKIP
-        'layers.1.attn computes something else in the forward pass: wrong scale.'
+        'Wrong scale in the forward output of layers.1.attn'
     """
 
     target: str

@@ -1,5 +1,5 @@
 """Gradient replay: the reference's gradients enter the target's clipping and optimizer, which are then judged
-alone. Also the ``grad_{id}.npy`` files by which gradients are handed from one framework to another by hand.
+alone. Also the ``grad_{id}.npy`` files that carry gradients from one framework to another.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def gradient_files(folder: Path) -> list[Path]:
     missing = sorted(set(range(min(found), max(found) + 1)) - set(found))
     if missing or min(found) > 1:
         raise ConfigError(
-            f"{folder}: grad_{(missing or [1])[0]}.npy is missing; one file a parameter is wanted"
+            f"{folder}: grad_{(missing or [1])[0]}.npy is missing; expected one file for each parameter"
         )
     return [found[number] for number in sorted(found)]
 

@@ -31,7 +31,7 @@ def measure_noise(
     """Rerun ``command``, the program of the trace at ``reference``, and leave the profile beside the trace.
 
     Raises:
-        TraceError: the reference is no trace of trueup's own.
+        TraceError: the reference is not a trace of trueup.
         ConfigError: a rerun ended with an error, or left no trace.
         NothingCompared: the reruns have no step or record in common with the reference.
     """
@@ -66,7 +66,7 @@ def noise_reruns(
         seed: seed of the first perturbed rerun.
 
     Raises:
-        TraceError: the reference is no trace of trueup's own.
+        TraceError: the reference is not a trace of trueup.
         ConfigError: a number below 0, no rerun at all, or a rerun that left no trace.
         NothingCompared: the reruns have no step or record in common with the reference.
 

@@ -2,8 +2,8 @@
 
 Adam's update is linear in two known directions, ``after - before = -lr * d - lr * decay * before`` with
 ``d = m' / (sqrt(v') + eps)``; the moments are linear in the gradient. Least squares gives each constant with
-its error, so that two runs can be compared by what their optimizers *did*, whatever gradients they got and
-whatever settings they declare.
+its error, so that two runs can be compared by what their optimizers *did*, with any gradients and
+any declared settings.
 """
 
 from __future__ import annotations

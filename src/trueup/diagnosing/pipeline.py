@@ -242,7 +242,7 @@ def _walk(context: Context, stages: Sequence[StageCheck]) -> tuple[StageOutcome,
 
 
 def _equal(comparison: Comparison) -> bool:
-    """Whether every record is equal bit for bit: nothing is left to replay."""
+    """Whether every record is bit-identical: nothing is left to replay."""
     counts = comparison.summary["counts"]
     others = sum(counts.get(s, 0) for s in ("different", "origin", "amplified", "propagated", "within_noise"))
     return others == 0 and comparison.exit_code == 0
@@ -299,7 +299,7 @@ def _of_words(outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
 
 
 def _with_before(finding: Finding, outcomes: Sequence[StageOutcome]) -> Finding:
-    """What came before it and agrees, as counter-evidence."""
+    """What precedes it and agrees, as counter-evidence."""
     before = []
     for outcome in outcomes:
         if finding in outcome.findings:

@@ -1,5 +1,5 @@
 """A reference of another implementation under the target's names: its weights put together as the target has
-them, so that whatever asks for a parameter's records need not know of two implementations.
+them, so that code that asks for a parameter's records need not know of two implementations.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _not_a_trace(path: Path) -> str:
     named = ", ".join(there[:_MAX_NAMED]) + (
         f" and {len(there) - _MAX_NAMED} more" if len(there) > _MAX_NAMED else ""
     )
-    message = f"{path} is no trace: looked for {_LOOKED_FOR}; found {named or 'an empty folder'}"
+    message = f"{path} is not a trace: looked for {_LOOKED_FOR}; found {named or 'an empty folder'}"
     return message + _hint(path)
 
 

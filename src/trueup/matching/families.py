@@ -95,7 +95,7 @@ def family_of(modules: Iterable[str]) -> Family | None:
 
 
 def weight_kind(name: str) -> str:
-    """``weight``, ``bias`` or whatever else the last component of a weight's name says.
+    """``weight``, ``bias`` or any other last component of a weight's name.
 
     Example:
         >>> weight_kind("layers.0.norm.gamma")

@@ -38,7 +38,7 @@ class Layout:
     whole: bool = True
     """both sides hold the same values and no others, so statistics of the two can be compared"""
     known: bool = True
-    """the steps are known; else only statistics can be compared, whatever is stored"""
+    """the steps are known; else only statistics can be compared, even with values"""
 
     def of_target(self, values: Values) -> Values:
         """The target's values in the common form."""

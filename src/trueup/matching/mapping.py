@@ -47,7 +47,7 @@ def read_mapping(path: Path) -> NameMap:
     for name in ("modules", "calls"):
         for key, value in sections[name].items():
             if not (value is None or isinstance(value, str)):
-                raise ConfigError(f"--map {path}: {name}: {key}: one name or null is wanted, not {value!r}")
+                raise ConfigError(f"--map {path}: {name}: {key}: expected one name or null, not {value!r}")
     weights = {key: _several(path, key, value) for key, value in sections["weights"].items()}
     modules = {_name(one): None if two is None else _name(two) for one, two in sections["modules"].items()}
     return NameMap(modules=modules, weights=weights, calls=sections["calls"])
@@ -70,5 +70,5 @@ def _several(path: Path, key: str, value: Any) -> tuple[str, ...]:
         return ()
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise ConfigError(f"--map {path}: weights: {key}: a name or a list of names is wanted")
+        raise ConfigError(f"--map {path}: weights: {key}: expected a name or a list of names")
     return tuple(names)

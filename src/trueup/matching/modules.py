@@ -1,4 +1,4 @@
-"""Modules of two implementations paired by the weights inside them, whatever they are called.
+"""Modules of two implementations paired by the weights inside them, under any names.
 
 A module is known by the weights it holds whole: the same set on both sides is the same module. Where several
 nested modules hold the same set (an embedding and what wraps it), the owner of the weights goes with the

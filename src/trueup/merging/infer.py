@@ -32,7 +32,7 @@ _MOST_NAMED = 4
 
 
 class Slot(NamedTuple):
-    """Records that share a placement, whatever the microbatch."""
+    """Records that share a placement, of any microbatch."""
 
     kind: str
     """of the call"""

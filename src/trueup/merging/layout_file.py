@@ -31,7 +31,7 @@ class RowFile(BaseModel):
     def _placements(self) -> RowFile:
         for axis, text in (self.model_extra or {}).items():
             if not isinstance(text, str):
-                raise ValueError(f"{axis}: {text!r} is no placement, such as shard(0)")
+                raise ValueError(f"{axis}: {text!r} is not a placement, such as shard(0)")
             try:
                 placement_from(text)
             except ConfigError as error:
@@ -78,9 +78,9 @@ def read_layout(path: Path) -> Layout:
     except OSError as error:
         raise ConfigError(f"the layout {path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} holds no mapping; mesh, parameters and tensors are wanted")
+        raise ConfigError(f"{path} does not hold a mapping; expected mesh, parameters and tensors")
     try:
         file = LayoutFile.model_validate(content)
     except ValidationError as error:

@@ -1,6 +1,6 @@
 """A whole tensor as a tree over its parts: joined along a dim, terms of a sum, or copies of one another.
 
-Every node tells its shape, its summary, and its values where all parts have stored theirs. Nothing is read
+Every node tells its shape, its summary, and its values where all parts have them stored. Nothing is read
 before it is asked for, and nothing is kept.
 """
 

@@ -56,13 +56,13 @@ def as_wholes(
 ) -> Sides:
     """The two as they are to be compared.
 
-    Two runs of one layout are compared rank by rank, and so are runs of which ranks are missing. Else each
+    Two runs of one layout are compared rank by rank, and so are runs with missing ranks. Else each
     is merged into whole tensors, and of microbatches so many are taken together that both sides have as many.
 
     Args:
         target: the run under question.
         reference: the run that is trusted.
-        merge: False: rank by rank whatever the layouts; True: merged even where they are the same.
+        merge: False: rank by rank for any layouts; True: merged even where they are the same.
         layouts: given by a person; None: what the program declared.
 
     Raises:

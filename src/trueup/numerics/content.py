@@ -33,7 +33,7 @@ def scramble(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def content_hash(array: NDArray[Any], dtype: str | None = None) -> int:
-    """Hash of the values of an array, whatever their order; 0 where all are zero or there is none.
+    """Hash of the values of an array, in any order; 0 where all are zero or there is none.
 
     Example:
         >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -97,7 +97,7 @@ def relative_error(
         expected: sketches, (N, 64).
         expected_l2: l2 norms of the expected tensors, (N,).
 
-    0 where the sketches are equal (whatever the norm), infinite where they differ and the norm is 0, NaN
+    0 where the sketches are equal (for any norm), infinite where they differ and the norm is 0, NaN
     where a sketch or the norm is.
     """
     distance = _norm(np.asarray(actual, np.float64) - np.asarray(expected, np.float64))

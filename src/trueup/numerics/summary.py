@@ -1,6 +1,6 @@
 """Layout of one tensor's summary: the one structure the C kernel, torch fallback, store and comparison share.
 
-A summary is taken over *logical* elements (row-major coordinates), whatever the strides. Counts cover every
+A summary is taken over *logical* elements (row-major coordinates), for any strides. Counts cover every
 element; ``minimum`` to ``smallest_nonzero`` cover the finite ones and are NaN where there is none.
 """
 

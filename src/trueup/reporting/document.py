@@ -372,7 +372,7 @@ class Document:
     """target and reference; or what it is about"""
     blocks: tuple[Block, ...]
     footer: str = ""
-    """what it was made from"""
+    """its inputs"""
 
 
 def said(reason: Reason) -> str:

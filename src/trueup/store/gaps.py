@@ -1,4 +1,4 @@
-"""What traces of a source never hold, whatever ran."""
+"""What traces of a source never hold."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def rank_paths(root: Path, rank: int) -> list[Path]:
 
 
 def whole_steps(root: Path) -> dict[int, list[int]]:
-    """Ranks that have finished each step; a torn step (still under its temporary name) is not among them."""
+    """Ranks that have finished each step; not incomplete ones (under a temporary name)."""
     found: dict[int, list[int]] = {}
     for folder in sorted(root.iterdir()):
         match = _STEP.match(folder.name)

@@ -1,4 +1,4 @@
-"""Series of one rank: a row of numbers a step, appended while the run goes on and readable at any time.
+"""Series of one rank: a row of numbers a step, appended while the run continues and readable at any time.
 
 A folder of segments, each a ``series_NNN.json`` that names the columns and a ``series_NNN.rows`` of
 fixed-size rows: the step as int64, then float32 values, little-endian. A new segment begins when a column is

@@ -51,7 +51,7 @@ dtype."""
 class ChunkWriter:
     """Appends tensors to ``tensors/chunk_NNNNN.safetensors`` in one step's temporary folder.
 
-    Values are copied when handed in and written by a thread of its own, so that the disk works while the
+    Values are copied when passed in and written by a thread of its own, so that the disk works while the
     program computes; ``close`` waits for it.
     """
 

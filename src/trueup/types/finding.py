@@ -201,7 +201,7 @@ class Origin:
     bias_z: float | None = None
     """how many standard errors the scale ``a = <t,r>/<r,r>`` is from 1"""
     from_equals: bool = False
-    """what it was made from, weights included, is equal bit for bit"""
+    """its inputs, weights included, are bit-identical"""
     basis: Basis
     target_record: int | None
     """row of the target's ``records`` in that step and rank"""

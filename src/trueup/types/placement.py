@@ -133,8 +133,8 @@ def placement_from(text: str) -> Placement:
     found = _CALL.fullmatch(word)
     if found is None or (found[1] == "at" and found[3]):
         raise ConfigError(
-            f"{text!r} is no placement: replicate, invariant, shard(DIM), shard(DIM,zigzag), "
-            "shard(DIM,total=N), partial, partial(mean), scattered, unknown or at(STAGE) is wanted"
+            f"{text!r} is not a placement; expected replicate, invariant, shard(DIM), shard(DIM,zigzag), "
+            "shard(DIM,total=N), partial, partial(mean), scattered, unknown or at(STAGE)"
         )
     if found[1] == "at":
         return At(int(found[2]))

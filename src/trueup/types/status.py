@@ -13,7 +13,7 @@ class Status(str, Enum):
     WITHIN_NOISE = "within_noise"
     """different bits, inside the tolerance the row cites"""
     DIFFERENT = "different"
-    """beyond the tolerance; attribution turns it into one of the three below"""
+    """exceeds the tolerance; attribution turns it into one of the three below"""
     PROPAGATED = "propagated"
     AMPLIFIED = "amplified"
     ORIGIN = "origin"

@@ -55,7 +55,7 @@ _TYPE_OF = {name: code for code, name in _NAME_OF.items()}
 
 @dataclass(slots=True)
 class _Value:
-    """One value of the file; ``type`` is empty for what is no tensor."""
+    """One value of the file; ``type`` is empty for other values than tensors."""
 
     name: str
     type: str = ""

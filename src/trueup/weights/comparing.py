@@ -83,7 +83,7 @@ def compare_weights(
         ConfigError: a negative tolerance.
     """
     if not (rtol >= 0 and atol >= 0):
-        raise ConfigError(f"--rtol {rtol:g} --atol {atol:g}: numbers from 0 are wanted")
+        raise ConfigError(f"--rtol {rtol:g} --atol {atol:g}: expected numbers of at least 0")
     names = [name for name in target.table if name in reference.table]
     if not names:
         raise NothingCompared(

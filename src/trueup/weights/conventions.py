@@ -53,7 +53,7 @@ def conventions() -> Conventions:
 def plan_to_framework(source: Table, framework: str) -> ConversionPlan:
     """The plan that renames ``source`` as layers of ``framework`` name their weights; values stay.
 
-    What no kind fits keeps its name: linear and convolution layers name theirs alike. PyTorch's
+    What no kind fits keeps its name: linear and convolution layers use the same names. PyTorch's
     ``num_batches_tracked``, which MindSpore does not keep, is left in ``only_source``.
 
     Example:

@@ -19,7 +19,7 @@ from trueup.weights.vocabulary import with_padded_vocabulary
 from trueup.weights.weight_set import WeightSet
 
 Infer = Callable[[WeightSet, WeightSet], ConversionPlan]
-"""target, source -> plan; ``matching.weights.infer_plan``, handed in because weights lie below matching"""
+"""target, source -> plan; ``matching.weights.infer_plan``, passed in because weights lie below matching"""
 
 _NAMED = 6
 

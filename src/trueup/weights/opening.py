@@ -22,7 +22,7 @@ _KINDS = (
 
 
 def open_weights(path: Path) -> WeightSet:
-    """The weights at ``path``, whatever it is.
+    """The weights at ``path``, of any format.
 
     Args:
         path: a safetensors, .ckpt, .pth, .pt or .bin file; a folder of them (Hugging Face, shards, one a
@@ -63,7 +63,7 @@ def _open_file(path: Path) -> WeightSet:
         return ckpt_file.read_ckpt(path)
     if start.startswith(b"\x93NUMPY"):
         raise WeightsError(f"{path} is one array without a name; give its folder")
-    raise WeightsError(f"{path} is no file of weights that is read here ({_KINDS})")
+    raise WeightsError(f"{path} is not a file of weights that trueup reads ({_KINDS})")
 
 
 def _open_folder(path: Path) -> WeightSet:

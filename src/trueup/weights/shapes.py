@@ -76,7 +76,7 @@ def joined_shape(shapes: Sequence[Shape], entry: Entry) -> Shape:
             raise ConfigError(f"cannot stack {_listed(shapes)} along dimension {dim}")
         return (*first[:dim], len(shapes), *first[dim:])
     if entry.join != "concat":
-        raise ConfigError(f"join {entry.join!r}: concat or stack is wanted")
+        raise ConfigError(f"join {entry.join!r}: expected concat or stack")
     alike = {(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}
     if not 0 <= dim < min(map(len, shapes)) or len(alike) > 1:
         raise ConfigError(f"cannot concatenate {_listed(shapes)} along dimension {dim}")

@@ -30,7 +30,7 @@ def with_padded_vocabulary(plan: ConversionPlan, made: Table, multiple: int) -> 
         ConfigError: no token embedding is there by any usual name, or two of different sizes.
     """
     if multiple < 1:
-        raise ConfigError(f"--pad-vocab {multiple}: a number above 0 is wanted")
+        raise ConfigError(f"--pad-vocab {multiple}: expected a number above 0")
     embeddings = [info for name, info in made.items() if _EMBEDDING.search(name) and len(info.shape) == 2]
     sizes = {info.shape[0] for info in embeddings}
     if len(sizes) != 1:

@@ -116,7 +116,7 @@ def _whole_file(path: Path, write: Callable[[Path], None]) -> None:
 
 def _whole_folder(path: Path, write: Callable[[Path], None]) -> None:
     if path.is_file():
-        raise ConfigError(f"{path} is a file; a new or empty folder is wanted")
+        raise ConfigError(f"{path} is a file; expected a new or empty folder")
     if path.is_dir() and any(path.iterdir()):
         raise ConfigError(f"{path} is not empty; give a new or empty folder")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ def data_parallel_size(config: Config, world_size: int) -> int:
         near = max(taken, world_size // taken * taken)
         raise ConfigError(
             f"{world_size} {'process' if world_size == 1 else 'processes'} cannot be cut into {product}: "
-            f"a multiple of {taken} is wanted, such as --nproc {near}"
+            f"expected a multiple of {taken}, such as --nproc {near}"
         )
     return world_size // taken
 
@@ -64,7 +64,7 @@ def _shapes(config: Config) -> Iterator[str]:
         yield _indivisible("num_attention_heads", heads, "num_query_groups", groups)
     rotated = int(model.head_dim * model.rotary_config.rotary_percent)
     if model.position_embedding_type == "rope" and rotated % 2:
-        yield f"rope turns pairs of channels: an even number of a head's is wanted, not {rotated}"
+        yield f"rope turns pairs of channels: expected an even number of a head's, got {rotated}"
 
 
 def _tensor(config: Config) -> Iterator[str]:
@@ -107,7 +107,7 @@ def _pipeline(config: Config) -> Iterator[str]:
         yield f"{_indivisible('num_layers', layers, 'stages', stages)}; num_layer_list cuts unevenly"
     flat = [n for one in listed or [] for n in (one if isinstance(one, list) else [one])]
     if listed is not None and (len(flat) != stages or sum(flat) != layers or min(flat) < 0):
-        yield f"num_layer_list {listed}: {stages} numbers that add up to num_layers {layers} are wanted"
+        yield f"num_layer_list {listed}: expected {stages} numbers that add up to num_layers {layers}"
     if (chunks or 1) > 1 and schedule != "zbv" and config.dataset.micro_batch_num % pp:
         yield _indivisible("micro_batch_num", config.dataset.micro_batch_num, "pipeline ranks", pp)
 

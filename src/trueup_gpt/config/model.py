@@ -1,4 +1,4 @@
-"""``model_config``, ``rotary_config`` within it, and ``moe_config``: the network, whatever runs it."""
+"""``model_config``, ``rotary_config`` within it, and ``moe_config``: the network."""
 
 from __future__ import annotations
 

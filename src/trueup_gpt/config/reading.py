@@ -58,7 +58,7 @@ def load_config(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(plain, dict):
-        raise ConfigError(f"{path} holds no sections; {', '.join(_SECTIONS)} are wanted")
+        raise ConfigError(f"{path} holds no sections; expected {', '.join(_SECTIONS)}")
     return config_from(plain, overrides=overrides, source=str(path))
 
 
@@ -97,7 +97,7 @@ def _sections(plain: Mapping[str, Any], source: str) -> dict[str, dict[str, Any]
             said = unknown_key_message(str(given), _SECTIONS)
             raise ConfigError(f"{source}: {said.replace('key', 'section', 1)}")
         if not isinstance(section, dict | None):
-            raise ConfigError(f"{source}: {given}: found {section!r}; keys with values are wanted")
+            raise ConfigError(f"{source}: {given}: expected keys with values, got {section!r}")
         found[name] = dict(section or {})
     model = found.setdefault("model_config", {})
     if "moe_config" in model:
@@ -109,7 +109,7 @@ def _put(sections: dict[str, dict[str, Any]], dotted: str, value: Any, source: s
     section, _, key = dotted.partition(".")
     section = section if section.endswith("_config") else f"{section}_config"
     if section not in _SECTIONS or not key:
-        raise ConfigError(f"{source}: {dotted!r}: SECTION.KEY is wanted, such as training_config.seed")
+        raise ConfigError(f"{source}: {dotted!r}: expected SECTION.KEY, such as training_config.seed")
     place = sections.setdefault(section, {})
     *parents, last = key.split(".")
     for parent in parents:

@@ -53,7 +53,7 @@ class TrainingConfig(Section):
     loss_reduction: Literal["mean", "sum"] = "mean"
     """over microbatches and data-parallel ranks, of losses and so of gradients"""
     calculate_per_token_loss: bool = False
-    """each token of the step counts alike, whatever microbatch it is in"""
+    """each token of the step counts alike, in every microbatch"""
     loss_func_kwargs: LossFuncKwargs = LossFuncKwargs()
     use_distributed_optimizer: bool = False
     """zero_level z1"""

@@ -46,7 +46,7 @@ class Batch:
         for name, array in (("loss_mask", mask), ("attention_mask", attention)):
             if array is not None and array.shape != tokens.shape:
                 raise ConfigError(
-                    f"{where}: {name} is {array.shape}; {tokens.shape}, that of tokens, is wanted"
+                    f"{where}: {name} is {array.shape}; expected {tokens.shape}, that of tokens"
                 )
         return cls(
             tokens=torch.from_numpy(tokens),

@@ -1,4 +1,4 @@
-"""Opens ``dataset_dir``, whatever it holds."""
+"""Opens ``dataset_dir``, of any format."""
 
 from __future__ import annotations
 

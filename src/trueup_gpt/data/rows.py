@@ -97,7 +97,7 @@ def rows_from_npy(path: Path, seq_length: int) -> StreamRows | ArrayRows:
         raise ConfigError(f"{path} is no array: {error}") from error
     if not np.issubdtype(ids.dtype, np.integer) or ids.ndim not in (1, 2):
         raise ConfigError(
-            f"{path} is {ids.dtype} {ids.shape}; integers, (tokens,) or (rows, tokens), are wanted"
+            f"{path} is {ids.dtype} {ids.shape}; expected integers, (tokens,) or (rows, tokens)"
         )
     if ids.ndim == 2 and ids.shape[1] <= seq_length:
         raise ConfigError(

@@ -16,7 +16,7 @@ from trueup_gpt.model.initial import generator_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
-    """Which microbatches of a step are wanted."""
+    """Which microbatches of a step to read."""
 
     step: int
     dp_rank: int

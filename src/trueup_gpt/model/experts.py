@@ -1,7 +1,7 @@
 """The mixture of experts: a router chooses A of E blocks for each token. Suffixes as in ``gpt.py``.
 
 The router's own losses are attached to the stream that leaves the block, so that they take part in backward
-in every pipeline stage without being handed on.
+in every pipeline stage without being passed on.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def gradient_norms(
     """Sum squares parameter by parameter over all processes, then over parameters in the order of ``names``.
 
     A piece that several processes have is counted by the first of them, so that nothing is counted twice, and
-    the sum has the same order whatever the pipeline.
+    the sum has the same order for any pipeline.
 
     Args:
         pieces: with their gradients.

@@ -114,7 +114,7 @@ def device_type() -> str:
 def _device(kind: str) -> torch.device:
     """This process's device of that kind, made the current one."""
     if kind not in _BACKENDS:
-        raise ConfigError(f"device {kind!r}: one of {', '.join(_BACKENDS)} is wanted")
+        raise ConfigError(f"device {kind!r}: expected one of {', '.join(_BACKENDS)}")
     if kind == "cpu":
         return torch.device(kind)
     found = torch.accelerator.current_accelerator(check_available=True)

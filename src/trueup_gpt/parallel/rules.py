@@ -99,7 +99,7 @@ class _AllToAll(torch.autograd.Function):
 
 
 def exchanged_tokens(module: nn.Module, inner: Function, mesh: Mesh, axis: str) -> Function:
-    """Each process has E / ep experts: tokens travel to theirs, and back."""
+    """Each process has E / ep experts: tokens travel to their experts, and back."""
     group, size = mesh.group(axis), mesh.size(axis)
 
     def forward(x_MH: Tensor, counts_E: Tensor) -> Tensor:

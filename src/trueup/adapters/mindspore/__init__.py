@@ -74,7 +74,7 @@ class Adapter:
             return Measured() if self._engine.measures is None else self._engine.measures.take()
 
     def set_models(self, models: list[Any]) -> None:
-        """Restrict capture to these models; an empty list means whatever trains."""
+        """Restrict capture to these models; an empty list means every model that trains."""
         self._engine.restrict([m for m in models if isinstance(m, nn.Cell)])
 
     def save(self, name: str, value: Any, *, backward: bool) -> None:
@@ -148,7 +148,7 @@ class Adapter:
         }
 
     def _settings(self, roots: list[tuple[nn.Cell, str]]) -> dict[str, Any]:
-        """How the cells are set, where that is wanted; what was seen stays when a cell has gone."""
+        """How the cells are set, where that is captured; kept when a cell is gone."""
         if "configuration" not in self._sink.options.store_values_of:
             return {}
         for cell, name in roots:

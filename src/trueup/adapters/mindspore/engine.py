@@ -161,7 +161,7 @@ class Engine(BaseEngine):
         return None
 
     def content_hash(self, parameter: Parameter) -> int | None:
-        """Hash of the values whatever their order; None for what is no floating point weight."""
+        """Hash of the values in any order; None for anything but a floating point weight."""
         name = dtype_name(parameter.dtype)
         if name not in DTYPES or DTYPES[name].kind != "float":
             return None

@@ -1,6 +1,6 @@
-"""The labels a loss was made with: the integers handed to the API call that the loss comes from.
+"""The labels a loss was made with: the integers passed to the API call that the loss comes from.
 
-MindSpore's graph keeps no tensors that can be read. What was handed to a loss function is remembered by the
+MindSpore's graph keeps no tensors that can be read. What was passed to a loss function is remembered by the
 number of the node that its result came from; which of those calls the loss was made with, the graph says.
 """
 

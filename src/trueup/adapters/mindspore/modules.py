@@ -138,7 +138,7 @@ def _holds_parameters_of_others(engine: Engine, cell: nn.Cell) -> bool:
 
 
 def _announce(engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Tell the session of a root call; returns whether its tensors are wanted."""
+    """Tell the session of a root call; returns whether its tensors are captured."""
     sink = engine.sink
     has_parameters = engine.has_parameters(cell)
     training = engine.training.with_gradients and any(

@@ -112,7 +112,7 @@ class Summariser:
     # -- values ------------------------------------------
 
     def keep_values(self, row: int, tensor: Tensor, phase: str, slot: str) -> None:
-        """Keep the values of one row, whatever is kept of others."""
+        """Keep the values of one row, independently of other rows."""
         recorder = self._sink.recorder
         spec = _spec(tensor.dtype)
         if spec is None or recorder.has_values(row):

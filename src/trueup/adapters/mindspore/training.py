@@ -167,7 +167,7 @@ class Training:
         engine.sink.backward_ended(gradients_present=bool(paired))
 
     def clipping(self, gradients: Any) -> None:
-        """Gradients are about to be clipped to a norm: MindSpore does not give back what theirs was."""
+        """Gradients are about to be clipped to a norm: MindSpore does not return their norm."""
         engine = self.engine
         listed = [g for g in _listed(gradients) if isinstance(g, Tensor)]
         norm = engine.summariser.norm(listed) if listed else None

@@ -54,7 +54,7 @@ class Adapter:
         self._mode = api.install(self._engine)
 
     def set_models(self, models: list[Any]) -> None:
-        """Restrict capture to these models; an empty list means whatever trains."""
+        """Restrict capture to these models; an empty list means every model that trains."""
         self._engine.restrict([m for m in models if isinstance(m, torch.nn.Module)])
 
     def save(self, name: str, value: Any, *, backward: bool) -> None:
@@ -150,7 +150,7 @@ class Adapter:
         }
 
     def _settings(self, roots: list[tuple[torch.nn.Module, str]]) -> dict[str, Any]:
-        """How the modules are set, where that is wanted; what was seen stays when a module has gone."""
+        """How the modules are set, where that is captured; kept when a module is gone."""
         if "configuration" not in self._sink.options.store_values_of:
             return {}
         for module, name in roots:

@@ -180,7 +180,7 @@ def _name(func: Any) -> str | None:
 
 
 def _enter_thread(mode: ApiMode) -> None:
-    """Put the mode under whatever modes this thread has, but for that of the default device, which torch
+    """Put the mode under the modes this thread has, but for that of the default device, which torch
     wants lowest.
 
     Not on top: a program that leaves its own mode (``with torch.device(...)``) takes the top one off,

@@ -50,7 +50,7 @@ class Engine(BaseEngine):
         self.uninitialised = Uninitialised()
         self.enter_thread: Callable[[], None] = lambda: None
         self.leave_thread: Callable[[], None] = lambda: None
-        """puts the function mode on this thread's stack where it is wanted; set by ``api``"""
+        """puts the function mode on this thread's stack where it is needed; set by ``api``"""
         self.kinds: dict[type[nn.Module], Kind] = {}
         """classes of modules called in the step under way"""
         self.depths: dict[int, int] = {}
@@ -157,7 +157,7 @@ class Engine(BaseEngine):
         }
 
     def content_hash(self, parameter: Tensor) -> int | None:
-        """Hash of the values whatever their order; None for what has no plain values of its own here."""
+        """Hash of the values in any order; None for what has no plain values of its own here."""
         return content_hash_of(parameter)
 
     def sum_of(self, first: Tensor, second: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, T
             nodes.setdefault(node, []).append((tensor.output_nr, where))
     depths, depth = engine.depths, 1
     for _, made, _, _ in tracked:
-        nodes.pop(made, None)  # handed on as it came
+        nodes.pop(made, None)  # passed on unchanged
         depth = max(depth, depths.get(id(made), 0) + 1)
     if not nodes:
         return

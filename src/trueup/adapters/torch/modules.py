@@ -109,7 +109,7 @@ def _holds_parameters_of_others(engine: Engine, module: Module) -> bool:
 
 
 def _announce(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Tell the session of a root call; returns whether its tensors are wanted."""
+    """Tell the session of a root call; returns whether its tensors are captured."""
     sink = engine.sink
     training = _grad_enabled() and any(p.requires_grad for p in module.parameters())
     if (training and not engine.threads.forward(module)) or engine.threads.apart:

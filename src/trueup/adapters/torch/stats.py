@@ -96,7 +96,7 @@ class Summariser:
         """Row number of the tensor's summary; with a reason where there is none, or it is special.
 
         Args:
-            tensor: of whatever kind.
+            tensor: of any kind.
             phase: of the record.
             slot: of the record.
             kind: the call's: values of module calls may be wanted where others are not.
@@ -273,7 +273,7 @@ class Summariser:
             self._store_bytes(row, tensor, dtype, shape, phase, slot)
 
     def keep_values(self, row: int, tensor: Tensor, phase: str, slot: str) -> None:
-        """Keep the values of one row, whatever is kept of others."""
+        """Keep the values of one row, independently of other rows."""
         tensor = getattr(tensor, "_local_tensor", tensor)
         spec = CODES.get(tensor.dtype)
         if spec is not None and tensor.layout is _STRIDED and not tensor.is_nested:

@@ -47,7 +47,7 @@ class Training:
         self._recorded: set[int] = set()
         self._watched: ParameterReference | None = None
         self._scaled: tuple[Tensor, Tensor] | None = None
-        """what a gradient scaler returned, until its backward, and what it was made from"""
+        """what a gradient scaler returned, until its backward, and the loss it scaled"""
         self.loss_scale: Tensor | None = None
         """what the loss was last multiplied with before backward"""
         self.given: GivenGradients | None = None

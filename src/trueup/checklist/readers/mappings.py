@@ -77,7 +77,7 @@ def document(text: str, path: str) -> Document:
     """
     data, kind = parse(text, path)
     if not isinstance(data, Mapping) or not data:
-        raise ConfigError(f"{path}: a mapping of settings is wanted, this holds {_what(data)}")
+        raise ConfigError(f"{path}: expected a mapping of settings, got {_what(data)}")
     data = {str(key): value for key, value in data.items()}
     dialect = dialect_of(data)
     lines = (toml_lines if kind == "toml" else yaml_lines)(text) if len(text) < _LARGEST_MARKED else {}

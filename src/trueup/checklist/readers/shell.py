@@ -62,7 +62,7 @@ def documents(text: str, path: str, arguments: Sequence[str] | None = None) -> l
     words = run.command or run.assembled()
     if not words:
         raise ConfigError(
-            f"{path}: no training command in this script; a line with flags such as --num-layers is wanted"
+            f"{path}: no training command in this script; expected a line with flags such as --num-layers"
         )
     found = command_line.from_words(words, path=path, kind="shell")
     notes = tuple(run.notes())

@@ -1,4 +1,4 @@
-"""Judges the records of one step: rules in a declared order, each of which returns a new judgement.
+"""Judges the records of one step: rules in a declared order; each returns a new judgement.
 
 A new rule is a module with a ``RULE`` and a line in ``RULES``; its codes are in ``types/codes/record.py`` and
 their phrases in ``wording/``. ``docs/architecture.md`` has an example.

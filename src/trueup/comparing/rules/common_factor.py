@@ -7,7 +7,7 @@ factor's distance from 1 is judged apart from the size of the difference:
 
 - bias: the largest |a - 1| reruns of the reference showed here.
 - spread: root mean square of |a - 1| / e over such records of the reruns in this phase; from sketches of 64
-  numbers never less than 1/8, whatever the tensor.
+  numbers never less than 1/8, for any tensor.
 
 Only for matrices and activations of SMALLEST elements and more, and only with a measured profile: what comes
 from an earlier layer is coherent itself, and only measuring tells how much.

@@ -1,4 +1,4 @@
-"""Copies on several ranks that are not the same are a difference, whatever the first of them holds."""
+"""Copies on several ranks that are not the same are a difference, even if the first of them agrees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of another dtype on one side, good for that dtype, from which errors beyond tolerance follow.
+"""Records of another dtype on one side, good for that dtype, followed by errors that exceed tolerance.
 
 Held against the finer dtype they are origins; where most of a run is in another dtype, or nothing beyond
 tolerance follows, they stay what they are. Tolerance and score become what the finer dtype gives.

@@ -1,4 +1,4 @@
-"""What was handed on, or what only a tolerance widened for it holds, is no origin."""
+"""A difference passed on from inputs, or held by a tolerance widened for them, is not an origin."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def _propagated(context: StepContext, metrics: Metrics, judgement: Judgement) ->
 RULE = Rule(
     apply=_propagated,
     statuses=(Status.PROPAGATED,),
-    place="last: no rule may call an origin what was handed on",
+    place="last: no rule may call a difference of the inputs an origin",
     note="0017-received-is-not-made",
 )

@@ -1,7 +1,7 @@
 """Bounds raised where the difference is explained by what went in: the same contents, or an API call's own
 inputs.
 
-- The same pair of contents seen again (one call's output, the next one's input; a weight handed to a
+- The same pair of contents seen again (one call's output, the next one's input; a weight passed to a
   function) is judged as where it was first seen.
 - A tensor whose making a dump does not show (msprobe records no views) may differ relatively by twice what
   was accepted before it in the same module call.

@@ -1,6 +1,6 @@
 """The first difference of a run, no larger than rounding, where the module's like came out bit for bit equal.
 
-A coarse dtype hides a missing upcast: what it changes is no larger than one rounding. But whatever changes
+A coarse dtype hides a missing upcast: what it changes is no larger than one rounding. But what changes
 rounding innocently, another device, thread count, library or kernel, changes it in every module of a kind.
 Where all that ran before agrees bit for bit, others of the same kind among it, the code of the first that
 does not is another.
@@ -53,7 +53,7 @@ def _lone(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judge
 
 
 def _equal_like(rows: Rows, metrics: Metrics, row: int, owner: str) -> set[str]:
-    """Modules of the owner's kind whose record in the same place, before this one, is equal bit for bit."""
+    """Modules of the owner's kind whose record in the same place, before this one, is bit-identical."""
     names = rows.match.words.name
     called, classes = rows.of_call("name"), rows.of_call("type")
     kind = like(names[called[row]])

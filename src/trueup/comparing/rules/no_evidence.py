@@ -1,4 +1,4 @@
-"""Pairs of which the two sides hold nothing in common."""
+"""Pairs without evidence that both sides hold."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _of_other_phases(rows: Rows) -> Bools:
 
 
 def _seen_later(rows: Rows) -> Bools:
-    """Gradients of which both traces hold what became of them: accumulated after local, clipped, the update.
+    """Gradients whose later forms both traces hold: accumulated after local, clipped, the update.
 
     FSDP2 shows no gradient of a single backward, a zero-bubble schedule none that is accumulated. Where
     nothing later is held either, how it was summed and reduced would go unseen.

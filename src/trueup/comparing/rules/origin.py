@@ -1,17 +1,17 @@
 """Where an error starts, and where it arrives.
 
-A record beyond its tolerance is an ``origin`` where what it was made from (inflow.py) does not explain it:
+A record that exceeds its tolerance is an ``origin`` where its inputs (inflow.py) do not explain it:
 
     e_out > MARGIN * gain * e_in
 
-with e_in the largest relative difference among what it was made from. The gain is measured where a noise
-profile is there (noise of the record over noise of what it was made from, at least 1: an error that is the
+with e_in the largest relative difference among its inputs. The gain is measured where a noise
+profile is there (noise of the record over noise of its inputs, at least 1: an error that is the
 same in every element is not averaged away as rounding is); else it is GAIN of the phase, times how much
 larger the record's operands are than the record itself. The root's inputs and sites whose floating inputs are
-bit-equal have no gain to be scored by: beyond tolerance, they are origins.
+bit-equal have no gain to be scored by: where they exceed tolerance, they are origins.
 
 What is explained is ``propagated``; ``amplified`` where the gain itself is extreme, or where nothing that
-came in was beyond tolerance, so that noise grew.
+came in exceeded its tolerance, so that noise grew.
 """
 
 from __future__ import annotations

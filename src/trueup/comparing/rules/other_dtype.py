@@ -1,4 +1,4 @@
-"""Pairs of two floating dtypes: the reason says so, whatever the status."""
+"""Pairs of two floating dtypes: the reason says so, with any status."""
 
 from __future__ import annotations
 

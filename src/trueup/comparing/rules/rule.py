@@ -50,7 +50,7 @@ class StepContext:
         return Needs.NOTHING if self.noise is None else Needs.NOISE_PROFILE
 
     def comparable(self, metrics: Metrics) -> Bools:
-        """Pairs of which something is known on both sides."""
+        """Pairs with something known on both sides."""
         return np.asarray(self.rows.paired & (metrics.evidence != NONE))
 
     def floating(self, metrics: Metrics) -> Bools:

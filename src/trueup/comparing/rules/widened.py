@@ -1,4 +1,4 @@
-"""What only a tolerance holds that was widened for a difference itself beyond tolerance.
+"""What agrees only by a tolerance widened for a difference that itself exceeds tolerance.
 
 Of a gradient or weight in this step, or of an earlier step.
 """
@@ -30,6 +30,6 @@ def _followed(context: StepContext, metrics: Metrics, judgement: Judgement) -> J
 
 RULE = Rule(
     apply=_followed,
-    place="after common_factor, whose differences widen too; before handed_on, of which no tolerance is made",
+    place="after common_factor, whose differences widen too; before followed, which makes no tolerance",
     note="0002-tolerance",
 )

@@ -17,7 +17,7 @@ LOCAL_NORM_SCHEMA: dict[str, type[pl.DataType]] = {
     "name": pl.String,
     "local_norm": pl.Float64,
 }
-"""``local_norm`` is the L2 norm, whatever the log holds; ``name`` is null where it holds a bare list"""
+"""``local_norm`` is the L2 norm, also of a log of squares; ``name`` is null where it holds a bare list"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

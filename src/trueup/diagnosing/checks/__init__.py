@@ -1,4 +1,4 @@
-"""Checks of one run that need no reference: what must be true of any training, whatever it trains."""
+"""Checks of one run that need no reference: what must be true of any training."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Known:
         return float("nan") if value is None else float(value)
 
     def same_bits(self, other: Known) -> bool | None:
-        """Whether two tensors are equal bit for bit; None where neither digests nor values can tell."""
+        """Whether two tensors are bit-identical; None where neither digests nor values can tell."""
         if (self.dtype, self.shape) != (other.dtype, other.shape):
             return False
         if self.digest is not None and other.digest is not None:
@@ -148,7 +148,7 @@ class Pair:
     target: Known | None = None
     reference: Known | None = None
     forced: bool = False
-    """a replay put the reference's value in, whatever the target had"""
+    """a replay put the reference's value in"""
 
     @property
     def agree(self) -> bool | None:

@@ -61,7 +61,7 @@ def explained(evidence: Evidence, vectors: Vectors, residual: float, *, z: float
 
     ``1 - sqrt(max(residual^2 - floor^2, 0)) / difference``, floor = the larger of a rounding and of the
     origin's tolerance, but at most ``ROUNDED_SHARE`` of the difference. A residual no larger than two
-    roundings beside an effect of ``z`` well over chance counts as whole, whatever the difference: a scale of
+    roundings beside an effect of ``z`` well over chance counts as whole, for any difference: a scale of
     1.002 in bfloat16 hides below the rounding and is certain all the same.
     """
     if vectors.difference == 0 or not np.isfinite(residual) or not np.isfinite(vectors.difference):

@@ -26,7 +26,7 @@ _SEED = 20260117
 
 
 def same_numbers(t: Floats, r: Floats, rounding: float) -> bool:
-    """Whether both hold the same numbers in whatever order: moments first, then both sorted."""
+    """Whether both hold the same numbers in any order: moments first, then both sorted."""
     a, b = t.ravel(), r.ravel()
     if a.size != b.size or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return False

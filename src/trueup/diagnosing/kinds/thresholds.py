@@ -150,7 +150,7 @@ ALIKE_COSINE = chosen(
     "kinds.alike_cosine",
     0.995,
     "cosine",
-    "tensors of which 0.995^2 = 0.99 is the same; successive residual streams differ more",
+    "tensors that share 0.995^2 = 0.99; successive residual streams differ more",
 )
 REPEATED_ROWS = derived("kinds.repeated_rows", 3, "rows", "the mean of two explains half of any difference")
 UNRELATED = derived(

@@ -18,7 +18,7 @@ _IDENTIFIERS = ("int", "uint")
 
 
 def _is_batch(evidence: Evidence) -> bool:
-    """What the data loader gave: integers entering the root, or whatever the data stage found."""
+    """What the data loader gave: integers entering the root, or what the data stage found."""
     t, around, origin = evidence.target, evidence.surroundings, evidence.origin
     if t is None:
         return False

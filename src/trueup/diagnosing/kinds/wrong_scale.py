@@ -180,5 +180,5 @@ RULE = KindRule(
         CauseCode.FACTOR_LEFT_OUT: ("forward", "param", "optimizer"),
     },
     advice=AdviceCode.LOOK_FOR_FACTOR,
-    place="before an extra term, of which it is the case that the term is the reference itself",
+    place="before an extra term: a scale is an extra term that is the reference itself",
 )

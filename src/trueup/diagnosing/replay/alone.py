@@ -1,6 +1,6 @@
 """Differences of rounding size that one module shows and its like do not.
 
-A coarse dtype hides a missing upcast: what it changes is no larger than one rounding. But whatever changes
+A coarse dtype hides a missing upcast: what it changes is no larger than one rounding. But what changes
 rounding innocently, another device, thread count, library or kernel, changes it in every module of a kind;
 where one differs and most others come out bit for bit the same, its own code is another.
 """

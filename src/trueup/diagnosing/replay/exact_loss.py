@@ -1,6 +1,6 @@
 """How far the reference's own loss is from the exact one, where that can be worked out again.
 
-A loss is one number in float32, whatever the activations are kept in: what rounding of bfloat16 explains
+A loss is one number in float32, even with activations in a coarser dtype: what rounding of bfloat16 explains
 would hide a cross-entropy in bfloat16. Given the reference's logits, the target's loss is held to the
 exactness that the reference's shows.
 """

@@ -2,7 +2,7 @@
 
 A record is charged when ``||t - r||`` is beyond what rounding of one call allows (``comparing.tolerance``, or
 three times the noise of a benign variant's replay), or when it is *biased*: rounding scatters, a wrong factor
-leans to one side. ``bias_z`` counts by how many standard errors ``a = <t,r>/<r,r>`` is from 1; in coarse
+is biased. ``bias_z`` counts by how many standard errors ``a = <t,r>/<r,r>`` is from 1; in coarse
 dtypes a fault is often smaller than its rounding and is told by that alone.
 """
 

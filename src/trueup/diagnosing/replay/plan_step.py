@@ -242,7 +242,7 @@ class StepBuilder:
         }
 
     def _crossed(self) -> set[int]:
-        """Modules paired by position with one of another name, although the reference calls theirs too."""
+        """Modules paired by position with one of another name, although the reference calls that one too."""
         target, reference, pairs = self._match.target, self._match.reference, self._match.calls
         names = {
             (int(parent), int(name))

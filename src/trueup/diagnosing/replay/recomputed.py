@@ -1,4 +1,4 @@
-"""Forwards run again inside backward (activation checkpointing): of which original each is the second run."""
+"""Forwards run again inside backward (activation checkpointing), each with the original that it repeats."""
 
 from __future__ import annotations
 

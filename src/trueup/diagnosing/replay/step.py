@@ -152,7 +152,7 @@ class ReplayedStep:
 
     @cached_property
     def free_modules(self) -> set[str]:
-        """Names of modules some training call of which the plan left out; none where it forces API calls
+        """Names of modules with a training call that the plan left out; none where it forces API calls
         alone."""
         planned, view = self.planned_calls, self.target
         modules = {call for call in view.calls_of_kind("module") if view.mode[call] == "train"}

@@ -20,7 +20,7 @@ from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Finding, Stage
 from trueup.types.reason import Reason, reason
 
-"""how sure a difference that no stage saw act is a fault: from a run's files, from what its trace stored"""
+"""confidence that a difference without effect is a fault: from a run's files, from what its trace stored"""
 _COMPARED = (Status.ALIGNED, Status.DEFAULT, Status.DIFFERENT)
 _NAMED = 3
 

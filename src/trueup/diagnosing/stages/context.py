@@ -272,7 +272,7 @@ BIAS_Z = 6.0
 
 
 def stands_alone(origin: Origin) -> bool:
-    """Whether its place needs no replay: made of what is equal bit for bit, it is far beyond rounding."""
+    """Whether its place needs no replay: its inputs are bit-identical, and it is far beyond rounding."""
     if origin.basis is Basis.REPLAY:
         return True
     made = origin.phase in ("forward", "loss") and origin.slot.startswith(("output", "value"))

@@ -118,7 +118,7 @@ def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 
 def explained_by(origin: Origin, context: Context) -> Reason | None:
     """What an earlier stage found that made this origin, if anything did: a module whose own weights differ
-    computes something else, and a root that is fed other data too."""
+    whose forward output differs, and a root that is fed other data too."""
     if context.follows_weights(origin):
         return reason(Stages.WEIGHTS_DIFFER_FROM, step=origin.step)
     weights = context.outcome_of(Stage.WEIGHTS)

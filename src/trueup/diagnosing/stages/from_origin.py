@@ -1,4 +1,4 @@
-"""A place where an error was made, put into a finding: which kind, how sure, both sides' lines."""
+"""A place where an error was made, put into a finding: its kind, confidence, both sides' lines."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _norms_of(origin: Origin, context: Context) -> tuple[Reason, ...]:
 
 
 def _stage_of(origin: Origin, context: Context) -> Stage:
-    """Forward and loss are one stage; what a criterion sends back belongs to the loss, of which it is the
+    """Forward and loss are one stage; what a criterion sends back belongs to the loss: it is its
     gradient."""
     of_loss = origin.stage is Stage.LOSS
     if origin.stage is Stage.BACKWARD and origin.module:

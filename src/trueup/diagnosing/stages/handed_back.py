@@ -107,8 +107,8 @@ def _beyond(mine: Any, theirs: Any, old: Any) -> Bools:
 
 
 def _whose(found: list[Stale], context: Context) -> tuple[str | None, tuple[int, ...]]:
-    """The ranks whose parts are stale even with themselves; else the axis along which parts are not handed
-    on."""
+    """The ranks whose parts are stale even with themselves; else the axis along which parts are not
+    passed on."""
     step = context.steps[1][0]
     for one in found:
         copies = context.copies_apart(step, context.pair(1, one.rank)[0].parameter(one.fqn, *WEIGHT))

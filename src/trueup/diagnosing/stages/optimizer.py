@@ -240,7 +240,7 @@ def _measured_of(key: str, fqn: str, context: Context) -> Reason | None:
 
 
 def _measured_said(context: Context) -> Iterator[Reason]:
-    """What was measured of the first parameter of which most is known."""
+    """What was measured of the best known parameter."""
     target, _ = sides_of(context, 0)
     best = max(target.values(), key=lambda update: len(update.constants), default=None)
     if best is not None and best.constants:

@@ -63,11 +63,11 @@ def require_folder(folder: Path | None) -> None:
     """Raise where a folder is named that is not there, before anything takes time.
 
     Raises:
-        ConfigError: it is no folder.
+        ConfigError: it is not a folder.
     """
     if folder is not None and not folder.is_dir():
         raise ConfigError(
-            f"--tokenizer {folder}: no such folder; a local folder with tokenizer.json is wanted"
+            f"--tokenizer {folder}: no such folder; expected a local folder with tokenizer.json"
         )
 
 

@@ -24,7 +24,7 @@ Apart = tuple[str, str, Change]
 def sorted_out(
     mine: StepView, theirs: StepView, pairs: list[tuple[str, str]]
 ) -> tuple[list[str], list[tuple[str, str, Change]], list[Reason]]:
-    """Equal ones; differing ones with how; those of which nothing can be said."""
+    """Equal ones; differing ones with how; undecided ones."""
     equal, apart, open_ = [], [], []
     for fqn, other in pairs:
         a, b = mine.parameter(fqn, *WEIGHT), theirs.parameter(other, *WEIGHT)

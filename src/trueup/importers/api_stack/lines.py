@@ -72,7 +72,7 @@ def _take(found: ApiStack, line: str, place: str) -> None:
         found.stack[str(len(found.stack))] = [[key], [_frame(f) for f in cells[-1] if isinstance(f, list)]]
         return
     if len(cells) < _NUM_CELLS or not isinstance(cells[5], list) or not _is_text(cells[3]):
-        raise TraceError(f"{place}: a dtype, a shape and [max, min, mean] are wanted after the name")
+        raise TraceError(f"{place}: expected a dtype, a shape and [max, min, mean] after the name")
     entry[name["side"]][name["slot"].removeprefix(".")] = _leaf(cells, place)
 
 

@@ -28,7 +28,7 @@ BACKWARD_NAMES = (
 )
 _MOST_NAMED = 3
 _MOST_OPEN = 4
-"""folders of which it is remembered what is in them"""
+"""folders whose content is remembered"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""``statistic.csv``: one line a tensor, with whatever statistics were configured, in whatever order."""
+"""``statistic.csv``: one line a tensor, with the configured statistics, in any order."""
 
 from __future__ import annotations
 

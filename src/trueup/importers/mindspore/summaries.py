@@ -33,7 +33,7 @@ _ENOUGH_STATISTICS = 3
 
 
 class Summaries:
-    """Rows of ``summaries``, one a tensor; values are read one tensor at a time and let go."""
+    """Rows of ``summaries``, one a tensor; values are read one tensor at a time and not kept."""
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []

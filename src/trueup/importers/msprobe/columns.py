@@ -76,7 +76,7 @@ class Columns:
         self._records.append((call, phase, slot, microbatch, summary, leaf.get("requires_grad"), trouble))
 
     def missing(self, call: int, phase: str, slot: str, microbatch: int, reason: str) -> None:
-        """Add one site of which the dump holds nothing."""
+        """Add one site without anything in the dump."""
         self._records.append((call, phase, slot, microbatch, None, None, reason))
 
     def _summary(self, leaf: dict[str, Any]) -> tuple[int, str | None]:

@@ -42,7 +42,7 @@ _SHORT_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "in
 class EntryName:
     """What the key of one entry says.
 
-    ``call`` names the call the entry belongs to, whatever its phase: the key the forward entry has.
+    ``call`` names the call the entry belongs to, in any phase: the key the forward entry has.
     """
 
     call: str

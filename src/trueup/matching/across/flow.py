@@ -134,7 +134,7 @@ def _same_makers(
     rows: Codes,
     columns: Codes,
 ) -> NDArray[np.bool_]:
-    """Whether a function of one family made, or handed on, both contents."""
+    """Whether a function of one family made, or passed on, both contents."""
     mine, theirs = (
         [_makers(ports, places[content]) for content in contents]
         for ports, places, contents in (
@@ -146,7 +146,7 @@ def _same_makers(
 
 
 def _makers(ports: Ports, places: Sequence[Port]) -> set[str]:
-    """Families of what computed a content; of one that is only handed on here, of what brought it."""
+    """Families of what computed a content; of one that is only passed on here, of what brought it."""
     families = [ports.family(call) for call, _ in places]
     return set(families) - MOVING or {families[0]}
 

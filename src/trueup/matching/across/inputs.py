@@ -11,7 +11,7 @@ from trueup.matching.across.tensors import FAR, SAME, distances
 CLOSE = 0.05
 """distance at which two inputs are the same though nothing else says so"""
 APART = 0.99
-"""distance at which what two modules are given is not the same, whatever its size"""
+"""distance at which what two modules are given is not the same, for any size"""
 BY_SLOT = 0.8
 Places = list[Port]
 

@@ -81,7 +81,7 @@ def ports_of(tables: StepTables, side: Side, words: Words) -> Ports:
 
 @dataclass(slots=True)
 class PortPairs:
-    """Places paired one to one, with how and how sure; and which contents were found to be the same."""
+    """Places paired one to one, with how and confidence; and which contents were found to be the same."""
 
     reference_of: dict[Port, Port] = field(default_factory=dict)
     target_of: dict[Port, Port] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
 
 GRADIENTS_PART = 0.3
-"""where a tensor is only handed on, its gradients may be those of different uses: further apart is no pair"""
+"""where a tensor is only passed on, its gradients may be those of different uses: further apart is no pair"""
 
 
 @dataclass(slots=True)

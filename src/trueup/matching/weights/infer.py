@@ -74,7 +74,7 @@ def infer_plan(target: WeightTable, source: WeightTable) -> ConversionPlan:
     without one certain origin is left to ``only_target``.
 
     Example:
-        >>> infer_plan(TraceWeights(theirs), TraceWeights(ours)).entries[0]      # doctest: +SKIP
+        >>> infer_plan(TraceWeights(reference), TraceWeights(target)).entries[0]      # doctest: +SKIP
         Entry(target='decoder.layers.0.mlp.linear_fc1.weight', ...)
     """
     return infer(target, source).plan()

@@ -24,7 +24,7 @@ class WeightFacts:
     shape: tuple[int, ...]
     dtype: str
     content: int | None = None
-    """``numerics.content``: the same for whatever holds the same values in another order"""
+    """``numerics.content``: the same for the same values in another order"""
     digest: int | None = None
     uniform: float | None = None
     """the one value all elements have: such a weight is recognised by its place alone"""
