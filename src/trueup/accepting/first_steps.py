@@ -83,16 +83,16 @@ def _loss(number: int, diagnosis: Diagnosis | None) -> Item:
     pair = losses[number - 1] if len(losses) >= number else None
     if pair is None or pair["target"] is None or pair["reference"] is None:
         return item
-    mine, theirs = float(pair["target"]), float(pair["reference"])
-    apart = abs(mine - theirs)
-    relative = apart / abs(theirs) if theirs else math.inf if apart else 0.0
+    target, reference = float(pair["target"]), float(pair["reference"])
+    apart = abs(target - reference)
+    relative = apart / abs(reference) if reference else math.inf if apart else 0.0
     met = apart < FIRST_ABS or relative < FIRST_REL
     return replace(
         item,
         state=State.PASSED if met else State.FAILED,
         binding=True,
         measured=difference(apart, relative),
-        evidence=(reason(Code.LOSSES, step=pair["step"], target=mine, reference=theirs),),
+        evidence=(reason(Code.LOSSES, step=pair["step"], target=target, reference=reference),),
         how=None,
     )
 

@@ -115,16 +115,16 @@ def _row(key: tuple[str, str], target: Evaluation, reference: Evaluation, limit:
 
 
 def _judged(
-    mine: Score, theirs: Score, relative: float, error: float | None, z: float | None, limit: float
+    target: Score, reference: Score, relative: float, error: float | None, z: float | None, limit: float
 ) -> tuple[State, Reason]:
     if abs(relative) < MEAN_REL:
         return State.PASSED, reason(Code.BELOW_1_PERCENT)
-    worse = (relative < 0) is theirs.higher_is_better
+    worse = (relative < 0) is reference.higher_is_better
     if error is None:
         return _STATES[worse], reason(Code.NO_ERROR, is_worse=worse)
     if z is not None and abs(z) > limit:
         return _STATES[worse], reason(Code.BEYOND, is_worse=worse, z=abs(z), limit=limit)
-    if theirs.value and 2 * error > COARSEST * abs(theirs.value):
+    if reference.value and 2 * error > COARSEST * abs(reference.value):
         return State.NOT_SHOWN, reason(Code.TOO_FEW_SAMPLES, share=COARSEST)
     return State.PASSED, reason(Code.WITHIN, z=abs(z or 0.0), limit=limit)
 

@@ -110,9 +110,9 @@ class RecordedBatches:
         Raises:
             ConfigError: the rank was not recorded, or not in every step.
         """
-        mine = [place for place in self.places if place.rank == rank]
-        lacking = sorted(set(self.steps) - {place.step for place in mine})
-        if not mine:
+        target = [place for place in self.places if place.rank == rank]
+        lacking = sorted(set(self.steps) - {place.step for place in target})
+        if not target:
             ranks = ", ".join(map(str, self.ranks)) or "none"
             raise ConfigError(
                 f"{self.source.path} has no batches of rank {rank}; it has those of {ranks}. Ranks that read "
@@ -123,7 +123,7 @@ class RecordedBatches:
                 f"{self.source.path} has no batch of rank {rank} in step {lacking[0]}, other ranks have one: "
                 "their steps would no longer belong together"
             )
-        return mine
+        return target
 
     @cached_property
     def label_shift(self) -> int | None:

@@ -38,11 +38,11 @@ class ReplayItems:
         self._batches, self._per = batches, per
         self._as_tuple = columns is not None and not isinstance(columns, Mapping)
         self._dtype = None if dtype is None else np.dtype(dtype)
-        mine = batches.of_rank(rank)
-        arrays = batches.at(mine[0])
+        target = batches.of_rank(rank)
+        arrays = batches.at(target[0])
         self._columns = _chosen(columns, arrays, batches)
         self.names = tuple(self._columns)
-        self._at = [(place, row) for place in mine for row in self._rows(place)]
+        self._at = [(place, row) for place in target for row in self._rows(place)]
         self._last: tuple[Place, Arrays] | None = None
 
     @property

@@ -26,12 +26,12 @@ class Implementations:
         self._layouts = LayoutBook()
         self._bridges: dict[tuple[int, int], Bridge] = {}
 
-    def match(self, mine: StepTables, theirs: StepTables, pair: StepPair) -> StepMatch:
+    def match(self, target: StepTables, reference: StepTables, pair: StepPair) -> StepMatch:
         """The pairs of a step, with the layouts of all that need one."""
         ranks = pair.rank, pair.reference_rank
         if ranks not in self._bridges:
             self._bridges[ranks] = build_bridge(
-                *self._traces, (mine, theirs), rank=ranks[0], reference_rank=ranks[1], given=self._given
+                *self._traces, (target, reference), rank=ranks[0], reference_rank=ranks[1], given=self._given
             )
-        match = match_step(mine, theirs, self._bridges[ranks])
-        return self._layouts.applied(match, (mine, theirs), self._traces, pair)
+        match = match_step(target, reference, self._bridges[ranks])
+        return self._layouts.applied(match, (target, reference), self._traces, pair)

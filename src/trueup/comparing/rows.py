@@ -91,13 +91,13 @@ class Rows:
 
     def of_call(self, attribute: str) -> Codes:
         """An attribute of the call of each row, the target's where it has one, else the reference's."""
-        mine = getattr(self.target.side, attribute)
-        theirs = getattr(self.reference.side, attribute)
+        target = getattr(self.target.side, attribute)
+        reference = getattr(self.reference.side, attribute)
         out = np.full(len(self), -1, np.int64)
         here = self.target.call >= 0
-        out[here] = mine[self.target.call[here]]
+        out[here] = target[self.target.call[here]]
         there = ~here
-        out[there] = theirs[self.reference.call[there]]
+        out[there] = reference[self.reference.call[there]]
         return out
 
     def kind_is(self, *names: str) -> Bools:

@@ -100,13 +100,15 @@ def _running_roundoff(rows: Rows) -> tuple[Floats, Floats]:
     and the coarser one counts; an isolated difference of dtype does not widen anything after it.
     """
     table = unit_roundoffs(rows.match.words.dtype)
-    mine, theirs = (np.nan_to_num(table[half.dtype]) for half in (rows.target, rows.reference))
-    mine, theirs = np.where(rows.paired, mine, 0.0), np.where(rows.paired, theirs, 0.0)
-    own = np.maximum(mine, theirs)
-    floating = (mine > 0) & (theirs > 0)
+    target, reference = (np.nan_to_num(table[half.dtype]) for half in (rows.target, rows.reference))
+    target, reference = np.where(rows.paired, target, 0.0), np.where(rows.paired, reference, 0.0)
+    own = np.maximum(target, reference)
+    floating = (target > 0) & (reference > 0)
     activations = floating & rows.phase_is("forward") & rows.slot_starts("output")
-    apart = (activations & (mine != theirs)).sum() > 0.2 * max(activations.sum(), 1)
-    so_far = [np.maximum.accumulate(side) for side in (mine, theirs)] if len(rows) else [mine, theirs]
+    apart = (activations & (target != reference)).sum() > 0.2 * max(activations.sum(), 1)
+    so_far = (
+        [np.maximum.accumulate(side) for side in (target, reference)] if len(rows) else [target, reference]
+    )
     shared = np.maximum(*so_far) if apart else np.minimum(*so_far)
     nothing = own == 0
     return np.where(nothing, np.nan, np.maximum(shared, own)), np.where(nothing, np.nan, own)

@@ -84,19 +84,19 @@ def read_values(
 
 
 def _compare(
-    mine: StoredTensor, theirs: StoredTensor, limit: float, layout: Layout | None
+    target: StoredTensor, reference: StoredTensor, limit: float, layout: Layout | None
 ) -> PairMetrics | None:
-    if mine.dtype not in DTYPES or theirs.dtype not in DTYPES:
+    if target.dtype not in DTYPES or reference.dtype not in DTYPES:
         return None
-    a, b = (t.data.view(np.dtype(DTYPES[t.dtype].storage)) for t in (mine, theirs))
+    a, b = (t.data.view(np.dtype(DTYPES[t.dtype].storage)) for t in (target, reference))
     if layout is not None:
         try:
-            a = layout.of_target(a.reshape(mine.shape)).reshape(-1)
-            b = layout.of_reference(b.reshape(theirs.shape)).reshape(-1)
+            a = layout.of_target(a.reshape(target.shape)).reshape(-1)
+            b = layout.of_reference(b.reshape(reference.shape)).reshape(-1)
         except ConfigError:  # the layout does not fit after all: statistics have to do
             return None
     try:
-        return compare_pair(a, b, mine.dtype, theirs.dtype, atol=limit)
+        return compare_pair(a, b, target.dtype, reference.dtype, atol=limit)
     except ValueError:  # other sizes, real against complex: the row stays undecided, with its reason
         return None
 

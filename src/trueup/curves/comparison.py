@@ -77,8 +77,8 @@ class CurveComparison:
 
     def difference(self, column: str) -> Floats | None:
         """target - mean of the references, (S,)."""
-        mine, theirs = self.paired.target.get(column), self.paired.references.centre(column)
-        return None if mine is None or theirs is None else mine - theirs
+        target, reference = self.paired.target.get(column), self.paired.references.centre(column)
+        return None if target is None or reference is None else target - reference
 
     def to_json(self) -> dict[str, Any]:
         """The document of curves.json, but for the curves themselves."""
@@ -246,11 +246,11 @@ def _evidence(
 
 
 def _spikes(paired: Paired, column: str) -> Spikes | None:
-    mine, theirs = paired.target.get(column), paired.references.centre(column)
-    if mine is None or theirs is None:
+    target, reference = paired.target.get(column), paired.references.centre(column)
+    if target is None or reference is None:
         return None
     return spikes(
-        heights(mine), paired.references.once("heights", column, lambda: heights(theirs)), paired.steps
+        heights(target), paired.references.once("heights", column, lambda: heights(reference)), paired.steps
     )
 
 
@@ -261,12 +261,12 @@ def _rises(loss: Floats, index: int) -> bool:
 
 
 def _frozen(paired: Paired) -> Frozen | None:
-    mine, theirs = paired.target.get(LOSS), paired.references.sides[0].get(LOSS)
-    if mine is None or theirs is None:
+    target, reference = paired.target.get(LOSS), paired.references.sides[0].get(LOSS)
+    if target is None or reference is None:
         return None
     norms = paired.target.get(GRAD_NORM), paired.references.sides[0].get(GRAD_NORM)
     return frozen(
-        loss=(mine, theirs),
+        loss=(target, reference),
         norm=None if norms[0] is None or norms[1] is None else (norms[0], norms[1]),
         steps=paired.steps,
         threshold_abs=FIRST_ABS,
@@ -284,8 +284,10 @@ def _health(side: Side, other: Side, steps: Any, trains: bool) -> Health:
             wrong[:first] = False
             bad |= wrong
     overflow = overflows(side.get(LOSS_SCALE), side.get(SKIPPED))
-    mine, theirs = side.get(LOSS), other.get(LOSS)
-    flat = plateau(mine, theirs, steps) if trains and mine is not None and theirs is not None else None
+    target, reference = side.get(LOSS), other.get(LOSS)
+    flat = (
+        plateau(target, reference, steps) if trains and target is not None and reference is not None else None
+    )
     return health(steps=steps, bad=bad, overflow=overflow, plateau_from=flat)
 
 

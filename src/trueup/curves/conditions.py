@@ -120,9 +120,9 @@ def _criterion(key: str, status: Met, value: Reason, note: Reason) -> Criterion:
     )
 
 
-def _weights(mine: Trace, theirs: Trace) -> _Found:
+def _weights(target: Trace, reference: Trace) -> _Found:
     """By the order-free hash of each parameter: names, order and layout may differ."""
-    sides = [_contents(trace) for trace in (mine, theirs)]
+    sides = [_contents(trace) for trace in (target, reference)]
     if not all(sides):
         return None
     a, b = (Counter(side) for side in sides)
@@ -183,13 +183,13 @@ def _values(values: list[Any]) -> str:
     )
 
 
-def _randomness(mine: Trace, theirs: Trace) -> _Found:
-    sides = [trace.manifest for trace in (mine, theirs)]
+def _randomness(target: Trace, reference: Trace) -> _Found:
+    sides = [trace.manifest for trace in (target, reference)]
     stated = [m.get("deterministic_algorithms", m.get("deterministic")) for m in sides]
     if any(one is None for one in stated):
         return None
     open_ = [name for name, one in zip(("target", "reference"), stated, strict=True) if not _is_on(one)]
-    dropout = [_dropout(trace) for trace in (mine, theirs)]
+    dropout = [_dropout(trace) for trace in (target, reference)]
     if open_:
         off = reason(Code.NOT_DETERMINISTIC, sides=open_)
         return Met.NOT_MET, off, reason(Code.CAPTURE_DETERMINISTIC)
@@ -213,10 +213,10 @@ def _dropout(trace: Trace) -> float:
     return max(found, default=0.0)
 
 
-def _data(mine: Trace, theirs: Trace) -> _Found:
+def _data(target: Trace, reference: Trace) -> _Found:
     sides = [
         {line["step"]: line["batch_digest"] for line in trace.scalars(0) if line.get("batch_digest")}
-        for trace in (mine, theirs)
+        for trace in (target, reference)
     ]
     shared = sorted(sides[0].keys() & sides[1].keys())
     if not shared:
@@ -224,7 +224,7 @@ def _data(mine: Trace, theirs: Trace) -> _Found:
     differ = [step for step in shared if sides[0][step] != sides[1][step]]
     if not differ:
         return Met.MET, reason(Code.BATCHES_EQUAL, num=len(shared)), reason(Code.BY_DIGEST)
-    if mine.manifest.get("framework") != theirs.manifest.get("framework"):
+    if target.manifest.get("framework") != reference.manifest.get("framework"):
         return None  # digests see the dtype of the ids, which frameworks choose
     some = reason(Code.BATCHES_DIFFER, num=len(differ), total=len(shared), step=differ[0])
     return Met.NOT_MET, some, reason(Code.DIAGNOSE)

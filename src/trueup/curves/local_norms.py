@@ -30,8 +30,8 @@ class LocalNorms:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         rows = [
-            {"name": name, "target": mine, "reference": theirs, "rel_diff": apart}
-            for name, mine, theirs, apart in self.rows
+            {"name": name, "target": target, "reference": reference, "rel_diff": apart}
+            for name, target, reference, apart in self.rows
         ]
         return {
             "step": self.step,
@@ -78,7 +78,7 @@ def compare_local_norms(target: Curve, reference: Curve, step: int, offset: int)
     )
 
 
-def _apart(mine: float, theirs: float) -> float:
-    if not (math.isfinite(mine) and math.isfinite(theirs)):
+def _apart(target: float, reference: float) -> float:
+    if not (math.isfinite(target) and math.isfinite(reference)):
         return math.inf
-    return abs(mine - theirs) / max(abs(theirs), 1e-30)
+    return abs(target - reference) / max(abs(reference), 1e-30)

@@ -135,12 +135,12 @@ def _no_losses() -> list[Criterion]:
 
 
 def _losses(paired: Paired) -> Losses | None:
-    mine, first = paired.target.get(LOSS), paired.references.sides[0].get(LOSS)
+    target, first = paired.target.get(LOSS), paired.references.sides[0].get(LOSS)
     every = paired.references.stacked(LOSS)
-    if mine is None or first is None or every is None:
+    if target is None or first is None or every is None:
         return None
     apart = paired.references.once("apart_abs", LOSS, lambda: _own_spread(every))
-    return Losses(target=mine, reference=first, repeats=every, apart=apart)
+    return Losses(target=target, reference=first, repeats=every, apart=apart)
 
 
 def observed_steps(paired: Paired, target: Curve, *, frozen: bool = False) -> Criterion:
@@ -230,9 +230,9 @@ def first_loss(losses: Losses) -> Criterion:
     """Absolute error of the first loss below 0.005, or relative error below 0.5 %."""
     both = np.flatnonzero(np.isfinite(losses.target) | np.isfinite(losses.reference))
     at = int(both[0]) if len(both) else 0
-    mine, theirs = float(losses.target[at]), float(losses.reference[at])
-    apart = abs(mine - theirs)
-    relative = apart / abs(theirs) if theirs else math.inf
+    target, reference = float(losses.target[at]), float(losses.reference[at])
+    apart = abs(target - reference)
+    relative = apart / abs(reference) if reference else math.inf
     own = _own_spread(losses.repeats[:, at : at + 1])
     limit, relaxed = _relaxed(FIRST_ABS, own)
     met = apart < limit or relative < FIRST_REL
@@ -243,7 +243,7 @@ def first_loss(losses: Losses) -> Criterion:
         status=Met.MET if met else Met.NOT_MET,
         decisive=True,
         origin=_origin("loss 1", relaxed, own),
-        note=reason(Code.BOTH_LOSSES, target=_known(mine), reference=_known(theirs)),
+        note=reason(Code.BOTH_LOSSES, target=_known(target), reference=_known(reference)),
         numbers=(("abs", apart), ("rel", relative), ("threshold_abs", limit), ("threshold_rel", FIRST_REL)),
     )
 
@@ -285,13 +285,13 @@ def mean_loss(losses: Losses) -> Criterion:
 
 def global_norm(paired: Paired) -> list[Criterion]:
     """Mean relative error of the global gradient norm within 10 %: watched, does not reject by itself."""
-    mine, theirs = paired.target.get(GRAD_NORM), paired.references.sides[0].get(GRAD_NORM)
-    if mine is None or theirs is None:
+    target, reference = paired.target.get(GRAD_NORM), paired.references.sides[0].get(GRAD_NORM)
+    if target is None or reference is None:
         return []
-    known = np.isfinite(mine) & np.isfinite(theirs) & (theirs != 0)
+    known = np.isfinite(target) & np.isfinite(reference) & (reference != 0)
     if not known.any():
         return []
-    value = float((np.abs(mine[known] - theirs[known]) / np.abs(theirs[known])).mean())
+    value = float((np.abs(target[known] - reference[known]) / np.abs(reference[known])).mean())
     stacked = paired.references.stacked(GRAD_NORM)
     own = paired.references.once("relative", GRAD_NORM, lambda: _relative_spread(stacked))
     limit, relaxed = _relaxed(NORM_REL, own)

@@ -140,11 +140,11 @@ def scalar_line(source: TraceSource, rank: int, step: int) -> dict[str, Any]:
     return next((line for line in source.scalars(rank) if line.get("step") == step), {})
 
 
-def _from_trace(book: StepView, mine: StepView) -> tuple[dict[str, NDArray[Any]], list[str]]:
+def _from_trace(book: StepView, target: StepView) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """Gradients by the target's names, and the target's parameters whose counterpart has none."""
     given: dict[str, NDArray[Any]] = {}
     absent = []
-    for fqn, other in matched_parameters(mine, book).items():
+    for fqn, other in matched_parameters(target, book).items():
         record = book.parameter(other, *ACCUMULATED)
         value = book.value(record)
         if value is not None:
@@ -194,10 +194,10 @@ def gradient_files(folder: Path) -> list[Path]:
     return [found[number] for number in sorted(found)]
 
 
-def _from_files(folder: Path, mine: StepView) -> tuple[dict[str, NDArray[Any]], list[str]]:
+def _from_files(folder: Path, target: StepView) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """Files are numbered as the optimizer holds its parameters."""
     files = gradient_files(folder)
-    names = mine.parameters_with(*CLIPPED) or mine.parameters_with(*ACCUMULATED)
+    names = target.parameters_with(*CLIPPED) or target.parameters_with(*ACCUMULATED)
     if len(files) != len(names):
         raise ConfigError(
             f"{folder} holds {len(files)} gradients, the target's optimizer {len(names)} parameters with one"
@@ -208,7 +208,7 @@ def _from_files(folder: Path, mine: StepView) -> tuple[dict[str, NDArray[Any]], 
             array = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} is no array that can be read: {error}") from error
-        shape = mine.shape(mine.parameter(fqn, *ACCUMULATED))
+        shape = target.shape(target.parameter(fqn, *ACCUMULATED))
         if shape not in (None, array.shape):
             raise ConfigError(
                 f"{path} has the shape {list(array.shape)}, but parameter {fqn} in its place "

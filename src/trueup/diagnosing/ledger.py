@@ -61,8 +61,8 @@ def _summing(fqn: str, books: Sequence[StepView], at: int, before: StepView | No
     if total is None:
         return Summing(fqn=fqn, way="none", factor=0.0, residual=0.0)
     local = [_local(book, fqn) for book in books]
-    mine = local[at]
-    if mine is None:
+    target = local[at]
+    if target is None:
         return Summing(fqn=fqn, way="unknown", factor=1.0, residual=0.0)
     ways = _ways(books, at, local, mesh)
     last = own.sketch(own.parameter(fqn, *LOCAL))
@@ -82,10 +82,10 @@ def _ways(
     books: Sequence[StepView], at: int, parts: Sequence[Floats | None], mesh: Layout
 ) -> list[tuple[str, tuple[str, ...], Floats]]:
     """The part of ``books[at]``, and its sums with those of the ranks along some axes of the mesh."""
-    mine = parts[at]
-    assert mine is not None
+    target = parts[at]
+    assert target is not None
     of_rank = {book.rank: part for book, part in zip(books, parts, strict=True)}
-    ways: list[tuple[str, tuple[str, ...], Floats]] = [("own", (), mine)]
+    ways: list[tuple[str, tuple[str, ...], Floats]] = [("own", (), target)]
     wide = mesh.wide_axes
     for axes in (some for number in range(len(wide)) for some in combinations(wide, number + 1)):
         known = [of_rank.get(rank) for rank in mesh.group(books[at].rank, axes)]

@@ -68,8 +68,8 @@ class NoiseFold:
             )
 
     def _add_step(self, rerun: Trace, step: int, rank: int, perturbed: bool) -> None:
-        mine, theirs = rerun.read(step, rank), self.reference.read(step, rank)
-        rows = rows_from_match(mine, theirs, match_step(mine, theirs))
+        target, reference = rerun.read(step, rank), self.reference.read(step, rank)
+        rows = rows_from_match(target, reference, match_step(target, reference))
         metrics = measure(rows)
         pair = StepPair(step=step, rank=rank, reference_step=step, reference_rank=rank)
         read_values(rows, metrics, np.zeros(len(rows)), rerun, self.reference, pair, CompareOptions())
@@ -77,9 +77,9 @@ class NoiseFold:
         noise = np.where(known, metrics.rel_l2, np.nan)
         if step == min(self.reference.steps()):
             _same_beginning(rows, noise)
-        num = theirs.records.height
+        num = reference.records.height
         found = self._found.setdefault((step, rank), _nothing(num))
-        self._keys.setdefault((step, rank), keys_of_records(theirs))
+        self._keys.setdefault((step, rank), keys_of_records(reference))
         at = rows.reference.record[known]
         name = "perturbed" if perturbed else "repeat"
         found[name][at] = np.fmax(found[name][at], noise[known])

@@ -34,11 +34,11 @@ def axis_of_factor(
     return chosen[0] if len(chosen) == 1 else None
 
 
-def axis_of_factors(mine: Mapping[int, float], theirs: Mapping[int, float], mesh: Layout) -> str | None:
+def axis_of_factors(target: Mapping[int, float], reference: Mapping[int, float], mesh: Layout) -> str | None:
     """The axis along which ranks of the target alone have factors of their own."""
     for axis in mesh.wide_axes:
-        groups = {mesh.group(rank, [axis]) for rank in mine}
-        if _apart(mine, groups) and not _apart(theirs, groups):
+        groups = {mesh.group(rank, [axis]) for rank in target}
+        if _apart(target, groups) and not _apart(reference, groups):
             return axis
     return None
 

@@ -189,14 +189,14 @@ class _Children:
         offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.asarray(self.calls[np.repeat(self.start[parents + 1], counts) + offsets])
 
-    def same_as(self, other: _Children, mine: Codes, theirs: Codes) -> NDArray[np.bool_]:
+    def same_as(self, other: _Children, target: Codes, reference: Codes) -> NDArray[np.bool_]:
         """Where both sequences of children are the same calls in the same order."""
-        count = self.count[mine + 1] == other.count[theirs + 1]
-        return np.asarray(count & (self.sequence[mine + 1] == other.sequence[theirs + 1]))
+        count = self.count[target + 1] == other.count[reference + 1]
+        return np.asarray(count & (self.sequence[target + 1] == other.sequence[reference + 1]))
 
-    def same_shapes_as(self, other: _Children, mine: Codes, theirs: Codes) -> NDArray[np.bool_]:
+    def same_shapes_as(self, other: _Children, target: Codes, reference: Codes) -> NDArray[np.bool_]:
         """Where the children's tensors have the same shapes, one by one."""
-        return np.asarray(self.shapes[mine + 1] == other.shapes[theirs + 1])
+        return np.asarray(self.shapes[target + 1] == other.shapes[reference + 1])
 
     def as_sequence(self, parent: int) -> Sequence:
         """Children of one call, ready to be aligned."""
@@ -211,8 +211,10 @@ class _Children:
         )
 
 
-def _pair_in_order(left: _Children, right: _Children, mine: Codes, theirs: Codes, pairs: CallPairs) -> None:
-    t, r = left.of_many(mine), right.of_many(theirs)
+def _pair_in_order(
+    left: _Children, right: _Children, target: Codes, reference: Codes, pairs: CallPairs
+) -> None:
+    t, r = left.of_many(target), right.of_many(reference)
     parent = left.side.parent[t]
     from_parent = np.where(parent >= 0, pairs.confidence[np.maximum(parent, 0)], np.float32(1))
     pass_code = np.where(left.side.plain[t] == right.side.plain[r], PASS_CODE["site"], PASS_CODE["renamed"])
@@ -222,18 +224,18 @@ def _pair_in_order(left: _Children, right: _Children, mine: Codes, theirs: Codes
 Memo = dict[tuple[bytes, bytes], Alignment]
 
 
-def _aligned_fits_better(left: _Children, right: _Children, mine: int, theirs: int, memo: Memo) -> bool:
+def _aligned_fits_better(left: _Children, right: _Children, target: int, reference: int, memo: Memo) -> bool:
     """Whether alignment pairs more calls of equal shapes than one-by-one pairing does: one op went, one like
     it came."""
-    found = _alignment(left, right, mine, theirs, memo)
-    a, b = left.as_sequence(mine).shapes, right.as_sequence(theirs).shapes
+    found = _alignment(left, right, target, reference, memo)
+    a, b = left.as_sequence(target).shapes, right.as_sequence(reference).shapes
     aligned = int((a[np.array(found.target, np.int64)] == b[np.array(found.reference, np.int64)]).sum())
     return aligned > int((a == b).sum())
 
 
-def _alignment(left: _Children, right: _Children, mine: int, theirs: int, memo: Memo) -> Alignment:
+def _alignment(left: _Children, right: _Children, target: int, reference: int, memo: Memo) -> Alignment:
     """The alignment of the children of two calls; repeated layers are aligned once."""
-    a, b = left.as_sequence(mine), right.as_sequence(theirs)
+    a, b = left.as_sequence(target), right.as_sequence(reference)
     key = (a.exact.tobytes() + a.details.tobytes(), b.exact.tobytes() + b.details.tobytes())
     if key not in memo:
         memo[key] = align(a, b)
@@ -243,18 +245,20 @@ def _alignment(left: _Children, right: _Children, mine: int, theirs: int, memo: 
 def _pair_aligned(
     left: _Children,
     right: _Children,
-    mine: int,
-    theirs: int,
+    target: int,
+    reference: int,
     pairs: CallPairs,
     memo: Memo,
 ) -> None:
-    t, r = left.of(mine), right.of(theirs)
+    t, r = left.of(target), right.of(reference)
     if not len(t) or not len(r):
         return
-    found = _alignment(left, right, mine, theirs, memo)
+    found = _alignment(left, right, target, reference, memo)
     calls_t, calls_r = t[np.array(found.target, np.int64)], r[np.array(found.reference, np.int64)]
     codes = np.array([PASS_CODE[name] for name in found.passes], np.int64)
-    sure = np.array(found.confidence, np.float32) * (pairs.confidence[mine] if mine >= 0 else np.float32(1))
+    sure = np.array(found.confidence, np.float32) * (
+        pairs.confidence[target] if target >= 0 else np.float32(1)
+    )
     pairs.add(calls_t, calls_r, codes, sure)
     pairs.facing_target.update({int(t[i]): r[js].tolist() for i, js in found.facing_target.items()})
     pairs.facing_reference.update({int(r[j]): t[js].tolist() for j, js in found.facing_reference.items()})

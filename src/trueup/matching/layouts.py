@@ -80,19 +80,19 @@ def pieces_of_entry(entry: Entry, shapes: Mapping[str, Shape]) -> dict[str, Layo
     for piece, form in zip(entry.pieces, forms, strict=True):
         size = 1 if stacked else (form[0] if form else 1)
         cut: Steps = () if size == joined[0] else (Slice(dim=0, start=at, stop=at + size),)
-        ours, theirs = held.setdefault(piece.source, ([], []))
+        ours, reference = held.setdefault(piece.source, ([], []))
         ours.append((*start, *back, *cut, *((Reshape(shape=form),) if stacked else ())))
-        theirs.append(piece.steps)
+        reference.append(piece.steps)
         at += size
     covered = {source: _covers(source, entry.pieces, shapes) for source in held}
     return {
         source: Layout(
             label=_label(entry, source),
             target=tuple(ours) if any(ours) else (),
-            reference=tuple(theirs) if any(theirs) else (),
+            reference=tuple(reference) if any(reference) else (),
             whole=len(held) == 1 and covered[source] and not entry.padding,
         )
-        for source, (ours, theirs) in held.items()
+        for source, (ours, reference) in held.items()
     }
 
 

@@ -160,8 +160,8 @@ def _nested(
 def _alike(one: str, other: str, returned: tuple[Returned, Returned]) -> bool:
     """Whether two may return the same: a model that returns logits is not the one around it that returns the
     loss."""
-    mine, theirs = returned[0].get(one), returned[1].get(other)
-    return not mine or not theirs or bool(mine & theirs)
+    target, reference = returned[0].get(one), returned[1].get(other)
+    return not target or not reference or bool(target & reference)
 
 
 def _depth(name: str) -> int:

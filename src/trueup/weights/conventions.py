@@ -71,7 +71,7 @@ def plan_to_framework(source: Table, framework: str) -> ConversionPlan:
 
 
 def _to_torch(source: Table) -> dict[str, str]:
-    names = {ours: theirs for kind in conventions().layers for theirs, ours in kind.names.items()}
+    names = {ours: reference for kind in conventions().layers for reference, ours in kind.names.items()}
     split = ((name, *name.rpartition(".")) for name in source)
     return {name: f"{path}{dot}{names[last]}" for name, path, dot, last in split if last in names}
 

@@ -24,7 +24,7 @@ def _clipped(context: StepContext, metrics: Metrics, judgement: Judgement) -> Ju
 
 
 def _share_a_factor(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools:
-    """Clipped gradients that exceed tolerance, differing by the factor most of them share, where some gradient
+    """Clipped gradients that exceed tolerance and share one factor of difference, where some gradient
     differs otherwise; nothing where all differ alike: then it is the clipping."""
     shared = np.zeros(len(rows), bool)
     beyond = rows.phase_is("param_grad") & (judgement.status == DIFFERENT)

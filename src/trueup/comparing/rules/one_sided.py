@@ -125,12 +125,12 @@ def _of_other_phases(rows: Rows) -> Bools:
         alone = (half.record >= 0) & (other.record < 0)
         side = other.side
         out |= alone & ~np.isin(rows.phase, np.unique(side.record_phase))
-        for own, theirs, finer in (
+        for own, reference, finer in (
             (rows.slot, side.record_slot, slots),
             (half.side.kind[half.call], side.kind[side.record_call], kinds),
         ):
-            most = int(max(own.max(initial=0), theirs.max(initial=0))) + 1
-            there = np.unique(side.record_phase * most + theirs)
+            most = int(max(own.max(initial=0), reference.max(initial=0))) + 1
+            there = np.unique(side.record_phase * most + reference)
             out |= alone & finer & ~np.isin(rows.phase * most + own, there)
         if np.isin(side.record_slot, state_slots).any():  # the state of another optimizer, and captured
             out &= ~(alone & states)

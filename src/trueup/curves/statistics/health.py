@@ -127,14 +127,14 @@ def _stalls(values: Floats) -> bool:
     return not (sure and lost > _PROGRESS / 8)
 
 
-def rates(mine: Floats | None, theirs: Floats | None, steps: NDArray[np.int64]) -> Rates | None:
+def rates(target: Floats | None, reference: Floats | None, steps: NDArray[np.int64]) -> Rates | None:
     """Compare learning rates as logged; a thousandth apart, they are another's, for logs round."""
-    if mine is None or theirs is None:
+    if target is None or reference is None:
         return None
-    known = np.isfinite(mine) & np.isfinite(theirs)
+    known = np.isfinite(target) & np.isfinite(reference)
     if not known.any():
         return None
-    a, b, at = mine[known], theirs[known], steps[known]
+    a, b, at = target[known], reference[known], steps[known]
     largest = max(float(np.abs(b).max()), float(np.abs(a).max()))
     size = np.maximum(np.abs(b), 1e-3 * largest)
     apart = np.abs(a - b) / np.where(size > 0, size, 1)

@@ -69,13 +69,13 @@ def _behind(values: NDArray[Any]) -> Floats:
     return found
 
 
-def spikes(mine: Floats, theirs: Floats, steps: NDArray[np.int64]) -> Spikes:
+def spikes(target: Floats, reference: Floats, steps: NDArray[np.int64]) -> Spikes:
     """Spikes of target and reference by their :func:`heights`, and which are in both: those are the
     data's."""
-    ours, others = _begins(mine), _begins(theirs)
+    ours, others = _begins(target), _begins(reference)
     matched = _near(ours, others)
     alone = ours[~matched]
-    tallest = mine[alone]
+    tallest = target[alone]
     return Spikes(
         both=tuple(steps[ours[matched]].tolist()),
         target_only=tuple(steps[alone].tolist()),

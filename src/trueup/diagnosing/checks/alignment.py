@@ -51,10 +51,10 @@ def _agreement(ids: NDArray[Any], labels: NDArray[Any], ignore_index: int, shift
     first, last = max(0, -shift), min(width, ids.shape[1] - shift)
     if last <= first:
         return 0.0, 0
-    mine, theirs = labels[:, first:last], ids[:, first + shift : last + shift]
-    used = mine != ignore_index
+    target, reference = labels[:, first:last], ids[:, first + shift : last + shift]
+    used = target != ignore_index
     num = int(used.sum())
-    return (float((mine[used] == theirs[used]).mean()) if num else 0.0), num
+    return (float((target[used] == reference[used]).mean()) if num else 0.0), num
 
 
 def labelled_padding(mask: NDArray[Any], labels: NDArray[Any], ignore_index: int) -> Reason | None:

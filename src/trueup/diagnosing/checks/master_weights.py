@@ -105,10 +105,10 @@ def _relative(copy: dict[str, Any], master: dict[str, Any]) -> float | None:
 def _difference(run: CheckedRun, rank: int, pair: _Pair) -> Reason | None:
     """Why the copy is not the master rounded; None where it is, as far as the trace tells."""
     copy, master = pair.copy, pair.master
-    mine, theirs = run.values(pair.step + 1, rank, copy), run.values(pair.step, rank, master)
-    if mine is not None and theirs is not None:
-        num = int((mine.view(np.uint16) != _bits(theirs, copy["dtype"])).sum())
-        return reason(Code.VALUES_DIFFER, num=num, total=mine.size) if num else None
+    target, reference = run.values(pair.step + 1, rank, copy), run.values(pair.step, rank, master)
+    if target is not None and reference is not None:
+        num = int((target.view(np.uint16) != _bits(reference, copy["dtype"])).sum())
+        return reason(Code.VALUES_DIFFER, num=num, total=target.size) if num else None
     for name, word in (("maximum", "largest"), ("minimum", "smallest")):
         if copy[name] is None or master[name] is None:
             continue

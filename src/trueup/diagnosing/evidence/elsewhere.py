@@ -19,15 +19,15 @@ Dated = tuple[tuple[int, Known], ...]
 def elsewhere_of(place: Place) -> Elsewhere:
     """The same site at other times and ranks, on both sides."""
     t, r = place.target, place.reference
-    mine, theirs = (t, place.target_record), (r, place.reference_record)
+    target, reference = (t, place.target_record), (r, place.reference_record)
     return Elsewhere(
-        target_earlier=_at_steps(*mine, earlier=True),
-        reference_earlier=_at_steps(*theirs, earlier=True),
-        reference_later=_at_steps(*theirs, earlier=False),
-        target_microbatches=_at_microbatches(*mine),
-        reference_microbatches=_at_microbatches(*theirs),
-        target_ranks=_at_ranks(*mine),
-        reference_ranks=_at_ranks(*theirs),
+        target_earlier=_at_steps(*target, earlier=True),
+        reference_earlier=_at_steps(*reference, earlier=True),
+        reference_later=_at_steps(*reference, earlier=False),
+        target_microbatches=_at_microbatches(*target),
+        reference_microbatches=_at_microbatches(*reference),
+        target_ranks=_at_ranks(*target),
+        reference_ranks=_at_ranks(*reference),
         recomputed=_recomputed(place),
     )
 
@@ -131,13 +131,13 @@ def parameter_of(place: Place) -> ParameterFacts | None:
         call_r = place.reference_call
     before_t = view_if_there(t.source, t.step - 1, t.rank)
     before_r = None if r is None else view_if_there(r.source, r.step - 1, r.rank)
-    mine, theirs = _Side(t, call_t), _Side(r, call_r)
-    start = (mine.one("param", "value"), theirs.one("param", "value"))
+    target, reference = _Side(t, call_t), _Side(r, call_r)
+    start = (target.one("param", "value"), reference.one("param", "value"))
     return ParameterFacts(
         fqn=fqn,
         before=Pair(slot="value", target=start[0], reference=start[1]),
-        gradients=_gradients(mine, theirs),
-        updated=_states(mine, theirs, with_parameter=True),
+        gradients=_gradients(target, reference),
+        updated=_states(target, reference, with_parameter=True),
         state_before=_states(_Side(before_t, _call(before_t, fqn)), _Side(before_r, _call(before_r, fqn))),
         target_settings=_settings(t, fqn),
         reference_settings={} if r is None else _settings(r, fqn),
@@ -170,17 +170,17 @@ class _Side:
         return next((k for s, _, k in self.records(phase) if s == slot), None)
 
 
-def _gradients(mine: _Side, theirs: _Side) -> tuple[tuple[int, Pair], ...]:
-    a = {(s, m): k for s, m, k in mine.records("param_grad")}
-    b = {(s, m): k for s, m, k in theirs.records("param_grad")}
+def _gradients(target: _Side, reference: _Side) -> tuple[tuple[int, Pair], ...]:
+    a = {(s, m): k for s, m, k in target.records("param_grad")}
+    b = {(s, m): k for s, m, k in reference.records("param_grad")}
     return tuple(
         (m, Pair(slot=s, target=a.get((s, m)), reference=b.get((s, m)))) for s, m in dict.fromkeys([*a, *b])
     )
 
 
-def _states(mine: _Side, theirs: _Side, *, with_parameter: bool = False) -> tuple[Pair, ...]:
-    a = {s: k for s, _, k in mine.records("optimizer")}
-    b = {s: k for s, _, k in theirs.records("optimizer")}
+def _states(target: _Side, reference: _Side, *, with_parameter: bool = False) -> tuple[Pair, ...]:
+    a = {s: k for s, _, k in target.records("optimizer")}
+    b = {s: k for s, _, k in reference.records("optimizer")}
     return tuple(
         Pair(slot=s, target=a.get(s), reference=b.get(s))
         for s in dict.fromkeys([*a, *b])

@@ -55,10 +55,13 @@ def _body(view: StepView, call: int, place: Place) -> int:
 
 
 def _slots(place: Place, phase: str, head: str) -> tuple[Pair, ...]:
-    mine = _by_slot(place.target, place.target_call, phase, head)
-    theirs = {} if place.reference is None else _by_slot(place.reference, place.reference_call, phase, head)
+    target = _by_slot(place.target, place.target_call, phase, head)
+    reference = (
+        {} if place.reference is None else _by_slot(place.reference, place.reference_call, phase, head)
+    )
     return tuple(
-        _pair(place, slot, mine.get(slot), theirs.get(slot)) for slot in dict.fromkeys([*mine, *theirs])
+        _pair(place, slot, target.get(slot), reference.get(slot))
+        for slot in dict.fromkeys([*target, *reference])
     )
 
 
@@ -82,18 +85,18 @@ def _pair(place: Place, slot: str, target: int | None, reference: int | None) ->
 
 def _paired_calls(place: Place, body_t: int, body_r: int) -> list[tuple[int, int]]:
     """Calls directly inside the module, aligned; -1 where one side has none."""
-    mine = _own_calls(place.target, body_t, place.target_call)
-    theirs = [] if place.reference is None else _own_calls(place.reference, body_r, place.reference_call)
-    if place.reference is None or not theirs:
-        return [(c, -1) for c in mine]
-    a = [_token(place.target, c, body_t) for c in mine]
-    b = [_token(place.reference, c, body_r) for c in theirs]
+    target = _own_calls(place.target, body_t, place.target_call)
+    reference = [] if place.reference is None else _own_calls(place.reference, body_r, place.reference_call)
+    if place.reference is None or not reference:
+        return [(c, -1) for c in target]
+    a = [_token(place.target, c, body_t) for c in target]
+    b = [_token(place.reference, c, body_r) for c in reference]
     pairs: list[tuple[int, int]] = []
     for tag, i, j, k, m in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         if tag == "equal":
-            pairs += zip(mine[i:j], theirs[k:m], strict=True)
+            pairs += zip(target[i:j], reference[k:m], strict=True)
         else:
-            pairs += [(c, -1) for c in mine[i:j]] + [(-1, c) for c in theirs[k:m]]
+            pairs += [(c, -1) for c in target[i:j]] + [(-1, c) for c in reference[k:m]]
     return pairs
 
 
@@ -125,10 +128,10 @@ def _nearby(place: Place, body_t: int, body_r: int, phase: str) -> tuple[Pair, .
     found: list[Pair] = []
     calls = [(body_t, body_r), *_paired_calls(place, body_t, body_r)]
     for call_t, call_r in calls:
-        mine = _all_slots(place.target, call_t, phase)
-        theirs = {} if place.reference is None else _all_slots(place.reference, call_r, phase)
-        for slot in dict.fromkeys([*mine, *theirs]):
-            t, r = mine.get(slot), theirs.get(slot)
+        target = _all_slots(place.target, call_t, phase)
+        reference = {} if place.reference is None else _all_slots(place.reference, call_r, phase)
+        for slot in dict.fromkeys([*target, *reference]):
+            t, r = target.get(slot), reference.get(slot)
             if t == place.target_record and t is not None:
                 continue
             found.append(_pair(place, slot, t, r))

@@ -22,7 +22,7 @@ def _overflow(evidence: Evidence) -> Found | None:
     if t is None or r is None or not t.is_floating:
         return None
     counts = {name: [int(np.nan_to_num(k.statistic(name))) for k in (t, r)] for name in _COUNTS}
-    more = {name: mine - theirs for name, (mine, theirs) in counts.items()}
+    more = {name: target - reference for name, (target, reference) in counts.items()}
     # A mask's -inf is no overflow.
     if (
         more["num_nan"] <= 0

@@ -21,16 +21,18 @@ def _dropout(evidence: Evidence) -> Found | None:
     if t is None or r is None or t.shape != r.shape or t.size < DRAWN_VALUES:
         return _dropout_statistics(evidence)
     a, b = t == 0, r == 0
-    mine, theirs, both = int((a & ~b).sum()), int((b & ~a).sum()), ~a & ~b
+    target, reference, both = int((a & ~b).sum()), int((b & ~a).sum()), ~a & ~b
     # What is zero on both sides may be masked for good: rates are those among what is not.
-    if min(mine, theirs) < MIN_NUMBERS or int(both.sum()) < MIN_NUMBERS:
+    if min(target, reference) < MIN_NUMBERS or int(both.sum()) < MIN_NUMBERS:
         return None
-    if abs(mine - theirs) > CHANCE_Z * np.sqrt(mine + theirs):
+    if abs(target - reference) > CHANCE_Z * np.sqrt(target + reference):
         return None
     if float(close(t[both], r[both], roundoff_of(evidence)).mean()) < FULL_SHARE:
         return None
-    rate = mine / (mine + int(both.sum()))
-    sentence = said(evidence, KindReason.OTHER_ELEMENTS_DROPPED, rate=rate, target=mine, reference=theirs)
+    rate = target / (target + int(both.sum()))
+    sentence = said(
+        evidence, KindReason.OTHER_ELEMENTS_DROPPED, rate=rate, target=target, reference=reference
+    )
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
 
 

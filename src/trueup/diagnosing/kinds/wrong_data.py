@@ -52,15 +52,15 @@ def _held(evidence: Evidence) -> Iterator[tuple[KindReason, int, Known]]:
 
 def _known_digest(evidence: Evidence) -> Found | None:
     """The whole batch has the digest of another step's or rank's."""
-    mine, run = evidence.target_run.batch_digest, evidence.reference_run
-    if not _is_batch(evidence) or not mine or mine == run.batch_digest:
+    target, run = evidence.target_run.batch_digest, evidence.reference_run
+    if not _is_batch(evidence) or not target or target == run.batch_digest:
         return None
     for code, digests in (
         (KindReason.BATCH_OF_REFERENCE_STEP, run.batch_digests),
         (KindReason.BATCH_OF_RANK, run.rank_batch_digests),
     ):
         for number, digest in digests.items():
-            if digest == mine:
+            if digest == target:
                 return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=said(evidence, code, number=number))
     return None
 
@@ -82,9 +82,9 @@ def _rows(evidence: Evidence) -> Found | None:
 
 
 def _shared_rows(t: Floats, r: Floats) -> int:
-    mine = {row.tobytes() for row in np.ascontiguousarray(t.reshape(len(t), -1))}
-    theirs = {row.tobytes() for row in np.ascontiguousarray(r.reshape(len(r), -1))}
-    return len(mine & theirs)
+    target = {row.tobytes() for row in np.ascontiguousarray(t.reshape(len(t), -1))}
+    reference = {row.tobytes() for row in np.ascontiguousarray(r.reshape(len(r), -1))}
+    return len(target & reference)
 
 
 def _unlike(evidence: Evidence) -> Found | None:

@@ -108,18 +108,18 @@ def _plain(value: Setting) -> str:
 def _schedule(evidence: Evidence) -> Found | None:
     """Learning rates of the step differ; perhaps the schedule is a step early or late."""
     step = evidence.origin.step
-    mine, run = evidence.target_run.learning_rate, evidence.reference_run
-    if _facts(evidence) is None or not mine or not run.learning_rate:
+    target, run = evidence.target_run.learning_rate, evidence.reference_run
+    if _facts(evidence) is None or not target or not run.learning_rate:
         return None
-    if _equal(mine, run.learning_rate):
+    if _equal(target, run.learning_rate):
         return None
-    others = (s for s in (step - 1, step + 1) if (r := run.learning_rates.get(s)) and _equal(mine, r))
+    others = (s for s in (step - 1, step + 1) if (r := run.learning_rates.get(s)) and _equal(target, r))
     return _found(
         evidence,
         EvidenceRank.STATED,
         KindReason.LEARNING_RATE,
         step=step,
-        target=_plain(mine),
+        target=_plain(target),
         reference=_plain(run.learning_rate),
         of_step=next(others, None),
     )

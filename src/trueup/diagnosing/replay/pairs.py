@@ -39,13 +39,13 @@ def replayed_step(
     if match.bridge is None:
         return match
     known = forced.filter(pl.col("reference_record").is_not_null()).unique("record").sort("record")
-    mine, theirs = (known[name].to_numpy().astype(np.int64) for name in ("record", "reference_record"))
+    target, reference = (known[name].to_numpy().astype(np.int64) for name in ("record", "reference_record"))
     records = RecordPairs(
-        target=mine,
-        reference=theirs,
-        other_slot=np.zeros(len(mine), bool),
-        only_target=np.setdiff1d(np.arange(tables[0].records.height), mine),
-        only_reference=np.setdiff1d(np.arange(tables[1].records.height), theirs),
+        target=target,
+        reference=reference,
+        other_slot=np.zeros(len(target), bool),
+        only_target=np.setdiff1d(np.arange(tables[0].records.height), target),
+        only_reference=np.setdiff1d(np.arange(tables[1].records.height), reference),
     )
     return replace(match, records=records)
 

@@ -182,8 +182,8 @@ class StepBuilder:
         layouts = records.layouts or (None,) * len(records.target)
         found: dict[int, list[tuple[int, Layout | None]]] = {}
         pairs = zip(records.target.tolist(), records.reference.tolist(), layouts, strict=True)
-        for mine, theirs, layout in pairs:
-            found.setdefault(mine, []).append((theirs, layout))
+        for target, reference, layout in pairs:
+            found.setdefault(target, []).append((reference, layout))
         return found
 
     def _laid_out(self, row: int, parts: list[Part]) -> dict[str, Any] | None:

@@ -34,10 +34,10 @@ def loss_scale_findings(context: Context) -> list[Finding]:
     """One finding where the losses were multiplied by another scale before backward."""
     for at, (step, other) in enumerate(context.steps[:2]):
         rank = context.ranks[0]
-        mine = scalar_line(context.target, rank, step).get("loss_scale")
-        theirs = scalar_line(context.reference, rank, other).get("loss_scale")
-        if mine is not None and theirs is not None and mine != theirs:
-            differs = reason(Clip.LOSS_SCALE, step=step, target=mine, reference=theirs)
+        target = scalar_line(context.target, rank, step).get("loss_scale")
+        reference = scalar_line(context.reference, rank, other).get("loss_scale")
+        if target is not None and reference is not None and target != reference:
+            differs = reason(Clip.LOSS_SCALE, step=step, target=target, reference=reference)
             kind = kind_named(
                 "wrong_scale", EvidenceRank.FITTED, differs, causes=(reason(Clip.LOSS_SCALE_CAUSE),)
             )
@@ -95,16 +95,16 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
     if isinstance(context.target, MergedTrace):
         books = parts_of(context.target, context.steps[0][0])
         return [replace(first, axis=first.axis or axis_of_norm(ratio, books, context.layout))], []
-    mine, theirs = ({rank: factors[side] for rank, (_, factors) in found.items()} for side in (0, 1))
-    return [replace(first, axis=first.axis or axis_of_factors(mine, theirs, context.mesh))], []
+    target, reference = ({rank: factors[side] for rank, (_, factors) in found.items()} for side in (0, 1))
+    return [replace(first, axis=first.axis or axis_of_factors(target, reference, context.mesh))], []
 
 
 def _one_norm_of_all(context: Context) -> bool:
     """Whether the ranks together clip to one norm on both sides."""
     if len(context.ranks) == 1:
         return False
-    mine, theirs = norms_of_all_ranks(context)
-    return bool(theirs) and abs(mine / theirs - 1) <= _NEAR
+    target, reference = norms_of_all_ranks(context)
+    return bool(reference) and abs(target / reference - 1) <= _NEAR
 
 
 def _finding(

@@ -47,10 +47,10 @@ class Clip:
 def clipping_over_ranks(context: Context) -> list[Finding]:
     """One finding where ranks, or all of them, scaled their summed gradients by another factor than the
     reference's did, and not because their gradients were larger."""
-    mine, theirs = (_clip(context, source) for source in (context.target, context.reference))
-    if mine is None or theirs is None or mine.factors.keys() != theirs.factors.keys():
+    target, reference = (_clip(context, source) for source in (context.target, context.reference))
+    if target is None or reference is None or target.factors.keys() != reference.factors.keys():
         return []
-    ratios = {rank: factor / theirs.factors[rank] for rank, factor in mine.factors.items()}
+    ratios = {rank: factor / reference.factors[rank] for rank, factor in target.factors.items()}
     usual = float(np.median(list(ratios.values())))
     alone = [rank for rank, ratio in ratios.items() if abs(ratio / usual - 1) > NEAR]
     if alone and len(alone) < len(ratios) / 2:
@@ -58,11 +58,11 @@ def clipping_over_ranks(context: Context) -> list[Finding]:
         factor = reason(Clipping.RANK_FACTOR, rank=alone[0], factor=own, usual=usual)
         finding = _finding(reason(Clipping.SOME_RANKS), factor, context)
         return [of_ranks(finding, alone, context.ranks, context.mesh)]
-    if alone or abs(usual - 1) <= NEAR or _one_limit(context, mine, theirs):
-        axis = axis_of_factors(mine.factors, theirs.factors, context.mesh) if alone else None
+    if alone or abs(usual - 1) <= NEAR or _one_limit(context, target, reference):
+        axis = axis_of_factors(target.factors, reference.factors, context.mesh) if alone else None
         differ = reason(Clipping.RANKS_DIFFER)
         return [_finding(differ, differ, context, axis)] if axis else []
-    axis = axis_of_factor(usual, context.mesh) or axis_of_norm(usual, theirs.books, context.mesh)
+    axis = axis_of_factor(usual, context.mesh) or axis_of_norm(usual, reference.books, context.mesh)
     scaled = reason(Clipping.SUMS_SCALED, factor=usual)
     return [_finding(scaled, scaled, context, axis)]
 
@@ -74,26 +74,26 @@ def norms_of_all_ranks(context: Context) -> tuple[float, float]:
     squares = [0.0, 0.0]
     seen = set()
     for rank in context.ranks:
-        mine, theirs = (
+        target, reference = (
             context.book(context.target, step, rank),
             context.book(context.reference, other_step, rank),
         )
         for fqn, other in context.matched.items():
-            records = mine.parameter(fqn, *CLIPPED), theirs.parameter(other, *CLIPPED)
-            norms = mine.norm(records[0]), theirs.norm(records[1])
-            copy = other, theirs.digest(records[1])
+            records = target.parameter(fqn, *CLIPPED), reference.parameter(other, *CLIPPED)
+            norms = target.norm(records[0]), reference.norm(records[1])
+            copy = other, reference.digest(records[1])
             if None not in norms and copy not in seen:
                 seen.add(copy)
                 squares = [total + (norm or 0.0) ** 2 for total, norm in zip(squares, norms, strict=True)]
     return math.sqrt(squares[0]), math.sqrt(squares[1])
 
 
-def _one_limit(context: Context, mine: Clip, theirs: Clip) -> bool:
+def _one_limit(context: Context, target: Clip, reference: Clip) -> bool:
     """Whether both may have clipped to one norm: to the same, or one was below what the other cut to."""
     norms = norms_of_all_ranks(context)
     if abs(norms[0] / norms[1] - 1) <= NEAR:
         return True
-    lower, higher = (mine, theirs) if norms[0] < norms[1] else (theirs, mine)
+    lower, higher = (target, reference) if norms[0] < norms[1] else (reference, target)
     return abs(lower.usual() - 1) <= NEAR and higher.usual() < 1
 
 

@@ -69,9 +69,9 @@ class Context:
     def steps(self) -> list[tuple[int, int]]:
         """(target step, reference step) of the compared steps, in order; both sides counted from their
         first."""
-        mine, theirs = sorted(self.target.steps()), sorted(self.reference.steps())
-        common = [(step, step) for step in mine if step in theirs]
-        return common or list(zip(mine, theirs, strict=False))
+        target, reference = sorted(self.target.steps()), sorted(self.reference.steps())
+        common = [(step, step) for step in target if step in reference]
+        return common or list(zip(target, reference, strict=False))
 
     @cached_property
     def ranks(self) -> list[int]:
@@ -184,17 +184,17 @@ class Context:
     def loss_scales_differ(self) -> bool:
         """Whether the losses of the first step were multiplied by other factors before backward."""
         step, other = self.steps[0]
-        mine = scalar_line(self.target, self.ranks[0], step).get("loss_scale")
-        theirs = scalar_line(self.reference, self.ranks[0], other).get("loss_scale")
-        return mine is not None and theirs is not None and bool(mine != theirs)
+        target = scalar_line(self.target, self.ranks[0], step).get("loss_scale")
+        reference = scalar_line(self.reference, self.ranks[0], other).get("loss_scale")
+        return target is not None and reference is not None and bool(target != reference)
 
     @cached_property
     def microbatches(self) -> tuple[int | None, int | None]:
         """How many forwards the first step has on either side."""
         step, other = self.steps[0]
-        mine = scalar_line(self.target, self.ranks[0], step).get("microbatches")
-        theirs = scalar_line(self.reference, self.ranks[0], other).get("microbatches")
-        return mine, theirs
+        target = scalar_line(self.target, self.ranks[0], step).get("microbatches")
+        reference = scalar_line(self.reference, self.ranks[0], other).get("microbatches")
+        return target, reference
 
     @property
     def by_replay(self) -> bool:

@@ -20,9 +20,9 @@ Differing = dict[str, tuple[str, tuple[int, ...]]]
 
 def copies_findings(context: Context) -> list[Finding]:
     """One finding an axis along which the optimizers of the target alone get other gradients of a weight."""
-    mine, theirs = context.pair(0)
-    apart = differing(context.target, mine)
-    known = differing(context.reference, theirs)
+    target, reference = context.pair(0)
+    apart = differing(context.target, target)
+    known = differing(context.reference, reference)
     groups: dict[str, list[str]] = {}
     for fqn, (axis, _) in apart.items():
         if context.matched.get(fqn, fqn) not in known:
@@ -30,8 +30,8 @@ def copies_findings(context: Context) -> list[Finding]:
     alone = odd_ranks(list(apart), context) if apart else ()
     if alone and groups:
         names = [fqn for some in groups.values() for fqn in some]
-        return [_finding(next(iter(groups)), names, apart, mine, context)]
-    return [_finding(axis, names, apart, mine, context) for axis, names in groups.items()]
+        return [_finding(next(iter(groups)), names, apart, target, context)]
+    return [_finding(axis, names, apart, target, context) for axis, names in groups.items()]
 
 
 def differing(source: TraceSource, book: StepView) -> Differing:

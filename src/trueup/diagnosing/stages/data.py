@@ -38,9 +38,9 @@ class DataStage:
             return _outcome([], [stream], True, {})
         for at in range(min(len(context.steps), 2)):
             for rank in context.ranks:
-                mine, theirs = (Batch.of(book) for book in context.pair(at, rank))
-                compared |= bool(mine.ids and theirs.ids) or mine.digest is not None
-                found, words = _compared(mine, theirs, context)
+                target, reference = (Batch.of(book) for book in context.pair(at, rank))
+                compared |= bool(target.ids and reference.ids) or target.digest is not None
+                found, words = _compared(target, reference, context)
                 findings += found
                 said += words
             if findings:
@@ -78,11 +78,11 @@ def _same_stream(context: Context) -> Reason | None:
 def _whose(findings: list[Finding], context: Context, at: int) -> list[Finding]:
     """The findings with the ranks that alone show one, or the axis along which ranks got the same only in the
     target; where that is so of whole batches, a finding that says it."""
-    mine, theirs = (
+    target, reference = (
         {rank: Batch.of(context.pair(at, rank)[side]).ids for rank in context.ranks} for side in (0, 1)
     )
-    names = list(dict.fromkeys(name for ids in mine.values() for name in ids))
-    shared = {name: _axis_shared(name, mine, theirs, context.mesh) for name in names}
+    names = list(dict.fromkeys(name for ids in target.values() for name in ids))
+    shared = {name: _axis_shared(name, target, reference, context.mesh) for name in names}
     axes = set(shared.values())
     shown: dict[Reason, set[int]] = {}
     for finding in findings:
@@ -116,10 +116,10 @@ def _of_some(finding: Finding, shown: dict[Reason, set[int]], context: Context) 
 
 
 def _axis_shared(
-    name: str, mine: dict[int, dict[str, Ints]], theirs: dict[int, dict[str, Ints]], mesh: Layout
+    name: str, target: dict[int, dict[str, Ints]], reference: dict[int, dict[str, Ints]], mesh: Layout
 ) -> str | None:
     """The axis along which all ranks of the target, and not those of the reference, got one input alike."""
-    both = ({rank: ids[name] for rank, ids in side.items() if name in ids} for side in (mine, theirs))
+    both = ({rank: ids[name] for rank, ids in side.items() if name in ids} for side in (target, reference))
     own, other = both
     for axis in mesh.wide_axes:
         if _same_along(own, axis, mesh) and not _same_along(other, axis, mesh):
@@ -190,33 +190,33 @@ def _outcome(
     return StageOutcome(**common, status=StageStatus.PASSED, said=head, evidence=tuple(said), confirmed=True)
 
 
-def _compared(mine: Batch, theirs: Batch, context: Context) -> tuple[list[Finding], list[Reason]]:
-    step, rank = mine.book.step, mine.book.rank
+def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[Finding], list[Reason]]:
+    step, rank = target.book.step, target.book.rank
     findings: list[Finding] = []
     said: list[Reason] = []
-    shared = [name for name in mine.ids if name in theirs.ids]
+    shared = [name for name in target.ids if name in reference.ids]
     for name in shared:
-        found = relation(mine.ids[name], theirs.ids[name])
+        found = relation(target.ids[name], reference.ids[name])
         if found.name != "same":
-            elsewhere = _elsewhere(mine.ids[name], name, theirs, context)
-            findings.append(_batch_finding(found.name, found.evidence, elsewhere, name, mine.book))
+            elsewhere = _elsewhere(target.ids[name], name, reference, context)
+            findings.append(_batch_finding(found.name, found.evidence, elsewhere, name, target.book))
     if shared and not findings:
-        tokens = sum(mine.ids[name].size for name in shared)
+        tokens = sum(target.ids[name].size for name in shared)
         said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(shared)))
-    elif not shared and None not in (mine.digest, theirs.digest):
-        if mine.digest != theirs.digest:
-            findings.append(_digest_finding(mine, theirs))
+    elif not shared and None not in (target.digest, reference.digest):
+        if target.digest != reference.digest:
+            findings.append(_digest_finding(target, reference))
         else:
             said.append(reason(Stages.SAME_DIGESTS, step=step, rank=rank))
     if not findings:
-        findings += _out_of_range(mine)
-        more, words = compared_labels(mine, theirs, rank if len(context.ranks) > 1 else None)
+        findings += _out_of_range(target)
+        more, words = compared_labels(target, reference, rank if len(context.ranks) > 1 else None)
         findings += more
         said += words
     return findings, said
 
 
-def _elsewhere(ids: Ints, name: str, theirs: Batch, context: Context) -> list[Reason]:
+def _elsewhere(ids: Ints, name: str, reference: Batch, context: Context) -> list[Reason]:
     """Where else in the reference the target's rows are: another step, rank or microbatch."""
     others: dict[str, Ints] = {}
     for at, (_, step) in enumerate(context.steps[:4]):
@@ -244,22 +244,22 @@ def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str,
     )
 
 
-def _digest_finding(mine: Batch, theirs: Batch) -> Finding:
-    said = reason(Stages.DIGESTS, target=str(mine.digest), reference=str(theirs.digest))
+def _digest_finding(target: Batch, reference: Batch) -> Finding:
+    said = reason(Stages.DIGESTS, target=str(target.digest), reference=str(reference.digest))
     return data_finding(
         headline=reason(Stages.BATCH, relation="other"),
-        site=f"batch of step {mine.book.step}",
-        book=mine.book,
+        site=f"batch of step {target.book.step}",
+        book=target.book,
         kinds=(kind_named("wrong_data", EvidenceRank.MOST, said),),
         evidence=(said,),
         next_note=reason(Stages.CAPTURE_IDS),
     )
 
 
-def _out_of_range(mine: Batch) -> list[Finding]:
-    size = mine.vocab_size
+def _out_of_range(target: Batch) -> list[Finding]:
+    size = target.vocab_size
     tokens = [
-        (name, ids) for name, ids in mine.ids.items() if name.endswith("input.0") or "input_ids" in name
+        (name, ids) for name, ids in target.ids.items() if name.endswith("input.0") or "input_ids" in name
     ]
     for name, ids in tokens:
         bad = (ids < 0) | ((ids >= size) if size is not None else False)
@@ -272,8 +272,8 @@ def _out_of_range(mine: Batch) -> list[Finding]:
             return [
                 data_finding(
                     headline=reason(Stages.OUT_OF_VOCABULARY),
-                    site=f"batch of step {mine.book.step}, {name}",
-                    book=mine.book,
+                    site=f"batch of step {target.book.step}, {name}",
+                    book=target.book,
                     kinds=(kind_named("wrong_data", EvidenceRank.EVERY_ELEMENT, said),),
                     evidence=(said,),
                     next_note=reason(Stages.COMPARE_VOCABULARY),

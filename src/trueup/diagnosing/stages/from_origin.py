@@ -86,8 +86,8 @@ def _with_exchange(kinds: tuple[Kind, ...], origin: Origin, context: Context) ->
     if not context.mesh.wide_axes or origin.phase != "forward" or (kinds and kinds[0].name == "wrong_scale"):
         return kinds
     at = next((n for n, steps in enumerate(context.steps) if steps[0] == origin.step), 0)
-    mine, theirs = (exchanges(book, origin.module) for book in context.pair(at, origin.rank))
-    lacking = [(name, group) for name, group in theirs - mine if "reduce" in name]
+    target, reference = (exchanges(book, origin.module) for book in context.pair(at, origin.rank))
+    lacking = [(name, group) for name, group in reference - target if "reduce" in name]
     if not lacking:
         return kinds
     name, group = lacking[0]

@@ -45,63 +45,64 @@ def sides_of(context: Context, at: int) -> tuple[dict[str, Update], dict[str, Up
 
 def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
     """Parameter -> key -> difference; and all parameters compared."""
-    mine, theirs = sides_of(context, 0)
+    target, reference = sides_of(context, 0)
     says = [declared(context.facts(s)) for s in (context.target, context.reference)]
     found: dict[str, dict[str, Gap]] = {}
     compared = []
     frozen = frozen_on_one_side(context)
     for fqn, other in context.matched.items():
-        if fqn in frozen or (other not in theirs and fqn not in mine):
+        if fqn in frozen or (other not in reference and fqn not in target):
             continue
         compared.append(fqn)
         gaps: dict[str, Gap] = {}
-        if (fqn in mine) != (other in theirs):
-            held = ["stepped" if there else "not_held" for there in (fqn in mine, other in theirs)]
+        if (fqn in target) != (other in reference):
+            held = ["stepped" if there else "not_held" for there in (fqn in target, other in reference)]
             gaps["moved"] = Gap(key="moved", target=held[0], reference=held[1], declared=True)
         else:
             for one in setting_gaps(says[0].get(fqn, {}), says[1].get(other, {})):
                 values = {"target": one.target_text, "reference": one.reference_text}
                 gaps[one.key] = Gap(key=one.key, **values, declared=True)
-            for gap in _measured_gaps(mine[fqn], theirs[other]):
+            for gap in _measured_gaps(target[fqn], reference[other]):
                 gaps.setdefault(gap.key, gap)
-            _drop_contradicted(gaps, mine[fqn], theirs[other])
+            _drop_contradicted(gaps, target[fqn], reference[other])
         if gaps:
             found[fqn] = gaps
     return found, compared
 
 
-def _measured_gaps(mine: Update, theirs: Update) -> Iterator[Gap]:
-    if mine.moved != theirs.moved and max(mine.length, theirs.length) > 0:
-        words = ["changed" if moved else "unchanged" for moved in (mine.moved, theirs.moved)]
+def _measured_gaps(target: Update, reference: Update) -> Iterator[Gap]:
+    if target.moved != reference.moved and max(target.length, reference.length) > 0:
+        words = ["changed" if moved else "unchanged" for moved in (target.moved, reference.moved)]
         yield Gap(key="moved", target=words[0], reference=words[1], declared=False)
         return
-    if mine.count is not None and theirs.count is not None and mine.count != theirs.count:
-        yield Gap(key="count", target=f"{mine.count:g}", reference=f"{theirs.count:g}", declared=False)
-    if mine.dtype != theirs.dtype or mine.after_dtype != theirs.after_dtype:
+    if target.count is not None and reference.count is not None and target.count != reference.count:
+        yield Gap(key="count", target=f"{target.count:g}", reference=f"{reference.count:g}", declared=False)
+    if target.dtype != reference.dtype or target.after_dtype != reference.after_dtype:
         found = [
-            str(side.after_dtype if mine.dtype == theirs.dtype else side.dtype) for side in (mine, theirs)
+            str(side.after_dtype if target.dtype == reference.dtype else side.dtype)
+            for side in (target, reference)
         ]
         yield Gap(key="dtype", target=found[0], reference=found[1], declared=False)
-    for name in sorted(set(mine.state_dtypes) & set(theirs.state_dtypes) - {"step"}):
-        if mine.state_dtypes[name] != theirs.state_dtypes[name]:
+    for name in sorted(set(target.state_dtypes) & set(reference.state_dtypes) - {"step"}):
+        if target.state_dtypes[name] != reference.state_dtypes[name]:
             yield Gap(
                 key="state",
-                target=mine.state_dtypes[name],
-                reference=theirs.state_dtypes[name],
+                target=target.state_dtypes[name],
+                reference=reference.state_dtypes[name],
                 declared=False,
             )
             break
     if (
-        None not in (mine.bias_corrected, theirs.bias_corrected)
-        and mine.bias_corrected != theirs.bias_corrected
+        None not in (target.bias_corrected, reference.bias_corrected)
+        and target.bias_corrected != reference.bias_corrected
     ):
-        words = [str(bool(on)) for on in (mine.bias_corrected, theirs.bias_corrected)]
+        words = [str(bool(on)) for on in (target.bias_corrected, reference.bias_corrected)]
         yield Gap(key="bias_correction", target=words[0], reference=words[1], declared=False)
-    if mine.coupled is not None and theirs.coupled is not None and mine.coupled != theirs.coupled:
-        words = [str(not coupled) for coupled in (mine.coupled, theirs.coupled)]
+    if target.coupled is not None and reference.coupled is not None and target.coupled != reference.coupled:
+        words = [str(not coupled) for coupled in (target.coupled, reference.coupled)]
         yield Gap(key="decoupled", target=words[0], reference=words[1], declared=False)
-    for key in mine.constants:
-        a, b = mine.constants[key], theirs.constants.get(key)
+    for key in target.constants:
+        a, b = target.constants[key], reference.constants.get(key)
         if b is not None and _constant_differs(key, a, b):
             yield Gap(key=key, target=f"{a.value:.4g}", reference=f"{b.value:.4g}", declared=False)
 
@@ -117,7 +118,7 @@ def _constant_differs(key: str, a: Measured, b: Measured) -> bool:
     return a.apart(b) > 1
 
 
-def _drop_contradicted(gaps: dict[str, Gap], mine: Update, theirs: Update) -> None:
+def _drop_contradicted(gaps: dict[str, Gap], target: Update, reference: Update) -> None:
     """What was measured for a side beside its declared settings only speaks where it is precise; other
     dtypes make all of it imprecise, and coupled decay leaves no trace in the update's own."""
     if "dtype" in gaps or "state" in gaps or "count" in gaps:
@@ -131,7 +132,7 @@ def _drop_contradicted(gaps: dict[str, Gap], mine: Update, theirs: Update) -> No
                 del gaps[key]
     if "bias_correction" in gaps and "eps" in gaps and not gaps["eps"].declared:
         del gaps["eps"]
-    residuals = mine.residual or 0.0, theirs.residual or 0.0
+    residuals = target.residual or 0.0, reference.residual or 0.0
     if max(residuals) > 0.05:
         for key in [k for k in ("lr", "weight_decay", "eps") if k in gaps and not gaps[k].declared]:
             del gaps[key]

@@ -81,13 +81,18 @@ def _stale(context: Context, rank: int) -> Iterator[Stale]:
         records = [(book, book.parameter(name, *WEIGHT)) for book, name in _sides(after, fqn, context)]
         if None in (record for _, record in records) or _same_digest(records):
             continue
-        mine, theirs = (book.value(record) for book, record in records)
+        target, reference = (book.value(record) for book, record in records)
         old = before.value(before.parameter(fqn, *WEIGHT))
-        if mine is None or theirs is None or old is None or not mine.shape == theirs.shape == old.shape:
+        if (
+            target is None
+            or reference is None
+            or old is None
+            or not target.shape == reference.shape == old.shape
+        ):
             continue
-        apart = (mine != theirs).reshape(-1)
-        kept = (mine == old).reshape(-1) & apart
-        if kept.any() and kept.sum() >= MOST * _beyond(mine, theirs, old).sum():
+        apart = (target != reference).reshape(-1)
+        kept = (target == old).reshape(-1) & apart
+        if kept.any() and kept.sum() >= MOST * _beyond(target, reference, old).sum():
             yield Stale(fqn=fqn, rank=rank, elements=kept)
 
 
@@ -100,10 +105,10 @@ def _same_digest(records: list[tuple[StepView, int | None]]) -> bool:
     return len(digests) == 1 and None not in digests
 
 
-def _beyond(mine: Any, theirs: Any, old: Any) -> Bools:
+def _beyond(target: Any, reference: Any, old: Any) -> Bools:
     """Elements further from the reference's than a thousandth of what the step changed."""
-    changed = float(np.abs(theirs - old).max())
-    return np.asarray(np.abs(mine - theirs) > 1e-3 * changed).reshape(-1)
+    changed = float(np.abs(reference - old).max())
+    return np.asarray(np.abs(target - reference) > 1e-3 * changed).reshape(-1)
 
 
 def _whose(found: list[Stale], context: Context) -> tuple[str | None, tuple[int, ...]]:

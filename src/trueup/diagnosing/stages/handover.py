@@ -25,20 +25,23 @@ def handover_findings(context: Context) -> list[Finding]:
 
 
 def _overwritten(context: Context) -> list[Finding]:
-    mine, theirs = (tuple(context.pair(at)[side] for at in (0, 1)) for side in (0, 1))
+    target, reference = (tuple(context.pair(at)[side] for at in (0, 1)) for side in (0, 1))
     lost = [
         fqn
         for fqn, other in context.matched.items()
-        if _kept(mine[0], mine[1], fqn) is False and _kept(theirs[0], theirs[1], other) is True
+        if _kept(target[0], target[1], fqn) is False and _kept(reference[0], reference[1], other) is True
     ]
     if not lost:
         return []
-    undone = all(_same(mine[0], mine[1], fqn, WEIGHT) for fqn in lost)
+    undone = all(_same(target[0], target[1], fqn, WEIGHT) for fqn in lost)
     code = Weights.UNDONE if undone else Weights.OVERWRITTEN
-    lost_update = reason(code, parameters=described(lost, _shapes(mine[0])))
+    lost_update = reason(code, parameters=described(lost, _shapes(target[0])))
     return [
         _finding(
-            lost_update, lost, mine[0], kind_named("dropped_update", EvidenceRank.EVERY_ELEMENT, lost_update)
+            lost_update,
+            lost,
+            target[0],
+            kind_named("dropped_update", EvidenceRank.EVERY_ELEMENT, lost_update),
         )
     ]
 

@@ -52,9 +52,9 @@ def _given_said(context: Context) -> tuple[Reason, ...]:
         return ()
     rank = context.ranks[0]
     given = scalar_line(context.given, rank, context.given_step + 1).get("loss")
-    theirs = scalar_line(context.reference, rank, context.steps[1][1]).get("loss")
+    reference = scalar_line(context.reference, rank, context.steps[1][1]).get("loss")
     own = scalar_line(context.target, rank, context.steps[1][0]).get("loss")
-    if given is None or theirs is None or own is None:
+    if given is None or reference is None or own is None:
         return ()
-    code = Stages.UPDATE_RIGHT if given == theirs != own else Stages.GIVEN_LOSS
-    return (reason(code, given=given, target=own, reference=theirs),)
+    code = Stages.UPDATE_RIGHT if given == reference != own else Stages.GIVEN_LOSS
+    return (reason(code, given=given, target=own, reference=reference),)

@@ -263,15 +263,15 @@ def _given_agreement(context: Context) -> Reason | None:
         return None
     rank = context.ranks[0]
     book = context.book(context.given, context.given_step, rank)
-    theirs = context.book(context.reference, context.steps[0][1], rank)
+    reference = context.book(context.reference, context.steps[0][1], rank)
     equal, near, apart = 0, 0, []
     for fqn, other in context.matched.items():
-        a, b = book.parameter(fqn, *UPDATED), theirs.parameter(other, *UPDATED)
+        a, b = book.parameter(fqn, *UPDATED), reference.parameter(other, *UPDATED)
         if a is None or b is None:
             continue
-        if book.digest(a) is not None and book.digest(a) == theirs.digest(b):
+        if book.digest(a) is not None and book.digest(a) == reference.digest(b):
             equal += 1
-        elif _near(book, theirs, fqn, other):
+        elif _near(book, reference, fqn, other):
             near += 1
         else:
             apart.append(fqn)
@@ -283,14 +283,14 @@ def _given_agreement(context: Context) -> Reason | None:
     return reason(Stages.GIVEN_SAME, total=total, equal=equal, within=near)
 
 
-def _near(book: StepView, theirs: StepView, fqn: str, other: str) -> bool:
+def _near(book: StepView, reference: StepView, fqn: str, other: str) -> bool:
     """Updates that differ by rounding alone: of the weight they are added to, and of the few sums in them."""
     import numpy as np
 
     from trueup.diagnosing.optimizer_fit import roundoff_of
 
-    a, b = book.value(book.parameter(fqn, *UPDATED)), theirs.value(theirs.parameter(other, *UPDATED))
-    p = theirs.value(theirs.parameter(other, *WEIGHT))
+    a, b = book.value(book.parameter(fqn, *UPDATED)), reference.value(reference.parameter(other, *UPDATED))
+    p = reference.value(reference.parameter(other, *WEIGHT))
     if a is None or b is None or p is None or a.shape != b.shape:
         return False
     roundoff = roundoff_of(book.dtype(book.parameter(fqn, *UPDATED)))

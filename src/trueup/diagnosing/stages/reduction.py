@@ -41,8 +41,8 @@ class ReductionStage:
         """Compare what each run does to its own gradients."""
         findings: list[Finding] = []
         said: list[Reason] = []
-        mine, theirs = context.microbatches
-        for at in range(min(len(context.steps), 2 if mine == theirs else 1)):
+        target, reference = context.microbatches
+        for at in range(min(len(context.steps), 2 if target == reference else 1)):
             for rank in context.ranks:
                 for part in (ACCUMULATED, CLIPPED):
                     more, words = _summed(context, at, rank, part)
@@ -117,27 +117,27 @@ def _summed(
     context: Context, at: int, rank: int, part: tuple[str, str]
 ) -> tuple[list[Finding], list[Reason]]:
     sides = [_summings(context, source, at, rank, part) for source in (context.target, context.reference)]
-    mine, theirs = sides
-    if not mine or not theirs:
+    target, reference = sides
+    if not target or not reference:
         return [], []
     step = context.steps[at][0]
     book = context.book(context.target, step, rank)
     apart: dict[tuple[str, str, float, float], list[str]] = {}
-    for fqn, own in mine.items():
-        other = theirs.get(context.matched.get(fqn, fqn))
+    for fqn, own in target.items():
+        other = reference.get(context.matched.get(fqn, fqn))
         left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
         if other is not None and not left and _differs(own, other, part):
             key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor))
             apart.setdefault(key, []).append(fqn)
     if not apart:
-        ways = Counter(s.way for s in mine.values())
+        ways = Counter(s.way for s in target.values())
         if part is CLIPPED and set(ways) <= {"own"}:
             return [], []
         common = ways.most_common()
         kinds, numbers = [way for way, _ in common], [str(number) for _, number in common]
         return [], [reason(Stages.SUMMED_ALIKE, step=step, part=part[1], ways=kinds, numbers=numbers)]
     groups = sorted(apart.items(), key=lambda item: -len(item[1]))
-    return [_summing_finding(names, mine, theirs, context, book, part) for _, names in groups[:4]], []
+    return [_summing_finding(names, target, reference, context, book, part) for _, names in groups[:4]], []
 
 
 def _rounded(factor: float) -> float:
@@ -186,14 +186,14 @@ def _is_rounded(own: Summing, other: Summing) -> bool:
 
 def _summing_finding(
     names: list[str],
-    mine: dict[str, Summing],
-    theirs: dict[str, Summing],
+    target: dict[str, Summing],
+    reference: dict[str, Summing],
     context: Context,
     book: StepView,
     part: tuple[str, str],
 ) -> Finding:
-    own, other = mine[names[0]], theirs[context.matched.get(names[0], names[0])]
-    shapes = {f: list(book.shape(book.parameter(f, *ACCUMULATED)) or ()) for f in mine}
+    own, other = target[names[0]], reference[context.matched.get(names[0], names[0])]
+    shapes = {f: list(book.shape(book.parameter(f, *ACCUMULATED)) or ()) for f in target}
     who = described(names, shapes)
     kind, headline = _named(own, other, who)
     said = _sums(names[0], own, other)
@@ -208,7 +208,7 @@ def _summing_finding(
         axis=_axis_of(own, other, context.layout),
         kinds=(kind_named(kind, EvidenceRank.EVERY_ELEMENT, said),),
         basis=Basis.RECORDED,
-        evidence=(said, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(mine))),
+        evidence=(said, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(target))),
         counter_evidence=(reason(Stages.FROM_OWN_GRADIENTS),),
         causes=kind_named(kind, EvidenceRank.EVERY_ELEMENT, said).causes,
         next_note=kind_named(kind, EvidenceRank.EVERY_ELEMENT, said).next,

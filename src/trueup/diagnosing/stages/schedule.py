@@ -19,16 +19,16 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
     if "lr" in known:
         return []
     rank = context.ranks[0]
-    mine, theirs = (_rates(source.scalars(rank)) for source in (context.target, context.reference))
+    target, reference = (_rates(source.scalars(rank)) for source in (context.target, context.reference))
     first, other = context.steps[0]
-    shared = [step for step in mine if step - first + other in theirs]
-    apart = [step for step in shared if not _same(mine[step], theirs[step - first + other])]
+    shared = [step for step in target if step - first + other in reference]
+    apart = [step for step in shared if not _same(target[step], reference[step - first + other])]
     if not apart:
         return []
     step = apart[0]
-    a, b = mine[step], theirs[step - first + other]
+    a, b = target[step], reference[step - first + other]
     rates = reason(Stages.LEARNING_RATE, step=step, target=_shown(a), reference=_shown(b))
-    moved = _moved(mine, theirs, first, other)
+    moved = _moved(target, reference, first, other)
     num_apart = reason(Stages.STEPS_DIFFER, num=len(apart), total=len(shared))
     kind = kind_named("wrong_optimizer_setting", EvidenceRank.STATED, moved or rates)
     return [
@@ -51,12 +51,12 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
 
 def stepping_findings(context: Context) -> list[Finding]:
     """One finding where the same microbatches make another number of updates."""
-    mine, theirs = context.microbatches
+    target, reference = context.microbatches
     data = context.outcome_of(Stage.DATA)
     same = data is not None and data.status is StageStatus.PASSED
-    if mine is None or theirs is None or mine == theirs or not same:
+    if target is None or reference is None or target == reference or not same:
         return []
-    stepping = reason(Stages.STEPS_AFTER, target=mine, reference=theirs)
+    stepping = reason(Stages.STEPS_AFTER, target=target, reference=reference)
     causes = (reason(Stages.STEP_EACH_CAUSE), reason(Stages.ACCUMULATION_CAUSE))
     kind = kind_named("wrong_optimizer_setting", EvidenceRank.STATED, stepping, causes=causes)
     return [
@@ -83,11 +83,11 @@ def moment_findings(context: Context) -> list[Finding]:
     if len(context.steps) < 2 or context.microbatches[0] != context.microbatches[1]:
         return []
     (step, other), rank = context.steps[1], context.ranks[0]
-    mine = context.updates(context.target, step, rank)
-    theirs = context.updates(context.reference, other, rank)
+    target = context.updates(context.target, step, rank)
+    reference = context.updates(context.reference, other, rank)
     apart = {}
     for fqn, name in context.matched.items():
-        own, there = mine.get(fqn), theirs.get(name)
+        own, there = target.get(fqn), reference.get(name)
         if own is None or there is None or own.moments is None or there.moments is None:
             continue
         if own.moments > max(30 * there.moments, 2e-4):
@@ -109,7 +109,7 @@ def moment_findings(context: Context) -> list[Finding]:
             rank=rank,
             kinds=(kind,),
             basis=Basis.FITTED,
-            evidence=(residual, reason(Stages.NUM_PARAMETERS, num=len(apart), total=len(mine))),
+            evidence=(residual, reason(Stages.NUM_PARAMETERS, num=len(apart), total=len(target))),
             counter_evidence=(reason(Stages.REFERENCE_MOMENTS),),
             causes=kind.causes,
             next_note=reason(Stages.CHECK_STATE),
@@ -120,8 +120,8 @@ def moment_findings(context: Context) -> list[Finding]:
 def schedule_moved(context: Context) -> Reason | None:
     """A reason where the target's learning rates are the reference's one step earlier or later."""
     rank = context.ranks[0]
-    mine, theirs = (_rates(source.scalars(rank)) for source in (context.target, context.reference))
-    return _moved(mine, theirs, *context.steps[0])
+    target, reference = (_rates(source.scalars(rank)) for source in (context.target, context.reference))
+    return _moved(target, reference, *context.steps[0])
 
 
 def _rates(lines: list[dict[str, Any]]) -> dict[int, tuple[float, ...]]:
@@ -133,19 +133,21 @@ def _rates(lines: list[dict[str, Any]]) -> dict[int, tuple[float, ...]]:
     }
 
 
-def _same(mine: tuple[float, ...], theirs: tuple[float, ...]) -> bool:
+def _same(target: tuple[float, ...], reference: tuple[float, ...]) -> bool:
     """Group by group, or as a set where one side has its parameters in other groups."""
-    return mine == theirs if len(mine) == len(theirs) else set(mine) == set(theirs)
+    return target == reference if len(target) == len(reference) else set(target) == set(reference)
 
 
 def _shown(rates: tuple[float, ...]) -> str:
     return ", ".join(f"{rate:.6g}" for rate in dict.fromkeys(rates))
 
 
-def _moved(mine: dict[int, Any], theirs: dict[int, Any], first: int, other: int) -> Reason | None:
+def _moved(target: dict[int, Any], reference: dict[int, Any], first: int, other: int) -> Reason | None:
     for late in (1, -1):
         pairs = [
-            (mine[s], theirs[s - first + other + late]) for s in mine if s - first + other + late in theirs
+            (target[s], reference[s - first + other + late])
+            for s in target
+            if s - first + other + late in reference
         ]
         if len(pairs) >= 2 and len({p[0] for p in pairs}) > 1 and all(a == b for a, b in pairs):
             return reason(Stages.RATE_EARLIER if late > 0 else Stages.RATE_LATER)

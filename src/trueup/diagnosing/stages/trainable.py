@@ -14,11 +14,11 @@ from trueup.types.reason import reason
 
 def frozen_on_one_side(context: Context) -> dict[str, bool]:
     """Target's name of every matched weight that one side alone trains -> whether the target does."""
-    mine, theirs = _trained(context.target, context), _trained(context.reference, context)
+    target, reference = _trained(context.target, context), _trained(context.reference, context)
     return {
-        fqn: mine[fqn]
+        fqn: target[fqn]
         for fqn, other in context.matched.items()
-        if fqn in mine and other in theirs and mine[fqn] != theirs[other]
+        if fqn in target and other in reference and target[fqn] != reference[other]
     }
 
 

@@ -22,19 +22,19 @@ Apart = tuple[str, str, Change]
 
 
 def sorted_out(
-    mine: StepView, theirs: StepView, pairs: list[tuple[str, str]]
+    target: StepView, reference: StepView, pairs: list[tuple[str, str]]
 ) -> tuple[list[str], list[tuple[str, str, Change]], list[Reason]]:
     """Equal ones; differing ones with how; undecided ones."""
     equal, apart, open_ = [], [], []
     for fqn, other in pairs:
-        a, b = mine.parameter(fqn, *WEIGHT), theirs.parameter(other, *WEIGHT)
-        digests = mine.digest(a), theirs.digest(b)
+        a, b = target.parameter(fqn, *WEIGHT), reference.parameter(other, *WEIGHT)
+        digests = target.digest(a), reference.digest(b)
         if None in digests:
             open_.append(reason(Weights.NO_DIGEST, parameter=fqn))
-        elif digests[0] == digests[1] and mine.dtype(a) == theirs.dtype(b):
+        elif digests[0] == digests[1] and target.dtype(a) == reference.dtype(b):
             equal.append(fqn)
         else:
-            change = change_of(mine.value(a), theirs.value(b), mine.dtype(a), theirs.dtype(b))
+            change = change_of(target.value(a), reference.value(b), target.dtype(a), reference.dtype(b))
             if change is None:
                 equal.append(fqn)
             else:
@@ -57,10 +57,10 @@ def over_ranks(
     parts together are the reference's in another order."""
     by_rank: dict[str, dict[int, Apart]] = {one[0]: {context.ranks[0]: one} for one in apart}
     for rank in context.ranks[1:]:
-        mine, theirs = context.pair(0, rank)
-        named = ((fqn, context.matched.get(fqn, fqn)) for fqn in mine.parameters)
-        pairs = [(fqn, other) for fqn, other in named if theirs.parameter(other, *WEIGHT) is not None]
-        for one in sorted_out(mine, theirs, pairs)[1]:
+        target, reference = context.pair(0, rank)
+        named = ((fqn, context.matched.get(fqn, fqn)) for fqn in target.parameters)
+        pairs = [(fqn, other) for fqn, other in named if reference.parameter(other, *WEIGHT) is not None]
+        for one in sorted_out(target, reference, pairs)[1]:
             by_rank.setdefault(one[0], {})[rank] = one
     found, whose = [], {}
     for fqn, of_rank in by_rank.items():
@@ -89,10 +89,10 @@ def _laid_out(one: Apart, context: Context) -> tuple[str | None, Change | None]:
     for axis in context.mesh.wide_axes:
         group = context.mesh.group(context.ranks[0], [axis])
         books = [context.pair(0, rank) for rank in group]
-        mine = [book.value(book.parameter(one[0], *WEIGHT)) for book, _ in books]
-        theirs = [book.value(book.parameter(one[1], *WEIGHT)) for _, book in books]
-        for dim in range(mine[0].ndim if mine[0] is not None else 0):
-            whole, other = _joined(mine, dim), _joined(theirs, dim)
+        target = [book.value(book.parameter(one[0], *WEIGHT)) for book, _ in books]
+        reference = [book.value(book.parameter(one[1], *WEIGHT)) for _, book in books]
+        for dim in range(target[0].ndim if target[0] is not None else 0):
+            whole, other = _joined(target, dim), _joined(reference, dim)
             if whole is None or other is None:
                 continue
             dtype = books[0][0].dtype(books[0][0].parameter(one[0], *WEIGHT))

@@ -26,23 +26,25 @@ class WeightsStage:
 
     def check(self, context: Context) -> StageOutcome:
         """Compare digests, and where they differ the values."""
-        mine, theirs = context.pair()
+        target, reference = context.pair()
         pairs = [
-            (fqn, other) for fqn, other in context.matched.items() if mine.parameter(fqn, *WEIGHT) is not None
+            (fqn, other)
+            for fqn, other in context.matched.items()
+            if target.parameter(fqn, *WEIGHT) is not None
         ]
-        equal, apart, open_ = sorted_out(mine, theirs, pairs)
+        equal, apart, open_ = sorted_out(target, reference, pairs)
         whose: dict[str, Whose] = {}
         if context.mesh.wide_axes:
             equal, apart, whose = over_ranks(equal, apart, context)
         elif context.layout.wide_axes:
             whose = cut_along(apart, context.layout)
         common: dict[str, Any] = {"stage": self.stage, "title": self.title}
-        lone = [f for f in mine.parameters if f not in context.matched]
+        lone = [f for f in target.parameters if f not in context.matched]
         extra = (reason(Weights.UNMATCHED, num=len(lone), names=lone),) if lone else ()
         ties = ties_that_differ(context)
         if apart or ties:
-            findings = (*_findings(apart, mine, whose), *(_tie_finding(*tie, mine) for tie in ties))
-            findings = (*_drawn_after(context, mine, theirs, apart), *findings)
+            findings = (*_findings(apart, target, whose), *(_tie_finding(*tie, target) for tie in ties))
+            findings = (*_drawn_after(context, target, reference, apart), *findings)
             return StageOutcome(
                 **common,
                 status=StageStatus.FAILED,
@@ -68,16 +70,16 @@ def _rank_of(change: Change) -> EvidenceRank:
 
 
 def _findings(
-    apart: Sequence[tuple[str, str, Change]], mine: StepView, whose: dict[str, Whose]
+    apart: Sequence[tuple[str, str, Change]], target: StepView, whose: dict[str, Whose]
 ) -> tuple[Finding, ...]:
     """One finding a way of differing, most parameters first."""
-    shapes = {fqn: mine.shape(mine.parameter(fqn, *WEIGHT)) or () for fqn in mine.parameters}
+    shapes = {fqn: target.shape(target.parameter(fqn, *WEIGHT)) or () for fqn in target.parameters}
     groups: dict[str | Reason, list[tuple[str, str, Change]]] = {}
     for entry in apart:
         change = entry[2]
         groups.setdefault(change.evidence if change.name == "scaled" else change.name, []).append(entry)
     members = sorted(groups.values(), key=len, reverse=True)
-    return tuple(_finding(some, mine, shapes, whose) for some in members)
+    return tuple(_finding(some, target, shapes, whose) for some in members)
 
 
 def _finding(
@@ -115,15 +117,15 @@ def _finding(
 
 
 def _drawn_after(
-    context: Context, mine: StepView, theirs: StepView, apart: Sequence[tuple[str, str, Change]]
+    context: Context, target: StepView, reference: StepView, apart: Sequence[tuple[str, str, Change]]
 ) -> list[Finding]:
     """A parameter that one run lacks, before all that differ: for it later draws are others."""
     if not apart or context.bridge is not None:
         return []
     found: list[tuple[int, str, str]] = []
     sides = (
-        ("target", mine, set(context.matched), {fqn for fqn, _, _ in apart}),
-        ("reference", theirs, set(context.matched.values()), {other for _, other, _ in apart}),
+        ("target", target, set(context.matched), {fqn for fqn, _, _ in apart}),
+        ("reference", reference, set(context.matched.values()), {other for _, other, _ in apart}),
     )
     for side, book, paired, differ in sides:
         order = {name: place for place, name in enumerate(book.parameters)}
@@ -143,11 +145,11 @@ def _drawn_after(
             module=name.rpartition(".")[0],
             site=f"{name} · value",
             phase="param",
-            step=mine.step,
-            rank=mine.rank,
+            step=target.step,
+            rank=target.rank,
             kinds=(kind,),
             basis=Basis.RECORDED,
-            evidence=(later, reason(Weights.NUM_DIFFERENT, num=len(apart), total=len(mine.parameters))),
+            evidence=(later, reason(Weights.NUM_DIFFERENT, num=len(apart), total=len(target.parameters))),
             causes=kind.causes,
             next_note=reason(Weights.BUILD_BOTH, parameter=name),
         )
@@ -168,19 +170,19 @@ def ties_that_differ(context: Context) -> list[tuple[str, str | None, str | None
     for source in (context.target, context.reference):
         table = context.facts(source).get("parameters") or []
         sides.append({entry["fqn"]: entry.get("tied_to") for entry in table})
-    mine, theirs = sides
+    target, reference = sides
     found = []
-    for fqn, tied in mine.items():
+    for fqn, tied in target.items():
         other = context.matched.get(fqn, fqn)
-        there = theirs.get(other)
+        there = reference.get(other)
         wanted = None if tied is None else context.matched.get(tied, tied)
-        if other in theirs and wanted != there:
+        if other in reference and wanted != there:
             found.append((fqn, tied, there))
     return found
 
 
-def _tie_finding(fqn: str, mine: str | None, theirs: str | None, book: StepView) -> Finding:
-    differs = reason(Weights.TIE, parameter=fqn, target=mine or "", reference=theirs or "")
+def _tie_finding(fqn: str, target: str | None, reference: str | None, book: StepView) -> Finding:
+    differs = reason(Weights.TIE, parameter=fqn, target=target or "", reference=reference or "")
     kind = kind_named(
         "missing_or_extra_term", EvidenceRank.FITTED, differs, causes=(reason(Weights.TIE_CAUSE),)
     )

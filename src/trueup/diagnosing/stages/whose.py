@@ -32,15 +32,15 @@ def whose(finding: Finding, origin: Origin, kinds: tuple[Kind, ...], context: Co
     if found.axis or found.ranks:
         return found
     at = next((n for n, steps in enumerate(context.steps) if steps[0] == origin.step), 0)
-    mine, theirs = context.pair(at, origin.rank)
+    target, reference = context.pair(at, origin.rank)
     over = kinds[0].over if kinds else ()
-    axis = axis_of_exchange(origin.module, mine, theirs, mesh)
+    axis = axis_of_exchange(origin.module, target, reference, mesh)
     if axis is None and over:
         axis = axis_of_group(over, mesh)
     if axis is None:
         axis = axis_of_copies(*context.at_ranks(origin), mesh)
     axis = axis or _axis_of_scale(kinds, context, origin.module)
-    return replace(found, axis=axis or axis_of_talk(origin.module, kinds, mine, mesh))
+    return replace(found, axis=axis or axis_of_talk(origin.module, kinds, target, mesh))
 
 
 def _axis_of_scale(kinds: tuple[Kind, ...], context: Context, module: str) -> str | None:

@@ -96,7 +96,7 @@ def listed_names(dumped: Iterable[str], listed: Iterable[str]) -> dict[str, str]
         others = unused.get(kind, {})
         if len(names) == len(others):
             pairs = zip(sorted(names), sorted(others), strict=True)
-            out.update({names[mine]: others[theirs] for mine, theirs in pairs})
+            out.update({names[target]: others[reference] for target, reference in pairs})
     return out
 
 

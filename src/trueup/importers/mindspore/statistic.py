@@ -118,7 +118,7 @@ def _statistics(row: dict[str, str]) -> Statistics:
         format=row.get("format"),
         dtype=dtype_from_mindspore(row["data type"]),
     )
-    found = {ours: row[theirs] for theirs, ours in _NUMBERS.items() if row.get(theirs)}
+    found = {ours: row[reference] for reference, ours in _NUMBERS.items() if row.get(reference)}
     return Statistics(
         name=name,
         shape=tuple(int(size) for size in re.findall(r"\d+", row["shape"])),

@@ -151,7 +151,7 @@ def _broadcast(shape: tuple[int, ...]) -> Step:
 
     def broadcast(values: Array) -> Array:
         own = (1,) * (len(shape) - values.ndim) + values.shape
-        sizes = [mine if size == -1 else size for size, mine in zip(shape, own, strict=True)]
+        sizes = [target if size == -1 else size for size, target in zip(shape, own, strict=True)]
         return np.broadcast_to(values, sizes)
 
     return broadcast

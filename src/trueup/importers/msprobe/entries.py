@@ -226,7 +226,7 @@ class EntryWriter:
         keys = self._keys[call]
         assert keys is not None
         entry = {}
-        for theirs, ours in (("input", "output"), ("output", "input")):
+        for reference, ours in (("input", "output"), ("output", "input")):
             there: dict[str, Any] = dict.fromkeys(
                 s.removeprefix(f"{BACKWARD}.") for s in self._absent(call, f"{BACKWARD}.{ours}.")
             )
@@ -234,8 +234,8 @@ class EntryWriter:
             slots = self._gradient_slots(call, ours, [*there, *(r[1] for r in found)])
             for _, slot, summary, requires_grad in found:
                 place = slots.index(slot)
-                there[slot] = self._leaf(summary, requires_grad, f"{keys[1]}.{theirs}.{place}")
-            entry[theirs] = [there.get(slot) for slot in slots]
+                there[slot] = self._leaf(summary, requires_grad, f"{keys[1]}.{reference}.{place}")
+            entry[reference] = [there.get(slot) for slot in slots]
         self.data[keys[1]] = entry
 
     def _gradient_slots(self, call: int, side: str, slots: list[str]) -> list[str]:

@@ -42,9 +42,9 @@ def by_analogy(target: WeightTable, source: WeightTable, found: Inferred) -> Non
 
 
 def _there(targets: Mapping[str, str], sources: Mapping[str, str], found: Inferred) -> bool:
-    mine, theirs = set(targets.values()), set(sources.values())
-    left = mine <= set(found.left_target) and theirs <= set(found.left_source)
-    return left and len(theirs) == len(sources)
+    target, reference = set(targets.values()), set(sources.values())
+    left = target <= set(found.left_target) and reference <= set(found.left_source)
+    return left and len(reference) == len(sources)
 
 
 def _alike(table: WeightTable, renamed: Mapping[str, str]) -> bool:

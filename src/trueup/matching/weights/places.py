@@ -39,12 +39,12 @@ def _owner(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _alike(name: str, entry: Entry, theirs: dict[tuple[str, str], str]) -> Entry | None:
+def _alike(name: str, entry: Entry, reference: dict[tuple[str, str], str]) -> Entry | None:
     """The entry of a vector beside a matrix: rows move as the matrix's do."""
     kind = weight_kind(name)
     pieces = []
     for piece in entry.pieces:
-        beside = theirs.get((_owner(piece.source), kind))
+        beside = reference.get((_owner(piece.source), kind))
         steps = _of_rows(piece)
         if beside is None or steps is None:
             return None
