@@ -44,7 +44,7 @@ class Boxes:
         """From what ``boxes_of`` gives."""
         return cls(found[0], tuple(found[1]))
 
-    def __create_write_items__(self, fqn: str, _: Any) -> list[WriteItem]:
+    def __create_write_items__(self, fqn: str, _: object) -> list[WriteItem]:
         return [
             WriteItem(
                 index=MetadataIndex(fqn, torch.Size(box.offset)),
@@ -78,7 +78,7 @@ class LoadPlanner(DefaultLoadPlanner):
     """Finds the elements of a box."""
 
     def set_up_planner(
-        self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
+        self, state_dict: dict[str, object], metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
         """As torch's, which would replace what it does not know by None; the names are flat already."""
         self.original_state_dict = self.state_dict = state_dict

@@ -155,10 +155,10 @@ class Checkpoints:
             "layout": session.parallel.layout.to_dict(),
         }
 
-    def _state(self, *, optimizer: bool = True, random: bool = True) -> dict[str, Any]:
+    def _state(self, *, optimizer: bool = True, random: bool = True) -> dict[str, object]:
         """Names to tensors: boxes of this process's parts. What is loaded is written into them."""
         parallel = self._session.parallel
-        state: dict[str, Any] = {}
+        state: dict[str, object] = {}
         for fqn, parameter in parallel.parameters.items():
             state[f"model.{fqn}"] = Boxes.of(parameter.data, boxes_of(parallel.places[fqn], parameter.data))
         if optimizer:
@@ -172,7 +172,7 @@ class Checkpoints:
             state[f"random.{self._session.mesh.rank}"] = random_state(self._session.mesh.device)
         return state
 
-    def _optimizer_state(self, piece: Piece) -> Iterator[tuple[str, Any]]:
+    def _optimizer_state(self, piece: Piece) -> Iterator[tuple[str, object]]:
         optimizer = self._session.step.optimizer
         if piece.parameter not in optimizer.state:
             _make_state(optimizer, self._session.parallel.engine.pieces)

@@ -59,11 +59,11 @@ class Writer:
     ) -> None:
         self._folder, self._first, self._background = folder, first, background
         self._on_whole = on_whole
-        self._group: Any = None
-        self._whole: Future[Any] | None = None
+        self._group: object = None
+        self._whole: Future[object] | None = None
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # one process is fine
 
-    def begin(self, state: dict[str, Any], facts: dict[str, Any], name: str) -> Path:
+    def begin(self, state: dict[str, object], facts: dict[str, object], name: str) -> Path:
         """Start writing ``state`` as the folder ``name``; what is there under that name is replaced."""
         self.wait()
         unfinished, path = self._folder / f".{name}", self._folder / name
@@ -102,7 +102,7 @@ class Writer:
         began = async_save(state, checkpoint_id=folder, async_stager=_Copied(), **given)
         return began.upload_completion if isinstance(began, AsyncSaveResponse) else began
 
-    def _name(self, written: Future[Any], path: Path, whole: Future[Any]) -> None:
+    def _name(self, written: Future[object], path: Path, whole: Future[Any]) -> None:
         """Give the folder its name: the metadata of all processes are in it."""
         try:
             written.result()

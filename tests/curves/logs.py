@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trueup.curves.curve import Curve, Floats
+from trueup.curves.curve import Curve
 from trueup.store.protobuf import field_bytes, integer_field
+from trueup.types.arrays import Floats
 
 
 def columns(curve: Curve) -> tuple[list[int], Floats, Floats, Floats]:

@@ -37,7 +37,7 @@ class Evaluation:
     model: str
     scores: Mapping[tuple[str, str], Score]
     """by task and metric, groups in place of the tasks they sum up"""
-    settings: Mapping[str, Mapping[str, Any]]
+    settings: Mapping[str, Mapping[str, object]]
     """task -> what must be alike for scores to be comparable"""
 
     def primary(self, task: str) -> str | None:

@@ -138,7 +138,7 @@ class Adapter(Protocol):
     def item(self, value: Any) -> float | None:
         """A noted scalar as a Python number."""
 
-    def overflows(self, *, skipped: bool) -> list[dict[str, Any]]:
+    def overflows(self, *, skipped: bool) -> list[dict[str, object]]:
         """With task ``overflow_check``: where values that are not finite were made in the step under way."""
 
     def unkept(self) -> list[str]:

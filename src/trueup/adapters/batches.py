@@ -31,9 +31,9 @@ class BatchChange:
         self.num_given = 0
         self.skipped = False
         self.beyond_an_epoch = False
-        self._kept: Any = None
+        self._kept: object = None
         self._kept_from: ChangedBatches | None = None
-        self._roles: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._roles: WeakKeyDictionary[object, str] = WeakKeyDictionary()
         self._awaiting: ChangedBatches | None = None
         """source of the last batch, until its use is known"""
 
@@ -136,7 +136,7 @@ def _own_copy(batch: Any) -> Any:
 class ChangedBatches:
     """Stands for the iterator of one loader; what else it can do, the iterator itself does."""
 
-    def __init__(self, change: BatchChange, loader: Any, inner: Any) -> None:
+    def __init__(self, change: BatchChange, loader: object, inner: Any) -> None:
         self.change = change
         self.loader = loader
         self.inner = inner
@@ -144,9 +144,9 @@ class ChangedBatches:
         self.skipped = False
         self.ahead = 0
         """batches read before their turn"""
-        self.drawn: deque[Any] = deque()
+        self.drawn: deque[object] = deque()
         """those batches, until it is known that they are training's"""
-        self.pending: deque[Any] = deque()
+        self.pending: deque[object] = deque()
         """batches of the program's own that are still to be given"""
 
     def give_back(self) -> None:
@@ -158,7 +158,7 @@ class ChangedBatches:
     def __iter__(self) -> ChangedBatches:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         return self.change.next(self)
 
     def __len__(self) -> int:

@@ -50,7 +50,7 @@ class BaseForcing:
         self._places: dict[int, str] = {}
         self._calls: dict[int, CallPlan | None] = {}
         self._num_roots = -1
-        self._substitutes: dict[int, tuple[Any, Any]] = {}
+        self._substitutes: dict[int, tuple[object, object]] = {}
         self.arrivals = Arrivals(self)
         self._counts = {EQUAL: 0, REPLACED: 0}
         self._free: dict[Reason, list[str]] = {}
@@ -224,7 +224,7 @@ class BaseForcing:
             return
         self.write(tensor, wanted)
 
-    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def arguments(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """The arguments a root is to be called with: a batch is replaced, not written to, because its memory
         may be a file's."""
         if not self._substitutes:
@@ -245,7 +245,7 @@ class BaseForcing:
 
     # -- backward ------------------------------------------
 
-    def at_outputs(self, call: int, results: list[tuple[str, Any]]) -> None:
+    def at_outputs(self, call: int, results: list[tuple[str, object]]) -> None:
         """Gradients arriving at the outputs of a module call."""
         for where, tensor in results:
             if self.has_gradient(tensor):
@@ -310,12 +310,12 @@ class BaseForcing:
         raise NotImplementedError
 
     def with_leaves_replaced(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], known: dict[int, tuple[Any, Any]]
-    ) -> tuple[Any, Any]:
+        self, args: tuple[object, ...], kwargs: dict[str, object], known: dict[int, tuple[object, object]]
+    ) -> tuple[object, object]:
         """The arguments with other tensors in the place of those known by identity."""
         raise NotImplementedError
 
-    def no_graph(self) -> AbstractContextManager[Any]:
+    def no_graph(self) -> AbstractContextManager[object]:
         """A context in which operations make no graph."""
         raise NotImplementedError
 
@@ -335,7 +335,7 @@ class BaseForcing:
         """Hooks the program itself has put on a tensor; None where they cannot be told."""
         return None
 
-    def hook_first(self, tensor: Any, hook: Any) -> int:
+    def hook_first(self, tensor: Any, hook: object) -> int:
         """Put a hook in front of those; returns how many there are then."""
         raise NotImplementedError
 

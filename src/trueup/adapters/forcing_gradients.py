@@ -88,7 +88,9 @@ class Arrivals:
         """Release the graph."""
         self._known = {}
 
-    def _used_inside(self, call: int, known: _Arrival, tensor: Any, results: list[tuple[str, Any]]) -> bool:
+    def _used_inside(
+        self, call: int, known: _Arrival, tensor: Any, results: list[tuple[str, object]]
+    ) -> bool:
         """Whether the outer call itself uses the tensor for another of its outputs, such as a loss."""
         if call not in self._forcing.around(known.charged[0]):
             return False
@@ -155,7 +157,7 @@ class Use:
         self._sums = sums
         self._slots = slots
 
-    def __call__(self, gradients: tuple[Any, ...], _: Any) -> tuple[Any, ...] | None:
+    def __call__(self, gradients: tuple[Any, ...], _: object) -> tuple[object, ...] | None:
         return self._sums.add(gradients, self._slots)
 
 
@@ -175,8 +177,8 @@ class Sums:
         self._call = call
         self._uses = uses
         self._left = dict(uses)
-        self._sums: dict[str, Any] = {}
-        self._passed: dict[str, Any] = {}
+        self._sums: dict[str, object] = {}
+        self._passed: dict[str, object] = {}
         """what has been let through of each sum; not there: nothing"""
 
     def add(self, gradients: tuple[Any, ...], slots: Slots) -> tuple[Any, ...] | None:

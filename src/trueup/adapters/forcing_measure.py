@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.adapters.forcing_plan import HostValues
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.numerics.pair import PairMetrics, compare_pair
+from trueup.types.arrays import Array
 
 MIN_ELEMENTS = 16
 """fewer say nothing of a scale"""
@@ -56,7 +56,7 @@ def measured(actual: HostValues, expected: HostValues, norm: float | None) -> Me
     )
 
 
-def _difference(found: PairMetrics, actual: NDArray[Any], name: str, norm: float | None) -> float | None:
+def _difference(found: PairMetrics, actual: Array, name: str, norm: float | None) -> float | None:
     if found.rel_l2 is None or norm is None:
         return None
     if math.isinf(found.rel_l2) or norm == 0:  # nothing but zeros in the reference
@@ -65,7 +65,7 @@ def _difference(found: PairMetrics, actual: NDArray[Any], name: str, norm: float
     return found.rel_l2 * norm
 
 
-def _bias(found: PairMetrics, expected: NDArray[Any], name: str) -> float | None:
+def _bias(found: PairMetrics, expected: Array, name: str) -> float | None:
     """How many standard errors the scale ``a = <t,r>/<r,r>`` is from 1.
 
     Rounding errors are independent and as large as their element, so that their share of a scatters with

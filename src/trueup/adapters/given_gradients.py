@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from trueup.types.arrays import Array
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Reason, reason
 
@@ -32,7 +32,7 @@ class BaseGivenGradients(Generic[Parameter]):
 
         plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
         held = plan["ranks"][min(rank, len(plan["ranks"]) - 1)]
-        self._arrays: dict[str, NDArray[Any]] = load_file(folder / held["file"])
+        self._arrays: dict[str, Array] = load_file(folder / held["file"])
         self._absent: frozenset[str] = frozenset(held["absent"])
         self._microbatches: int = held["microbatches"]
         self._scale: float = held["loss_scale"] or 1.0
@@ -64,7 +64,7 @@ class BaseGivenGradients(Generic[Parameter]):
             else:
                 self.free[fqn] = why
 
-    def _put(self, parameter: Parameter, given: NDArray[Any]) -> Reason | None:
+    def _put(self, parameter: Parameter, given: Array) -> Reason | None:
         """Write one; None, or why the parameter's own gradient stays."""
         raise NotImplementedError
 
@@ -80,6 +80,6 @@ class BaseGivenGradients(Generic[Parameter]):
         }
 
 
-def shape_differs(shape: Iterable[int], given: NDArray[Any]) -> Reason:
+def shape_differs(shape: Iterable[int], given: Array) -> Reason:
     """Why a gradient of another shape than the reference's is left."""
     return reason(LeftFree.GRADIENT_SHAPE_DIFFERS, target=str(list(shape)), reference=str(list(given.shape)))

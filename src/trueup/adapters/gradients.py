@@ -73,7 +73,7 @@ class Node(_Records):
         self._outputs = outputs
         self._inputs = inputs
 
-    def __call__(self, gradients: tuple[Any, ...], arriving: tuple[Any, ...]) -> None:
+    def __call__(self, gradients: tuple[Any, ...], arriving: tuple[object, ...]) -> None:
         try:
             if self._is_over():
                 return
@@ -104,7 +104,7 @@ class Use:
         self._sums = sums
         self._slots = slots
 
-    def __call__(self, gradients: tuple[Any, ...], _: Any) -> None:
+    def __call__(self, gradients: tuple[Any, ...], _: object) -> None:
         self._sums.add(gradients, self._slots)
 
 
@@ -118,7 +118,7 @@ class Sums(_Records):
         super().__init__(engine, call)
         self._uses = uses
         self._left = dict(uses)
-        self._sums: dict[str, Any] = {}
+        self._sums: dict[str, object] = {}
 
     def add(self, gradients: tuple[Any, ...], slots: Slots) -> None:
         """One consumer has run."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.numerics.summary import SUMMARY_DTYPE
+from trueup.types.arrays import Array
 
 GRADIENT = "gradient"
 """``.grad`` after backward: accumulated and, where several processes train, reduced; not yet clipped"""
@@ -35,7 +36,7 @@ ROUTER = "router"
 SAMPLE, RUNS = 16384, 64
 """values of a weight an update is measured by, in so many runs spread over it"""
 
-Summaries = NDArray[Any]
+Summaries = Array
 """of ``SUMMARY_DTYPE``"""
 
 

@@ -29,7 +29,7 @@ class BaseMeasures:
         self.wanted = wanted
         self.on = False
         """the step under way is measured"""
-        self.watched: dict[int, tuple[weakref.ref[Any], str, bool]] = {}
+        self.watched: dict[int, tuple[weakref.ref[object], str, bool]] = {}
         """module -> itself, its name, and whether it is a router"""
         self._training = False
         self._num_taken = 0

@@ -17,7 +17,7 @@ _MAX_A_STEP = 5
 """origins noted in one step: the first is what counts"""
 _DECISIVE = ("loss", "param_grad", "optimizer", "param")
 
-Slotted = list[tuple[str, Any]]
+Slotted = list[tuple[str, object]]
 
 
 class OverflowWatch:
@@ -33,7 +33,7 @@ class OverflowWatch:
     def end_step(self) -> None:
         """The step is over."""
         self._origins = Origins(self._caller)
-        self._found: list[dict[str, Any]] = []
+        self._found: list[dict[str, object]] = []
         self._harmed: set[str] = set()
         """phases of the step with a value that is not finite, of those in which it does harm"""
         self._updated = False
@@ -105,7 +105,7 @@ class OverflowWatch:
         row = self._engine.sink.recorder.calls[call]
         return Caller(parent=row.parent, arguments=row.arguments, recompute=row.mode == "recompute")
 
-    def _described(self, call: int, phase: str, slot: str, count: Count, how: How) -> dict[str, Any]:
+    def _described(self, call: int, phase: str, slot: str, count: Count, how: How) -> dict[str, object]:
         recorder = self._engine.sink.recorder
         made = recorder.calls[call]
         where = made.name or "(root)"

@@ -54,7 +54,7 @@ class Placing:
         phase: str,
         slot: str,
         shape: Sequence[int],
-        held: Mapping[str, Any] | None = None,
+        held: Mapping[str, object] | None = None,
     ) -> Place | None:
         """The place of a tensor of this shape; None where it is whole here, or nothing is known.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from numpy.typing import NDArray
+from trueup.types.arrays import Array
 
-Item = dict[str, NDArray[Any]] | tuple[NDArray[Any], ...]
+Item = dict[str, Array] | tuple[Array, ...]
 
 
 class Items(Protocol):
@@ -63,5 +63,5 @@ class ReplayDataset:
         """Items in the order of the recording."""
         return (self[number] for number in range(len(self)))
 
-    def _made(self, array: NDArray[Any]) -> Any:
+    def _made(self, array: Array) -> Any:
         return array

@@ -25,7 +25,7 @@ class Step:
     """what a call gets: ``seed`` or ``mode``"""
     set: str | None = None
     environment: str | None = None
-    to: Any = None
+    to: object = None
     """value of an attribute (``mode``: what was asked for) or a variable (``{seed}``: the seed)"""
     needs: str | None = None
     """only where the framework has this"""

@@ -20,7 +20,7 @@ class Settings:
         self._never = never
         self._alike = alike
 
-    def of_modules(self, modules: Iterable[tuple[str, Any]], prefix: str) -> dict[str, dict[str, Any]]:
+    def of_modules(self, modules: Iterable[tuple[str, object]], prefix: str) -> dict[str, dict[str, object]]:
         """Module fqn -> its plain attributes, modules without any left out."""
         found = {}
         for inner, child in modules:
@@ -33,7 +33,7 @@ class Settings:
                 found[".".join(part for part in (prefix, inner) if part)] = plain
         return found
 
-    def of_configuration(self, module: Any) -> dict[str, Any]:
+    def of_configuration(self, module: Any) -> dict[str, object]:
         """The configuration object of a model that has one (``model.config``), as plain values."""
         config = getattr(module, "config", None)
         to_dict = getattr(config, "to_dict", None)

@@ -27,7 +27,7 @@ class Stacks:
     def __init__(self, hidden: tuple[str, ...] = ()) -> None:
         """``hidden``: folders whose frames are left out, besides trueup's own and the import system's."""
         self._hidden = (*_HIDDEN, *hidden)
-        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
         self._texts: list[list[str]] = []
         self._codes: list[CodeType] = []
         self._used: set[int] = set()

@@ -14,7 +14,7 @@ _LONG = 64
 _slots: dict[tuple[str, int], str] = {}
 _inputs: list[str] = []
 """slots of a call's arguments, as many as a call has had"""
-_arguments: dict[Any, str] = {}
+_arguments: dict[object, str] = {}
 
 
 def slot(prefix: str, index: int) -> str:
@@ -113,7 +113,7 @@ class _Long:
         self.text = f"<{type(value).__name__} of {len(value)}>"
 
 
-def _json(rest: list[tuple[str, Any]]) -> str:
+def _json(rest: list[tuple[str, object]]) -> str:
     key = tuple((name, value.__class__, value) for name, value in rest)
     text = _arguments.get(key)
     if text is None:

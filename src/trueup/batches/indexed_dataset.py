@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.errors import ConfigError, TraceError
+from trueup.types.arrays import Array
 
 MAGIC = b"MMIDIDX\x00\x00"
 _HEAD = struct.Struct("<QBQQ")
@@ -87,7 +87,7 @@ class IndexedDataset:
         self.documents = np.frombuffer(data, "<i8", num_marks, at + 12 * num_sequences)
         self._check(index, tokens, size)
         self._ends = np.cumsum(self.sizes.astype(np.int64))
-        self._tokens: NDArray[Any] = np.memmap(tokens, self.dtype, "r") if size else np.zeros(0, self.dtype)
+        self._tokens: Array = np.memmap(tokens, self.dtype, "r") if size else np.zeros(0, self.dtype)
 
     def _check(self, index: Path, tokens: Path, num_bytes: int) -> None:
         ends = self._offsets + self.sizes.astype(np.int64) * self.dtype.itemsize
@@ -108,7 +108,7 @@ class IndexedDataset:
         """Number of sequences."""
         return len(self.sizes)
 
-    def __getitem__(self, number: int) -> NDArray[Any]:
+    def __getitem__(self, number: int) -> Array:
         """The ids of one sequence, (length,), of the file's dtype."""
         start = int(self._offsets[number]) // self.dtype.itemsize
         return self._tokens[start : start + int(self.sizes[number])]
@@ -118,7 +118,7 @@ class IndexedDataset:
         """Of all sequences."""
         return int(self.sizes.astype(np.int64).sum())
 
-    def stream(self, start: int, stop: int) -> NDArray[Any]:
+    def stream(self, start: int, stop: int) -> Array:
         """Tokens ``start`` to ``stop`` of all sequences end to end, (stop - start,), of the file's dtype."""
         ends = self._ends
         first, last = (int(np.searchsorted(ends, at, side="right")) for at in (start, stop - 1))
@@ -144,7 +144,7 @@ def _head(data: bytes, index: Path) -> tuple[np.dtype[Any], int, int]:
 
 def write_indexed_dataset(
     prefix: Path,
-    sequences: Sequence[NDArray[Any]],
+    sequences: Sequence[Array],
     *,
     documents: Sequence[int] | None = None,
     dtype: np.dtype[Any] | str | None = None,

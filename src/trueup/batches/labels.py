@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[Any]
+from trueup.types.arrays import Array
+
+Ints = Array
 Agreement = Counter[tuple[int, str]]
 """(shift, "equal" or "counted") -> positions; those of several batches are added"""
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.batches.indexed_dataset import IndexedDataset, prefix_of, write_indexed_dataset
 from trueup.batches.labels import IGNORE_INDEX, moved
 from trueup.batches.sidecar import SIDECAR, VERSION, read_sidecar, wrong
 from trueup.batches.source import ATTENTION_MASK, LABELS, LOSS_MASK, TOKENS, Arrays, Place
 from trueup.errors import ConfigError, TraceError
+from trueup.types.arrays import Array
 
 NAME = "batches_text_document"
 """prefix of the files that are written"""
@@ -109,7 +109,7 @@ class MegatronDataset:
         rows = np.stack([self._row(before * self._size + row) for row in range(self._size)])
         return {TOKENS: rows[:, :-1].astype(np.int64), LABELS: rows[:, 1:].astype(np.int64)}
 
-    def _row(self, number: int) -> NDArray[Any]:
+    def _row(self, number: int) -> Array:
         if self._length is None:
             return self._data[number]
         return self._data.stream(number * self._length, (number + 1) * self._length + 1)
@@ -167,7 +167,7 @@ def write_megatron(
     Raises:
         ConfigError: such a dataset cannot hold what was recorded.
     """
-    sequences: list[NDArray[Any]] = []
+    sequences: list[Array] = []
     rows: list[list[int]] = []
     labelled: set[bool] = set()
     for place, arrays in sorted(batches, key=lambda one: one[0]):
@@ -211,7 +211,7 @@ def _next_tokens(place: Place, arrays: Arrays, ignore_index: int) -> list[int | 
     return [None if last == ignore_index else int(last) for last in labels[:, -1]]
 
 
-def _masks_more(mask: NDArray[Any], labels: NDArray[Any] | None, ignore_index: int) -> bool:
+def _masks_more(mask: Array, labels: Array | None, ignore_index: int) -> bool:
     """Whether it leaves out more than labels that are ignored anyway; a causal mask is no statement."""
     if mask.ndim != 2:
         return False

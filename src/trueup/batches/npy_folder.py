@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.batches.labels import IGNORE_INDEX
 from trueup.batches.sidecar import SIDECAR, VERSION, read_sidecar, wrong
 from trueup.batches.source import LABELS, TOKENS, Arrays, Place, is_whole
 from trueup.errors import ConfigError, TraceError
+from trueup.types.arrays import Array
 
 _STEP, _RANK = re.compile(r"step_(\d+)$"), re.compile(r"rank_(\d+)$")
 _Key = tuple[int, int]
@@ -131,7 +131,7 @@ def _read(folder: Path) -> Arrays:
     return arrays
 
 
-def _array(file: Path) -> NDArray[Any]:
+def _array(file: Path) -> Array:
     try:
         found = np.load(file, allow_pickle=False)
     except (OSError, EOFError, ValueError, MemoryError, OverflowError) as error:

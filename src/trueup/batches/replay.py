@@ -7,10 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup import adapters
 from trueup.adapters.replay_dataset import Item
@@ -19,6 +17,7 @@ from trueup.batches.recorded import LabelForm, RecordedBatches
 from trueup.batches.source import LABELS, TOKENS, Arrays, Place, is_whole
 from trueup.capture.frameworks import framework_in_use
 from trueup.errors import ConfigError
+from trueup.types.arrays import Array
 
 _NUMPY = "numpy"
 _ITEMS = ("microbatch", "row")
@@ -76,7 +75,7 @@ class ReplayItems:
             self._last = place, self._batches.at(place)
         return self._last[1]
 
-    def _cast(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+    def _cast(self, name: str, array: Array) -> Array:
         """A copy that belongs to the item, integers in the dtype that was asked for."""
         if self._dtype is None or not is_whole(array):
             return np.array(array)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Arrays = dict[str, NDArray[Any]]
+from trueup.types.arrays import Array
+
+Arrays = dict[str, Array]
 """one microbatch of one rank: ``tokens`` (B, T) integers, and where they were recorded ``labels`` and
 ``loss_mask`` (B, T), ``attention_mask``, ``position_ids`` and other inputs under their own names"""
 
@@ -45,6 +46,6 @@ class BatchSource(Protocol):
         """The arrays of one place, as they were recorded."""
 
 
-def is_whole(array: NDArray[Any]) -> bool:
+def is_whole(array: Array) -> bool:
     """Whether it holds integers (a mask of booleans does not)."""
     return bool(np.issubdtype(array.dtype, np.integer))

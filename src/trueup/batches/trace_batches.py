@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from trueup.batches.labels import IGNORE_INDEX, agreement, laid_beside, shift_of
 from trueup.batches.source import ATTENTION_MASK, LABELS, LOSS_MASK, TOKENS, Arrays, Place, is_whole
 from trueup.errors import TraceError
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.store import StepTables, TraceSource
+from trueup.types.arrays import Array
 
 _TOKEN_NAMES = ("tokens", "input_ids", "ids", "x", "idx", "input", "inputs")
 _LABEL_NAMES = ("labels", "targets", "target", "label")
@@ -86,9 +86,7 @@ class TraceBatches:
             arrays[LOSS_MASK] = mask
         return arrays
 
-    def _placed(
-        self, name: str, array: NDArray[Any], arrays: Arrays, labels: NDArray[Any] | None
-    ) -> NDArray[Any] | None:
+    def _placed(self, name: str, array: Array, arrays: Arrays, labels: Array | None) -> Array | None:
         """Put another input under its name, unless it is the labels, which are then returned."""
         if not name.isdigit():
             arrays[_MASKS.get(name, name)] = array
@@ -108,9 +106,7 @@ class TraceBatches:
             arrays[f"input_{name}"] = array
         return labels
 
-    def _laid(
-        self, place: Place, row: _Row | None, tokens: NDArray[Any], *, fill: float
-    ) -> NDArray[Any] | None:
+    def _laid(self, place: Place, row: _Row | None, tokens: Array, *, fill: float) -> Array | None:
         """Beside the tokens; labels of another kind (one a row) as they are."""
         if row is None or row["tensor"] is None:
             return None
@@ -120,12 +116,12 @@ class TraceBatches:
             return laid
         return array
 
-    def _array(self, place: Place, row: _Row) -> NDArray[Any]:
+    def _array(self, place: Place, row: _Row) -> Array:
         stored = self.trace.tensor(place.step, place.rank, row)
         if stored is None:
             raise TraceError(f"{self.path}: the values of {row['slot']} of {place} were not kept")
         kind = DTYPES[stored.dtype]
-        array: NDArray[Any] = stored.data.view(np.dtype(kind.storage)).reshape(stored.shape)
+        array: Array = stored.data.view(np.dtype(kind.storage)).reshape(stored.shape)
         if np.dtype(kind.storage).kind != "u" or kind.kind == "uint":
             return array
         return float64_from_array(array, stored.dtype).astype(np.float32)  # bfloat16, fp8: exact in float32

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from trueup.types.layout import Layout, layout_from_plain
 
 _declared: list[Layout] = []
 
 
-def declare_layout(layout: Mapping[str, Any]) -> None:
+def declare_layout(layout: Mapping[str, object]) -> None:
     """Say how the tensors of this program lie on its processes; every process says the same, before it
     trains.
 

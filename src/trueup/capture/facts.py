@@ -37,7 +37,7 @@ _ENVIRONMENT = (
 
 def manifest_of(
     options: CaptureOptions, adapter: Adapter, *, framework: str, world_size: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The manifest of a run that begins now."""
     layout = declared_layout()
     return {

@@ -23,7 +23,7 @@ class FlatRows(Generic[Row]):
         self._row: type[Row] = row
         self._at = {name: at for at, name in enumerate(row._fields)}
         self.columns: tuple[str, ...] = row._fields
-        self._cells: list[Any] = []
+        self._cells: list[object] = []
         self.append: Callable[[Iterable[Any]], None] = self._cells.extend
         """add one row, with a cell for every column"""
 
@@ -51,6 +51,6 @@ class FlatRows(Generic[Row]):
         """A copy of one column."""
         return self._cells[self.columns.index(name) :: len(self.columns)]
 
-    def by_column(self) -> dict[str, list[Any]]:
+    def by_column(self) -> dict[str, list[object]]:
         """A copy of every column."""
         return {name: self.column(name) for name in self.columns}

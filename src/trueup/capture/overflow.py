@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 
-def overflow_sentence(found: dict[str, Any]) -> str:
+def overflow_sentence(found: dict[str, object]) -> str:
     """One origin, as a person reads it.
 
     Example:

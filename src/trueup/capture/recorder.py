@@ -31,7 +31,7 @@ class Recorder:
         self.calls = FlatRows(CallRow)
         self.records = FlatRows(RecordRow)
         self.stacks: dict[int, list[str]] = {}
-        self.forced: list[tuple[Any, ...]] | None = None
+        self.forced: list[tuple[object, ...]] | None = None
         """what a replay put in place of the program's values; None where nothing is replayed"""
         self.step = step
         self._writer = writer
@@ -102,7 +102,7 @@ class Recorder:
         return float(np.sqrt(np.nansum(squares)))
 
 
-def _columns(forced: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
+def _columns(forced: list[tuple[object, ...]]) -> dict[str, list[object]]:
     return {column.name: [row[at] for row in forced] for at, column in enumerate(FORCED)}
 
 

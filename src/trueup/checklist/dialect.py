@@ -58,9 +58,9 @@ class Dialect(BaseModel):
     not_configurable: dict[str, str] = Field(default_factory=dict)
     fixed: dict[str, str] = Field(default_factory=dict)
     """why a field whose expression reads no key has its value"""
-    write: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
+    write: dict[str, dict[str, dict[str, object]]] = Field(default_factory=dict)
     """field -> canonical value (or ``*``) -> keys to set; ``$`` is the value, null takes a key away"""
-    prepare: dict[str, Any] = Field(default_factory=dict)
+    prepare: dict[str, object] = Field(default_factory=dict)
     """keys of the dialect beside canonical fields that a first reproduction wants"""
     cautions: dict[str, str] = Field(default_factory=dict)
     """condition over the document -> what a reader of the result must know"""
@@ -251,7 +251,7 @@ def _leaves(document: Document) -> dict[str, Setting]:
     return {leaf: setting for leaf, setting in found.items() if setting is not None}
 
 
-def writes(dialect: Dialect, document: Document, name: str, value: Any) -> dict[str, Any] | None:
+def writes(dialect: Dialect, document: Document, name: str, value: Any) -> dict[str, object] | None:
     """Keys to set (None takes one away) so that the field has this value; None where that cannot be."""
     if name in dialect.write:
         table = dialect.write[name]
@@ -265,7 +265,7 @@ def writes(dialect: Dialect, document: Document, name: str, value: Any) -> dict[
     return {keys[0]: value} if keys else None
 
 
-def _filled(template: Any, value: Any) -> Any:
+def _filled(template: object, value: Any) -> Any:
     """The template with the value in the place of ``$``."""
     if isinstance(template, dict):
         return {key: _filled(text, value) for key, text in template.items()}

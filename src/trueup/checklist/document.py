@@ -94,7 +94,7 @@ def _row(row: Row, *, is_open: bool) -> dict[str, Any]:
     }
 
 
-def _cell(cell: Cell) -> dict[str, Any]:
+def _cell(cell: Cell) -> dict[str, object]:
     return {
         "value": cell.value,
         "origin": None if cell.origin is None else cell.origin.value,
@@ -105,7 +105,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _schedules(checklist: Checklist) -> dict[str, Any]:
+def _schedules(checklist: Checklist) -> dict[str, object]:
     found = checklist.schedules
     return {
         "same": found.same if checklist.weighs_schedules else None,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from trueup.errors import ConfigError
 
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+_BINARY: dict[type[ast.operator], Callable[[object, object], object]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -32,7 +32,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda left, right: left in right,
     ast.NotIn: lambda left, right: left not in right,
 }
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_FUNCTIONS: dict[str, Callable[..., object]] = {
     "int": int,
     "float": float,
     "str": str,
@@ -58,32 +58,32 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _items(pattern: Any) -> list[Any]:
+def _items(pattern: object) -> list[object]:
     """The items of a list, which may be written as ``([0]*3+[1]*58)``; none of one number for all layers."""
     items = parsed(pattern).evaluate(NOTHING) if isinstance(pattern, str) else pattern
     return list(items) if isinstance(items, (list, tuple)) else []
 
 
-def _leading_zeros(pattern: Any) -> int:
+def _leading_zeros(pattern: object) -> int:
     """Zeros a list begins with."""
     items = _items(pattern)
     return next((index for index, item in enumerate(items) if item), len(items))
 
 
-def _dense_after(pattern: Any) -> list[int]:
+def _dense_after(pattern: object) -> list[int]:
     """Zeros after the first one of a list: layers without experts behind the leading ones."""
     start = _leading_zeros(pattern)
     return [at for at, item in enumerate(_items(pattern)) if at >= start and not item]
 
 
-def _windowed(freq: Any, num_layers: int) -> list[int]:
+def _windowed(freq: object, num_layers: int) -> list[int]:
     """Layers with the window: ones of a list; of a number n all but every n-th."""
     if isinstance(freq, int) and freq > 0:
         return [at for at in range(num_layers) if (at + 1) % freq]
     return [at for at, item in enumerate(_items(freq)) if item]
 
 
-def _every(freq: Any, num_layers: int) -> list[int]:
+def _every(freq: object, num_layers: int) -> list[int]:
     """Ones of a list; of a number n every n-th."""
     if isinstance(freq, int) and freq > 0:
         return [at for at in range(num_layers) if (at + 1) % freq == 0]

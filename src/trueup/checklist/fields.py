@@ -110,7 +110,7 @@ class NotAValue(ValueError):
     """A setting that no value of its field can be made of."""
 
 
-def canonical(value: Any, spec: FieldSpec) -> Any:
+def canonical(value: Any, spec: FieldSpec) -> object:
     """The value in the one form of its kind: dtypes as ``bfloat16``, choices by their first name.
 
     Raises:
@@ -122,7 +122,7 @@ def canonical(value: Any, spec: FieldSpec) -> Any:
         raise NotAValue(f"{value!r} is not a value of kind {spec.kind}") from error
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left: Any, right: object) -> bool:
     """Whether two canonical values are one: numbers to single precision, all else exactly."""
     if isinstance(left, float) or isinstance(right, float):
         return isinstance(left, (int, float)) and isinstance(right, (int, float)) and math.isclose(
@@ -168,7 +168,7 @@ def _text(value: Any, spec: FieldSpec) -> str:
     return str(value).strip()
 
 
-def _list(value: Any, spec: FieldSpec) -> list[Any]:
+def _list(value: Any, spec: FieldSpec) -> list[object]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 

@@ -31,7 +31,7 @@ class Change:
     after: Any
     document: int
     """index of the document that sets it"""
-    keys: dict[str, Any]
+    keys: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def prepared(documents: Sequence[Document], output: Path) -> Reduced:
     )
 
 
-def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, Any]]:
+def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, object]]:
     """The changes to a first reproduction, and every field's wanted value.
 
     Raises:
@@ -101,7 +101,7 @@ def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, An
         )
     side = configured(documents)
     changes: list[Change] = []
-    wanted: dict[str, Any] = {}
+    wanted: dict[str, object] = {}
     for section, rule in (
         (section, rule) for section, file in rules().items() for rule in file if rule.reproduce
     ):
@@ -164,7 +164,7 @@ def write_rung(
     """Write every document with its changes into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    by_document: dict[int, dict[str, Any]] = {}
+    by_document: dict[int, dict[str, object]] = {}
     for change in changes:
         by_document.setdefault(change.document, {}).update(change.keys)
     for index, document in enumerate(documents):
@@ -185,7 +185,7 @@ def write_rung(
     return Rung(name=name, files=tuple(files), adds=adds)
 
 
-def not_reached(documents: Sequence[Document], wanted: Mapping[str, Any], rung: Rung) -> tuple[str, ...]:
+def not_reached(documents: Sequence[Document], wanted: Mapping[str, object], rung: Rung) -> tuple[str, ...]:
     """Fields that, read back from what was written, are not as wanted: what is left to do by hand."""
     kept = [document for document in documents if not writable(document)]
     again = configured([*read_side([str(path) for path in rung.files]), *kept]).values

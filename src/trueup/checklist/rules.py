@@ -56,8 +56,8 @@ class Rule(BaseModel):
     """condition every side must meet"""
     says: str = ""
     """the finding where it does not hold"""
-    holds: Mapping[str, Any] = Field(default_factory=dict)
-    breaks: Mapping[str, Any] = Field(default_factory=dict)
+    holds: Mapping[str, object] = Field(default_factory=dict)
+    breaks: Mapping[str, object] = Field(default_factory=dict)
     """examples, used as tests"""
 
     by_hand: str = ""

@@ -39,7 +39,7 @@ class Document:
     dialect: str
     path: str
     settings: Mapping[str, Setting]
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     kind: str = "yaml"
     """how it is written: ``yaml json toml shell log checkpoint trace environment``"""
@@ -66,7 +66,7 @@ def tidy(value: Any) -> Any:
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value.strip()) else value
 
 
-def flat(data: Any, *, prefix: str = "") -> Iterable[tuple[str, Any]]:
+def flat(data: Any, *, prefix: str = "") -> Iterable[tuple[str, object]]:
     """Every leaf of nested mappings under its dotted key; lists and empty mappings are leaves."""
     for key, value in data.items():
         name = f"{prefix}{key}"

@@ -21,13 +21,14 @@ import polars as pl
 from trueup.comparing.metrics import NONE, measure
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Floats, Rows, rows_from_match
+from trueup.comparing.rows import Rows, rows_from_match
 from trueup.comparing.values import read_values
 from trueup.errors import NothingCompared
 from trueup.matching import match_step
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.store import StepTables, TraceSource
+from trueup.types.arrays import Floats
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, reason
 

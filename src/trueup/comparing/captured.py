@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from trueup.types.codes import EvidenceCode
 from trueup.types.reason import Reason, reason
@@ -40,7 +39,7 @@ def not_paired(counts: Counted, one_sided: Mapping[tuple[str, str], int]) -> lis
     ]
 
 
-def captured_alike(target: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
+def captured_alike(target: Mapping[str, object], reference: Mapping[str, object]) -> bool:
     """Whether both manifests tell that the same parts of a step were asked for, so that what one trace lacks
     did not happen there; False where one does not tell."""
     one, other = target.get("options"), reference.get("options")
@@ -49,7 +48,7 @@ def captured_alike(target: Mapping[str, Any], reference: Mapping[str, Any]) -> b
     return all(one.get(name) == other.get(name) for name in _CHOICES)
 
 
-def captures_apart(target: Mapping[str, Any], reference: Mapping[str, Any]) -> tuple[Reason, ...]:
+def captures_apart(target: Mapping[str, object], reference: Mapping[str, object]) -> tuple[Reason, ...]:
     """What was asked for of the one run and not of the other, level and task first; empty where both were
     asked for the same, or one does not tell."""
     one, other = _choices(target), _choices(reference)
@@ -60,7 +59,7 @@ def captures_apart(target: Mapping[str, Any], reference: Mapping[str, Any]) -> t
     )
 
 
-def _choices(manifest: Mapping[str, Any]) -> dict[str, str]:
+def _choices(manifest: Mapping[str, object]) -> dict[str, str]:
     """Choices as a person reads them; of a trace that keeps no options its level and task."""
     options = manifest.get("options")
     kept = options if isinstance(options, Mapping) else {}

@@ -24,7 +24,7 @@ class Side:
     """One of the two runs."""
 
     path: str
-    manifest: Mapping[str, Any]
+    manifest: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class Content:
 
     target: Side
     reference: Side
-    options: Mapping[str, Any]
+    options: Mapping[str, object]
     verdict: Verdict
     firsts: Mapping[str, RecordRow]
     """phase -> the first record of it that exceeds its tolerance"""

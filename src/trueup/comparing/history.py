@@ -36,7 +36,8 @@ import numpy as np
 
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import STATISTICS, Metrics, sketches_of
-from trueup.comparing.rows import Bools, Floats, Rows
+from trueup.comparing.rows import Rows
+from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, reason
 

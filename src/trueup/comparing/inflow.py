@@ -29,8 +29,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from trueup.comparing.rows import Bools, Floats, Half, Rows
+from trueup.comparing.rows import Half, Rows
 from trueup.matching.codes import Codes
+from trueup.types.arrays import Bools, Floats
 
 _STATISTICS = ("minimum", "maximum", "mean", "l2_norm")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from trueup.comparing.rows import Bools, Floats
 from trueup.matching.codes import Codes
+from trueup.types.arrays import Array, Bools, Floats
 from trueup.types.reason import Reason
 from trueup.types.status import Status
 
@@ -19,7 +19,7 @@ EQUAL, WITHIN, DIFFERENT, PROPAGATED, AMPLIFIED, ORIGIN, UNMATCHED, UNDECIDED = 
 )
 
 
-Column = TypeVar("Column", bound=NDArray[Any])
+Column = TypeVar("Column", bound=Array)
 
 
 class _Columns:

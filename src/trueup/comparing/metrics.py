@@ -11,11 +11,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trueup.comparing.rows import Bools, Floats, Half, Rows
+from trueup.comparing.rows import Half, Rows
 from trueup.matching.codes import Codes
 from trueup.numerics import sketch
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.numerics.summary import SKETCH_SIZE
+from trueup.types.arrays import Bools, Floats
 
 _SUM_ROUNDOFF = 2.0**-24
 """of float32"""

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from trueup.comparing.rows import Floats, Rows
+from trueup.comparing.rows import Rows
 from trueup.errors import TraceError
 from trueup.store import StepTables
 from trueup.store.files import parquet_from_path
 from trueup.store.places import places
+from trueup.types.arrays import Floats
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, reason
 

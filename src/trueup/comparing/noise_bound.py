@@ -20,9 +20,10 @@ import numpy as np
 
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.noise import StepNoise
-from trueup.comparing.rows import Floats, Rows
+from trueup.comparing.rows import Rows
 from trueup.comparing.tolerance import Bound
 from trueup.numerics.dtypes import unit_roundoffs
+from trueup.types.arrays import Floats
 
 K = 4.0
 SMALL = 4.0

@@ -14,12 +14,11 @@ from trueup.matching import StepMatch
 from trueup.matching.codes import Codes
 from trueup.matching.tree import Side
 from trueup.store import StepTables
+from trueup.types.arrays import Bools, Floats
 
 if TYPE_CHECKING:
     from trueup.matching.layouts import Layout
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 COUNTS = ("num_nan", "num_posinf", "num_neginf", "num_zero")
 STATISTICS = ("minimum", "maximum", "mean", "l2_norm")

@@ -50,8 +50,8 @@ class ScalarPair:
 
 
 def compare_scalars(
-    target: Sequence[Mapping[str, Any]],
-    reference: Sequence[Mapping[str, Any]],
+    target: Sequence[Mapping[str, object]],
+    reference: Sequence[Mapping[str, object]],
     limits: Mapping[int, Mapping[str, float]],
     steps: Mapping[int, int],
     *,
@@ -78,7 +78,7 @@ def compare_scalars(
     return out
 
 
-def _pairs(line: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Value, Value]]:
+def _pairs(line: Mapping[str, object], other: Mapping[str, object]) -> list[tuple[str, Value, Value]]:
     pairs = [("batch_digest", line.get("batch_digest"), other.get("batch_digest"))]
     for name in (*_MEASURED, *_EXACT):
         target, reference = line.get(name), other.get(name)

@@ -28,9 +28,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Bools, Floats, Half, Rows
+from trueup.comparing.rows import Half, Rows
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import unit_roundoffs
+from trueup.types.arrays import Bools, Floats
 
 FACTORS = {
     "param": 2.0,

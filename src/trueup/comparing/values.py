@@ -12,12 +12,13 @@ import numpy as np
 from trueup.comparing.metrics import DETAILS, VALUES, Metrics
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Bools, Floats, Half, Rows
+from trueup.comparing.rows import Half, Rows
 from trueup.errors import ConfigError
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.pair import PairMetrics, compare_pair
 from trueup.store import StoredTensor, TraceSource
+from trueup.types.arrays import Bools, Floats
 
 if TYPE_CHECKING:
     from trueup.matching.layouts import Layout

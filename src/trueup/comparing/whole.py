@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from trueup.comparing.rows import COUNTS, Floats, Half, Rows
+from trueup.comparing.rows import COUNTS, Half, Rows
 from trueup.matching.codes import Codes
+from trueup.types.arrays import Floats
 
 
 def with_whole_statistics(rows: Rows) -> Rows:

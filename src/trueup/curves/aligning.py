@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from trueup.curves.columns import GRAD_NORM, LOSS, STEP
-from trueup.curves.curve import Curve, Floats
+from trueup.curves.curve import Curve
+from trueup.types.arrays import Floats
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import Reason, reason
 

@@ -14,7 +14,7 @@ from trueup.curves.aligning import Alignment, align
 from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, SKIPPED
 from trueup.curves.commands import Command, commands
 from trueup.curves.conditions import ASSUMABLE, Condition, conditions, proofs
-from trueup.curves.curve import Curve, Floats
+from trueup.curves.curve import Curve
 from trueup.curves.judgement import Evidence, Judgement, judge, limits
 from trueup.curves.local_norms import LocalNorms, compare_local_norms
 from trueup.curves.pairing import Paired, References, Shared, Side, pair
@@ -35,6 +35,7 @@ from trueup.curves.statistics.noise import outliers
 from trueup.curves.statistics.onset import onset
 from trueup.curves.statistics.spikes import Spikes, heights, spikes
 from trueup.errors import NothingCompared
+from trueup.types.arrays import Floats
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import Reason, reason
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from trueup.curves.columns import STEP, STEP_SECONDS
+from trueup.types.arrays import Floats
 from trueup.types.reason import Reason
 
-Floats = NDArray[np.float64]
 _ENOUGH = 10_000
 """lines that tell how far apart lines are"""
 

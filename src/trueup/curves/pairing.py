@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from trueup.curves.aligning import Alignment
 from trueup.curves.columns import GRAD_NORM, LOSS, MEASURES, STEP
-from trueup.curves.curve import Curve, Floats
+from trueup.curves.curve import Curve
 from trueup.errors import NothingCompared
+from trueup.types.arrays import Array, Floats
 from trueup.types.codes import CurvesCode
 from trueup.types.reason import Reason, reason
 
@@ -166,7 +167,7 @@ def _side(curve: Curve, grid: NDArray[np.int64], offset: int, coarse: Curve | No
     return Side(columns=columns)
 
 
-def _means(steps: NDArray[Any], values: Floats, grid: NDArray[np.int64], interval: int) -> Floats:
+def _means(steps: Array, values: Floats, grid: NDArray[np.int64], interval: int) -> Floats:
     """The mean over the ``interval`` steps that end at each step of the grid; NaN where not all are there."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.searchsorted(steps, grid, side="right")

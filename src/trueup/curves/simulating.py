@@ -17,7 +17,8 @@ import numpy as np
 import polars as pl
 
 from trueup.curves.columns import SCHEMA
-from trueup.curves.curve import Curve, Floats
+from trueup.curves.curve import Curve
+from trueup.types.arrays import Floats
 
 NUM_DECAY = 6
 _DECAY = 0.5 ** np.arange(NUM_DECAY)

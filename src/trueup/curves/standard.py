@@ -10,8 +10,9 @@ from enum import Enum
 import numpy as np
 
 from trueup.curves.columns import GRAD_NORM, LOSS
-from trueup.curves.curve import Curve, Floats
+from trueup.curves.curve import Curve
 from trueup.curves.pairing import Paired
+from trueup.types.arrays import Floats
 from trueup.types.codes import CriterionCode as Code
 from trueup.types.reason import Reason, reason
 

@@ -21,7 +21,7 @@ _ROWS, _LONGEST = 2, 240
 
 def around_step(
     target: Path, reference: Path | None, comparison: CurveComparison, *, tokenizer: Path | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Loss scale, skipped updates and local norm of both runs around the step of a judgement, and the
     target's
     rows there, as text where a tokenizer is given; empty where the traces hold none of it.
@@ -49,7 +49,7 @@ def around_step(
     return {"step": at, "scalars": scalars, "said": said, "texts": texts}
 
 
-def _lines(path: Path, wanted: Any) -> list[dict[str, Any]]:
+def _lines(path: Path, wanted: Any) -> list[dict[str, object]]:
     try:
         lines = Trace(path).scalars(0)
     except TraceError:
@@ -58,7 +58,7 @@ def _lines(path: Path, wanted: Any) -> list[dict[str, Any]]:
     return [{n: line.get(n) for n in names} for line in lines if line.get("step") in wanted]
 
 
-def _said(side: str, lines: list[dict[str, Any]]) -> list[str]:
+def _said(side: str, lines: list[dict[str, object]]) -> list[str]:
     found = []
     for line in lines:
         parts = [f"loss {line['loss']:.6g}"] if isinstance(line.get("loss"), float) else []

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.batches.labels import MAX_SHIFT, agreement, shift_of
+from trueup.types.arrays import Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.reason import Reason, reason
-
-Ints = NDArray[np.int64]
 
 _MOST = 0.98
 """share that must agree for a relation to hold: packed sequences break it at their seams"""

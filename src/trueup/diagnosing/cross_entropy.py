@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from trueup.types.arrays import Floats, Ints
 
 REPRODUCED = 2.0**-18
 """relative difference up to which a number is taken for the loss: far more than rounding in float32, far less

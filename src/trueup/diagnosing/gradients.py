@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.capture.launch import launch
 from trueup.capture.options import CaptureOptions
@@ -21,6 +20,7 @@ from trueup.errors import ConfigError, TraceError
 from trueup.matching import match_step
 from trueup.store import StepView, TraceSource, step_view
 from trueup.store.view import ACCUMULATED, CLIPPED, WEIGHT
+from trueup.types.arrays import Array
 
 PLAN = "plan.json"
 _FILE = re.compile(r"grad_(\d+)\.npy$")
@@ -140,9 +140,9 @@ def scalar_line(source: TraceSource, rank: int, step: int) -> dict[str, Any]:
     return next((line for line in source.scalars(rank) if line.get("step") == step), {})
 
 
-def _from_trace(book: StepView, target: StepView) -> tuple[dict[str, NDArray[Any]], list[str]]:
+def _from_trace(book: StepView, target: StepView) -> tuple[dict[str, Array], list[str]]:
     """Gradients by the target's names, and the target's parameters whose counterpart has none."""
-    given: dict[str, NDArray[Any]] = {}
+    given: dict[str, Array] = {}
     absent = []
     for fqn, other in matched_parameters(target, book).items():
         record = book.parameter(other, *ACCUMULATED)
@@ -194,7 +194,7 @@ def gradient_files(folder: Path) -> list[Path]:
     return [found[number] for number in sorted(found)]
 
 
-def _from_files(folder: Path, target: StepView) -> tuple[dict[str, NDArray[Any]], list[str]]:
+def _from_files(folder: Path, target: StepView) -> tuple[dict[str, Array], list[str]]:
     """Files are numbered as the optimizer holds its parameters."""
     files = gradient_files(folder)
     names = target.parameters_with(*CLIPPED) or target.parameters_with(*ACCUMULATED)

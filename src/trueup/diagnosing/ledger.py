@@ -14,8 +14,8 @@ from itertools import combinations
 import numpy as np
 
 from trueup.store import StepView
-from trueup.store.recorded import Floats
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL
+from trueup.types.arrays import Floats
 from trueup.types.layout import Layout
 
 HOLDS = 1e-3

@@ -14,13 +14,14 @@ from trueup.comparing.metrics import NONE, measure
 from trueup.comparing.noise import MEASURES, SCHEMA, SCHEMA_VERSION, NoiseProfile, keys_of_records
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Bools, Floats, Rows, rows_from_match
+from trueup.comparing.rows import Rows, rows_from_match
 from trueup.comparing.values import read_values
 from trueup.diagnosing.gradients import scalar_line
 from trueup.errors import ConfigError, NothingCompared
 from trueup.matching import match_step
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import Trace
+from trueup.types.arrays import Bools, Floats
 
 
 @dataclass(slots=True)

@@ -11,11 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.numerics.dtypes import DTYPES, dtype_from_name
-
-Floats = NDArray[np.float64]
+from trueup.types.arrays import Floats
 
 _PARALLEL = 1e-6
 """sine squared of the angle below which two directions cannot be told apart"""

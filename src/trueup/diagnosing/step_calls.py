@@ -83,7 +83,7 @@ def exchanges(view: StepView, module: str) -> Counter[Exchange]:
     )
 
 
-def _group_in(arguments: Mapping[str, Any]) -> tuple[int, ...]:
+def _group_in(arguments: Mapping[str, object]) -> tuple[int, ...]:
     """The ranks of a collective's group, as capture writes them among its arguments."""
     texts = (v for v in arguments.values() if isinstance(v, str) and v.replace(" ", "").isdigit())
     return tuple(map(int, next(texts, "").split()))

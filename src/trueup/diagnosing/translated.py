@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.errors import ConfigError
 from trueup.matching.bridge import Bridge, build_bridge
@@ -17,8 +16,8 @@ from trueup.matching.step import match_step
 from trueup.numerics._native import summarise_array
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
 from trueup.store import StepView, TraceSource, step_view
-from trueup.store.recorded import Floats
 from trueup.store.view import Slot
+from trueup.types.arrays import Array, Floats
 from trueup.weights.plan import Entry, made
 
 _COMPUTED = set(SUMMARY_DTYPE.names or ()) - {"sketch"}
@@ -164,7 +163,7 @@ class TranslatedView(StepView):
         assert record is not None
         return self._float64(record)
 
-    def raw(self, record: int | None) -> tuple[str, NDArray[Any]] | None:
+    def raw(self, record: int | None) -> tuple[str, Array] | None:
         """Dtype and elements as they were stored, put together."""
         if record not in self._parts:
             return super().raw(record)

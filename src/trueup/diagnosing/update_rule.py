@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from trueup.diagnosing.optimizer_fit import (
-    Floats,
     Measured,
     UpdateFit,
     adam_directions,
@@ -25,6 +24,7 @@ from trueup.diagnosing.optimizer_fit import (
 )
 from trueup.store import StepView
 from trueup.store.view import CLIPPED, UPDATED, WEIGHT
+from trueup.types.arrays import Floats
 
 _USUAL_EPS = (1e-8, 1e-6, 1e-5, 1e-10, 1e-15)
 

@@ -15,7 +15,7 @@ def columns_from_rows(rows: Sequence[tuple[Any, ...]], names: Any) -> dict[str, 
     return dict(zip(names, columns, strict=True))
 
 
-def frame_from_columns(columns: dict[str, Any], num: int, wanted: pa.Schema) -> pl.DataFrame:
+def frame_from_columns(columns: dict[str, object], num: int, wanted: pa.Schema) -> pl.DataFrame:
     """A frame of exactly the ``wanted`` columns; those that are not given are null in all ``num`` rows."""
     arrays = []
     for field in wanted:

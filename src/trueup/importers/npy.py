@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.errors import TraceError
 from trueup.store import StoredTensor
+from trueup.types.arrays import Array
 
 _ZIP = b"PK\x03\x04"
 
@@ -34,7 +34,7 @@ def not_whole(file: Path, size: int, shape: tuple[int, ...]) -> TraceError:
     return TraceError(f"{file} is not a whole .npy file: {size} elements where its head says {list(shape)}")
 
 
-def read_memory(file: Path) -> tuple[NDArray[Any], tuple[int, ...]]:
+def read_memory(file: Path) -> tuple[Array, tuple[int, ...]]:
     """All values in ``file``, flat, and the shape its head gives, which may be of fewer or of more.
 
     Raises:
@@ -90,7 +90,7 @@ def _head(file: Path, stream: BinaryIO) -> _Head:
         raise TraceError(f"{file} is not a whole .npy file: {error}") from error
 
 
-def stored(array: NDArray[Any], dtype: str) -> StoredTensor:
+def stored(array: Array, dtype: str) -> StoredTensor:
     """A tensor with values in ``array``; bfloat16 that was widened is narrowed again."""
     array = np.ascontiguousarray(array).reshape(array.shape)
     if array.dtype.byteorder == ">":

@@ -47,7 +47,7 @@ def integers(column: pl.Series) -> Codes:
 def mix(*parts: Any) -> Hashes:
     """A 64-bit hash of several integers per row (splitmix64 over a running sum); equal rows have equal
     hashes."""
-    state: Any = np.uint64(0)
+    state: object = np.uint64(0)
     with np.errstate(over="ignore"):
         for part in parts:
             value = np.asarray(part)

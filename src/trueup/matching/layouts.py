@@ -9,13 +9,13 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from trueup.types.arrays import Array
 from trueup.weights.plan import Entry, MovingStep, Permute, Piece, Reshape, Slice, moved
 
 UNORDERED = "in another order, which only stored values would tell"
 
-Values = NDArray[Any]
+Values = Array
 Shape = tuple[int, ...]
 Steps = tuple[MovingStep, ...]
 MAX_DIMS = 6

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.merging.summary import Summary, joined, summed
 from trueup.numerics.dtypes import DTYPES, float64_from_array
+from trueup.types.arrays import Array
 from trueup.types.codes import MergingCode
 from trueup.types.placement import Segments
 from trueup.types.reason import Reason, reason
 
-Values = NDArray[Any]
+Values = Array
 
 
 class Unfit(Exception):

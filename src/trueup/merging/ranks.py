@@ -144,7 +144,7 @@ class RankStep:
         """Whether the values of a row of summaries were kept."""
         return self._summaries["tensor"][row] is not None
 
-    def summary_row(self, row: int) -> dict[str, Any]:
+    def summary_row(self, row: int) -> dict[str, object]:
         """A row of summaries, to read its values by."""
         return {name: self._summaries[name][row] for name in ("dtype", "shape", "chunk", "tensor")}
 

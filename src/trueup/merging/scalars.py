@@ -10,8 +10,8 @@ from trueup.types.placement import At, Partial, Shard
 
 
 def merged_scalars(
-    lines: Sequence[Sequence[dict[str, Any]]], layout: Layout, fold: int
-) -> list[dict[str, Any]]:
+    lines: Sequence[Sequence[dict[str, object]]], layout: Layout, fold: int
+) -> list[dict[str, object]]:
     """One line a step that all ranks have.
 
     The loss is put together as the layout places that of the program; tokens and samples add over ranks that
@@ -55,7 +55,7 @@ def _sequence(layout: Layout) -> list[str]:
     return [axis for axis, one in placements_of(placed) if isinstance(one, Shard)]
 
 
-def placements_of(placements: Any) -> list[tuple[str, Any]]:
+def placements_of(placements: Any) -> list[tuple[str, object]]:
     """Those of mesh axes."""
     return [(axis, one) for axis, one in placements.items() if axis != BATCH]
 

@@ -20,7 +20,7 @@ from trueup.types.reason import Reason, reason
 
 LAST_ONLY = ("accumulated", "clipped")
 """gradients of a parameter that only the last record of a step tells"""
-Reader = Callable[[int, dict[str, Any]], Values | None]
+Reader = Callable[[int, dict[str, object]], Values | None]
 """rank and row of summaries -> values of that shape"""
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from trueup.numerics._native import summarise_array
 from trueup.numerics.digest import MASK, rebase
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS
+from trueup.types.arrays import Array
 
 COUNTS = ("num_nan", "num_posinf", "num_neginf", "num_zero")
 STATISTICS = (*COUNTS, "minimum", "maximum", "mean", "l2_norm", "smallest_nonzero")
@@ -112,7 +112,7 @@ def _added(sketches: Sequence[Sketch | None], factor: float) -> Sketch | None:
     return None if total is None else total * factor
 
 
-def summary_of_values(values: NDArray[Any], dtype: str) -> Summary:
+def summary_of_values(values: Array, dtype: str) -> Summary:
     """Everything, from the values; bfloat16 and float8 as their bits."""
     row = summarise_array(values, HAS_STATISTICS | HAS_DIGEST | HAS_SKETCH, dtype)
     found = Summary(dtype, tuple(values.shape), int(row["numel"]))

@@ -7,7 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from trueup.types.arrays import Floats
+
 ENOUGH = 16
 """steps before which nothing is called unusual"""
 

@@ -6,7 +6,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from trueup.adapters.measures import Measured, Wanted
 from trueup.capture.observer import WatchedRun
@@ -56,7 +55,7 @@ class Monitor:
         self._on_alarm = on_alarm
         self._run: WatchedRun | None = None
         self._rules: list[Rule] = []
-        self._before: deque[dict[str, Any]] = deque(maxlen=_BEFORE)
+        self._before: deque[dict[str, object]] = deque(maxlen=_BEFORE)
         self._captured: list[range] = []
         self._last_time: float | None = None
 
@@ -96,7 +95,7 @@ class Monitor:
         """Steps that follow an alarm."""
         return any(step in steps for steps in self._captured)
 
-    def step_over(self, line: dict[str, Any], measured: Measured) -> None:
+    def step_over(self, line: dict[str, object], measured: Measured) -> None:
         """Add what was measured to the line, write the series, apply the rules."""
         run = self._run
         if run is None:

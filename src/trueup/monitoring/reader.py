@@ -25,7 +25,7 @@ class MonitoredRun:
 
     root: Path
     rank: int
-    lines: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[dict[str, object]] = field(default_factory=list)
     """scalars, one a step, in the order written"""
     _at: int = 0
 
@@ -68,7 +68,7 @@ class MonitoredRun:
         """The series as they are now."""
         return SeriesReader(layout.series_dir(self.root, self.rank))
 
-    def alarms(self) -> list[dict[str, Any]]:
+    def alarms(self) -> list[dict[str, object]]:
         """Every alarm of any rank, in the order of steps."""
         return read_alarms(self.root)
 
@@ -97,7 +97,7 @@ def open_run(root: Path, *, rank: int | None = None) -> MonitoredRun:
     return run
 
 
-def read_alarms(root: Path) -> list[dict[str, Any]]:
+def read_alarms(root: Path) -> list[dict[str, object]]:
     """What the files of a run's alarms hold, in the order of steps; one that cannot be read is left out."""
     folder = layout.events_dir(root)
     paths = sorted(path for path in folder.glob("*.json") if layout.parse_event_file(path.name))
@@ -132,7 +132,7 @@ def alarm_sentences(root: Path, *, most: int = 5) -> list[str]:
     return lines
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def _object(line: bytes) -> dict[str, object] | None:
     try:
         entry = json.loads(line)
     except ValueError:
@@ -147,7 +147,7 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
-def state_of(run: MonitoredRun) -> Mapping[str, Any]:
+def state_of(run: MonitoredRun) -> Mapping[str, object]:
     """What is known now, as plain values: the last of every number, and the alarms."""
     last = run.lines[-1] if run.lines else {}
     return {

@@ -8,30 +8,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.adapters import measures
 from trueup.adapters.measures import Measured, Rows
 from trueup.store.series import Block
-
-Floats = NDArray[np.float64]
+from trueup.types.arrays import Array, Floats
 
 L2_NORM, LARGEST, MEAN = "l2_norm", "largest", "mean"
 NUM_NAN, NUM_INF, ZERO_SHARE, RATIO = "num_nan", "num_inf", "zero_share", "ratio"
 DEAD_SHARE, IMBALANCE, STARVED_SHARE = "dead_share", "imbalance", "starved_share"
 
 
-def _largest(rows: NDArray[Any]) -> Floats:
+def _largest(rows: Array) -> Floats:
     largest: Floats = np.maximum(np.abs(rows["minimum"]), np.abs(rows["maximum"]))
     return largest
 
 
-def _zero_share(rows: NDArray[Any]) -> Floats:
+def _zero_share(rows: Array) -> Floats:
     share: Floats = rows["num_zero"] / np.maximum(rows["numel"], 1)
     return share
 
 
-_COLUMNS: dict[str, Callable[[NDArray[Any]], Floats]] = {
+_COLUMNS: dict[str, Callable[[Array], Floats]] = {
     L2_NORM: lambda rows: rows["l2_norm"],
     LARGEST: _largest,
     MEAN: lambda rows: rows["mean"],

@@ -12,16 +12,9 @@ from numpy.typing import NDArray
 from trueup.adapters import measures
 from trueup.monitoring.alarms import Latch, Subject
 from trueup.monitoring.history import Baselines, Largest, Window
-from trueup.monitoring.readings import (
-    L2_NORM,
-    LARGEST,
-    NUM_INF,
-    NUM_NAN,
-    ZERO_SHARE,
-    Floats,
-    Reading,
-)
+from trueup.monitoring.readings import L2_NORM, LARGEST, NUM_INF, NUM_NAN, ZERO_SHARE, Reading
 from trueup.monitoring.settings import RuleSettings
+from trueup.types.arrays import Floats
 
 _CURVES = ("loss", "grad_norm")
 _TENSORS = (measures.ACTIVATION, measures.LOCAL_GRADIENT, measures.GRADIENT, measures.WEIGHT)

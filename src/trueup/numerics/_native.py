@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.numerics import rows
 from trueup.numerics.digest import digest
@@ -16,6 +15,7 @@ from trueup.numerics.dtypes import dtype_of
 from trueup.numerics.sketch import sketch
 from trueup.numerics.statistics import empty_summary, statistics
 from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
+from trueup.types.arrays import Array
 
 kernels: Any
 try:
@@ -33,7 +33,7 @@ EVERYTHING = HAS_STATISTICS | HAS_DIGEST | HAS_SKETCH | HAS_CRC32
 
 
 def summarise_array(
-    array: NDArray[Any],
+    array: Array,
     want: int = HAS_STATISTICS | HAS_DIGEST,
     dtype: str | None = None,
     full_shape: Sequence[int] | None = None,
@@ -73,7 +73,7 @@ def summarise_array(
 
 
 def summarise_by_definition(
-    array: NDArray[Any],
+    array: Array,
     want: int = HAS_STATISTICS | HAS_DIGEST,
     dtype: str | None = None,
     full_shape: Sequence[int] | None = None,

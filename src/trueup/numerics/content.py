@@ -10,12 +10,11 @@ the high half down, multiply again, fold again; scramble(0) = 0. Two tensors mee
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from trueup.numerics.dtypes import dtype_of, float64_from_array, real_view
+from trueup.types.arrays import Array
 
 FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 """The two multipliers."""
@@ -32,7 +31,7 @@ def scramble(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed
 
 
-def content_hash(array: NDArray[Any], dtype: str | None = None) -> int:
+def content_hash(array: Array, dtype: str | None = None) -> int:
     """Hash of the values of an array, in any order; 0 where all are zero or there is none.
 
     Example:
@@ -52,7 +51,7 @@ def content_hash(array: NDArray[Any], dtype: str | None = None) -> int:
     return total & 0xFFFFFFFFFFFFFFFF
 
 
-def _bits(flat: NDArray[Any], dtype: str, kind: str) -> NDArray[np.uint64]:
+def _bits(flat: Array, dtype: str, kind: str) -> NDArray[np.uint64]:
     if kind == "float":
         with np.errstate(over="ignore", invalid="ignore"):
             values = float64_from_array(flat, dtype).astype(np.float32) + np.float32(0)

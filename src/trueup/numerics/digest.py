@@ -13,12 +13,12 @@ element counts as ``mix(real) + K mix(imaginary)``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trueup.numerics.dtypes import bits_from_array, dtype_of, real_view
+from trueup.types.arrays import Array
 
 MASK = (1 << 64) - 1
 MAX_DIMS = 16
@@ -51,7 +51,7 @@ def powers(dim: int, size: int) -> NDArray[np.uint64]:
     return weights
 
 
-def digest(array: NDArray[Any], dtype: str | None = None) -> int:
+def digest(array: Array, dtype: str | None = None) -> int:
     """Hash of one shard, its coordinates counted from its own start; 0 when empty, ``mix(bits)`` when 0-d.
 
     Raises:

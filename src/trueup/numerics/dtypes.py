@@ -7,10 +7,12 @@ arrays travel as uint16 and uint8 holding the raw bits, with the name beside the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trueup.types.arrays import Array
 
 Kind = Literal["float", "int", "uint", "bool", "complex"]
 
@@ -98,7 +100,7 @@ def dtype_from_name(name: str) -> Dtype:
         raise ValueError(f"unsupported dtype {name!r}; supported: {', '.join(DTYPES)}") from None
 
 
-def dtype_of(array: NDArray[Any], name: str | None = None) -> Dtype:
+def dtype_of(array: Array, name: str | None = None) -> Dtype:
     """The element type an array holds: `name` where numpy has none of its own, else the array's.
 
     Raises:
@@ -112,7 +114,7 @@ def dtype_of(array: NDArray[Any], name: str | None = None) -> Dtype:
     return entry
 
 
-def real_view(array: NDArray[Any], entry: Dtype) -> tuple[NDArray[Any], Dtype]:
+def real_view(array: Array, entry: Dtype) -> tuple[Array, Dtype]:
     """A complex array as its interleaved parts, shape (..., 2); any other array unchanged."""
     if entry.kind != "complex":
         return array, entry
@@ -121,7 +123,7 @@ def real_view(array: NDArray[Any], entry: Dtype) -> tuple[NDArray[Any], Dtype]:
     return parts, part
 
 
-def bits_from_array(array: NDArray[Any]) -> NDArray[np.uint64]:
+def bits_from_array(array: Array) -> NDArray[np.uint64]:
     """Raw bits of real elements of 1, 2, 4 or 8 bytes, zero-extended to 64."""
     unsigned = np.dtype(f"u{array.dtype.itemsize}")
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
@@ -129,7 +131,7 @@ def bits_from_array(array: NDArray[Any]) -> NDArray[np.uint64]:
     return bits
 
 
-def float64_from_array(array: NDArray[Any], name: str | None = None) -> NDArray[np.float64]:
+def float64_from_array(array: Array, name: str | None = None) -> NDArray[np.float64]:
     """Real elements as float64: exact for all but 64-bit integers, which are rounded; bool gives 0 and 1."""
     entry = dtype_of(array, name)
     if entry.name == "bfloat16":

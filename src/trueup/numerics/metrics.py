@@ -7,10 +7,11 @@ extremes to its root mean square ``rms = l2_norm / sqrt(numel)``, never to a mea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trueup.types.arrays import Array
 
 Column = NDArray[np.float64]
 
@@ -56,7 +57,7 @@ def root_mean_square(l2_norm: Column, numel: Column) -> Column:
     return result
 
 
-def metrics_from_statistics(target: NDArray[Any], reference: NDArray[Any]) -> StatisticsMetrics:
+def metrics_from_statistics(target: Array, reference: Array) -> StatisticsMetrics:
     """Metrics of two arrays of summaries, row against row.
 
     Args:
@@ -88,11 +89,11 @@ def metrics_from_statistics(target: NDArray[Any], reference: NDArray[Any]) -> St
     )
 
 
-def _column(rows: NDArray[Any], name: str) -> Column:
+def _column(rows: Array, name: str) -> Column:
     return np.asarray(rows[name], np.float64)
 
 
-def _all_finite(rows: NDArray[Any]) -> NDArray[np.bool_]:
+def _all_finite(rows: Array) -> NDArray[np.bool_]:
     names = [name for name in ("num_nan", "num_posinf", "num_neginf") if name in (rows.dtype.names or ())]
     result = np.ones(rows.shape, np.bool_)
     for name in names:

@@ -6,7 +6,6 @@ Works straight on raw memory: a memory-mapped file is read once, in cache-sized 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from trueup.numerics._native import AVAILABLE, kernels
 from trueup.numerics.dtypes import Dtype, dtype_of, float64_from_array, real_view
 from trueup.numerics.ulp import ulp_distance
+from trueup.types.arrays import Array
 
 PAIR_DTYPE = np.dtype(
     [
@@ -84,8 +84,8 @@ class PairMetrics:
 
 
 def compare_pair(
-    actual: NDArray[Any],
-    expected: NDArray[Any],
+    actual: Array,
+    expected: Array,
     actual_dtype: str | None = None,
     expected_dtype: str | None = None,
     *,
@@ -128,7 +128,7 @@ def compare_pair(
 
 
 def _sums_by_kernel(
-    a: NDArray[Any], b: NDArray[Any], entry_a: Dtype, entry_b: Dtype, rtol: float, atol: float
+    a: Array, b: Array, entry_a: Dtype, entry_b: Dtype, rtol: float, atol: float
 ) -> NDArray[np.void]:
     out = np.empty((), PAIR_DTYPE)
     kernels.compare_pair(
@@ -138,7 +138,7 @@ def _sums_by_kernel(
 
 
 def sums_by_definition(
-    a: NDArray[Any], b: NDArray[Any], entry_a: Dtype, entry_b: Dtype, rtol: float, atol: float
+    a: Array, b: Array, entry_a: Dtype, entry_b: Dtype, rtol: float, atol: float
 ) -> NDArray[np.void]:
     """The definition of PAIR_DTYPE for real arrays, a million elements at a time."""
     out = np.zeros((), PAIR_DTYPE)
@@ -153,8 +153,8 @@ def sums_by_definition(
 
 def _add_block(
     out: NDArray[np.void],
-    a: NDArray[Any],
-    b: NDArray[Any],
+    a: Array,
+    b: Array,
     entry_a: Dtype,
     entry_b: Dtype,
     rtol: float,

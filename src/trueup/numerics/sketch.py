@@ -16,7 +16,6 @@ shape (..., 2).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from trueup.numerics.digest import splitmix64
 from trueup.numerics.dtypes import dtype_of, float64_from_array, real_view
 from trueup.numerics.summary import SKETCH_SIZE
+from trueup.types.arrays import Array
 
 PERIOD = 1024
 _NUM_SIGNS = 2048
@@ -57,7 +57,7 @@ def places(flat: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float
 
 
 def sketch(
-    array: NDArray[Any],
+    array: Array,
     full_shape: Sequence[int] | None = None,
     offset: Sequence[int] | None = None,
     dtype: str | None = None,
@@ -87,9 +87,7 @@ def sketch(
         return np.bincount(buckets, weighted, SKETCH_SIZE).astype(np.float32)
 
 
-def relative_error(
-    actual: NDArray[Any], expected: NDArray[Any], expected_l2: NDArray[Any]
-) -> NDArray[np.float64]:
+def relative_error(actual: Array, expected: Array, expected_l2: Array) -> NDArray[np.float64]:
     """Estimate of ``||a - e|| / ||e||`` a row: ``||y_a - y_e|| / expected_l2``, standard deviation about 9 %.
 
     Args:
@@ -106,9 +104,7 @@ def relative_error(
         return np.where((distance == 0) & ~np.isnan(norm), 0.0, distance / norm)
 
 
-def scale_residual(
-    actual: NDArray[Any], expected: NDArray[Any]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def scale_residual(actual: Array, expected: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Estimates of the scale ``a = <t, r> / ||r||^2`` and the residual ``||t - a r|| / ||t||``, one a row.
 
     The scale of ``t = a r + noise`` is known to about ``||noise|| / ||r|| / 8``. NaN where a norm is 0.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.numerics.dtypes import dtype_of, float64_from_array, real_view
 from trueup.numerics.summary import HAS_STATISTICS, SUMMARY_DTYPE
+from trueup.types.arrays import Array
 
 
-def statistics(array: NDArray[Any], dtype: str | None = None) -> np.void:
+def statistics(array: Array, dtype: str | None = None) -> np.void:
     """Counts over every element, the rest over the finite ones; one SUMMARY_DTYPE scalar.
 
     ``mean = sum(x) / n`` and ``l2_norm = sqrt(sum(x^2))`` over the n finite elements, summed in float64.

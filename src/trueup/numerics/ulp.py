@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from trueup.numerics.dtypes import bits_from_array, dtype_from_name, dtype_of
+from trueup.types.arrays import Array
 
 
 def unit_roundoff(dtype: str) -> float:
@@ -23,9 +22,7 @@ def unit_roundoff(dtype: str) -> float:
     return dtype_from_name(dtype).eps
 
 
-def ulp_distance(
-    actual: NDArray[Any], expected: NDArray[Any], dtype: str | None = None
-) -> NDArray[np.uint64]:
+def ulp_distance(actual: Array, expected: Array, dtype: str | None = None) -> NDArray[np.uint64]:
     """Number of steps along the dtype's representable values from one element to the other.
 
     Floats are mapped to integers in the order of their values, so -0 and 0 are 0 apart and the smallest

@@ -11,18 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from trueup.reporting.formatting import plain
 from trueup.types import Outcome
+from trueup.types.arrays import Array, Floats
 from trueup.types.reason import Reason
 from trueup.wording import text
-
-Floats = NDArray[np.float64]
 
 
 class On(Flag):
@@ -275,7 +271,7 @@ class Series:
     name: str
     role: str
     """``target``, ``reference``, ``repeat``, ``raw`` or ``smooth``: how it is drawn"""
-    x: NDArray[Any]
+    x: Array
     y: Floats
 
 
@@ -288,7 +284,7 @@ class Plot:
     y_title: str
     lines: tuple[Series, ...]
     x_title: str = "step"
-    band: tuple[NDArray[Any], Floats, Floats] | None = None
+    band: tuple[Array, Floats, Floats] | None = None
     """x, low, high"""
     band_name: str = ""
     marks: tuple[tuple[int, str], ...] = ()

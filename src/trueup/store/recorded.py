@@ -6,12 +6,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.store.reader import StepTables, TraceSource
+from trueup.types.arrays import Array, Floats
 
-Floats = NDArray[np.float64]
 SummaryRow = dict[str, Any]
 """one row of ``summaries`` (docs/trace-format.md), column -> value"""
 MOST_SAMPLED = 1 << 18
@@ -72,7 +71,7 @@ class RecordedTensors:
 
     # -- values ------------------------------------------
 
-    def raw(self, record: int | None) -> tuple[str, NDArray[Any]] | None:
+    def raw(self, record: int | None) -> tuple[str, Array] | None:
         """Dtype and stored elements as they are (bfloat16 as uint16)."""
         row = self.summary(record)
         stored = None if row is None else self.source.tensor(self.step, self.rank, row)

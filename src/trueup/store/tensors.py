@@ -58,7 +58,7 @@ class ChunkWriter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._chunk = -1
-        self._header: dict[str, Any] = {}
+        self._header: dict[str, object] = {}
         self._header_bytes = 0
         self._size_bytes = 0
         self._drain = _Drain()

@@ -149,7 +149,7 @@ class Layout:
         given = (row for row in self.tensors if row.name != "*")
         return Table((*given, Row("*", {BATCH: Shard(0), **dict.fromkeys(others, Unknown())})))
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """As a manifest holds it."""
         return {
             "version": VERSION,
@@ -249,8 +249,8 @@ def _row(plain: Mapping[str, Any]) -> Row:
     return Row(str(name), placements, str(slot), phase, None if split is None else tuple(split))
 
 
-def _plain(row: Row) -> dict[str, Any]:
-    more: dict[str, Any] = {} if row.slot == "*" else {"slot": row.slot}
+def _plain(row: Row) -> dict[str, object]:
+    more: dict[str, object] = {} if row.slot == "*" else {"slot": row.slot}
     if row.phase is not None:
         more["phase"] = row.phase
     if row.split is not None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import UnionType
 from typing import (
     Annotated,
-    Any,
     Literal,
     Protocol,
     TypeVar,
@@ -78,7 +77,7 @@ def fields_from_json(cls: type[_Value], plain: Mapping[str, object], *, source: 
     return cast(_Value, _dataclass_from(cls, plain, f"{source}:"))
 
 
-def value_from(hint: Any, plain: object, place: str) -> object:
+def value_from(hint: object, plain: object, place: str) -> object:
     """The value of type ``hint`` that ``plain`` stands for.
 
     Raises:

@@ -25,7 +25,7 @@ def heads_beside(path: Path) -> Heads:
     return Heads()
 
 
-def _configurations(path: Path) -> Iterator[dict[str, Any]]:
+def _configurations(path: Path) -> Iterator[dict[str, object]]:
     folder = path if path.is_dir() else path.parent
     files = [folder / "config.json"]
     if (folder / layout.MANIFEST).is_file():
@@ -39,7 +39,7 @@ def _configurations(path: Path) -> Iterator[dict[str, Any]]:
             yield from _within(plain)
 
 
-def _within(plain: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _within(plain: dict[str, object]) -> Iterator[dict[str, object]]:
     """A configuration and those it holds (the text part of a model; one a root of a trace)."""
     yield plain
     for key in ("text_config", "configuration"):

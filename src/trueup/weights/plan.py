@@ -14,11 +14,11 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.errors import ConfigError
+from trueup.types.arrays import Array
 
-Values = NDArray[Any]
+Values = Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,7 +125,7 @@ def _problem(error: ValidationError, node: yaml.Node | None) -> str:
 _UNION_MEMBERS = ("str", "constrained-str", _PieceFields.__name__)
 
 
-def _line_of(node: yaml.Node | None, loc: Sequence[Any]) -> int:
+def _line_of(node: yaml.Node | None, loc: Sequence[object]) -> int:
     """The line of the innermost part of ``loc`` that is there."""
     for part in loc:
         below = None
@@ -178,7 +178,7 @@ def _step(step: _StepFields, where: str) -> MovingStep:
 
 def text_from_plan(plan: ConversionPlan) -> str:
     """The YAML of ``plan``."""
-    plain: dict[str, Any] = {"version": 1, "entries": [_plain_entry(entry) for entry in plan.entries]}
+    plain: dict[str, object] = {"version": 1, "entries": [_plain_entry(entry) for entry in plan.entries]}
     plain |= {key: list(names) for key in ("only_target", "only_source") if (names := getattr(plan, key))}
     text: str = yaml.dump(
         plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000, default_flow_style=False
@@ -208,8 +208,8 @@ _Dumper.add_representer(
 )
 
 
-def _plain_entry(entry: Entry) -> dict[str, Any]:
-    plain: dict[str, Any] = {
+def _plain_entry(entry: Entry) -> dict[str, object]:
+    plain: dict[str, object] = {
         "target": entry.target,
         "pieces": [
             {"source": piece.source, "steps": [_plain_step(step) for step in piece.steps]}
@@ -227,7 +227,7 @@ def _plain_entry(entry: Entry) -> dict[str, Any]:
     return plain | {"how": entry.how, "confidence": float(entry.confidence)}
 
 
-def _plain_step(step: MovingStep) -> dict[str, Any]:
+def _plain_step(step: MovingStep) -> dict[str, object]:
     if isinstance(step, Reshape):
         return {"reshape": _Row(step.shape)}
     if isinstance(step, Permute):

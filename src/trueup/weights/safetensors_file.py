@@ -121,7 +121,7 @@ def write_safetensors(
     """
     infos = [weights.table[name] for name in (weights.table if names is None else names)]
     infos.sort(key=lambda info: -DTYPES[info.dtype].itemsize)
-    header: dict[str, Any] = {_METADATA: {"format": made_for}}
+    header: dict[str, object] = {_METADATA: {"format": made_for}}
     at = 0
     for info in infos:
         if info.name == _METADATA:

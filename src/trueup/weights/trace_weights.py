@@ -74,7 +74,7 @@ class TraceWeights:
                 ranks = f"ranks {self._rows[name][0]} and {rank}"
                 remarks[name] = f"{name} is left out: {ranks} hold different values of it (shards?)"
 
-    def _same(self, one: tuple[int, dict[str, Any]], other: tuple[int, dict[str, Any]]) -> bool:
+    def _same(self, one: tuple[int, dict[str, object]], other: tuple[int, dict[str, object]]) -> bool:
         if any(one[1][key] != other[1][key] for key in ("dtype", "shape")):
             return False
         if one[1]["digest"] is not None and other[1]["digest"] is not None:
@@ -89,7 +89,7 @@ def _is_shard(row: dict[str, Any]) -> bool:
     return tuple(placement.get("global_shape") or row["shape"]) != tuple(row["shape"])
 
 
-def _parameters(trace: Trace, step: int, rank: int) -> list[tuple[str, dict[str, Any]]]:
+def _parameters(trace: Trace, step: int, rank: int) -> list[tuple[str, dict[str, object]]]:
     """Name and row of summaries of every parameter at the start of the step."""
     tables = trace.read(step, rank)
     chosen = (

@@ -35,8 +35,8 @@ def document(value: Any) -> Any:
     return value
 
 
-def _object(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
+def _object(items: Iterable[tuple[str, object]]) -> dict[str, object]:
+    plain: dict[str, object] = {}
     for name, item in items:
         if isinstance(item, Reason):
             plain |= _reason(name, item)
@@ -50,7 +50,7 @@ def _object(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return plain
 
 
-def _reason(name: str, reason: Reason) -> dict[str, Any]:
+def _reason(name: str, reason: Reason) -> dict[str, object]:
     beside = {f"{name}_reason": reason.to_json()}
     if name == "next" and reason.code is GivenCode.TEXT:
         return {"next": text(reason), **beside}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import ConfigDict, Field
 
 from trueup_gpt.config.base import Section
@@ -38,6 +36,6 @@ class Config(Section):
         """The dim of tokens in the residual stream: 1 of (B, T, H), 0 of (T, B, H)."""
         return 0 if self.dataset.data_layout == "SBH" else 1
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The sections as the file has them: plain values, to be written as YAML or JSON."""
         return self.model_dump(mode="json", by_alias=True)

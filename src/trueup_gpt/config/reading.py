@@ -31,7 +31,7 @@ def shipped_configs() -> dict[str, Path]:
     return {path.stem: path for path in sorted(_SHIPPED.glob("*.yaml"))}
 
 
-def load_config(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Config:
+def load_config(path: Path | str, overrides: Mapping[str, object] | None = None) -> Config:
     """Read a configuration; ``path`` may be the name of a shipped one.
 
     Args:
@@ -63,7 +63,10 @@ def load_config(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
 
 
 def config_from(
-    plain: Mapping[str, Any], *, overrides: Mapping[str, Any] | None = None, source: str = "configuration"
+    plain: Mapping[str, object],
+    *,
+    overrides: Mapping[str, object] | None = None,
+    source: str = "configuration",
 ) -> Config:
     """The configuration in plain values, section by section.
 
@@ -118,12 +121,12 @@ def _put(sections: dict[str, dict[str, Any]], dotted: str, value: Any, source: s
 
 
 @cache
-def _foreign() -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
+def _foreign() -> dict[str, dict[str, dict[str, dict[str, object]]]]:
     text = Path(__file__).with_name("foreign.yaml").read_text(encoding="utf-8")
     return yaml.safe_load(text)
 
 
-def _drop_foreign(section: dict[str, Any], name: str, source: str) -> None:
+def _drop_foreign(section: dict[str, object], name: str, source: str) -> None:
     refused = _foreign()["refused"].get(name, {})
     ignored = _foreign()["without_effect"].get(name, {})
     for key in [key for key in section if key in refused]:
@@ -153,7 +156,7 @@ def _members(annotation: Any) -> tuple[Any, ...]:
     return getattr(annotation, "__args__", ())
 
 
-def _let_shorthands_act(sections: dict[str, dict[str, Any]]) -> None:
+def _let_shorthands_act(sections: dict[str, dict[str, object]]) -> None:
     """``fp16``, ``bf16`` and ``use_distributed_optimizer`` stand for keys of other sections."""
     training = sections.get("training_config", {})
     if training.get("fp16") and training.get("bf16"):

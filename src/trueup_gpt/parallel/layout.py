@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
 
 from trueup import Invariant, Partial, Placement, Replicate, Shard
 from trueup_gpt.config import Config
@@ -57,7 +56,7 @@ class Layout:
                 return {axis: placements.get(axis, REPLICATED) for axis in ("edp", "ep", "cp", "tp")}
         raise KeyError(f"the layout table has no row for {fqn}")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain values, as a trace's manifest can carry them."""
         return {
             "parameters": {
@@ -68,7 +67,7 @@ class Layout:
         }
 
 
-def _plain(call: Call) -> dict[str, Any]:
+def _plain(call: Call) -> dict[str, object]:
     def change(one: Change) -> list[str]:
         return [str(one.have), str(one.need)]
 

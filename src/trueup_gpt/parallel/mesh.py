@@ -41,7 +41,7 @@ class Mesh:
     sizes: dict[str, int]
     rank: int
     device: torch.device
-    groups: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    groups: dict[tuple[str, ...], object] = field(default_factory=dict)
     device_mesh: DeviceMesh | None = None
 
     def axes(self, axes: Sequence[str]) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ class Parallel:
     """of all parameters of the model, of every process"""
     num_stages: int
     engine: Engine = field(init=False)
-    tied_group: Any = None
+    tied_group: object = None
     """first and last stage, where they are in two processes and share a weight"""
 
     @property

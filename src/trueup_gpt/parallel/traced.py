@@ -7,7 +7,6 @@ so that ``trueup compare`` can put a run of any layout together and lay it besid
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from trueup import Shard
 from trueup_gpt.config import Config
@@ -16,10 +15,10 @@ from trueup_gpt.parallel.mesh import AXES, DATA, Mesh
 
 MODEL = "model."
 """what stands before names of modules and parameters: a stage holds the model under it"""
-Row = dict[str, Any]
+Row = dict[str, object]
 
 
-def traced_layout(config: Config, layout: Layout, mesh: Mesh, stages: list[list[int]]) -> dict[str, Any]:
+def traced_layout(config: Config, layout: Layout, mesh: Mesh, stages: list[list[int]]) -> dict[str, object]:
     """What ``trueup.declare_layout`` takes; its keys are in docs/trace-format.md.
 
     Args:

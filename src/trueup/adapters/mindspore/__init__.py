@@ -26,8 +26,8 @@ class Adapter:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._engine = Engine(sink)
-        self._cells_set: dict[str, dict[str, Any]] = {}
-        self._models_set: dict[str, dict[str, Any]] = {}
+        self._cells_set: dict[str, dict[str, object]] = {}
+        self._models_set: dict[str, dict[str, object]] = {}
 
     def install(self) -> None:
         """Put the hooks in place; they stay, and look at one flag while nothing is captured."""

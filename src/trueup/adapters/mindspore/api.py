@@ -41,10 +41,10 @@ class Patches:
     """Every place a wrapper stands in, to be put there and taken away as a whole."""
 
     def __init__(self) -> None:
-        self._places: list[tuple[Any, str, Any, Any]] = []
+        self._places: list[tuple[Any, str, object, object]] = []
         self._in_place = False
 
-    def add(self, holder: Any, name: str, original: Any, wrapper: Any) -> None:
+    def add(self, holder: object, name: str, original: object, wrapper: object) -> None:
         """``holder.name`` is to be ``wrapper``; ``original`` None means the attribute is inherited."""
         self._places.append((holder, name, original, wrapper))
 
@@ -116,13 +116,13 @@ def _counts(module: str) -> bool:
     return not module.startswith(("mindspore", "trueup")) or module.startswith(_FRAMEWORK_HOLDERS)
 
 
-_originals: list[Any] = []
+_originals: list[object] = []
 """keeps what ``_functions`` knows by identity alive"""
 
 
-def _functions() -> dict[int, Callable[..., Any]]:
+def _functions() -> dict[int, Callable[..., object]]:
     """Identity of each function that is a site -> its wrapper."""
-    found: dict[int, Callable[..., Any]] = {}
+    found: dict[int, Callable[..., object]] = {}
     for namespace in _RULES["namespaces"]:
         module = importlib.import_module(namespace)
         for name in getattr(module, "__all__", []):
@@ -166,8 +166,8 @@ def _primitives(patches: Patches) -> None:
             patches.add(kind, "__call__", own, _wrap_primitive(own))
 
 
-def _wrap(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
+def _wrap(original: Callable[..., object], name: str) -> Callable[..., object]:
+    def call(*args: object, **kwargs: object) -> Any:
         engine = _engine
         if engine is None or not engine.sink.active or engine.local.opaque or engine.in_optimizer:
             return original(*args, **kwargs)
@@ -177,7 +177,7 @@ def _wrap(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-def _wrap_primitive(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_primitive(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         engine = _engine

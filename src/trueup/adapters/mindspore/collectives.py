@@ -61,9 +61,9 @@ def install(engine: Engine) -> None:
             kind.__call__ = _wrap(kind.__call__, f"mindspore.ops.Primitive.{name}", method=True)  # type: ignore[method-assign]
 
 
-def _wrap(original: Callable[..., Any], name: str, *, method: bool = False) -> Callable[..., Any]:
+def _wrap(original: Callable[..., object], name: str, *, method: bool = False) -> Callable[..., object]:
     @functools.wraps(original)
-    def collective(*args: Any, **kwargs: Any) -> Any:
+    def collective(*args: object, **kwargs: object) -> object:
         engine = _engine
         if engine is None or not (engine.sink.active and engine.collectives_on) or engine.local.opaque:
             return original(*args, **kwargs)
@@ -78,7 +78,7 @@ def _wrap(original: Callable[..., Any], name: str, *, method: bool = False) -> C
     return collective
 
 
-def _record(engine: Engine, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+def _record(engine: Engine, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> int | None:
     try:
         tensors, arguments = split_call(args, kwargs)
         frame = engine.enclosing()
@@ -100,7 +100,7 @@ def _record(engine: Engine, name: str, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _record_output(
-    engine: Engine, call: int, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    engine: Engine, call: int, args: tuple[object, ...], kwargs: dict[str, object], result: Any
 ) -> None:
     """A collective returns what it made, or nothing and has written into its arguments.
 

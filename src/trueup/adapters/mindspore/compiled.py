@@ -46,9 +46,9 @@ def in_graph_mode() -> bool:
     return bool(context._get_mode() == context.GRAPH_MODE)
 
 
-def _without_wrappers(compile_: Callable[..., Any]) -> Callable[..., Any]:
+def _without_wrappers(compile_: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(compile_)
-    def compiling(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def compiling(self: Any, *args: object, **kwargs: object) -> object:
         with api.originals_in_place():
             return compile_(self, *args, **kwargs)
 
@@ -97,8 +97,12 @@ def _gradients(
 
 
 def whole_step(
-    engine: Engine, cell: nn.Cell, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+    engine: Engine,
+    cell: nn.Cell,
+    run: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> object:
     """A training cell in graph mode: one compiled graph from the batch to the updated weights."""
     optimizers = [inner for inner in cell._cells.values() if isinstance(inner, OPTIMIZERS)]
     root = engine.bare(cell)
@@ -123,8 +127,8 @@ def _begin(
     root: nn.Cell | None,
     weights: Any,
     name: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
 ) -> None:
     """A compiled step begins: its batch, its weights, and a call that stands for all of it."""
     try:

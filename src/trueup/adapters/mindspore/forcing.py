@@ -21,6 +21,7 @@ from trueup.adapters.forcing_plan import Entry, HostValues
 from trueup.adapters.mindspore.gradients import consumers_of, edge_of
 from trueup.adapters.mindspore.stats import dtype_name, host_bytes, is_on_host
 from trueup.numerics.dtypes import DTYPES, float64_from_array
+from trueup.types.arrays import Array
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Reason, reason
 
@@ -67,7 +68,7 @@ class Forcing(BaseForcing):
         if expected.dtype == name:
             return expected.data
         kinds = [DTYPES[one] for one in (expected.dtype, name)]
-        values: NDArray[Any] = expected.data.view(np.dtype(kinds[0].storage))
+        values: Array = expected.data.view(np.dtype(kinds[0].storage))
         if {kind.kind for kind in kinds} <= {"int", "uint"}:
             return _bytes_of(values.astype(kinds[1].storage))
         wide = float64_from_array(values, expected.dtype)
@@ -114,11 +115,11 @@ class Forcing(BaseForcing):
         return tensor._grad_node is None or tensor._grad_node.is_leaf()
 
     def with_leaves_replaced(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], known: dict[int, tuple[Any, Any]]
-    ) -> tuple[Any, Any]:
+        self, args: tuple[object, ...], kwargs: dict[str, object], known: dict[int, tuple[object, object]]
+    ) -> tuple[object, object]:
         """The arguments with other tensors in the place of those known by identity."""
 
-        def replaced(leaf: Any) -> Any:
+        def replaced(leaf: object) -> object:
             if isinstance(leaf, (tuple, list)) and not hasattr(leaf, "_fields"):
                 return type(leaf)(replaced(inner) for inner in leaf)
             if isinstance(leaf, dict):
@@ -129,7 +130,7 @@ class Forcing(BaseForcing):
 
     # -- gradients ------------------------------------------
 
-    def no_graph(self) -> AbstractContextManager[Any]:
+    def no_graph(self) -> AbstractContextManager[object]:
         """A context in which operations make no graph."""
         context: AbstractContextManager[Any] = mindspore._no_grad()
         return context
@@ -173,7 +174,7 @@ class Forcing(BaseForcing):
         return self.written_copy(like, self.wanted(like, exact))
 
 
-def _bytes_of(values: NDArray[Any]) -> NDArray[np.uint8]:
+def _bytes_of(values: Array) -> NDArray[np.uint8]:
     return values.view(np.uint8)
 
 

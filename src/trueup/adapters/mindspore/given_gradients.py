@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from mindspore import Tensor
-from numpy.typing import NDArray
 
 from trueup.adapters.given_gradients import BaseGivenGradients, shape_differs
 from trueup.adapters.mindspore.world import place
+from trueup.types.arrays import Array
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Reason, reason
 
@@ -17,7 +17,7 @@ from trueup.types.reason import Reason, reason
 class GivenGradients(BaseGivenGradients[Tensor]):
     """Gradients of one rank, given to what a gradient function found."""
 
-    def _put(self, parameter: Tensor, given: NDArray[Any]) -> Reason | None:
+    def _put(self, parameter: Tensor, given: Array) -> Reason | None:
         if tuple(parameter.shape) != given.shape:
             return shape_differs(parameter.shape, given)
         parameter.assign_value(Tensor(given).astype(parameter.dtype))

@@ -31,7 +31,7 @@ class Labels:
     """What loss functions of the step under way were given."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[Tensor, dict[str, Any], Any]] = {}
+        self._of: dict[int, tuple[Tensor, dict[str, object], object]] = {}
         """the node is kept too: another one may get the number of one that is gone"""
 
     def note(

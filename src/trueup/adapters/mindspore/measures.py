@@ -24,6 +24,7 @@ from trueup.adapters.mindspore.trees import split_result
 from trueup.numerics._native import AVAILABLE, kernels
 from trueup.numerics.dtypes import DTYPES, Dtype, float64_from_array
 from trueup.numerics.summary import HAS_STATISTICS
+from trueup.types.arrays import Array
 
 if TYPE_CHECKING:
     from trueup.adapters.mindspore.engine import Engine
@@ -264,5 +265,5 @@ def _load_of(router: nn.Cell, outputs: list[Tensor]) -> NDArray[np.float64] | No
     return _over_mean(np.bincount(numbers.reshape(-1), minlength=num_experts))
 
 
-def _over_mean(counts: NDArray[Any]) -> NDArray[np.float64]:
+def _over_mean(counts: Array) -> NDArray[np.float64]:
     return counts / max(float(counts.mean()), 1e-30)

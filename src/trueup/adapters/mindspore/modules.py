@@ -49,7 +49,7 @@ def _wrapped_call(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def _update(engine: Engine, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _update(engine: Engine, optimizer: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """An optimizer is a cell too: called with gradients, it updates its parameters."""
     if engine.in_optimizer:
         return _original(optimizer, *args, **kwargs)
@@ -75,7 +75,7 @@ def _update(engine: Engine, optimizer: Any, args: tuple[Any, ...], kwargs: dict[
     return result
 
 
-def _top_level(engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _top_level(engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, object]) -> object:
     """A cell call inside no other: the place where steps and microbatches turn."""
     local = engine.local
     training = engine.training

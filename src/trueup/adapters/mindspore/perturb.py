@@ -32,8 +32,8 @@ class Perturbation:
         self._num_forwards = 0
 
     def enter(
-        self, engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self, engine: Engine, cell: nn.Cell, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         """A top-level call begins: the arguments it is to get. Never raises."""
         try:
             with engine.quiet():

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import mindspore
 import numpy as np
 from mindspore.dataset import GeneratorDataset
-from numpy.typing import NDArray
 
 from trueup.adapters import replay_dataset
+from trueup.types.arrays import Array
 
 
 class ReplayDataset(replay_dataset.ReplayDataset):
     """Items of ``mindspore.Tensor``, in recorded dtypes (B, T) or (T,); a loop may run over it as it is."""
 
-    def _made(self, array: NDArray[Any]) -> mindspore.Tensor:
+    def _made(self, array: Array) -> mindspore.Tensor:
         return mindspore.Tensor(array)
 
     def generator_dataset(self) -> GeneratorDataset:
@@ -38,7 +36,7 @@ class _Source:
     def __len__(self) -> int:
         return len(self._items)
 
-    def __getitem__(self, index: int) -> tuple[NDArray[Any], ...]:
+    def __getitem__(self, index: int) -> tuple[Array, ...]:
         found = self._items[int(index)]
         arrays = found.values() if isinstance(found, dict) else found
         return tuple(np.ascontiguousarray(array) for array in arrays)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from mindspore import dtype as ms_dtype
 from mindspore import nn
@@ -17,6 +16,6 @@ _settings = Settings(_DTYPES, never=_NEVER, alike=_ALIKE)
 configuration_of = _settings.of_configuration
 
 
-def settings_of(cells: Iterable[tuple[str, Any]], prefix: str) -> dict[str, dict[str, Any]]:
+def settings_of(cells: Iterable[tuple[str, object]], prefix: str) -> dict[str, dict[str, object]]:
     """Cell fqn -> its plain attributes, cells without any left out."""
     return _settings.of_modules(cells, prefix)

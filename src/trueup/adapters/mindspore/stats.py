@@ -22,8 +22,8 @@ from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATI
 
 _PLAIN_TYPES = (Tensor, Parameter)
 _SPECIAL = {"Float8E4M3FN": "float8_e4m3fn", "Float8E5M2": "float8_e5m2"}
-_NAMES: dict[Any, tuple[int, str, int] | None] = {}
-_DEVICES: dict[Any, str] = {}
+_NAMES: dict[object, tuple[int, str, int] | None] = {}
+_DEVICES: dict[object, str] = {}
 """what MindSpore calls a device -> ``cpu``, ``ascend`` or ``gpu``"""
 
 Row = int | tuple[int | None, str]

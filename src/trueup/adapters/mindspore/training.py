@@ -49,7 +49,7 @@ class Training:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.optimizers: dict[int, dict[str, Any]] = {}
+        self.optimizers: dict[int, dict[str, object]] = {}
         self.given: GivenGradients | None = None
         self.loss_scale: float | None = None
         self.recording = 0
@@ -87,7 +87,7 @@ class Training:
             if engine.sink.active:
                 engine.tensor(engine.parameter_call(parameter, fqn), "param", "value", parameter)
 
-    def without_root(self, weights: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def without_root(self, weights: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """A compiled step of a plain function begins: its parameters go by MindSpore's own names."""
         engine = self.engine
         self._note_batch(args, kwargs)
@@ -247,7 +247,7 @@ class Training:
         self._local = {}
 
 
-def _labels_among(args: tuple[Any, ...], given: set[int]) -> list[tuple[str, Tensor]]:
+def _labels_among(args: tuple[object, ...], given: set[int]) -> list[tuple[str, Tensor]]:
     """Labels, and a mask of their size; nothing where no root was given integers of the function's own."""
     tensors = [one for one in args if isinstance(one, Tensor)]
     if not any(id(one) in given for one in tensors):
@@ -292,7 +292,7 @@ def _states(optimizer: Any) -> Iterator[tuple[str, Any]]:
             yield STATE_NAMES.get(name, name), value
 
 
-def _is_idle(name: str, groups: list[dict[str, Any]]) -> bool:
+def _is_idle(name: str, groups: list[dict[str, object]]) -> bool:
     """Whether MindSpore keeps this without using it; torch has no such state then."""
     if name == "max_exp_avg_sq":
         return not any(group.get("amsgrad") for group in groups)
@@ -367,7 +367,7 @@ def _wrap_clipping(name: str) -> None:
         return
 
     @functools.wraps(original)
-    def clip(*args: Any, **kwargs: Any) -> Any:
+    def clip(*args: object, **kwargs: object) -> object:
         training = _training
         if training is not None and not training.engine.local.opaque:
             try:
@@ -382,9 +382,9 @@ def _wrap_clipping(name: str) -> None:
             setattr(module, name, clip)
 
 
-def _wrap_forward(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_forward(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def forward(fn: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(fn: object, *args: object, **kwargs: object) -> Any:
         training = _training
         if training is None or training.in_backward:
             return original(fn, *args, **kwargs)
@@ -406,9 +406,11 @@ def _wrap_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_backward(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def backward(fn: Any, grad_op: Any, weights: Any, grad_position: Any, *args: Any, **kwargs: Any) -> Any:
+    def backward(
+        fn: object, grad_op: Any, weights: Any, grad_position: object, *args: object, **kwargs: object
+    ) -> Any:
         training = _training
         if training is None or training.recording or training.in_backward:
             return original(fn, grad_op, weights, grad_position, *args, **kwargs)

@@ -29,8 +29,8 @@ class Adapter:
         self._sink = sink
         self._engine = Engine(sink)
         self._mode: api.ApiMode | None = None
-        self._modules_set: dict[str, dict[str, Any]] = {}
-        self._models_set: dict[str, dict[str, Any]] = {}
+        self._modules_set: dict[str, dict[str, object]] = {}
+        self._models_set: dict[str, dict[str, object]] = {}
 
     def install(self) -> None:
         """Put the hooks in place; they stay, and look at one flag while nothing is captured."""

@@ -42,7 +42,7 @@ _PLACES = ("torch.functional.", "torch._VariableFunctionsClass.")
 _UNSEEN = ("torch._C.", "profiler.", "torch._ops.profiler.", "torch.ops.profiler.")
 """torch's own machinery, and the marks of profilers"""
 
-_names: dict[Any, str | None] = {}
+_names: dict[object, str | None] = {}
 
 
 class ApiMode(TorchFunctionMode):
@@ -207,7 +207,7 @@ def _leave_thread(mode: ApiMode) -> None:
             torch._C._push_on_torch_function_stack(other)
 
 
-def _off(mode: ApiMode) -> list[Any]:
+def _off(mode: ApiMode) -> list[object]:
     """Take the mode off the stack; returns what was above it, innermost first, and puts none of that back.
 
     While it handles a call torch itself has taken it off, and puts it back afterwards: nothing is done then.
@@ -258,7 +258,7 @@ class _Left:
 
     def __init__(self, mode: ApiMode) -> None:
         self._mode = mode
-        self._above: list[Any] = []
+        self._above: list[object] = []
         self._taken = False
 
     def __enter__(self) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from trueup.errors import WeightsError
 from trueup.numerics.dtypes import DTYPES
+from trueup.types.arrays import Array
 
 _HOLDERS = ("model", "state_dict", "model_state_dict", "module", "net", "network")
 """keys under which training scripts keep the weights, beside the optimizer and its kin"""
@@ -60,7 +60,7 @@ class Checkpoint:
             for name, tensor in self.tensors.items()
         }
 
-    def values(self, name: str) -> NDArray[Any]:
+    def values(self, name: str) -> Array:
         """One tensor in the storage of ``numerics.dtypes``, without a copy."""
         tensor = self.tensors[name]
         storage = np.dtype(DTYPES[str(tensor.dtype).removeprefix("torch.")].storage)
@@ -69,7 +69,7 @@ class Checkpoint:
         return np.asarray(tensor.view(_SIGNED[storage.itemsize]).numpy().view(storage))
 
 
-def write_checkpoint(path: Path, weights: Iterable[tuple[str, str, NDArray[Any]]]) -> None:
+def write_checkpoint(path: Path, weights: Iterable[tuple[str, str, Array]]) -> None:
     """Save (name, dtype, values) as a flat state dict; all of them are in memory while it is written.
 
     Raises:
@@ -83,7 +83,7 @@ def write_checkpoint(path: Path, weights: Iterable[tuple[str, str, NDArray[Any]]
         raise OSError(f"{path} could not be written: {error}") from error
 
 
-def _tensor(name: str, dtype: str, values: NDArray[Any]) -> torch.Tensor:
+def _tensor(name: str, dtype: str, values: Array) -> torch.Tensor:
     wanted = getattr(torch, dtype, None)
     if not isinstance(wanted, torch.dtype):
         raise WeightsError(f"{name} is of dtype {dtype}, which torch does not have")
@@ -120,7 +120,7 @@ def _is_zip(path: Path) -> bool:
         return file.read(4) == b"PK\x03\x04"
 
 
-def _weights_of(loaded: Any) -> tuple[tuple[Any, list[str]], str]:
+def _weights_of(loaded: object) -> tuple[tuple[object, list[str]], str]:
     """The mapping that holds the weights with the keys beside it, and the key it was under."""
     where, beside = "", []
     while isinstance(loaded, Mapping) and not any(isinstance(v, torch.Tensor) for v in loaded.values()):

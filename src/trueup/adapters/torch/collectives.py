@@ -74,7 +74,7 @@ def watch_backward(engine: Engine) -> AbstractContextManager[Any]:
     return _BackwardCollectives(engine)
 
 
-def _wrap(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap(name: str, original: Callable[..., object]) -> Callable[..., object]:
     qualified = f"torch.distributed.{name}"
 
     @functools.wraps(original)
@@ -157,7 +157,7 @@ def _forget(engine: Engine) -> None:
         engine.failed("a collective", error)
 
 
-def _without_group(argument: Any) -> Any:
+def _without_group(argument: object) -> object:
     """A process group as the ranks in it: "0 2"."""
     if not isinstance(argument, dist.ProcessGroup):
         return argument

@@ -55,7 +55,7 @@ class Engine(BaseEngine):
         """classes of modules called in the step under way"""
         self.depths: dict[int, int] = {}
         self.shallow = True
-        self.collective_watch: Callable[[Engine], AbstractContextManager[Any]] = lambda _: nullcontext()
+        self.collective_watch: Callable[[Engine], AbstractContextManager[object]] = lambda _: nullcontext()
         self.long_run: LongRun | None = None
         """what a person wants changed in the run; None: nothing"""
         self.training = Training(self)
@@ -118,7 +118,7 @@ class Engine(BaseEngine):
         """Whether what this thread trains is part of the run."""
         return not self.threads.beside
 
-    def watch_collectives(self) -> AbstractContextManager[Any]:
+    def watch_collectives(self) -> AbstractContextManager[object]:
         """A context for one backward that records the collectives in it; set by ``collectives``."""
         return self.collective_watch(self)
 
@@ -177,7 +177,7 @@ class Engine(BaseEngine):
 _MEGATRON = ("partition_dim", "partition_stride", "sequence_parallel", "allreduce")
 
 
-def _parallel(parameter: Tensor) -> dict[str, Any]:
+def _parallel(parameter: Tensor) -> dict[str, object]:
     """What Megatron's layers say of their parameters: attributes on them."""
     if not getattr(parameter, "tensor_model_parallel", False):
         return {}

@@ -59,9 +59,9 @@ def _escaped(holder: Any) -> None:
         engine.failed("memory that escapes", error)
 
 
-def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
+def _watched(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def escaping(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def escaping(self: Any, *args: object, **kwargs: object) -> object:
         if not _is_compiling():
             for holder in (self, *args[:1]):  # ``set_`` and ``_swap_data_ptr_`` share the memory of another
                 _escaped(holder)

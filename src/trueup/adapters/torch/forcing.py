@@ -34,7 +34,7 @@ class Forcing(BaseForcing):
         super().__init__(engine, folder)
         self._fixed: set[int] = set()
         """where parameters and buffers live"""
-        self._nodes: dict[int, Any] = {}
+        self._nodes: dict[int, object] = {}
         """keeps nodes that are told apart by identity alive"""
 
     def end_step(self) -> None:
@@ -112,20 +112,20 @@ class Forcing(BaseForcing):
         return tensor.grad_fn is None and not tensor.requires_grad
 
     def with_leaves_replaced(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], known: dict[int, tuple[Any, Any]]
-    ) -> tuple[Any, Any]:
+        self, args: tuple[object, ...], kwargs: dict[str, object], known: dict[int, tuple[object, object]]
+    ) -> tuple[object, object]:
         """The arguments with other tensors in the place of those known by identity."""
 
-        def replaced(leaf: Any) -> Any:
+        def replaced(leaf: object) -> object:
             found = known.get(id(leaf))
             return leaf if found is None else found[1]
 
-        new: tuple[Any, Any] = tree_map(replaced, (args, kwargs))
+        new: tuple[object, object] = tree_map(replaced, (args, kwargs))
         return new
 
     # -- gradients ------------------------------------------
 
-    def no_graph(self) -> AbstractContextManager[Any]:
+    def no_graph(self) -> AbstractContextManager[object]:
         """A context in which operations make no graph."""
         return torch.no_grad()
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import Tensor
 
 from trueup.adapters.given_gradients import BaseGivenGradients, shape_differs
+from trueup.types.arrays import Array
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Reason, reason
 
@@ -20,7 +20,7 @@ class GivenGradients(BaseGivenGradients[Tensor]):
     """Gradients of one rank, given to torch's parameters."""
 
     @torch.no_grad()
-    def _put(self, parameter: Tensor, given: NDArray[Any]) -> Reason | None:
+    def _put(self, parameter: Tensor, given: Array) -> Reason | None:
         own = parameter.grad
         if own is not None and own.layout is not torch.strided:
             return reason(LeftFree.GRADIENT_LAYOUT, layout=str(own.layout).removeprefix("torch."))

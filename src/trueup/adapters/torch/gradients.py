@@ -15,7 +15,7 @@ from torch import Tensor
 from trueup.adapters.gradients import Arrival, Node, Slots, Sums, Use, interned
 from trueup.adapters.torch.engine import Engine
 
-Edges = list[tuple[str, Any, int, Tensor | None]]
+Edges = list[tuple[str, object, int, Tensor | None]]
 """(slot, node that made the input, its output number, the input itself when it is a leaf)"""
 
 now = torch._C._autograd._get_sequence_nr

@@ -79,7 +79,7 @@ class LongRun:
         rates = [float(group["lr"]) for group in optimizer.param_groups if group.get("lr") is not None]
         self.engine.sink.scalar("learning_rate", rates)
 
-    def groups_of_program(self, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    def groups_of_program(self, optimizer: torch.optim.Optimizer) -> list[dict[str, object]]:
         """The groups of an optimizer with the settings the program gave them."""
         own = self._own.get(id(optimizer)) or [{} for _ in optimizer.param_groups]
         return [{**group, **kept} for group, kept in zip(optimizer.param_groups, own, strict=True)]
@@ -142,7 +142,9 @@ def complete() -> None:
         register_optimizer_step_post_hook(_after_step)
 
 
-def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _before_step(
+    optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
     if _current is not None:
         try:
             with torch.no_grad(), quiet():
@@ -151,7 +153,9 @@ def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
             _current.engine.failed("learning rate", error)
 
 
-def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _after_step(
+    optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
     if _current is not None:
         try:
             _current.release(optimizer)

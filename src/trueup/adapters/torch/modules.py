@@ -56,7 +56,7 @@ def _wrapped_call(self: Module, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def _top_level(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _top_level(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, object]) -> object:
     """A module call inside no other: the place where steps and microbatches turn."""
     local = engine.local
     kind = type(module).__name__

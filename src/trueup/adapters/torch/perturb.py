@@ -46,8 +46,8 @@ class Perturbation:
         self._num_forwards = 0
 
     def enter(
-        self, engine: Engine, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self, engine: Engine, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         """A top-level call begins: the arguments it is to get. Never raises."""
         try:
             with quiet():

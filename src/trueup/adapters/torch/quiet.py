@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -15,7 +14,7 @@ _num_modes = torch._C._len_torch_dispatch_stack
 _no_torch_function = torch._C.DisableTorchFunction
 
 
-def quiet() -> AbstractContextManager[Any]:
+def quiet() -> AbstractContextManager[object]:
     """A context for what capture does with tensors; cheap where the program has no dispatch mode in place."""
     return _silence() if _num_modes() else _no_torch_function()
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from trueup.adapters import replay_dataset
+from trueup.types.arrays import Array
 
 
-class ReplayDataset(replay_dataset.ReplayDataset, Dataset[Any]):
+class ReplayDataset(replay_dataset.ReplayDataset, Dataset[object]):
     """Items of tensors on the host, in recorded dtypes (B, T) or (T,).
 
     Items are whole microbatches: ``DataLoader(dataset, batch_size=None)``. Where they are rows,
     ``DataLoader(dataset, batch_size=B)``. Never with ``shuffle``.
     """
 
-    def _made(self, array: NDArray[Any]) -> torch.Tensor:
+    def _made(self, array: Array) -> torch.Tensor:
         return torch.from_numpy(array)

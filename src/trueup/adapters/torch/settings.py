@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -14,7 +12,7 @@ _settings = Settings((torch.dtype,), never=_NEVER, alike={})
 configuration_of = _settings.of_configuration
 
 
-def settings_of(module: nn.Module, prefix: str) -> dict[str, dict[str, Any]]:
+def settings_of(module: nn.Module, prefix: str) -> dict[str, dict[str, object]]:
     """Module fqn -> its plain attributes, modules without any left out.
 
     Example:

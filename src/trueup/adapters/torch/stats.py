@@ -49,7 +49,7 @@ CODES: dict[torch.dtype, tuple[int, str, int]] = {
 
 Row = int | tuple[int | None, str]
 WherePlaced = Callable[..., Place | None] | None
-Take = Callable[[Any, Tensor], int]
+Take = Callable[[object, Tensor], int]
 
 
 class Summariser:

@@ -6,8 +6,6 @@ program reads it; until then its values are left out, with this reason.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -61,7 +59,7 @@ class Uninitialised:
         del self.left[pointer]
         return False
 
-    def written(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+    def written(self, name: str, args: tuple[object, ...], out: object) -> None:
         """The call has returned: count what it wrote."""
         target = out if isinstance(out, Tensor) else args[0] if args and _writes(name) else None
         if not isinstance(target, Tensor) or not _has_storage(target):

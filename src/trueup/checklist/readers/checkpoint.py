@@ -82,7 +82,7 @@ class Thing:
 
     name: str
     arguments: Any = None
-    state: Any = None
+    state: object = None
 
 
 _MARK = object()
@@ -95,7 +95,7 @@ class _Walk:
     """The stack machine of a pickle, on plain values and ``Thing`` alone."""
 
     stack: list[Any] = field(default_factory=list)
-    memo: dict[int, Any] = field(default_factory=dict)
+    memo: dict[int, object] = field(default_factory=dict)
 
     def over(self, stream: io.BytesIO) -> Any:
         """What the next pickle holds; of tensors and other objects their names.
@@ -139,7 +139,7 @@ class _Walk:
         else:
             self._object(name, argument)
 
-    def _since_mark(self) -> list[Any]:
+    def _since_mark(self) -> list[object]:
         index = next(i for i in range(len(self.stack) - 1, -1, -1) if self.stack[i] is _MARK)
         items = self.stack[index + 1 :]
         del self.stack[index:]
@@ -198,7 +198,7 @@ class _Walk:
             stack.append(argument)
 
 
-def _built(made: Any, arguments: Any) -> Any:
+def _built(made: object, arguments: Any) -> Any:
     name = made.name if isinstance(made, Thing) else "?"
     if name == "collections.OrderedDict":
         return {}

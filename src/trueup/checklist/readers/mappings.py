@@ -85,7 +85,7 @@ def document(text: str, path: str) -> Document:
 
 
 def from_data(
-    data: Mapping[str, Any], *, dialect: str, path: str, kind: str, lines: Mapping[str, int] | None = None
+    data: Mapping[str, object], *, dialect: str, path: str, kind: str, lines: Mapping[str, int] | None = None
 ) -> Document:
     """Nested settings as a document of a dialect."""
     keyed = {key: value for key, value in _flat(data, dialect).items() if value != "auto"}
@@ -98,7 +98,7 @@ def from_data(
     return Document(dialect=dialect, path=path, settings=settings, data=data, kind=kind, notes=notes)
 
 
-def _flat(data: Mapping[str, Any], dialect: str) -> dict[str, Any]:
+def _flat(data: Mapping[str, object], dialect: str) -> dict[str, object]:
     found = dict(flat(data))
     if dialect != "megatron":
         return found
@@ -126,12 +126,12 @@ def _value(settings: Mapping[str, Setting], key: str, default: str) -> str:
     return str(settings[key].value) if key in settings else default
 
 
-def dialect_of(data: Mapping[str, Any]) -> str:
+def dialect_of(data: Mapping[str, object]) -> str:
     """The dialect these keys speak; ``plain`` where it is none that is known."""
     return next((name for name, test in _TESTS.items() if test(data)), "plain")
 
 
-def _is_pynative(data: Mapping[str, Any]) -> bool:
+def _is_pynative(data: Mapping[str, object]) -> bool:
     sections = {
         "training_config",
         "parallel_config",
@@ -145,13 +145,13 @@ def _is_pynative(data: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_mindformers(data: Mapping[str, Any]) -> bool:
+def _is_mindformers(data: Mapping[str, object]) -> bool:
     model = data.get("model")
     inside = isinstance(model, Mapping) and "model_config" in model
     return inside or bool({"runner_config", "runner_wrapper", "train_dataset_task"} & data.keys())
 
 
-def _is_torchtitan(data: Mapping[str, Any]) -> bool:
+def _is_torchtitan(data: Mapping[str, object]) -> bool:
     return (
         {"training", "model"} <= data.keys()
         and bool({"job", "parallelism", "activation_checkpoint", "lr_scheduler"} & data.keys())
@@ -159,12 +159,12 @@ def _is_torchtitan(data: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_nemo(data: Mapping[str, Any]) -> bool:
+def _is_nemo(data: Mapping[str, object]) -> bool:
     model = data.get("model")
     return "trainer" in data and isinstance(model, Mapping) and bool(_NEMO & model.keys())
 
 
-def _is_lightning(data: Mapping[str, Any]) -> bool:
+def _is_lightning(data: Mapping[str, object]) -> bool:
     trainer, train = data.get("trainer"), data.get("train")
     of_litgpt = isinstance(train, Mapping) and {"global_batch_size", "micro_batch_size"} <= train.keys()
     return of_litgpt or (
@@ -175,21 +175,21 @@ def _is_lightning(data: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_hf_model(data: Mapping[str, Any]) -> bool:
+def _is_hf_model(data: Mapping[str, object]) -> bool:
     return "model_type" in data or "architectures" in data
 
 
-def _is_hf_trainer(data: Mapping[str, Any]) -> bool:
+def _is_hf_trainer(data: Mapping[str, object]) -> bool:
     state = {"log_history", "global_step"} <= data.keys()
     return state or bool(_TRAINER & data.keys()) or isinstance(data.get("optim"), str)
 
 
-def _is_megatron(data: Mapping[str, Any]) -> bool:
+def _is_megatron(data: Mapping[str, object]) -> bool:
     keys = {key.rpartition(".")[2].replace("-", "_") for key, _ in flat(data)}
     return len(_MEGATRON & keys) >= 2 and bool(_MEGATRON_OWN & keys)
 
 
-_TESTS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+_TESTS: dict[str, Callable[[Mapping[str, object]], bool]] = {
     "pynative": _is_pynative,
     "mindformers": _is_mindformers,
     "torchtitan": _is_torchtitan,

@@ -10,8 +10,9 @@ import numpy as np
 
 from trueup.comparing.judgement import ORIGIN, UNMATCHED, Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Bools, Rows
+from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
 from trueup.types.reason import reason
 from trueup.types.status import Status

@@ -9,8 +9,9 @@ import numpy as np
 
 from trueup.comparing.judgement import EQUAL, UNDECIDED, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Bools, Half
+from trueup.comparing.rows import Half
 from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
 from trueup.types.status import Status

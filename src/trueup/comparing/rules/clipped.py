@@ -10,8 +10,9 @@ import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, ORIGIN, PROPAGATED, Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Bools, Rows
+from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.types.arrays import Bools
 from trueup.types.status import Status
 
 FEWEST = 2

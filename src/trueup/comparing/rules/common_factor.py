@@ -10,6 +10,7 @@ factor's distance from 1 is judged apart from the size of the difference:
   numbers never less than 1/8, for any tensor.
 
 Only for matrices and activations of SMALLEST elements and more, and only with a measured profile: what comes
+from trueup.types.arrays import Bools, Floats
 from an earlier layer is coherent itself, and only measuring tells how much.
 """
 
@@ -22,8 +23,9 @@ import numpy as np
 from trueup.comparing.judgement import DIFFERENT, WITHIN, CommonFactor, Judgement
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics
 from trueup.comparing.noise import StepNoise
-from trueup.comparing.rows import Bools, Floats, Rows
+from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Needs, Rule, StepContext
+from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import RecordCode
 from trueup.types.reason import reason
 from trueup.types.status import Status

@@ -20,8 +20,9 @@ import polars as pl
 
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Bools, Floats, Rows
+from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.types.arrays import Bools, Floats
 
 GAIN = 2.0
 _MOST_ROUNDS = 200

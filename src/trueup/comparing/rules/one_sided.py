@@ -8,10 +8,11 @@ import numpy as np
 
 from trueup.comparing.judgement import EQUAL, UNDECIDED, UNMATCHED, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Bools, Half, Rows
+from trueup.comparing.rows import Half, Rows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.comparing.tolerance import after_backward
 from trueup.store.gaps import Gap
+from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
 from trueup.types.status import Status

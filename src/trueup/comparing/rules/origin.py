@@ -32,9 +32,10 @@ from trueup.comparing.judgement import (
 )
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.noise_bound import LOTTERY, floor_of_rows
-from trueup.comparing.rows import Bools, Floats, Rows
+from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.matching.codes import Codes
+from trueup.types.arrays import Bools, Floats
 from trueup.types.status import Status
 
 MARGIN = 3.0

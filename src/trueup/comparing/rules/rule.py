@@ -13,9 +13,10 @@ from trueup.comparing.inflow import Inflow
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import NONE, Metrics
 from trueup.comparing.noise import StepNoise
-from trueup.comparing.rows import Bools, Rows
+from trueup.comparing.rows import Rows
 from trueup.comparing.tolerance import Bound
 from trueup.numerics.dtypes import DTYPES
+from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
 from trueup.types.status import Status
 

@@ -57,7 +57,9 @@ def _number(table: pl.DataFrame, name: str) -> pl.Expr:
     return pl.col(name).cast(pl.Float64, strict=False)
 
 
-def frame_from_objects(objects: Sequence[Mapping[str, Any]], chosen: Mapping[str, str], path: Path) -> Rows:
+def frame_from_objects(
+    objects: Sequence[Mapping[str, object]], chosen: Mapping[str, str], path: Path
+) -> Rows:
     """Rows out of JSON objects that need not have the same keys."""
     names = list(dict.fromkeys(name for entry in objects for name in entry))
     table = pl.DataFrame(
@@ -149,7 +151,7 @@ class JsonLines:
         return rows_from_table(table, chosen, path)
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def _object(line: bytes) -> dict[str, object] | None:
     try:
         entry = json.loads(line)
     except ValueError:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.curves.curve import Floats
 from trueup.curves.statistics.noise import memory, outliers, two_sided
+from trueup.types.arrays import Floats
 
 LEVEL = 0.0027
 """How often a difference that is centred may be called not so: three standard errors."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.curves.curve import Floats
+from trueup.types.arrays import Array, Floats
 
 SIGMAS = 4.0
 _SHORTEST, _SHARE = 20, 0.01
@@ -151,14 +151,14 @@ def moving_mean(values: Floats, window: int) -> Floats:
     return mean
 
 
-def _summed(values: NDArray[Any]) -> Floats:
+def _summed(values: Array) -> Floats:
     """Sums (S + 1,) over the first so many."""
     sums = np.zeros(len(values) + 1)
     np.cumsum(values, out=sums[1:])
     return sums
 
 
-def _over(sums: NDArray[Any], window: int) -> Floats:
+def _over(sums: Array, window: int) -> Floats:
     """The sum over the steps around each, out of the sums from the first step."""
     num, before, after = len(sums) - 1, window // 2, window - window // 2
     ends = np.full(num, sums[-1], np.float64)

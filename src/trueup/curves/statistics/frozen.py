@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.curves.curve import Floats
+from trueup.types.arrays import Floats
 
 _STANDS_OUT = 10.0
 _LISTED = 10

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.curves.curve import Floats
 from trueup.curves.statistics.noise import memory, outliers, two_sided
+from trueup.types.arrays import Floats
 
 _LISTED = 20
 _DROP = 0.75

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.curves.curve import Floats
 from trueup.curves.statistics.centred import centre
 from trueup.curves.statistics.noise import memory, outliers, two_sided
+from trueup.types.arrays import Floats
 
 SHARE = 0.2
 """of the steps is late"""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.curves.curve import Floats
+from trueup.types.arrays import Floats
 
 SPIKE_SIGMAS = 6.0
 _MAD = 1.4826

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.curves.curve import Floats
 from trueup.curves.statistics.noise import memory, outliers
+from trueup.types.arrays import Floats
 
 LEVEL = 0.0025
 """How often a difference without a change may be said to have one."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.curves.curve import Floats
+from trueup.types.arrays import Array, Floats
 
 WINDOW = 128
 SIGMAS = 6.0
@@ -60,7 +60,7 @@ def _heights(values: Floats, counted: NDArray[np.bool_]) -> Floats:
     return found
 
 
-def _behind(values: NDArray[Any]) -> Floats:
+def _behind(values: Array) -> Floats:
     """The sum over the 128 steps before each."""
     sums = np.zeros(len(values) + 1)
     np.cumsum(values, out=sums[1:])

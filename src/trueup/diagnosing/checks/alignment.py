@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from numpy.typing import NDArray
-
+from trueup.types.arrays import Array
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
 
@@ -17,9 +15,7 @@ _FEW = 8
 """positions below which nothing is said of a shift"""
 
 
-def shift_of_labels(
-    ids: NDArray[Any], labels: NDArray[Any], ignore_index: int
-) -> tuple[int | None, Reason | None]:
+def shift_of_labels(ids: Array, labels: Array, ignore_index: int) -> tuple[int | None, Reason | None]:
     """By how many places the labels are ahead of the inputs, and what is wrong with that.
 
     Args:
@@ -45,7 +41,7 @@ def shift_of_labels(
     return None, None
 
 
-def _agreement(ids: NDArray[Any], labels: NDArray[Any], ignore_index: int, shift: int) -> tuple[float, int]:
+def _agreement(ids: Array, labels: Array, ignore_index: int, shift: int) -> tuple[float, int]:
     """Share of used labels that equal the input ``shift`` places on, and over how many."""
     width = labels.shape[1]
     first, last = max(0, -shift), min(width, ids.shape[1] - shift)
@@ -57,7 +53,7 @@ def _agreement(ids: NDArray[Any], labels: NDArray[Any], ignore_index: int, shift
     return (float((target[used] == reference[used]).mean()) if num else 0.0), num
 
 
-def labelled_padding(mask: NDArray[Any], labels: NDArray[Any], ignore_index: int) -> Reason | None:
+def labelled_padding(mask: Array, labels: Array, ignore_index: int) -> Reason | None:
     """What is wrong where labels that are padding by the attention mask (B, T) count all the same.
 
     One a row is common: an end of text that is padding too.

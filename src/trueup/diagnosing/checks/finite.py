@@ -28,7 +28,7 @@ class _Step:
     """Origins of one step of one rank, and whether what they made did harm."""
 
     view: StepView
-    origins: list[tuple[dict[str, Any], How]]
+    origins: list[tuple[dict[str, object], How]]
     decisive: bool
     rescaled: bool
     """the gradient scaler skipped this step: gradients that overflow are its business"""

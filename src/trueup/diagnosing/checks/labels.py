@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
-from numpy.typing import NDArray
 
 from trueup.diagnosing.checks.alignment import first_loss_problem, labelled_padding, shift_of_labels
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun, place_of
 from trueup.store import StepView
+from trueup.types.arrays import Array
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
 
@@ -156,7 +156,7 @@ def _of_batch(batch: _Batch, problem: Reason) -> Reason:
     return reason(Code.OF_BATCH, problem, step=step, rank=rank, microbatch=batch.microbatch)
 
 
-def _out_of_range(batch: _Batch, labels: NDArray[Any]) -> Reason | None:
+def _out_of_range(batch: _Batch, labels: Array) -> Reason | None:
     ids, size = batch.ids, batch.vocabulary
     if size is None:
         return None
@@ -168,7 +168,7 @@ def _out_of_range(batch: _Batch, labels: NDArray[Any]) -> Reason | None:
 
 
 def _on_padding(
-    run: CheckedRun, batch: _Batch, ids: NDArray[Any], labels: NDArray[Any], shift: int | None
+    run: CheckedRun, batch: _Batch, ids: Array, labels: Array, shift: int | None
 ) -> Reason | None:
     """Labels that are padding by the attention mask and yet count; one a row, an end of text, is common."""
     if batch.mask is None or shift != 1:

@@ -14,6 +14,7 @@ from trueup.diagnosing.checks.run import CheckedRun, place_of
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.sketch import relative_error
 from trueup.store import StepView
+from trueup.types.arrays import Array
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
 
@@ -123,7 +124,7 @@ def _difference(run: CheckedRun, rank: int, pair: _Pair) -> Reason | None:
     return None
 
 
-def _bits(values: NDArray[Any], dtype: str) -> NDArray[np.uint16]:
+def _bits(values: Array, dtype: str) -> NDArray[np.uint16]:
     """Rounded to nearest even, as the bits of a half-precision dtype; NaN stays NaN."""
     with np.errstate(over="ignore"):
         if dtype == "float16":

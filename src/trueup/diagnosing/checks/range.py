@@ -84,7 +84,7 @@ def _is_mask(row: dict[str, Any]) -> bool:
     return bool(row["maximum"] < NEAR_MAXIMUM * row["limit"] and row["minimum"] <= -0.98 * row["limit"])
 
 
-def _is_state(row: dict[str, Any]) -> bool:
+def _is_state(row: dict[str, object]) -> bool:
     return bool(row["phase"] == "optimizer" and row["slot"] != "param")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import yaml
@@ -93,7 +92,7 @@ def _differing(
 
 
 def _more_places(
-    run: CheckedRun, step: int, rank: int, apart: pl.DataFrame, first: dict[str, Any]
+    run: CheckedRun, step: int, rank: int, apart: pl.DataFrame, first: dict[str, object]
 ) -> list[Place]:
     """Later calls whose outputs differ though their inputs do not: often there is more than one source."""
     view = run.view(step, rank)
@@ -107,7 +106,7 @@ def _more_places(
     ]
 
 
-def _cause(row: dict[str, Any]) -> Reason | None:
+def _cause(row: dict[str, object]) -> Reason | None:
     """What is known of a call's determinism."""
     for known in _KNOWN:
         if str(row["name"]).rpartition(".")[2].rstrip("_") in known["names"].split():

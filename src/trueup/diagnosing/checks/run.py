@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.diagnosing.checks.outcome import Place
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource
+from trueup.types.arrays import Array
 from trueup.types.reason import Reason
 
 _KEPT_STEPS = 4
@@ -49,7 +49,7 @@ class CheckedRun:
     steps: dict[int, list[int]] = field(init=False)
     """whole steps -> ranks"""
     _views: OrderedDict[tuple[bool, int, int], StepView] = field(init=False, default_factory=OrderedDict)
-    _facts: dict[int, dict[str, Any]] = field(init=False, default_factory=dict)
+    _facts: dict[int, dict[str, object]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.steps = self.source.steps()
@@ -88,7 +88,7 @@ class CheckedRun:
         """Scalars by step."""
         return {int(line["step"]): line for line in self.source.scalars(rank) if "step" in line}
 
-    def values(self, step: int, rank: int, row: dict[str, Any]) -> NDArray[Any] | None:
+    def values(self, step: int, rank: int, row: dict[str, Any]) -> Array | None:
         """Stored values of a record of integers, bool or float32/64, shaped; None where there are none."""
         stored = self.source.tensor(step, rank, row)
         if stored is None or stored.dtype not in DTYPES:

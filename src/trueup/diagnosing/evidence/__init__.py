@@ -9,7 +9,6 @@ from typing import TypeVar, cast
 from trueup.diagnosing.evidence.elsewhere import elsewhere_of, parameter_of
 from trueup.diagnosing.evidence.facts import (
     Elsewhere,
-    Floats,
     Known,
     NeighbourCall,
     Pair,
@@ -25,6 +24,7 @@ from trueup.diagnosing.evidence.vectors import Vectors, vectors_of
 from trueup.diagnosing.evidence.windows import MAX_WHOLE, window_of
 from trueup.numerics.ulp import unit_roundoff
 from trueup.store import TraceSource
+from trueup.types.arrays import Floats
 from trueup.types.finding import Origin
 
 __all__ = [

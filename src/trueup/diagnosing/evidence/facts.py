@@ -13,10 +13,9 @@ from trueup.numerics.digest import digest
 from trueup.numerics.dtypes import DTYPES, dtype_of, float64_from_array, real_view
 from trueup.numerics.sketch import sketch
 from trueup.numerics.statistics import statistics
+from trueup.types.arrays import Floats
 from trueup.types.reason import Json
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Stored = NDArray[np.generic]
 """values as a run stored them"""
 Plain = Json

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.diagnosing.evidence.facts import Floats, Known
+from trueup.diagnosing.evidence.facts import Known
+from trueup.types.arrays import Floats
 
 SKETCH_ROUNDING = 3e-7
 """Sketches are kept as float32."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.kinds.grids import rounded_to
+from trueup.types.arrays import Floats
 
 Triple = tuple[Floats, Floats, Floats]
 PAIRINGS = ("halves", "pairs")

@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.kinds.attended import PAIRINGS, Attention, Triple
 from trueup.diagnosing.kinds.rule import Found, said
 from trueup.diagnosing.kinds.solved import Solved
@@ -25,6 +24,7 @@ from trueup.diagnosing.kinds.thresholds import (
     REPRODUCED_EXACTLY,
     SOFTMAX_LEAVES,
 )
+from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import EvidenceRank, KindCode
 from trueup.types.reason import Number, Place

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.kinds.functions import ACTIVATIONS
 from trueup.diagnosing.kinds.rule import Found, said
 from trueup.diagnosing.kinds.thresholds import (
@@ -28,6 +27,7 @@ from trueup.diagnosing.kinds.thresholds import (
     ROW_EPS_Z,
     SMALLEST_PROBABILITY,
 )
+from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import EvidenceRank
 

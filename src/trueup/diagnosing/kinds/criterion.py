@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from trueup.diagnosing.cross_entropy import CrossEntropy, Ints, reproduced
+from trueup.diagnosing.cross_entropy import CrossEntropy, reproduced
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.rule import Found, said
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import LEAST_OF_SPREAD, MOST_OF_SPREAD
 from trueup.numerics.dtypes import DTYPES
+from trueup.types.arrays import Ints
 from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import EvidenceRank, KindCode
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Vectors
-from trueup.diagnosing.evidence.facts import Bools, Floats
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.thresholds import (
     CERTAIN_Z,
@@ -28,6 +27,7 @@ from trueup.diagnosing.kinds.thresholds import (
     SIGNIFICANT_Z,
     SOME_SHARE,
 )
+from trueup.types.arrays import Bools, Floats
 from trueup.types.finding import EvidenceRank
 
 

@@ -7,7 +7,7 @@ from math import erf, sqrt
 
 import numpy as np
 
-from trueup.diagnosing.evidence.facts import Floats
+from trueup.types.arrays import Floats
 
 _erf = np.frompyfunc(erf, 1, 1)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from trueup.diagnosing.evidence.facts import Bools, Floats
 from trueup.diagnosing.kinds.thresholds import (
     LEAST_OF_ROUNDOFF,
     MOST_OF_ROUNDOFF,
@@ -12,6 +11,7 @@ from trueup.diagnosing.kinds.thresholds import (
     SAMPLED_VALUES,
 )
 from trueup.numerics.dtypes import DTYPES, float64_from_array
+from trueup.types.arrays import Bools, Floats
 
 COARSE = ("float8_e5m2", "float8_e4m3fn", "bfloat16", "float16", "tf32", "float32")
 """From the coarsest on."""

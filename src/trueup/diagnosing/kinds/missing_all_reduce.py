@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Vectors
-from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import explained, rank_of
 from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
 from trueup.diagnosing.kinds.thresholds import NEAR_ONE, ROUNDINGS_APART
+from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import KindClass, KindCode
 from trueup.types.reason import Reason, reason

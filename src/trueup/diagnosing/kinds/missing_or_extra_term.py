@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Known, Vectors
-from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
@@ -24,6 +23,7 @@ from trueup.diagnosing.kinds.thresholds import (
     SUMMED_ROUNDINGS,
     UNRELATED,
 )
+from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 from trueup.types.reason import Reason

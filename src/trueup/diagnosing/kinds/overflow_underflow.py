@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.thresholds import LOST_WIDELY, MIN_NUMBERS, MOSTLY, NEAR_SMALLEST
 from trueup.numerics.dtypes import DTYPES
+from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 

@@ -8,7 +8,6 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.kinds.fitting import close
 from trueup.diagnosing.kinds.thresholds import (
     FINEST_ROUNDOFF,
@@ -17,6 +16,7 @@ from trueup.diagnosing.kinds.thresholds import (
     PROBED_LAYOUT,
     SUMMED_ROUNDINGS,
 )
+from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import OrderCode
 from trueup.types.reason import Reason, reason
 

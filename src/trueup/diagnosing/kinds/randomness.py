@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.kinds.arguments import RANDOM_FUNCTIONS
 from trueup.diagnosing.kinds.fitting import close, roundoff_of
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.thresholds import CHANCE_Z, DRAWN_VALUES, FULL_SHARE, MIN_NUMBERS
 from trueup.matching.names import family
+from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.kinds.fitting import close, rank_of
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
@@ -18,6 +17,7 @@ from trueup.diagnosing.kinds.thresholds import (
     PROBED_VALUES,
     SOME_SHARE,
 )
+from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import KindClass, KindCode
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Known
-from trueup.diagnosing.evidence.facts import Bools, Floats
 from trueup.diagnosing.kinds.arguments import layout_differences
 from trueup.diagnosing.kinds.fitting import close, roundoff_of
 from trueup.diagnosing.kinds.functions import ACTIVATIONS
@@ -28,6 +27,7 @@ from trueup.diagnosing.kinds.thresholds import (
     ROUNDINGS_APART,
     SOURCE_SAMPLE,
 )
+from trueup.types.arrays import Bools, Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 

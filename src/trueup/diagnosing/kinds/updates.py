@@ -8,9 +8,10 @@ from typing import Literal
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Known, Pair, ParameterFacts
-from trueup.diagnosing.evidence.facts import Arguments, Floats
+from trueup.diagnosing.evidence.facts import Arguments
 from trueup.diagnosing.kinds.thresholds import SOLVED_RESIDUAL
 from trueup.diagnosing.optimizer_fit import UpdateFit, adam_directions, fit_update
+from trueup.types.arrays import Floats
 
 Side = Literal["target", "reference"]
 ADAM = {"eps": 1e-8, "beta1": 0.9, "beta2": 0.999}

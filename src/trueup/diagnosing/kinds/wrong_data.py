@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Known
-from trueup.diagnosing.evidence.facts import Floats
 from trueup.diagnosing.kinds.fitting import close
 from trueup.diagnosing.kinds.permutations import along, described
 from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode, Stage
 

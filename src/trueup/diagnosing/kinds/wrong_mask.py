@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.evidence.facts import Bools, Floats
 from trueup.diagnosing.kinds.arguments import argument_differences, is_mask
 from trueup.diagnosing.kinds.fitting import close, roundoff_of
 from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
@@ -19,6 +18,7 @@ from trueup.diagnosing.kinds.thresholds import (
     MOSTLY,
     UNEVEN_PLACES,
 )
+from trueup.types.arrays import Bools, Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason, PlacesCode
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 from trueup.types.reason import Reason, reason

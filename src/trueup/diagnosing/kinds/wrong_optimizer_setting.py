@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, ParameterFacts
-from trueup.diagnosing.evidence.facts import Floats, Plain
+from trueup.diagnosing.evidence.facts import Plain
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of
 from trueup.diagnosing.kinds.rule import Fact, Found, KindRule, Needs, said
@@ -26,6 +26,7 @@ from trueup.diagnosing.kinds.thresholds import (
 )
 from trueup.diagnosing.kinds.updates import Update, solve
 from trueup.diagnosing.optimizer_fit import Measured, UpdateFit, fit_moment
+from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason, SettingReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 from trueup.types.reason import Reason, reason

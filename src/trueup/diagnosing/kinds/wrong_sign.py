@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.evidence.facts import Bools
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import close, explained, rank_of, roundoff_of
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
@@ -17,6 +16,7 @@ from trueup.diagnosing.kinds.thresholds import (
     PROBED_INDICES,
     ROUNDINGS_APART,
 )
+from trueup.types.arrays import Bools
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 

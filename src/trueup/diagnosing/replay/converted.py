@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from trueup.errors import ConfigError
 from trueup.matching.layouts import Layout
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import Trace
+from trueup.types.arrays import Array
 
 NAME = "values"
 """of the one tensor in each file"""
@@ -54,10 +54,10 @@ class ConvertedValues:
             "tensor": NAME,
         }
 
-    def _laid_out(self, shape: tuple[int, ...], parts: Sequence[Part]) -> NDArray[Any] | None:
+    def _laid_out(self, shape: tuple[int, ...], parts: Sequence[Part]) -> Array | None:
         places = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
         filled = np.zeros(places.size, bool)
-        whole: NDArray[Any] | None = None
+        whole: Array | None = None
         for summary, layout in parts:
             held = self._reference.tensor(self._step, self._rank, summary)
             if held is None or (layout is not None and not layout.known):

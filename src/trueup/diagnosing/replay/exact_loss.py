@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trueup.diagnosing.cross_entropy import Floats, Ints, reproduced
+from trueup.diagnosing.cross_entropy import reproduced
 from trueup.diagnosing.step_calls import around_loss, loss_arguments, loss_records
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
+from trueup.types.arrays import Floats, Ints
 
 MARGIN = 4.0
 """times the reference's own distance from the exact loss"""

@@ -6,7 +6,7 @@ from typing import Any
 
 from trueup.store import StepView
 
-Key = tuple[Any, ...]
+Key = tuple[object, ...]
 
 
 def originals(view: StepView) -> dict[int, int]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from trueup.diagnosing.batches import Ints
 from trueup.diagnosing.step_calls import loss_arguments, loss_records, root_inputs, root_returns_loss
 from trueup.store import StepView
+from trueup.types.arrays import Ints
 from trueup.types.finding import Basis, Finding, Kind, Stage
 from trueup.types.reason import Reason
 

@@ -214,7 +214,7 @@ def _place(cell: Cell | None) -> str:
     return ", ".join(part for part in (cell.keys[0], where) if part)
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: Row) -> dict[str, object]:
     return {
         "key": row.key,
         "about": row.about,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trueup.diagnosing.batches import Ints, relation, rows_found
+from trueup.diagnosing.batches import relation, rows_found
 from trueup.diagnosing.stages.batch import Batch, data_finding
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.labels import compared_labels
@@ -16,6 +16,7 @@ from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
 from trueup.store import StepView
+from trueup.types.arrays import Ints
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import EvidenceRank, Finding, Stage
 from trueup.types.layout import Layout

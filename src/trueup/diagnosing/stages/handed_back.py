@@ -11,20 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepView
 from trueup.store.view import WEIGHT
+from trueup.types.arrays import Bools
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import reason
 
 MOST = 0.9
 """share of the elements that differ which must be those of the step before"""
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from trueup.diagnosing.batches import Ints
 from trueup.diagnosing.stages.batch import Batch
 from trueup.errors import ConfigError
+from trueup.types.arrays import Ints
 
 NUM_ROWS = 3
 _LONGEST = 240
 
 
-def texts_shown(target: Batch, reference: Batch, tokenizer: Path | None) -> list[dict[str, Any]]:
+def texts_shown(target: Batch, reference: Batch, tokenizer: Path | None) -> list[dict[str, object]]:
     """A few random rows of the first input, decoded on both sides with the labels under them, and whether
     encoding the text again gives the ids back; empty without a tokenizer.
 
@@ -30,7 +30,7 @@ def texts_shown(target: Batch, reference: Batch, tokenizer: Path | None) -> list
     for name in names:
         num_rows = min(len(target.ids[name]), len(reference.ids[name]))
         for row in sorted(np.random.default_rng(0).permutation(num_rows)[:NUM_ROWS].tolist()):
-            entry: dict[str, Any] = {"where": f"{name}, row {row}"}
+            entry: dict[str, object] = {"where": f"{name}, row {row}"}
             for side, batch in (("target", target), ("reference", reference)):
                 entry |= _row(coder, batch, name, row, side)
             shown.append(entry)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.numerics.dtypes import DTYPES, dtype_from_name
-from trueup.store.recorded import Floats
+from trueup.types.arrays import Floats
 from trueup.types.codes import WeightsCode as Weights
 from trueup.types.reason import Reason, reason
 

@@ -10,8 +10,8 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.weight_change import Change, change_of
 from trueup.diagnosing.whose import axis_that_parts
 from trueup.store import StepView
-from trueup.store.recorded import Floats
 from trueup.store.view import WEIGHT
+from trueup.types.arrays import Floats
 from trueup.types.codes import WeightsCode as Weights
 from trueup.types.layout import Layout
 from trueup.types.placement import Shard

@@ -156,7 +156,7 @@ def _drawn_after(
     ]
 
 
-def _module_of(names: Sequence[str], shapes: Mapping[str, Any]) -> str:
+def _module_of(names: Sequence[str], shapes: Mapping[str, object]) -> str:
     place = place_of(names, shapes) or ""
     return place.rpartition(".")[0] if place in names else place
 

@@ -62,7 +62,7 @@ class ApiStackDump:
         self._files = api_stack_files(path)
         if not self._files:
             raise TraceError(f"{path} holds no api_stack_dump.pkl")
-        self.manifest: dict[str, Any] = {
+        self.manifest: dict[str, object] = {
             "source": "ptdbg_ascend",
             "framework": "pytorch",
             "level": "L1",

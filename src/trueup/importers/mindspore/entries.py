@@ -41,7 +41,7 @@ class Execution:
     timestamp: int
     tensors: list[TensorEntry] = field(default_factory=list)
     """inputs, then outputs, by slot"""
-    arguments: dict[str, Any] | None = None
+    arguments: dict[str, object] | None = None
 
 
 @dataclass(slots=True)
@@ -61,8 +61,8 @@ def graph_entries(folder: GraphFolder) -> GraphEntries:
         TraceError: a table or an operator's file in it is damaged; says which, and what to do.
     """
     found = GraphEntries()
-    arguments: dict[str, dict[str, Any]] = {}
-    tensors: dict[tuple[Any, ...], TensorEntry] = {}
+    arguments: dict[str, dict[str, object]] = {}
+    tensors: dict[tuple[object, ...], TensorEntry] = {}
     long_names = _mapping(folder.path / MAPPING)
     with os.scandir(folder.path) as there:
         files = sorted(entry.name for entry in there if entry.is_file())
@@ -91,7 +91,7 @@ def _key(name: FileName) -> tuple[Any, ...]:
     return name.op_type, name.op_name, name.task, name.stream, name.timestamp, name.side, name.slot
 
 
-def _take_file(tensors: dict[tuple[Any, ...], TensorEntry], name: FileName, path: Path) -> None:
+def _take_file(tensors: dict[tuple[object, ...], TensorEntry], name: FileName, path: Path) -> None:
     if name.side is not None:
         tensors.setdefault(_key(name), TensorEntry(name=name)).file = path.name
         return
@@ -110,7 +110,7 @@ def _take_file(tensors: dict[tuple[Any, ...], TensorEntry], name: FileName, path
         tensors[_key(own)] = TensorEntry(name=own, file=path.name, device=tensor)
 
 
-def _arguments(path: Path) -> dict[str, Any]:
+def _arguments(path: Path) -> dict[str, object]:
     """``{op_type}.{op_name}.json``, which ``save_kernel_args`` writes."""
     try:
         content = json.loads(path.read_text(encoding="utf-8", errors="replace"))

@@ -72,7 +72,7 @@ class MindsporeDump:
         first = found.ranks[min(found.ranks)]
         about = _json_beside(first / METADATA / "config.json")
         options = _json_beside(first / METADATA / "data_dump.json")
-        self.manifest: dict[str, Any] = {
+        self.manifest: dict[str, object] = {
             "source": "mindspore",
             "framework": "mindspore",
             "framework_version": about.get("ms_version"),
@@ -242,7 +242,7 @@ def _graph(number: int, folder: GraphFolder, opened: _Opened, names: GraphNames)
     )
 
 
-def _json_beside(file: Path) -> dict[str, Any]:
+def _json_beside(file: Path) -> dict[str, object]:
     """What MindSpore leaves beside a dump; a dump is whole without it."""
     try:
         content = json.loads(file.read_text(encoding="utf-8", errors="replace"))
@@ -251,7 +251,7 @@ def _json_beside(file: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _task(options: dict[str, Any]) -> str:
+def _task(options: dict[str, object]) -> str:
     common = options.get("common_dump_settings")
     saved = common.get("saved_data") if isinstance(common, dict) else None
     return "statistics" if saved == "statistic" else "tensor"

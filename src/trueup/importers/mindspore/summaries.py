@@ -36,7 +36,7 @@ class Summaries:
     """Rows of ``summaries``, one a tensor; values are read one tensor at a time and not kept."""
 
     def __init__(self) -> None:
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[dict[str, object]] = []
         self._digests: dict[int, str] = {}
         self._extra: dict[int, str] = {}
 
@@ -68,7 +68,7 @@ class Summaries:
         return number, trouble
 
     def _take_rest(self, number: int, entry: TensorEntry) -> None:
-        extra: dict[str, Any] = dict(entry.statistics.extra) if entry.statistics else {}
+        extra: dict[str, object] = dict(entry.statistics.extra) if entry.statistics else {}
         if entry.name.format and entry.name.format not in _PLAIN_FORMATS:
             extra["format"] = entry.name.format
         if extra:
@@ -132,23 +132,23 @@ def read_entry(
     return None if found is None else stored(found, name.dtype or "")
 
 
-def _from_values(stored: StoredTensor) -> tuple[dict[str, Any] | None, str | None]:
+def _from_values(stored: StoredTensor) -> tuple[dict[str, object] | None, str | None]:
     entry = DTYPES.get(stored.dtype)
     if entry is None or len(stored.shape) > _MAX_DIMS:
         return None, f"no summary: {len(stored.shape)} dimensions of {stored.dtype} are not supported"
     array = stored.data.view(np.dtype(entry.storage)).reshape(stored.shape)
     found = summarise_array(array, _WANTED, dtype=stored.dtype)
-    row: dict[str, Any] = {"dtype": stored.dtype, "shape": list(stored.shape)}
+    row: dict[str, object] = {"dtype": stored.dtype, "shape": list(stored.shape)}
     row |= {name: int(found[name]) for name in ("numel", *_COUNTS, "digest")}
     row |= {name: None if math.isnan(found[name]) else float(found[name]) for name in _NUMBERS}
     return row | {"sketch": found["sketch"].tobytes()}, None
 
 
-def _from_statistics(entry: TensorEntry) -> dict[str, Any]:
+def _from_statistics(entry: TensorEntry) -> dict[str, object]:
     """MindSpore's numbers as they are; what was not configured stays unknown."""
     line = entry.statistics
     assert line is not None
-    row: dict[str, Any] = {
+    row: dict[str, object] = {
         "dtype": line.name.dtype,
         "shape": list(line.shape),
         "numel": math.prod(line.shape),

@@ -95,13 +95,13 @@ class TableBuilder:
     def __init__(self, names: GraphNames) -> None:
         self._names = names
         self._calls: list[CallRow] = []
-        self._records: list[tuple[Any, ...]] = []
+        self._records: list[tuple[object, ...]] = []
         self._summaries = Summaries()
         self._summarised: dict[int, tuple[int | None, str | None]] = {}
         self._weights: set[str] = set()
         """what operators of forward take, as far as the graph tells"""
         self._rows: dict[tuple[Any, ...], int] = {}
-        self._ordinals: dict[tuple[Any, ...], int] = {}
+        self._ordinals: dict[tuple[object, ...], int] = {}
         self._total: dict[tuple[str, str], int] = {}
 
     def build(self, graphs: list[Graph], step: int, rank: int) -> StepTables:
@@ -317,7 +317,7 @@ class TableBuilder:
         *,
         type_name: str | None = None,
         mode: str = "train",
-        arguments: dict[str, Any] | None = None,
+        arguments: dict[str, object] | None = None,
     ) -> int:
         where = (parent, kind, name, mode)
         ordinal = self._ordinals.get(where, 0)

@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.importers.mindspore.graph import GraphFlow, Node, Of, Operand
 from trueup.importers.mindspore.names import FileName
 from trueup.importers.mindspore.operators import RESHAPES
+from trueup.types.arrays import Array
 
-Array = NDArray[Any]
 Step = Callable[[Array], Array]
 UNKNOWN_VIEW = (
     "a view of another tensor: MindSpore dumped the memory of that one, and graphs/*.ir does not tell where "

@@ -56,11 +56,11 @@ class Columns:
     def __init__(self, framework: str, stored: frozenset[str]) -> None:
         self.calls: list[CallRow] = []
         self.absent: dict[int, list[str]] = {}
-        self.arguments: dict[int, dict[str, Any]] = {}
+        self.arguments: dict[int, dict[str, object]] = {}
         self.stacks: dict[int, list[str]] = {}
-        self._records: list[tuple[Any, ...]] = []
+        self._records: list[tuple[object, ...]] = []
         self._reasons: dict[int, Reason] = {}
-        self._summaries: list[tuple[Any, ...]] = []
+        self._summaries: list[tuple[object, ...]] = []
         self._digests: dict[int, str] = {}
         self._extra: dict[int, str] = {}
         self._framework = framework

@@ -13,7 +13,7 @@ from trueup.store import StepTables
 
 Record = tuple[int, str, int | None, bool | None]
 """row in records, slot, summary, requires_grad"""
-Store = Callable[[dict[str, Any], str], str | None]
+Store = Callable[[dict[str, object], str], str | None]
 """Stores the values of one summary under a name, if it has any; returns the file's name."""
 
 _FORWARD_PHASES = ("forward", "collective")
@@ -26,9 +26,9 @@ class EntryWriter:
     def __init__(
         self, tables: StepTables, *, framework: str, tied: dict[str, list[str]], store: Store
     ) -> None:
-        self.data: dict[str, Any] = {}
+        self.data: dict[str, object] = {}
         self.construct: dict[str, str | None] = {}
-        self.stack: dict[str, Any] = {}
+        self.stack: dict[str, object] = {}
         self._framework = framework
         self._tied = tied
         self._store = store
@@ -134,7 +134,7 @@ class EntryWriter:
 
     def _build(self) -> None:
         ends = self._forward_ends()
-        events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         for order, call in enumerate(self._innermost_first()):
             if self._keys[call] is None:
                 continue
@@ -227,7 +227,7 @@ class EntryWriter:
         assert keys is not None
         entry = {}
         for reference, ours in (("input", "output"), ("output", "input")):
-            there: dict[str, Any] = dict.fromkeys(
+            there: dict[str, object] = dict.fromkeys(
                 s.removeprefix(f"{BACKWARD}.") for s in self._absent(call, f"{BACKWARD}.{ours}.")
             )
             found = [r for r in self._backward.get(call, ()) if r[1].startswith(f"{ours}.")]
@@ -247,7 +247,7 @@ class EntryWriter:
         forward = [r[1] for r in self._forward.get(call, ()) if r[1].startswith(f"{side}.")]
         return list(dict.fromkeys([s for s in forward if s in slots] + slots))
 
-    def _gradient_entries(self) -> list[tuple[int, tuple[Any, ...]]]:
+    def _gradient_entries(self) -> list[tuple[int, tuple[object, ...]]]:
         """One entry a module and accumulation, placed at its last gradient."""
         counts: dict[str, int] = {}
         grouped: dict[str, list[tuple[str, int | None, bool | None]]] = {}
@@ -299,11 +299,11 @@ def _file_slot(slot: str) -> str:
     return f"kwargs.{rest}" if side == "input" else f"{side}.0.{rest}"
 
 
-class _Branch(dict[str, Any]):
+class _Branch(dict[str, object]):
     """Inner node while slots are put together, told apart from the objects at the leaves."""
 
 
-def _put(tree: dict[str, Any], slot: str, leaf: Any) -> None:
+def _put(tree: dict[str, object], slot: str, leaf: object) -> None:
     *path, last = slot.split(".")
     for part in path:
         inner = tree.get(part)
@@ -321,6 +321,6 @@ def _collapsed(node: Any) -> Any:
     return {key: _collapsed(value) for key, value in node.items()}
 
 
-def _listed(node: dict[str, Any]) -> list[Any]:
+def _listed(node: dict[str, object]) -> list[object]:
     size = 1 + max((int(key) for key in node), default=-1)
     return [_collapsed(node.get(str(index))) for index in range(size)]

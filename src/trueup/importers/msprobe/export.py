@@ -112,7 +112,7 @@ def _tied(source: TraceSource, rank: int) -> dict[str, list[str]]:
     return found
 
 
-def _write(file: Path, head: Mapping[str, Any], entries: Mapping[str, Any]) -> None:
+def _write(file: Path, head: Mapping[str, object], entries: Mapping[str, object]) -> None:
     """One entry a line: quick to write, and to look through."""
     body = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items())
     text = f"{{\n{body}\n}}"
@@ -133,7 +133,7 @@ class _Values:
         self._suffix = ".npy" if framework == "mindspore" else ".pt"
         self._taken: set[str] = set()
 
-    def store(self, summary: dict[str, Any], name: str) -> str | None:
+    def store(self, summary: dict[str, object], name: str) -> str | None:
         """Write the values of one summary; returns the file's name, None where there are none."""
         if summary.get("tensor") is None:
             return None

@@ -131,7 +131,7 @@ def read_head(file: Path) -> dict[str, str]:
     return head
 
 
-def read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, object]:
     """The object in ``file``.
 
     Raises:
@@ -155,7 +155,7 @@ def read_json(file: Path) -> dict[str, Any]:
         raise TraceError(f"{file} holds a JSON {type(content).__name__}, not the object msprobe writes")
     if re.search(r"\\u[dD][89a-fA-F]", text):
         content = _without_surrogates(content)
-    found: dict[str, Any] = content
+    found: dict[str, object] = content
     return found
 
 

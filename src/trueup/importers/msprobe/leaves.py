@@ -17,8 +17,8 @@ _SLICE = re.compile(r"slice\((\S+), (\S+), (\S+)\)$")
 class Leaves:
     """What one side (inputs or outputs) of an entry holds, by slot."""
 
-    tensors: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    scalars: dict[str, Any] = field(default_factory=dict)
+    tensors: list[tuple[str, dict[str, object]]] = field(default_factory=list)
+    scalars: dict[str, object] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
     """slots that held ``None``, or something msprobe does not record"""
 
@@ -90,7 +90,7 @@ def backward_slots(side: str, num_gradients: int, forward: Leaves | None, num_fo
     return [f"{side}.{index}" for index in range(num_gradients)]
 
 
-def scalar_from_dump(leaf: dict[str, Any]) -> Any:
+def scalar_from_dump(leaf: dict[str, object]) -> object:
     """A typed leaf as the plain JSON value capture would have written; unknown types are kept whole."""
     kind, value = leaf["type"], leaf.get("value")
     if kind in ("int", "float", "bool", "str", "torch.dtype", "mindspore.dtype", "torch.device"):
@@ -106,7 +106,7 @@ def scalar_from_dump(leaf: dict[str, Any]) -> Any:
     return leaf
 
 
-def scalar_for_dump(value: Any, slot: str, framework: str) -> Any:
+def scalar_for_dump(value: Any, slot: str, framework: str) -> object:
     """The typed leaf of one argument; what msprobe has no form for becomes null."""
     if value is None or isinstance(value, (list, dict)):
         if isinstance(value, dict) and isinstance(value.get("type"), str):
@@ -117,7 +117,7 @@ def scalar_for_dump(value: Any, slot: str, framework: str) -> Any:
     return _text_for_dump(value, slot, framework)
 
 
-def _text_for_dump(value: str, slot: str, framework: str) -> dict[str, Any] | None:
+def _text_for_dump(value: str, slot: str, framework: str) -> dict[str, object] | None:
     name = slot.rpartition(".")[2]
     if framework == "mindspore" and _MINDSPORE_DTYPE.match(value) and not name.isalpha() | (name == "dtype"):
         return {"type": "mindspore.dtype", "value": value}

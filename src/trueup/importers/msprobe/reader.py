@@ -39,7 +39,7 @@ class MsprobeDump:
         self._first_folder = next(iter(first.values()))
         head = files.read_head(self._first_folder / files.DUMP)
         self._framework = head["framework"]
-        self.manifest: dict[str, Any] = {
+        self.manifest: dict[str, object] = {
             "source": "msprobe",
             "framework": self._framework,
             "framework_version": None,
@@ -143,7 +143,7 @@ class MsprobeDump:
             there = "; ".join(f"step {s}: ranks {list(r)}" for s, r in list(self._folders.items())[:4])
             raise TraceError(f"{self.path} has no step {step} of rank {rank}; it has {there}") from None
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, object]:
         """msprobe's own configuration, where it left one beside the steps."""
         for parent in (self._first_folder, *self._first_folder.parents[:2]):
             for file in sorted(parent.glob("config_rank*.json")):
@@ -156,7 +156,7 @@ class MsprobeDump:
         return {}
 
 
-def _beside(file: Path) -> dict[str, Any]:
+def _beside(file: Path) -> dict[str, object]:
     """construct.json or stack.json: left out with ``extra_info`` off, and empty until the step ends."""
     return files.read_json(file) if _filled(file) else {}
 

@@ -7,13 +7,12 @@ a trace that has the root.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from trueup.importers.msprobe.names import FORWARD, EntryName
 
 
 def calls_of_root(
-    names: Mapping[str, EntryName], construct: Mapping[str, Any], frames: Mapping[str, list[str]]
+    names: Mapping[str, EntryName], construct: Mapping[str, object], frames: Mapping[str, list[str]]
 ) -> frozenset[str]:
     """Keys of the forward calls made by the root module itself; empty where nothing says that there is one.
 
@@ -33,7 +32,7 @@ def calls_of_root(
     return frozenset([*modules, *inner])
 
 
-def _outermost(key: str, construct: Mapping[str, Any]) -> bool:
+def _outermost(key: str, construct: Mapping[str, object]) -> bool:
     if key not in construct:
         return False
     parent = construct[key]

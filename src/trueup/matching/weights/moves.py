@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import permutations
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.errors import ConfigError
 from trueup.matching.weights.rows import located
+from trueup.types.arrays import Array
 from trueup.weights.plan import Entry, MovingStep, Permute, Piece, Reshape, made
 
-Values = NDArray[Any]
+Values = Array
 MAX_DIMS = 5
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.matching.codes import Codes, Hashes
 from trueup.numerics.content import scramble
+from trueup.types.arrays import Array
 from trueup.weights.plan import MovingStep, Permute, Reshape, Slice
 
 MAX_PIECES = 4096
@@ -25,7 +24,7 @@ class Chunk:
     steps: tuple[MovingStep, ...]
 
 
-def row_hashes(matrix: NDArray[Any]) -> Hashes:
+def row_hashes(matrix: Array) -> Hashes:
     """A hash of each row that sees order; a row of zeros is 0."""
     with np.errstate(over="ignore"):
         bits = (matrix.astype(np.float32) + np.float32(0)).view(np.uint32).astype(np.uint64)
@@ -33,7 +32,7 @@ def row_hashes(matrix: NDArray[Any]) -> Hashes:
         return np.asarray((scramble(bits) * places).sum(axis=1, dtype=np.uint64))
 
 
-def located(wanted: NDArray[Any], among: list[NDArray[Any]]) -> tuple[list[Chunk], int] | None:
+def located(wanted: Array, among: list[Array]) -> tuple[list[Chunk], int] | None:
     """``wanted`` as rows of ``among`` put one after the other, and the number of zero rows at its end.
 
     None where a row is nowhere, or in two places, or the pieces would be too many.
@@ -61,7 +60,7 @@ def _twice(every: Hashes, wanted: Hashes) -> bool:
     return bool(np.isin(words[counts > 1], wanted).any())
 
 
-def _chunks(piece: Codes, row: Codes, among: list[NDArray[Any]]) -> list[Chunk]:
+def _chunks(piece: Codes, row: Codes, among: list[Array]) -> list[Chunk]:
     out: list[Chunk] = []
     turns = np.flatnonzero(np.diff(_blocks(piece, row))) + 1
     for rows, source in zip(np.split(row, turns), piece[np.r_[0, turns]].tolist(), strict=True):

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from trueup.numerics.content import content_hash
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.store import StepTables, TraceSource
+from trueup.types.arrays import Array
 
-Values = NDArray[Any]
+Values = Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ def _updated(tables: StepTables) -> dict[str, dict[str, Any]]:
     return {names[call]: rows[row] for call, row in values.select("call", "summary").iter_rows()}
 
 
-def _rows_of_parameters(tables: StepTables) -> dict[str, dict[str, Any]]:
+def _rows_of_parameters(tables: StepTables) -> dict[str, dict[str, object]]:
     """Row of ``summaries`` of each weight at the start of the step."""
     values = tables.records.filter((pl.col("phase") == "param") & pl.col("summary").is_not_null())
     names = tables.calls.select(pl.col("call"), pl.col("name").cast(pl.String).alias("fqn"))

@@ -72,7 +72,7 @@ def exit_code(codes: Sequence[int]) -> int:
 def _write(
     name: str,
     comparisons: Sequence[CurveComparison],
-    document: Mapping[str, Any],
+    document: Mapping[str, object],
     report: Document,
     folder: Path,
 ) -> dict[str, Path]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, THROUGHPUT
 from trueup.curves.comparison import CurveComparison
-from trueup.curves.curve import Curve, Floats
+from trueup.curves.curve import Curve
 from trueup.curves.standard import MEAN_REL
 from trueup.curves.statistics.envelope import moving_mean
 from trueup.reporting.document import Plot, Series
 from trueup.reporting.formatting import plain
+from trueup.types.arrays import Array, Floats
 
 BUCKETS = 1500
 """A longer line is drawn by the smallest and largest value of this many pieces: nothing that stands out
@@ -171,12 +169,12 @@ def _short(curve: Curve) -> str:
     return plain(curve.path.name or curve.name)
 
 
-def _line(name: str, role: str, x: NDArray[Any], y: Floats) -> Series:
+def _line(name: str, role: str, x: Array, y: Floats) -> Series:
     xs, ys = thinned(x, y)
     return Series(name=name, role=role, x=xs, y=ys)
 
 
-def thinned(x: NDArray[Any], y: Floats, buckets: int = BUCKETS) -> tuple[NDArray[Any], Floats]:
+def thinned(x: Array, y: Floats, buckets: int = BUCKETS) -> tuple[Array, Floats]:
     """Smallest and largest of each piece, where they stand; short lines as they are."""
     if len(y) <= 2 * buckets:
         return x, y
@@ -189,7 +187,7 @@ def thinned(x: NDArray[Any], y: Floats, buckets: int = BUCKETS) -> tuple[NDArray
     return x[keep], y[keep]
 
 
-def _thin(x: NDArray[Any], y: Floats, *, largest: bool) -> tuple[NDArray[Any], Floats]:
+def _thin(x: Array, y: Floats, *, largest: bool) -> tuple[Array, Floats]:
     if len(y) <= BUCKETS:
         return x, y
     edges = np.linspace(0, len(y) - 1, BUCKETS).astype(int)
@@ -197,7 +195,7 @@ def _thin(x: NDArray[Any], y: Floats, *, largest: bool) -> tuple[NDArray[Any], F
 
 
 def _span(
-    values: Floats, *, tail: bool = False, band: tuple[NDArray[Any], Floats, Floats] | None = None
+    values: Floats, *, tail: bool = False, band: tuple[Array, Floats, Floats] | None = None
 ) -> tuple[float, float] | None:
     """Low and high end of an axis that shows these values, with a little air.
 

@@ -7,8 +7,9 @@ import warnings
 import numpy as np
 from rich.text import Text
 
-from trueup.reporting.document import Floats, Line, Look, Span, Tone, Trend
+from trueup.reporting.document import Line, Look, Span, Tone, Trend
 from trueup.reporting.formatting import plain
+from trueup.types.arrays import Floats
 
 _BARS = "▁▂▃▄▅▆▇█"
 COLOURS = {

@@ -17,7 +17,6 @@ import struct
 import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -36,7 +35,7 @@ def encode_tables(tables: Iterable[pl.LazyFrame]) -> list[str]:
 
 def encode_table(table: pl.LazyFrame) -> str:
     """One table as base64, read a column at a time: numbers become ``float``, the rest ``code`` columns."""
-    header: list[dict[str, Any]] = []
+    header: list[dict[str, object]] = []
     parts: list[bytes] = []
     rows = 0
     for name in table.collect_schema().names():
@@ -51,13 +50,13 @@ def encode_table(table: pl.LazyFrame) -> str:
     return base64.b64encode(b"".join([*zipped, squeeze.flush()])).decode("ascii")
 
 
-def _float(series: pl.Series) -> tuple[dict[str, Any], list[bytes]]:
+def _float(series: pl.Series) -> tuple[dict[str, object], list[bytes]]:
     values = series.cast(pl.Float64)
     bits = values.fill_null(0.0).to_numpy().astype("<f8").view(np.uint64)
     finite = (bits >> np.uint64(52)) & np.uint64(0x7FF) != 0x7FF
     rounded = (bits + np.uint64(1 << (_DROPPED_BITS - 1))) & ~np.uint64((1 << _DROPPED_BITS) - 1)
     planes = np.where(finite, rounded, bits).view(np.uint8).reshape(-1, 8).T
-    entry: dict[str, Any] = {"kind": "float", "bytes": planes.size}
+    entry: dict[str, object] = {"kind": "float", "bytes": planes.size}
     parts = [planes.tobytes()]
     if values.null_count():
         mask = values.is_null().cast(pl.UInt8).to_numpy().tobytes()
@@ -66,7 +65,7 @@ def _float(series: pl.Series) -> tuple[dict[str, Any], list[bytes]]:
     return entry, parts
 
 
-def _code(series: pl.Series) -> tuple[dict[str, Any], list[bytes]]:
+def _code(series: pl.Series) -> tuple[dict[str, object], list[bytes]]:
     text = series.cast(pl.String)
     words = text.drop_nulls().unique(maintain_order=True)
     numbers = text.replace_strict(words, np.arange(1, len(words) + 1), default=0, return_dtype=pl.UInt32)
