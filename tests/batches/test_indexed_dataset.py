@@ -56,7 +56,7 @@ def test_the_limit_of_uint16_is_megatron_s() -> None:
         ([[-1]], {}, "from -1 to -1 do not fit uint16"),
         ([[70000]], {"dtype": "uint16"}, "do not fit uint16"),
         ([[2**40]], {}, "do not fit int32"),
-        ([[1]], {"dtype": "float32"}, "dtype float32: one of"),
+        ([[1]], {"dtype": "float32"}, "dtype float32: expected one of"),
         ([[1], [2]], {"documents": [1]}, "documents of 1 sequences, but there are 2"),
     ],
 )

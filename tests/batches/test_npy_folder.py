@@ -86,7 +86,7 @@ def test_rows_that_share_an_array_are_not_written_apart(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("tokens", None, "lacks tokens.npy"),
-        ("tokens", np.zeros((2, 8)), r"float64 of shape \[2, 8\]; integers"),
+        ("tokens", np.zeros((2, 8)), r"float64 of shape \[2, 8\]; expected integers"),
         ("tokens", np.zeros(8, np.int64), r"shape \[8\]"),
         ("labels", np.zeros((3, 8), np.int64), "one row of integers for each row"),
         ("labels", np.zeros((2, 8)), "holds float64"),

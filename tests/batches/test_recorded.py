@@ -98,8 +98,8 @@ def test_a_step_that_lacks_a_rank_is_no_run_of_that_rank(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"labels": "moved"}, "labels='moved': one of shifted, unshifted, recorded"),
-        ({"num_microbatches": 0}, "num_microbatches=0: a whole number"),
+        ({"labels": "moved"}, "labels='moved': expected one of shifted, unshifted, recorded"),
+        ({"num_microbatches": 0}, "num_microbatches=0: expected an integer"),
         ({"num_microbatches": True}, "num_microbatches=True"),
         ({"seq_length": 1.5}, "seq_length=1.5"),
         ({"seq_length": 4, "num_ranks": 2}, "seq_length, num_ranks: only of an indexed dataset"),

@@ -82,11 +82,11 @@ def test_the_rank_is_the_launcher_s(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"framework": "jax"}, "framework='jax': one of torch, mindspore, numpy"),
-        ({"per": "epoch"}, "per='epoch': one of microbatch, row"),
-        ({"dtype": "float32"}, "dtype='float32': the name of an integer type"),
+        ({"framework": "jax"}, "framework='jax': expected one of torch, mindspore, numpy"),
+        ({"per": "epoch"}, "per='epoch': expected one of microbatch, row"),
+        ({"dtype": "float32"}, "dtype='float32': expected the name of an integer type"),
         ({"dtype": "int7"}, "dtype='int7'"),
-        ({"columns": "tokens"}, "columns='tokens': a list of names"),
+        ({"columns": "tokens"}, "columns='tokens': expected a list of names"),
         ({"columns": []}, "a list of names"),
         ({"columns": ["tokens", "mask"]}, "holds no 'mask'; it holds labels, tokens"),
         ({"rank": 7}, "no batches of rank 7"),

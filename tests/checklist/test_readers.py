@@ -469,7 +469,7 @@ def test_what_cannot_be_a_value_is_said_and_not_compared(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "holds nothing"),
+        ("", "got nothing"),
         ("[1, 2]", "a list of 2"),
         ("just words", "text"),
         ('{"a": ', "not a configuration"),

@@ -58,7 +58,7 @@ def test_an_argument_of_the_origin_s_call_heads_the_verdict(tmp_path: Path) -> N
     verdict = verdict_of(tmp_path, normed(1e-3, factor=1.01, count=2), normed(1e-5, count=2))
     assert verdict.headline == reason(
         VerdictCode.ARGUMENT_DIFFERS,
-        what="layer_norm",
+        what="functional.layer_norm",
         name="input.eps",
         module="norms.1",
         target="0.001",

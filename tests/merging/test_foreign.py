@@ -85,8 +85,8 @@ def test_a_layout_is_given_in_yaml(one: Path, tmp_path: Path) -> None:
         ("mesh: {tp: 2}\nparameters: [{name: a, dp: shard(0)}]", "names axis 'dp'"),
         ("mesh: {tp: 2}\nparameters: [{name: a, tp: 3}]", "3 is not a placement"),
         ("mesh: {pp: 2}\npipeline: {stages: [[0]]}", "axis pp has 2"),
-        ("- a", "holds no mapping"),
-        ("mesh: {tp: 2", "is no YAML"),
+        ("- a", "does not hold a mapping"),
+        ("mesh: {tp: 2", "is not YAML"),
     ],
 )
 def test_a_layout_file_with_a_mistake_says_which(text: str, said: str, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_end_of_document_tokens_may_not_count(tmp_path: Path) -> None:
     ("ids", "said"),
     [
         (IDS + 1, "token id 257 is not in a vocabulary of 257"),
-        (IDS.astype(np.float32), r"float32 \(1000,\); integers"),
+        (IDS.astype(np.float32), r"float32 \(1000,\); expected integers"),
         (IDS[:10], r"has not one row of seq_length 16 \+ 1 tokens"),
         (IDS.reshape(100, 10), "rows of 10 tokens; seq_length 16 needs one more"),
     ],

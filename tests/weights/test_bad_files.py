@@ -45,7 +45,7 @@ def test_empty_and_unknown_files(tmp_path: Path) -> None:
     path.write_bytes(b"")
     assert "is empty" in refusal(path)
     path.write_bytes(b"hello, these are no weights at all")
-    assert "no file of weights that is read here" in refusal(path)
+    assert "not a file of weights that trueup reads" in refusal(path)
     np.save(tmp_path / "one.npy", np.ones(2))
     assert "give its folder" in refusal(tmp_path / "one.npy")
 

@@ -90,7 +90,7 @@ def test_a_tolerance_is_kept() -> None:
     nan[0] = np.nan
     assert pair(nan, array, rtol=1.0).status is PairStatus.DIFFERENT
     for bad in (-1.0, float("nan")):
-        with pytest.raises(ConfigError, match="numbers from 0"):
+        with pytest.raises(ConfigError, match="expected numbers of at least 0"):
             pair(array, array, rtol=bad)
 
 
