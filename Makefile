@@ -1,4 +1,4 @@
-# trueup's vocabulary: demo, demo-migration, test, check, bench, zoo, docs. Each sets up what it needs in .venv, once.
+# trueup's vocabulary: demo, demo-migration, test, check, fuzz, bench, zoo, docs. Each sets up what it needs in .venv, once.
 # MindSpore needs an older numpy than the rest: what runs with it has an environment of its own.
 
 PYTHON ?= python3
@@ -11,7 +11,7 @@ MINDSPORE_VENV := .venv-mindspore
 MINDSPORE_STAMP := $(MINDSPORE_VENV)/.ready-mindspore
 INPUTS := pyproject.toml constraints.txt $(wildcard src/trueup/numerics/*.[ch]) src/trueup/curves/readers/_scan.c $(SETUP)
 
-.PHONY: demo demo-migration test check bench zoo docs mindspore clean
+.PHONY: demo demo-migration test check fuzz bench zoo docs mindspore clean
 
 demo: $(RUN_STAMP)
 	@$(BIN)/python examples/demo.py
@@ -24,6 +24,9 @@ test: $(DEV_STAMP) $(MINDSPORE_STAMP)
 
 check: $(DEV_STAMP)
 	@$(BIN)/python scripts/check.py
+
+fuzz: $(DEV_STAMP)
+	@$(BIN)/python -m tests.fuzz.harness --num 10000 $(if $(SEED),--seed $(SEED))
 
 bench: $(DEV_STAMP) $(MINDSPORE_STAMP)
 	@$(BIN)/python benchmarks/run_all.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
 
@@ -54,6 +55,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.fixture(autouse=True)
+def no_layout_declared() -> Iterator[None]:
+    """What a test's program declares of its processes does not reach the next test's."""
+    yield
+    declared = sys.modules.get("trueup.capture.declared")
+    if declared is not None:
+        declared.withdraw_layout()
 
 
 @pytest.fixture

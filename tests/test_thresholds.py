@@ -1,8 +1,8 @@
 """Every constant that decides is an entry, and the case just below it is judged otherwise than the one just
 above.
 
-A room is converted once its folder stands in ``CONVERTED``: no other float may decide there. For each entry a
-module named ``deciding_*`` beside the room's tests has a function under ``@decides``.
+A room is converted once its folder stands in ``CONVERTED``: no other float, power or named number may decide
+there. For each entry a module named ``deciding_*`` beside the room's tests has a function under ``@decides``.
 """
 
 from __future__ import annotations
@@ -20,47 +20,172 @@ from trueup.types.threshold import GENERATED, Threshold, thresholds
 pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).parents[1]
-CONVERTED = {"src/trueup/diagnosing/kinds": "kinds", "src/trueup/diagnosing/evidence": None}
-"""folder -> the first word of its entries' names, None: it decides nothing by a constant"""
-TABLES = ("trueup.diagnosing.kinds.thresholds",)
-DECIDING = ("tests.diagnosing.deciding_kinds",)
+ROOMS = {"numerics"}
+"""rooms with entries beside those of CONVERTED"""
+CONVERTED = {
+    "src/trueup/diagnosing/kinds": "kinds",
+    "src/trueup/diagnosing/evidence": None,
+    "src/trueup/comparing": "comparing",
+    "src/trueup/monitoring": "monitoring",
+    "src/trueup/curves": "curves",
+    "src/trueup/matching/*.py": "matching",
+    "src/trueup/matching/weights": None,
+    "src/trueup/diagnosing/*.py": "diagnosing",
+    "src/trueup/diagnosing/replay": "diagnosing",
+    "src/trueup/diagnosing/stages": "diagnosing",
+}
+"""folder, or modules -> the first word of its entries' names, None: it decides nothing by a constant"""
+TABLES = (
+    "trueup.diagnosing.kinds.thresholds",
+    "trueup.diagnosing.thresholds",
+    "trueup.comparing.thresholds",
+    "trueup.monitoring.thresholds",
+    "trueup.curves.thresholds",
+    "trueup.matching.thresholds",
+)
+DECIDING = (
+    "tests.diagnosing.deciding_kinds",
+    "tests.diagnosing.deciding_diagnosing",
+    "tests.comparing.deciding_comparing",
+    "tests.monitoring.deciding_monitoring",
+    "tests.curves.deciding_curves",
+    "tests.matching.deciding_matching",
+)
 ARITHMETIC = (0.0, 0.5, 1.0, 2.0)
 """floats that any formula holds"""
-ALLOWED = {
+ALLOWED: dict[str, set[float | str]] = {
+    "comparing/content.py": {"SCHEMA_VERSION"},
+    "comparing/grounds.py": {"_NUM_AHEAD"},  # rows shown
+    "comparing/layouts.py": {"SAMPLES"},  # values read: costs time
+    "comparing/ledger.py": {"MAX_GROUPS", "_MOST_EXAMPLES"},  # shown
+    "comparing/metrics.py": {"_BLOCK"},  # costs memory
+    "comparing/noise.py": {"SCHEMA_VERSION"},
+    "comparing/owner.py": {"MAX_HINTS"},  # shown
+    "comparing/rules/inputs_bound.py": {"_MOST_ROUNDS"},  # costs time
+    "comparing/stacks.py": {"MAX_STACKS"},  # written
+    "comparing/table.py": {"ROW_GROUP"},  # of the file
+    "comparing/worth.py": {"_MOST_SAID", "_MOST_LIMITS"},  # shown
+    "diagnosing/around.py": {"_BESIDE"},  # shown
+    "diagnosing/batches.py": {"_NUM_LISTED"},  # shown
+    "diagnosing/cross_entropy.py": {"MAX_LOGITS", 12.0},  # costs time; the variance of an even distribution
+    "diagnosing/diagnosis.py": {"SCHEMA_VERSION"},
+    "diagnosing/ledger.py": {1e-12},  # against a division by 0
+    "diagnosing/pipeline.py": {"MAX_POINTS"},  # drawn
+    "diagnosing/replay/charge.py": {1e300},  # infinities, sorted
+    "diagnosing/replay/exact_loss.py": {"_IGNORE"},  # PyTorch's ignore_index
+    "diagnosing/replay/outcome.py": {"SCHEMA_VERSION"},
+    "diagnosing/replay/plan.py": {"VERSION"},
+    "diagnosing/replay/words.py": {"MAX_REASONS"},  # shown
+    "diagnosing/stages/batch.py": {"_IGNORE"},
+    "diagnosing/stages/config.py": {"_NAMED"},  # shown
+    "diagnosing/stages/reduction.py": {1e-9},  # against a division by 0
+    "diagnosing/stages/texts.py": {"NUM_ROWS", "_LONGEST"},  # shown
+    "diagnosing/update_rule.py": {0.9, 0.999, 1e-8, 1e-6, 1e-5, 1e-10, 1e-15},  # settings in use
+    "monitoring/alarms.py": {"SUBJECTS"},  # shown
+    "monitoring/events.py": {"VERSION"},
+    "monitoring/monitor.py": {"_BEFORE"},  # written
+    "monitoring/replicas.py": {"_KEPT"},  # costs memory
+    "monitoring/rules.py": {1e-300},  # against the logarithm of 0
+    "monitoring/settings.py": {6.0, 10.0, 1e-3, 100.0, 0.01},  # defaults that a person changes: docs/options
+    "monitoring/tensorboard.py": {"_ROWS"},  # read
+    "curves/aligning.py": {0.1, 0.9, "MAX_OFFSET", "_LOOKED_AT"},  # quantiles of a clip; where a search looks
+    "curves/columns.py": {1e-3},  # milliseconds
+    "curves/comparison.py": {"VERSION"},
+    "curves/conditions.py": {"2 ** 64", "_NUM_LISTED"},  # a digest's size; shown
+    "curves/curve.py": {"_ENOUGH"},  # costs time
+    "curves/files.py": {"HEAD_BYTES", "_MAX_FILES"},  # read
+    "curves/following.py": {10.0},  # seconds between two looks
+    "curves/local_norms.py": {"_LISTED", 1e-30},  # shown; against a division by 0
+    "curves/many.py": {"_FEW", "_THREADS"},  # cost memory
+    "curves/readers/epoch_step.py": {1e-3},  # milliseconds
+    "curves/readers/lines.py": {"SAMPLE_BYTES"},  # read
+    "curves/readers/megatron.py": {1e-3},
+    "curves/readers/mindformers.py": {1e-3, 1e-12},  # units
+    "curves/readers/nanotron.py": {1e-3},
+    "curves/readers/scanning.py": {"_SAMPLE_BYTES", 1e3, 1e6, 1e9, 1e12, 1.2},  # units; room for lines
+    "curves/reading.py": {"_MOST_NORMS"},  # costs memory
+    "curves/simulating.py": {0.1, 1e-4, "NUM_DECAY", "_SETTING_IN", 0.01, 1e-3, 20.0, 0.05, 8.0},  # made runs
+    "curves/standard.py": {1e-30},  # against a division by 0
+    "curves/statistics/centred.py": {0.9999, 1e4},  # against a division by 0; where a bisection looks
+    "curves/statistics/frozen.py": {"_LISTED", 1e-30},
+    "curves/statistics/health.py": {"_LISTED", 1e-30},
+    "curves/statistics/noise.py": {0.95},  # a coefficient of -1 has no long-run variance
+    # confidences: what decides is on which side of matching.sure they are; what costs time; next to nothing
+    "matching/align.py": {0.98, 0.93, 0.7, 0.85, 0.8, 0.75, "_GRAM", "_FIRST_WINDOW", "_MAX_CELLS", 1e-3}
+    | {"_NAME_ALONE"},
+    "matching/calls.py": {0.9, 0.6},  # confidences
+    "matching/weights/analogy.py": {"BY_ANALOGY", 0.9},  # confidence
+    "matching/weights/content.py": {"MASK", "MOST_PIECES", "MOST_IN_UNIT", "SEEN_ROWS"},  # cost time
+    "matching/weights/infer.py": {"UNREAD_TRANSPOSE", 0.8, 0.95},  # confidences
+    "matching/weights/moves.py": {"MAX_DIMS"},  # costs time
+    "matching/weights/places.py": {0.95, 0.9, 0.8},  # confidences
+    "matching/weights/rows.py": {"MAX_PIECES"},  # costs time
+    "matching/layouts.py": {"MAX_DIMS", "MAX_WAYS"},  # cost time
+    "matching/mapping.py": {"VERSION"},
+    "matching/modules.py": {0.99, 0.8, 0.85, "10 ** 9"},  # confidences; a number beyond all atoms
     "diagnosing/kinds/functions.py": {0.044715, 1.702},  # of the definitions of gelu
     "diagnosing/kinds/updates.py": {1e-8, 0.9, 0.999},  # PyTorch's defaults of Adam
-    "diagnosing/kinds/attended.py": {1e4},  # never read without a rotary embedding
-    "diagnosing/kinds/attention.py": {1e2, 1e8, 1.1},  # between which a search looks
-    "diagnosing/evidence/vectors.py": {3e-7, 1e140, 1e-140},  # of the sketch's dtype; against overflow
+    "diagnosing/kinds/attended.py": {1e4, "_USUAL_THETA"},  # never read without a rotary embedding
+    "diagnosing/kinds/attention.py": {1e2, 1e8, 1.1, "THETA_NEAR", "MAX_SOURCES"},  # where a search looks
+    "diagnosing/kinds/constant_argument.py": {"_SHOWN"},
+    "diagnosing/kinds/criterion.py": {"_IGNORED"},  # PyTorch's ignore_index
+    "diagnosing/kinds/dtype_or_rounding.py": {"_GRID_SAMPLE"},  # costs time
+    "diagnosing/kinds/grids.py": {"2.0 ** (-11)"},  # tf32's unit roundoff
+    "diagnosing/kinds/missing_or_extra_term.py": {"_MAX_CANDIDATES", "_MAX_COMPARED"},  # cost time
+    "diagnosing/kinds/permutations.py": {"_SEED", "2.0 ** (-24)"},  # float32's unit roundoff
+    "diagnosing/kinds/rotary.py": {"_MAX_VALUES"},  # costs time
+    "diagnosing/kinds/transposed_or_permuted.py": {"_MAX_PAIRS"},  # costs time
+    "diagnosing/kinds/wrong_mask.py": {"IGNORED_LABEL", "_SHOWN"},
+    "diagnosing/kinds/wrong_scale.py": {"_SHOWN"},
+    "diagnosing/evidence/elsewhere.py": {"MAX_EARLIER", "MAX_RANKS"},  # read
+    "diagnosing/evidence/run.py": {"MAX_RANKS"},  # read
+    "diagnosing/evidence/surroundings.py": {"MAX_NEARBY", "MAX_NEIGHBOURS"},  # read
+    "diagnosing/evidence/vectors.py": {3e-7, "SKETCH_ROUNDING", 1e140, 1e-140},  # its dtype; overflow
+    "diagnosing/evidence/windows.py": {"MAX_VALUES", "MAX_WHOLE", "_LEAST_ROWS", "_CHUNK"},  # read
 }
 for _table in (*TABLES, *DECIDING):
     import_module(_table)
 ENTRIES = {name: one for name, one in thresholds().items() if not name.startswith("doctest")}
 
 
-def floats(path: Path) -> list[tuple[int, float]]:
-    """Line and value of every float literal."""
+def numbers(path: Path) -> list[tuple[int, float | str]]:
+    """Line and value of every float literal and constant power, line and name of every number of a module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return [(node.lineno, node.value) for node in nodes if isinstance(node.value, float)]
+    found: list[tuple[int, float | str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, float) and node.value not in ARITHMETIC:
+            found.append((node.lineno, node.value))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and _is_number(node):
+            found.append((node.lineno, ast.unparse(node)))
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and _is_number(statement.value):
+            found += [(statement.lineno, ast.unparse(name)) for name in statement.targets]
+    return sorted(found, key=str)
+
+
+def _is_number(node: ast.AST) -> bool:
+    """Whether an expression holds nothing but numbers."""
+    kept = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop)
+    inside = list(ast.walk(node))
+    values = [one.value for one in inside if isinstance(one, ast.Constant)]
+    return all(isinstance(one, kept) for one in inside) and all(type(v) in (int, float) for v in values)
 
 
 @pytest.mark.parametrize("folder", CONVERTED)
-def test_no_other_float_decides(folder: str) -> None:
+def test_no_other_number_decides(folder: str) -> None:
     bare = []
-    for path in sorted((ROOT / folder).rglob("*.py")):
+    for path in sorted(ROOT.glob(folder if "*" in folder else f"{folder}/**/*.py")):
         allowed = ALLOWED.get(str(path.relative_to(ROOT / "src/trueup")), set())
-        if path.name == "thresholds.py" or allowed is None:
-            continue
-        bare += [
-            f"{path.name}:{at} {x}" for at, x in floats(path) if x not in ARITHMETIC and x not in allowed
-        ]
+        if path.name != "thresholds.py":
+            bare += [f"{path.name}:{at} {number}" for at, number in numbers(path) if number not in allowed]
     assert bare == []
 
 
-def test_a_float_that_decides_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "rule.py").write_text("def rule(x: float) -> bool:\n    return x > 0.97\n")
-    assert floats(tmp_path / "rule.py") == [(2, 0.97)]
+def test_a_number_that_decides_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "rule.py").write_text(
+        "FEWEST = 3\nFINE = 2**-24\n\n\ndef rule(x: float) -> bool:\n    return FEWEST * x > 0.97 + 0.5\n"
+    )
+    assert {number for _, number in numbers(tmp_path / "rule.py")} == {"FEWEST", "FINE", "2 ** (-24)", 0.97}
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
@@ -68,7 +193,7 @@ def test_an_entry_has_an_account_and_a_test(entry: Threshold) -> None:
     assert entry.unit
     assert len(entry.account.split()) > 3
     assert entry.test != GENERATED or entry.name in DECIDERS, "add a @decides function"
-    assert entry.name.split(".")[0] in CONVERTED.values()
+    assert entry.name.split(".")[0] in {*CONVERTED.values(), *ROOMS}
 
 
 @pytest.mark.parametrize("name", sorted(DECIDERS))

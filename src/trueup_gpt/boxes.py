@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,7 +67,7 @@ class Boxes:
 class SavePlanner(DefaultSavePlanner):
     """Finds the elements of a box."""
 
-    def lookup_object(self, index: MetadataIndex) -> Any:
+    def lookup_object(self, index: MetadataIndex) -> object:
         """See torch."""
         found = self.state_dict[index.fqn]
         return found.__get_tensor_shard__(index) if isinstance(found, Boxes) else super().lookup_object(index)

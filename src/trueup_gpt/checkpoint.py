@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,20 @@ from trueup_gpt.saving import RUN_FILE, Writer
 from trueup_gpt.session import Session
 
 _BEST = "best"
+
+
+class RunFacts(TypedDict, total=False):
+    """What stands beside the tensors of a checkpoint."""
+
+    format: int
+    step: int
+    loss_scale: dict[str, float]
+    best: float | None
+    num_processes: int
+    mesh: dict[str, int]
+    parameters: dict[str, list[int]]
+    configuration: dict[str, object]
+    layout: dict[str, object]
 
 
 class Checkpoints:
@@ -81,7 +95,7 @@ class Checkpoints:
         path = self._find(given or self.folder)
         if path is None:
             return None
-        facts = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
+        facts: RunFacts = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
         self._check(path, facts)
         whole = training.resume_training and not training.no_load_optim
         state = self._state(optimizer=whole, random=False)
@@ -127,7 +141,7 @@ class Checkpoints:
             return None
         raise ConfigError(f"load_checkpoint {given}: no checkpoint there; one holds {RUN_FILE}")
 
-    def _check(self, path: Path, facts: dict[str, Any]) -> None:
+    def _check(self, path: Path, facts: RunFacts) -> None:
         shapes = {fqn: list(place.shape) for fqn, place in self._session.parallel.places.items()}
         saved = facts["parameters"]
         wrong = [fqn for fqn in shapes if saved.get(fqn, shapes[fqn]) != shapes[fqn]]
@@ -139,7 +153,7 @@ class Checkpoints:
                 f"{path}: {wrong[0]} is {saved[wrong[0]]}, here {shapes[wrong[0]]}: it is of another model"
             )
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> RunFacts:
         from trueup_gpt.parallel.stages import parameter_shapes
 
         session = self._session
@@ -209,5 +223,10 @@ def _make_state(optimizer: torch.optim.Optimizer, pieces: list[Piece]) -> None:
         group["lr"] = rate
 
 
-def _read(state: dict[str, Any], folder: Path) -> None:
-    load(state, checkpoint_id=folder, no_dist=not dist.is_initialized(), planner=LoadPlanner())
+def _read(state: Mapping[str, object], folder: Path) -> None:
+    load(
+        cast("dict[str, object]", state),
+        checkpoint_id=folder,
+        no_dist=not dist.is_initialized(),
+        planner=LoadPlanner(),
+    )

@@ -7,13 +7,17 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trueup.errors import ConfigError, TrueupError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.progress import Progress
+
     from trueup_gpt.config import Config
     from trueup_gpt.logs import RunLog
     from trueup_gpt.step import StepResult
@@ -98,7 +102,7 @@ def _read(config: Path | None, changes: list[str], *, resume: bool, quiet: bool)
 
     if config is None:
         raise ConfigError(f"CONFIG is missing: a YAML file, or one of {', '.join(shipped_configs())}")
-    overrides: dict[str, Any] = {}
+    overrides: dict[str, object] = {}
     for change in changes:
         key, sign, value = change.partition("=")
         if not sign:
@@ -225,10 +229,10 @@ class _progress:
 
     def __init__(self, log: RunLog, num_steps: int, *, shown: bool) -> None:
         self._log, self._num_steps = log, num_steps
-        self._bar: Any = None
+        self._bar: Progress | None = None
         self._shown = shown and sys.stdout.isatty()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Callable[[StepResult], None] | None:
         if not self._shown:
             return None
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -242,6 +246,7 @@ class _progress:
 
     def _step(self, result: StepResult) -> None:
         said = f"loss {result.loss:.4f}  {self._log.tokens_per_second:,.0f} tokens/s{self._log.memory}"
+        assert self._bar is not None
         self._bar.update(self._task, completed=result.step + 1, description=said)
 
     def __exit__(self, *exception: object) -> None:

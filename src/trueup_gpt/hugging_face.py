@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -121,11 +120,11 @@ class HuggingFaceWeights:
             return file.get_tensor(name)
 
 
-def hugging_face_config(config: Config) -> dict[str, Any]:
+def hugging_face_config(config: Config) -> dict[str, object]:
     """``config.json`` of the model."""
     check_exchangeable(config)
     model, sparse = config.model, config.moe.num_experts > 1
-    found = {
+    found: dict[str, object] = {
         "architectures": ["MixtralForCausalLM" if sparse else "LlamaForCausalLM"],
         "model_type": "mixtral" if sparse else "llama",
         "vocab_size": model.vocab_size,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch.distributed as dist
 from torch import Tensor
@@ -25,7 +25,7 @@ class _Copied(AsyncStager):
 
     _synchronize_after_execute = False
 
-    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+    def stage(self, state_dict: dict[str, object]) -> dict[str, object]:
         """See torch."""
         return {name: _copy(value) for name, value in state_dict.items()}
 
@@ -38,9 +38,12 @@ class _Copied(AsyncStager):
         return
 
 
-def _copy(value: Any) -> Any:
+def _copy(value: object) -> object:
     if isinstance(value, Boxes):
-        return Boxes(value.shape, tuple(Box(box.offset, _copy(box.values)) for box in value.boxes))
+        return Boxes(
+            value.shape,
+            tuple(Box(box.offset, box.values.detach().to("cpu", copy=True)) for box in value.boxes),
+        )
     return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
 
 
@@ -59,11 +62,11 @@ class Writer:
     ) -> None:
         self._folder, self._first, self._background = folder, first, background
         self._on_whole = on_whole
-        self._group: object = None
+        self._group: dist.ProcessGroup | None = None
         self._whole: Future[object] | None = None
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # one process is fine
 
-    def begin(self, state: dict[str, object], facts: dict[str, object], name: str) -> Path:
+    def begin(self, state: dict[str, object], facts: Mapping[str, object], name: str) -> Path:
         """Start writing ``state`` as the folder ``name``; what is there under that name is replaced."""
         self.wait()
         unfinished, path = self._folder / f".{name}", self._folder / name
@@ -72,7 +75,7 @@ class Writer:
             unfinished.mkdir(parents=True)
             (unfinished / RUN_FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         barrier()
-        whole: Future[Any] = Future()
+        whole: Future[object] = Future()
         self._whole = whole
         self._written(state, unfinished).add_done_callback(lambda done: self._name(done, path, whole))
         if not self._background:
@@ -90,19 +93,26 @@ class Writer:
             whole.result()
             barrier()
 
-    def _written(self, state: dict[str, Any], folder: Path) -> Future[Any]:
+    def _written(self, state: dict[str, object], folder: Path) -> Future[object]:
         planner, alone = SavePlanner(), not dist.is_initialized()
         if not self._background:
-            done: Future[Any] = Future()
+            done: Future[object] = Future()
             done.set_result(save(state, checkpoint_id=folder, planner=planner, no_dist=alone))
             return done
         if self._group is None and not alone:
             self._group = dist.new_group(backend="gloo")  # a thread's collectives must not meet training's
-        given: dict[str, Any] = {"planner": planner, "process_group": self._group, "no_dist": alone}
-        began = async_save(state, checkpoint_id=folder, async_stager=_Copied(), **given)
-        return began.upload_completion if isinstance(began, AsyncSaveResponse) else began
+        began = async_save(
+            state,
+            checkpoint_id=folder,
+            async_stager=_Copied(),
+            planner=planner,
+            process_group=self._group,
+            no_dist=alone,
+        )
+        ended = began.upload_completion if isinstance(began, AsyncSaveResponse) else began
+        return cast("Future[object]", ended)
 
-    def _name(self, written: Future[object], path: Path, whole: Future[Any]) -> None:
+    def _name(self, written: Future[object], path: Path, whole: Future[object]) -> None:
         """Give the folder its name: the metadata of all processes are in it."""
         try:
             written.result()

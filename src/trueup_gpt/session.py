@@ -13,6 +13,7 @@ from trueup_gpt.config import Config
 from trueup_gpt.data import Source, open_data
 from trueup_gpt.data.source import Portion
 from trueup_gpt.optimize import build_optimizer, weight_decay_groups
+from trueup_gpt.optimize.optimizers import Groups
 from trueup_gpt.parallel.mesh import DATA, Mesh, start_mesh
 from trueup_gpt.parallel.stages import Parallel, build
 from trueup_gpt.step import TrainStep
@@ -66,7 +67,7 @@ def prepare(config: Config, *, device: str | None = None) -> Session:
     return Session(config, mesh, parallel, step, data, validation, num_steps)
 
 
-def groups_of(parallel: Parallel) -> list[dict[str, object]]:
+def groups_of(parallel: Parallel) -> Groups:
     """What this process updates, with weight decay and without."""
     return weight_decay_groups(parallel.named(), parallel.config.optimizer.weight_decay)
 

@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from trueup_gpt.checkpoint import Checkpoints
 from trueup_gpt.logs import RunLog, step_line
+from trueup_gpt.parallel.mesh import DATA
+from trueup_gpt.parallel.pipeline import runner_for
 from trueup_gpt.session import Session
 from trueup_gpt.step import GradientNotFinite, StepResult
-from trueup_gpt.validation import evaluate
 
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "less": operator.lt,
@@ -177,7 +177,7 @@ def _any(asked: int, session: Session) -> int:
 def _signals() -> Iterator[_Asked]:
     """SIGINT and SIGTERM are noted while it lasts; a second one acts as ever."""
     asked = _Asked()
-    before: dict[int, Any] = {}
+    before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
     for one in (signal.SIGINT, signal.SIGTERM):
         before[one] = signal.signal(one, asked)
     try:
@@ -185,3 +185,25 @@ def _signals() -> Iterator[_Asked]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def evaluate(session: Session) -> float:
+    """Mean loss over the first ``eval_iters`` steps of the validation data; alike in every process."""
+    assert session.validation is not None
+    runner, mesh = runner_for(session.parallel), session.mesh
+    count = session.config.dataset.micro_batch_num
+    total = torch.zeros(1, dtype=torch.float64 if mesh.device.type != "npu" else torch.float32)
+    for stage in session.parallel.stages:
+        stage.eval()
+    with torch.no_grad():
+        for number in range(session.config.training.eval_iters):
+            batches = [batch.to(mesh.device) for batch in session.validation.read(session.portion(number))]
+            losses = runner.run(batches, [1.0] * count, backward=False)
+            if losses and not mesh.coordinate("tp"):
+                total += sum(float(loss) for loss in losses)
+    for stage in session.parallel.stages:
+        stage.train()
+    total = total.to(mesh.device)
+    if dist.is_initialized():
+        dist.all_reduce(total)
+    return float(total) / (session.config.training.eval_iters * count * mesh.size(*DATA))

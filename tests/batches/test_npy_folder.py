@@ -90,9 +90,9 @@ def test_rows_that_share_an_array_are_not_written_apart(tmp_path: Path) -> None:
         ("tokens", np.zeros(8, np.int64), r"shape \[8\]"),
         ("labels", np.zeros((3, 8), np.int64), "one row of integers for each row"),
         ("labels", np.zeros((2, 8)), "holds float64"),
-        ("tokens", b"", "is no array that can be read"),
-        ("labels", b"\x93NUMPY\x01\x00junk", "is no array that can be read"),
-        ("tokens", np.array([{}], object), "is no array that can be read"),
+        ("tokens", b"", "tokens.npy is not a whole .npy file"),
+        ("labels", b"\x93NUMPY\x01\x00junk", "labels.npy is not a whole .npy file"),
+        ("tokens", np.array([{}], object), "tokens.npy holds Python objects"),
     ],
 )
 def test_a_bad_array_is_named(tmp_path: Path, name: str, content: Any, message: str) -> None:

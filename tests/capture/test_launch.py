@@ -14,11 +14,9 @@ import torch
 
 from tests.capture.programs import TRAIN, environment, python, run, run_trueup, write
 from tests.warm import COLD
-from trueup.capture.launch import folder
+from trueup.capture.launch import environment_from_options, folder, is_first
 from trueup.capture.launch.command import check_command
-from trueup.capture.launch.environment import environment_from_options
 from trueup.capture.launch.outcome import CaptureOutcome, outcome_from_folder, sentences
-from trueup.capture.launch.place import is_first
 from trueup.capture.options import CaptureOptions, StepSet
 from trueup.errors import ConfigError
 from trueup.store import Trace

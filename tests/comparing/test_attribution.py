@@ -15,7 +15,7 @@ from tests.comparing.traces import Change, Recorder, network, of_two_ranks
 from trueup.comparing.origins import origins
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare
-from trueup.types import Basis, Stage
+from trueup.types.finding import Basis, Stage
 
 
 def scaled_at(**factors: float) -> Change:

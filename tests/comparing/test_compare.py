@@ -26,9 +26,9 @@ from trueup.diagnosing.pipeline import diagnose
 from trueup.errors import ConfigError, NothingCompared
 from trueup.numerics.summary import HAS_STATISTICS
 from trueup.store import RunWriter, Trace, layout
-from trueup.types import Outcome
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.reason import reason
+from trueup.types.status import Outcome
 
 
 def compared(folder: Path, target: Recorder, reference: Recorder, **options: Any) -> Comparison:

@@ -16,7 +16,7 @@ from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare
 from trueup.diagnosing.noise_fold import NoiseFold
 from trueup.store import Trace
-from trueup.types import Basis, Stage
+from trueup.types.finding import Basis, Stage
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

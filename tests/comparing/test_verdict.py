@@ -15,9 +15,9 @@ from trueup.comparing.first import Preceding
 from trueup.comparing.grounds import preceding
 from trueup.comparing.run import compare
 from trueup.store import RunWriter
-from trueup.types import Verdict
 from trueup.types.codes import EvidenceCode, NextCode, NoteCode, VerdictCode
 from trueup.types.reason import Reason, reason
+from trueup.types.verdict import Verdict
 
 
 def verdict_of(path: Path, target: Recorder, reference: Recorder) -> Verdict:
@@ -190,13 +190,13 @@ def test_no_preceding_record_is_left_out(equal: int, within: int, exceeding: int
     assert sum(counted) == equal + within + exceeding  # type: ignore[arg-type]
 
 
-def cut_into(number: int, *, weight: float = 1.0) -> Recorder:
-    """A step over a batch of 8 rows in microbatches, and a weight both begin with."""
+def cut_into(number: int, *, weight: float = 1.0, batch: int = 8) -> Recorder:
+    """A step over a batch of so many rows in microbatches, and a weight both begin with."""
     out = Recorder()
     parameter = out.call("parameter", "fc.weight")
     out.record(parameter, "param", "value", np.full((4, 4), weight, np.float32))
     for at in range(number):
-        rows = np.ones((8 // number, 4), np.float32)
+        rows = np.ones((batch // number, 4), np.float32)
         root = out.call("module", "", type_="Net", microbatch=at)
         out.record(root, "forward", "input.0", rows, microbatch=at)
         module = out.call("module", "fc", root, "Linear", microbatch=at)
@@ -209,7 +209,7 @@ def cut_into(number: int, *, weight: float = 1.0) -> Recorder:
 @pytest.mark.parametrize(("target", "reference"), [(2, 1), (1, 4)])
 def test_other_microbatches_lead_the_verdict(tmp_path: Path, target: int, reference: int) -> None:
     with_settings(tmp_path / "target", cut_into(target), microbatches=target)
-    with_settings(tmp_path / "reference", cut_into(reference), microbatches=reference)
+    with_settings(tmp_path / "reference", cut_into(reference, batch=12), microbatches=reference)
     verdict = compare(tmp_path / "target", tmp_path / "reference").verdict
     numbers = {"target": target, "reference": reference}
     assert verdict.headline == reason(VerdictCode.MICROBATCHES_DIFFER, **numbers)
@@ -219,6 +219,14 @@ def test_other_microbatches_lead_the_verdict(tmp_path: Path, target: int, refere
     setting = {"name": "microbatches", "step": 0, "ranks": ("0",), **numbers}
     assert facts(verdict.evidence, EvidenceCode.SETTING_DIFFERS) == setting
     assert facts(verdict.evidence, EvidenceCode.FIRST_OF_COMPARED)["phase"] == "loss"
+
+
+@pytest.mark.parametrize(("target", "reference"), [(2, 1), (1, 4), (4, 2)])
+def test_the_same_rows_in_other_microbatches_agree(tmp_path: Path, target: int, reference: int) -> None:
+    with_settings(tmp_path / "target", cut_into(target), microbatches=target)
+    with_settings(tmp_path / "reference", cut_into(reference), microbatches=reference)
+    verdict = compare(tmp_path / "target", tmp_path / "reference").verdict
+    assert (verdict.headline.code, verdict.exit_code) == (VerdictCode.AGREE, 0)
 
 
 def test_other_weights_stand_before_other_microbatches(tmp_path: Path) -> None:

@@ -430,6 +430,46 @@ def documents_not_parted() -> Evidence:
     return case(masked(1).softmax(-1), parted.softmax(-1))
 
 
+def padded_mask(*, window: int | None = None, padding: int = 0) -> Tensor:
+    """What two samples let be seen, the second one's end being padding."""
+    seen = torch.ones(16, 16).tril()
+    if window is not None:
+        seen = seen.triu(1 - window)
+    seen = seen.bool().expand(2, 1, 16, 16).clone()
+    seen[1, ..., 16 - padding :] = False
+    return seen
+
+
+def added(seen: Tensor) -> Tensor:
+    """As it is added to scores."""
+    return torch.zeros(seen.shape).masked_fill(~seen, float("-inf"))
+
+
+@true("wrong_mask")
+def padding_not_hidden_in_the_mask() -> Evidence:
+    return case(added(padded_mask()), added(padded_mask(padding=4)))
+
+
+@true("wrong_mask")
+def another_window_beside_padding() -> Evidence:
+    return case(added(padded_mask(window=5, padding=4)), added(padded_mask(window=6, padding=4)))
+
+
+@true("wrong_mask")
+def padding_not_hidden_booleans_against_numbers() -> Evidence:
+    return case(padded_mask(), added(padded_mask(padding=4)))
+
+
+@true("wrong_mask")
+def later_position_seen_where_true_lets_be_seen() -> Evidence:
+    return case(torch.ones(2, 1, 16, 16).tril(1).bool(), torch.ones(2, 1, 16, 16).tril().bool())
+
+
+@true("wrong_mask")
+def later_position_seen_where_true_hides() -> Evidence:
+    return case(torch.ones(2, 1, 16, 16).triu(2).bool(), torch.ones(2, 1, 16, 16).triu(1).bool())
+
+
 @near("wrong_mask")
 def scores_scaled() -> Evidence:
     return case(

@@ -69,7 +69,20 @@ def test_unrelated_labels_have_no_shift_and_ignored_ones_do_not_count() -> None:
 
 
 def test_rows_are_found_in_other_batches() -> None:
-    assert rows_found(IDS, {"a": IDS[1:3], "b": IDS + 1}) == {"a": 2}
+    assert rows_found(IDS, IDS + 2, {"a": IDS[1:3], "b": IDS + 1}) == {"a": 2}
+
+
+def test_rows_that_both_batches_hold_are_not_looked_for_elsewhere() -> None:
+    reference = IDS.copy()
+    reference[0] += 1
+    assert rows_found(IDS, reference, {"here": reference, "a": IDS[:1], "b": IDS[1:]}) == {"a": 1}
+
+
+def test_labels_of_few_classes_are_found_nowhere() -> None:
+    """Of three classes every one is in every batch."""
+    classes = np.array([[0], [1], [2], [1]])
+    assert rows_found(classes, classes[::-1] % 2, {"a": classes}) == {}
+    assert rows_found(IDS[:, :4], IDS[:, :4] + 1, {"a": IDS[:, :4]}) == {"a": 4}
 
 
 SQUARE = np.random.default_rng(2).standard_normal((16, 16))

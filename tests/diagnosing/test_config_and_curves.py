@@ -22,9 +22,9 @@ from trueup.errors import ConfigError
 from trueup.reporting.diagnosis import diagnosis_report
 from trueup.reporting.render import write
 from trueup.store import Trace
-from trueup.types import Outcome
 from trueup.types.codes import StagesCode
 from trueup.types.finding import Stage
+from trueup.types.status import Outcome
 
 pytestmark = pytest.mark.torch
 

@@ -23,11 +23,11 @@ from trueup.reporting.diagnosis import diagnosis_report
 from trueup.reporting.render import write
 from trueup.store import Trace, step_view
 from trueup.store.view import CLIPPED, UPDATED
-from trueup.types import Outcome
 from trueup.types.codes import BatchCode, StagesCode, WeightsCode
 from trueup.types.confidence import Word
 from trueup.types.finding import Stage
 from trueup.types.reason import given, reason
+from trueup.types.status import Outcome
 
 pytestmark = pytest.mark.torch
 

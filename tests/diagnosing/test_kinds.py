@@ -19,7 +19,7 @@ from trueup.diagnosing.evidence import RunFacts
 from trueup.diagnosing.kinds import RULES, name_kinds
 from trueup.types.codes.kinds import FactorCode, KindReason, PlacesCode
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
-from trueup.types.reason import reason
+from trueup.types.reason import Reason, reason
 
 _TRUE = [pytest.param(k, c, id=f"{k}-{c.__name__}") for k, cases in TRUE.items() for c in cases]
 _NEAR = [pytest.param(k, c, i, id=f"{k}-{c.__name__}") for k, cases in NEAR.items() for c, i in cases]
@@ -78,6 +78,22 @@ def test_the_mask_s_place_is_said() -> None:
     places = [name_kinds(TRUE["wrong_mask"][n]())[0].sentence.parts[0] for n in (0, 3, 4)]
     assert places[0] == reason(PlacesCode.DIAGONALS, first=1, last=1)
     assert [place.code for place in places[1:]] == [PlacesCode.WHOLE_COLUMNS, PlacesCode.BETWEEN_DOCUMENTS]
+
+
+@pytest.mark.parametrize(
+    ("number", "place", "more", "fewer"),
+    [
+        (5, reason(PlacesCode.WHOLE_COLUMNS, number=4, size=16), 0, 10),
+        (6, reason(PlacesCode.DIAGONALS, first=-5, last=-5), 22, 0),
+        (7, reason(PlacesCode.WHOLE_COLUMNS, number=4, size=16), 0, 10),
+        (8, reason(PlacesCode.DIAGONALS, first=1, last=1), 0, 30),
+        (9, reason(PlacesCode.DIAGONALS, first=1, last=1), 0, 30),
+    ],
+)
+def test_masks_beside_padding_and_in_other_forms(number: int, place: Reason, more: int, fewer: int) -> None:
+    sentence = name_kinds(TRUE["wrong_mask"][number]())[0].sentence
+    assert sentence.parts[0] == place
+    assert (sentence.number("more"), sentence.number("fewer")) == (more, fewer)
 
 
 def test_both_values_of_eps_are_said() -> None:

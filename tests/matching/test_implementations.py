@@ -179,5 +179,5 @@ def test_a_replay_of_another_implementation_shows_the_fault(
 ) -> None:
     """At the module itself, or at the one around it where the reference has no such module."""
     found = origins(replayed(runs, tmp_path, name, change), runs.of("hf"))
-    owner = FAULTS[name, change][0].removesuffix(".core_attention")
-    assert found[0].module == owner
+    owner = FAULTS[name, change][0]
+    assert found[0].module in (owner, owner.removesuffix(".core_attention"))

@@ -18,11 +18,11 @@ from trueup.reporting.diagnosis.drawing import WIDTH, model_drawing
 from trueup.reporting.diagnosis.errors import error_drawing
 from trueup.reporting.diagnosis.model import block_of
 from trueup.reporting.render import write
-from trueup.types import Outcome
 from trueup.types.codes import StagesCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, KindClass, KindCode, Origin, Stage
 from trueup.types.reason import given as text
 from trueup.types.reason import reason
+from trueup.types.status import Outcome
 
 S = StageStatus
 STATUSES = {

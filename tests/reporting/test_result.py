@@ -12,9 +12,9 @@ from tests.reporting.synthetic import write_result
 from trueup.comparing.result import open_comparison
 from trueup.errors import TraceError
 from trueup.reporting.comparison.result import ComparisonResult, read_result
-from trueup.types import Outcome
 from trueup.types.codes import NextCode
 from trueup.types.reason import reason
+from trueup.types.status import Outcome
 
 
 def test_a_folder_and_a_comparison_give_the_same_report(small: Path) -> None:

@@ -11,12 +11,12 @@ from tests.weights.made import assert_same, numbered
 from trueup.errors import ConfigError
 from trueup.weights.applying import apply_plan
 from trueup.weights.conventions import plan_to_framework
+from trueup.weights.converting import with_padded_vocabulary
 from trueup.weights.inverse import inverse
 from trueup.weights.layouts import LAYOUTS, Heads
 from trueup.weights.mapping import family_of, plan_from_maps
 from trueup.weights.name_map import Rule, family_names, name_map
 from trueup.weights.plan import Values
-from trueup.weights.vocabulary import with_padded_vocabulary
 from trueup.weights.weight_set import MemoryWeights, WeightSet
 
 VOCABULARY, WIDTH, INNER, SIZE, EXPERTS = 11, 8, 6, 4, 3

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from trueup.errors import ConfigError
 
@@ -15,6 +15,25 @@ _LOWER = ("perplexity", "bits_per_byte", "ter", "brier_score", "loss", "wer", "e
 """metrics that are better when smaller, where the file does not say"""
 _NO_METRIC = ("alias", "sample_len", "sample_count", "samples", "name")
 _PREFERRED = ("acc_norm", "acc", "exact_match", "pass@1", "mc2")
+
+
+_Harness = TypedDict(
+    "_Harness",
+    {
+        "results": "Mapping[str, Mapping[str, object]]",
+        "group_subtasks": "Mapping[str, list[str]]",
+        "higher_is_better": "Mapping[str, Mapping[str, bool]]",
+        "n-samples": "Mapping[str, Mapping[str, object]]",
+        "n-shot": "Mapping[str, object]",
+        "versions": "Mapping[str, object]",
+        "task_hashes": "Mapping[str, object]",
+        "config": "Mapping[str, object]",
+        "chat_template_sha": object,
+        "model_name": object,
+    },
+    total=False,
+)
+"""what the harness writes, as far as it is read here"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +74,7 @@ def read_evaluation(path: Path) -> Evaluation:
     """
     file = _file(path)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content: _Harness = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: no JSON that can be read: {error}") from error
     results = content.get("results") if isinstance(content, dict) else None
@@ -89,7 +108,7 @@ def _file(path: Path) -> Path:
     return found[-1]
 
 
-def _summed_up(content: Mapping[str, Any], results: Mapping[str, Any]) -> set[str]:
+def _summed_up(content: _Harness, results: Mapping[str, Mapping[str, object]]) -> set[str]:
     """Tasks that a group with a score of its own holds."""
     groups = content.get("group_subtasks") or {}
     scored = {
@@ -105,7 +124,7 @@ def _summed_up(content: Mapping[str, Any], results: Mapping[str, Any]) -> set[st
     return below
 
 
-def _scores(task: str, found: Mapping[str, Any], content: Mapping[str, Any]) -> list[Score]:
+def _scores(task: str, found: Mapping[str, object], content: _Harness) -> list[Score]:
     told = (content.get("higher_is_better") or {}).get(task) or {}
     scores = []
     for key, value in found.items():
@@ -129,13 +148,13 @@ def _scores(task: str, found: Mapping[str, Any], content: Mapping[str, Any]) -> 
     return scores
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(value)
 
 
-def _settings(content: Mapping[str, Any], task: str) -> dict[str, Any]:
+def _settings(content: _Harness, task: str) -> dict[str, object]:
     """Version of the task, shots, samples: scores of other settings are no comparison."""
     samples = (content.get("n-samples") or {}).get(task) or {}
     found = {
@@ -149,7 +168,7 @@ def _settings(content: Mapping[str, Any], task: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _model(content: Mapping[str, Any], file: Path) -> str:
+def _model(content: _Harness, file: Path) -> str:
     config = content.get("config") or {}
     named = content.get("model_name") or config.get("model_args") or config.get("model") or file.name
     return str(named if not isinstance(named, Mapping) else named.get("pretrained", file.name))

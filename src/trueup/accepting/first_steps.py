@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from trueup.accepting.item import Item, Part, State, item_from_criterion
 from trueup.curves.conditions import DATA, WEIGHTS
-from trueup.curves.standard import FIRST_ABS, FIRST_REL, Criterion, below, difference
+from trueup.curves.standard import Criterion, below, difference
+from trueup.curves.thresholds import FIRST_ABS, FIRST_REL
 from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.stages import StageOutcome, StageStatus
 from trueup.types.codes import AcceptCode as Code

@@ -9,7 +9,9 @@ from trueup.accepting.item import Item, Part, State, item_from_criterion
 from trueup.curves.comparison import CurveComparison, Options, compare_curves
 from trueup.curves.conditions import ASSUMABLE
 from trueup.curves.reading import read_curve
-from trueup.curves.standard import (
+from trueup.curves.standard import below
+from trueup.curves.statistics.frozen import Frozen
+from trueup.curves.thresholds import (
     DEFAULT_HOURS,
     DEFAULT_STEPS,
     FEWEST_REPEATS,
@@ -20,9 +22,7 @@ from trueup.curves.standard import (
     MEAN_REL,
     NORM_REL,
     ROUGH,
-    below,
 )
-from trueup.curves.statistics.frozen import Frozen
 from trueup.errors import ConfigError
 from trueup.types.codes import AcceptCode as Code
 from trueup.types.codes import CriterionCode as Criteria

@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 from trueup.accepting.evaluation import Evaluation, Score
 from trueup.accepting.item import State
-from trueup.curves.standard import MEAN_REL
+from trueup.curves.thresholds import MEAN_REL
 from trueup.errors import NothingCompared
 from trueup.types.codes import AcceptCode as Code
 from trueup.types.reason import Reason, reason

@@ -6,15 +6,14 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trueup.accepting.item import Item, Part, State
 from trueup.comparing.result import plain
 from trueup.curves.conditions import Condition
 from trueup.curves.standard import ADVISORY
-from trueup.types import Outcome
 from trueup.types.codes import AcceptCode as Code
 from trueup.types.reason import Reason, reason
+from trueup.types.status import Outcome
 from trueup.wording import document
 
 SCHEMA_VERSION = 1
@@ -67,9 +66,9 @@ class SignOff:
         """The items of one part."""
         return [item for item in self.items if item.part is part]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
-        written: dict[str, Any] = plain(
+        written: dict[str, object] = plain(
             document(
                 {
                     "schema_version": SCHEMA_VERSION,

@@ -13,9 +13,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trueup.adapters.forcing_gradients import Arrivals, Sums, Use, at_node
 from trueup.adapters.forcing_measure import NOTHING, Measured, measured
 from trueup.adapters.forcing_plan import COMPARE, SILENT, CallPlan, Entry, HostValues, StepPlan
+from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.hidden import in_form_of
 from trueup.numerics.summary import HAS_DIGEST
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Reason, reason
@@ -145,6 +149,10 @@ class BaseForcing:
         if expected is None:
             self._note(call, phase, slot, FREE, why_not, NOTHING, entry)
             return None
+        expected = self._as_the_same_mask(local, expected)
+        if expected is None:
+            self._note(call, phase, slot, FREE, _other_meaning(self.dtype_name(local), entry), NOTHING, entry)
+            return None
         wanted = self.wanted(local, expected)
         if same is None and self.same_bits(local, wanted):
             self._note(call, phase, slot, EQUAL, None, NOTHING, entry)
@@ -159,6 +167,19 @@ class BaseForcing:
             return self.written_copy(tensor, wanted)
         self._overwrite(call, slot, tensor, wanted)
         return None
+
+    def _as_the_same_mask(self, local: Any, expected: HostValues) -> HostValues | None:
+        """The reference's values; of a boolean mask beside another kind, in the form of the program's; None
+        where one of the two is no mask."""
+        dtype = self.dtype_name(local)
+        if "bool" not in (dtype, expected.dtype) or dtype == expected.dtype:
+            return expected
+        held = self.host_values(local)
+        arrays = [side.data.view(np.dtype(DTYPES[side.dtype].storage)) for side in (held, expected)]
+        values = in_form_of(arrays[0], dtype, arrays[1], expected.dtype)
+        if values is None:
+            return None
+        return HostValues(data=values.reshape(-1).view(np.uint8), dtype=dtype, shape=held.shape)
 
     def _same_digest(self, local: Any, row: int | None, entry: Entry) -> bool | None:
         """Whether summaries alone say that the bits are the same; None where they do not tell."""
@@ -354,6 +375,10 @@ class BaseForcing:
     def less(self, wanted: Any, passed: Any, like: Any) -> Any:
         """``wanted - passed``, as exactly as ``like``'s dtype holds it."""
         raise NotImplementedError
+
+
+def _other_meaning(dtype: str, entry: Entry) -> Reason:
+    return reason(LeftFree.ROUNDING, target=dtype, reference=entry.dtype)
 
 
 def shape_differs(shape: Sequence[int], entry: Entry) -> Reason:

@@ -121,8 +121,8 @@ class _Arrival:
     def at_tensor(self, gradient: Any) -> Any:
         """As a hook of the tensor, in front of all others."""
         engine = self._forcing.engine
-        if not engine.sink.active or engine.sink.recorder is not self._recorder:
-            return None
+        if gradient is None or not engine.sink.active or engine.sink.recorder is not self._recorder:
+            return None  # no gradient: an output of a compiled function that the loss does not reach outside
         try:
             with self._forcing.engine.quiet(), self._forcing.no_graph():
                 return self._arrivals.arrived(self, gradient)

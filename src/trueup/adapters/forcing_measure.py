@@ -9,6 +9,7 @@ import numpy as np
 
 from trueup.adapters.forcing_plan import HostValues
 from trueup.numerics.dtypes import DTYPES, float64_from_array
+from trueup.numerics.hidden import in_common_form
 from trueup.numerics.pair import PairMetrics, compare_pair
 from trueup.types.arrays import Array
 
@@ -41,6 +42,10 @@ def measured(actual: HostValues, expected: HostValues, norm: float | None) -> Me
     arrays = [side.data.view(np.dtype(DTYPES[side.dtype].storage)) for side in (actual, expected)]
     if "complex" in {DTYPES[name].kind for name in names} and names[0] != names[1]:
         return NOTHING
+    masks = in_common_form(arrays[0], names[0], arrays[1], names[1])
+    if masks is not None:
+        (arrays[0], arrays[1]), names = masks, ["float64", "float64"]
+        norm = float(np.sqrt(np.square(masks[1][np.isfinite(masks[1])]).sum()))
     found = compare_pair(arrays[0], arrays[1], *names)
     ulp = None if found.max_ulp_diff is None else min(found.max_ulp_diff, 2**63 - 1)
     if found.num_nonfinite_mismatch:

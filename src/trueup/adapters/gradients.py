@@ -60,7 +60,8 @@ class Arrival(_Records):
         self._where = where
 
     def __call__(self, gradient: Any) -> None:
-        self._record(self._where, gradient)
+        if gradient is not None:  # of a compiled function's output that the loss does not reach from outside
+            self._record(self._where, gradient)
 
 
 class Node(_Records):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from trueup.batches.megatron import NAME, write_megatron
 from trueup.batches.mindformers import FILE, dataset_yaml
 from trueup.batches.npy_folder import check_rows, write_npy_folder
 from trueup.batches.recorded import RecordedBatches
+from trueup.batches.sidecar import Sidecar
 from trueup.batches.source import LABELS, LOSS_MASK, TOKENS, Arrays, Place
 from trueup.batches.trace_batches import TraceBatches
 from trueup.store import TraceSource
@@ -112,18 +112,30 @@ def export_megatron(trace: TraceSource, folder: Path) -> ExportedBatches:
     return _outcome(recorded, rows=rows, dtype=str(dtype), prefix=folder / NAME, notes=notes)
 
 
-def _outcome(recorded: RecordedBatches, *, notes: list[str], **told: Any) -> ExportedBatches:
-    told = {"num_folders": 0, "yaml": None, "prefix": None, **told}
+def _outcome(
+    recorded: RecordedBatches,
+    *,
+    rows: int,
+    dtype: str,
+    notes: list[str],
+    num_folders: int = 0,
+    yaml: str | None = None,
+    prefix: Path | None = None,
+) -> ExportedBatches:
     return ExportedBatches(
         num_batches=len(recorded),
         steps=tuple(recorded.steps),
         ranks=tuple(recorded.ranks),
         notes=tuple(notes),
-        **told,
+        num_folders=num_folders,
+        rows=rows,
+        dtype=dtype,
+        yaml=yaml,
+        prefix=prefix,
     )
 
 
-def _facts(recorded: RecordedBatches) -> dict[str, Any]:
+def _facts(recorded: RecordedBatches) -> Sidecar:
     return {
         "source": str(recorded.source.path),
         "label_form": recorded.form.value,

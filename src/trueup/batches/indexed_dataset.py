@@ -12,17 +12,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from trueup.errors import ConfigError, TraceError
-from trueup.types.arrays import Array
+from trueup.types.arrays import Array, Dtype
 
 MAGIC = b"MMIDIDX\x00\x00"
 _HEAD = struct.Struct("<QBQQ")
 _VERSION = 1
-_DTYPES: dict[int, np.dtype[Any]] = {
+_DTYPES: dict[int, Dtype] = {
     1: np.dtype("u1"),
     2: np.dtype("i1"),
     3: np.dtype("<i2"),
@@ -36,7 +35,7 @@ _UINT16_IDS = 65500
 """vocabulary from which on Megatron stores int32"""
 
 
-def dtype_for(largest_id: int) -> np.dtype[Any]:
+def dtype_for(largest_id: int) -> Dtype:
     """uint16 where every id fits as Megatron judges that (below 65500), else int32.
 
     Example:
@@ -127,7 +126,7 @@ class IndexedDataset:
         return np.concatenate(parts)[start - begins : stop - begins]
 
 
-def _head(data: bytes, index: Path) -> tuple[np.dtype[Any], int, int]:
+def _head(data: bytes, index: Path) -> tuple[Dtype, int, int]:
     if not data.startswith(MAGIC):
         raise TraceError(f"{index} is no index of an indexed dataset: it does not begin with MMIDIDX")
     try:
@@ -147,8 +146,8 @@ def write_indexed_dataset(
     sequences: Sequence[Array],
     *,
     documents: Sequence[int] | None = None,
-    dtype: np.dtype[Any] | str | None = None,
-) -> np.dtype[Any]:
+    dtype: Dtype | str | None = None,
+) -> Dtype:
     """Write ``PREFIX.bin`` and ``PREFIX.idx``; returns the dtype they have.
 
     Args:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +75,76 @@ def laid_beside(labels: Ints, tokens: Ints, *, fill: float = IGNORE_INDEX) -> In
     if laid.shape[1] < width:
         laid = np.concatenate([laid, np.full((rows, 1), fill, laid.dtype)], axis=1)
     return np.ascontiguousarray(laid)
+
+
+def whole_labels(parts: Sequence[Ints], tokens: Ints | None, *, ignore_index: int = IGNORE_INDEX) -> Ints:
+    """The labels of a loss: its parts as one where they are pieces of one, else the first of them."""
+    if len(parts) == 1 or tokens is None:
+        return parts[0]
+    rows = rows_of_parts(parts, tokens, ignore_index=ignore_index)
+    whole = None if rows is None else join(parts, rows)
+    return parts[0] if whole is None else whole
+
+
+def rows_of_parts(parts: Sequence[Ints], tokens: Ints, *, ignore_index: int = IGNORE_INDEX) -> int | None:
+    """By how many rows the parts of a loss lie side by side, for ``join``; None where they are not one whole.
+
+    A loss worked out in chunks has its labels in several tensors: pieces of all tokens one after the other
+    (1), or pieces of every row, flattened (B). Where both ways fit, the one whose labels are the tokens some
+    places on. Labels of several depths, each as long as the tokens, are no pieces.
+
+    Args:
+        parts: in the order in which the program used them.
+        tokens: (B, T).
+        ignore_index: the label that does not count.
+    """
+    shares: dict[int, float] = {}
+    for rows in {1, len(tokens)} if len(tokens) else ():
+        whole = join(parts, rows)
+        laid = None if whole is None else laid_beside(whole, tokens, fill=ignore_index)
+        if laid is not None:
+            found = agreement(laid, laid != ignore_index, tokens)
+            shares[rows] = max(found[s, "equal"] / max(found[s, "counted"], 1) for s in _ORDER)
+    return max(shares, key=lambda rows: (shares[rows], -rows)) if shares else None
+
+
+def join(parts: Sequence[Ints], rows: int) -> Ints | None:
+    """The parts, each as so many rows, side by side, flat; None where they are no whole rows.
+
+    Example:
+        >>> join([np.array([1, 2, 5, 6]), np.array([3, 4, 7, 8])], 2)
+        array([1, 2, 3, 4, 5, 6, 7, 8])
+    """
+    if len(parts) == 1:
+        return parts[0]
+    if any(part.size % rows for part in parts):
+        return None
+    return np.concatenate([part.reshape(rows, -1) for part in parts], axis=1).ravel()
+
+
+def same_parts(target: Sequence[Ints], reference: Sequence[Ints]) -> bool:
+    """Whether the parts of both sides are the same numbers cut elsewhere: one after the other, or row by row.
+
+    Example:
+        >>> same_parts([np.array([1, 2, 5, 6]), np.array([3, 4, 7, 8])], [np.arange(1, 9)])
+        True
+    """
+    if sum(part.size for part in target) != sum(part.size for part in reference):
+        return False
+    return not _wholes(target).isdisjoint(_wholes(reference))
+
+
+def _wholes(parts: Sequence[Ints]) -> set[bytes]:
+    """Hashes of what the parts may be together: side by side as any number of rows that divides them all."""
+    size = int(np.gcd.reduce([part.size for part in parts]))
+    wholes = (
+        [join(parts, rows) for rows in range(1, size + 1) if size % rows == 0] if len(parts) > 1 else parts
+    )
+    return {
+        hashlib.blake2b(np.ascontiguousarray(whole, np.float64).tobytes()).digest()
+        for whole in wholes
+        if whole is not None
+    }
 
 
 def moved(array: Ints, places: int, *, fill: float) -> Ints:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from trueup.batches.indexed_dataset import IndexedDataset, prefix_of, write_indexed_dataset
 from trueup.batches.labels import IGNORE_INDEX, moved
-from trueup.batches.sidecar import SIDECAR, VERSION, read_sidecar, wrong
+from trueup.batches.sidecar import SIDECAR, VERSION, Sidecar, read_sidecar, wrong
 from trueup.batches.source import ATTENTION_MASK, LABELS, LOSS_MASK, TOKENS, Arrays, Place
 from trueup.errors import ConfigError, TraceError
-from trueup.types.arrays import Array
+from trueup.types.arrays import Array, Dtype
 
 NAME = "batches_text_document"
 """prefix of the files that are written"""
@@ -25,7 +24,7 @@ _Row = tuple[int, bool]
 class ExportedDataset:
     """What ``trueup export --format megatron`` wrote: ``batches.json`` says which row is whose."""
 
-    def __init__(self, folder: Path, known: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, known: Sidecar) -> None:
         self.path = folder
         self.ignore_index = IGNORE_INDEX
         try:
@@ -48,7 +47,12 @@ class ExportedDataset:
     def read(self, place: Place) -> Arrays:
         """``tokens`` and, where they were recorded, ``labels``, int64 (B, T)."""
         rows = [(self._data[number].astype(np.int64), labelled) for number, labelled in self._rows[place]]
-        tokens = np.stack([row[:-1] if labelled else row for row, labelled in rows])
+        kept = [row[:-1] if labelled else row for row, labelled in rows]
+        if len({row.shape for row in kept}) > 1:
+            raise TraceError(
+                f"{self.path / SIDECAR}: the rows of {place} have different lengths; export again"
+            )
+        tokens = np.stack(kept)
         if not self._with_labels:
             return {TOKENS: tokens}
         labels = moved(tokens, 1, fill=IGNORE_INDEX)
@@ -156,9 +160,7 @@ def open_megatron(
     )
 
 
-def write_megatron(
-    folder: Path, batches: Iterable[tuple[Place, Arrays]], *, facts: dict[str, Any]
-) -> np.dtype[Any]:
+def write_megatron(folder: Path, batches: Iterable[tuple[Place, Arrays]], *, facts: Sidecar) -> Dtype:
     """Write each row as one sequence and one document, and ``batches.json``; returns the dtype of the ids.
 
     A sequence is the row's T tokens and its last label, or T tokens where that is ignored. Labels must be

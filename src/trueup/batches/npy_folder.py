@@ -10,14 +10,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from trueup.batches.labels import IGNORE_INDEX
-from trueup.batches.sidecar import SIDECAR, VERSION, read_sidecar, wrong
+from trueup.batches.sidecar import SIDECAR, VERSION, Piece, Sidecar, read_sidecar, wrong
 from trueup.batches.source import LABELS, TOKENS, Arrays, Place, is_whole
 from trueup.errors import ConfigError, TraceError
+from trueup.importers.npy import read_array
 from trueup.types.arrays import Array
 
 _STEP, _RANK = re.compile(r"step_(\d+)$"), re.compile(r"rank_(\d+)$")
@@ -95,7 +95,7 @@ def _in_turn(keys: list[_Key], num_microbatches: int, path: Path) -> dict[Place,
     return {Place(*at[number], rank): [(number, rank)] for number, rank in keys}
 
 
-def _as_told(keys: list[_Key], known: dict[str, Any], path: Path) -> dict[Place, list[_Key]]:
+def _as_told(keys: list[_Key], known: Sidecar, path: Path) -> dict[Place, list[_Key]]:
     found: dict[Place, list[_Key]] = {}
     there = set(keys)
     try:
@@ -132,13 +132,7 @@ def _read(folder: Path) -> Arrays:
 
 
 def _array(file: Path) -> Array:
-    try:
-        found = np.load(file, allow_pickle=False)
-    except (OSError, EOFError, ValueError, MemoryError, OverflowError) as error:
-        raise TraceError(f"{file} is no array that can be read: {error}") from error
-    if not isinstance(found, np.ndarray):
-        raise TraceError(f"{file} is an archive of arrays, not one")
-    return found
+    return read_array(file)
 
 
 def write_npy_folder(
@@ -147,7 +141,7 @@ def write_npy_folder(
     rows: Mapping[Place, int],
     *,
     by_row: bool = False,
-    facts: dict[str, Any],
+    facts: Sidecar,
 ) -> int:
     """Write ``step_N/rank_R/*.npy`` and ``batches.json``; returns how many ``step_N`` there are.
 
@@ -166,7 +160,7 @@ def write_npy_folder(
     """
     wanted = sorted({(p.step, p.microbatch, r) for p, n in rows.items() for r in range(n if by_row else 1)})
     in_turn = len({step for step, _, _ in wanted}) < len(wanted)
-    pieces: dict[tuple[int, int, int], dict[str, Any]] = {
+    pieces: dict[tuple[int, int, int], Piece] = {
         key: {
             "folder": n if in_turn else key[0],
             "step": key[0],

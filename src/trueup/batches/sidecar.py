@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from trueup.errors import TraceError
 
@@ -12,7 +12,33 @@ SIDECAR = "batches.json"
 VERSION = 1
 
 
-def read_sidecar(folder: Path, *, kind: str) -> dict[str, Any] | None:
+class Piece(TypedDict, total=False):
+    """A folder of arrays, and whose it is."""
+
+    folder: int
+    step: int
+    microbatch: int
+    row: int
+    ranks: list[int]
+
+
+class Sidecar(TypedDict, total=False):
+    """What every export says, and what each kind says besides."""
+
+    version: int
+    kind: str
+    source: str
+    label_form: str
+    label_shift_recorded: int | None
+    ignore_index: int
+    pieces: list[Piece]
+    prefix: str
+    labels: bool
+    rows: list[tuple[int, int, int, int]]
+    """step, microbatch, rank and whether the last token is a label, of each sequence"""
+
+
+def read_sidecar(folder: Path, *, kind: str) -> Sidecar | None:
     """What ``batches.json`` says, None where there is none or it speaks of another kind.
 
     Raises:
@@ -28,7 +54,7 @@ def read_sidecar(folder: Path, *, kind: str) -> dict[str, Any] | None:
     if not isinstance(known, dict) or known.get("version") != VERSION:
         said = known.get("version") if isinstance(known, dict) else None
         raise TraceError(f"{file} is of version {said!r}, this trueup reads {VERSION}")
-    return known if known.get("kind") == kind else None
+    return cast(Sidecar, known) if known.get("kind") == kind else None
 
 
 def wrong(folder: Path, error: Exception) -> TraceError:

@@ -5,24 +5,32 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import polars as pl
 
-from trueup.batches.labels import IGNORE_INDEX, agreement, laid_beside, shift_of
+from trueup.batches.labels import IGNORE_INDEX, agreement, join, laid_beside, rows_of_parts, shift_of
 from trueup.batches.source import ATTENTION_MASK, LABELS, LOSS_MASK, TOKENS, Arrays, Place, is_whole
 from trueup.errors import TraceError
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.store import StepTables, TraceSource
 from trueup.types.arrays import Array
+from trueup.types.trace import SummaryRow
 
 _TOKEN_NAMES = ("tokens", "input_ids", "ids", "x", "idx", "input", "inputs")
 _LABEL_NAMES = ("labels", "targets", "target", "label")
 _MASKS = {"attention_mask": ATTENTION_MASK, "loss_mask": LOSS_MASK}
 _INTEGERS = ("int", "uint")
-_Row = dict[str, Any]
-"""a record with the summary of its tensor"""
+
+
+class _Row(SummaryRow, total=False):
+    """A record with the summary of its tensor, and with its call."""
+
+    microbatch: int
+    slot: str
+    kind: str
+    arguments: str | None
 
 
 @dataclass(slots=True)
@@ -31,8 +39,9 @@ class _Found:
 
     inputs: dict[str, _Row] = field(default_factory=dict)
     """name, or position where it was given without one -> row"""
-    labels: _Row | None = None
-    mask: _Row | None = None
+    labels: list[_Row] = field(default_factory=list)
+    masks: list[_Row] = field(default_factory=list)
+    """several of a loss worked out in chunks"""
 
 
 class TraceBatches:
@@ -74,14 +83,17 @@ class TraceBatches:
         name = _tokens_among(found.inputs)
         assert name is not None
         arrays: Arrays = {TOKENS: inputs.pop(name)}
-        labels = self._laid(place, found.labels, arrays[TOKENS], fill=self.ignore_index)
+        tokens = arrays[TOKENS]
+        labels, rows = self._whole(place, found.labels, tokens)
+        labels = None if labels is None else _laid(labels, tokens, fill=self.ignore_index)
         given = next((inputs.pop(name) for name in _LABEL_NAMES if name in inputs), None)
         labels = given if labels is None else labels
         for name, array in inputs.items():
             labels = self._placed(name, array, arrays, labels)
         if labels is not None:
             arrays[LABELS] = labels
-        mask = self._laid(place, found.mask, arrays[TOKENS], fill=0)
+        mask, _ = self._whole(place, found.masks, tokens, rows=rows)
+        mask = None if mask is None else _laid(mask, tokens, fill=0)
         if mask is not None:
             arrays[LOSS_MASK] = mask
         return arrays
@@ -106,15 +118,16 @@ class TraceBatches:
             arrays[f"input_{name}"] = array
         return labels
 
-    def _laid(self, place: Place, row: _Row | None, tokens: Array, *, fill: float) -> Array | None:
-        """Beside the tokens; labels of another kind (one a row) as they are."""
-        if row is None or row["tensor"] is None:
-            return None
-        array = self._array(place, row)
-        laid = laid_beside(array, tokens, fill=fill)
-        if laid is not None or array.shape[:1] != tokens.shape[:1]:
-            return laid
-        return array
+    def _whole(
+        self, place: Place, rows_of_loss: list[_Row], tokens: Array, *, rows: int | None = None
+    ) -> tuple[Array | None, int | None]:
+        """What a loss was made with as one, and by how many rows its parts lie side by side."""
+        parts = [self._array(place, row) for row in rows_of_loss]
+        if len(parts) < 2:
+            return (parts[0] if parts else None), rows
+        rows = rows or rows_of_parts(parts, tokens, ignore_index=self.ignore_index)
+        whole = None if rows is None else join(parts, rows)
+        return (parts[0] if whole is None else whole), rows
 
     def _array(self, place: Place, row: _Row) -> Array:
         stored = self.trace.tensor(place.step, place.rank, row)
@@ -142,10 +155,9 @@ class TraceBatches:
     def _note_loss(self, found: _Found, row: _Row) -> None:
         told = json.loads(row["arguments"] or "{}")
         self.ignore_index = int(told.get("ignore_index", self.ignore_index))
-        if row["slot"] == "labels":
-            found.labels = row
-        elif row["slot"] == "mask":
-            found.mask = row
+        of_word = {"labels": found.labels, "mask": found.masks}.get(row["slot"].partition(".")[0])
+        if of_word is not None and row["tensor"] is not None:
+            of_word.append(row)
 
     def _why_none(self) -> str:
         keep = "capture with --preset batches, --preset diagnose or --task tensor"
@@ -157,6 +169,14 @@ class TraceBatches:
             f"{self.path} holds no batch of token ids: no root module was given integers of shape [rows, "
             f"length] in training. If the program gives them deeper inside, it cannot be told which they are"
         )
+
+
+def _laid(array: Array, tokens: Array, *, fill: float) -> Array | None:
+    """Beside the tokens; labels of another kind (one a row) as they are."""
+    laid = laid_beside(array, tokens, fill=fill)
+    if laid is not None or array.shape[:1] != tokens.shape[:1]:
+        return laid
+    return array
 
 
 def _rows(tables: StepTables) -> list[_Row]:
@@ -177,7 +197,9 @@ def _rows(tables: StepTables) -> list[_Row]:
     )
     chosen = joined.filter(root | (pl.col("kind") == "loss"))
     summaries = tables.summaries.with_columns(pl.col("dtype").cast(pl.String))
-    return chosen.join(summaries, on="summary", how="left", maintain_order="left").to_dicts()
+    return cast(
+        list[_Row], chosen.join(summaries, on="summary", how="left", maintain_order="left").to_dicts()
+    )
 
 
 def _is_integer(row: _Row) -> bool:

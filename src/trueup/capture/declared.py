@@ -27,6 +27,11 @@ def declare_layout(layout: Mapping[str, object]) -> None:
     _declared[:] = [found]
 
 
+def withdraw_layout() -> None:
+    """Nothing is declared any more, for the next program of this process."""
+    _declared.clear()
+
+
 def declared_layout() -> Layout | None:
     """What was declared last."""
     return _declared[0] if _declared else None

@@ -8,9 +8,10 @@ import platform
 import sys
 import time
 import uuid
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from trueup import __version__
 from trueup.adapters.base import Adapter
@@ -18,6 +19,7 @@ from trueup.capture.declared import declared_layout
 from trueup.capture.long_run import changes
 from trueup.capture.options import CaptureOptions
 from trueup.store.layout import MANIFEST
+from trueup.types.trace import ScalarLine
 
 _ENVIRONMENT = (
     "OMP_",
@@ -63,11 +65,11 @@ def manifest_of(
 
 
 def scalar_line(
-    noted: dict[str, Any], adapter: Adapter, *, step: int, rank: int, microbatches: int
-) -> dict[str, Any]:
+    noted: Mapping[str, Any], adapter: Adapter, *, step: int, rank: int, microbatches: int
+) -> ScalarLine:
     """One line of ``scalars``: what was noted of a step, as plain numbers."""
 
-    def item(value: Any) -> float | None:
+    def item(value: object) -> float | None:
         """None too where a tensor has no value to give: on the meta device, fake, inside a transform."""
         try:
             return adapter.item(value)
@@ -93,14 +95,15 @@ def scalar_line(
         line["updates"] = updates
     replicas = line.pop("data_parallel_size", None)
     line["global_batch_size"] = None if replicas is None else int(replicas) * line.get("batch_size", 0)
-    return line
+    return cast(ScalarLine, line)
 
 
-def _combined(digests: list[Any]) -> str | None:
-    if not digests or any(d is None for d in digests):
+def _combined(digests: list[float | None]) -> str | None:
+    known = [digest for digest in digests if digest is not None]
+    if not known or len(known) < len(digests):
         return None
     total = 0
-    for digest in digests:
+    for digest in known:
         total = (total * 0x9E3779B97F4A7C15 + int(digest)) % (1 << 64)
     return f"{total:016x}"
 

@@ -24,7 +24,7 @@ class FlatRows(Generic[Row]):
         self._at = {name: at for at, name in enumerate(row._fields)}
         self.columns: tuple[str, ...] = row._fields
         self._cells: list[object] = []
-        self.append: Callable[[Iterable[Any]], None] = self._cells.extend
+        self.append: Callable[[Iterable[object]], None] = self._cells.extend
         """add one row, with a cell for every column"""
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class FlatRows(Generic[Row]):
         """One cell: cheaper than its row, for what runs at every tensor."""
         return self._cells[row * len(self.columns) + self._at[column]]
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def __iter__(self) -> Iterator[tuple[object, ...]]:
         return zip(*self.by_column().values(), strict=True)
 
     def column(self, name: str) -> list[Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trueup.adapters.measures import Measured, Wanted
 from trueup.errors import ConfigError
+from trueup.types.trace import ScalarLine
 
 if TYPE_CHECKING:
     from trueup.capture.session import Session
@@ -48,7 +49,7 @@ class Observer(Protocol):
     def captures(self, step: int) -> bool:
         """Whether a step that begins is captured in full, also where the options do not."""
 
-    def step_over(self, line: dict[str, object], measured: Measured) -> None:
+    def step_over(self, line: ScalarLine, measured: Measured) -> None:
         """A step is over: ``line`` is what is about to be written of its scalars, and may be added to."""
 
     def close(self) -> None:
@@ -111,7 +112,7 @@ class Watch:
                 return self._observer.captures(step)
         return False
 
-    def step_over(self, line: dict[str, object]) -> None:
+    def step_over(self, line: ScalarLine) -> None:
         """A step is over."""
         if self._observer is not None:
             with self._session.guard(_SITE):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from trueup.numerics.rows import BLOCK_ROWS
 from trueup.numerics.summary import HAS_DIGEST, SUMMARY_DTYPE
 from trueup.store import RunWriter, StepColumns, SummaryKind
 from trueup.store.schema import FORCED
+from trueup.types.arrays import Array
 from trueup.types.table_rows import CallRow, RecordRow
 
 
@@ -63,9 +63,10 @@ class Recorder:
                 self.rows.learn(number, DTYPES[dtype].code, plain)
         return number
 
-    def view(self, row: int) -> Any:
+    def view(self, row: int) -> np.void:
         """The row as a numpy void, to read and write its fields."""
-        return _rows_of(self.rows.blocks[row // BLOCK_ROWS])[row % BLOCK_ROWS]
+        found: np.void = _rows_of(self.rows.blocks[row // BLOCK_ROWS])[row % BLOCK_ROWS]
+        return found
 
     def store_values(self, row: int, name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> None:
         """Append contiguous values to the step's chunk files."""
@@ -115,5 +116,5 @@ def _places(wanted: str, values: list[str]) -> Iterator[int]:
             yield at
 
 
-def _rows_of(block: bytearray) -> np.ndarray[Any, Any]:
+def _rows_of(block: bytearray) -> Array:
     return np.frombuffer(block, SUMMARY_DTYPE)

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,10 +95,10 @@ class Session:
         self._started = not options.manual_steps
         self._explicit = options.manual_steps
         self._aside: str | None = None
-        self._failures: list[dict[str, Any]] = []
+        self._failures: list[dict[str, object]] = []
         self._num_failures = 0
         self._limits: dict[str, None] = {}
-        self._overflows: list[dict[str, Any]] = []
+        self._overflows: list[dict[str, object]] = []
         self._unkept: list[str] = []
         self._scalars: dict[str, Any] = {}
         self._writer: RunWriter | None = None
@@ -264,14 +265,14 @@ class Session:
         """Gradients that were there after backward are gone without an optimizer step."""
         self.clock.may_end()
 
-    def scalar(self, name: str, value: Any, *, per_microbatch: bool = False) -> None:
+    def scalar(self, name: str, value: object, *, per_microbatch: bool = False) -> None:
         """Note a scalar of this step; tensors are brought to the host when the step ends."""
         if per_microbatch:
             self._scalars.setdefault(name, []).append(value)
         else:
             self._scalars[name] = value
 
-    def batch(self, *, tokens: int, samples: int, digest: Any) -> None:
+    def batch(self, *, tokens: int, samples: int, digest: object) -> None:
         """Note the inputs of one training forward of the root."""
         self._scalars["tokens"] = self._scalars.get("tokens", 0) + tokens
         self._scalars["batch_size"] = self._scalars.get("batch_size", 0) + samples
@@ -303,8 +304,12 @@ class Session:
     # -- steps ------------------------------------------
 
     def _open_step(self) -> None:
-        if not self._started or self._aside or self._has_enough:
-            return
+        if self._started and not self._aside and not self._has_enough:
+            with self._opening:
+                self._open_alone()
+
+    def _open_alone(self) -> None:
+        """By one thread at a time."""
         if self._writer is None and not self._open_run():
             return
         assert self._writer is not None
@@ -319,6 +324,8 @@ class Session:
         self._recorded_step = self.clock.step
         self.active = True
 
+    _opening = threading.RLock()
+    """process-wide: models may run in threads; one of them opens the run, and each step"""
     _recorded_step = -1
     _facts_written: list[int] | None = None
 
@@ -340,7 +347,7 @@ class Session:
             self._writer = RunWriter(output, rank=self.rank)
             if self.options.overwrite and not self.options.append and not beside:
                 self._writer.clear(world_size)
-            manifest: dict[str, Any] | None = None
+            manifest: dict[str, object] | None = None
             first = self.rank == 0 or beside  # beside: a rank 0 need not be there
             if first and not (self.options.append and (output / MANIFEST).exists()):
                 manifest = manifest_of(
@@ -473,7 +480,7 @@ class Session:
 
     # -- facts ------------------------------------------
 
-    def _rank_facts(self) -> dict[str, Any]:
+    def _rank_facts(self) -> dict[str, object]:
         return {
             "rank": self.rank,
             "pid": self._pid,

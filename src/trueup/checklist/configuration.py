@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from trueup.checklist.dialect import Origin, Translation, Value, how_to_set, translated
 from trueup.checklist.expression import Unset, parsed
@@ -44,7 +43,7 @@ class Configuration:
         found = (how_to_set(t.dialect, t.document, name) for t in self.translations)
         return next((keys for keys in found if keys), "")
 
-    def value(self, name: str) -> Any:
+    def value(self, name: str) -> object:
         """The scope of conditions: the canonical value. Raises ``Unset``."""
         if name not in self.values:
             raise Unset(name)
@@ -68,7 +67,7 @@ class _Deriving:
     values: dict[str, Value]
     read: list[str] = field(default_factory=list)
 
-    def value(self, name: str) -> Any:
+    def value(self, name: str) -> object:
         if name not in self.values:
             raise Unset(name)
         self.read.append(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -33,11 +33,16 @@ class Origin(Enum):
 class Value:
     """A canonical value of one side: where it comes from, and the settings that say so."""
 
-    value: Any
+    value: object
     origin: Origin
     settings: tuple[Setting, ...] = ()
     says: str = ""
     """for a default the framework and version, for a derived value how, for a fixed one why"""
+
+    @property
+    def whole(self) -> int:
+        """Of a field of kind int."""
+        return int(cast(int, self.value))
 
 
 class Dialect(BaseModel):
@@ -125,7 +130,7 @@ class _Reading:
     defaulted: list[str] = field(default_factory=list)
     resolving: set[str] = field(default_factory=set)
 
-    def value(self, name: str) -> Any:
+    def value(self, name: str) -> object:
         setting = self._setting(name)
         if setting is not None:
             self.read.append(setting)
@@ -156,7 +161,7 @@ class _Reading:
                 return setting
         return None
 
-    def _default(self, name: str) -> Any:
+    def _default(self, name: str) -> object:
         """What the framework takes; settings it reads for that are not a choice of this key."""
         kept = list(self.read)
         self.resolving.add(name)
@@ -251,7 +256,7 @@ def _leaves(document: Document) -> dict[str, Setting]:
     return {leaf: setting for leaf, setting in found.items() if setting is not None}
 
 
-def writes(dialect: Dialect, document: Document, name: str, value: Any) -> dict[str, object] | None:
+def writes(dialect: Dialect, document: Document, name: str, value: object) -> dict[str, object] | None:
     """Keys to set (None takes one away) so that the field has this value; None where that cannot be."""
     if name in dialect.write:
         table = dialect.write[name]
@@ -265,7 +270,7 @@ def writes(dialect: Dialect, document: Document, name: str, value: Any) -> dict[
     return {keys[0]: value} if keys else None
 
 
-def _filled(template: object, value: Any) -> Any:
+def _filled(template: object, value: object) -> object:
     """The template with the value in the place of ``$``."""
     if isinstance(template, dict):
         return {key: _filled(text, value) for key, text in template.items()}
@@ -296,7 +301,7 @@ def _shown(key: str, kind: str) -> str:
     return f"--{key.replace('_', '-')}" if kind in ("shell", "log", "checkpoint") else key
 
 
-def _spelled(value: Any) -> str:
+def _spelled(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

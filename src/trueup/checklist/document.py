@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from trueup.checklist.check import Checklist
 from trueup.checklist.configuration import Configuration
@@ -17,7 +16,7 @@ FORMAT = 1
 _DRAWN_POINTS = 400
 
 
-def to_json(checklist: Checklist) -> dict[str, Any]:
+def to_json(checklist: Checklist) -> dict[str, object]:
     """``checklist.json``, version 1; docs/check.md says what is in it."""
     return {
         "format": FORMAT,
@@ -56,7 +55,7 @@ def headline(checklist: Checklist) -> Reason:
     return reason(Code.LIMITED_SAME if checklist.limited else Code.SAME_TRAINING)
 
 
-def _side(side: Configuration) -> dict[str, Any]:
+def _side(side: Configuration) -> dict[str, object]:
     return {
         "name": side.name,
         "documents": [
@@ -76,7 +75,7 @@ def _side(side: Configuration) -> dict[str, Any]:
     }
 
 
-def _row(row: Row, *, is_open: bool) -> dict[str, Any]:
+def _row(row: Row, *, is_open: bool) -> dict[str, object]:
     return {
         "key": row.key,
         "section": row.section,
@@ -117,7 +116,7 @@ def _schedules(checklist: Checklist) -> dict[str, object]:
     }
 
 
-def _schedule(schedule: Schedule) -> dict[str, Any]:
+def _schedule(schedule: Schedule) -> dict[str, object]:
     every = max(1, -(-len(schedule.steps) // _DRAWN_POINTS))
     chosen = sorted({*range(0, len(schedule.steps), every), len(schedule.steps) - 1})
     rate, decay = schedule.learning_rate, schedule.weight_decay

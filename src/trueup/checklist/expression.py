@@ -20,7 +20,7 @@ _BINARY: dict[type[ast.operator], Callable[[object, object], object]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+_COMPARE: dict[type[ast.cmpop], Callable[..., bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -100,7 +100,7 @@ class Unset(Exception):
 class Scope(Protocol):
     """Where an expression looks its names up."""
 
-    def value(self, name: str) -> Any:
+    def value(self, name: str) -> object:
         """The value of a dotted name. Raises ``Unset``."""
 
     def given(self, name: str) -> bool:
@@ -116,7 +116,7 @@ class Scope(Protocol):
 class _Nothing:
     """The scope of expressions without names."""
 
-    def value(self, name: str) -> Any:
+    def value(self, name: str) -> object:
         raise Unset(name)
 
     def given(self, name: str) -> bool:
@@ -150,7 +150,7 @@ class Expression:
     plain_keys: tuple[str, ...]
     """the keys it stands for where it is one key, or ``first`` of keys; else none"""
 
-    def evaluate(self, scope: Scope) -> Any:
+    def evaluate(self, scope: Scope) -> object:
         """Its value.
 
         Raises:
@@ -159,7 +159,7 @@ class Expression:
         """
         try:
             return _evaluate(self.tree, scope)
-        except (TypeError, ValueError, ZeroDivisionError, KeyError, IndexError) as error:
+        except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, AttributeError) as error:
             raise ConfigError(f"cannot compute {self.text!r}: {error}") from error
 
 
@@ -321,7 +321,7 @@ def _comparison(node: ast.Compare, scope: Scope) -> bool:
     return True
 
 
-def _call(function: str, arguments: list[ast.expr], scope: Scope) -> Any:
+def _call(function: str, arguments: list[ast.expr], scope: Scope) -> object:
     if function == "key":
         return scope.value(_key(ast.Call(ast.Name("key"), arguments, [])) or "")
     if function not in _LAZY:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -76,7 +76,7 @@ class Fields:
         return {name: spec for section in self.sections.values() for name, spec in section.fields.items()}
 
 
-def yaml_of(name: str) -> Any:
+def yaml_of(name: str) -> object:
     """A data file of the checklist.
 
     Raises:
@@ -100,17 +100,22 @@ def fields() -> Fields:
     Raises:
         ConfigError: fields.yaml was edited into another form.
     """
+    content = cast("Mapping[str, object]", yaml_of("fields.yaml"))
     try:
-        return Fields({key: Section.model_validate(value) for key, value in yaml_of("fields.yaml").items()})
+        return Fields({key: Section.model_validate(value) for key, value in content.items()})
     except ValidationError as error:
         raise ConfigError(f"checklist/fields.yaml: {error}") from error
+
+
+_LARGEST_COUNT = 2**53
+"""exact in float64; no setting counts further"""
 
 
 class NotAValue(ValueError):
     """A setting that no value of its field can be made of."""
 
 
-def canonical(value: Any, spec: FieldSpec) -> object:
+def canonical(value: object, spec: FieldSpec) -> object:
     """The value in the one form of its kind: dtypes as ``bfloat16``, choices by their first name.
 
     Raises:
@@ -118,11 +123,11 @@ def canonical(value: Any, spec: FieldSpec) -> object:
     """
     try:
         return _CONVERT[spec.kind](value, spec)
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise NotAValue(f"{value!r} is not a value of kind {spec.kind}") from error
 
 
-def same(left: Any, right: object) -> bool:
+def same(left: object, right: object) -> bool:
     """Whether two canonical values are one: numbers to single precision, all else exactly."""
     if isinstance(left, float) or isinstance(right, float):
         return isinstance(left, (int, float)) and isinstance(right, (int, float)) and math.isclose(
@@ -136,7 +141,7 @@ def same(left: Any, right: object) -> bool:
 def _int(value: Any, spec: FieldSpec) -> int:
     if isinstance(value, str):
         value = float(value) if not value.strip().lstrip("+-").isdigit() else int(value)
-    if isinstance(value, bool) or value != int(value):
+    if isinstance(value, bool) or value != int(value) or abs(value) > _LARGEST_COUNT:
         raise ValueError(value)
     return int(value)
 
@@ -147,16 +152,16 @@ def _float(value: Any, spec: FieldSpec) -> float:
     return float(value)
 
 
-def _bool(value: Any, spec: FieldSpec) -> bool:
+def _bool(value: object, spec: FieldSpec) -> bool:
     return value if isinstance(value, bool) else _TRUTH[str(value).strip().lower()]
 
 
-def _dtype(value: Any, spec: FieldSpec) -> str:
+def _dtype(value: object, spec: FieldSpec) -> str:
     word = str(value).strip().lower()
     return _DTYPE_OF[word.removeprefix("torch.").removeprefix("mstype.").removeprefix("ms.")]
 
 
-def _choice(value: Any, spec: FieldSpec) -> str:
+def _choice(value: object, spec: FieldSpec) -> str:
     word = str(value).strip().lower().replace("-", "_").replace(" ", "_")
     for name, words in spec.aliases.items():
         if word == name or word in words.lower().replace("-", "_").split():
@@ -164,11 +169,11 @@ def _choice(value: Any, spec: FieldSpec) -> str:
     return word
 
 
-def _text(value: Any, spec: FieldSpec) -> str:
+def _text(value: object, spec: FieldSpec) -> str:
     return str(value).strip()
 
 
-def _list(value: Any, spec: FieldSpec) -> list[object]:
+def _list(value: object, spec: FieldSpec) -> list[object]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 

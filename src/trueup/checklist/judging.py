@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from trueup.checklist.configuration import Configuration
 from trueup.checklist.dialect import Origin, Value
@@ -35,7 +34,7 @@ class Status(Enum):
 class Cell:
     """One side of a row; ``value`` is None where the side says nothing."""
 
-    value: Any = None
+    value: object = None
     origin: Origin | None = None
     keys: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
@@ -204,7 +203,7 @@ def _joined(reasons: Sequence[Reason]) -> Reason | None:
     return reason(Code.SIDES, *reasons) if len(reasons) > 1 else next(iter(reasons), None)
 
 
-def _file_names(value: Any) -> list[str]:
+def _file_names(value: object) -> list[str]:
     return (
         [str(item).rstrip("/").rpartition("/")[2] for item in value]
         if isinstance(value, list)
@@ -240,7 +239,7 @@ def _one_sided(
     )
 
 
-def _effective(rule: Rule, side: Configuration, value: Value) -> Any:
+def _effective(rule: Rule, side: Configuration, value: Value) -> object:
     if not rule.compare:
         return value.value
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from trueup.checklist.configuration import configured
 from trueup.checklist.dialect import Origin, dialects, writes
@@ -97,7 +96,7 @@ def _rung(
     return write_rung(name, documents, fitted, folder, adds=adds)
 
 
-def _set(field: str, value: Any, documents: Sequence[Document]) -> list[Change]:
+def _set(field: str, value: object, documents: Sequence[Document]) -> list[Change]:
     """The changes that give a field its value, in every document that can."""
     found = (
         (i, writes(dialects()[d.dialect], d, field, value)) for i, d in enumerate(documents) if writable(d)
@@ -121,7 +120,7 @@ def _devices(rung: Rung, documents: Sequence[Document]) -> int:
     now = configured(read_side([str(path) for path in rung.files]))
     whole = configured(documents)
     restored = "data_parallel" not in {key for key in now.values if now.values[key].origin.value == "derived"}
-    sizes = {name: int(now.values[name].value) if name in now.values else 1 for name in _MESH}
+    sizes = {name: now.values[name].whole if name in now.values else 1 for name in _MESH}
     if not restored:
         batch = {
             name: side.values.get("global_batch_size") for name, side in (("now", now), ("whole", whole))
@@ -132,6 +131,6 @@ def _devices(rung: Rung, documents: Sequence[Document]) -> int:
             and batch["now"].value == batch["whole"].value
         )
         sizes["data_parallel"] = (
-            int(whole.values["data_parallel"].value) if same_batch and "data_parallel" in whole.values else 1
+            whole.values["data_parallel"].whole if same_batch and "data_parallel" in whole.values else 1
         )
     return math.prod(sizes.values())

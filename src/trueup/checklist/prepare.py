@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.dialect import dialects, writes
@@ -27,8 +27,8 @@ class Change:
     """One field brought to the value of a first reproduction."""
 
     field: str
-    before: Any
-    after: Any
+    before: object
+    after: object
     document: int
     """index of the document that sets it"""
     keys: dict[str, object]
@@ -53,7 +53,7 @@ class Reduced:
     unreachable: tuple[str, ...]
     """fields that this dialect cannot set as wanted: sentences"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As one JSON document."""
         return {
             "files": [str(path) for rung in self.rungs for path in rung.files],
@@ -117,14 +117,14 @@ def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, ob
     return changes, wanted
 
 
-def _wanted(expression: str, field: str, side: Configuration) -> Any:
+def _wanted(expression: str, field: str, side: Configuration) -> object:
     try:
         return canonical(parsed(expression).evaluate(side), fields().spec(field))
     except (Unset, NotAValue, ConfigError):
         return None
 
 
-def _change(field: str, side: Configuration, wanted: Any, index: int, document: Document) -> Change | None:
+def _change(field: str, side: Configuration, wanted: object, index: int, document: Document) -> Change | None:
     keys = writes(dialects()[document.dialect], document, field, wanted)
     value = side.values.get(field)
     if not keys:
@@ -199,7 +199,7 @@ def not_reached(documents: Sequence[Document], wanted: Mapping[str, object], run
 
 def write_environment(side: Configuration, output: Path) -> Path:
     """Write the variables of a deterministic run as lines to source."""
-    content = yaml_of("reproduction.yaml")
+    content = cast("Mapping[str, list[Mapping[str, str]]]", yaml_of("reproduction.yaml"))
     framework = side.values.get("framework")
     device = side.values.get("device")
     ascend = (framework is not None and framework.value == "mindspore") or (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -65,7 +65,7 @@ class Rule(BaseModel):
 
     @field_validator("advice", mode="before")
     @classmethod
-    def _as_text(cls, value: Any) -> str:
+    def _as_text(cls, value: object) -> str:
         return str(value)
 
     @model_validator(mode="after")

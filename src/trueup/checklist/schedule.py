@@ -45,11 +45,12 @@ class Schedules:
         return None if self.learning_rate_gap is None else self.learning_rate_gap <= _CLOSE
 
 
+@np.errstate(invalid="ignore", over="ignore", divide="ignore")  # of settings that are not finite
 def schedules(target: Configuration, reference: Configuration | None) -> Schedules:
     """Both schedules over the longer of the two runs, at every step up to 200,000, beyond that at as many."""
     sides = [target] if reference is None else [target, reference]
     spans = [_span(side) for side in sides]
-    last = max([span for span in spans if span] or [100])
+    last = max([span for span in spans if span and span > 0] or [100])
     steps = np.unique(np.linspace(0, last - 1, min(last, MAX_POINTS)).round().astype(np.int64))
     computed = [_schedule(side, steps, span or last) for side, span in zip(sides, spans, strict=True)]
     if len(computed) == 1:
@@ -87,7 +88,7 @@ def _gap(
 
 def _span(side: Configuration) -> int | None:
     return next(
-        (int(side.values[key].value) for key in ("train_steps", "decay_steps") if key in side.values), None
+        (side.values[key].whole for key in ("train_steps", "decay_steps") if key in side.values), None
     )
 
 

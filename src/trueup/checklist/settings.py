@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 _EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+$")
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
@@ -24,7 +23,7 @@ class Setting:
     """One key as it was written; ``place`` is ``file:line``, or the file alone."""
 
     key: str
-    value: Any
+    value: object
     place: str
 
 
@@ -45,7 +44,7 @@ class Document:
     """how it is written: ``yaml json toml shell log checkpoint trace environment``"""
 
 
-def scalar(text: str) -> Any:
+def scalar(text: str) -> object:
     """A word of a command line or a log as a value: number, truth value, None or the text itself."""
     word = text.strip()
     if word.lower() in _WORDS:
@@ -61,12 +60,12 @@ def scalar(text: str) -> Any:
     return value if math.isfinite(value) else word
 
 
-def tidy(value: Any) -> Any:
+def tidy(value: object) -> object:
     """A value of YAML or JSON: ``1e-5``, which YAML 1.1 takes for text, is a number."""
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value.strip()) else value
 
 
-def flat(data: Any, *, prefix: str = "") -> Iterable[tuple[str, object]]:
+def flat(data: Mapping[str, object], *, prefix: str = "") -> Iterable[tuple[str, object]]:
     """Every leaf of nested mappings under its dotted key; lists and empty mappings are leaves."""
     for key, value in data.items():
         name = f"{prefix}{key}"

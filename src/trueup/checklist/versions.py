@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict, cast
 
 from trueup.checklist.configuration import Configuration
 from trueup.checklist.fields import yaml_of
@@ -26,10 +26,17 @@ class VersionVerdict:
     sentence: Reason
 
 
-def table() -> dict[str, Any]:
+class Table(TypedDict):
+    """``versions.yaml``."""
+
+    as_of: str
+    sets: list[dict[str, str]]
+    """versions that belong together, by name"""
+
+
+def table() -> Table:
     """The dated table."""
-    content: dict[str, Any] = yaml_of("versions.yaml")
-    return content
+    return cast(Table, yaml_of("versions.yaml"))
 
 
 def versions_of(side: Configuration) -> dict[str, str]:

@@ -7,7 +7,6 @@ import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from trueup.checklist.dialect import Dialect, dialects, elements, translated
 from trueup.checklist.settings import Document
@@ -52,22 +51,23 @@ def file_name(document: Document) -> str:
     return own.name if own.suffix else own.name + _SUFFIX[document.kind]
 
 
-def changed(document: Document, keys: Mapping[str, Any]) -> dict[str, Any]:
+def changed(document: Document, keys: Mapping[str, object]) -> dict[str, object]:
     """The document's data with keys set; None takes a key away, ``betas[1]`` sets one element."""
-    data: dict[str, Any] = copy.deepcopy(dict(document.data))
+    data: dict[str, object] = copy.deepcopy(dict(document.data))
     for key, value in keys.items():
         name, index = elements(key)
         into, last = _place(data, name, document)
+        held = into.get(last)
         if value is None:
             into.pop(last, None)
-        elif index is not None and isinstance(into.get(last), list):
-            into[last][index] = value
+        elif index is not None and isinstance(held, list):
+            held[index] = value
         else:
             into[last] = value
     return data
 
 
-def _place(data: dict[str, Any], name: str, document: Document) -> tuple[dict[str, Any], str]:
+def _place(data: dict[str, object], name: str, document: Document) -> tuple[dict[str, object], str]:
     """The mapping a dotted key lies in, made where missing; Megatron's keys are found wherever they lie."""
     if name in data or document.kind in ("shell", "log", "checkpoint"):
         return data, name
@@ -83,7 +83,7 @@ def _place(data: dict[str, Any], name: str, document: Document) -> tuple[dict[st
     return into, last
 
 
-def _holding(data: dict[str, Any], leaf: str) -> tuple[dict[str, Any], str] | None:
+def _holding(data: dict[str, object], leaf: str) -> tuple[dict[str, object], str] | None:
     for key, value in data.items():
         if key.replace("-", "_") == leaf:
             return data, key
@@ -92,7 +92,7 @@ def _holding(data: dict[str, Any], leaf: str) -> tuple[dict[str, Any], str] | No
     return None
 
 
-def written(document: Document, data: Mapping[str, Any], *, remarks: list[str]) -> str:
+def written(document: Document, data: Mapping[str, object], *, remarks: list[str]) -> str:
     """The text of the changed document; ``remarks`` head it where its form has remarks.
 
     Raises:
@@ -113,7 +113,7 @@ def written(document: Document, data: Mapping[str, Any], *, remarks: list[str]) 
     raise ConfigError(f"{document.path}: {document.kind} cannot be written")
 
 
-def _toml(data: Mapping[str, Any], prefix: str = "") -> str:
+def _toml(data: Mapping[str, object], prefix: str = "") -> str:
     plain = {key: value for key, value in data.items() if not isinstance(value, Mapping)}
     text = "".join(f"{key} = {_toml_value(value)}\n" for key, value in plain.items() if value is not None)
     for key, value in data.items():
@@ -122,7 +122,7 @@ def _toml(data: Mapping[str, Any], prefix: str = "") -> str:
     return text
 
 
-def _toml_value(value: Any) -> str:
+def _toml_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
@@ -130,7 +130,7 @@ def _toml_value(value: Any) -> str:
     return repr(value) if isinstance(value, (int, float)) else json.dumps(str(value), ensure_ascii=False)
 
 
-def _launch(document: Document, data: Mapping[str, Any]) -> str:
+def _launch(document: Document, data: Mapping[str, object]) -> str:
     """One command, one flag a line. Of a log or a checkpoint only what the checklist knows is repeated."""
     dialect = dialects()[document.dialect]
     keys = [key for key in data if key not in _INNER]
@@ -148,7 +148,7 @@ def _launch(document: Document, data: Mapping[str, Any]) -> str:
     return " \\\n    ".join([f"{starter} {launcher} {script}".replace("  ", " "), *lines]) + "\n"
 
 
-def _flag(key: str, value: Any, dialect: Dialect, document: Document) -> str:
+def _flag(key: str, value: object, dialect: Dialect, document: Document) -> str:
     on_by_default = str(dialect.defaults.get(key)) == "True"
     if value is None or (value is True and on_by_default and document.dialect == "megatron"):
         return ""
@@ -161,7 +161,7 @@ def _flag(key: str, value: Any, dialect: Dialect, document: Document) -> str:
     return f"{dashed} {' '.join(shlex.quote(_word(word)) for word in words)}"
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     return str(value)
 
 

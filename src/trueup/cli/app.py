@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 
 from trueup import __version__
-from trueup.cli.command_from import Verb, command_from
-from trueup.cli.misuse import sentence_of
+from trueup.cli.command_from import Verb, command_from, listed
 from trueup.cli.printing import error_line, hint_line
 from trueup.cli.words import refuse_empty_words, rewritten
 from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError, WeightsError
+
+_EXPECTED = {"valid integer": "an integer", "valid number": "a number"}
+
+
+class UsageProblem(Protocol):
+    """An error of the command-line library."""
+
+    def format_message(self) -> str:
+        """What it says itself."""
+
 
 _DEBUG = "TRUEUP_DEBUG"
 _BAD_USE = 2
@@ -65,13 +76,19 @@ def function_of(verb: str) -> Verb:
     return function
 
 
-def _register(verbs: list[str]) -> None:
+def _register(verb: str) -> None:
+    app.registered_commands = [one for one in app.registered_commands if one.name != verb]
+    followed = "-- python" in USAGE[verb] and verb != "check-run"
+    settings = {"allow_interspersed_args": False} if followed else None
+    app.command(name=verb, context_settings=settings)(command_from(function_of(verb)))
+
+
+def _list_all() -> None:
+    """Every verb with its first line, for help: without the options, which are most of the time."""
     registered = {one.name for one in app.registered_commands}
-    for verb in verbs:
+    for verb in USAGE:
         if verb not in registered:
-            followed = "-- python" in USAGE[verb] and verb != "check-run"
-            settings = {"allow_interspersed_args": False} if followed else None
-            app.command(name=verb, context_settings=settings)(command_from(function_of(verb)))
+            app.command(name=verb)(listed(function_of(verb)))
 
 
 def _print_version(asked: bool) -> None:
@@ -104,10 +121,10 @@ def run(argv: list[str]) -> int:
     verb = next((word for word in argv if not word.startswith("-")), "")
     try:
         if verb in USAGE:
-            _register([verb])
+            _register(verb)
             argv = rewritten(argv, function_of(verb))
         else:
-            _register(list(USAGE))
+            _list_all()
             _add_installed(verb)
         refuse_empty_words(argv)
         status = app(args=argv, prog_name="trueup", standalone_mode=False)
@@ -153,3 +170,34 @@ def _misused(error: Exception, argv: list[str], verb: str) -> int:
     known = verb in {one.name for one in app.registered_commands}
     hint_line(f"trueup {verb} --help lists every option" if known else "trueup --help lists the commands")
     return _BAD_USE
+
+
+def sentence_of(error: UsageProblem, argv: Sequence[str], usage: str) -> str:
+    """One sentence for an error of the command-line library; ``usage`` shows how the verb is called.
+
+    Example:
+        >>> class Wrong:
+        ...     param = type("Option", (), {"opts": ["--seed"]})
+        ...     format_message = lambda self: "Invalid value for '--seed': Input should be a valid integer"
+        >>> sentence_of(Wrong(), ["capture", "--seed", "x"], "trueup capture -o RUN -- COMMAND")
+        "--seed: expected an integer (got 'x')"
+    """
+    message = " ".join(error.format_message().split()).replace("Value error, ", "")
+    missing = re.match(r"Missing (?:argument|option) '([^']+)'", message)
+    if missing is not None:
+        return f"{missing[1].split(' / ')[0]} is missing: {usage}"
+    names = getattr(getattr(error, "param", None), "opts", [])
+    for word, what in _EXPECTED.items():
+        if names and word in message:
+            option, value = _given(names, argv)
+            return f"{option}: expected {what} (got {value!r})"
+    return message
+
+
+def _given(names: Sequence[str], argv: Sequence[str]) -> tuple[str, str]:
+    """An option as a person wrote it, and its value."""
+    for word, after in zip(argv, [*argv[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name in names:
+            return name, value if equals else after
+    return names[-1], ""

@@ -95,6 +95,16 @@ def command_from(verb: Verb) -> Callable[..., None]:
     return command
 
 
+def listed(verb: Verb) -> Callable[[], None]:
+    """``verb`` as a list of commands shows it: its help, no options."""
+
+    def command() -> None:
+        raise AssertionError("a listed command is never called")
+
+    command.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(verb) or "")
+    return command
+
+
 def _parameters(block: Block, field: OptionField) -> Iterator[inspect.Parameter]:
     option = field.option
     required = field.required and not block.partial

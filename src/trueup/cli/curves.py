@@ -15,6 +15,7 @@ from trueup.types.option import Option, expected
 
 if TYPE_CHECKING:
     from trueup.curves.comparison import CurveComparison, Options
+    from trueup.diagnosing.around import Around
 
 _run = partial(Option, panel="The runs")
 _proof = partial(Option, panel=PROOF)
@@ -204,7 +205,7 @@ def _compare(options: CurvesOptions, settings: Options) -> list[CurveComparison]
 
 def _around(
     comparisons: list[CurveComparison], settings: Options, tokenizer: Path | None
-) -> dict[str, dict[str, object]]:
+) -> dict[str, Around]:
     """What traces hold of the step of each judgement, by target."""
     from trueup.diagnosing.around import around_step
 
@@ -223,7 +224,7 @@ def _write(
     comparisons: list[CurveComparison],
     output: Path | None,
     formats: Sequence[str],
-    around: Mapping[str, dict[str, object]],
+    around: Mapping[str, Around],
 ) -> dict[str, Path]:
     if output is None:
         return {}
@@ -242,7 +243,7 @@ def _write(
 
 def _show(
     comparisons: list[CurveComparison],
-    around: Mapping[str, dict[str, object]],
+    around: Mapping[str, Around],
     written: dict[str, Path],
     printed: Printed,
 ) -> int:
@@ -256,14 +257,14 @@ def _show(
 
         from trueup.reporting.curves.report import curves_report
         from trueup.reporting.render import show
-        from trueup.types import Outcome
+        from trueup.types.status import Outcome
 
         console = Console(highlight=False)
         if len(comparisons) > 1:
             show(curves_report(comparisons), console)
         worst = max(comparisons, key=lambda c: (c.judgement.outcome is Outcome.DIFFER, c.evidence.level))
         show(curves_report([worst], around=around, reports=list(written.values())), console)
-    return int(document["exit_code"])
+    return document["exit_code"]
 
 
 def _follow(options: CurvesOptions, settings: Options, *, quiet: bool) -> int:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from trueup.capture.launch.outcome import count, describe, shown_path, size
 from trueup.store import StepTables, TraceSource, layout
+from trueup.types.trace import ScalarLine
 
 _MOST_STEPS = 40
 _MODE_OF_INTEREST = ("eval", "recompute")
@@ -130,7 +131,7 @@ def _steps_table(trace: TraceSource, rows: list[tuple[int, int]]) -> Table:
     scalars = {rank: {line.get("step"): line for line in trace.scalars(rank)} for _, rank in rows}
     for step, rank in rows:
         tables = trace.read(step, rank)
-        line = scalars[rank].get(step, {})
+        line: ScalarLine = scalars[rank].get(step, {})
         stored = int(tables.summaries["tensor"].is_not_null().sum())
         cells = (step, rank, tables.calls.height, tables.records.height, tables.summaries.height, stored)
         disk = _bytes_on_disk(trace, step, rank)

@@ -13,6 +13,7 @@ from trueup.cli.printing import notes, print_json, stdout_to_stderr
 from trueup.cli.shared import Command, Overwrite, Printed, ReplayNoise
 from trueup.errors import ConfigError
 from trueup.types.option import Option
+from trueup.types.trace import RankFacts
 
 _what = partial(Option, panel="What to replay")
 _MOST_STEPS = 1000
@@ -162,7 +163,7 @@ def _replay_gradients(
     return status
 
 
-def _gradient_notes(facts: dict[str, object]) -> list[str]:
+def _gradient_notes(facts: RankFacts) -> list[str]:
     """How many gradients were replaced, and which were not and why."""
     from trueup.store.left_free import left_free_from_plain
     from trueup.wording import text

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from trueup.diagnosing.replay import ReplayOutcome
-    from trueup.types import Origin
+    from trueup.types.finding import Origin
 
 _NUM_SHOWN = 12
 

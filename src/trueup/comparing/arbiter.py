@@ -22,11 +22,21 @@ from trueup.comparing.metrics import NONE, measure
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows, rows_from_match
+from trueup.comparing.thresholds import (
+    ARBITER_LARGE,
+    ARBITER_SLACK,
+    ARBITER_SMALL,
+    ARBITER_SMALLEST,
+    ARBITER_TIMES,
+    ARBITER_TIMES_HALF,
+    ARBITER_TIMES_SMALL,
+    ARBITER_TIMES_SMALLEST,
+)
 from trueup.comparing.values import read_values
 from trueup.errors import NothingCompared
 from trueup.matching import match_step
 from trueup.matching.codes import Codes
-from trueup.numerics.dtypes import unit_roundoffs
+from trueup.numerics.dtypes import DTYPES, unit_roundoffs
 from trueup.store import StepTables, TraceSource
 from trueup.types.arrays import Floats
 from trueup.types.codes import NoteCode
@@ -34,8 +44,6 @@ from trueup.types.reason import Reason, reason
 
 JUDGED = ("neither", "target", "reference")
 NEITHER, TARGET, REFERENCE = range(3)
-HALF = 2.0**-12
-"""unit roundoffs from here on are half precision or coarser"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +123,16 @@ def _at(values: Floats, record: Codes) -> Floats:
 
 
 def _judge(rows: Rows, target: Floats, reference: Floats, tolerance: Floats) -> Codes:
-    size = np.nan_to_num(rows.reference.numel, nan=1e9)
-    half = np.nan_to_num(unit_roundoffs(rows.match.words.dtype)[rows.reference.dtype]) >= HALF
-    m = np.select([size <= 10, size <= 500, (size < 1000) | half], [10.0, 8.0, 3.0], 2.0)
-    slack = np.where(np.isfinite(tolerance), tolerance, 0.0) / 10.0
+    size = np.nan_to_num(rows.reference.numel, nan=np.inf)
+    half = (
+        np.nan_to_num(unit_roundoffs(rows.match.words.dtype)[rows.reference.dtype]) >= DTYPES["float16"].eps
+    )
+    m = np.select(
+        [size <= ARBITER_SMALLEST, size <= ARBITER_SMALL, (size < ARBITER_LARGE) | half],
+        [ARBITER_TIMES_SMALLEST, ARBITER_TIMES_SMALL, ARBITER_TIMES_HALF],
+        ARBITER_TIMES,
+    )
+    slack = np.where(np.isfinite(tolerance), tolerance, 0.0) / ARBITER_SLACK
     judged = np.select(
         [target > m * reference + slack, reference > m * target + slack], [TARGET, REFERENCE], NEITHER
     )

@@ -18,8 +18,7 @@ _USED_IN = ("forward", "loss", "backward")
 def attributes_of(trace: TraceSource) -> Attributes:
     """What capture kept of the first rank's modules."""
     ranks = min(trace.steps().values(), default=[0])
-    found: Attributes = trace.rank_facts(ranks[0]).get("settings") or {}
-    return found
+    return trace.rank_facts(ranks[0]).get("settings") or {}
 
 
 def explain_by_attributes(origin: First, target: Attributes, reference: Attributes) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 from trueup.comparing.arbiter import Arbitrated
-from trueup.comparing.record_row import RecordRow, row_from_json
+from trueup.comparing.record_row import Cell, RecordRow, row_from_json
 from trueup.comparing.scalars import ScalarPair
 from trueup.types.codes import ToleranceCode
 from trueup.types.reason import Reason, given, read_reason, read_reasons
+from trueup.types.result import ResultDocument
 from trueup.types.status import Status
 from trueup.types.verdict import Verdict, verdict_from_json
 
 SCHEMA_VERSION = 2
+_Plain = Mapping[str, Any]
+"""a part of the document as it was read; the dataclasses it becomes say what is in it"""
 _NAME_OF = {Status.UNMATCHED: "num_unmatched"}
 """keys of counts that are not their status, because another key has that name"""
 
@@ -53,7 +56,7 @@ class Counts:
     num_groups: int
     """also those that were cut off"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As result.json has them: one number a status; ``unmatched`` are the groups."""
         return {
             "compared": self.compared,
@@ -146,7 +149,7 @@ class Content:
     """how the ranks of either side were put together"""
     notes: Sequence[Reason]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The document; reasons stay what they are, for ``wording.document``."""
         return {
             "schema_version": SCHEMA_VERSION,
@@ -154,7 +157,7 @@ class Content:
         }
 
 
-def content_from_json(plain: Mapping[str, Any]) -> Content:
+def content_from_json(plain: ResultDocument) -> Content:
     """The content of a document of version 2 or 1; sentences of version 1 are kept as given."""
     tolerance, arbiter = plain["tolerance"], plain.get("arbiter")
     return Content(
@@ -162,7 +165,11 @@ def content_from_json(plain: Mapping[str, Any]) -> Content:
         reference=Side(**plain["reference"]),
         options=plain["options"],
         verdict=verdict_from_json(plain["verdict"]),
-        firsts={phase: row_from_json(row) for phase, row in plain["firsts"].items() if row},
+        firsts={
+            phase: row_from_json(cast("Mapping[str, Cell]", row))
+            for phase, row in plain["firsts"].items()
+            if row
+        },
         counts=_counts(plain["counts"]),
         bracketed=bool(plain["bracketed"]),
         tolerance=Tolerance(
@@ -183,7 +190,7 @@ def content_from_json(plain: Mapping[str, Any]) -> Content:
     )
 
 
-def _counts(plain: Mapping[str, Any]) -> Counts:
+def _counts(plain: _Plain) -> Counts:
     groups = [
         UnmatchedGroup(
             reason=_reason(one, "reason"), **{name: one[name] for name in ("side", "module", "name", "count")}
@@ -203,16 +210,16 @@ def _counts(plain: Mapping[str, Any]) -> Counts:
     )
 
 
-def _arbitrated(plain: Mapping[str, Any]) -> Arbitrated:
+def _arbitrated(plain: _Plain) -> Arbitrated:
     counts = {name: plain[name] for name in ("path", "less_accurate", "first")}
     return Arbitrated(**counts, sentence=_reason(plain, "sentence"))
 
 
-def _reason(plain: Mapping[str, Any], name: str) -> Reason:
+def _reason(plain: _Plain, name: str) -> Reason:
     return read_reason(plain, name) or given("")
 
 
-def _numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(plain: _Plain) -> dict[str, Any]:
     """With infinities as numbers again; unknown names are those of later versions."""
     return {name: float(one) if one in ("inf", "-inf") else one for name, one in plain.items()}
 

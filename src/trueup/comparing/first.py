@@ -19,7 +19,8 @@ from trueup.comparing.pairing import StepPair
 from trueup.comparing.record_row import RecordRow
 from trueup.comparing.rows import Rows
 from trueup.matching.codes import Codes
-from trueup.types.reason import Reason
+from trueup.types.codes import EvidenceCode
+from trueup.types.reason import Reason, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,8 @@ class First:
     """the argument that is the cause"""
     dtypes: list[Reason]
     """records up to it with dtypes that differ"""
+    alone: list[Reason] = field(default_factory=list)
+    """inputs of its call, or of the module call around it, that one run alone has"""
     why: list[Reason] = field(default_factory=list)
     """why it is called an origin"""
     likelihood: tuple[bool, int, int] = (True, 0, 0)
@@ -63,7 +66,7 @@ class First:
             return
         if self.row.phase == "collective":
             self._name_carried(rows, origins)
-        elif self.row.phase == "forward":
+        elif self.row.kind == "api":
             self._name_held(rows)
 
     def _name_carried(self, rows: Rows, origins: Codes) -> None:
@@ -102,7 +105,26 @@ def first_of_rows(pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Tabl
         arguments=[arguments_at(rows, call, found) for call, found in arguments.items()],
         argument=argument_of_owner(rows, row, owner, arguments),
         dtypes=dtype_differences(rows, row),
+        alone=_inputs_of_one_side(rows, row),
     )
+
+
+def _inputs_of_one_side(rows: Rows, row: int) -> list[Reason]:
+    if rows.match.bridge is not None or not rows.paired[row]:
+        return []
+    parents = rows.match.target.parent, rows.match.reference.parent
+    calls = int(rows.target.call[row]), int(rows.reference.call[row])
+    if min(calls) < 0:
+        return []
+    around = [(call, int(parent[call])) for call, parent in zip(calls, parents, strict=True)]
+    inputs = rows.phase_is("forward") & rows.slot_starts("input") & ~rows.paired
+    found = []
+    for side, half, own in zip(("target", "reference"), (rows.target, rows.reference), around, strict=True):
+        at = inputs & (half.record >= 0) & np.isin(half.call, [call for call in own if call >= 0])
+        for name in dict.fromkeys(rows.match.words.slot[code] for code in rows.slot[at].tolist()):
+            short = name.partition(".")[2]
+            found.append(reason(EvidenceCode.INPUT_OF_ONE_SIDE, side=side, name=short))
+    return found
 
 
 def _preceding(verdict: Judgement, table: pa.Table, row: int) -> Preceding:

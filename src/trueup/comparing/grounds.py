@@ -8,6 +8,7 @@ from trueup.comparing.first import First, Preceding
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.record_row import RecordRow
 from trueup.comparing.scalars import ScalarPair
+from trueup.comparing.thresholds import FACTOR_OF_DIFFERENCE, REST_OF_DIFFERENCE
 from trueup.types.codes import EvidenceCode, RecordCode
 from trueup.types.reason import Number, Place, Reason, reason
 
@@ -27,12 +28,13 @@ _NUM_AHEAD = 2
 def grounds(first: First, ledger: Ledger, scalars: Sequence[ScalarPair]) -> tuple[Reason, ...]:
     """Causes, the size of the difference, why it is an origin, what else differs; norms last."""
     settings, other_settings = _settings(scalars, first.step, first.row.phase)
-    causes = [*settings, *_absent(ledger), *reversed(first.arguments)]
+    causes = [*first.alone, *settings, *_absent(ledger), *reversed(first.arguments)]
+    why = [one for one in first.why if not first.alone or one.code is not EvidenceCode.INPUTS_BIT_IDENTICAL]
     found = [
         *causes[:_NUM_AHEAD],
         *_size(first.row),
         *causes[_NUM_AHEAD:],
-        *first.why,
+        *why,
         *first.dtypes,
         *other_settings,
         _later(first, ledger),
@@ -123,7 +125,7 @@ def _norms(row: RecordRow) -> list[Reason]:
     found = []
     if row.scale is not None and row.residual is not None and row.rel_l2:
         factor, size = row.scale - 1, row.rel_l2
-        if abs(factor) > 0.7 * size and row.residual < 0.5 * size:
+        if abs(factor) > FACTOR_OF_DIFFERENCE * size and row.residual < REST_OF_DIFFERENCE * size:
             found.append(reason(EvidenceCode.COMMON_FACTOR, factor=factor, residual=row.residual))
     if row.target_l2_norm is not None and row.reference_l2_norm is not None:
         found.append(reason(EvidenceCode.NORMS, target=row.target_l2_norm, reference=row.reference_l2_norm))

@@ -6,11 +6,12 @@ changes: an element near 0 flips its sign. Hence for each parameter, with e_g th
 of its gradient:
 
 - gradient, value and optimizer state bit-equal before the update: the update is judged strictly, k u ||p||;
-- otherwise ||t - r|| may grow by ||update|| * min(2, 4 sqrt(e) + 2 sqrt(flips / n)), e the larger of e_g and
-  what the optimizer state had. A relative noise e flips the sign of about a share e of the elements, each by
-  twice its step, so the norm changes by 2 sqrt(e) ||update||; in a small parameter it is a matter of a few
-  flips, a Poisson number. It cannot exceed 2 ||update||, which for Adam is 2 lr sqrt(numel). ||update|| comes
-  from the reference's own sketches before and after.
+- otherwise ||t - r|| may grow by ||update|| * min(max(2, e), 4 sqrt(e) + 2 sqrt(flips / n)), e the larger of
+  e_g and what the optimizer state had. A relative noise e flips the sign of about a share e of the elements,
+  each by twice its step, so the norm changes by 2 sqrt(e) ||update||; in a small parameter it is a matter of
+  a few flips, a Poisson number. It cannot exceed 2 ||update||, which for Adam is 2 lr sqrt(numel), unless
+  gradients are smaller than eps: then updates follow them, e and all (f(g) = g / (|g| + eps) changes by a
+  share of at most max(2, e)). ||update|| comes from the reference's own sketches before and after.
 - moments: 4 e_g ||r|| and what they had before; first moments also ||g_t - g_r||.
 
 Where one trace does not show the update (a dump of msprobe), what it left is found in the next step's values
@@ -21,10 +22,10 @@ is not taken for small: such a gradient counts as noisy as the noisiest one that
 as moved by 4 sqrt(e) ||update||.
 
 The next step's ``param`` records inherit what was accepted there, and every activation and gradient of that
-step gets GAIN * eta * scale more, eta being the worst relative difference of a matrix accepted at its start.
-Vectors are left out there, since a key bias is pure noise, of no effect on what comes later; but what a
-module puts out may differ by GAIN ||t - r|| of its own vector sqrt(numel of the output / of the vector). A
-pair of runs that stays bit-equal inherits nothing.
+step gets HISTORY_GAIN * eta * scale more, eta being the worst relative difference of a matrix accepted at its
+start. Vectors are left out there, since a key bias is pure noise, of no effect on what comes later; but what
+a module puts out may differ by HISTORY_GAIN ||t - r|| of its own vector sqrt(numel of the output / of the
+vector). A pair of runs that stays bit-equal inherits nothing.
 """
 
 from __future__ import annotations
@@ -37,14 +38,17 @@ import numpy as np
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import STATISTICS, Metrics, sketches_of
 from trueup.comparing.rows import Rows
+from trueup.comparing.thresholds import (
+    FLIP_CHANCE,
+    FLIP_ERRORS,
+    FLIPS_AT_LEAST,
+    HISTORY_GAIN,
+    KNOWN_NORM,
+    UPDATE_SPREAD,
+)
 from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, reason
-
-GAIN = 4.0
-SPREAD = 4.0
-MARGIN = 1.25
-"""Sketches know a norm to about 9 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,31 +101,39 @@ def inherited(
     missed = 0 if history.step is None else max(step - history.step - 1, 0)
     for row in np.flatnonzero(values).tolist():
         name = names[row]
-        extra[row] = MARGIN * history.parameter.get(name, 0.0) + 2.0 * missed * history.update.get(name, 0.0)
+        extra[row] = KNOWN_NORM * history.parameter.get(name, 0.0) + 2.0 * missed * history.update.get(
+            name, 0.0
+        )
     if missed and history.update:
         first = (history.step or 0) + 1
         notes.append(reason(NoteCode.STEPS_NOT_CAPTURED, first=first, last=step - 1, step=step))
     eta = _worst_matrix(rows, metrics, values, rounding + extra, history, names)
     if eta > 0:
-        facts = {"step": step, "rel_diff": float(f"{eta:.1e}"), "exceeded": history.exceeded, "gain": GAIN}
+        facts = {
+            "step": step,
+            "rel_diff": float(f"{eta:.1e}"),
+            "exceeded": history.exceeded,
+            "gain": HISTORY_GAIN,
+        }
         notes.append(reason(NoteCode.WEIGHTS_DIFFER, **facts))
         running = rows.phase_is("forward", "loss", "backward", "param_grad", "collective")
-        extra[running] = GAIN * eta * scale[running]
+        extra[running] = HISTORY_GAIN * eta * scale[running]
     _widen_outputs(rows, metrics, values & (metrics.difference <= rounding + extra), names, extra)
     _widen_updates(rows, metrics, history, names, extra)
     return extra, tuple(notes)
 
 
 def update_spread(noise: float, numel: float) -> float:
-    """Largest relative change of an adaptive update under gradient noise e: min(2, 4 sqrt(e) + 2 sqrt(flips /
-    n)).
+    """Largest relative change of an adaptive update under gradient noise e: min(max(2, e), 4 sqrt(e) + 2
+    sqrt(flips / n)).
 
     About n e of n elements change sign, a Poisson number: flips = n e + 4 sqrt(n e) + 2, or 0 below a chance
     of 1e-6.
     """
     mean = noise * max(numel, 1.0)
-    flips = mean + 4.0 * np.sqrt(mean) + 2.0 if mean > 1e-6 else 0.0
-    return float(min(2.0, SPREAD * np.sqrt(noise) + 2.0 * np.sqrt(flips / max(numel, 1.0))))
+    flips = mean + FLIP_ERRORS * np.sqrt(mean) + FLIPS_AT_LEAST if mean > FLIP_CHANCE else 0.0
+    most = max(2.0, KNOWN_NORM * noise)
+    return float(min(most, UPDATE_SPREAD * np.sqrt(noise) + 2.0 * np.sqrt(flips / max(numel, 1.0))))
 
 
 def remember(rows: Rows, metrics: Metrics, judgement: Judgement, history: History, step: int) -> History:
@@ -138,7 +150,7 @@ def remember(rows: Rows, metrics: Metrics, judgement: Judgement, history: Histor
         name, slot, weight = names[row], slots[rows.slot[row]], rows.weight[row]
         moved = 0.0
         if slot == "param" and below[row] and np.isfinite(lengths[weight]):
-            moved = SPREAD * np.sqrt(noise[weight]) * lengths[weight]
+            moved = UPDATE_SPREAD * np.sqrt(noise[weight]) * lengths[weight]
         if metrics.difference[row] == 0 and moved == 0:
             continue
         if slot == "param":
@@ -231,7 +243,7 @@ def _settled(rows: Rows, names: list[str], history: History) -> History:
             noise, before = history.unseen[name]
             spread = update_spread(noise, float(rows.reference.numel[row]))
             update[name] = history.moved[name]
-            parameter[name] = before + history.moved[name] * spread / MARGIN
+            parameter[name] = before + history.moved[name] * spread / KNOWN_NORM
     return replace(history, update=update, parameter=parameter)
 
 
@@ -274,7 +286,7 @@ def _widen_outputs(rows: Rows, metrics: Metrics, accepted: Bools, names: list[st
         of_module[owner] = max(of_module[owner], each)
     of_module[-1] = 0.0
     outputs = rows.phase_is("forward") & rows.slot_starts("output") & rows.kind_is("module")
-    grown = GAIN * of_module[rows.of_call("plain")] * np.sqrt(np.nan_to_num(rows.reference.numel))
+    grown = HISTORY_GAIN * of_module[rows.of_call("plain")] * np.sqrt(np.nan_to_num(rows.reference.numel))
     extra[outputs] += grown[outputs]
 
 
@@ -299,13 +311,13 @@ def _widen_updates(rows: Rows, metrics: Metrics, history: History, names: list[s
             continue
         if slot == "param":
             length = lengths[call] if np.isfinite(lengths[call]) else metrics.norm[row]
-            extra[row] = MARGIN * before[call] + length * update_spread(
+            extra[row] = KNOWN_NORM * before[call] + length * update_spread(
                 max(noise, earlier), float(rows.reference.numel[row])
             )
         else:
-            first = 0.0 if "sq" in slot else MARGIN * gradient[call]
-            extra[row] = SPREAD * noise * metrics.norm[row] + first
-            extra[row] += MARGIN * history.state.get((name, slot), (0.0, 0.0))[0]
+            first = 0.0 if "sq" in slot else KNOWN_NORM * gradient[call]
+            extra[row] = UPDATE_SPREAD * noise * metrics.norm[row] + first
+            extra[row] += KNOWN_NORM * history.state.get((name, slot), (0.0, 0.0))[0]
 
 
 def _gradient_noise(rows: Rows, metrics: Metrics, num: int) -> tuple[Floats, Floats]:
@@ -322,5 +334,5 @@ def _gradient_noise(rows: Rows, metrics: Metrics, num: int) -> tuple[Floats, Flo
         at &= ~np.isnan(metrics.difference)
         absolute[rows.weight[at]] = metrics.difference[at]
         known = np.where(below[at], np.fmax(metrics.rel_l2[at], worst), metrics.rel_l2[at])
-        relative[rows.weight[at]] = np.minimum(known, 1.0)
+        relative[rows.weight[at]] = np.where(np.isfinite(known), known, 1.0)
     return absolute, relative

@@ -222,13 +222,13 @@ def first_seen(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """For each row the first row of the same two contents; itself where a side has none."""
     width = int(rows.reference.summary.max(initial=0)) + 2
     both = (rows.target.summary >= 0) & (rows.reference.summary >= 0)
-    target, reference = (_content(half) for half in (rows.target, rows.reference))
+    target, reference = (contents(half) for half in (rows.target, rows.reference))
     key = np.where(both, target * width + reference, -1 - np.arange(len(rows)))
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     return first[inverse.reshape(-1)]
 
 
-def _content(half: Half) -> Codes:
+def contents(half: Half) -> Codes:
     """The first summary of the same digest and dtype, else of the same statistics: a trace read from
     elsewhere repeats them."""
     table = half.tables.summaries

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from trueup.comparing.pairing import StepPair
+from trueup.comparing.thresholds import LAYOUT_CERTAIN, LAYOUT_CLEAR, LAYOUT_CLOSE
 from trueup.errors import ConfigError
 from trueup.matching import StepMatch
 from trueup.matching.across.sites import site_of
@@ -22,14 +23,10 @@ from trueup.matching.weights import Inferred
 from trueup.matching.weights.table import Values, values_of
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepTables, TraceSource
+from trueup.types.trace import SummaryRow
 
-CLOSE = 0.5
-"""relative difference above which no way is recognised"""
-CERTAIN = 1e-3
-"""below it no other way is tried"""
-CLEAR = 0.5
-"""the best way must come to at most this share of the next one's difference"""
 SAMPLES = 3
+"""pairs of one kind whose values are read"""
 
 Key = tuple[Shape, Shape, str, str]
 
@@ -186,11 +183,11 @@ def _nearest(options: Sequence[Layout], samples: Sequence[tuple[Values, Values]]
     errors = []
     for layout in options:
         errors.append(min(_error(layout, *sample) for sample in samples))
-        if errors[-1] <= CERTAIN:
+        if errors[-1] <= LAYOUT_CERTAIN:
             return layout
     best = int(np.argmin(errors))
     others = [e for k, e in enumerate(errors) if k != best]
-    clear = errors[best] <= CLOSE and errors[best] <= CLEAR * min(others, default=np.inf)
+    clear = errors[best] <= LAYOUT_CLOSE and errors[best] <= LAYOUT_CLEAR * min(others, default=np.inf)
     return options[best] if clear else None
 
 
@@ -234,11 +231,11 @@ class _Reader:
             found.append(np.nan_to_num(values_of(stored.data, stored.dtype, stored.shape)))
         return found[0], found[1]
 
-    def _row(self, at: int, which: int) -> dict[str, object]:
+    def _row(self, at: int, which: int) -> SummaryRow:
         records, match = self._match.records, self._match
         record = (records.target, records.reference)[which][at]
         side = (match.target, match.reference)[which]
-        return self._tables[which].summaries.row(int(side.record_summary[record]), named=True)
+        return self._tables[which].summary_row(int(side.record_summary[record]))
 
     def apart(self, places: Sequence[int]) -> bool:
         """Whether the sketches differ though what does not depend on order agrees."""
@@ -252,7 +249,7 @@ class _Reader:
                 return False
             a, b = (np.frombuffer(s, "<f4").astype(np.float64) for s in sketches if isinstance(s, bytes))
             norm = float(norms[1])  # type: ignore[arg-type]
-            alike = abs(float(norms[0]) - norm) <= CERTAIN * norm  # type: ignore[arg-type]
-            if not alike or np.linalg.norm(a - b) <= CLOSE * norm:
+            alike = abs(float(norms[0]) - norm) <= LAYOUT_CERTAIN * norm  # type: ignore[arg-type]
+            if not alike or np.linalg.norm(a - b) <= LAYOUT_CLOSE * norm:
                 return False
         return True

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from trueup.comparing.arbiter import Arbitrated, Arbitration, arbitrated, tally
 from trueup.comparing.content import Counts, DepthPoint, LocalNorm, UnmatchedGroup
 from trueup.comparing.first import First, first_of_rows
+from trueup.comparing.gradient_work import shown_phase
 from trueup.comparing.judgement import (
     DIFFERENT,
     EQUAL,
@@ -83,7 +84,7 @@ class Ledger:
         """Take in one step of one rank."""
         status = judgement.status
         phases = rows.match.words.phase
-        of_both = rows.phase * len(_STATUSES) + judgement.attribution.status
+        of_both = shown_phase(rows) * len(_STATUSES) + judgement.attribution.status
         counted = np.bincount(of_both, minlength=len(phases) * len(_STATUSES))
         for code in np.flatnonzero(counted).tolist():
             key = phases[code // len(_STATUSES)], _STATUSES[code % len(_STATUSES)]
@@ -138,9 +139,8 @@ class Ledger:
         exceeding = np.flatnonzero(judgement.status == DIFFERENT)
         if not len(exceeding):
             return
-        phases, at = np.unique(rows.phase[exceeding], return_index=True)
-        for phase, row in zip(phases.tolist(), exceeding[at].tolist(), strict=True):
-            name = rows.match.words.phase[phase]
+        phases, at = np.unique(table["phase"].take(pa.array(exceeding)).to_numpy(), return_index=True)
+        for name, row in zip(phases.tolist(), exceeding[at].tolist(), strict=True):
             known = self.firsts.get(name)
             if known is not None and (known.step, known.order) <= (pair.step, row):
                 continue

@@ -12,20 +12,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trueup.comparing.rows import Half, Rows
+from trueup.comparing.thresholds import FLOAT32, RESOLUTION, SUM_LENGTH, SUM_POWER, SUM_ROUNDINGS
 from trueup.matching.codes import Codes
 from trueup.numerics import sketch
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.numerics.summary import SKETCH_SIZE
 from trueup.types.arrays import Bools, Floats
 
-_SUM_ROUNDOFF = 2.0**-24
-"""of float32"""
-
 _BLOCK = 8192
 """Sketches are widened to float64 so many at a time."""
-
-RESOLUTION = 2.0**-21
-"""of a sketch, relative to the norm: eight roundings to float32"""
 
 EVIDENCE = ("digest", "values", "sketch", "statistics", "none")
 DIGEST, VALUES, SKETCH, STATISTICS, NONE = range(5)
@@ -213,7 +208,7 @@ def _coarseness(rows: Rows, at: Codes) -> Floats:
 
 def sum_roundoff(numel: Floats) -> Floats:
     """Relative error of a norm summed in float32, at most."""
-    return np.asarray(_SUM_ROUNDOFF * (8.0 + (numel / 2e4) ** 1.5))
+    return np.asarray(FLOAT32 * (SUM_ROUNDINGS + (numel / SUM_LENGTH) ** SUM_POWER))
 
 
 def _from_sketches(rows: Rows, metrics: Metrics, open_: Bools) -> None:

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.scalars import ScalarPair
-from trueup.types import Outcome, Verdict
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.reason import reason
+from trueup.types.status import Outcome
+from trueup.types.verdict import Verdict
 
 
 def led_by_microbatches(verdict: Verdict, ledger: Ledger, scalars: Sequence[ScalarPair]) -> Verdict | None:
@@ -48,5 +49,7 @@ def _numbers_apart(ledger: Ledger, scalars: Sequence[ScalarPair]) -> tuple[int, 
     """Microbatches of the first compared step in which the two runs have not as many."""
     for pair in scalars:
         if pair.name == "microbatches" and pair.beyond and pair.step in ledger.limits:
-            return int(pair.target), int(pair.reference)
+            values = pair.target, pair.reference
+            target, reference = (int(value) for value in values if isinstance(value, (int, float)))
+            return target, reference
     return None

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import polars as pl
@@ -19,9 +19,9 @@ import polars as pl
 from trueup.comparing.rows import Rows
 from trueup.errors import TraceError
 from trueup.store import StepTables
-from trueup.store.files import parquet_from_path
+from trueup.store.parquet import frame_from_parquet
 from trueup.store.places import places
-from trueup.types.arrays import Floats
+from trueup.types.arrays import Floats, Ints
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, reason
 
@@ -30,7 +30,7 @@ FOLDER = "noise"
 TABLE, FACTS = "profile.parquet", "profile.json"
 KEY = ("place", "phase", "slot", "microbatch")
 MEASURES = ("repeat", "perturbed", "gain", "bias")
-SCHEMA: dict[str, Any] = {
+SCHEMA: Mapping[str, type[pl.DataType]] = {
     "step": pl.Int32,
     "rank": pl.Int32,
     "place": pl.String,
@@ -43,6 +43,21 @@ SCHEMA: dict[str, Any] = {
     "bias": pl.Float64,
     "num_runs": pl.Int32,
 }
+
+
+class NoiseFacts(TypedDict, total=False):
+    """``profile.json``: what was measured, and on which run."""
+
+    schema_version: int
+    run_id: str | None
+    created: str
+    trueup_version: str
+    command: Sequence[str]
+    level: str | None
+    num_repeats: int
+    num_perturbed: int
+    steps: list[int]
+    ranks: list[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +90,7 @@ class NoiseProfile:
     """
 
     table: pl.DataFrame
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: NoiseFacts = field(default_factory=NoiseFacts)
     path: Path | None = None
 
     @property
@@ -97,7 +112,7 @@ class NoiseProfile:
         return [*found, reason(NoteCode.NOISE_PROFILE, num=self.table.height, path=str(self.path))]
 
     @classmethod
-    def read(cls, path: Path, *, of_run: Mapping[str, Any] | None = None) -> NoiseProfile:
+    def read(cls, path: Path, *, of_run: Mapping[str, object] | None = None) -> NoiseProfile:
         """Read a profile from its folder, or from the run it lies in.
 
         ``of_run`` is the manifest of the run it must have been measured on.
@@ -156,7 +171,7 @@ def keys_of_records(tables: StepTables) -> pl.DataFrame:
     )
 
 
-def _column(values: pl.Series, at: np.ndarray[Any, Any]) -> Floats:
+def _column(values: pl.Series, at: Ints) -> Floats:
     known = values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
     if not len(known):
         return np.full(len(at), np.nan)
@@ -177,10 +192,10 @@ def _folder(path: Path) -> Path:
     )
 
 
-def _read_facts(folder: Path) -> dict[str, Any]:
+def _read_facts(folder: Path) -> NoiseFacts:
     again = "measure it again with trueup noise, or compare with --no-noise"
     try:
-        facts: dict[str, Any] = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        facts: NoiseFacts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise TraceError(f"{folder} has no {FACTS}: measuring it was broken off; {again}") from None
     except (OSError, ValueError) as error:
@@ -195,10 +210,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
 
 def _read_table(path: Path) -> pl.DataFrame:
     again = "measure it again with trueup noise, or compare with --no-noise"
-    try:
-        frame = pl.read_parquet(parquet_from_path(path), glob=False)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise TraceError(f"{path} cannot be read ({error}); {again}") from error
+    frame = frame_from_parquet(path, remedy=again)
     missing = [name for name in SCHEMA if name not in frame.columns]
     if missing:
         raise TraceError(f"{path} lacks the columns {missing}: it is no noise profile of version 1; {again}")

@@ -1,6 +1,6 @@
 """How large a difference the reference's own measured noise explains at each site.
 
-    ||t - r|| <= factor * K * max(noise * ||r|| * (1 + 4 / sqrt(numel)), u * scale)
+    ||t - r|| <= factor * NOISE_TIMES * max(noise * ||r|| * (1 + 4 / sqrt(numel)), u * scale)
 
 - noise: the largest relative difference that reruns of the reference showed at this very site, with the
   allowance for small tensors because the largest of a few draws of a few numbers says little.
@@ -21,13 +21,11 @@ import numpy as np
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.noise import StepNoise
 from trueup.comparing.rows import Rows
+from trueup.comparing.thresholds import LOTTERY, NOISE_SMALL, NOISE_TIMES
 from trueup.comparing.tolerance import Bound
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.arrays import Floats
 
-K = 4.0
-SMALL = 4.0
-LOTTERY = 0.3
 PHASES = ("forward", "loss", "backward", "param_grad", "collective")
 
 
@@ -35,8 +33,8 @@ def noise_bound(rows: Rows, metrics: Metrics, rounding: Bound, noise: StepNoise,
     """The bound of every row: measured where there is a measurement, else that of rounding."""
     measured = measured_size(rows, metrics, noise)
     floor = _own_roundoff(rows) * rounding.scale
-    bound = factor * K * np.fmax(measured, floor)
-    spontaneous = factor * K * np.nan_to_num(_as_norm(rows, metrics, noise.repeat))
+    bound = factor * NOISE_TIMES * np.fmax(measured, floor)
+    spontaneous = factor * NOISE_TIMES * np.nan_to_num(_as_norm(rows, metrics, noise.repeat))
     untouched = np.fmax(np.fmin(bound, rounding.absolute), spontaneous)
     bound = np.where(rounding.depth == 0, untouched, bound)
     bound = np.where(noise.size > LOTTERY, np.fmax(bound, rounding.absolute), bound)
@@ -49,7 +47,7 @@ def widen_updates(
 ) -> Floats:
     """Bounds of updates, and of the weights they left, where not everything before was bit-equal."""
     open_ = rows.phase_is("optimizer", "param") & (inherited > 0)
-    return np.where(open_, np.fmax(bound, factor * K * measured_size(rows, metrics, noise)), bound)
+    return np.where(open_, np.fmax(bound, factor * NOISE_TIMES * measured_size(rows, metrics, noise)), bound)
 
 
 def measured_size(rows: Rows, metrics: Metrics, noise: StepNoise) -> Floats:
@@ -60,7 +58,7 @@ def measured_size(rows: Rows, metrics: Metrics, noise: StepNoise) -> Floats:
 def _as_norm(rows: Rows, metrics: Metrics, relative: Floats) -> Floats:
     numel = np.maximum(np.nan_to_num(rows.reference.numel, nan=1.0), 1.0)
     with np.errstate(invalid="ignore"):  # infinite noise of a tensor that is 0
-        return np.asarray(relative * metrics.norm * (1.0 + SMALL / np.sqrt(numel)))
+        return np.asarray(relative * metrics.norm * (1.0 + NOISE_SMALL / np.sqrt(numel)))
 
 
 def floor_of_rows(rows: Rows, noise: StepNoise | None) -> Floats:

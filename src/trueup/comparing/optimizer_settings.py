@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from trueup.comparing.thresholds import ROUNDED_SETTING
+
 Setting = object
 Settings = Mapping[str, Setting]
 """setting -> value of one parameter's group; ``betas`` are ``beta1`` and ``beta2``"""
@@ -22,8 +24,6 @@ UPDATE_RULE = (
 """Settings that enter the update. Not the learning rate: a schedule moves it, and each step records it."""
 NO_EFFECT = ("foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay")
 """How an update is computed, not what it is."""
-ROUNDED_SETTING = 2.0**-23
-"""relative difference of two settings up to which one may be the other in float32"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,9 @@ def declared(facts: Mapping[str, object]) -> dict[str, dict[str, Setting]]:
     settings: dict[str, dict[str, Setting]] = {}
     for entry in parameters:
         place = entry.get("optimizer_group")
-        if place and place[0] < len(optimizers) and place[1] < len(optimizers[place[0]]["groups"]):
+        if not place or len(place) != 2 or place[0] not in range(len(optimizers)):
+            continue
+        if place[1] in range(len(optimizers[place[0]]["groups"])):
             group = dict(optimizers[place[0]]["groups"][place[1]])
             group.pop("num_params", None)
             settings[entry["fqn"]] = {"class": optimizers[place[0]]["class"], **group}

@@ -13,12 +13,11 @@ import polars as pl
 from trueup.comparing.other_ranks import without_other_ranks
 from trueup.comparing.record_row import RecordRow
 from trueup.comparing.result import open_comparison
-from trueup.types import Basis, Origin, Stage
+from trueup.comparing.thresholds import CLEAR_ORIGIN
 from trueup.types.codes import EvidenceCode
+from trueup.types.finding import Basis, Origin, Stage
 from trueup.types.reason import Reason, reason
 
-CLEAR = 2.0
-"""an origin this many times over what explains it precedes all that are less"""
 _FRAME = re.compile(r"^(?P<place>.+?:\d+)\b")
 
 
@@ -50,7 +49,7 @@ def origins(result: Path) -> list[Origin]:
 
 def likelihood(score: float, step: int, order: int) -> tuple[bool, int, int]:
     """Sorts origins: what is clearly beyond every explanation first, then by time."""
-    return score < CLEAR, step, order
+    return score < CLEAR_ORIGIN, step, order
 
 
 def score_of_origin(

@@ -81,13 +81,14 @@ def argument_of_owner(
     rows: Rows, row: int, owner: str | None, found: Mapping[int, list[Argument]]
 ) -> Reason | None:
     """The headline where the record's own call, or one that the module charged with it makes, has an argument
-    that differs: then that is the cause. Of several calls the last one counts."""
-    if owner is None:
-        return None
+    that differs: then that is the cause. Of several calls the last one counts; outside every module only the
+    record's own call."""
     side, words = rows.match.target, rows.match.words
     owners, vocabulary = owner_codes(side, words)
     for call in sorted(found, reverse=True):
-        if call != rows.target.call[row] and (owners[call] < 0 or vocabulary[owners[call]] != owner):
+        if call != rows.target.call[row] and (
+            owner is None or owners[call] < 0 or vocabulary[owners[call]] != owner
+        ):
             continue
         known = [one for one in found[call] if one.target is not None and one.reference is not None]
         if not known:
@@ -120,8 +121,8 @@ def _differing(target: str, reference: str) -> list[Argument]:
     return [
         Argument(
             name=k,
-            target=repr(a[k]) if a.get(k) is not None else None,
-            reference=repr(b[k]) if b.get(k) is not None else None,
+            target=repr(a[k]) if k in a else None,
+            reference=repr(b[k]) if k in b else None,
         )
         for k in shown
         if a.get(k) != b.get(k)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import polars as pl
 
-from trueup.comparing.roles import role_of
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.sites import owner_codes
 from trueup.comparing.written import note_columns
@@ -15,6 +15,30 @@ from trueup.matching.codes import Codes
 from trueup.matching.tree import Words
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, reason, reason_from_json
+
+_BY_NAME = (
+    ("loss", re.compile(r"loss|cross_entropy|nll|criterion", re.I)),
+    ("rotary", re.compile(r"rotary|rope", re.I)),
+    ("softmax", re.compile(r"softmax", re.I)),
+    ("norm", re.compile(r"norm(?!al)|(^|[._])ln(_?\\d+|_f)?$", re.I)),
+    ("head", re.compile(r"(^|[._])(lm_head|head|output_layer|unembed\w*)$", re.I)),
+    ("embedding", re.compile(r"embed|(^|[._])(wte|wpe)$", re.I)),
+)
+_LINEAR = {
+    "linear",
+    "matmul",
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "einsum",
+    "rmatmul",
+    "conv1d",
+    "conv2d",
+    "dense",
+}
+_ADD = {"add", "iadd", "radd"}
+
 
 _WEIGHT_SLOTS = {"linear": ("input.1", "input.weight"), "embedding": ("input.1", "input.weight")}
 _WEIGHT_SLOTS |= {"norm": ("input.2", "input.weight"), "head": ("input.1", "input.weight")}
@@ -38,7 +62,7 @@ def precision_rows(rows: Rows, rank: int) -> pl.DataFrame:
         pl.col(f"target_{p}_dtypes") != pl.col(f"reference_{p}_dtypes") for p in _PARTS
     )
     calls = calls.with_columns(pl.lit(rank, pl.Int32).alias("rank"), differs.alias("differs"))
-    notes = [_note(row) if row["differs"] else None for row in calls.iter_rows(named=True)]
+    notes = _notes(calls)
     calls = calls.with_columns(**note_columns(notes))
     columns = ["rank", "order", "module", "name", "type", "role"]
     columns += [f"{side}_{part}_dtypes" for side in ("target", "reference") for part in _PARTS]
@@ -187,6 +211,19 @@ def _cast_weights(rows: Rows, half: Half, api: Codes) -> dict[int, tuple[int, tu
     return known
 
 
+def _notes(calls: pl.DataFrame) -> list[Reason | None]:
+    """The note of every call whose dtypes differ; calls with the same dtypes share one."""
+    dtypes = calls.select(pl.col("^.*_dtypes$"))
+    known: dict[tuple[str, ...], Reason] = {}
+    notes: list[Reason | None] = [None] * len(calls)
+    for row in np.flatnonzero(calls["differs"].to_numpy()).tolist():
+        words = dtypes.row(row)
+        if words not in known:
+            known[words] = _note(dict(zip(dtypes.columns, words, strict=True)))
+        notes[row] = known[words]
+    return notes
+
+
 def _casts_weight(row: dict[str, str], side: str) -> bool:
     """Whether the weight is used in another dtype than it is stored in; where that is not known, whether it
     has the dtype of the input."""
@@ -211,3 +248,27 @@ def _note(row: dict[str, str]) -> Reason:
 
 def _of_part(code: NoteCode, row: dict[str, str], part: str) -> Reason:
     return reason(code, target=row[f"target_{part}_dtypes"], reference=row[f"reference_{part}_dtypes"])
+
+
+def role_of(kind: str, name: str, type_: str | None, *, bias: bool = False) -> str:
+    """One of ``embedding head norm softmax rotary residual bias_add loss linear other``.
+
+    ``bias``: one of an addition's inputs is a vector. A module's last name component and its class are both
+    looked at.
+
+    Example:
+        >>> role_of("api", "torch.nn.functional.layer_norm", None)
+        'norm'
+    """
+    short = name.rsplit(".", 1)[-1]
+    if kind == "loss":
+        return "loss"
+    for role, pattern in _BY_NAME:
+        if pattern.search(short) or (type_ is not None and pattern.search(type_)):
+            return role
+    plain = short.strip("_").lower()
+    if kind == "api" and plain in _ADD:
+        return "bias_add" if bias else "residual"
+    if plain in _LINEAR or (type_ is not None and re.search(r"linear|dense|conv", type_, re.I)):
+        return "linear"
+    return "other"

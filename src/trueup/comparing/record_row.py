@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 from trueup.comparing.written import reason_of_row
 from trueup.types.reason import Reason, read_reason
@@ -106,7 +105,7 @@ class RecordRow:
 _NAMES = tuple(one.name for one in fields(RecordRow) if one.name not in ("reason", "columns"))
 
 
-def row_from_json(plain: Mapping[str, Any]) -> RecordRow:
+def row_from_json(plain: Mapping[str, Cell]) -> RecordRow:
     """The row that result.json keeps, of version 2 or 1."""
     columns = {
         name: float(value) if value in ("inf", "-inf") else value

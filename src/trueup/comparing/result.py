@@ -11,6 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trueup.store.parquet import frame_from_parquet
+from trueup.types.result import ResultDocument
 from trueup.types.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from trueup.comparing.content import Content
 
 _READ = (1, 2)
+
+
+_AGAIN = "make the comparison again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +38,7 @@ class Comparison:
         0
     """
 
-    summary: dict[str, Any]
+    summary: ResultDocument
     """the document of result.json (docs/result-format.md): text with the reason beside it; infinities are the
     strings ``"inf"`` and ``"-inf"``"""
     output: Path | None = None
@@ -67,10 +72,9 @@ class Comparison:
 
     def frame(self) -> pl.DataFrame:
         """All rows (docs/result-format.md, result.parquet)."""
-        import polars as pl
 
         if self.output is not None:
-            return pl.read_parquet(self.output / "result.parquet", glob=False)
+            return frame_from_parquet(self.output / "result.parquet", remedy=_AGAIN)
         import pyarrow as pa
 
         return _frame(pa.concat_tables(self.tables).unify_dictionaries())
@@ -104,7 +108,7 @@ def open_comparison(folder: Path) -> Comparison:
         document = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TraceError(f"{folder} holds no readable result.json: {error}") from error
-    version = document.get("schema_version")
+    version = document.get("schema_version") if isinstance(document, dict) else None
     if version not in _READ:
         raise TraceError(f"{folder / 'result.json'} has schema version {version}; expected one of: 1, 2")
     return Comparison(summary=document, output=folder)
@@ -117,7 +121,7 @@ def comparison_of(content: Content, **files: Any) -> Comparison:
     return Comparison(summary=plain(document(content)), made=content, **files)
 
 
-def write_document(document: Mapping[str, Any], folder: Path) -> None:
+def write_document(document: Mapping[str, object], folder: Path) -> None:
     """Write result.json by one rename; on one line, which is ten times faster to write."""
     temporary = folder / f"result.json.writing-{os.getpid()}"
     temporary.write_text(json.dumps(document, allow_nan=False, separators=(",", ":")), encoding="utf-8")
@@ -126,6 +130,8 @@ def write_document(document: Mapping[str, Any], folder: Path) -> None:
 
 def plain(value: Any) -> Any:
     """Valid JSON: NaN becomes null, infinities ``"inf"`` and ``"-inf"``, numpy numbers Python's."""
+    if value is None or type(value) in (str, int, bool):
+        return value
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -140,7 +146,7 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
-def _frame(table: Any) -> pl.DataFrame:
+def _frame(table: pa.Table | None) -> pl.DataFrame:
     import polars as pl
 
     frame = pl.from_arrow(table)

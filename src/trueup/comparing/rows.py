@@ -4,7 +4,7 @@ sides."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -102,6 +102,10 @@ class Rows:
     def kind_is(self, *names: str) -> Bools:
         """Rows whose call is of these kinds."""
         return _among(self.of_call("kind"), self.match.words.kind, names)
+
+    def mode_is(self, *names: str) -> Bools:
+        """Rows whose call ran in one of these modes."""
+        return _among(self.of_call("mode"), self.match.words.mode, names)
 
 
 def without_sketches(rows: Rows) -> Rows:
@@ -228,5 +232,5 @@ def _gather(column: pl.Series, at: Codes) -> pl.Series:
 
 
 def _among(codes: Codes, vocabulary: list[str], names: tuple[str, ...]) -> Bools:
-    wanted: Any = np.array([word in names for word in vocabulary] + [False])
-    return np.asarray(wanted[codes])
+    wanted: Bools = np.array([word in names for word in vocabulary] + [False])
+    return wanted[codes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,14 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trueup.comparing import arbiter as arbiters
-from trueup.comparing import noise_bound as measured
 from trueup.comparing.attributes import attributes_of
 from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coefficients import with_rounded_coefficients
+from trueup.comparing.common_form import in_common_form
 from trueup.comparing.content import Content, Side, Tolerance
 from trueup.comparing.history import History, observe, remember
 from trueup.comparing.inflow import Inflow
 from trueup.comparing.judgement import Judgement
+from trueup.comparing.label_parts import with_joined_parts
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
@@ -34,7 +36,8 @@ from trueup.comparing.rules import StepContext, judge_step
 from trueup.comparing.scalars import ScalarPair, compare_scalars
 from trueup.comparing.stacks import StackBook
 from trueup.comparing.table import ResultWriter, table_from_rows
-from trueup.comparing.tolerance import ACROSS, FACTORS, Bound, rounding_bound
+from trueup.comparing.thresholds import ACROSS, FACTORS, NOISE_TIMES
+from trueup.comparing.tolerance import Bound, factor_of, rounding_bound
 from trueup.comparing.values import read_values
 from trueup.comparing.verdict import Runs, verdict_from
 from trueup.comparing.whole import with_whole_statistics
@@ -151,7 +154,7 @@ class _Work:
             inflow=Inflow(rows, tied=self.tied),
             history=history,
             step=pair.step,
-            factor=self._factor(rows),
+            factor=factor_of(rows, self.options.tolerance_factor),
         )
         judgement = judge_step(context, metrics)
         metrics = replace(metrics, difference=judgement.difference)
@@ -169,14 +172,13 @@ class _Work:
     def _rows(self, pair: StepPair) -> Rows:
         target = self.target.read(pair.step, pair.rank)
         reference = self.reference.read(pair.reference_step, pair.reference_rank)
-        return with_whole_statistics(rows_from_match(target, reference, self._match(target, reference, pair)))
-
-    def _factor(self, rows: Rows) -> float:
-        return self.options.tolerance_factor * (1.0 if rows.match.bridge is None else ACROSS)
+        rows = rows_from_match(target, reference, self._match(target, reference, pair))
+        rows = in_common_form(with_whole_statistics(rows))
+        return with_joined_parts(rows, self.target, self.reference, pair)
 
     def _rounding(self, rows: Rows, metrics: Metrics, pair: StepPair) -> Bound:
         """What rounding explains; ``metrics`` then holds what stored values tell."""
-        factor, sides = self._factor(rows), (self.target, self.reference)
+        factor, sides = factor_of(rows, self.options.tolerance_factor), (self.target, self.reference)
         bound = rounding_bound(rows, metrics, factor)
         if read_values(rows, metrics, bound.relative, *sides, pair, self.options):
             bound = rounding_bound(rows, metrics, factor)
@@ -282,7 +284,7 @@ class _Work:
         return Tolerance(
             formula=Reason(ToleranceCode.NOISE_FORMULA),
             origin=reason(ToleranceCode.MEASURED_NOISE, reruns=self.profile.num_runs),
-            constants={"K": measured.K, **constants},
+            constants={"K": NOISE_TIMES, **constants},
         )
 
     def precision_table(self) -> pa.Table:
@@ -323,7 +325,7 @@ def _arbiter(path: Path | None) -> TraceSource | None:
 def _tied(trace: TraceSource, rank: int) -> dict[str, str]:
     """Parameters that share a tensor: name -> the name it is recorded under."""
     table = trace.rank_facts(rank).get("parameters") or []
-    return {entry["fqn"]: entry["tied_to"] for entry in table if entry.get("tied_to")}
+    return {entry["fqn"]: tied for entry in table if (tied := entry.get("tied_to"))}
 
 
 def _described(rows: Rows, pair: StepPair) -> str:
@@ -335,7 +337,7 @@ def _described(rows: Rows, pair: StepPair) -> str:
     )
 
 
-def _typed(command: list[str]) -> str:
+def _typed(command: Sequence[str]) -> str:
     """A command as a person would type it: the interpreter by name, not by where it lies."""
     program = Path(command[0]).name if Path(command[0]).name.startswith("python") else command[0]
     return " ".join(shlex.quote(str(part)) for part in (program, *command[1:]))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
+
+from trueup.comparing.thresholds import SET_EXACTLY
 
 _EXACT = (
     "learning_rate",
@@ -24,7 +25,7 @@ DECISIVE = ("learning_rate", "loss_scale", "skipped", NORM)
 """A difference here is one even where every record agrees. Not the batch digest: it sees the dtype of the
 inputs, and a batch that really differs differs in the root's own inputs."""
 
-Value = Any
+Value = object
 """of a scalar: a number, text, or a list of them, as the program gave it"""
 
 
@@ -95,14 +96,14 @@ def _pairs(line: Mapping[str, object], other: Mapping[str, object]) -> list[tupl
 
 def _judged(pair: ScalarPair, limits: Mapping[str, float] | None) -> ScalarPair:
     values = pair.target, pair.reference
-    if any(isinstance(value, (str, list)) for value in values):
+    if not all(isinstance(value, (int, float)) for value in values):
         return replace(pair, beyond=values[0] != values[1])
-    a, b = map(float, values)
+    a, b = (float(value) for value in values if isinstance(value, (int, float)))
     if (math.isnan(a) and math.isnan(b)) or a == b:
         return replace(pair, abs_diff=0.0, rel_diff=0.0, beyond=False)
     difference = abs(a - b)
     relative = difference / abs(b) if b else math.inf
-    beyond: bool | None = not (relative <= 1e-9 or _is_rounded(a, b) or _is_rounded(b, a))
+    beyond: bool | None = not (relative <= SET_EXACTLY or _is_rounded(a, b) or _is_rounded(b, a))
     if pair.base in _MEASURED:
         limit = None if limits is None else limits["loss" if pair.base == "loss" else "gradient"]
         beyond = None if limit is None else not relative <= limit
@@ -111,4 +112,5 @@ def _judged(pair: ScalarPair, limits: Mapping[str, float] | None) -> ScalarPair:
 
 def _is_rounded(rounded: float, exact: float) -> bool:
     """Whether one side is what float32, in which some frameworks hold their settings, leaves of the other."""
-    return rounded == float(np.float32(exact))
+    with np.errstate(over="ignore"):
+        return rounded == float(np.float32(exact))

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from trueup.comparing.arbiter import JUDGED, Arbitration
+from trueup.comparing.gradient_work import shown_phase
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import DETAILS, EVIDENCE, NONE, Metrics
 from trueup.comparing.pairing import StepPair
@@ -99,7 +100,7 @@ def table_from_rows(
         "status": _category(judgement.attribution.status, STATUSES),
         "evidence": _category(metrics.evidence, EVIDENCE),
         **reason_columns(judgement.reasons, num),
-        "phase": _category(rows.phase, words.phase),
+        "phase": _category(shown_phase(rows), words.phase),
         "slot": _category(rows.slot, words.slot),
         "kind": _category(rows.of_call("kind"), words.kind),
         "module": _category(*module_column(rows)),

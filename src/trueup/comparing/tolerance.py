@@ -27,41 +27,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trueup.comparing.common_form import FLAGS
+from trueup.comparing.gradient_work import after_backward
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Half, Rows
+from trueup.comparing.sites import charged_column
+from trueup.comparing.thresholds import (
+    ACROSS,
+    API_CALLS_PER_LEAF,
+    DTYPES_APART,
+    FACTORS,
+    FLOAT32,
+    LENGTH_PER_ROUNDING,
+    ROWS_PER_ROUNDING,
+)
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.arrays import Bools, Floats
 
-FACTORS = {
-    "param": 2.0,
-    "forward": 4.0,
-    "loss": 4.0,
-    "backward": 8.0,
-    "param_grad": 10.0,
-    "collective": 10.0,
-    "optimizer": 4.0,
-}
-"""k by phase; measured on pairs of runs that differ by rounding only (docs/decisions/0002-tolerance.md)."""
-
-ACROSS = 2.0
-"""Two implementations round in other places, not only in another order."""
-
-API_CALLS_PER_LEAF = 8
-"""Where a trace holds no module calls, so many API calls count as one leaf module."""
-
 PRODUCTS = ("matmul", "bmm", "baddbmm", "rmatmul")
 """Functions that multiply two activations."""
-
-ACCUMULATION_ROUNDOFF = 2.0**-24
-"""Sums are kept in float32 or wider for every dtype."""
-
-ROWS_PER_ROUNDING = 64.0
-"""A parameter's gradient is a sum over rows; so many of them count as one rounding (measured: 0.36 u
-sqrt(rows))."""
-
-LENGTH_PER_ROUNDING = 256.0
-"""So many terms of a dot product count as one rounding: kernels add in blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,22 +60,46 @@ class Bound:
     depth: Floats
 
 
+def factor_of(rows: Rows, factor: float) -> float:
+    """The factor of all tolerances of a step, where ``factor`` was asked for."""
+    return factor * (1.0 if rows.match.bridge is None else ACROSS)
+
+
 def rounding_bound(rows: Rows, metrics: Metrics, factor: float) -> Bound:
     """The bound without what is inherited."""
     u, own = _running_roundoff(rows)
     depth = _depth(rows, metrics)
-    k = np.array([FACTORS.get(word, 8.0) for word in rows.match.words.phase] + [8.0])[rows.phase]
+    other = FACTORS["backward"]
+    k = np.array([FACTORS.get(word, other) for word in rows.match.words.phase] + [other])[rows.phase]
     k[after_backward(rows)] = FACTORS["param_grad"]
     settled = rows.phase_is("param", "optimizer")
-    wide = np.minimum(u, ACCUMULATION_ROUNDOFF)
+    wide = np.minimum(u, FLOAT32)
     summed_rows, vector = _summed_rows(rows)
     length = np.where(settled | (summed_rows > 0), 0.0, _dot_lengths(rows) / LENGTH_PER_ROUNDING)
     walk = (u**2 + wide**2 * length) * (1.0 + depth) + np.where(
         vector, u, wide
     ) ** 2 * summed_rows / ROWS_PER_ROUNDING
-    relative = factor * k * np.sqrt(np.where(settled, own**2, walk))
+    relative = factor * k * _implementations(rows) * np.sqrt(np.where(settled, own**2, walk))
     scale = operand_scale(rows, metrics)
     return Bound(absolute=relative * scale, relative=relative, scale=scale, depth=depth)
+
+
+def _implementations(rows: Rows) -> Floats:
+    """ACROSS where the same program computes a module in another way on either side, else 1.
+
+    It does where a call or an output of the module is there on one side alone, or a mask is given in another
+    form (attention written out against a fused kernel). Then all that this module's own code makes is made by
+    two implementations.
+    """
+    other = np.ones(len(rows))
+    if rows.match.bridge is not None:
+        return other
+    masks = [at for at, layout in enumerate(rows.layouts) if layout is FLAGS]
+    differ = rows.phase_is("forward") & (~rows.paired | np.isin(rows.layout, masks))
+    if differ.any():
+        owners, _ = charged_column(rows)
+        other[np.isin(owners, np.unique(owners[differ & (owners >= 0)]))] = ACROSS
+    return other
 
 
 def _running_roundoff(rows: Rows) -> tuple[Floats, Floats]:
@@ -106,7 +115,7 @@ def _running_roundoff(rows: Rows) -> tuple[Floats, Floats]:
     own = np.maximum(target, reference)
     floating = (target > 0) & (reference > 0)
     activations = floating & rows.phase_is("forward") & rows.slot_starts("output")
-    apart = (activations & (target != reference)).sum() > 0.2 * max(activations.sum(), 1)
+    apart = (activations & (target != reference)).sum() > DTYPES_APART * max(activations.sum(), 1)
     so_far = (
         [np.maximum.accumulate(side) for side in (target, reference)] if len(rows) else [target, reference]
     )
@@ -218,14 +227,6 @@ def _gradient_scale(rows: Rows, norm: Floats, floating: Bools) -> Floats:
         weight = bias * entering[owners] / np.sqrt(np.maximum(count[owners], 1.0))
     scale[gradients] = np.where((dims >= 2) & (entering[owners] > 0), weight, bias)
     return scale
-
-
-def after_backward(rows: Rows) -> Bools:
-    """Calls outside every module after a backward pass began: clipping and the like, which work on
-    gradients."""
-    began = np.cumsum(rows.phase_is("backward", "param_grad")) > 0
-    outside = rows.of_call("parent") < 0
-    return np.asarray(rows.phase_is("forward") & began & outside & rows.kind_is("api"))
 
 
 def _dot_lengths(rows: Rows) -> Floats:

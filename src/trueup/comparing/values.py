@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trueup.comparing.common_form import FLAGS
 from trueup.comparing.metrics import DETAILS, VALUES, Metrics
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair
@@ -16,9 +17,11 @@ from trueup.comparing.rows import Half, Rows
 from trueup.errors import ConfigError
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.hidden import in_common_form, lowest_visible
 from trueup.numerics.pair import PairMetrics, compare_pair
 from trueup.store import StoredTensor, TraceSource
 from trueup.types.arrays import Bools, Floats
+from trueup.types.trace import SummaryRow
 
 if TYPE_CHECKING:
     from trueup.matching.layouts import Layout
@@ -54,8 +57,8 @@ def read_values(
     inverse = inverse.reshape(-1)
     jobs = [
         (
-            rows.target.tables.summaries.row(int(t), named=True),
-            rows.reference.tables.summaries.row(int(r), named=True),
+            rows.target.tables.summary_row(int(t)),
+            rows.reference.tables.summary_row(int(r)),
         )
         for t, r, _ in unique
     ]
@@ -70,7 +73,8 @@ def read_values(
         rms = float(np.nan_to_num(metrics.norm[row])) / np.sqrt(size)
         limit = float(np.nan_to_num(relative[row])) * rms
         layout = rows.layouts[unique[at, 2]] if unique[at, 2] >= 0 else None
-        return _compare(mine, theirs, limit, layout), mine.data.nbytes + theirs.data.nbytes
+        found = _compare(mine, theirs, limit, layout, is_mask=any(map(_hides, jobs[at])) or layout is FLAGS)
+        return found, mine.data.nbytes + theirs.data.nbytes
 
     # The first read opens the maps; after that threads share them.
     results = [one(0)]
@@ -85,7 +89,7 @@ def read_values(
 
 
 def _compare(
-    target: StoredTensor, reference: StoredTensor, limit: float, layout: Layout | None
+    target: StoredTensor, reference: StoredTensor, limit: float, layout: Layout | None, *, is_mask: bool
 ) -> PairMetrics | None:
     if target.dtype not in DTYPES or reference.dtype not in DTYPES:
         return None
@@ -97,9 +101,19 @@ def _compare(
         except ConfigError:  # the layout does not fit after all: statistics have to do
             return None
     try:
+        masks = in_common_form(a, target.dtype, b, reference.dtype) if is_mask else None
+        if masks is not None:
+            return compare_pair(*masks, atol=limit)
         return compare_pair(a, b, target.dtype, reference.dtype, atol=limit)
     except ValueError:  # other sizes, real against complex: the row stays undecided, with its reason
         return None
+
+
+def _hides(summary: SummaryRow) -> bool:
+    lowest = summary["minimum"]
+    return (summary["num_neginf"] or 0) > 0 or (
+        lowest is not None and lowest <= lowest_visible(summary["dtype"])
+    )
 
 
 def _stored(half: Half) -> Bools:
@@ -113,9 +127,10 @@ def _fill(rows: Rows, metrics: Metrics, at: Codes, found: PairMetrics) -> None:
     metrics.evidence[at] = VALUES
     metrics.mismatched[at] = found.num_nonfinite_mismatch
     if found.num_bits_different == 0:
-        same_dtype = rows.target.dtype[at] == rows.reference.dtype[at]
+        moved = np.array([not layout.repeated and layout is not FLAGS for layout in rows.layouts] + [True])
+        same_dtype = (rows.target.dtype[at] == rows.reference.dtype[at]) & moved[rows.layout[at]]
         metrics.bits_equal[at] = same_dtype
-        metrics.known_bits[at] = True
+        metrics.known_bits[at] = rows.layout[at] < 0
     if found.rel_l2 is None:
         metrics.difference[at] = 0.0
     elif np.isinf(found.rel_l2):

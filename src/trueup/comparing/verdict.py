@@ -15,17 +15,14 @@ from trueup.comparing.ledger import Ledger
 from trueup.comparing.microbatches import led_by_microbatches
 from trueup.comparing.optimizer_settings import SharedGap
 from trueup.comparing.scalars import DECISIVE, NORM, ScalarPair
-from trueup.matching.report import SURE
-from trueup.types import Outcome, Verdict
+from trueup.comparing.thresholds import DOUBT_AFTER_EQUAL, NO_DOUBT, SOME_DOUBT
+from trueup.matching.thresholds import SURE
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
 from trueup.types.confidence import Confidence, Question, Word, confidence_of
 from trueup.types.reason import Reason, reason
-from trueup.types.status import Status
+from trueup.types.status import Outcome, Status
+from trueup.types.verdict import Verdict
 
-NO_DOUBT = 0.02
-"""the most doubt that a certain place leaves: a score of 7, or of 4 where all that precedes is equal"""
-SOME_DOUBT = 0.25
-"""that a likely one leaves: a score of 1.7"""
 COARSE = ("statistics", "none")
 """evidence that may show no difference where there is one"""
 
@@ -107,7 +104,7 @@ def confidence(evidence: str, score: float, before: Preceding, match: float) -> 
     """
     doubt = 0.0 if math.isinf(score) else 1.0 / (1.0 + score * score)
     if before.within == before.exceeding == 0 and before.equal > 0:
-        doubt /= 3.0
+        doubt /= DOUBT_AFTER_EQUAL
     word = Word.CERTAIN if doubt <= NO_DOUBT else Word.LIKELY if doubt <= SOME_DOUBT else Word.POSSIBLE
     return in_words(word.weaker if evidence in COARSE or match < SURE else word)
 
@@ -177,7 +174,7 @@ def _headline(first: First) -> Reason:
         return reason(VerdictCode.DATA_DIFFERS, step=first.step)
     if first.argument is not None:
         return first.argument
-    if first.weight is not None and first.row.phase == "forward":
+    if first.weight is not None and first.row.kind == "api":
         return reason(VerdictCode.HELD_GRADIENT_CHANGED, weight=first.weight, step=first.step)
     counted = first.row.not_finite_apart
     if counted is not None and 0 in (counted.target, counted.reference):

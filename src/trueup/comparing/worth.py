@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trueup.comparing.rows import Rows
+from trueup.comparing.thresholds import MODEL_FEWEST, MODEL_SHAPES, MODEL_SHARE
 from trueup.errors import NothingCompared
 from trueup.matching.tree import Side, Words
 from trueup.store import TraceSource
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, given, reason
+from trueup.types.trace import RankFacts
 
-_SHARE = 0.2
-_FEWEST = 4
 _MOST_SAID = 8
 _MOST_LIMITS = 4
 _TOLD_APART = (
@@ -45,7 +44,7 @@ def refuse_different_models(rows: Rows, target: Path, reference: Path) -> None:
     counted = [_named(side, words) for side in sides]
     sizes = [int(which.sum()) for which in counted]
     paired = int((counted[0] & (match.calls.reference_of >= 0)).sum())
-    if min(sizes) >= _FEWEST and paired < _SHARE * min(sizes):
+    if min(sizes) >= MODEL_FEWEST and paired < MODEL_SHARE * min(sizes):
         raise NothingCompared(
             f"the traces are of different models: of {sizes[0]} module and parameter calls in {target} "
             f"({_root(rows, match.target)}) and {sizes[1]} in {reference} "
@@ -55,7 +54,7 @@ def refuse_different_models(rows: Rows, target: Path, reference: Path) -> None:
     weights = rows.paired & rows.phase_is("param", "param_grad", "optimizer")
     known = weights & (rows.target.shape >= 0) & (rows.reference.shape >= 0)
     apart = known & (rows.target.shape != rows.reference.shape) & (rows.layout < 0)
-    if known.sum() >= _FEWEST and apart.sum() > 0.5 * known.sum():
+    if known.sum() >= MODEL_FEWEST and apart.sum() > MODEL_SHAPES * known.sum():
         row = int(np.flatnonzero(apart)[0])
         name = words.name[match.target.name[rows.target.call[row]]]
         shapes = [list(words.shape[half.shape[row]]) for half in (rows.target, rows.reference)]
@@ -94,7 +93,7 @@ def traces_noted(target: TraceSource, reference: TraceSource) -> list[Reason]:
     return notes
 
 
-def _of_capture(side: str, facts: Mapping[str, Any]) -> Iterator[Reason]:
+def _of_capture(side: str, facts: RankFacts) -> Iterator[Reason]:
     """What capture says of itself, in its own words."""
     if facts.get("num_failures"):
         yield reason(NoteCode.CAPTURE_FAILED, side=side, failures=int(facts["num_failures"]))

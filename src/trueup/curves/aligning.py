@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from trueup.curves.columns import GRAD_NORM, LOSS, STEP
 from trueup.curves.curve import Curve
-from trueup.types.arrays import Floats
+from trueup.curves.thresholds import (
+    ALIGN_ALONE,
+    ALIGN_APART,
+    ALIGN_APART_ERRORS,
+    ALIGN_ERRORS,
+    ALIGN_FEWEST,
+    ALIGN_OTHERS,
+    CHANGES_LEAST,
+    UNRELATED,
+)
+from trueup.types.arrays import Array, Floats
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import Reason, reason
 
@@ -17,9 +26,6 @@ MAX_OFFSET = 8
 """Offsets tried around none at all, and around first step to first step."""
 _LOOKED_AT = 2048
 """Lines the correlation is taken over."""
-_FEWEST = 24
-_UNRELATED = 0.2
-"""Largest correlation of runs over other data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +53,10 @@ class Alignment:
 
     @property
     def _is_unrelated(self) -> bool:
-        known = self.correlation is not None and self.correlation <= _UNRELATED
+        known = self.correlation is not None and self.correlation <= UNRELATED
         return self.basis == "assumed" and known
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return {
             "offset": self.offset,
@@ -89,11 +95,19 @@ def align(target: Curve, reference: Curve, *, offset: int | None = None) -> Alig
     value, num = found[best]
     others = [r for o, (r, _) in found.items() if o != best]
     runner_up = max(0.0, *others) if others else 0.0
-    if value > 5 / np.sqrt(num) and value - runner_up > max(0.1, 3 / np.sqrt(num)):
+    if _is_found(value, runner_up, num):
         return Alignment(
             offset=best, basis="found", correlation=value, runner_up=runner_up if others else None
         )
     return Alignment(offset=usual, basis="assumed", correlation=value, runner_up=runner_up)
+
+
+def _is_found(value: float, runner_up: float, num: int) -> bool:
+    """Whether a correlation over ``num`` changes is more than chance, and clearly the best."""
+    error = 1 / np.sqrt(num)
+    return bool(
+        value > ALIGN_ERRORS * error and value - runner_up > max(ALIGN_APART, ALIGN_APART_ERRORS * error)
+    )
 
 
 def _offsets(target: Curve, reference: Curve, first: int) -> list[int]:
@@ -107,10 +121,10 @@ def _offsets(target: Curve, reference: Curve, first: int) -> list[int]:
 def _stands_alone(values: list[float]) -> bool:
     """One correlation near 1 among small ones: no other offset can be as good."""
     ordered = sorted(values)
-    return ordered[-1] > 0.9 and ordered[-2] < 0.5
+    return ordered[-1] > ALIGN_ALONE and ordered[-2] < ALIGN_OTHERS
 
 
-_Part = tuple[np.ndarray[Any, Any], Floats]
+_Part = tuple[Array, Floats]
 
 
 def _begins(target: Curve, reference: Curve, offset: int) -> tuple[_Part, _Part] | None:
@@ -137,11 +151,12 @@ def _correlation(target: _Part, reference: _Part, offset: int) -> tuple[float, i
     common = theirs[at] == target[0] if len(theirs) else np.zeros(len(target[0]), bool)
     x, y = np.diff(target[1][common]), np.diff(reference[1][at[common]])
     good = np.isfinite(x) & np.isfinite(y)
-    if good.sum() < _FEWEST:
+    if good.sum() < ALIGN_FEWEST:
         return None
     x, y = _ranked(x[good]), _ranked(y[good])
-    size = float(np.sqrt((x @ x) * (y @ y)))
-    rounding = len(x) * (1e-9 * float(np.nanmax(np.abs(target[1])))) ** 2
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers near the largest: nothing is known
+        size = float(np.sqrt((x @ x) * (y @ y)))
+        rounding = float(len(x) * np.square(CHANGES_LEAST * np.nanmax(np.abs(target[1]))))
     return (float(x @ y) / size, int(good.sum())) if size > rounding else None
 
 

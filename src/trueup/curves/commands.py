@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Any
 
 from trueup.curves.curve import Curve
 from trueup.curves.judgement import Judgement
@@ -24,7 +23,7 @@ class Command:
     line: str
     purpose: Reason
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return {"line": self.line, "purpose": self.purpose}
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from trueup.curves.curve import Curve
 from trueup.curves.judgement import Evidence, Judgement, judge, limits
 from trueup.curves.local_norms import LocalNorms, compare_local_norms
 from trueup.curves.pairing import Paired, References, Shared, Side, pair
-from trueup.curves.standard import ADVISORY, FIRST_ABS, FIRST_REL, Met, criteria
+from trueup.curves.standard import ADVISORY, Met, criteria
 from trueup.curves.statistics.centred import centre
 from trueup.curves.statistics.envelope import (
     Band,
@@ -34,8 +33,9 @@ from trueup.curves.statistics.late import late
 from trueup.curves.statistics.noise import outliers
 from trueup.curves.statistics.onset import onset
 from trueup.curves.statistics.spikes import Spikes, heights, spikes
+from trueup.curves.thresholds import DECIMALS_EXACT, DECIMALS_EXACT_REL, DECIMALS_FEWEST, FIRST_ABS, FIRST_REL
 from trueup.errors import NothingCompared
-from trueup.types.arrays import Floats
+from trueup.types.arrays import Floats, Ints
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import Reason, reason
 
@@ -81,8 +81,8 @@ class CurveComparison:
         target, reference = self.paired.target.get(column), self.paired.references.centre(column)
         return None if target is None or reference is None else target - reference
 
-    def to_json(self) -> dict[str, Any]:
-        """The document of curves.json, but for the curves themselves."""
+    def statistics(self) -> dict[str, dict[str, object] | None]:
+        """Every number that was measured, by what it is about; None where it was not."""
         e = self.evidence
         parts = {
             "centre": e.centre,
@@ -97,6 +97,10 @@ class CurveComparison:
             "reference_health": e.reference_health,
             "local_norms": self.local_norms,
         }
+        return {name: None if p is None else p.to_json() for name, p in parts.items()}
+
+    def to_json(self) -> dict[str, object]:
+        """The document of curves.json, but for the curves themselves."""
         return {
             "version": VERSION,
             "outcome": self.judgement.outcome.value,
@@ -106,8 +110,8 @@ class CurveComparison:
             "alignments": [alignment.to_json() for alignment in self.alignments],
             "num_steps": len(self.paired.steps),
             "judgement": self.judgement.to_json(),
-            "criteria": [criterion.to_json() for criterion in e.criteria],
-            "statistics": {name: None if p is None else p.to_json() for name, p in parts.items()},
+            "criteria": [criterion.to_json() for criterion in self.evidence.criteria],
+            "statistics": self.statistics(),
             "conditions": [condition.to_json() for condition in self.conditions],
             "next": [command.to_json() for command in self.commands],
             "notes": list(self.notes),
@@ -275,7 +279,7 @@ def _frozen(paired: Paired) -> Frozen | None:
     )
 
 
-def _health(side: Side, other: Side, steps: Any, trains: bool) -> Health:
+def _health(side: Side, other: Side, steps: Ints, trains: bool) -> Health:
     bad = np.zeros(len(steps), bool)
     for column in (LOSS, GRAD_NORM):
         values = side.get(column)
@@ -320,10 +324,12 @@ def decimals(values: Floats | None) -> int | None:
     if values is None:
         return None
     some = values[np.isfinite(values)][:200]
-    if len(some) < 20:
+    if len(some) < DECIMALS_FEWEST:
         return None
     for places in range(6):
         scaled = some * 10**places
-        if np.abs(scaled - np.round(scaled)).max() < 1e-7 + 1e-12 * float(np.abs(scaled).max()):
+        if np.abs(scaled - np.round(scaled)).max() < DECIMALS_EXACT + DECIMALS_EXACT_REL * float(
+            np.abs(scaled).max()
+        ):
             return places
     return None

@@ -3,11 +3,12 @@ randomness."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from trueup.curves.standard import Criterion, Met
 from trueup.errors import ConfigError
@@ -120,6 +121,10 @@ def _criterion(key: str, status: Met, value: Reason, note: Reason) -> Criterion:
     )
 
 
+_HASH = re.compile(r"[0-9a-fA-F]{1,16}")
+"""what capture writes of a weight's content"""
+
+
 def _weights(target: Trace, reference: Trace) -> _Found:
     """By the order-free hash of each parameter: names, order and layout may differ."""
     sides = [_contents(trace) for trace in (target, reference)]
@@ -142,7 +147,7 @@ def _contents(trace: Trace) -> list[str]:
     for rank in range(int(trace.manifest.get("world_size") or 1)):
         for parameter in trace.rank_facts(rank).get("parameters") or []:
             content = parameter.get("content")
-            if not content:
+            if not content or not _HASH.fullmatch(content):
                 return []
             if not parameter.get("tied_to"):
                 found[parameter["fqn"], content] = content
@@ -162,9 +167,9 @@ def _settings(mine: Trace, theirs: Trace) -> _Found:
     return Met.MET, reason(Code.SETTINGS_EQUAL, num=len(keys)), reason(Code.COMPARED_SETTINGS, keys=keys)
 
 
-def _groups(trace: Trace) -> dict[str, list[Any]]:
+def _groups(trace: Trace) -> dict[str, list[object]]:
     """Setting -> its values over parameter groups; batch sizes beside them."""
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[object]] = {}
     for optimizer in trace.rank_facts(0).get("optimizers") or []:
         for group in optimizer.get("groups") or []:
             for key, value in group.items():
@@ -172,12 +177,13 @@ def _groups(trace: Trace) -> dict[str, list[Any]]:
                     found.setdefault(key, []).append(value)
     lines = trace.scalars(0)
     for key in ("global_batch_size", "loss_scale"):
-        if found and lines and lines[0].get(key) is not None:
-            found[key] = [lines[0][key]]
+        logged: object = lines[0].get(key) if lines else None
+        if found and logged is not None:
+            found[key] = [logged]
     return {key: sorted(values, key=str) for key, values in found.items()}
 
 
-def _values(values: list[Any]) -> str:
+def _values(values: list[object]) -> str:
     return ", ".join(
         dict.fromkeys(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
     )

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -84,7 +83,7 @@ class Curve:
         values: Floats = (logged.fill_null(float("nan")) if logged.null_count() else logged).to_numpy()
         return values
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Where it comes from and what was done to it."""
         first, last = self.span
         return {

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from trueup.curves.standard import MEAN_ABS, MEAN_REL, Criterion, Met
+from trueup.curves.standard import Criterion, Met
 from trueup.curves.statistics.centred import Centre
 from trueup.curves.statistics.envelope import Envelope
 from trueup.curves.statistics.frozen import Frozen
@@ -15,13 +14,11 @@ from trueup.curves.statistics.health import Health, Rates
 from trueup.curves.statistics.late import Late
 from trueup.curves.statistics.onset import Onset
 from trueup.curves.statistics.spikes import Spikes
+from trueup.curves.thresholds import EARLY, LATE_LEVEL, MEAN_ABS, MEAN_REL, SPIKE_AT_ONSET
 from trueup.types.codes import Code
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import Number, Reason, reason
 from trueup.types.status import Outcome
-
-_EARLY = 0.1
-"""A difference that begins within this share of the steps was there from the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +62,7 @@ class Judgement:
     step: int | None
     """the step to look at"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return {
             "outcome": self.outcome.value,
@@ -141,7 +138,7 @@ def _case(e: Evidence, failed: Sequence[Criterion]) -> _Case:
     if "first_loss" in names:
         advice = (reason(Curves.COMPARE_FIRST_FORWARD), reason(Curves.DIAGNOSE_FIRST_STEP))
         return _Case("first_step_gap", reason(Curves.FIRST_LOSS), None, advice)
-    late_gap = e.late is not None and e.late.p_value < 0.01 and _beyond(e, e.late.gap)
+    late_gap = e.late is not None and e.late.p_value < LATE_LEVEL and _beyond(e, e.late.gap)
     gap = e.centre is not None and not e.centre.is_centred and _beyond(e, e.centre.mean)
     first_rate = None if e.rates is None else e.rates.first_different
     if first_rate is not None and (failed or late_gap or gap):
@@ -154,7 +151,7 @@ def _of_training(e: Evidence, *, late_gap: bool, gap: bool) -> _Case | None:
     """A divergence, a late difference or an offset that the repeats do not explain."""
     onset = e.onset if e.onset is not None and e.onset.is_sure else None
     if onset is not None and _beyond(e, onset.after) and not _explained(e, onset.after):
-        begun_early = onset.index < _EARLY * e.num_steps and onset.shape == "jump"
+        begun_early = onset.index < EARLY * e.num_steps and onset.shape == "jump"
         if not begun_early and onset.grows:
             return _diverged(e, onset)
     if late_gap and e.late is not None and not _explained(e, e.late.gap) and not gap:
@@ -178,7 +175,7 @@ def _of_standard(e: Evidence, names: set[str], failed: Sequence[Criterion]) -> _
 
 
 def _diverged(e: Evidence, onset: Onset) -> _Case:
-    spike = e.spikes is not None and any(abs(s - onset.step) <= 20 for s in e.spikes.target_only)
+    spike = e.spikes is not None and any(abs(s - onset.step) <= SPIKE_AT_ONSET for s in e.spikes.target_only)
     jumps = onset.shape == "jump" or spike or e.rises
     headline = reason(
         Curves.JUMP if jumps else Curves.GROWS,
@@ -247,7 +244,7 @@ def _reasons(e: Evidence) -> Iterator[Reason]:
         )
     if o is not None and diverged:
         yield reason(Curves.ONSET, step=o.step, before=o.before, after=o.after, shape=o.shape)
-    if e.late is not None and e.late.p_value < 0.01:
+    if e.late is not None and e.late.p_value < LATE_LEVEL:
         yield reason(
             Curves.LATE_GAP,
             gap=e.late.gap,
@@ -279,7 +276,7 @@ def _remarks(e: Evidence, outcome: Outcome) -> Iterator[Reason]:
             yield reason(Curves.PLATEAU, side=side, step=h.plateau_from)
     if e.rates is not None and e.rates.first_different is not None:
         yield reason(Curves.LOGGED_RATES, step=e.rates.first_different, relative=e.rates.max_rel_diff)
-    if late is not None and late.p_value < 0.01 and 0 < abs(late.relative_gap) < MEAN_REL:
+    if late is not None and late.p_value < LATE_LEVEL and 0 < abs(late.relative_gap) < MEAN_REL:
         yield reason(Curves.LATE_BELOW_1_PERCENT, relative=abs(late.relative_gap))
 
 

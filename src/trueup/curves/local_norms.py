@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
 from trueup.curves.curve import Curve
+from trueup.curves.thresholds import NORMS_APART
 
 _LISTED = 8
-THRESHOLD = 0.1
-"""relative difference above which a weight's gradient is named"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +25,7 @@ class LocalNorms:
     rows: tuple[tuple[str, float, float, float], ...]
     """name, target, reference, relative difference"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         rows = [
             {"name": name, "target": target, "reference": reference, "rel_diff": apart}
@@ -73,7 +71,7 @@ def compare_local_norms(target: Curve, reference: Curve, step: int, offset: int)
         step=at,
         paired_by=how,
         num_pairs=len(rows),
-        num_beyond=sum(row[3] > THRESHOLD for row in rows),
+        num_beyond=sum(row[3] > NORMS_APART for row in rows),
         rows=tuple(rows[:_LISTED]),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,15 +39,14 @@ class References:
 
     steps: NDArray[np.int64]
     sides: tuple[Side, ...]
-    _known: dict[tuple[str, str], Any] = field(default_factory=dict)
+    _known: dict[tuple[str, str], object] = field(default_factory=dict)
 
     def once(self, what: str, column: str, work: Callable[[], _Result]) -> _Result:
         """``work()``, done once."""
         key = what, column
         if key not in self._known:
             self._known[key] = work()
-        found: _Result = self._known[key]
-        return found
+        return cast(_Result, self._known[key])
 
     def centre(self, column: str) -> Floats | None:
         """The mean of the references at every step."""

@@ -12,22 +12,24 @@ import numpy as np
 from trueup.curves.columns import GRAD_NORM, LOSS
 from trueup.curves.curve import Curve
 from trueup.curves.pairing import Paired
+from trueup.curves.thresholds import (
+    ALLOWANCE,
+    DEFAULT_HOURS,
+    DEFAULT_STEPS,
+    FEWEST_REPEATS,
+    FEWEST_STEPS,
+    FIRST_ABS,
+    FIRST_REL,
+    MEAN_ABS,
+    MEAN_REL,
+    NORM_REL,
+    NORMAL_MAD,
+    ROUGH,
+    WIDEST,
+)
 from trueup.types.arrays import Floats
 from trueup.types.codes import CriterionCode as Code
 from trueup.types.reason import Reason, reason
-
-FIRST_ABS, FIRST_REL = 0.005, 0.005
-MEAN_ABS, MEAN_REL = 0.01, 0.01
-NORM_REL = 0.10
-FEWEST_STEPS, DEFAULT_STEPS, DEFAULT_HOURS = 1000, 5000, 12
-FEWEST_REPEATS = 2
-ALLOWANCE = 1.25
-"""What few repeats may underestimate their own spread by: a threshold relaxed to it is this many times as
-large."""
-WIDEST = 0.05
-"""Repeats further apart than this share of the loss are no fluctuation to relax a threshold to."""
-ROUGH = 0.05
-"""A reference whose loss jumps by more than this share of itself from step to step is a rough one."""
 
 ADVISORY = reason(Code.ADVISORY)
 
@@ -224,7 +226,7 @@ def _roughness(loss: Floats | None) -> float:
     if len(known) < 3:
         return math.nan
     steps = np.abs(np.diff(known)) / np.maximum(np.abs(known[1:]), 1e-30)
-    return float(np.median(steps)) * 1.4826 / math.sqrt(2)
+    return float(np.median(steps)) * NORMAL_MAD / math.sqrt(2)
 
 
 def first_loss(losses: Losses) -> Criterion:

@@ -3,8 +3,9 @@ norms."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from trueup.batches.recorded import RecordedBatches
 from trueup.batches.source import TOKENS
@@ -19,9 +20,26 @@ _BESIDE = 1
 _ROWS, _LONGEST = 2, 240
 
 
+class ShownText(TypedDict):
+    """A row of a batch as a person reads it."""
+
+    step: int
+    where: str
+    text: str
+
+
+class Around(TypedDict, total=False):
+    """What traces hold of the steps around the one where two curves part; empty where nothing."""
+
+    step: int
+    scalars: Mapping[str, Sequence[Mapping[str, object]]]
+    said: Sequence[str]
+    texts: Sequence[ShownText]
+
+
 def around_step(
     target: Path, reference: Path | None, comparison: CurveComparison, *, tokenizer: Path | None = None
-) -> dict[str, object]:
+) -> Around:
     """Loss scale, skipped updates and local norm of both runs around the step of a judgement, and the
     target's
     rows there, as text where a tokenizer is given; empty where the traces hold none of it.
@@ -31,7 +49,7 @@ def around_step(
     """
     step = comparison.judgement.step
     if step is None:
-        return {}
+        return Around()
     at = captured_step(comparison.target, step)
     wanted = range(max(0, at - _BESIDE), at + _BESIDE + 1)
     scalars = {"target": _lines(target, wanted)}
@@ -45,11 +63,11 @@ def around_step(
     texts = _texts(target, wanted, tokenizer)
     said = [line for side, lines in scalars.items() for line in _said(side, lines)]
     if not said and not texts:
-        return {}
+        return Around()
     return {"step": at, "scalars": scalars, "said": said, "texts": texts}
 
 
-def _lines(path: Path, wanted: Any) -> list[dict[str, object]]:
+def _lines(path: Path, wanted: Sequence[int]) -> list[dict[str, object]]:
     try:
         lines = Trace(path).scalars(0)
     except TraceError:
@@ -76,14 +94,14 @@ def _said(side: str, lines: list[dict[str, object]]) -> list[str]:
     return found
 
 
-def _texts(path: Path, wanted: Any, tokenizer: Path | None) -> list[dict[str, Any]]:
+def _texts(path: Path, wanted: Sequence[int], tokenizer: Path | None) -> list[ShownText]:
     """The first rows of the batches of these steps; ids where there is no tokenizer."""
     try:
         batches = RecordedBatches.open(path)
     except (TraceError, ConfigError):
         return []
     coder = None if tokenizer is None else open_tokenizer(tokenizer)
-    shown = []
+    shown: list[ShownText] = []
     for step in wanted:
         if step not in batches.steps:
             continue

@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.batches.labels import MAX_SHIFT, agreement, shift_of
+from trueup.diagnosing.thresholds import BATCH_SHARE, MAPPED_MOST, MAPPED_SHARE, ROW_CHANCE, STREAM_FEWEST
 from trueup.types.arrays import Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.reason import Reason, reason
-
-_MOST = 0.98
-"""share that must agree for a relation to hold: packed sequences break it at their seams"""
 
 _NUM_LISTED = 6
 """rows or positions that a reason names; the rest is counted"""
@@ -73,7 +71,7 @@ def shift_holds(target: Ints, reference: Ints, shift: int) -> bool:
         return False
     mine = target[:, max(-shift, 0) : max(-shift, 0) + width]
     theirs = reference[:, max(shift, 0) : max(shift, 0) + width]
-    return bool(np.mean(mine == theirs) >= _MOST)
+    return bool(np.mean(mine == theirs) >= BATCH_SHARE)
 
 
 def _padding(target: Ints, reference: Ints) -> Relation | None:
@@ -116,7 +114,7 @@ def _packing(target: Ints, reference: Ints) -> Relation | None:
     """The same stream of tokens cut into rows elsewhere."""
     mine, theirs = target.ravel(), reference.ravel()
     size = min(len(mine), len(theirs))
-    if size < 16:
+    if size < STREAM_FEWEST:
         return None
     if target.shape != reference.shape and np.array_equal(mine[:size], theirs[:size]):
         (rows, width), (others, length) = target.shape, reference.shape
@@ -148,7 +146,7 @@ def _mapped(target: Ints, reference: Ints) -> Relation | None:
     """A few ids stand for others everywhere, as special tokens of another tokenizer do."""
     apart = target != reference
     pairs = Counter(zip(target[apart].tolist(), reference[apart].tolist(), strict=True))
-    if not pairs or len(pairs) > 4 or apart.mean() > 0.5:
+    if not pairs or len(pairs) > MAPPED_MOST or apart.mean() > MAPPED_SHARE or target.shape[1] < 2:
         return None
     if any(np.any((reference == theirs) & ~apart) for _, theirs in pairs):
         return None
@@ -182,10 +180,16 @@ def _rows(ids: Ints) -> list[bytes]:
     return [row.tobytes() for row in np.ascontiguousarray(ids)]
 
 
-def rows_found(target: Ints, others: dict[str, Ints]) -> dict[str, int]:
-    """Batch name -> how many of the target's rows it holds, batches without any left out."""
-    mine = Counter(_rows(target))
-    found = {name: sum((mine & Counter(_rows(ids))).values()) for name, ids in others.items() if ids.size}
+def rows_found(target: Ints, reference: Ints, others: dict[str, Ints]) -> dict[str, int]:
+    """Batch name -> how many of the target's rows it holds, of those that are not where the reference has
+    them; batches without any left out. Nothing where rows are so short, or of so few different ids, that one
+    would be found by chance: the labels of a classifier."""
+    here = Counter(_rows(target)) - Counter(_rows(reference))
+    rows = sum(len(ids) for ids in others.values() if ids.size)
+    possible = float(len(np.unique(target))) ** target[:1].size
+    if not here or rows > ROW_CHANCE * possible:
+        return {}
+    found = {name: sum((here & Counter(_rows(ids))).values()) for name, ids in others.items() if ids.size}
     return {name: number for name, number in found.items() if number}
 
 
@@ -225,7 +229,7 @@ def label_facts(
         live &= mask.ravel() != 0
     bad = live & ((flat < 0) | (flat >= vocab_size if vocab_size else False))
     shift = None
-    if rows and flat.size % rows == 0 and flat.size >= rows:
+    if rows and flat.size % rows == 0 and 0 <= ids.shape[1] - flat.size // rows <= MAX_SHIFT:
         shift = shift_of(agreement(flat.reshape(rows, -1), live.reshape(rows, -1), ids))
     return LabelFacts(
         shift=shift,

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trueup.diagnosing.thresholds import REPRODUCED
 from trueup.types.arrays import Floats, Ints
 
-REPRODUCED = 2.0**-18
-"""relative difference up to which a number is taken for the loss: far more than rounding in float32, far less
-than in a coarser dtype, or by chance"""
 MAX_LOGITS = 1 << 24
 """elements that are looked at"""
 

@@ -11,10 +11,10 @@ from typing import Any
 from trueup.comparing.result import plain
 from trueup.diagnosing.stages.protocol import StageOutcome
 from trueup.errors import TraceError
-from trueup.types import Outcome
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Finding
 from trueup.types.reason import Reason
+from trueup.types.status import Outcome
 from trueup.wording import document
 
 SCHEMA_VERSION = 2

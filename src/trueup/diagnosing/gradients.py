@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -17,10 +17,12 @@ from trueup.capture.launch import launch
 from trueup.capture.options import CaptureOptions
 from trueup.diagnosing.translated import TranslatedView, bridge_between, reference_book
 from trueup.errors import ConfigError, TraceError
+from trueup.importers.npy import read_array
 from trueup.matching import match_step
 from trueup.store import StepView, TraceSource, step_view
 from trueup.store.view import ACCUMULATED, CLIPPED, WEIGHT
 from trueup.types.arrays import Array
+from trueup.types.trace import OfTheProgram, ScalarLine
 
 PLAN = "plan.json"
 _FILE = re.compile(r"grad_(\d+)\.npy$")
@@ -67,8 +69,8 @@ def run_gradient_replay(
     """
     from trueup.importers import open_trace
 
-    known = (reference if target is None else target).manifest.get("options") or {}
-    same = {name: known[name] for name in _OF_THE_PROGRAM if known.get(name) is not None}
+    known: Mapping[str, object] = (reference if target is None else target).manifest.get("options") or {}
+    same = cast("OfTheProgram", {n: known[n] for n in _OF_THE_PROGRAM if known.get(n) is not None})
     options = CaptureOptions(output=output, store_values_of=VALUES, overwrite=overwrite, **same)
     if target is None:
         free = replace(options, output=output / "free")
@@ -135,9 +137,9 @@ def first_step(source: TraceSource) -> tuple[int, list[int]]:
     return step, steps[step]
 
 
-def scalar_line(source: TraceSource, rank: int, step: int) -> dict[str, Any]:
+def scalar_line(source: TraceSource, rank: int, step: int) -> ScalarLine:
     """The scalars of one step, empty where there are none."""
-    return next((line for line in source.scalars(rank) if line.get("step") == step), {})
+    return next((line for line in source.scalars(rank) if line.get("step") == step), ScalarLine())
 
 
 def _from_trace(book: StepView, target: StepView) -> tuple[dict[str, Array], list[str]]:
@@ -204,10 +206,7 @@ def _from_files(folder: Path, target: StepView) -> tuple[dict[str, Array], list[
         )
     given = {}
     for fqn, path in zip(names, files, strict=True):
-        try:
-            array = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{path} is no array that can be read: {error}") from error
+        array = read_array(path)
         shape = target.shape(target.parameter(fqn, *ACCUMULATED))
         if shape not in (None, array.shape):
             raise ConfigError(

@@ -7,19 +7,17 @@ nor fake a fault here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 
+from trueup.diagnosing.thresholds import AT_TOP, CLIP_EXACT, CLIP_NEAR, SUM_HOLDS, SUM_UNLIKE
 from trueup.store import StepView
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL
 from trueup.types.arrays import Floats
 from trueup.types.layout import Layout
-
-HOLDS = 1e-3
-"""residual below which one way of summing explains a gradient: sketches are float32, gradients often less"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +68,8 @@ def _summing(fqn: str, books: Sequence[StepView], at: int, before: StepView | No
         ways.append(("last", (), last))
     fits = _fits(fqn, total, ways)
     best = _best(fits)
-    best = replace(best, holding=tuple((s.key, s.factor) for s in fits if s.residual < HOLDS))
-    if best.residual > HOLDS and before is not None:
+    best = replace(best, holding=tuple((s.key, s.factor) for s in fits if s.residual < SUM_HOLDS))
+    if best.residual > SUM_HOLDS and before is not None:
         carried = _carried(fqn, total, [part for *_, part in ways], before)
         if carried is not None:
             return carried
@@ -121,7 +119,7 @@ def _carried(fqn: str, total: Floats, parts: list[Floats], before: StepView) -> 
             if old is None or not norm:
                 continue
             residual = float(np.linalg.norm(total - part - old)) / norm
-            if residual < HOLDS:
+            if residual < SUM_HOLDS:
                 return Summing(fqn=fqn, way="carried", factor=1.0, residual=residual)
     return None
 
@@ -140,7 +138,7 @@ def handovers(
         if total is None or parts[at] is None or not np.any(total):
             continue
         fits[fqn] = _fits(fqn, total, _ways(books, at, parts, mesh))
-        if mesh.wide_axes and min(fit.residual for fit in fits[fqn]) > HOLDS:
+        if mesh.wide_axes and min(fit.residual for fit in fits[fqn]) > SUM_HOLDS:
             fits[fqn] = _of_values(fqn, books, at, mesh) or fits[fqn]
     best = {fqn: _best(found) for fqn, found in fits.items()}
     common = clipped_by
@@ -152,7 +150,7 @@ def handovers(
 def _best(fits: Sequence[Summing]) -> Summing:
     """The way that explains most; of several that explain all, as where ranks read the same data, the sum
     over most axes."""
-    return min(fits, key=lambda s: (0.0, -len(s.over)) if s.residual < HOLDS else (s.residual, 0))
+    return min(fits, key=lambda s: (0.0, -len(s.over)) if s.residual < SUM_HOLDS else (s.residual, 0))
 
 
 def _of_values(fqn: str, books: Sequence[StepView], at: int, mesh: Layout) -> list[Summing]:
@@ -172,14 +170,14 @@ def _fits(fqn: str, total: Floats, ways: list[tuple[str, tuple[str, ...], Floats
 def common_factor(books: Sequence[StepView], at: int, mesh: Layout) -> float | None:
     """The factor that most gradients of rank ``books[at]`` have on their way from their sum to the optimizer;
     None where too few are such a multiple."""
-    found = [s for s in handovers(books, at, 1.0, mesh).values() if s.residual < HOLDS]
+    found = [s for s in handovers(books, at, 1.0, mesh).values() if s.residual < SUM_HOLDS]
     if not found or len(found) < len(books[at].parameters_with(*CLIPPED)) / 2:
         return None
     return float(np.median([s.factor for s in found]))
 
 
 def _without(best: Summing, fits: list[Summing], common: float) -> Summing:
-    holding = tuple((s.key, s.factor / common) for s in fits if s.residual < HOLDS)
+    holding = tuple((s.key, s.factor / common) for s in fits if s.residual < SUM_HOLDS)
     return replace(best, factor=best.factor / common, holding=holding)
 
 
@@ -220,12 +218,11 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
         return None
     fits = {f: _proportion(book, a, c) for f, n, _, a, c in norms if n > 0}
     limit = _value_limit(book, [c for *_, c in norms])
-    if limit is None and np.median([residual for _, residual in fits.values()]) > 10 * HOLDS:
+    if limit is None and np.median([residual for _, residual in fits.values()]) > SUM_UNLIKE * SUM_HOLDS:
         return _reduced_later(after, reported)
     factors = {f: factor * scale for f, (factor, _) in fits.items()}
     common = float(np.median(list(factors.values()))) if factors else 1.0
-    uneven = tuple((f, v) for f, v in factors.items() if abs(v - common) > 1e-3 * max(abs(common), 1e-12))
-    way = "none" if abs(common - 1) < 1e-5 and not uneven else "norm" if not uneven else "each"
+    way, uneven = way_of(factors, common)
     if uneven and limit is not None:
         way = "value"
     if way == "norm":  # a parameter in no optimizer is clipped too, and seen by nobody
@@ -233,6 +230,14 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
     return Clipping(
         way=way, norm=before, clipped_norm=after, factor=common, limit=limit, reported=reported, uneven=uneven
     )
+
+
+def way_of(factors: Mapping[str, float], common: float) -> tuple[str, tuple[tuple[str, float], ...]]:
+    """How gradients were clipped, by the factor of each parameter: ``none``, ``norm`` or ``each``; and those
+    whose factor is not the common one."""
+    least = max(abs(common), 1e-12)
+    uneven = tuple((f, v) for f, v in factors.items() if abs(v - common) > CLIP_NEAR * least)
+    return "each" if uneven else "none" if abs(common - 1) < CLIP_EXACT else "norm", uneven
 
 
 def _reduced_later(after: float, reported: float | None) -> Clipping:
@@ -262,5 +267,5 @@ def _value_limit(book: StepView, records: list[int | None]) -> float | None:
         if (row := book.summary(r))
     ]
     top = max(most, default=0.0)
-    at_top = sum(abs(m - top) <= 1e-6 * top for m in most)
+    at_top = sum(abs(m - top) <= AT_TOP * top for m in most)
     return top if top and at_top >= max(2, len(most) // 4) else None

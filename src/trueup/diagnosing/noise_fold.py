@@ -11,12 +11,13 @@ import polars as pl
 from trueup import __version__
 from trueup.capture.options import StepSet
 from trueup.comparing.metrics import NONE, measure
-from trueup.comparing.noise import MEASURES, SCHEMA, SCHEMA_VERSION, NoiseProfile, keys_of_records
+from trueup.comparing.noise import MEASURES, SCHEMA, SCHEMA_VERSION, NoiseFacts, NoiseProfile, keys_of_records
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows, rows_from_match
 from trueup.comparing.values import read_values
 from trueup.diagnosing.gradients import scalar_line
+from trueup.diagnosing.thresholds import OTHER_WEIGHTS
 from trueup.errors import ConfigError, NothingCompared
 from trueup.matching import match_step
 from trueup.numerics.dtypes import DTYPES
@@ -105,7 +106,7 @@ class NoiseFold:
                 "reruns with: capture it again with sketches"
             )
         manifest = self.reference.manifest
-        facts = {
+        facts: NoiseFacts = {
             "schema_version": SCHEMA_VERSION,
             "run_id": manifest.get("run_id"),
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -129,17 +130,13 @@ class NoiseFold:
         return frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
 
 
-_OTHER = 0.1
-"""relative difference of initial weights that no rounding makes"""
-
-
 def _same_beginning(rows: Rows, noise: Floats) -> None:
     """Raise where the weights of a rerun are not the reference's to begin with: it is another training.
 
     Raises:
         ConfigError: naming one of them.
     """
-    apart = np.flatnonzero(rows.phase_is("param") & (noise > _OTHER))
+    apart = np.flatnonzero(rows.phase_is("param") & (noise > OTHER_WEIGHTS))
     if len(apart):
         name = rows.match.words.name[int(rows.of_call("name")[apart[0]])]
         raise ConfigError(

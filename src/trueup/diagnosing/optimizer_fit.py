@@ -12,11 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trueup.diagnosing.thresholds import (
+    APART_AT_LEAST,
+    APART_ERRORS,
+    COUPLED_REST,
+    COUPLED_SHARE,
+    EPS_FEWEST,
+    EPS_SHARE,
+    FIT_ROUNDOFF,
+    PARALLEL,
+    UNKNOWN_ROUNDOFF,
+)
 from trueup.numerics.dtypes import DTYPES, dtype_from_name
 from trueup.types.arrays import Floats
-
-_PARALLEL = 1e-6
-"""sine squared of the angle below which two directions cannot be told apart"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +37,7 @@ class Measured:
     def apart(self, other: Measured) -> float:
         """How many errors two are apart; a thousandth of the value counts as no difference."""
         gap = abs(self.value - other.value)
-        allowed = 4 * (self.error + other.error) + 1e-3 * abs(other.value)
+        allowed = APART_ERRORS * (self.error + other.error) + APART_AT_LEAST * abs(other.value)
         return gap / allowed if allowed > 0 else (0.0 if gap == 0 else np.inf)
 
 
@@ -57,7 +65,7 @@ def fit_update(
         return None
     along, across = -float(direction @ moved), -float(before @ moved)
     determinant = a * c - b * b
-    apart = c > 0 and determinant > _PARALLEL * a * c
+    apart = c > 0 and determinant > PARALLEL * a * c
     if apart:
         rate, pull = (along * c - across * b) / determinant, (across * a - along * b) / determinant
         spread = float(np.sqrt(c / determinant)), float(np.sqrt(a / determinant))
@@ -110,7 +118,7 @@ def fit_coupled_moment(
     norm = float(np.linalg.norm(m))
     rest = float(np.linalg.norm(m - columns @ solved)) / norm
     share = abs(float(solved[1])) * float(np.linalg.norm(p)) / norm
-    if rest > 1e-4 or share < 1e-4 or not solved[0]:
+    if rest > COUPLED_REST or share < COUPLED_SHARE or not solved[0]:
         return None
     decay = float(solved[1] / solved[0])
     return Measured(value=1 - float(solved[0]), error=rest), Measured(
@@ -140,14 +148,15 @@ def fit_eps(
     quotient = -(moved + lr * decay * p) / lr
     with np.errstate(divide="ignore", invalid="ignore"):
         found = top / quotient - bottom
-        error = np.abs(top / (quotient * quotient)) * (noise / lr + 2e-7 * np.abs(quotient)) + 2e-7 * bottom
+        of_quotient = noise / lr + FIT_ROUNDOFF * np.abs(quotient)
+        error = np.abs(top / (quotient * quotient)) * of_quotient + FIT_ROUNDOFF * bottom
     good = np.isfinite(found) & np.isfinite(error) & (quotient != 0) & (top != 0) & (bottom > 0)
-    if good.sum() < 8:
+    if good.sum() < EPS_FEWEST:
         return None
-    best = np.argsort(error[good])[: max(8, int(good.sum() * 0.02))]
+    best = np.argsort(error[good])[: max(EPS_FEWEST, int(good.sum() * EPS_SHARE))]
     return Measured(value=float(np.median(found[good][best])), error=float(np.median(error[good][best])))
 
 
 def roundoff_of(dtype: str | None) -> float:
     """The unit roundoff of a dtype by name; float32's where it has none."""
-    return dtype_from_name(dtype).eps if dtype in DTYPES else 6e-8
+    return dtype_from_name(dtype).eps if dtype in DTYPES else UNKNOWN_ROUNDOFF

@@ -25,20 +25,19 @@ from trueup.diagnosing.stages.context import is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.long_run import curves_of
 from trueup.diagnosing.stages.texts import require_folder
+from trueup.diagnosing.thresholds import FAR_LATER
 from trueup.errors import ConfigError, TraceError
 from trueup.importers import open_trace
 from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
 from trueup.store import TraceSource
-from trueup.types import Outcome
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Basis, Finding, Origin, Stage
 from trueup.types.reason import Reason, read_reasons, reason
+from trueup.types.result import DepthDocument
+from trueup.types.status import Outcome
 from trueup.types.verdict import verdict_from_json
-
-FAR = 3.0
-"""times what is allowed, from which on a difference in a later step alone is one"""
 
 MAX_POINTS = 600
 """module outputs a report draws; of a larger model the outer ones, and what is around the origin"""
@@ -244,7 +243,8 @@ def _walk(context: Context, stages: Sequence[StageCheck]) -> tuple[StageOutcome,
 def _equal(comparison: Comparison) -> bool:
     """Whether every record is bit-identical: nothing is left to replay."""
     counts = comparison.summary["counts"]
-    others = sum(counts.get(s, 0) for s in ("different", "origin", "amplified", "propagated", "within_noise"))
+    names = ("different", "origin", "amplified", "propagated", "within_noise")
+    others = sum(number for name in names if isinstance(number := counts.get(name), int))
     return others == 0 and comparison.exit_code == 0
 
 
@@ -331,8 +331,13 @@ def _with_next(finding: Finding, context: Context, work: _Work) -> Finding:
 
 def _later(context: Context) -> tuple[Finding, ...]:
     """Where no stage failed: what the traces alone say of later steps, if far beyond what is allowed."""
-    far = [o for o in context.passive if o.score >= FAR and o.step > context.steps[0][0]]
+    far = far_later(context.passive, context.steps[0][0])
     return (finding_from_origin(far[0], context),) if far else ()
+
+
+def far_later(origins: Sequence[Origin], first: int) -> list[Origin]:
+    """Those of steps after the first that are far beyond what is allowed."""
+    return [one for one in origins if one.score >= FAR_LATER and one.step > first]
 
 
 def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, Reason, Confidence | None]:
@@ -349,7 +354,7 @@ def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, 
     if verdict.outcome is not Outcome.DIFFER:
         return verdict.outcome, verdict.headline, verdict.confidence
     worst = context.rows.filter(is_beyond())["score"].max()
-    if context.all_passed and isinstance(worst, float) and worst < FAR:
+    if context.all_passed and isinstance(worst, float) and worst < FAR_LATER:
         return Outcome.UNDECIDED, reason(Stages.LATE_DIFFERENCES, score=worst), None
     return Outcome.UNDECIDED, reason(Stages.NO_STAGE, verdict.headline), None
 
@@ -367,7 +372,7 @@ def _losses(context: Context) -> tuple[dict[str, Any], ...]:
     )
 
 
-def _path(depth: list[dict[str, Any]], findings: tuple[Finding, ...]) -> tuple[dict[str, Any], ...]:
+def _path(depth: Sequence[DepthDocument], findings: tuple[Finding, ...]) -> tuple[dict[str, object], ...]:
     """Module outputs in execution order; of many the outer ones and those around the origins."""
     kept = depth
     level = 6

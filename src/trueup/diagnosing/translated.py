@@ -5,7 +5,7 @@ them, so that code that asks for a parameter's records need not know of two impl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMM
 from trueup.store import StepView, TraceSource, step_view
 from trueup.store.view import Slot
 from trueup.types.arrays import Array, Floats
+from trueup.types.trace import ParameterFacts, RankFacts, SummaryRow
 from trueup.weights.plan import Entry, made
 
 _COMPUTED = set(SUMMARY_DTYPE.names or ()) - {"sketch"}
@@ -37,17 +38,17 @@ def bridge_between(
     return build_bridge(target, reference, tables, rank=ranks[0], reference_rank=ranks[1], given=given)
 
 
-def translated_facts(facts: dict[str, Any], bridge: Bridge) -> dict[str, Any]:
+def translated_facts(facts: RankFacts, bridge: Bridge) -> RankFacts:
     """The facts of a rank with its ``parameters`` under the target's names; a fused one has its first
     part's."""
     own = {row["fqn"]: row for row in facts.get("parameters") or ()}
     names = {e.pieces[0].source: e.target for e in bridge.weights.entries if len(e.pieces) == 1}
-    rows = []
+    rows: list[ParameterFacts] = []
     for entry in bridge.weights.entries:
         row = own.get(entry.pieces[0].source)
         if row is not None:
             tied = row.get("tied_to")
-            rows.append({**row, "fqn": entry.target, "tied_to": names.get(tied, tied)})
+            rows.append({**row, "fqn": entry.target, "tied_to": tied and names.get(tied, tied)})
     return {**facts, "parameters": rows}
 
 
@@ -110,16 +111,18 @@ class TranslatedView(StepView):
         self._parts[record] = entry, parts
         return record
 
-    def summary(self, record: int | None) -> dict[str, Any] | None:
+    def summary(self, record: int | None) -> SummaryRow | None:
         """The row of summaries of a record."""
         if record not in self._parts:
             return super().summary(record)
         assert record is not None
         entry, parts = self._parts[record]
-        rows = [super(TranslatedView, self).summary(part) or {} for part in parts.values()]
+        rows: list[Mapping[str, Any]] = [
+            super(TranslatedView, self).summary(part) or {} for part in parts.values()
+        ]
         dtypes = {row.get("dtype") for row in rows}
         raw = self.raw(record)
-        whole = dict.fromkeys(rows[0])
+        whole: dict[str, object] = dict.fromkeys(rows[0])
         if raw is not None:
             found = summarise_array(np.ascontiguousarray(raw[1]), HAS_STATISTICS | HAS_DIGEST, raw[0])
             whole |= {name: found[name].item() for name in whole if name in _COMPUTED}
@@ -130,7 +133,8 @@ class TranslatedView(StepView):
                 "maximum": max(r["maximum"] for r in rows),
             }
         shape = list(self._bridge.target_shapes.get(entry.target, ()))
-        return whole | {"dtype": dtypes.pop() if len(dtypes) == 1 else None, "shape": shape, "sketch": None}
+        whole |= {"dtype": dtypes.pop() if len(dtypes) == 1 else None, "shape": shape, "sketch": None}
+        return cast("SummaryRow", whole)
 
     def sketch(self, record: int | None) -> Floats | None:
         """Those of the parts one after the other: comparable with others of this book alone."""

@@ -22,11 +22,13 @@ from trueup.diagnosing.optimizer_fit import (
     fit_update,
     roundoff_of,
 )
+from trueup.diagnosing.thresholds import CORRECTION_APART, MOMENT_REST, PRECISION_FEWEST, UPDATE_REST
 from trueup.store import StepView
 from trueup.store.view import CLIPPED, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
 
 _USUAL_EPS = (1e-8, 1e-6, 1e-5, 1e-10, 1e-15)
+"""tried where the declared one does not explain an update: defaults of libraries, and what papers set"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,12 +148,12 @@ def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[st
 def precision_of(book: StepView, record: int | None) -> str:
     """The dtype its values need: bfloat16 where each float32 of it would survive that cast."""
     found = book.raw(record)
-    if found is None or found[0] != "float32" or found[1].size < 8:
+    if found is None or found[0] != "float32" or found[1].size < PRECISION_FEWEST:
         return str(book.dtype(record))
     flat = found[1].reshape(-1)
     bits = np.ascontiguousarray(flat[:: max(1, flat.size // 4096)]).view(np.uint32)
     bits = bits[bits << np.uint32(1) != 0]
-    coarse = len(bits) >= 8 and not np.any(bits & np.uint32(0xFFFF))
+    coarse = len(bits) >= PRECISION_FEWEST and not np.any(bits & np.uint32(0xFFFF))
     return "bfloat16" if coarse else "float32"
 
 
@@ -210,11 +212,11 @@ def _moment_constants(
     first moment from the step before's."""
     constants: dict[str, Measured] = {}
     g, m0, v0 = step.gradient, step.first_before, step.second_before
-    if count > 1.5 and m0 is None:
+    if count > 1 and m0 is None:
         return constants, False, None
     roundoff = roundoff_of(step.moment_dtype)
     decayed = fit_moment(first, m0, g, roundoff=roundoff)
-    if decayed is not None and decayed[1] > 1e-4 and np.any(step.before):
+    if decayed is not None and decayed[1] > MOMENT_REST and np.any(step.before):
         coupled = fit_coupled_moment(first, g, step.before, m0)
         if coupled is not None:
             constants["beta1"], constants["weight_decay"] = coupled
@@ -243,7 +245,7 @@ def _best_fit(
         fit = fits[corrected is not False]
         if fit is not None:
             tried.append((fit.residual, corrected, fit))
-            if guess == eps and fit.residual < 1e-3:
+            if guess == eps and fit.residual < UPDATE_REST:
                 break
     if not tried:
         return None
@@ -266,7 +268,7 @@ def _corrected(fits: dict[bool, UpdateFit | None], lr: float | None) -> bool | N
     if not lr or len(known) < 2 or known[True] <= 0 or known[False] <= 0:
         return None
     gaps = {way: abs(np.log(rate / lr)) for way, rate in known.items()}
-    if abs(gaps[True] - gaps[False]) < 0.02:
+    if abs(gaps[True] - gaps[False]) < CORRECTION_APART:
         return None
     return bool(gaps[True] < gaps[False])
 

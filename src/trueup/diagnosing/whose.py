@@ -7,18 +7,16 @@ from dataclasses import replace
 
 from trueup.diagnosing.evidence.facts import Known
 from trueup.diagnosing.step_calls import exchanges
+from trueup.diagnosing.thresholds import SAME_FACTOR
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepView
 from trueup.types.finding import Finding, Kind, Origin
 from trueup.types.layout import Layout
 from trueup.types.placement import Partial, Shard
 
-NEAR = 2e-3
-"""relative distance within which a factor is a number of processes"""
-
 
 def axis_of_factor(
-    factor: float, mesh: Layout, *, first: Sequence[str] = (), near: float = NEAR
+    factor: float, mesh: Layout, *, first: Sequence[str] = (), near: float = SAME_FACTOR
 ) -> str | None:
     """The axis whose number of processes a factor is, or its inverse; of several the one among ``first``.
 
@@ -44,7 +42,7 @@ def axis_of_factors(target: Mapping[int, float], reference: Mapping[int, float],
 
 
 def _apart(factors: Mapping[int, float], groups: Iterable[tuple[int, ...]]) -> bool:
-    return any(abs(factors[rank] / factors[some[0]] - 1) > NEAR for some in groups for rank in some)
+    return any(abs(factors[rank] / factors[some[0]] - 1) > SAME_FACTOR for some in groups for rank in some)
 
 
 def axis_of_group(ranks: Collection[int], mesh: Layout) -> str | None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 import pyarrow as pa
 
 
-def columns_from_rows(rows: Sequence[tuple[Any, ...]], names: Any) -> dict[str, Any]:
+def columns_from_rows(
+    rows: Sequence[tuple[object, ...]], names: Sequence[str]
+) -> dict[str, Sequence[object]]:
     """The rows turned into named columns."""
     columns = zip(*rows, strict=True) if rows else ([] for _ in names)
     return dict(zip(names, columns, strict=True))
 
 
-def frame_from_columns(columns: dict[str, object], num: int, wanted: pa.Schema) -> pl.DataFrame:
+def frame_from_columns(columns: Mapping[str, object], num: int, wanted: pa.Schema) -> pl.DataFrame:
     """A frame of exactly the ``wanted`` columns; those that are not given are null in all ``num`` rows."""
     arrays = []
     for field in wanted:

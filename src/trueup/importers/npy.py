@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import tokenize
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from trueup.errors import TraceError
 from trueup.store import StoredTensor
-from trueup.types.arrays import Array
+from trueup.types.arrays import Array, Dtype
 
 _ZIP = b"PK\x03\x04"
 
@@ -23,10 +24,19 @@ def read_npy(file: Path, dtype: str) -> StoredTensor:
     Raises:
         TraceError: missing, damaged, not one tensor, or a pickle that would execute code.
     """
+    return stored(read_array(file), dtype)
+
+
+def read_array(file: Path) -> Array:
+    """The array in ``file``; memory is asked for what the file holds, not for what its head claims.
+
+    Raises:
+        TraceError: missing, damaged, not one tensor, or a pickle that would execute code.
+    """
     values, shape = read_memory(file)
-    if values.size != math.prod(shape):
+    if values.size != math.prod(shape) or any(length < 0 for length in shape):
         raise not_whole(file, values.size, shape)
-    return stored(values.reshape(shape), dtype)
+    return values.reshape(shape)
 
 
 def not_whole(file: Path, size: int, shape: tuple[int, ...]) -> TraceError:
@@ -72,7 +82,7 @@ def read_shape(file: Path) -> tuple[int, ...]:
 class _Head(NamedTuple):
     shape: tuple[int, ...]
     fortran_order: bool
-    dtype: np.dtype[Any]
+    dtype: Dtype
 
 
 def _head(file: Path, stream: BinaryIO) -> _Head:
@@ -86,7 +96,7 @@ def _head(file: Path, stream: BinaryIO) -> _Head:
         return _Head(*read[version](stream))
     except KeyError as error:
         raise TraceError(f"{file} is a .npy file of a version that is not known") from error
-    except (ValueError, SyntaxError, TypeError, OverflowError) as error:
+    except (ValueError, SyntaxError, TypeError, OverflowError, tokenize.TokenError, RecursionError) as error:
         raise TraceError(f"{file} is not a whole .npy file: {error}") from error
 
 

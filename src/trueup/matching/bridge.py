@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 
+from trueup.errors import ConfigError
 from trueup.matching.mapping import NameMap
 from trueup.matching.modules import ModulePairs, pair_modules
 from trueup.matching.weights import Atom, Inferred, TraceWeights, WeightTable, infer
@@ -29,6 +33,8 @@ class Bridge:
     target_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     calls: Mapping[str, str | None] = field(default_factory=dict)
     """sites of calls a person paired"""
+    map_path: Path | None = None
+    """the file in which a person paired them"""
     uneven: frozenset[str] = frozenset()
     """target weights of another size than their one counterpart"""
 
@@ -54,6 +60,7 @@ def build_bridge(
         TraceWeights(target, rank=rank, tables=tables[0] if target is None else None),
         TraceWeights(reference, rank=reference_rank, tables=tables[1] if reference is None else None),
     )
+    _check_weights(given, *first)
     weights = infer(*first, given=None if given is None else given.weights)
     sides = [(_modules(t), _sizes(w)) for t, w in zip(tables, first, strict=True)]
     modules = pair_modules(
@@ -70,8 +77,27 @@ def build_bridge(
         shapes=shapes,
         target_shapes={name: first[0].facts(name).shape for name in first[0].names()},
         calls={} if given is None else given.calls,
+        map_path=None if given is None else given.path,
         uneven=frozenset(_uneven(weights, *first)),
     )
+
+
+def _check_weights(given: NameMap | None, target: WeightTable, reference: WeightTable) -> None:
+    """Every weight a person pairs is there.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    if given is None:
+        return
+    sides = (("target", target, given.weights), ("reference", reference, chain(*given.weights.values())))
+    for side, table, named in sides:
+        known = frozenset(table.names())
+        for name in named:
+            if name not in known:
+                nearest = get_close_matches(name, known, 1)
+                meant = f"; did you mean {nearest[0]}?" if nearest else ""
+                raise ConfigError(f"--map {given.path}: weights: the {side} has no weight {name}{meant}")
 
 
 def _uneven(found: Inferred, target: WeightTable, source: WeightTable) -> list[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+
+from trueup.types.arrays import Array
 
 Codes = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
@@ -44,7 +45,7 @@ def integers(column: pl.Series) -> Codes:
     return np.asarray(column.cast(pl.Int64).fill_null(-1).to_numpy(), np.int64)
 
 
-def mix(*parts: Any) -> Hashes:
+def mix(*parts: Array) -> Hashes:
     """A 64-bit hash of several integers per row (splitmix64 over a running sum); equal rows have equal
     hashes."""
     state: object = np.uint64(0)

@@ -9,9 +9,8 @@ from functools import lru_cache
 from importlib.resources import files
 
 from trueup.errors import ConfigError
+from trueup.matching.thresholds import LEAST_SHARE
 
-LEAST_SHARE = 0.6
-"""a family is known by at least this share of the names"""
 _NUMBER = r"(\d+)"
 
 

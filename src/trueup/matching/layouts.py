@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, permutations
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -39,14 +38,19 @@ class Layout:
     """both sides hold the same values and no others, so statistics of the two can be compared"""
     known: bool = True
     """the steps are known; else only statistics can be compared, even with values"""
+    repeated: Shape = ()
+    """the shape to which sides of size 1 are repeated, as operations repeat them; empty: neither is"""
 
     def of_target(self, values: Values) -> Values:
         """The target's values in the common form."""
-        return _joined(values, self.target)
+        return self._repeated(_joined(values, self.target))
 
     def of_reference(self, values: Values) -> Values:
         """The reference's values in the common form."""
-        return _joined(values, self.reference)
+        return self._repeated(_joined(values, self.reference))
+
+    def _repeated(self, values: Values) -> Values:
+        return np.broadcast_to(values, self.repeated) if self.repeated else values
 
 
 def _joined(values: Values, parts: tuple[Steps, ...]) -> Values:
@@ -181,7 +185,7 @@ def ways(
     ``others`` are shapes seen elsewhere: their dimensions tell how a merged one may be split. ``finer`` are
     tried besides, such as the reference's with its channels as pairs.
     """
-    found: dict[Any, Layout] = {}
+    found: dict[object, Layout] = {}
     each = [_ways(target, reference, others), *(_ways(target, reference, [], dims) for dims in finer)]
     for layout in chain.from_iterable(each):
         found.setdefault((layout.target, layout.reference), layout)

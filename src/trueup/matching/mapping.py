@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trueup.errors import ConfigError
 
@@ -22,6 +21,8 @@ class NameMap:
     weights: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     calls: Mapping[str, str | None] = field(default_factory=dict)
     """sites of API calls: ``layers.0.attn · torch.matmul[1]``"""
+    path: Path | None = None
+    """the file it was read from, for messages"""
 
 
 def read_mapping(path: Path) -> NameMap:
@@ -36,28 +37,25 @@ def read_mapping(path: Path) -> NameMap:
         held = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except OSError as error:
         raise ConfigError(f"--map {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--map {path} is not YAML: {error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"--map {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(held, dict) or held.get("version", VERSION) != VERSION:
         raise ConfigError(f"--map {path}: expected version: {VERSION} with modules, weights and calls")
     unknown = sorted(set(held) - {"version", "modules", "weights", "calls", "unmatched", "unsure"})
     if unknown:
         raise ConfigError(f"--map {path}: {unknown[0]} is not known; modules, weights and calls are")
     sections = {name: _section(path, name, held.get(name)) for name in ("modules", "weights", "calls")}
-    for name in ("modules", "calls"):
-        for key, value in sections[name].items():
-            if not (value is None or isinstance(value, str)):
-                raise ConfigError(f"--map {path}: {name}: {key}: expected one name or null, not {value!r}")
+    named = {name: _names(path, name, sections[name]) for name in ("modules", "calls")}
     weights = {key: _several(path, key, value) for key, value in sections["weights"].items()}
-    modules = {_name(one): None if two is None else _name(two) for one, two in sections["modules"].items()}
-    return NameMap(modules=modules, weights=weights, calls=sections["calls"])
+    modules = {_name(one): None if two is None else _name(two) for one, two in named["modules"].items()}
+    return NameMap(modules=modules, weights=weights, calls=named["calls"], path=path)
 
 
 def _name(shown: str) -> str:
     return "" if shown == ROOT else shown
 
 
-def _section(path: Path, name: str, held: Any) -> dict[str, Any]:
+def _section(path: Path, name: str, held: object) -> dict[str, object]:
     if held is None:
         return {}
     if not isinstance(held, dict):
@@ -65,7 +63,16 @@ def _section(path: Path, name: str, held: Any) -> dict[str, Any]:
     return {str(key): value for key, value in held.items()}
 
 
-def _several(path: Path, key: str, value: Any) -> tuple[str, ...]:
+def _names(path: Path, name: str, section: dict[str, object]) -> dict[str, str | None]:
+    names: dict[str, str | None] = {}
+    for key, value in section.items():
+        if not (value is None or isinstance(value, str)):
+            raise ConfigError(f"--map {path}: {name}: {key}: expected one name or null, not {value!r}")
+        names[key] = value
+    return names
+
+
+def _several(path: Path, key: str, value: object) -> tuple[str, ...]:
     if value is None:
         return ()
     names = [value] if isinstance(value, str) else value

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trueup.matching.families import family_of
+from trueup.matching.thresholds import ALMOST
 from trueup.matching.weights import Atom
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason, reason
 
-ALMOST = 0.8
-"""share of the weights two modules have to have in common where their sets differ"""
 BY_WEIGHTS, BY_MOST_WEIGHTS, BY_NAME = 0.99, 0.8, 0.85
 
 

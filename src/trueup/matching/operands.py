@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from trueup.matching.codes import Codes
 from trueup.matching.records import RecordPairs
+from trueup.matching.thresholds import OPERANDS_ALIKE, OPERANDS_CLEARLY
 from trueup.matching.tree import Side, Words
 from trueup.store import StepTables
 
@@ -29,11 +30,6 @@ _LOGIC = (
 _COMMUTE = frozenset(_ARITHMETIC + _COMPARISONS + _LOGIC)
 _OPERANDS = ("input.0", "input.1")
 _STATISTICS = ("minimum", "maximum", "mean", "l2_norm")
-
-_ALIKE = 0.05
-"""operands that are each other's, turned, are alike by at least this"""
-_CLEARLY = 100.0
-"""and this many times as much as unturned"""
 
 
 def turn_operands(
@@ -61,7 +57,7 @@ def turn_operands(
     r = [_at(holds[1], reference, pairs.reference[rows[is_forward]]) for rows in (first, second)]
     straight = np.maximum(_distance(t[0], r[0]), _distance(t[1], r[1]))
     crossed = np.maximum(_distance(t[0], r[1]), _distance(t[1], r[0]))
-    turned = (crossed <= _ALIKE) & (straight > _CLEARLY * crossed)
+    turned = (crossed <= OPERANDS_ALIKE) & (straight > OPERANDS_CLEARLY * crossed)
     if not turned.any():
         return pairs
     those = np.isin(call[first], call[first[is_forward][turned]])
@@ -106,5 +102,6 @@ def _at(statistics: NDArray[np.float64], side: Side, records: Codes) -> NDArray[
 def _distance(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
     """How far two tensors are apart by their statistics, 0 to 2; infinite where that is not known."""
     scale = np.abs(left) + np.abs(right)
-    far = np.divide(np.abs(left - right), scale, out=np.zeros_like(scale), where=scale != 0).max(1)
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite statistics: not known
+        far = np.divide(np.abs(left - right), scale, out=np.zeros_like(scale), where=scale != 0).max(1)
     return np.where(np.isnan(far) | (left[:, 0] != right[:, 0]), np.inf, far)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,12 +15,11 @@ from trueup.matching.bridge import Bridge, build_bridge
 from trueup.matching.calls import PASSES
 from trueup.matching.mapping import VERSION, NameMap
 from trueup.matching.step import StepMatch, match_step
+from trueup.matching.thresholds import SURE
 from trueup.store import TraceSource
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason, reason
 
-SURE = 0.75
-"""confidence below which a pair is shown as unsure"""
 KINDS = ("module", "parameter", "api")
 
 
@@ -73,7 +71,7 @@ class MatchReport:
         """A map that can be edited and given back with ``--map``; ``text`` puts reasons into words."""
         import yaml
 
-        weights: dict[str, Any] = {}
+        weights: dict[str, list[str]] = {}
         for line in self.weights:
             if line.target is not None and line.reference is not None:
                 weights.setdefault(line.target, []).append(line.reference)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,9 +11,9 @@ import numpy as np
 
 from trueup.matching.calls import PASS_CODE, PASSES, CallPairs, match_calls
 from trueup.matching.codes import Codes
-from trueup.matching.foreign import are_foreign
 from trueup.matching.operands import turn_operands
 from trueup.matching.records import RecordPairs, match_records
+from trueup.matching.thresholds import KNOWN_BY_NAME, NAMES_FEWEST, SAME_CLASSES
 from trueup.matching.tree import Side, Words, build
 from trueup.store import StepTables
 from trueup.types.codes import RecordCode
@@ -188,3 +189,38 @@ class _Reasons:
 
 def _shown(name: str) -> str:
     return name or "(root)"
+
+
+def are_foreign(target: Side, reference: Side, words: Words) -> bool:
+    """Whether the traces are of two implementations: names of modules and weights do not match, or the
+    functions are of two frameworks."""
+    for kinds in (("module", "parameter"), ("api",)):
+        here, there = (_names(side, words, kinds) for side in (target, reference))
+        fewest = min(len(here), len(there))
+        if fewest < NAMES_FEWEST:
+            continue
+        if kinds == ("api",):
+            packages = [{words.name[c].partition(".")[0] for c in names.tolist()} for names in (here, there)]
+            if not packages[0] & packages[1]:
+                return True
+        elif len(np.intersect1d(here, there)) < KNOWN_BY_NAME * fewest:
+            return not _of_same_classes(target, reference, words)
+    return False
+
+
+def _of_same_classes(target: Side, reference: Side, words: Words) -> bool:
+    here, there = (_classes(side, words) for side in (target, reference))
+    return (here & there).total() >= SAME_CLASSES * max(here.total(), there.total())
+
+
+def _classes(side: Side, words: Words) -> Counter[tuple[int, str]]:
+    """How many module calls there are of each class and last component of a name."""
+    modules = side.kind == (words.kind.index("module") if "module" in words.kind else -2)
+    names = (words.name[code].rpartition(".")[2] for code in side.plain[modules].tolist())
+    return Counter(zip(side.type[modules].tolist(), names, strict=True))
+
+
+def _names(side: Side, words: Words, kinds: tuple[str, ...]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    wanted = np.array([word in kinds for word in words.kind] + [False])
+    codes = np.unique(side.plain[wanted[side.kind]])
+    return np.array([c for c in codes.tolist() if c >= 0 and words.name[c]], np.int64)

@@ -154,6 +154,10 @@ def _built(
             return children[0]
         raise Unfit(MergingCode.PLACEMENT_UNKNOWN, axis=axis)
     number = children[0].shape == ()
+    if axis == BATCH and isinstance(placement, Shard) and children[0].shape[:1] in ((), (1,)):
+        first = children[0].summary()
+        if all(alike(first, one.summary()) for one in children[1:]):
+            return children[0]  # of no sample: positions, and what is made of them
     if isinstance(placement, Shard) and not number:
         join = Join(children, placement.dim, _segments(children, placement))
         return Scaled(join, 1.0 / len(children)) if placement.divided else join

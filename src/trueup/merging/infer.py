@@ -9,9 +9,9 @@ distributed tensor says its place itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from trueup.types.codes import MergingCode
 from trueup.types.layout import Layout, Row
 from trueup.types.placement import Invariant, Partial, Placement, Shard, Unknown
 from trueup.types.reason import Reason, reason
+from trueup.types.trace import RankFacts
 
 AXIS = "world"
 NEAR = 0.3
@@ -116,7 +117,7 @@ def _summaries(rank: RankStep) -> Iterator[tuple[RecordKey, Slot, Summary]]:
         yield key, found, rank.summary(row)[0]
 
 
-def _megatron(facts: Mapping[str, Any]) -> dict[str, Placement]:
+def _megatron(facts: RankFacts) -> dict[str, Placement]:
     """Parameters whose layers say along which dim they are cut; fused ones, of several strides, do not."""
     found: dict[str, Placement] = {}
     for entry in facts.get("parameters") or []:

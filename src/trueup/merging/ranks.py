@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -16,6 +16,7 @@ from trueup.merging.summary import STATISTICS, Summary
 from trueup.numerics.summary import SKETCH_SIZE
 from trueup.store import StepTables, StepView
 from trueup.types.layout import Layout, bare_name
+from trueup.types.trace import Piece, SummaryRow
 
 
 class CallKey(NamedTuple):
@@ -57,7 +58,7 @@ class RankStep:
         self.batch_axes = layout.batch
         self._layout, self._fold = layout, fold
         self._roots = facts.get("roots") or []
-        self.pieces: dict[str, dict[str, Any]] = {
+        self.pieces: dict[str, Piece] = {
             name: piece
             for optimizer in facts.get("optimizers") or []
             for name, piece in (optimizer.get("pieces") or {}).items()
@@ -144,9 +145,15 @@ class RankStep:
         """Whether the values of a row of summaries were kept."""
         return self._summaries["tensor"][row] is not None
 
-    def summary_row(self, row: int) -> dict[str, object]:
+    def summary_row(self, row: int) -> SummaryRow:
         """A row of summaries, to read its values by."""
-        return {name: self._summaries[name][row] for name in ("dtype", "shape", "chunk", "tensor")}
+        columns = self._summaries
+        return {
+            "dtype": columns["dtype"][row],
+            "shape": columns["shape"][row],
+            "chunk": columns["chunk"][row],
+            "tensor": columns["tensor"][row],
+        }
 
 
 _WANTED = (

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from trueup.types.layout import BATCH, Layout
 from trueup.types.placement import At, Partial, Shard
+from trueup.types.trace import ScalarLine
 
 
-def merged_scalars(
-    lines: Sequence[Sequence[dict[str, object]]], layout: Layout, fold: int
-) -> list[dict[str, object]]:
+def merged_scalars(lines: Sequence[Sequence[ScalarLine]], layout: Layout, fold: int) -> list[ScalarLine]:
     """One line a step that all ranks have.
 
     The loss is put together as the layout places that of the program; tokens and samples add over ranks that
@@ -30,23 +29,33 @@ def merged_scalars(
     return out
 
 
-def _merged(
-    lines: Sequence[dict[str, Any]], first: dict[str, Any], layout: Layout, fold: int
-) -> dict[str, Any]:
+def _merged(lines: Sequence[ScalarLine], first: ScalarLine, layout: Layout, fold: int) -> ScalarLine:
     losses = _losses(lines, layout, fold)
-    line = {**first, "losses": losses, "batch_digest": None, "local_norm": None, "global_batch_size": None}
-    line["loss"] = sum(losses) / len(losses) if losses else None
-    line["microbatches"] = (first.get("microbatches") or 1) * layout.num_batches // fold
+    microbatches = (first.get("microbatches") or 1) * layout.num_batches // fold
+    return {
+        **first,
+        "losses": losses,
+        "batch_digest": None,
+        "local_norm": None,
+        "global_batch_size": None,
+        "loss": sum(losses) / len(losses) if losses else None,
+        "microbatches": microbatches if layout.num_stages == 1 else len(losses) or None,
+        "batch_size": _total("batch_size", lines, layout, layout.batch),
+        "tokens": _total("tokens", lines, layout, (*layout.batch, *_sequence(layout))),
+    }
+
+
+def _total(
+    name: Literal["batch_size", "tokens"], lines: Sequence[ScalarLine], layout: Layout, axes: Sequence[str]
+) -> int | None:
+    """Over ranks that read different samples along ``axes``."""
     if layout.num_stages > 1:
-        line["microbatches"] = len(losses) or None
-    for name, axes in (("batch_size", layout.batch), ("tokens", (*layout.batch, *_sequence(layout)))):
-        counted = [
-            of_rank.get(name) or 0
-            for rank, of_rank in enumerate(lines)
-            if not any(at for axis, at in layout.coordinate(rank).items() if axis not in axes)
-        ]
-        line[name] = sum(counted) if layout.num_stages == 1 else None
-    return line
+        return None
+    return sum(
+        line.get(name) or 0
+        for rank, line in enumerate(lines)
+        if not any(at for axis, at in layout.coordinate(rank).items() if axis not in axes)
+    )
 
 
 def _sequence(layout: Layout) -> list[str]:
@@ -55,12 +64,12 @@ def _sequence(layout: Layout) -> list[str]:
     return [axis for axis, one in placements_of(placed) if isinstance(one, Shard)]
 
 
-def placements_of(placements: Any) -> list[tuple[str, object]]:
+def placements_of(placements: Mapping[str, object]) -> list[tuple[str, object]]:
     """Those of mesh axes."""
     return [(axis, one) for axis, one in placements.items() if axis != BATCH]
 
 
-def _losses(lines: Sequence[dict[str, Any]], layout: Layout, fold: int) -> list[float]:
+def _losses(lines: Sequence[ScalarLine], layout: Layout, fold: int) -> list[float]:
     """One a group of microbatches."""
     placements = layout.of_tensor("loss", "loss", "value").placements
     kept = [axis for axis, one in placements_of(placements) if isinstance(one, Partial)]

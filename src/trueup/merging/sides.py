@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import numpy as np
+import polars as pl
 
 from trueup.errors import ConfigError
 from trueup.merging.infer import AXIS, infer
 from trueup.merging.trace import MergedTrace, microbatches_of
 from trueup.store import Trace, TraceSource
 from trueup.types.codes import MergingCode
-from trueup.types.layout import Layout, layout_from_plain
+from trueup.types.layout import BATCH, Layout, Row, layout_from_plain
+from trueup.types.placement import Partial
 from trueup.types.reason import Reason, reason
+
+_SMALL = 1e-300
+"""against division by zero"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,8 @@ def as_wholes(
     """The two as they are to be compared.
 
     Two runs of one layout are compared rank by rank, and so are runs with missing ranks. Else each
-    is merged into whole tensors, and of microbatches so many are taken together that both sides have as many.
+    is merged into whole tensors, and of microbatches so many are taken together that both sides have as many;
+    so are runs of one layout that cut the same samples of a step into other microbatches.
 
     Args:
         target: the run under question.
@@ -97,9 +107,9 @@ def as_wholes(
     if one is None or other is None:
         return _as_they_are(target, reference, merge=merge)
     same = one.to_plain() == other.to_plain()
-    if not merge and (same or one.size == other.size == 1):
-        return Sides(*sides)
     both = ((target, one), (reference, other))
+    if not merge and (same or one.size == other.size == 1) and not _cut_otherwise(both):
+        return Sides(*sides)
     for side, layout in both:
         if layout.size != world_size(side):
             raise ConfigError(
@@ -109,13 +119,87 @@ def as_wholes(
     counts = [microbatches_of(side, layout, min(side.steps())) for side, layout in both]
     common = math.gcd(*counts)
     folds = [count // common for count in counts]
-    merged = [MergedTrace(side, layout, fold) for (side, layout), fold in zip(both, folds, strict=True)]
+    placed = _with_numbers_placed(both) if max(folds) > 1 else [layout for _, layout in both]
+    merged = [
+        MergedTrace(side, layout, fold) for (side, _), layout, fold in zip(both, placed, folds, strict=True)
+    ]
     notes = [
         of_side(name, _whole(layout, fold))
         for name, layout, fold in zip(("target", "reference"), (one, other), folds, strict=True)
         if layout.size > 1 or fold > 1
     ]
     return Sides(merged[0], merged[1], (*notes, *inferred))
+
+
+def _cut_otherwise(both: Sequence[tuple[TraceSource, Layout]]) -> bool:
+    """Whether the first common step has the same number of samples in other numbers of microbatches."""
+    common = sorted(set(both[0][0].steps()) & set(both[1][0].steps()))
+    if not common or any(not isinstance(side, Trace) for side, _ in both):
+        return False
+    counts = [microbatches_of(side, layout, common[0]) for side, layout in both]
+    if counts[0] == counts[1]:
+        return False
+    sizes = [_samples(side, common[0]) for side, _ in both]
+    return sizes[0] == sizes[1] != 0
+
+
+def _samples(trace: TraceSource, step: int) -> int:
+    """Elements of the first input of the model in all microbatches of a step of rank 0; 0: it has none."""
+    tables = trace.read(step, 0)
+    is_root = pl.col("parent").is_null() & (pl.col("kind").cast(pl.String) == "module")
+    roots = np.flatnonzero(tables.calls.select(is_root)["parent"].to_numpy())
+    forward = pl.col("phase").cast(pl.String) == "forward"
+    of_root = pl.col("call").is_in(roots.tolist())
+    held = tables.records.filter(forward & of_root & pl.col("slot").cast(pl.String).str.starts_with("input"))
+    sizes = tables.summaries.select("summary", "numel")
+    held = held.join(sizes, on="summary", how="inner", maintain_order="left")
+    first = held.filter(pl.col("numel") > 1).group_by("call", maintain_order=True).first()
+    return int(first["numel"].sum())
+
+
+def _with_numbers_placed(both: Sequence[tuple[TraceSource, Layout]]) -> list[Layout]:
+    """The layouts, with numbers of microbatches (losses) added up or averaged: programs do either, and divide
+    gradients accordingly. What brings a number of both sides nearer to each other is what it means."""
+    common = min(set(both[0][0].steps()) & set(both[1][0].steps()), default=None)
+    if common is None or any(layout.size > 1 for _, layout in both):
+        return [layout for _, layout in both]
+    target, reference = (_numbers(side, common) for side, _ in both)
+    rows = []
+    for key in target:
+        if key in reference:
+            total, mean = (
+                abs(made(target[key]) - made(reference[key])) / max(abs(made(reference[key])), _SMALL)
+                for made in (sum, fmean)
+            )
+            name, phase, slot = key
+            averaged = not total < mean
+            rows.append(Row(name, {BATCH: Partial(mean=averaged)}, slot, phase))
+            if phase == "forward":  # of a mean each has its share of the gradient, of a sum the whole
+                rows.append(Row(name, {BATCH: Partial(mean=not averaged)}, slot, "backward"))
+    return [replace(layout, tensors=(*rows, *layout.tensors)) for _, layout in both]
+
+
+def _numbers(trace: TraceSource, step: int) -> dict[tuple[str, str, str], list[float]]:
+    """Call, phase and slot of each floating number of a step -> what it is in every microbatch."""
+    tables = trace.read(step, 0)
+    text = [pl.col(name).cast(pl.String) for name in ("name", "kind")]
+    calls = tables.calls.select(*text).with_row_index("call").filter(pl.col("kind").is_in(["module", "loss"]))
+    numbers = tables.summaries.filter(
+        (pl.col("shape").list.len() == 0) & pl.col("dtype").cast(pl.String).str.contains("float")
+    ).select("summary", "mean")
+    held = (
+        tables.records.select(
+            "call", pl.col("phase").cast(pl.String), pl.col("slot").cast(pl.String), "summary"
+        )
+        .filter(pl.col("phase").is_in(["forward", "loss"]))
+        .join(calls.cast({"call": tables.records.schema["call"]}), on="call", maintain_order="left")
+        .join(numbers, on="summary", maintain_order="left")
+        .drop_nulls("mean")
+    )
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for name, phase, slot, mean in held.select("name", "phase", "slot", "mean").iter_rows():
+        found.setdefault((name or "", phase, slot), []).append(mean)
+    return found
 
 
 def of_side(side: str, note: Reason) -> Reason:

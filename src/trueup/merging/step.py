@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trueup.merging.assembling import Copies, Member, assembled
 from trueup.merging.nodes import Node, Part, Unfit, Values
@@ -15,12 +15,13 @@ from trueup.merging.tree import merged_calls
 from trueup.store import StepTables
 from trueup.types.codes import MergingCode, RecordCode
 from trueup.types.layout import BATCH, Layout, Placed
-from trueup.types.placement import At
+from trueup.types.placement import At, Partial
 from trueup.types.reason import Reason, reason
+from trueup.types.trace import SummaryRow
 
 LAST_ONLY = ("accumulated", "clipped")
 """gradients of a parameter that only the last record of a step tells"""
-Reader = Callable[[int, dict[str, object]], Values | None]
+Reader = Callable[[int, SummaryRow], Values | None]
 """rank and row of summaries -> values of that shape"""
 
 
@@ -96,7 +97,7 @@ class _Merging:
 
     def __init__(self, layout: Layout, read: Reader, number_of: Mapping[CallKey, int]) -> None:
         self._layout, self._read, self._number_of = layout, read, number_of
-        self.records: list[tuple[Any, ...]] = []
+        self.records: list[tuple[object, ...]] = []
         self.summaries: list[Summary] = []
         self.nodes: dict[int, Node] = {}
         self.unfit: list[Reason] = []
@@ -105,6 +106,8 @@ class _Merging:
         self.copies: list[tuple[str, Copies]] = []
         self.apart: dict[int, Copies] = {}
         self.notes: list[Reason] = []
+        self._of_no_sample: set[tuple[CallKey, str]] = set()
+        """the same in every microbatch (positions): their gradients add"""
         self.functions = 0
         """tensors of the framework's functions that were left out"""
 
@@ -141,9 +144,15 @@ class _Merging:
 
     def _summarised(self, key: RecordKey, sources: Sequence[Source]) -> Copies:
         """Append the summary of the whole; says which copies differ."""
-        _, phase, slot = key
+        call, phase, slot = key
         members = [_member(source, self._read) for source in sources]
-        node, copies = assembled(members, _placed(self._layout, sources[0], phase, slot), self._layout)
+        placed = _placed(self._layout, sources[0], phase, slot)
+        if phase == "backward" and (call, slot) in self._of_no_sample:
+            placed = Placed({**placed.placements, BATCH: Partial()}, placed.split)
+        node, copies = assembled(members, placed, self._layout)
+        several = len({member.coordinate.get(BATCH, 0) for member in members}) > 1
+        if phase == "forward" and several and node.shape[:1] == (1,):
+            self._of_no_sample.add((call, slot))
         self.summaries.append(_known(node, members))
         if all(member.part.stored for member in members):
             self.nodes[len(self.summaries) - 1] = node
@@ -208,8 +217,8 @@ def _groups(ranks: Sequence[RankStep]) -> dict[RecordKey, list[Source]]:
     groups: dict[RecordKey, list[Source]] = {}
     for rank in ranks:
         view = rank.view
-        seen: dict[Any, int] = {}
-        last: dict[Any, Source] = {}
+        seen: dict[tuple[RecordKey, int, int], int] = {}
+        last: dict[RecordKey, Source] = {}
         columns = zip(view.record_call, view.phase, view.slot, strict=True)
         for row, (number, phase, slot) in enumerate(columns):
             call = rank.calls[number]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
 from trueup.merging.summary import STATISTICS, Summary
 
-CALLS = {
+_Type = pl.DataType | type[pl.DataType]
+CALLS: Mapping[str, _Type] = {
     "call": pl.Int32,
     "parent": pl.Int32,
     "kind": pl.String,
@@ -24,7 +24,7 @@ CALLS = {
     "arguments": pl.String,
     "global_ordinal": pl.Int32,
 }
-RECORDS = {
+RECORDS: Mapping[str, _Type] = {
     "call": pl.Int32,
     "phase": pl.String,
     "slot": pl.String,
@@ -33,10 +33,10 @@ RECORDS = {
     "requires_grad": pl.Boolean,
     "reason": pl.String,
 }
-STACKS = {"stack": pl.Int32, "frames": pl.List(pl.String)}
+STACKS: Mapping[str, _Type] = {"stack": pl.Int32, "frames": pl.List(pl.String)}
 
 
-def table(rows: Sequence[tuple[Any, ...]], schema: dict[str, Any]) -> pl.DataFrame:
+def table(rows: Sequence[tuple[object, ...]], schema: Mapping[str, _Type]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 

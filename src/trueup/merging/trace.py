@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from trueup.errors import TraceError
@@ -17,6 +14,7 @@ from trueup.store import StepTables, StepView, StoredTensor, TraceSource
 from trueup.types.codes import MergingCode
 from trueup.types.layout import Layout, bare_name
 from trueup.types.reason import Reason, reason
+from trueup.types.trace import ParameterFacts, RankFacts, ScalarLine, SummaryRow
 
 _EXAMPLES = 3
 
@@ -71,7 +69,7 @@ class MergedTrace:
             for rank in range(self.layout.size)
         ]
 
-        def read(rank: int, row: dict[str, Any]) -> Values | None:
+        def read(rank: int, row: SummaryRow) -> Values | None:
             stored = self._source.tensor(step, rank, row)
             if stored is None or stored.dtype not in DTYPES:
                 return None
@@ -107,34 +105,35 @@ class MergedTrace:
         """The trace of the ranks as they are."""
         return self._source
 
-    def tensor(self, step: int, rank: int, summary: dict[str, Any]) -> StoredTensor | None:
+    def tensor(self, step: int, rank: int, summary: SummaryRow) -> StoredTensor | None:
         """Put together when asked for."""
-        if summary.get("tensor") is None:
+        chunk = summary.get("chunk")
+        if summary.get("tensor") is None or chunk is None:
             return None
-        node = self.merged(step).nodes[summary["chunk"]]
+        node = self.merged(step).nodes[chunk]
         values = node.values()
         if values is None:
             return None
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         return StoredTensor(dtype=summary["dtype"], shape=tuple(summary["shape"]), data=data)
 
-    def scalars(self, rank: int) -> list[dict[str, Any]]:
+    def scalars(self, rank: int) -> list[ScalarLine]:
         """Those of the whole run."""
         lines = [self._source.scalars(number) for number in range(self.layout.size)]
         return merged_scalars(lines, self.layout, self._fold)
 
-    def rank_facts(self, rank: int) -> dict[str, Any]:
+    def rank_facts(self, rank: int) -> RankFacts:
         """Those of rank 0, with the parameters of all."""
-        facts = dict(self._source.rank_facts(0))
-        table: dict[str, Mapping[str, Any]] = {}
+        facts = self._source.rank_facts(0)
+        table: dict[str, ParameterFacts] = {}
         for number in range(self.layout.size):
             one = self._source.rank_facts(number)
             roots = one.get("roots") or []
             for entry in one.get("parameters") or []:
                 name = bare_name(entry["fqn"], roots)
                 tied = entry.get("tied_to")
-                bare = {"fqn": name, "tied_to": None if tied is None else bare_name(tied, roots)}
-                table.setdefault(name, {**entry, **bare, "content": None})
+                bare_tied = None if tied is None else bare_name(tied, roots)
+                table.setdefault(name, {**entry, "fqn": name, "tied_to": bare_tied, "content": None})
         return {**facts, "parameters": list(table.values()), "coordinate": {}}
 
     def missing(self, rank: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import polars as pl
 
@@ -38,7 +37,7 @@ def merged_calls(ranks: Sequence[RankStep]) -> tuple[tuple[pl.DataFrame, pl.Data
     stacks: dict[tuple[int, int], int] = {}
     frames: list[tuple[int, list[str]]] = []
     counts: dict[str, int] = {}
-    rows: list[tuple[Any, ...]] = []
+    rows: list[tuple[object, ...]] = []
     for key in order:
         rank, row, call = lead[key]
         view = rank.view

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from trueup.types.reason import Reason
 
@@ -23,7 +22,7 @@ class Subject:
     unit: str = ""
     """what ``value`` counts"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return asdict(self)
 

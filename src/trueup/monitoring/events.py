@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from trueup.capture.observer import WatchedRun
 from trueup.monitoring.alarms import SUBJECTS, Alarm, Subject
@@ -18,6 +17,7 @@ from trueup.store import layout
 from trueup.store.writer import write_json
 from trueup.types.codes import MonitorCode
 from trueup.types.reason import reason
+from trueup.types.trace import ScalarLine
 
 VERSION = 1
 EVENT = "TRUEUP_EVENT"
@@ -57,7 +57,7 @@ class Events:
         self._command = command
         self._folder = layout.events_dir(run.output)
 
-    def emit(self, alarm: Alarm, *, captured: int | None, before: Sequence[dict[str, Any]]) -> Path:
+    def emit(self, alarm: Alarm, *, captured: int | None, before: Sequence[ScalarLine]) -> Path:
         """Write the file of an alarm, print it once a step and rule, start the command.
 
         ``captured`` is the step that will be captured in full because of it; ``before`` the scalars of the

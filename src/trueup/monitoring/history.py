@@ -7,10 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.monitoring.thresholds import ENOUGH
 from trueup.types.arrays import Floats
-
-ENOUGH = 16
-"""steps before which nothing is called unusual"""
 
 
 class Window:

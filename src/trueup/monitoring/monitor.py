@@ -6,6 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 from trueup.adapters.measures import Measured, Wanted
 from trueup.capture.observer import WatchedRun
@@ -18,6 +19,7 @@ from trueup.monitoring.rules import Rule, rules_from_settings
 from trueup.monitoring.settings import MonitorSettings
 from trueup.store import layout
 from trueup.store.series import SeriesWriter
+from trueup.types.trace import ScalarLine
 
 MADE_BY = "trueup.monitoring.monitor:monitor_from_plain"
 _BEFORE = 32
@@ -55,7 +57,7 @@ class Monitor:
         self._on_alarm = on_alarm
         self._run: WatchedRun | None = None
         self._rules: list[Rule] = []
-        self._before: deque[dict[str, object]] = deque(maxlen=_BEFORE)
+        self._before: deque[ScalarLine] = deque(maxlen=_BEFORE)
         self._captured: list[range] = []
         self._last_time: float | None = None
 
@@ -95,21 +97,23 @@ class Monitor:
         """Steps that follow an alarm."""
         return any(step in steps for steps in self._captured)
 
-    def step_over(self, line: dict[str, object], measured: Measured) -> None:
+    def step_over(self, line: ScalarLine, measured: Measured) -> None:
         """Add what was measured to the line, write the series, apply the rules."""
         run = self._run
         if run is None:
             return
         reading = reading_of(line, measured, whole=run.world_size == 1 or bool(measured.replicas))
+        values = cast("dict[str, object]", line)
         for name, value in reading.numbers.items():
-            if line.get(name) is None:
-                line[name] = value
+            if values.get(name) is None:
+                values[name] = value
         now = time.perf_counter()
         if self._last_time is not None:
             line.setdefault("step_seconds", now - self._last_time)
         self._last_time = now
         self._series.append(reading.step, reading.blocks)
-        self._before.append({name: line[name] for name in _KEPT if line.get(name) is not None})
+        kept = {name: values[name] for name in _KEPT if values.get(name) is not None}
+        self._before.append(cast("ScalarLine", kept))
         self._hear_others(run)
         raised = [(rule.name, rule.judge(reading)) for rule in self._rules]
         if replicas.NAME not in self.settings.rules.disabled:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from trueup.errors import ConfigError, TraceError
 from trueup.store import layout
 from trueup.store.series import Series, SeriesReader
+from trueup.types.trace import ScalarLine
 
 NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale", "update_ratio", "weight_norm", "step_seconds")
 
@@ -68,9 +69,29 @@ class MonitoredRun:
         """The series as they are now."""
         return SeriesReader(layout.series_dir(self.root, self.rank))
 
-    def alarms(self) -> list[dict[str, object]]:
+    def alarms(self) -> list[AlarmDocument]:
         """Every alarm of any rank, in the order of steps."""
         return read_alarms(self.root)
+
+
+class AlarmDocument(TypedDict, total=False):
+    """What the file of an alarm holds (docs/trace-format.md); ``file`` is its path, ``ranks`` those that gave
+    it at the same step."""
+
+    version: int
+    time: float
+    rule: str
+    step: int
+    rank: int
+    sentence: str
+    subjects: list[dict[str, object]]
+    num_subjects: int
+    advice: str
+    captured_step: int | None
+    rerun: str
+    before: list[ScalarLine]
+    file: str
+    ranks: list[int]
 
 
 def open_run(root: Path, *, rank: int | None = None) -> MonitoredRun:
@@ -97,24 +118,24 @@ def open_run(root: Path, *, rank: int | None = None) -> MonitoredRun:
     return run
 
 
-def read_alarms(root: Path) -> list[dict[str, object]]:
+def read_alarms(root: Path) -> list[AlarmDocument]:
     """What the files of a run's alarms hold, in the order of steps; one that cannot be read is left out."""
     folder = layout.events_dir(root)
     paths = sorted(path for path in folder.glob("*.json") if layout.parse_event_file(path.name))
-    found = []
+    found: list[AlarmDocument] = []
     for path in paths:
         try:
             entry = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         if isinstance(entry, dict):
-            found.append({**entry, "file": str(path)})
+            found.append(cast("AlarmDocument", {**entry, "file": str(path)}))
     return sorted(found, key=lambda entry: (entry.get("step", 0), entry.get("time", 0)))
 
 
-def merged_alarms(alarms: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def merged_alarms(alarms: list[AlarmDocument]) -> list[AlarmDocument]:
     """One a step and rule, with the ranks that gave it under ``ranks``."""
-    merged: dict[tuple[int, str], dict[str, Any]] = {}
+    merged: dict[tuple[int, str], AlarmDocument] = {}
     for alarm in alarms:
         first = merged.setdefault((alarm["step"], alarm["rule"]), {**alarm, "ranks": []})
         first["ranks"].append(alarm["rank"])
@@ -140,7 +161,7 @@ def _object(line: bytes) -> dict[str, object] | None:
     return entry if isinstance(entry, dict) and "step" in entry else None
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     if isinstance(value, list):
         known = [one for one in value if isinstance(one, (int, float))]
         return max(known) if known else math.nan

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from trueup.adapters import measures
 from trueup.adapters.measures import Measured, Rows
 from trueup.store.series import Block
 from trueup.types.arrays import Array, Floats
+from trueup.types.trace import ScalarLine
 
 L2_NORM, LARGEST, MEAN = "l2_norm", "largest", "mean"
 NUM_NAN, NUM_INF, ZERO_SHARE, RATIO = "num_nan", "num_inf", "zero_share", "ratio"
@@ -79,7 +79,7 @@ class Reading:
         return block.names, block.columns[column]
 
 
-def reading_of(line: Mapping[str, Any], measured: Measured, *, whole: bool) -> Reading:
+def reading_of(line: ScalarLine, measured: Measured, *, whole: bool) -> Reading:
     """The reading of a step, from the scalars of a trace and what an adapter measured.
 
     ``whole``: this process holds every weight, so that the norm over its gradients is the global one.
@@ -95,7 +95,7 @@ def reading_of(line: Mapping[str, Any], measured: Measured, *, whole: bool) -> R
         for name in ("loss", "grad_norm", "loss_scale")
         if isinstance(value := line.get(name), (int, float))
     }
-    rates = [rate for rate in _listed(line.get("learning_rate")) if rate is not None]
+    rates = [rate for rate in _listed(line.get("learning_rate")) if isinstance(rate, (int, float))]
     if rates:
         numbers["learning_rate"] = max(rates)
     numbers |= _totals(blocks)
@@ -150,5 +150,5 @@ def _norm(block: Block) -> float:
     return float(np.sqrt(np.square(block.columns[L2_NORM]).sum()))
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]

@@ -14,14 +14,12 @@ from trueup.monitoring.alarms import Latch, Subject
 from trueup.monitoring.history import Baselines, Largest, Window
 from trueup.monitoring.readings import L2_NORM, LARGEST, NUM_INF, NUM_NAN, ZERO_SHARE, Reading
 from trueup.monitoring.settings import RuleSettings
+from trueup.monitoring.thresholds import LEARNING_STEPS, LEAST_DEVIATION, NEW_LEVEL, SPIKE_AGAIN
 from trueup.types.arrays import Floats
 
 _CURVES = ("loss", "grad_norm")
 _TENSORS = (measures.ACTIVATION, measures.LOCAL_GRADIENT, measures.GRADIENT, measures.WEIGHT)
 """in the order a step makes them"""
-_LEAST = 1e-3
-"""A window's standard deviation counts as this share of its mean at least: a loss that hardly moves has no
-spikes the size of rounding."""
 
 
 class Rule(Protocol):
@@ -113,11 +111,9 @@ class Spike(_Latched):
     """Loss or gradient norm far above the window, or a tensor many times the largest seen."""
 
     name = "spike"
-    _SOON, _NEW_LEVEL = 8, 32
-    """steps after which the next spike is another one; steps in a row after which they are the new level"""
 
     def __init__(self, settings: RuleSettings) -> None:
-        super().__init__(settings, clear_after=min(self._SOON, settings.clear_after))
+        super().__init__(settings, clear_after=min(SPIKE_AGAIN, settings.clear_after))
         self._windows = {name: Window(settings.spike_window) for name in _CURVES}
         self._in_row = dict.fromkeys(_CURVES, 0)
         self._largest = {measures.GRADIENT: Largest(), measures.ACTIVATION: Largest()}
@@ -141,11 +137,11 @@ class Spike(_Latched):
             if value is None or reading.skipped:
                 continue
             window = self._windows[name]
-            mean, deviation = window.mean, max(window.deviation, _LEAST * abs(window.mean))
+            mean, deviation = window.mean, max(window.deviation, LEAST_DEVIATION * abs(window.mean))
             bound = mean + self.settings.spike_sigmas * deviation
             spike = window.is_full_enough and self.settings.spike_sigmas > 0 and value > bound
             self._in_row[name] = self._in_row[name] + 1 if spike else 0
-            if self._in_row[name] > self._NEW_LEVEL:
+            if self._in_row[name] > NEW_LEVEL:
                 window.clear()
             if spike:
                 yield Subject(name=name, value=value, threshold=bound)
@@ -241,12 +237,11 @@ class NoLearning(_Latched):
     """A loss that is no lower than it was at the start."""
 
     name = "no_learning"
-    _SHARE = 64
 
     def __init__(self, settings: RuleSettings) -> None:
         super().__init__(settings)
         self._first: list[float] = []
-        self._window = Window(self._SHARE)
+        self._window = Window(LEARNING_STEPS)
         self._steps = 0
 
     def found(self, reading: Reading) -> list[Subject] | None:
@@ -256,10 +251,10 @@ class NoLearning(_Latched):
             return None
         self._steps += 1
         self._window.add(loss)
-        if len(self._first) < self._SHARE:
+        if len(self._first) < LEARNING_STEPS:
             self._first.append(loss)
         after = self.settings.no_learning_steps
-        if not after or self._steps < max(after, 2 * self._SHARE):
+        if not after or self._steps < max(after, 2 * LEARNING_STEPS):
             return None
         start = sum(self._first) / len(self._first)
         bound = start - self.settings.no_learning_share * abs(start)

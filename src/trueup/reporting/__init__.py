@@ -37,11 +37,12 @@ def print_summary(
 ) -> None:
     """Print one screen; ``reports`` are the files that were written, by format."""
     from trueup.reporting.comparison.report import compare_report
-    from trueup.reporting.comparison.result import read_result
+    from trueup.reporting.comparison.result import damage_named, read_result
     from trueup.reporting.document import On
     from trueup.reporting.render import show
 
-    show(compare_report(read_result(comparison), media=On.SCREEN, reports=reports), console)
+    with damage_named(comparison):
+        show(compare_report(read_result(comparison), media=On.SCREEN, reports=reports), console)
 
 
 def write_reports(
@@ -68,6 +69,19 @@ def write_reports(
         raise ConfigError(
             f"unknown report format; expected any of: {', '.join(sorted(FORMATS))} (got {unknown[0]!r})"
         )
+    from trueup.reporting.comparison.result import damage_named
+
+    output.mkdir(parents=True, exist_ok=True)
+    with damage_named(comparison):
+        written = _written(comparison, output, formats)
+        if console is not None:
+            print_summary(comparison, console, reports=written)
+    return written
+
+
+def _written(
+    comparison: ComparisonResult | ComparisonLike | Path, output: Path, formats: set[str]
+) -> dict[str, Path]:
     from trueup.reporting.comparison.advice import advice_report
     from trueup.reporting.comparison.report import compare_report
     from trueup.reporting.comparison.result import read_result
@@ -75,7 +89,6 @@ def write_reports(
     from trueup.reporting.render import write
 
     result = read_result(comparison)
-    output.mkdir(parents=True, exist_ok=True)
     timestamp = datetime.now().strftime("%Y%m%d%H%M%S")
     written: dict[str, Path] = {}
     for name in (name for name in _FILES if name in formats):
@@ -87,6 +100,4 @@ def write_reports(
             else compare_report(result, media=media, reports=written)
         )
         written[name] = write(document, path)
-    if console is not None:
-        print_summary(result, console, reports=written)
     return written

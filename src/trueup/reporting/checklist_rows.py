@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from trueup.checklist.check import Checklist
@@ -158,7 +159,7 @@ def shown(value: object, *, longest: int = 160) -> str:
 
 def number_text(value: float) -> str:
     """A setting as exactly as it was written: ``1e-8``, ``0.95``, ``500000``."""
-    if value == int(value) and abs(value) < 1e9:
+    if math.isfinite(value) and value == int(value) and abs(value) < 1e9:
         return str(int(value)) if abs(value) >= 10 or value == 0 else f"{value:.1f}"
     mantissa, _, exponent = f"{value:.10g}".partition("e")
     return f"{mantissa}e{int(exponent)}" if exponent else mantissa

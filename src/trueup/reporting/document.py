@@ -15,9 +15,9 @@ from pathlib import Path
 import polars as pl
 
 from trueup.reporting.formatting import plain
-from trueup.types import Outcome
 from trueup.types.arrays import Array, Floats
 from trueup.types.reason import Reason
+from trueup.types.status import Outcome
 from trueup.wording import text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import SupportsFloat
 
 _DIRECTION = r"\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069"
 _TURNS = {code: "\ufffd" for code in range(0x2070) if re.match(f"[{_DIRECTION}]", chr(code))}
@@ -21,7 +21,7 @@ def upright(text: str) -> str:
     return text if text.isascii() else text.translate(_TURNS)
 
 
-def number(value: Any, *, digits: int = 3) -> str:
+def number(value: SupportsFloat | str | None, *, digits: int = 3) -> str:
     """A measured number in few characters: ``0``, ``0.0123``, ``3.1e-3``, ``inf``; an en dash for none."""
     if value is None:
         return "–"
@@ -34,7 +34,7 @@ def number(value: Any, *, digits: int = 3) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def ratio(value: Any) -> str:
+def ratio(value: SupportsFloat | str | None) -> str:
     """How many times a bound: ``1,292×``, ``0.4×``; an en dash for none."""
     if value is None:
         return "–"

@@ -38,9 +38,9 @@ from trueup.reporting.document import (
 from trueup.reporting.formatting import as_sentence, count
 from trueup.reporting.render import write
 from trueup.reporting.standard import conditions_table, signatures
-from trueup.types import Outcome
 from trueup.types.codes import AcceptCode
 from trueup.types.reason import Reason
+from trueup.types.status import Outcome
 from trueup.wording import document
 from trueup.wording.accepting import PARTS
 

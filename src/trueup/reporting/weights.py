@@ -20,8 +20,8 @@ from trueup.reporting.document import (
     facts,
 )
 from trueup.reporting.formatting import count, number, plain
-from trueup.types import Outcome
 from trueup.types.reason import Json
+from trueup.types.status import Outcome
 from trueup.weights.comparing import PairStatus, WeightComparison, WeightPair
 
 _UNMATCHED_SHOWN = 10

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TypeAlias
 
 import polars as pl
 
 from trueup.store.places import places
 from trueup.store.reader import StepTables
+from trueup.types.reason import Json
+
+_PathPart: TypeAlias = "tuple[str, str, int, str | None] | int | None"
 
 
 class CallTree:
@@ -21,22 +24,22 @@ class CallTree:
     @cached_property
     def kind(self) -> list[str]:
         """``module api collective parameter loss``"""
-        return self._words("kind")
+        return self._words("kind").to_list()
 
     @cached_property
     def name(self) -> list[str]:
         """Fully qualified name of a module or parameter (``""`` is the root), name of a function."""
-        return [name or "" for name in self._words("name")]
+        return [name or "" for name in self._words("name").to_list()]
 
     @cached_property
     def type(self) -> list[str | None]:
         """Class of a module."""
-        return self._words("type")
+        return self._words("type").to_list()
 
     @cached_property
     def mode(self) -> list[str | None]:
         """``train eval recompute``"""
-        return self._words("mode")
+        return self._words("mode").to_list()
 
     @cached_property
     def ordinal(self) -> list[int]:
@@ -66,9 +69,9 @@ class CallTree:
     @cached_property
     def arguments_text(self) -> list[str | None]:
         """What a call was given besides tensors, as JSON."""
-        return self._words("arguments")
+        return self._words("arguments").to_list()
 
-    def arguments(self, call: int) -> Mapping[str, Any]:
+    def arguments(self, call: int) -> Mapping[str, Json]:
         """The same, slot -> value; empty where there is none."""
         text = self.arguments_text[call]
         try:
@@ -112,9 +115,9 @@ class CallTree:
         """Place of each call (``store.places``), the same in every run of a program."""
         return places(self.tables.calls)
 
-    def path(self, call: int, *, microbatch: bool = True) -> tuple[Any, ...]:
+    def path(self, call: int, *, microbatch: bool = True) -> tuple[_PathPart, ...]:
         """A call's place: kind, name, ordinal and mode of it and of the calls around it, outermost first."""
-        found: list[Any] = []
+        found: list[_PathPart] = []
         while call >= 0:
             found.append((self.kind[call], self.name[call], self.ordinal[call], self.mode[call]))
             if self.parent[call] < 0 and microbatch and self.kind[call] != "parameter":
@@ -141,8 +144,8 @@ class CallTree:
                 return frames[0]
         return None
 
-    def _words(self, column: str) -> list[Any]:
-        words: list[Any] = self.tables.calls[column].cast(pl.String).to_list()
+    def _words(self, column: str) -> pl.Series:
+        words: pl.Series = self.tables.calls[column].cast(pl.String)
         return words
 
     @cached_property

@@ -7,7 +7,6 @@ import io
 import json
 import stat
 from pathlib import Path
-from typing import Any
 
 from trueup.errors import TraceError
 
@@ -52,7 +51,7 @@ def text_from_file(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def object_from_json(text: str, where: str) -> dict[str, Any]:
+def object_from_json(text: str, where: str) -> dict[str, object]:
     """The JSON object in ``text``; ``where`` is the file, and perhaps the line, a message names.
 
     Raises:
@@ -60,7 +59,7 @@ def object_from_json(text: str, where: str) -> dict[str, Any]:
         ValueError: it is no JSON.
     """
     try:
-        content: Any = json.loads(text)
+        content: object = json.loads(text)
     except RecursionError:
         raise ValueError("values are nested too deeply") from None
     if not isinstance(content, dict):

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
-import numpy as np
 import polars as pl
 
 from trueup.errors import TraceError
+from trueup.numerics.dtypes import DTYPES
 from trueup.store import layout, schema
-from trueup.store.files import object_from_json, parquet_from_path, refuse_irregular, text_from_file
+from trueup.store.checked import checked
+from trueup.store.files import object_from_json, refuse_irregular, text_from_file
 from trueup.store.gaps import Gap
 from trueup.store.left_free import code_of_cell
+from trueup.store.parquet import frame_from_parquet
 from trueup.store.tensors import ChunkReader
+from trueup.store.visible import with_visible_norms
+from trueup.types.arrays import Bytes
 from trueup.types.reason import Reason, given
+from trueup.types.trace import Manifest, RankFacts, ScalarLine, SummaryRow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _SCALARS_LOST = "loss, gradient norm, learning rate and batches of such steps are not compared"
 _MOST_NAMED = 4
@@ -28,17 +37,18 @@ class StoredTensor:
 
     dtype: str
     shape: tuple[int, ...]
-    data: np.ndarray[Any, np.dtype[np.uint8]]
+    data: Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTables:
     """One step of one rank: the tables of docs/trace-format.md. Row number is execution order.
 
-    ``summaries`` has a leading ``summary`` column, the number ``records.summary`` refers to; ``gaps`` tell
-    what the source of a trace never holds; with ``coarse_statistics`` its means and norms are sums in float32
-    that are then rounded to the tensor's dtype. ``reasons`` are conclusions about records, by their row; text
-    that capture wrote about a record is in the column ``reason``.
+    ``summaries`` has a leading ``summary`` column, the number ``records.summary`` refers to; norms are those
+    of visible elements (``store.visible``). ``gaps`` tell what the source of a trace never holds; with
+    ``coarse_statistics`` its means and norms are sums in float32 that are then rounded to the tensor's dtype.
+    ``reasons`` are conclusions about records, by their row; text that capture wrote about a record is in the
+    column ``reason``.
     """
 
     step: int
@@ -50,6 +60,13 @@ class StepTables:
     gaps: tuple[Gap, ...] = ()
     coarse_statistics: bool = False
     reasons: Mapping[int, Reason] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "summaries", with_visible_norms(self.summaries))
+
+    def summary_row(self, row: int) -> SummaryRow:
+        """One row of ``summaries`` by its columns."""
+        return cast(SummaryRow, self.summaries.row(row, named=True))
 
     def reason_of(self, record: int) -> Reason | None:
         """What is known of a record beside its summary."""
@@ -67,7 +84,7 @@ class TraceSource(Protocol):
         """The file or folder it was opened from."""
 
     @property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """Facts of the run: framework, versions, command, level, task, world size."""
 
     def steps(self) -> dict[int, list[int]]:
@@ -76,13 +93,13 @@ class TraceSource(Protocol):
     def read(self, step: int, rank: int) -> StepTables:
         """The tables of one step of one rank."""
 
-    def tensor(self, step: int, rank: int, summary: dict[str, Any]) -> StoredTensor | None:
+    def tensor(self, step: int, rank: int, summary: SummaryRow) -> StoredTensor | None:
         """The stored values of one row of ``summaries``, or None where only its summary was kept."""
 
-    def scalars(self, rank: int) -> list[dict[str, Any]]:
+    def scalars(self, rank: int) -> list[ScalarLine]:
         """Per-step scalars of one rank, oldest first."""
 
-    def rank_facts(self, rank: int) -> dict[str, Any]:
+    def rank_facts(self, rank: int) -> RankFacts:
         """What one rank says of itself; empty where the source keeps no such thing."""
 
     def missing(self, rank: int) -> list[str]:
@@ -125,6 +142,7 @@ class Trace:
                 f"{self.path} has no step {step} of rank {rank}; it has {_describe_steps(there)}"
             )
         frames = {name: _read_table(folder / f"{name}.parquet", name) for name in schema.TABLES}
+        _refuse_outside(folder, frames)
         frames["summaries"] = frames["summaries"].with_row_index("summary").cast({"summary": pl.Int32})
         return StepTables(step=step, rank=rank, **frames)  # type: ignore[arg-type]
 
@@ -145,19 +163,27 @@ class Trace:
         codes = {cell: code_of_cell(cell) for cell in cells.unique().drop_nulls().to_list()}
         return frame.with_columns(cells.replace_strict(codes, default=None, return_dtype=pl.String))
 
-    def tensor(self, step: int, rank: int, summary: dict[str, Any]) -> StoredTensor | None:
+    def tensor(self, step: int, rank: int, summary: SummaryRow) -> StoredTensor | None:
         """The stored values of one row of ``summaries``, mapped, or None where only its summary was kept."""
-        if summary.get("tensor") is None:
+        name, chunk = summary.get("tensor"), summary.get("chunk")
+        if name is None or chunk is None:
             return None
         if self._chunks[0] != step:
             self._chunks = step, {}
         readers = self._chunks[1]
         if rank not in readers:
             readers[rank] = ChunkReader(layout.rank_dir(self.path, step, rank) / "tensors")
-        data = readers[rank].raw(summary["chunk"], summary["tensor"])
-        return StoredTensor(dtype=summary["dtype"], shape=tuple(summary["shape"]), data=data)
+        data = readers[rank].raw(chunk, name)
+        shape, dtype = tuple(summary["shape"]), summary["dtype"]
+        if dtype not in DTYPES or data.size != math.prod(shape) * DTYPES[dtype].itemsize:
+            folder = layout.rank_dir(self.path, step, rank)
+            raise TraceError(
+                f"{folder}: tensor {name} of chunk {chunk} has {data.size} bytes, expected {dtype} "
+                f"{list(shape)}; the step is damaged, leave it out with --steps"
+            )
+        return StoredTensor(dtype=dtype, shape=shape, data=data)
 
-    def scalars(self, rank: int) -> list[dict[str, Any]]:
+    def scalars(self, rank: int) -> list[ScalarLine]:
         """Per-step scalars, oldest first; lines that are no JSON or name no step are left out, and
         ``missing`` counts them.
 
@@ -166,7 +192,7 @@ class Trace:
         """
         return self._scalar_lines(rank)[0]
 
-    def rank_facts(self, rank: int) -> dict[str, Any]:
+    def rank_facts(self, rank: int) -> RankFacts:
         """What one rank says of itself: coordinate, parameter table, limits, failures; empty where the file
         is not there or is no JSON, which ``missing`` says.
 
@@ -175,7 +201,7 @@ class Trace:
         """
         path = layout.rank_file(self.path, rank)
         try:
-            return object_from_json(text_from_file(path), str(path))
+            return checked(object_from_json(text_from_file(path), str(path)), RankFacts, str(path))
         except (OSError, ValueError):
             return {}
 
@@ -214,7 +240,7 @@ class Trace:
             said.append(f"it has no line of step {some}")
         return [f"{_below(path)}: {', '.join(said)}: {_SCALARS_LOST}"]
 
-    def _scalar_lines(self, rank: int) -> tuple[list[dict[str, Any]], int]:
+    def _scalar_lines(self, rank: int) -> tuple[list[ScalarLine], int]:
         """The lines that can be read, and how many cannot; a last line without its end is not counted."""
         path = layout.scalars_file(self.path, rank)
         try:
@@ -234,13 +260,16 @@ class Trace:
         return lines, garbage
 
 
-def _scalar_line(line: str, where: str) -> dict[str, Any] | None:
+def _scalar_line(line: str, where: str) -> ScalarLine | None:
     """One line of scalars; None where it is no JSON or names no step."""
     try:
         found = object_from_json(line, where)
     except ValueError:
         return None
-    return found if isinstance(found.get("step"), int) else None
+    try:
+        return checked(found, ScalarLine, where) if type(found.get("step")) is int else None
+    except TraceError:
+        return None
 
 
 def _below(path: Path) -> str:
@@ -248,7 +277,7 @@ def _below(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> Manifest:
     if not path.exists():
         raise TraceError(f"no such trace: {path}. Give the folder that 'trueup capture -o FOLDER' wrote.")
     file = path / layout.MANIFEST
@@ -265,7 +294,22 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             f"{file} is of schema version {version!r}, this trueup reads {schema.SCHEMA_VERSION}. "
             "Use the trueup that wrote it, or capture again."
         )
-    return manifest
+    return checked(manifest, Manifest, str(file))
+
+
+def _refuse_outside(folder: Path, frames: Mapping[str, pl.DataFrame]) -> None:
+    """Numbers that point from one table into another point to rows that are there."""
+    for table, column, other in (
+        ("records", "call", "calls"),
+        ("records", "summary", "summaries"),
+        ("calls", "parent", "calls"),
+    ):
+        held = frames[table][column].drop_nulls().to_numpy()
+        if len(held) and not 0 <= held.min() <= held.max() < frames[other].height:
+            raise TraceError(
+                f"{folder / table}.parquet: {column} {held.min()} to {held.max()}, but {other}.parquet has "
+                f"{frames[other].height} rows; the step is damaged, leave it out with --steps"
+            )
 
 
 def _read_table(path: Path, name: str) -> pl.DataFrame:
@@ -273,15 +317,10 @@ def _read_table(path: Path, name: str) -> pl.DataFrame:
 
 
 def _frame(path: Path) -> pl.DataFrame:
-    try:
-        return pl.read_parquet(parquet_from_path(path), memory_map=True, glob=False)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise TraceError(
-            f"{path} cannot be read ({error}); the step is damaged, leave it out with --steps"
-        ) from error
+    return frame_from_parquet(path, remedy="the step is damaged, leave it out with --steps")
 
 
-def _checked(frame: pl.DataFrame, path: Path, name: str, wanted: Any) -> pl.DataFrame:
+def _checked(frame: pl.DataFrame, path: Path, name: str, wanted: pa.Schema) -> pl.DataFrame:
     missing = [f.name for f in wanted if f.name not in frame.columns]
     if missing:
         raise TraceError(f"{path} lacks the columns {missing}: it is no {name} table of a version-1 trace")

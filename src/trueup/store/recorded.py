@@ -10,9 +10,8 @@ import numpy as np
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.store.reader import StepTables, TraceSource
 from trueup.types.arrays import Array, Floats
+from trueup.types.trace import SummaryRow
 
-SummaryRow = dict[str, Any]
-"""one row of ``summaries`` (docs/trace-format.md), column -> value"""
 MOST_SAMPLED = 1 << 18
 
 
@@ -34,7 +33,7 @@ class RecordedTensors:
     def summary(self, record: int | None) -> SummaryRow | None:
         """The row of ``summaries``."""
         row = None if record is None else self.content[record]
-        return None if row is None else self.tables.summaries.row(row, named=True)
+        return None if row is None else self.tables.summary_row(row)
 
     def digest(self, record: int | None) -> int | None:
         """64-bit digest."""

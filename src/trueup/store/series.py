@@ -171,16 +171,20 @@ class _Segment:
     def __init__(self, path: Path) -> None:
         try:
             header = json.loads(path.read_text(encoding="utf-8"))
-            version, kinds = header["version"], header["kinds"]
-        except (OSError, ValueError, KeyError) as error:
+            version = header["version"]
+            kinds = [
+                (str(k["kind"]), list(map(str, k["columns"])), tuple(map(str, k["names"])))
+                for k in header["kinds"]
+            ]
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise TraceError(f"{path} is no header of series: {error}") from error
         if version != VERSION:
             raise TraceError(f"{path} is of version {version}; this trueup reads version {VERSION}")
         self.kinds: dict[str, tuple[list[str], tuple[str, ...], int]] = {}
         size = 0
-        for one in kinds:
-            self.kinds[one["kind"]] = one["columns"], tuple(one["names"]), size
-            size += len(one["columns"]) * len(one["names"])
+        for kind, columns, names in kinds:
+            self.kinds[kind] = columns, names, size
+            size += len(columns) * len(names)
         self._rows = path.with_suffix(".rows")
         self._dtype = np.dtype([("step", "<i8"), ("values", "<f4", (size,))])
 

@@ -12,15 +12,16 @@ import json
 import queue
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypedDict
 
 import numpy as np
 
 from trueup.errors import TraceError
 from trueup.store.files import refuse_irregular
 from trueup.store.layout import chunk_name
+from trueup.types.arrays import Bytes
 
 _HEADER_ROOM_BYTES = 1 << 18
 _CHUNK_BYTES = 1 << 29
@@ -202,14 +203,18 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
         left = left[file.write(left) :]
 
 
+class _Entry(TypedDict):
+    data_offsets: tuple[int, int]
+
+
 class ChunkReader:
     """Maps the chunks of one step; a tensor's bytes are read when touched."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._chunks: dict[int, tuple[np.ndarray[Any, Any], dict[str, Any]]] = {}
+        self._chunks: dict[int, tuple[Bytes, Mapping[str, _Entry]]] = {}
 
-    def raw(self, chunk: int, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def raw(self, chunk: int, name: str) -> Bytes:
         """The bytes of one tensor, uint8 of shape (nbytes,), mapped.
 
         Raises:
@@ -220,16 +225,27 @@ class ChunkReader:
         data, header = self._chunks[chunk]
         if name not in header:
             raise TraceError(f"{self._folder / chunk_name(chunk)} holds no tensor named {name!r}")
-        begin, end = header[name]["data_offsets"]
+        try:
+            begin, end = header[name]["data_offsets"]
+            held = 0 <= begin <= end <= data.size
+        except (KeyError, TypeError, ValueError):
+            held = False
+        if not held:
+            raise TraceError(
+                f"{self._folder / chunk_name(chunk)}: tensor {name} does not lie in the file, which "
+                "was cut off or damaged; leave the step out with --steps"
+            )
         return data[begin:end]
 
     @staticmethod
-    def _open(path: Path) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
+    def _open(path: Path) -> tuple[Bytes, Mapping[str, _Entry]]:
         try:
             refuse_irregular(path)
             mapped = np.memmap(path, dtype=np.uint8, mode="r")
             (length,) = struct.unpack("<Q", mapped[:8].tobytes())
             header = json.loads(mapped[8 : 8 + length].tobytes())
+            if not isinstance(header, dict):
+                raise ValueError("its header is no JSON object")
             return mapped[8 + length :], header
-        except (OSError, ValueError, struct.error) as error:
+        except (OSError, ValueError, struct.error, OverflowError, RecursionError) as error:
             raise TraceError(f"{path} is not a readable safetensors file: {error}") from error

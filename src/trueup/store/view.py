@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 import polars as pl
 
 from trueup.errors import TraceError
 from trueup.store import layout
 from trueup.store.call_tree import CallTree, grouped
-from trueup.store.files import parquet_from_path
+from trueup.store.parquet import frame_from_parquet
 from trueup.store.places import places
 from trueup.store.reader import StepTables, TraceSource
 from trueup.store.recorded import RecordedTensors
+from trueup.types.trace import RankFacts
 
 Slot = tuple[str, str]
 """phase, slot"""
@@ -40,7 +40,7 @@ class StepView(CallTree, RecordedTensors):
     """
 
     @cached_property
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> RankFacts:
         """What the rank says of itself: parameters, optimizers, settings."""
         return self.source.rank_facts(self.rank)
 
@@ -54,12 +54,12 @@ class StepView(CallTree, RecordedTensors):
     @cached_property
     def phase(self) -> list[str]:
         """``param forward loss backward param_grad optimizer collective``"""
-        return self._record_words("phase")
+        return self._record_words("phase").to_list()
 
     @cached_property
     def slot(self) -> list[str]:
         """``input.0 output.0 value local`` ..."""
-        return self._record_words("slot")
+        return self._record_words("slot").to_list()
 
     @cached_property
     def record_microbatch(self) -> list[int]:
@@ -75,7 +75,7 @@ class StepView(CallTree, RecordedTensors):
     @cached_property
     def reason(self) -> list[str | None]:
         """Why a record has no summary, or what is special about it."""
-        return self._record_words("reason")
+        return self._record_words("reason").to_list()
 
     def records(self, call: int, phase: str | None = None) -> list[int]:
         """Records of a call, in order."""
@@ -107,8 +107,8 @@ class StepView(CallTree, RecordedTensors):
         if not file.is_file():
             return frozenset()
         try:
-            table = pl.read_parquet(parquet_from_path(file), columns=["record", "state"], glob=False)
-        except (OSError, pl.exceptions.PolarsError):
+            table = frame_from_parquet(file, remedy="replay again").select("record", "state")
+        except (TraceError, pl.exceptions.PolarsError):
             return frozenset()
         held = table.filter(pl.col("state").cast(pl.String).is_in(["equal", "replaced"]))
         return frozenset(held["record"].drop_nulls().to_list())
@@ -155,8 +155,8 @@ class StepView(CallTree, RecordedTensors):
         """The call that stands for a parameter."""
         return next(iter(self.named("parameter", fqn)), None)
 
-    def _record_words(self, column: str) -> list[Any]:
-        words: list[Any] = self.tables.records[column].cast(pl.String).to_list()
+    def _record_words(self, column: str) -> pl.Series:
+        words: pl.Series = self.tables.records[column].cast(pl.String)
         return words
 
     @cached_property

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
 from trueup.store import layout, schema
 from trueup.store.tensors import ChunkWriter
+from trueup.types.arrays import Array
 
 SummaryKind = tuple[str, tuple[int, ...], str, "str | None"]
 """dtype, shape, device, placement of a tensor: few are distinct"""
@@ -31,18 +32,20 @@ class StepColumns:
     runs beside it. Names are plain strings, interned into dictionaries on writing.
     """
 
-    calls: Mapping[str, Sequence[Any]] = field(
+    calls: Mapping[str, Sequence[object]] = field(
         default_factory=lambda: {f.name: [] for f in schema.CALLS if f.name != "call"}
     )
-    records: Mapping[str, Sequence[Any]] = field(default_factory=lambda: {f.name: [] for f in schema.RECORDS})
-    summaries: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, SUMMARY_DTYPE))
+    records: Mapping[str, Sequence[object]] = field(
+        default_factory=lambda: {f.name: [] for f in schema.RECORDS}
+    )
+    summaries: Array = field(default_factory=lambda: np.zeros(0, SUMMARY_DTYPE))
     kinds: list[SummaryKind] = field(default_factory=list)
-    summary_kind: list[int] | np.ndarray[Any, Any] = field(default_factory=list)
+    summary_kind: list[int] | Array = field(default_factory=list)
     """row -> its kind, by number"""
     summary_tensor: dict[int, tuple[int, str]] = field(default_factory=dict)
     """row -> (chunk, name) of the stored values"""
     stacks: dict[int, list[str]] = field(default_factory=dict)
-    forced: Mapping[str, Sequence[Any]] | None = None
+    forced: Mapping[str, Sequence[object]] | None = None
     """of a replay alone"""
 
     def add_kind(
@@ -62,11 +65,11 @@ class RunWriter:
         self.rank = rank
         self._chunks: ChunkWriter | None = None
         self._building: Path | None = None
-        self._written: dict[str, tuple[Any, Path]] = {}
+        self._written: dict[str, tuple[object, Path]] = {}
         """table -> what the last whole step holds in it, and where"""
         self._known: dict[str, _Known] = {name: {} for name in _TABLES}
 
-    def begin_run(self, manifest: dict[str, Any] | None) -> None:
+    def begin_run(self, manifest: Mapping[str, object] | None) -> None:
         """Create the folder, and write ``manifest.json`` when this rank is the one that does.
 
         Raises:
@@ -92,11 +95,11 @@ class RunWriter:
                 else:
                     path.unlink(missing_ok=True)
 
-    def write_rank(self, facts: dict[str, Any]) -> None:
+    def write_rank(self, facts: Mapping[str, object]) -> None:
         """Replace what this rank says of itself (coordinate, parameter table, limits, failures)."""
         write_json(layout.rank_file(self.root, self.rank), facts)
 
-    def append_scalars(self, scalars: dict[str, Any]) -> None:
+    def append_scalars(self, scalars: Mapping[str, object]) -> None:
         """Append one line and flush it."""
         path = layout.scalars_file(self.root, self.rank)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +182,7 @@ def write_table(table: pa.Table, path: Path) -> None:
     )
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, object]) -> None:
     """Replace ``path`` by one rename, so that a reader sees the old or the new file, never half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.writing-{os.getpid()}")
@@ -201,7 +204,7 @@ def tables_from_columns(columns: StepColumns) -> dict[str, pa.Table]:
     return {name: build(columns, {}) for name, build in _TABLES.items() if getattr(columns, name) is not None}
 
 
-_Known = dict[str, tuple[Any, pa.Array]]
+_Known = dict[str, tuple[object, pa.Array]]
 """column -> what it last held, as capture collected it and as Arrow holds it"""
 
 
@@ -214,7 +217,7 @@ def _stacks_table(columns: StepColumns, known: _Known) -> pa.Table:
     return _table({"stack": list(stacks), "frames": list(stacks.values())}, schema.STACKS, known)
 
 
-def _table(columns: Mapping[str, Any], wanted: pa.Schema, known: _Known) -> pa.Table:
+def _table(columns: Mapping[str, Sequence[object]], wanted: pa.Schema, known: _Known) -> pa.Table:
     """Most columns hold what they held a step ago; comparing is many times quicker than building anew."""
     for column in wanted:
         values = columns[column.name]
@@ -223,7 +226,7 @@ def _table(columns: Mapping[str, Any], wanted: pa.Schema, known: _Known) -> pa.T
     return pa.Table.from_arrays([known[column.name][1] for column in wanted], schema=wanted)
 
 
-def _array(values: Any, kind: pa.DataType) -> pa.Array:
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(kind):
         with contextlib.suppress(UnicodeEncodeError):
             return pa.array(values, pa.string()).dictionary_encode()
@@ -291,7 +294,7 @@ def _columns_of_kinds(columns: StepColumns) -> dict[str, pa.Array]:
     return found
 
 
-def _sketches(rows: np.ndarray[Any, Any], missing: np.ndarray[Any, Any]) -> pa.Array:
+def _sketches(rows: Array, missing: Array) -> pa.Array:
     kind = schema.SUMMARIES.field("sketch").type
     if missing.all():
         return pa.nulls(len(rows), kind)

@@ -101,7 +101,8 @@ class Option:
         low = self.least is None or value >= self.least
         high = self.most is None or value <= self.most
         fits = low and high and (self.above is None or value > self.above)
-        return None if fits and math.isfinite(value) else f"{self.bounds} (got {value})"
+        finite = isinstance(value, int) or math.isfinite(value)
+        return None if fits and finite else f"{self.bounds} (got {value})"
 
     @property
     def bounds(self) -> str:

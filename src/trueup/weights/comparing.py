@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from trueup.errors import ConfigError, NothingCompared
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.pair import PairMetrics, compare_pair
+from trueup.types.arrays import Array
 from trueup.weights.weight_set import WeightInfo, WeightSet, same_bits
 
 
@@ -135,7 +135,7 @@ def _not_comparable(target: WeightInfo, reference: WeightInfo) -> str:
 
 
 def _judged(
-    actual: Any, expected: Any, actual_dtype: str, expected_dtype: str, rtol: float, atol: float
+    actual: Array, expected: Array, actual_dtype: str, expected_dtype: str, rtol: float, atol: float
 ) -> tuple[PairStatus, PairMetrics]:
     """The status of two weights whose bits are not equal.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from trueup.store import layout
 from trueup.weights.layouts import Heads
@@ -49,6 +48,9 @@ def _within(plain: dict[str, object]) -> Iterator[dict[str, object]]:
             yield from (value for value in below.values() if isinstance(value, dict))
 
 
-def _number(config: dict[str, Any], keys: tuple[str, ...]) -> int | None:
-    found = next((config[key] for key in keys if type(config.get(key)) is int), None)
-    return found if found else None
+def _number(config: Mapping[str, object], keys: tuple[str, ...]) -> int | None:
+    for key in keys:
+        found = config.get(key)
+        if isinstance(found, int) and not isinstance(found, bool):
+            return found or None
+    return None

@@ -7,14 +7,16 @@ without it a name is the path below the folder without ``.npy``. Nothing is unpi
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
 from urllib.parse import quote
 
 import numpy as np
 
 from trueup.errors import WeightsError
 from trueup.numerics.dtypes import DTYPES
+from trueup.types.arrays import Dtype
 from trueup.weights.plan import Values
 from trueup.weights.weight_set import Table, WeightInfo, WeightSet, checked_dtype, in_storage, known
 
@@ -80,7 +82,7 @@ def _info(name: str, path: Path, dtype: str | None) -> WeightInfo:
     return WeightInfo(name=name, dtype=found, shape=shape)
 
 
-def _header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _header(path: Path) -> tuple[tuple[int, ...], Dtype]:
     """Shape and dtype of one file, whose values are all there."""
     try:
         with path.open("rb") as file:
@@ -94,12 +96,12 @@ def _header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
             start = file.tell()
     except FileNotFoundError:
         raise WeightsError(f"no such file: {path}") from None
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, TypeError, OverflowError, TokenError, RecursionError) as error:
         raise WeightsError(f"{path} is no whole .npy file: {error}") from error
     if dtype.hasobject:
         raise WeightsError(f"{path} holds Python objects; loading them can execute code, so it is refused")
-    wanted = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if path.stat().st_size - start < wanted:
+    wanted = math.prod(shape) * dtype.itemsize
+    if any(length < 0 for length in shape) or path.stat().st_size - start < wanted:
         raise WeightsError(
             f"{path} was cut off: {wanted} bytes of values are announced, "
             f"{path.stat().st_size - start} are there"

@@ -8,8 +8,35 @@ from pathlib import Path
 from trueup.errors import WeightsError
 from trueup.store import layout
 from trueup.weights import ckpt_file, npy_folder, safetensors_file, torch_file
-from trueup.weights.several import SeveralFiles
-from trueup.weights.weight_set import WeightSet
+from trueup.weights.plan import Values
+from trueup.weights.weight_set import Table, WeightSet, known, same_bits
+
+
+class SeveralFiles:
+    """A ``WeightSet`` over the weights of all ``parts``.
+
+    A name that several parts have is taken once if the bits are the same (replicas). If they are not, each
+    part holds a shard of it, and how they are joined only the training program's layout says.
+
+    Raises:
+        WeightsError: parts hold different values under one name.
+    """
+
+    def __init__(self, path: Path, parts: Sequence[WeightSet]) -> None:
+        self.path = path
+        self.remarks: tuple[str, ...] = tuple(dict.fromkeys(s for part in parts for s in part.remarks))
+        self._home: dict[str, WeightSet] = {}
+        for part in parts:
+            for name in part.table:
+                other = self._home.setdefault(name, part)
+                if other is not part:
+                    _check_same(name, other, part)
+        self.table: Table = {name: part.table[name] for name, part in self._home.items()}
+
+    def read(self, name: str) -> Values:
+        """Values of one weight, from the part that has it."""
+        return self._home[known(self, name)].read(name)
+
 
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
 _SUFFIXES = (("*.safetensors",), ("*.ckpt",), ("*.bin", "*.pth", "*.pt"))
@@ -93,3 +120,12 @@ def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
 def _several(path: Path, files: Sequence[Path], read: Callable[[Path], WeightSet]) -> WeightSet:
     parts = [read(file) for file in files]
     return parts[0] if len(parts) == 1 else SeveralFiles(path, parts)
+
+
+def _check_same(name: str, one: WeightSet, other: WeightSet) -> None:
+    if one.table[name] == other.table[name] and same_bits(one.read(name), other.read(name)):
+        return
+    raise WeightsError(
+        f"{one.path} and {other.path} hold different values of {name}. Of different steps? Give one of them. "
+        "Are they shards? Merge them first (MindSpore: transform_checkpoints; Megatron: its converter)."
+    )

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -113,7 +112,7 @@ def _one_step(values: Values, step: MovingStep) -> Values:
         return np.transpose(values, step.dims)
     if not (0 <= step.dim < values.ndim and 0 <= step.start < step.stop <= values.shape[step.dim]):
         raise ConfigError(f"no {step.start}:{step.stop} along dimension {step.dim} of {values.shape}")
-    index: Any = (slice(None),) * step.dim + (slice(step.start, step.stop),)
+    index: tuple[slice, ...] = (slice(None),) * step.dim + (slice(step.start, step.stop),)
     return np.asarray(values[index])
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
@@ -96,7 +96,7 @@ def plan_from_text(text: str, *, name: str = "plan") -> ConversionPlan:
     try:
         node = yaml.compose(text, Loader=yaml.CSafeLoader)
         plain = yaml.load(text, Loader=yaml.CSafeLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{name} is not YAML: {' '.join(str(error).split())}") from error
     try:
         fields = _PlanFields.model_validate(plain)
@@ -193,7 +193,7 @@ class _Row(list[int]):
 class _Dumper(yaml.SafeDumper):
     """Writes ``_Row`` on one line and never uses anchors."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True
 
 

@@ -98,7 +98,7 @@ def _located(path: Path, name: str, entry: Any, base: int, size: int) -> Located
         shape = tuple(int(length) for length in entry["shape"])
         begin, end = (base + int(offset) for offset in entry["data_offsets"])
         code = entry["dtype"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise WeightsError(f"{path}: the header's entry of {name} is damaged: {error!r}") from error
     if code not in _NAME_OF:
         raise WeightsError(f"{path}: {name} is of dtype {code}; supported are {', '.join(_NAME_OF)}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from trueup.errors import WeightsError
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import Trace
+from trueup.types.trace import SummaryRow
 from trueup.weights.plan import Values
 from trueup.weights.weight_set import Table, WeightInfo, known, same_bits, values_from_bytes
 
@@ -33,7 +33,7 @@ class TraceWeights:
         if not steps:
             raise WeightsError(f"{path} has no whole step, hence no weights")
         self.step, ranks = next(iter(steps.items()))
-        self._rows: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._rows: dict[str, tuple[int, SummaryRow]] = {}
         remarks: dict[str, str] = {}
         for rank in ranks:
             self._add_rank(rank, remarks)
@@ -74,8 +74,8 @@ class TraceWeights:
                 ranks = f"ranks {self._rows[name][0]} and {rank}"
                 remarks[name] = f"{name} is left out: {ranks} hold different values of it (shards?)"
 
-    def _same(self, one: tuple[int, dict[str, object]], other: tuple[int, dict[str, object]]) -> bool:
-        if any(one[1][key] != other[1][key] for key in ("dtype", "shape")):
+    def _same(self, one: tuple[int, SummaryRow], other: tuple[int, SummaryRow]) -> bool:
+        if (one[1]["dtype"], one[1]["shape"]) != (other[1]["dtype"], other[1]["shape"]):
             return False
         if one[1]["digest"] is not None and other[1]["digest"] is not None:
             return bool(one[1]["digest"] == other[1]["digest"])
@@ -83,13 +83,13 @@ class TraceWeights:
         return all(found is not None for found in stored) and same_bits(stored[0].data, stored[1].data)  # type: ignore[union-attr]
 
 
-def _is_shard(row: dict[str, Any]) -> bool:
+def _is_shard(row: SummaryRow) -> bool:
     """Whether a placement says that the whole has another shape."""
     placement = json.loads(row["placement"]) if row["placement"] else {}
     return tuple(placement.get("global_shape") or row["shape"]) != tuple(row["shape"])
 
 
-def _parameters(trace: Trace, step: int, rank: int) -> list[tuple[str, dict[str, object]]]:
+def _parameters(trace: Trace, step: int, rank: int) -> list[tuple[str, SummaryRow]]:
     """Name and row of summaries of every parameter at the start of the step."""
     tables = trace.read(step, rank)
     chosen = (
@@ -99,6 +99,6 @@ def _parameters(trace: Trace, step: int, rank: int) -> list[tuple[str, dict[str,
         .select("name", "summary")
     )
     return [
-        (str(name), tables.summaries.row(int(summary), named=True))
+        (str(name), tables.summary_row(int(summary)))
         for name, summary in chosen.cast({"name": pl.String}).rows()
     ]

@@ -18,10 +18,15 @@ from trueup.types.confidence import Confidence
 from trueup.types.reason import Reason
 from trueup.wording.catalogue import command, headline, text
 
+_AS_IT_IS = frozenset({str, int, float, bool, type(None)})
+"""most values of a large document: asked for first"""
+
 
 def document(value: Any) -> Any:
     """Plain values of what reports are made of: dataclasses become objects (those with ``to_json`` as it
     makes them), enums their values, reasons their text with the reason beside it."""
+    if type(value) in _AS_IT_IS:
+        return value
     if isinstance(value, Enum):
         return value.value
     if hasattr(value, "to_json"):
@@ -38,14 +43,17 @@ def document(value: Any) -> Any:
 def _object(items: Iterable[tuple[str, object]]) -> dict[str, object]:
     plain: dict[str, object] = {}
     for name, item in items:
-        if isinstance(item, Reason):
+        if type(item) in _AS_IT_IS:
+            if item is not None or name not in plain:  # ``next_note`` is there already, from ``next``
+                plain[name] = item
+        elif isinstance(item, Reason):
             plain |= _reason(name, item)
         elif isinstance(item, Confidence):
             plain |= {name: item.share, f"{name}_word": item.word.value}
         elif isinstance(item, (list, tuple)) and any(isinstance(one, Reason) for one in item):
             plain[name] = document(item)
             plain[f"{name}_reasons"] = [one.to_json() for one in item if isinstance(one, Reason)]
-        elif item is not None or name not in plain:  # a reason of ``next`` has made ``next_note`` already
+        else:
             plain[name] = document(item)
     return plain
 

@@ -121,6 +121,10 @@ PHRASES = {
             {"side": "target", "parameters": ("a", "b")},
         ),
     ),
+    Is.INPUT_OF_ONE_SIDE: Phrase(
+        sentence="input {name}: only the {side} has it",
+        samples=({"name": "num_items_in_batch", "side": "reference"},),
+    ),
     Is.ARGUMENTS_DIFFER: Phrase(
         sentence="arguments differ at {site}: {parts:join , }",
         samples=(

@@ -131,6 +131,9 @@ PHRASES = {
     PlacesCode.SOME_INDICES: Phrase(
         sentence="at {number} of {size} indices", samples=({"number": 4, "size": 16},)
     ),
+    PlacesCode.SOME_ELEMENTS: Phrase(
+        sentence="at {number} of {size} elements", samples=({"number": 40, "size": 1600},)
+    ),
     FactorCode.NUMBER: Phrase(sentence=_number, samples=({"number": 2}, {"number": 2, "inverse": True})),
     FactorCode.SQUARE_ROOT: _factor("the square root of ", number=True),
     FactorCode.LOGARITHM: _factor("ln ", number=True),

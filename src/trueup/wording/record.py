@@ -144,6 +144,9 @@ PHRASES = {
         sentence="shape: {target} (target) vs {reference} (reference)",
         samples=({"target": "[8, 4]", "reference": "[4, 8]"},),
     ),
+    Is.REGROUPED: Phrase(
+        sentence="made from inputs of another size; what leaves the model in this step agrees"
+    ),
     Is.NO_COMMON_EVIDENCE: Phrase(sentence="both sides have no digest, statistics or sketch in common"),
     Is.NOTHING_FINITE: Phrase(sentence="the summaries hold no finite number"),
     Is.MAY_FOLLOW_ROUNDING: Phrase(

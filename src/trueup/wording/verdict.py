@@ -52,8 +52,9 @@ def _argument(facts: Facts) -> str:
     subject = f"Attribute {name}" if of == "attribute" else f"{name} of {of}"
     if name.startswith("input."):
         subject = f"Argument {name.removeprefix('input.')} of {of}"
-    where = facts["module"] or "the root module"
-    return f"{subject} differs in {where}: {target} (target), {reference} (reference)"
+    module = facts["module"]
+    where = "outside the model" if module is None else f"in {module or 'the root module'}"
+    return f"{subject} differs {where}: {target} (target), {reference} (reference)"
 
 
 def _shortened(value: str) -> str:
@@ -94,6 +95,7 @@ PHRASES = {
             "reference": "1e-06",
         },
         {"what": "softmax", "name": "dim", "module": "", "target": "1", "reference": "-" + "2" * 60},
+        {"what": "Tensor.div", "name": "input.1", "module": None, "target": "4", "reference": "2"},
     ),
     Is.NOT_FINITE: _headline(_not_finite, {"what": "NaN", "side": "target", **_AT}),
     Is.HELD_GRADIENT_CHANGED: _headline(

@@ -6,10 +6,10 @@ import warnings
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from trueup.errors import ConfigError
 from trueup.types.option import unknown_key_message
@@ -19,7 +19,9 @@ _SHIPPED = Path(__file__).parent.parent / "configs"
 _SAME_SECTION = {"gpt_config": "model_config", "transformer_config": "model_config"}
 _NOT_READ = {"general_config"}
 """sections of the original without a key of their own"""
-_SECTIONS = {str(field.alias): field.annotation for field in Config.model_fields.values()}
+_SECTIONS = {
+    str(field.alias): cast("type[BaseModel]", field.annotation) for field in Config.model_fields.values()
+}
 
 
 class NoEffect(UserWarning):
@@ -86,14 +88,17 @@ def config_from(
         raise ConfigError(f"{source}: {_first_problem(error)}") from None
 
 
-def _sections(plain: Mapping[str, Any], source: str) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+_Section = dict[str, object]
+
+
+def _sections(plain: Mapping[str, object], source: str) -> dict[str, _Section]:
+    found: dict[str, _Section] = {}
     for given, section in plain.items():
         name = _SAME_SECTION.get(given, given)
         if name in _NOT_READ:
             continue
         if name == "lora_config":
-            if (section or {}).get("use_lora"):
+            if isinstance(section, dict) and section.get("use_lora"):
                 raise ConfigError(f"{source}: lora_config: there is no LoRA here; leave use_lora out")
             continue
         if name not in _SECTIONS:
@@ -104,11 +109,11 @@ def _sections(plain: Mapping[str, Any], source: str) -> dict[str, dict[str, Any]
         found[name] = dict(section or {})
     model = found.setdefault("model_config", {})
     if "moe_config" in model:
-        found["moe_config"] = dict(model.pop("moe_config") or {})
+        found["moe_config"] = dict(cast(_Section, model.pop("moe_config") or {}))
     return found
 
 
-def _put(sections: dict[str, dict[str, Any]], dotted: str, value: Any, source: str) -> None:
+def _put(sections: dict[str, _Section], dotted: str, value: object, source: str) -> None:
     section, _, key = dotted.partition(".")
     section = section if section.endswith("_config") else f"{section}_config"
     if section not in _SECTIONS or not key:
@@ -116,7 +121,7 @@ def _put(sections: dict[str, dict[str, Any]], dotted: str, value: Any, source: s
     place = sections.setdefault(section, {})
     *parents, last = key.split(".")
     for parent in parents:
-        place = place.setdefault(parent, {})
+        place = cast(_Section, place.setdefault(parent, {}))
     place[last] = value
 
 
@@ -139,20 +144,20 @@ def _drop_foreign(section: dict[str, object], name: str, source: str) -> None:
             warnings.warn(f"{name}.{key} has no effect here: {ignored[key]['why']}", NoEffect, stacklevel=2)
 
 
-def _check_keys(section: Mapping[str, Any], model: Any, source: str, *, where: str) -> None:
+def _check_keys(section: Mapping[str, object], model: type[BaseModel], source: str, *, where: str) -> None:
     for key, value in section.items():
         if key not in model.model_fields:
             raise ConfigError(f"{source}: in {where!r}: {unknown_key_message(key, model.model_fields)}")
         inner = [
             kind
             for kind in (model.model_fields[key].annotation, *_members(model.model_fields[key].annotation))
-            if hasattr(kind, "model_fields")
+            if isinstance(kind, type) and issubclass(kind, BaseModel)
         ]
         if inner and isinstance(value, Mapping):
             _check_keys(value, inner[0], source, where=f"{where}.{key}")
 
 
-def _members(annotation: Any) -> tuple[Any, ...]:
+def _members(annotation: object) -> tuple[object, ...]:
     return getattr(annotation, "__args__", ())
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from trueup.errors import ConfigError
+from trueup.types.arrays import Array as Ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +26,7 @@ class Batch:
     """of the tokens in their row; None: 0 to T - 1"""
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, NDArray[Any]], vocab_size: int, where: str) -> Batch:
+    def from_arrays(cls, arrays: dict[str, Ids], vocab_size: int, where: str) -> Batch:
         """Arrays ``tokens`` and ``labels``, and where they are there ``loss_mask`` and ``attention_mask``.
 
         A label below 0 does not count in the loss.
@@ -59,10 +58,8 @@ class Batch:
         """On that device."""
         if device.type == "cpu":
             return self
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
-        moved: dict[str, Any] = {
-            name: None if x is None else x.to(device, non_blocking=True) for name, x in given.items()
-        }
+        given: dict[str, Tensor | None] = {one.name: getattr(self, one.name) for one in fields(self)}
+        moved = {name: x.to(device, non_blocking=True) for name, x in given.items() if x is not None}
         return Batch(**moved)
 
     def named(self) -> dict[str, Tensor]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.batches.indexed_dataset import IndexedDataset
 from trueup.errors import ConfigError
+from trueup.types.arrays import Array as Ids
 
 _TEXTS = (".txt", ".md", ".rst", ".py", ".text")
 
@@ -21,7 +21,7 @@ class Stream(Protocol):
     def num_tokens(self) -> int:
         """How many."""
 
-    def stream(self, start: int, stop: int) -> NDArray[Any]:
+    def stream(self, start: int, stop: int) -> Ids:
         """Ids ``start`` up to ``stop``."""
 
 
@@ -34,7 +34,7 @@ class StreamRows:
     def __len__(self) -> int:
         return max(0, (self._stream.num_tokens - 1) // self._length)
 
-    def __getitem__(self, number: int) -> NDArray[Any]:
+    def __getitem__(self, number: int) -> Ids:
         start = number * self._length
         return self._stream.stream(start, start + self._length + 1)
 
@@ -42,11 +42,11 @@ class StreamRows:
 class ArrayStream:
     """Ids in an array, in memory or mapped."""
 
-    def __init__(self, ids: NDArray[Any]) -> None:
+    def __init__(self, ids: Ids) -> None:
         self._ids = ids
         self.num_tokens = len(ids)
 
-    def stream(self, start: int, stop: int) -> NDArray[Any]:
+    def stream(self, start: int, stop: int) -> Ids:
         """See ``Stream``."""
         return self._ids[start:stop]
 
@@ -75,13 +75,13 @@ def text_of(path: Path, eos_token_id: int) -> bytes:
 class ArrayRows:
     """Rows of a two-dimensional array."""
 
-    def __init__(self, ids: NDArray[Any], seq_length: int) -> None:
+    def __init__(self, ids: Ids, seq_length: int) -> None:
         self._ids, self._length = ids, seq_length
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    def __getitem__(self, number: int) -> NDArray[Any]:
+    def __getitem__(self, number: int) -> Ids:
         return self._ids[number, : self._length + 1]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.errors import ConfigError
+from trueup.types.arrays import Array as Ids
 from trueup_gpt.config import Config
 from trueup_gpt.data.batch import Batch
 from trueup_gpt.model.initial import generator_for
@@ -49,7 +49,7 @@ class Rows(Protocol):
     def __len__(self) -> int:
         """How many."""
 
-    def __getitem__(self, number: int) -> NDArray[Any]:
+    def __getitem__(self, number: int) -> Ids:
         """Ids (T + 1,)."""
 
 
@@ -63,7 +63,7 @@ class RowSource:
         self.num_rows = len(rows) - first if count is None else count
         if self.num_rows < 1:
             raise ConfigError(f"{name} has not one row of seq_length {config.model.seq_length} + 1 tokens")
-        self._order: tuple[int, NDArray[Any]] = -1, np.zeros(0, np.int64)
+        self._order: tuple[int, Ids] = -1, np.zeros(0, np.int64)
 
     def read(self, portion: Portion) -> list[Batch]:
         """See ``Source``."""
@@ -82,7 +82,7 @@ class RowSource:
             arrays["loss_mask"] = arrays["tokens"] != self._config.dataset.eos_token_id
         return Batch.from_arrays(arrays, self._config.model.vocab_size, self._name)
 
-    def _row(self, number: int) -> NDArray[Any]:
+    def _row(self, number: int) -> Ids:
         epoch, place = divmod(number, self.num_rows)
         if self._config.dataset.shuffle:
             if self._order[0] != epoch:
@@ -90,6 +90,6 @@ class RowSource:
             place = int(self._order[1][place])
         return self._rows[self._first + place]
 
-    def _shuffled(self, epoch: int) -> NDArray[Any]:
+    def _shuffled(self, epoch: int) -> Ids:
         seed = int(generator_for(self._config.training.seed, "rows", epoch).initial_seed())
         return np.random.default_rng(seed).permutation(self.num_rows)

@@ -7,7 +7,6 @@ in every pipeline stage without being passed on.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,19 +14,19 @@ from torch.nn import functional as F
 
 from trueup_gpt.config import ModelConfig, MoEConfig
 from trueup_gpt.model.activations import activation, is_gated
-from trueup_gpt.model.parts import TokenSum
+from trueup_gpt.model.parts import SavedTensors, TokenSum
 
 
 class _WithLoss(torch.autograd.Function):
     """x as it is; backward also starts at ``loss`` with gradient 1."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
+    def forward(ctx: SavedTensors, x: Tensor, loss: Tensor) -> Tensor:
         ctx.save_for_backward(loss)
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: SavedTensors, *gradients: Tensor) -> tuple[Tensor, ...]:
         return gradients[0], torch.ones_like(ctx.saved_tensors[0])
 
 

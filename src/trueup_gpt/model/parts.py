@@ -5,12 +5,22 @@ Suffixes of names as in ``gpt.py``. Parameters are held in params dtype, product
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueup_gpt.config import ModelConfig
 from trueup_gpt.model.activations import activation, is_gated
+
+
+class SavedTensors(Protocol):
+    """What a function of autograd keeps from forward to backward."""
+
+    saved_tensors: tuple[Tensor, ...]
+
+    def save_for_backward(self, *tensors: Tensor) -> None: ...
 
 
 class Linear(nn.Module):

@@ -6,11 +6,20 @@ without relative step sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import TypedDict, cast
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+
+class _Group(TypedDict):
+    lr: float
+    betas: tuple[float, float, float]
+    eps: tuple[float, float]
+    clip_threshold: float
+    weight_decay: float
 
 
 class Came(torch.optim.Optimizer):
@@ -27,7 +36,7 @@ class Came(torch.optim.Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Any],
+        params: ParamsT,
         lr: float,
         betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
         eps: tuple[float, float] = (1e-30, 1e-16),
@@ -50,12 +59,13 @@ class Came(torch.optim.Optimizer):
         """One step over all parameters that have a gradient."""
         loss = None if closure is None else closure()
         for group in self.param_groups:
+            settings = cast(_Group, group)
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, group)
+                    self._update(parameter, settings)
         return loss
 
-    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, parameter: Tensor, group: _Group) -> None:
         state, (beta1, beta2, beta3) = self.state[parameter], group["betas"]
         gradient = parameter.grad
         assert gradient is not None
@@ -71,7 +81,7 @@ class Came(torch.optim.Optimizer):
         parameter.mul_(1.0 - group["lr"] * group["weight_decay"]).sub_(update, alpha=group["lr"])
 
     @staticmethod
-    def _inverse_root(state: dict[str, Any], name: str, square: Tensor, beta: float) -> Tensor:
+    def _inverse_root(state: dict[str, Tensor], name: str, square: Tensor, beta: float) -> Tensor:
         """1 / sqrt of the running mean, for matrices of the outer product of its row and column means."""
         if square.dim() < 2:
             kept = state.setdefault(name, torch.zeros_like(square)).lerp_(square, 1.0 - beta)

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TypedDict, cast
 
 import torch
 from torch import nn
+from torch.optim.optimizer import ParamsT
 
 from trueup_gpt.config import OptimizerConfig
 from trueup_gpt.optimize.came import Came
 
-Groups = list[dict[str, Any]]
+
+class Group(TypedDict):
+    """Parameters of one weight decay, and their names."""
+
+    params: list[nn.Parameter]
+    names: list[str]
+    weight_decay: float
+    decays: bool
+
+
+Groups = list[Group]
 
 
 def decays(fqn: str, num_dims: int) -> bool:
@@ -50,15 +61,16 @@ def weight_decay_groups(
 
 def build_optimizer(config: OptimizerConfig, groups: Groups) -> torch.optim.Optimizer:
     """The optimizer of a configuration."""
+    params = cast("ParamsT", groups)
     rate, kind = config.learning_rate, config.optimizer_type
     if kind == "SGD":
-        return torch.optim.SGD(groups, rate, momentum=config.momentum, nesterov=config.nesterov)
+        return torch.optim.SGD(params, rate, momentum=config.momentum, nesterov=config.nesterov)
     if kind == "Came":
         betas = config.betas if len(config.betas) == 3 else (0.9, 0.999, 0.9999)
         eps = config.eps if isinstance(config.eps, tuple) else (1e-30, 1e-16)
-        return Came(groups, rate, betas=betas, eps=eps)
+        return Came(params, rate, betas=betas, eps=eps)
     first = config.eps[0] if isinstance(config.eps, tuple) else config.eps
-    shared: dict[str, Any] = {"lr": rate, "betas": config.betas[:2], "eps": first}
+    pair = cast("tuple[float, float]", config.betas[:2])
     if kind == "Adam":
-        return torch.optim.Adam(groups, **shared)
-    return torch.optim.AdamW(groups, **shared, fused=True if kind == "SpeedAdamW" else None)
+        return torch.optim.Adam(params, rate, pair, first)
+    return torch.optim.AdamW(params, rate, pair, first, fused=True if kind == "SpeedAdamW" else None)

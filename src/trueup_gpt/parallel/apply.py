@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +16,7 @@ from trueup_gpt.model.initial import initial_value
 from trueup_gpt.parallel.layout import Call, Layout
 from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.parallel.moving import move
-from trueup_gpt.parallel.rules import RULES
-
-Function = Callable[..., Any]
+from trueup_gpt.parallel.rules import RULES, Function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +105,7 @@ def _wrap(owner: nn.Module, name: str, call: Call, mesh: Mesh) -> None:
     group, changes, output = mesh.group(call.axis), call.inputs, call.output
 
     @functools.wraps(inner)
-    def outer(*args: Any, **kwargs: Any) -> Any:
+    def outer(*args: object, **kwargs: object) -> Tensor:
         given = [
             move(x, changes[number].have, changes[number].need, group)
             if number in changes and isinstance(x, Tensor)

@@ -10,10 +10,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trueup.errors import ConfigError
@@ -41,7 +41,7 @@ class Mesh:
     sizes: dict[str, int]
     rank: int
     device: torch.device
-    groups: dict[tuple[str, ...], object] = field(default_factory=dict)
+    groups: dict[tuple[str, ...], ProcessGroup] = field(default_factory=dict)
     device_mesh: DeviceMesh | None = None
 
     def axes(self, axes: Sequence[str]) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ class Mesh:
         """This process's number along these axes together."""
         return _coordinate(self.rank, self.sizes, axes)
 
-    def group(self, *axes: str) -> Any:
+    def group(self, *axes: str) -> ProcessGroup:
         """The process group; only where ``size(*axes)`` is above 1."""
         return self.groups[self.axes(axes)]
 

@@ -7,7 +7,7 @@ must be summed.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -20,26 +20,30 @@ reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 """one tensor in, one out; torch 2.13 gave both new names"""
 
 
+class _Moved(Protocol):
+    moved: tuple[Placement, Placement, dist.ProcessGroup]
+
+
 class _Move(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, have: Placement, need: Placement, group: Any) -> Tensor:
+    def forward(ctx: _Moved, x: Tensor, have: Placement, need: Placement, group: dist.ProcessGroup) -> Tensor:
         ctx.moved = have, need, group
         return moved(x, have, need, group)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: _Moved, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         have, need, group = ctx.moved
         return moved(gradients[0], gradient_of(need), gradient_of(have), group), None, None, None
 
 
-def move(x: Tensor, have: Placement, need: Placement, group: Any) -> Tensor:
+def move(x: Tensor, have: Placement, need: Placement, group: dist.ProcessGroup) -> Tensor:
     """``x``, placed as ``have`` over the group, placed as ``need``; differentiable."""
     if have == need:
         return x
     return _Move.apply(x, have, need, group)
 
 
-def moved(x: Tensor, have: Placement, need: Placement, group: Any) -> Tensor:
+def moved(x: Tensor, have: Placement, need: Placement, group: dist.ProcessGroup) -> Tensor:
     """As ``move``, without a gradient. The sum over the group where ``have`` is Partial and ``need`` is not.
 
     Raises:
@@ -58,17 +62,17 @@ def moved(x: Tensor, have: Placement, need: Placement, group: Any) -> Tensor:
     return x.view_as(x)
 
 
-def _lengths(whole: int, group: Any) -> list[int]:
+def _lengths(whole: int, group: dist.ProcessGroup) -> list[int]:
     size = dist.get_world_size(group)
     return [part_of(whole, size, index)[1] for index in range(size)]
 
 
-def _own_part(x: Tensor, need: Shard, group: Any) -> Tensor:
+def _own_part(x: Tensor, need: Shard, group: dist.ProcessGroup) -> Tensor:
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     return x.narrow(need.dim, *part_of(x.shape[need.dim], size, rank)).contiguous()
 
 
-def _gather(x: Tensor, have: Shard, group: Any) -> Tensor:
+def _gather(x: Tensor, have: Shard, group: dist.ProcessGroup) -> Tensor:
     """All parts, in order of rank. Uneven parts are padded on their way."""
     size = dist.get_world_size(group)
     first = x.movedim(have.dim, 0)
@@ -86,7 +90,7 @@ def _gather(x: Tensor, have: Shard, group: Any) -> Tensor:
     return whole.movedim(0, have.dim).contiguous()
 
 
-def _reduce_scatter(x: Tensor, need: Shard, group: Any) -> Tensor:
+def _reduce_scatter(x: Tensor, need: Shard, group: dist.ProcessGroup) -> Tensor:
     size = dist.get_world_size(group)
     first = x.movedim(need.dim, 0).contiguous()
     if first.shape[0] % size:
@@ -97,7 +101,7 @@ def _reduce_scatter(x: Tensor, need: Shard, group: Any) -> Tensor:
     return out.movedim(0, need.dim).contiguous()
 
 
-def _shard_to_shard(x: Tensor, have: Shard, need: Shard, group: Any) -> Tensor:
+def _shard_to_shard(x: Tensor, have: Shard, need: Shard, group: dist.ProcessGroup) -> Tensor:
     """A part of one dim for a part of another: an all-to-all."""
     if have.dim == need.dim:
         return x.view_as(x)

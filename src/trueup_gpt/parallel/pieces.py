@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -72,7 +72,7 @@ class Engine(Protocol):
         """Before the next step."""
 
 
-def sum_over(tensors: Iterable[Tensor], group: Any) -> None:
+def sum_over(tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
     """Sum tensors over a group in place, as one flat tensor."""
     given = list(tensors)
     if given:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    PipelineScheduleSingle,
     Schedule1F1B,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
@@ -21,7 +23,7 @@ from trueup_gpt.parallel.layout import TOKENS
 from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.parallel.stages import Parallel, Stage
 
-_SCHEDULES: dict[str, Callable[..., Any]] = {
+_SCHEDULES: dict[str, Callable[..., PipelineScheduleSingle | PipelineScheduleMulti]] = {
     "1f1b": Schedule1F1B,
     "gpipe": ScheduleGPipe,
     "interleaved": ScheduleInterleaved1F1B,
@@ -154,6 +156,6 @@ class Pipelined:
         tokens = [torch.cat([batch.tokens for batch in own])] if self._parallel.stages[0].number == 0 else []
         last = self._parallel.stages[-1].model.post_process
         target = given["labels_BT"] if last else None
-        call = self._schedule.step if backward else self._schedule.eval
+        call: Callable[..., object] = self._schedule.step if backward else self._schedule.eval
         call(*tokens, target=target, losses=[] if last else None, return_outputs=False, **given)
         return list(self._parallel.stages[-1].losses) if last else []

@@ -6,18 +6,19 @@ Each takes the module, what it did before, the mesh and the axis, and gives what
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from trueup import part_of
-from trueup_gpt.model.parts import CrossEntropy, Embedding
+from trueup_gpt.model.parts import CrossEntropy, Embedding, SavedTensors
 from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.parallel.streams import own_stream
 
-Function = Callable[..., Any]
+Function = Callable[..., Tensor]
+"""what a module computes"""
 
 
 def vocabulary_rows(module: nn.Module, inner: Function, mesh: Mesh, axis: str) -> Function:
@@ -40,7 +41,9 @@ class VocabParallelCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits_BTV: Tensor, labels_BT: Tensor, start: int, group: Any) -> Tensor:
+    def forward(
+        ctx: SavedTensors, logits_BTV: Tensor, labels_BT: Tensor, start: int, group: dist.ProcessGroup
+    ) -> Tensor:
         largest_BT = logits_BTV.amax(-1)
         dist.all_reduce(largest_BT, dist.ReduceOp.MAX, group=group)
         shifted_BTV = logits_BTV - largest_BT[..., None]
@@ -56,7 +59,7 @@ class VocabParallelCrossEntropy(torch.autograd.Function):
         return sum_BT.log() - picked_BT
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: SavedTensors, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         softmax_BTV, local_BT, own_BT = ctx.saved_tensors
         gradient_BTV = softmax_BTV.clone()
         gradient_BTV.scatter_add_(-1, local_BT[..., None], -own_BT[..., None].to(softmax_BTV.dtype))
@@ -82,18 +85,24 @@ def shared_loss(module: nn.Module, inner: Function, mesh: Mesh, axis: str) -> Fu
     return inner
 
 
+class _Exchange(Protocol):
+    exchange: tuple[list[int], list[int], dist.ProcessGroup]
+
+
 class _AllToAll(torch.autograd.Function):
     """Rows to the processes they belong to; backward sends them back."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, sent: list[int], received: list[int], group: Any) -> Tensor:
+    def forward(
+        ctx: _Exchange, x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup
+    ) -> Tensor:
         ctx.exchange = sent, received, group
         out = x.new_empty((sum(received), *x.shape[1:]))
         dist.all_to_all_single(out, x.contiguous(), received, sent, group=group)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: _Exchange, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         sent, received, group = ctx.exchange
         return _AllToAll.apply(gradients[0], received, sent, group), None, None, None
 
@@ -125,7 +134,7 @@ def parted_dropout(module: nn.Module, inner: Function, mesh: Mesh, axis: str) ->
     """Each process of the axis has another part: what it drops is drawn from a stream of its own."""
     place, device = mesh.coordinate(axis), mesh.device
 
-    def forward(*args: Any) -> Any:
+    def forward(*args: Tensor) -> Tensor:
         if not module.training:
             return inner(*args)
         with own_stream(place, device):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -34,7 +33,7 @@ class Stage(nn.Module):
         self.model, self.number = model, number
         self.losses: list[Tensor] = []
 
-    def forward(self, x: Tensor, *, loss_weight: Tensor, **batch: Any) -> Tensor:
+    def forward(self, x: Tensor, *, loss_weight: Tensor, **batch: Tensor) -> Tensor:
         y = self.model(x, loss_weight=loss_weight, **batch)
         if not self.model.post_process:
             return y

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ def set_random_state(state: Tensor, device: torch.device) -> None:
         _of(device).set_rng_state(state, device)
 
 
-def _of(device: torch.device) -> Any:
+def _of(device: torch.device) -> ModuleType:
     return torch.get_device_module(device)
 
 

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 import trueup
 from tests.adapters.torch.reading import Captured, capture
+from tests.diagnosing.replaying import replay
 from tests.models.gpt import GPT, GPTConfig, batch
+from trueup.comparing.run import compare
 
 pytestmark = [
     pytest.mark.torch,
@@ -187,3 +189,68 @@ def test_a_scripted_module_inside_an_eager_one(level: str, tmp_path: Path) -> No
         c for c in run.calls if "linear" in c["name"] and c["parent"] is not None and "1" in c["name"]
     ]
     assert len(run.find("1", "backward", "input.0")) == 3
+
+
+class WithItsLoss(nn.Module):
+    """Logits and the loss made of them; only the loss is trained on: the logits have no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.head(torch.tanh(self.inner(x)))
+        return logits, F.cross_entropy(logits, torch.arange(len(logits)) % 8)
+
+
+def _train_on_its_loss(way: Compiled | None) -> None:
+    torch.manual_seed(0)
+    model = WithItsLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    call = model if way is None else way(model, "aot_eager")
+    for _ in range(2):
+        call(torch.linspace(-1, 1, 40).reshape(5, 8))[1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("way", ["model", "module.compile"])
+@pytest.mark.parametrize("compiled_first", [True, False])
+def test_a_compiled_model_that_returns_its_loss_agrees_with_the_eager_one(
+    tmp_path: Path, way: str, compiled_first: bool
+) -> None:
+    capture(tmp_path / "compiled", lambda: _train_on_its_loss(WAYS[way]), level="L0")
+    capture(tmp_path / "eager", lambda: _train_on_its_loss(None), level="L0")
+    names = ["compiled", "eager"] if compiled_first else ["eager", "compiled"]
+    result = compare(*(tmp_path / name for name in names))
+    assert result.exit_code == 0, result.summary["verdict"]
+
+
+def test_a_compiled_model_that_returns_its_loss_is_replayed(tmp_path: Path) -> None:
+    made, _, _ = replay(tmp_path, lambda: _train_on_its_loss(None), lambda: _train_on_its_loss(_whole_aot))
+    assert made.rank_facts(0)["num_failures"] == 0, made.rank_facts(0)["failures"]
+
+
+def _whole_aot(model: nn.Module, backend: Any) -> Callable[[Tensor], Tensor]:
+    return torch.compile(model, backend="aot_eager")
+
+
+def test_a_gradient_that_an_eager_model_lacks_is_a_difference(tmp_path: Path) -> None:
+    def train(cut: bool) -> None:
+        torch.manual_seed(0)
+        inner, head = nn.Linear(8, 16), nn.Linear(16, 8)
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner, self.head = inner, head
+
+            def forward(self, x: Tensor) -> Tensor:
+                hidden = torch.tanh(self.inner(x))
+                return self.head(hidden.detach() if cut else hidden).square().mean()
+
+        Net()(torch.ones(4, 8)).backward()
+
+    capture(tmp_path / "target", lambda: train(True), level="L0")
+    capture(tmp_path / "reference", lambda: train(False), level="L0")
+    assert compare(tmp_path / "target", tmp_path / "reference").exit_code == 1

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from trueup.adapters.measures import Wanted
-from trueup.adapters.torch.measures import Measures
-from trueup.adapters.torch.router_load import load_of
+from trueup.adapters.torch.measures import Measures, load_of
 
 pytestmark = pytest.mark.torch
 

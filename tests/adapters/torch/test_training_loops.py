@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from torch.utils.checkpoint import checkpoint
 import trueup
 from tests.adapters.torch.reading import Captured, capture, total
 from tests.models.gpt import GPT, GPTConfig, batch, loss_of
+from trueup.comparing.run import compare
+from trueup.diagnosing.pipeline import diagnose
 from trueup.store import Trace
+from trueup.types.finding import KindCode, Stage
 
 pytestmark = pytest.mark.torch
 
@@ -188,6 +192,68 @@ def test_adam_with_a_closure(tmp_path: Path) -> None:
 
     capture(tmp_path / "run", lambda: [optimizer.step(closure) for _ in range(3)], level="L0")
     assert [line["microbatches"] for line in scalars(tmp_path / "run")] == [1, 1, 1]
+
+
+def _clipped_in_a_closure(
+    make: Callable[[Any], torch.optim.Optimizer], clip: float, *, closed: bool, how: str = "place"
+) -> None:
+    """Three steps, each with its backward and clipping inside ``step(closure)``, as Lightning does, or
+    before."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = make(model.parameters())
+    x, y = torch.randn(16, 4), 5 * torch.randn(16, 1)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            loss = F.mse_loss(model(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+        return loss
+
+    for _ in range(3):
+        if closed:
+            optimizer.step(closure) if how == "place" else optimizer.step(closure=closure)
+        else:
+            closure()
+            optimizer.step()
+
+
+_MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, foreach=False),
+}
+
+
+@pytest.mark.parametrize("make", _MAKERS.values(), ids=_MAKERS)
+@pytest.mark.parametrize("how", ["place", "keyword"])
+def test_a_step_with_a_closure_is_recorded_as_one_without(
+    make: Callable[[Any], torch.optim.Optimizer], how: str, tmp_path: Path
+) -> None:
+    for closed in (False, True):
+        folder = tmp_path / str(closed)
+        capture(folder, lambda c=closed: _clipped_in_a_closure(make, 0.5, closed=c, how=how), level="mix")
+    comparison = compare(tmp_path / "True", tmp_path / "False")
+    rows = [row for table in comparison.tables for row in table.to_pylist()]
+    assert {row["status"] for row in rows} == {"equal"}
+    kept = {row["slot"] for row in rows if row["phase"] == "param_grad" and row["kind"] == "parameter"}
+    assert kept == {"local", "accumulated", "clipped"}
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["before", "in a closure"])
+def test_another_clip_value_is_charged_to_clipping(closed: bool, tmp_path: Path) -> None:
+    for clip in (0.5, 0.7):
+        capture(
+            tmp_path / str(clip),
+            lambda c=clip: _clipped_in_a_closure(_MAKERS["adamw"], c, closed=closed),
+            level="mix",
+        )
+    runs = tmp_path / "0.7", tmp_path / "0.5"
+    verdict = compare(*runs).verdict
+    assert (verdict.phase, verdict.headline.place("what")) == ("param_grad", "Tensor.__rtruediv__")
+    first = diagnose(*runs, output=tmp_path / "out").findings[0]
+    assert (first.stage, first.kinds[0].name) == (Stage.REDUCTION, KindCode.WRONG_OPTIMIZER_SETTING)
 
 
 def test_an_optimizer_torch_does_not_know(tmp_path: Path) -> None:

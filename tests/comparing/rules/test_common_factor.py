@@ -14,12 +14,13 @@ from trueup.comparing.judgement import DIFFERENT, WITHIN, Judgement
 from trueup.comparing.metrics import VALUES
 from trueup.comparing.noise import StepNoise
 from trueup.comparing.rules import within_bound
-from trueup.comparing.rules.common_factor import ROUNDED, RULE
+from trueup.comparing.rules.common_factor import RULE
+from trueup.comparing.thresholds import FACTOR_ROUNDED
 
 
 @pytest.mark.parametrize(
     ("factor", "status"),
-    [(1 - 0.8 * ROUNDED, WITHIN), (1 - 3 * ROUNDED, DIFFERENT)],
+    [(1 - 0.8 * FACTOR_ROUNDED, WITHIN), (1 - 3 * FACTOR_ROUNDED, DIFFERENT)],
     ids=["of a rounded constant", "larger"],
 )
 def test_a_factor_is_judged_against_reruns_and_never_below_a_rounded_constant(

@@ -56,7 +56,7 @@ class Labels:
 
     def behind(self, loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, Any]]:
         """Slots and tensors of the labels behind ``loss``, and what the loss was told besides."""
-        found: list[Tensor] = []
+        used: set[int] = set()
         told: dict[str, Any] = {}
         seen: set[int] = set()
         todo = [loss._grad_node]
@@ -67,10 +67,13 @@ class Labels:
             seen.add(node._unique_id())
             known = self._of.get(node._unique_id())
             if known is not None:
-                found.append(known[0])
+                used.add(node._unique_id())
                 told |= known[1]
                 continue
             todo += [after for after, _ in node.next_functions]
+        found = [
+            tensor for node, (tensor, _, _) in self._of.items() if node in used
+        ]  # as the program used them
         return [("labels" if i == 0 else f"labels.{i}", tensor) for i, tensor in enumerate(found)], told
 
     def forget(self) -> None:

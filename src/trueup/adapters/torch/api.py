@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-import yaml
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from trueup.adapters.torch import dropout, gradients
@@ -20,7 +19,15 @@ from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.modules import FAST_PATHS
 from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.trees import split_call, split_result
-from trueup.adapters.torch.uninitialised import REASON
+from trueup.adapters.torch.uninitialised import (
+    NOT_READ,
+    OVERWRITING,
+    REASON,
+    RESERVING,
+    RULES,
+    SETITEM,
+    without_beta,
+)
 
 _is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
@@ -28,19 +35,21 @@ _graph_task = torch._C._current_graph_task_id
 _tracing = torch._C._get_tracing_state
 """not None while ``torch.jit.trace`` writes down every operation: there must be none but the program's"""
 
-_RULES = yaml.safe_load((Path(__file__).parent / "api_rules.yaml").read_text(encoding="utf-8"))
-_IGNORED = frozenset(_RULES["ignored"])
-_PROPERTIES = frozenset(_RULES["properties"])
-_UNINITIALISED = frozenset(_RULES["uninitialised"])
-_OVERWRITING = frozenset(_RULES["overwriting"])
-
-_SETITEM = "torch.Tensor.__setitem__"
-"""returns nothing: what it wrote is its output all the same"""
+_IGNORED = frozenset(RULES["ignored"])
+_PROPERTIES = frozenset(RULES["properties"])
+_FIRST = ("input.0", "input.self", "input.input")
+"""where a call's first argument is, by place or by keyword"""
 
 _PLACES = ("torch.functional.", "torch._VariableFunctionsClass.")
 """where functions are defined that are documented as torch's own: torch.einsum, torch._foreach_norm"""
-_UNSEEN = ("torch._C.", "profiler.", "torch._ops.profiler.", "torch.ops.profiler.")
-"""torch's own machinery, and the marks of profilers"""
+_UNSEEN = (
+    "torch._C.",
+    "torch.distributed.distributed_c10d.",
+    "profiler.",
+    "torch._ops.profiler.",
+    "torch.ops.profiler.",
+)
+"""torch's own machinery, collectives (which ``collectives`` records), and the marks of profilers"""
 
 _names: dict[object, str | None] = {}
 
@@ -59,7 +68,13 @@ class ApiMode(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         engine = self.engine
         if not engine.sink.active or engine.in_optimizer:
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            if engine.api_on:
+                try:
+                    _follow(engine, func, args, kwargs, result)
+                except Exception as error:
+                    engine.failed("memory", error)
+            return result
         try:
             name = _names[func]
         except (KeyError, TypeError):
@@ -95,11 +110,13 @@ def _captured(
             call = engine.add_call("api", name, None, mode, frame, stack=stack, arguments=arguments)
             if kept:
                 if engine.inputs_on and engine.forward_on:
-                    read = tensors[1:] if name in _OVERWRITING else tensors
+                    read = tensors[1:] if name in OVERWRITING else tensors
                     for where, tensor in read:
                         if where == "input.out":
                             continue
-                        if empty.left and empty.holds(tensor, name, first=where == "input.0"):
+                        if kwargs and "beta" in kwargs and where in _FIRST and without_beta(name, kwargs):
+                            engine.without_values(call, "forward", where, tensor, NOT_READ)
+                        elif empty.left and empty.meaningless(tensor, name, first=where in _FIRST):
                             engine.without_values(call, "forward", where, tensor, REASON)
                         else:
                             engine.tensor(call, "forward", where, tensor)
@@ -120,15 +137,16 @@ def _captured(
         try:
             with quiet():
                 results = split_result(result)
-                if name in _UNINITIALISED:
-                    empty.made(results)
-                elif empty.left:
-                    empty.written(name, args, kwargs.get("out") if kwargs else None)
-                if name == _SETITEM:
+                if empty.left or name in RESERVING:
+                    empty.called(name, args, kwargs or {}, results)
+                if name == SETITEM:  # it returns nothing: what it wrote is its output all the same
                     results = [("output.0", args[0])]
-                if engine.outputs_on and engine.forward_on and name not in _UNINITIALISED:
+                if engine.outputs_on and engine.forward_on and name not in RESERVING:
                     for where, tensor in results:
-                        engine.tensor(call, "forward", where, tensor)
+                        if empty.left and empty.holds(tensor):
+                            engine.without_values(call, "forward", where, tensor, REASON)
+                        else:
+                            engine.tensor(call, "forward", where, tensor)
                 if name in dropout.NAMES and "dropout" in engine.sink.options.store_values_of:
                     dropout.note(engine, call, args, kwargs or {}, result)
                 if engine.overflow is not None and engine.overflow.pending == call:
@@ -140,6 +158,17 @@ def _captured(
     if engine.scope is not None:
         engine.left_scope(name)
     return result
+
+
+def _follow(
+    engine: Engine, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, result: Any
+) -> None:
+    """Between captured steps: memory that is reserved, or written, is known all the same."""
+    name = _FOLLOWED.get(func)
+    if name is None or not (engine.uninitialised.left or name in RESERVING):
+        return
+    with quiet():
+        engine.uninitialised.called(name, args, kwargs or {}, split_result(result))
 
 
 def _mode() -> str:
@@ -177,6 +206,27 @@ def _name(func: Any) -> str | None:
     with contextlib.suppress(TypeError):
         _names[func] = found
     return found
+
+
+def _functions(names: Iterable[str]) -> dict[object, str]:
+    """What overridable functions of these names are handed to the mode as."""
+    found: dict[object, str] = {}
+    for name in names:
+        path = name.removeprefix("torch.").split(".")
+        with contextlib.suppress(AttributeError):
+            found[functools.reduce(getattr, path, torch)] = name
+    return found
+
+
+_FOLLOWED = _functions(
+    [
+        *RESERVING,
+        *(name for name in OVERWRITING if ".init." not in name),
+        *RULES["overwriting_lists"],
+        SETITEM,
+    ]
+)
+"""functions that reserve memory or write it whole, for what happens between captured steps"""
 
 
 def _enter_thread(mode: ApiMode) -> None:

@@ -84,12 +84,15 @@ def _wrap(name: str, original: Callable[..., object]) -> Callable[..., object]:
             return original(*args, **kwargs)
         if not (engine.sink.active and engine.collectives_on):
             _forget(engine)
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            _wrote(engine, qualified, args, kwargs)
+            return result
         _thread.inside = True
         try:
             call = _record(engine, qualified, "input", args, kwargs, None)
             result = original(*args, **kwargs)
             _forget(engine)
+            _wrote(engine, qualified, args, kwargs)
             if result is None:
                 _record(engine, qualified, "output", args, kwargs, call)
         finally:
@@ -111,6 +114,7 @@ class _BackwardCollectives(TorchDispatchMode):
         _record(self._engine, name, "input", args, kwargs or {}, None)
         result = func(*args, **(kwargs or {}))
         _forget(self._engine)
+        _wrote(self._engine, name, args, kwargs or {})
         return result
 
 
@@ -155,6 +159,21 @@ def _forget(engine: Engine) -> None:
         engine.summariser.forget()
     except Exception as error:
         engine.failed("a collective", error)
+
+
+def _wrote(engine: Engine, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A collective has filled what it only writes, or will have when it is awaited."""
+    try:
+        memory = engine.uninitialised
+        filled = _ONLY_WRITTEN.get(name.rpartition(".")[2], ())
+        if not (memory.left and filled):
+            return
+        with quiet():
+            for where, tensor in split_call(args, kwargs)[0]:
+                if where.split(".")[1] in filled:
+                    memory.written(tensor)
+    except Exception as error:
+        engine.failed(name, error)
 
 
 def _without_group(argument: object) -> object:

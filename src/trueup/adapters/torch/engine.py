@@ -111,7 +111,6 @@ class Engine(BaseEngine):
         self.depths = {}
         self.shallow = True
         self.training.end_step()
-        self.uninitialised.forget()
         super().end_step()
 
     def is_of_the_run(self) -> bool:

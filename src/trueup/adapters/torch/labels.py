@@ -20,7 +20,7 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, Any]]:
     Labels that the program keeps packed (offloaded, checkpointed) are left alone: unpacking them would run
     its code.
     """
-    labels: list[Tensor] = []
+    labels: list[tuple[int, Tensor]] = []
     factors: list[Tensor] = []
     told: dict[str, Any] = {}
     seen: set[Any] = set()
@@ -34,15 +34,17 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, Any]]:
         if kept is not None:
             found = _kept(node, kept)
             if found is not None and not found.is_floating_point():
-                labels.append(found)
+                labels.append((node._sequence_nr(), found))
                 told |= {name: _signed(node, name) for name in _NUMBERS if hasattr(node, f"_saved_{name}")}
                 continue
         if node.name() == "MulBackward0":
             factors += [t for t in (_kept(node, "self"), _kept(node, "other")) if t is not None]
         todo += [after for after, _ in node.next_functions]
-    sizes = {label.numel() for label in labels}
+    # a loss in chunks: as the program used them, not as the graph is walked
+    ordered = [label for _, label in sorted(labels, key=lambda numbered: numbered[0])]
+    sizes = {label.numel() for label in ordered}
     masks = [t for t in factors if not t.requires_grad and t.numel() in sizes and t.numel() > 1]
-    return [*_slots("labels", labels), *_slots("mask", masks)], told
+    return [*_slots("labels", ordered), *_slots("mask", masks)], told
 
 
 def _kept(node: Any, name: str) -> Tensor | None:

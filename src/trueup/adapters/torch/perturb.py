@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_map_only
 
 from trueup.adapters.names import ParameterReference, parameter_references
 from trueup.adapters.torch.quiet import quiet
+from trueup.numerics.hidden import HIDDEN
 
 if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
@@ -119,7 +120,8 @@ def change_in_place(tensor: Tensor, generator: torch.Generator, size: float) -> 
     for block in blocks:
         drawn = torch.randint(0, 2 * EVERY, block.shape, generator=generator, device=block.device)
         factor = 1.0 + size * ((drawn == 1).double() - (drawn == 0).double())
-        block.copy_(block.double() * factor)
+        wide = block.double()
+        block.copy_(torch.where(wide <= HIDDEN, wide, wide * factor))  # a mask stays one
 
 
 def _can_be_changed(tensor: Tensor) -> bool:

@@ -54,6 +54,8 @@ class Training:
         """another run's gradients, to be put in place of the program's own"""
         self.in_closure = False
         """an optimizer is calling back to evaluate the loss anew: steps neither begin nor end"""
+        self.is_update_noted = False
+        """the gradients that the update under way starts from have been recorded"""
 
     # -- forward ------------------------------------------
 
@@ -253,10 +255,10 @@ class Training:
                 {"pieces": pieces} if pieces else {}
             )
 
-    def after_update(self, optimizer: torch.optim.Optimizer, *, had_closure: bool = False) -> None:
+    def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped: parameters and state are new."""
         engine = self.engine
-        if had_closure:
+        if not self.is_update_noted:
             self._note_settings(optimizer)
         engine.summariser.forget()
         if engine.measures is not None:
@@ -384,20 +386,66 @@ def _of_the_run() -> Training | None:
         return None
 
 
-def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _before_step(
+    optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> _Arguments | None:
     training = _of_the_run()
     if training is None:
-        return
+        return None
     try:
         closure = kwargs.get("closure") or next((a for a in args[1:] if callable(a)), None)
-        with quiet():
-            training.engine.in_optimizer = closure is None
-            training.in_closure = closure is not None
-            if closure is None:
-                training.before_update(optimizer)
-                training.engine.leave_thread()
+        training.in_closure = closure is not None
+        training.is_update_noted = False
+        if closure is None:
+            _enter_update(training, optimizer)
+            return None
+        watched = _watched_closure(training, optimizer, closure)
+        return (
+            tuple(watched if one is closure else one for one in args),
+            {name: watched if one is closure else one for name, one in kwargs.items()},
+        )
     except Exception as error:
         training.engine.failed("optimizer", error)
+        return None
+
+
+def _enter_update(training: Training, optimizer: torch.optim.Optimizer) -> None:
+    """The gradients are there; what follows is the optimizer's arithmetic."""
+    with quiet():
+        training.engine.in_optimizer = True
+        if not training.is_update_noted:
+            training.before_update(optimizer)
+            training.is_update_noted = True
+        training.engine.leave_thread()
+
+
+def _watched_closure(
+    training: Training, optimizer: torch.optim.Optimizer, closure: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The program's closure, which evaluates the loss anew, between parts of the optimizer's arithmetic."""
+
+    @functools.wraps(closure)
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        try:
+            training.engine.in_optimizer = False
+            training.engine.enter_thread()
+        except Exception as error:
+            training.engine.failed("closure", error)
+        try:
+            result = closure(*args, **kwargs)
+        except BaseException:
+            training.in_closure = False
+            raise
+        try:
+            _enter_update(training, optimizer)
+        except Exception as error:
+            training.engine.failed("closure", error)
+        return result
+
+    return evaluate
 
 
 def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -405,11 +453,11 @@ def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs:
     if training is None:
         return
     training.engine.in_optimizer = False
-    had_closure, training.in_closure = training.in_closure, False
+    training.in_closure = False
     try:
         training.engine.enter_thread()
         with quiet():
-            training.after_update(optimizer, had_closure=had_closure)
+            training.after_update(optimizer)
     except Exception as error:
         training.engine.failed("optimizer", error)
 

@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 
 from trueup.capture.launch import folder
 from trueup.capture.launch.command import check_command
-from trueup.capture.launch.environment import environment_from_options
 from trueup.capture.launch.outcome import has_all_steps, outcome_from_folder, sentences
-from trueup.capture.launch.place import is_first
 from trueup.capture.launch.process import run_command
 from trueup.capture.long_run import change_sentences, unkept
 from trueup.capture.options import CaptureOptions, Task
+
+_RANKS = (
+    "RANK",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "SLURM_PROCID",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "MV2_COMM_WORLD_RANK",
+)
+"""set by schedulers and by the launchers above this one; 0 is the first"""
+_FLAGS = ("--node-rank", "--node_rank", "--machine-rank", "--machine_rank")
+
+
+CAPTURE = "TRUEUP_CAPTURE"
+"""options and import folders, as JSON; the start-up file does nothing without it"""
+LAUNCH_ID = "TRUEUP_LAUNCH_ID"
+"""the same in all processes of a run, on all nodes, so that a rank knows a folder that another rank has made;
+drawn from the folder's path, because a launcher has already made sure that no other run is in it"""
+_STARTUP = Path(__file__).parent / "startup"
+_NEEDED = ("trueup", "numpy", "polars", "pyarrow", "safetensors")
+
 
 NOTHING_CAPTURED = 2
 
@@ -83,3 +108,58 @@ def _conclude(
     looking = options.task is Task.OVERFLOW_CHECK or options.observer is not None
     looked = looking and outcome.num_steps_run > 0
     return status or (0 if (outcome.steps or looked) and not missed else NOTHING_CAPTURED)
+
+
+def environment_from_options(options: CaptureOptions, *, base: Mapping[str, str]) -> dict[str, str]:
+    """``base`` with the start-up file first on PYTHONPATH and everything it must know; ``base`` is unchanged.
+
+    A seed also sets PYTHONHASHSEED and determinism CUBLAS_WORKSPACE_CONFIG, which are read before any Python
+    code of the program runs; a value the person has set is kept.
+    """
+    environment = dict(base)
+    path = [p for p in base.get("PYTHONPATH", "").split(os.pathsep) if p != str(_STARTUP)]
+    environment["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), *path]) if path != [""] else str(_STARTUP)
+    plan = {"options": options.to_json(), "folders": _import_folders()}
+    environment[CAPTURE] = json.dumps(plan, separators=(",", ":"))
+    environment[LAUNCH_ID] = hashlib.sha256(str(options.output).encode()).hexdigest()[:32]
+    if options.seed is not None:
+        environment["PYTHONHASHSEED"] = str(options.seed)
+    if options.deterministic:
+        environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return environment
+
+
+def _import_folders() -> list[str]:
+    """Where trueup and what capture needs live, for a child whose own environment lacks them."""
+    folders = []
+    for name in _NEEDED:
+        spec = find_spec(name)
+        if spec is not None and spec.origin is not None:
+            folders.append(str(Path(spec.origin).parent.parent))
+    return list(dict.fromkeys(folders))
+
+
+def is_first(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether this launcher is the one that looks after the folder and speaks for the run.
+
+    The others of a job find the folder in use by their own run, and must neither refuse it nor clear it.
+
+    Example:
+        >>> is_first(["torchrun", "--nnodes=2", "--node-rank=1", "train.py"], {})
+        False
+    """
+    return not any(_is_later(number) for number in [*map(environment.get, _RANKS), *_flag_values(command)])
+
+
+def _flag_values(command: Sequence[str]) -> list[str]:
+    """Values of node-rank flags, written ``--flag N`` or ``--flag=N``."""
+    values = []
+    for word, after in zip(command, [*command[1:], ""], strict=True):
+        flag, equals, value = word.partition("=")
+        if flag in _FLAGS:
+            values.append(value if equals else after)
+    return values
+
+
+def _is_later(number: str | None) -> bool:
+    return number is not None and number.isdigit() and int(number) > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from trueup.capture import seeds, session
 from trueup.capture.handed import hand_over
@@ -10,7 +10,7 @@ from trueup.capture.observer import observer_from_description
 from trueup.capture.options import CaptureOptions
 
 
-def framework_is_ready(framework: str, plan: dict[str, Any]) -> None:
+def framework_is_ready(framework: str, plan: Mapping[str, Mapping[str, object]]) -> None:
     """Set the seeds and the determinism asked for from outside, then begin the capture, or leave that to the
     Tracer of the program's own that is meant.
 

@@ -6,11 +6,12 @@ import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from trueup.capture.options import CaptureOptions, StepSet, Task
 from trueup.capture.overflow import overflow_sentences
 from trueup.store.layout import MANIFEST, other_traces, whole_steps
+from trueup.types.trace import RankFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,11 +150,11 @@ def _steps_run(output: Path) -> int:
     return last + 1
 
 
-def _rank_facts(output: Path) -> list[dict[str, Any]]:
+def _rank_facts(output: Path) -> list[RankFacts]:
     found = []
     for path in sorted((output / "ranks").glob("rank_*.json")):
         with contextlib.suppress(OSError, ValueError):
-            found.append(dict(json.loads(path.read_text(encoding="utf-8"))))
+            found.append(cast(RankFacts, dict(json.loads(path.read_text(encoding="utf-8")))))
     return found
 
 

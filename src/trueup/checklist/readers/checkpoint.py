@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickletools
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,20 @@ from trueup.errors import ConfigError
 
 _LARGEST_PICKLE = 256 << 20
 _MOST_PICKLES = 8
+_DAMAGE = (
+    *(
+        ValueError,
+        IndexError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        StopIteration,
+        OverflowError,
+        RecursionError,
+    ),
+    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError),
+)
+"""what a damaged archive or pickle raises; a claimed size is bounded before"""
 _LATEST = "latest_checkpointed_iteration.txt"
 
 
@@ -36,7 +51,12 @@ def document(path: Path) -> Document:
     Raises:
         ConfigError: it is damaged, or holds no ``args``.
     """
-    found = _arguments(_pickle_of(path))
+    try:
+        found = _arguments(_pickle_of(path))
+    except _DAMAGE as error:
+        raise ConfigError(
+            f"{path}: the checkpoint is damaged ({error!r}); was it copied to the end?"
+        ) from error
     state = found.state if isinstance(found, Thing) else found
     if not isinstance(state, Mapping) or not state:
         raise ConfigError(f"{path}: no `args` in this checkpoint; the launch script or the log has them too")
@@ -45,7 +65,7 @@ def document(path: Path) -> Document:
     return Document(dialect="megatron", path=str(path), settings=settings, data=plain, kind="checkpoint")
 
 
-def _arguments(content: bytes) -> Any:
+def _arguments(content: bytes) -> object:
     """``args`` of the first of the file's pickles that holds them; a legacy file has some before its own."""
     stream = io.BytesIO(content)
     for _ in range(_MOST_PICKLES):
@@ -67,7 +87,7 @@ def _pickle_of(path: Path) -> bytes:
         return archive.read(names[0])
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A value of the arguments as text or number; an object by its name: ``torch.bfloat16``."""
     if isinstance(value, Thing):
         return value.name if value.arguments is None else f"{value.name}{_plain(value.arguments)}"
@@ -81,7 +101,7 @@ class Thing:
     """Stands for an object a pickle would build: its class's name, the call's arguments, its state."""
 
     name: str
-    arguments: Any = None
+    arguments: object = None
     state: object = None
 
 
@@ -94,23 +114,20 @@ _EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_S
 class _Walk:
     """The stack machine of a pickle, on plain values and ``Thing`` alone."""
 
-    stack: list[Any] = field(default_factory=list)
+    stack: list[object] = field(default_factory=list)
     memo: dict[int, object] = field(default_factory=dict)
 
-    def over(self, stream: io.BytesIO) -> Any:
+    def over(self, stream: io.BytesIO) -> object:
         """What the next pickle holds; of tensors and other objects their names.
 
         Raises:
-            ConfigError: it is damaged.
+            one of ``_DAMAGE``.
         """
-        try:
-            for opcode, argument, _ in pickletools.genops(stream):
-                if opcode.name == "STOP":
-                    break
-                self._step(opcode.name, argument)
-            return self.stack[-1] if self.stack else None
-        except (ValueError, IndexError, KeyError, TypeError) as error:
-            raise ConfigError(f"the checkpoint is damaged: {error}") from error
+        for opcode, argument, _ in pickletools.genops(stream):
+            if opcode.name == "STOP":
+                break
+            self._step(opcode.name, argument)
+        return self.stack[-1] if self.stack else None
 
     def _step(self, name: str, argument: Any) -> None:
         stack = self.stack
@@ -170,7 +187,7 @@ class _Walk:
         elif isinstance(into, list):
             into.extend(items)
 
-    def _object(self, name: str, argument: Any) -> None:
+    def _object(self, name: str, argument: object) -> None:
         stack = self.stack
         if name == "GLOBAL":
             stack.append(Thing(str(argument).replace(" ", ".")))
@@ -198,12 +215,12 @@ class _Walk:
             stack.append(argument)
 
 
-def _built(made: object, arguments: Any) -> Any:
+def _built(made: object, arguments: object) -> object:
     name = made.name if isinstance(made, Thing) else "?"
     if name == "collections.OrderedDict":
         return {}
     return Thing(name, arguments)
 
 
-def _hashable(key: Any) -> Any:
+def _hashable(key: object) -> object:
     return key if isinstance(key, (str, int, float, bool, type(None))) else f"object {id(key)}"

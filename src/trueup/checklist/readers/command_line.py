@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from trueup.checklist.dialect import dialects, elements
 from trueup.checklist.expression import parsed
@@ -137,7 +136,7 @@ def _setting(name: str, taken: Sequence[str], place: str) -> Setting:
         if name.startswith("no_"):
             return Setting(name.removeprefix("no_"), False, place)
         return Setting(name, True, place)
-    values: list[Any] = [scalar(word) for word in taken]
+    values: list[object] = [scalar(word) for word in taken]
     return Setting(name, values[0] if len(values) == 1 else values or True, place)
 
 

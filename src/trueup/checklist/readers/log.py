@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
-from typing import Any
 
 from trueup.checklist.settings import Document, Setting, scalar
 
@@ -52,7 +51,7 @@ def document(lines: list[tuple[int, str]], path: str) -> Document:
     return Document(dialect="megatron", path=path, settings=settings, data=data, kind="log")
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     if text.startswith(("[", "(")):
         try:
             return list(ast.literal_eval(text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import cast
 
 from trueup.checklist.readers.marks import toml_lines, yaml_lines
 from trueup.checklist.settings import Document, Setting, flat
@@ -29,7 +29,7 @@ _NEMO = {"tensor_model_parallel_size", "encoder_seq_length", "megatron_amp_O2", 
 _LARGEST_MARKED = 400_000
 
 
-def parse(text: str, path: str) -> tuple[Any, str]:
+def parse(text: str, path: str) -> tuple[object, str]:
     """The data of a JSON, TOML or YAML text, and which of them it is.
 
     Raises:
@@ -40,7 +40,7 @@ def parse(text: str, path: str) -> tuple[Any, str]:
     if stripped.startswith(("{", "[")):
         try:
             return json.loads(text), "json"
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             problem = f"as JSON: {error}"
     if path.endswith(".toml") or (stripped.startswith("[") and "=" in text):
         return _toml(text, path), "toml"
@@ -48,7 +48,7 @@ def parse(text: str, path: str) -> tuple[Any, str]:
 
     try:
         return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), "yaml"
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path}: not a configuration that can be read: {problem or one_line(error)}"
         ) from error
@@ -59,7 +59,7 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _toml(text: str, path: str) -> Any:
+def _toml(text: str, path: str) -> object:
     from trueup._optional import require
 
     toml = require("tomli" if sys.version_info < (3, 11) else "tomllib", purpose="a TOML file")
@@ -113,7 +113,8 @@ def _flavor(settings: dict[str, Setting], path: str) -> tuple[str, ...]:
         _value(settings, f"model.{key}", default)
         for key, default in (("name", "llama3"), ("flavor", "debugmodel"))
     )
-    sizes = yaml_of("readers/flavors.yaml").get(name, {}).get(str(flavor))
+    flavors = cast("Mapping[str, Mapping[str, Mapping[str, object]]]", yaml_of("readers/flavors.yaml"))
+    sizes = flavors.get(name, {}).get(str(flavor))
     if sizes is None:
         return (f"{path}: the sizes of flavor {name}/{flavor} are in torchtitan's code and not known here",)
     chosen = settings.get("model.flavor")
@@ -202,7 +203,7 @@ _TESTS: dict[str, Callable[[Mapping[str, object]], bool]] = {
 }
 
 
-def _what(data: Any) -> str:
+def _what(data: object) -> str:
     if data is None or data == {}:
         return "nothing"
     return f"a list of {len(data)}" if isinstance(data, list) else f"text: {str(data)[:40]!r}"

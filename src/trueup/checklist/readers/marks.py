@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import yaml
 
@@ -21,7 +20,7 @@ def yaml_lines(text: str) -> dict[str, int]:
     return dict(_walk(node, "")) if isinstance(node, yaml.MappingNode) else {}
 
 
-def _walk(node: Any, prefix: str) -> Iterator[tuple[str, int]]:
+def _walk(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, int]]:
     for key, value in node.value:
         name = f"{prefix}{key.value}"
         yield name, key.start_mark.line + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 from trueup.checklist.readers import command_line, environment
 from trueup.checklist.readers.mappings import parse
@@ -27,7 +27,7 @@ def documents(text: str, path: str) -> list[Document]:
     Raises:
         ConfigError: it is no YAML, or the flags are of no program that is known.
     """
-    data, _ = parse(text, path)
+    data = cast("Mapping[str, object]", parse(text, path)[0])
     lines = yaml_lines(text)
     words = [
         (word, f"{path}:{lines[key]}" if key in lines else path)
@@ -41,7 +41,7 @@ def documents(text: str, path: str) -> list[Document]:
     return found
 
 
-def _words(key: str, value: Any) -> list[str]:
+def _words(key: str, value: object) -> list[str]:
     """A flag as a command has it; one that is false or empty is left out."""
     if not key.startswith("--") or value is False or value is None:
         return []
@@ -50,7 +50,9 @@ def _words(key: str, value: Any) -> list[str]:
     return [key, *map(str, value if isinstance(value, list) else [value])]
 
 
-def _variables(data: Mapping[str, Any], lines: Mapping[str, int], path: str) -> Iterator[tuple[str, Setting]]:
+def _variables(
+    data: Mapping[str, object], lines: Mapping[str, int], path: str
+) -> Iterator[tuple[str, Setting]]:
     for key, value in flat(data):
         name = key.rpartition(".")[2]
         if name.isupper() and not isinstance(value, (list, bool)):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from trueup.checklist.readers import mappings
 from trueup.checklist.settings import Document, Setting, flat
 from trueup.errors import ConfigError
 from trueup.store import layout
+from trueup.types.trace import Manifest, RankFacts
 
 _FACTS = frozenset(
     {
@@ -31,10 +32,10 @@ def documents(folder: Path) -> list[Document]:
     Raises:
         ConfigError: the manifest cannot be read.
     """
-    manifest = _json(folder / layout.MANIFEST)
+    manifest = cast(Manifest, _json(folder / layout.MANIFEST))
     rank_file = next(iter(sorted(folder.glob("ranks/rank_*.json"))), None)
-    rank = {} if rank_file is None else _json(rank_file)
-    facts: dict[str, Any] = {key: value for key, value in manifest.items() if key in _FACTS}
+    rank = RankFacts() if rank_file is None else cast(RankFacts, _json(rank_file))
+    facts: dict[str, object] = {key: value for key, value in manifest.items() if key in _FACTS}
     facts["environment"] = manifest.get("environment") or {}
     facts["optimizer"] = _optimizer(rank)
     facts["scalars"] = _scalars(folder)
@@ -50,7 +51,7 @@ def documents(folder: Path) -> list[Document]:
     return found
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> dict[str, object]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -58,7 +59,7 @@ def _json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _optimizer(rank: Mapping[str, Any]) -> dict[str, Any]:
+def _optimizer(rank: RankFacts) -> dict[str, object]:
     """The first optimizer: its class, its first decaying group, and how many parameters do not decay."""
     found = rank.get("optimizers") or []
     if not found:
@@ -66,7 +67,7 @@ def _optimizer(rank: Mapping[str, Any]) -> dict[str, Any]:
     groups = [group for group in found[0].get("groups", []) if isinstance(group, Mapping)]
     decaying = [group for group in groups if group.get("weight_decay")]
     undecayed = (
-        sum(int(g.get("num_params") or 0) for g in groups if not g.get("weight_decay")) if decaying else 0
+        sum(_whole(g.get("num_params")) for g in groups if not g.get("weight_decay")) if decaying else 0
     )
     return {
         "name": found[0].get("class"),
@@ -75,15 +76,18 @@ def _optimizer(rank: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _scalars(folder: Path) -> dict[str, Any]:
+def _whole(count: object) -> int:
+    return count if isinstance(count, int) else 0
+
+
+def _scalars(folder: Path) -> dict[str, object]:
     first = next(iter(sorted(folder.glob("scalars/rank_*.jsonl"))), None)
     if first is None:
         return {}
-    with first.open(encoding="utf-8") as stream:
-        line = stream.readline()
     try:
-        content = json.loads(line)
-    except ValueError:
+        with first.open(encoding="utf-8") as stream:
+            content = json.loads(stream.readline())
+    except ValueError:  # UnicodeDecodeError is one
         return {}
     kept = ("batch_size", "microbatches", "global_batch_size", "loss_scale")
     return {key: content[key] for key in kept if content.get(key)}

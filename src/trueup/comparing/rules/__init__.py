@@ -32,6 +32,7 @@ from trueup.comparing.rules import (
     one_sided,
     origin,
     other_dtype,
+    regrouped,
     rounded_indices,
     widened,
     within_bound,
@@ -57,6 +58,7 @@ RULES: tuple[Rule, ...] = (
     copies.RULE,
     autograd_order.RULE,
     common_factor.RULE,
+    regrouped.RULE,
     # what it follows from
     widened.RULE,
     handed_on.RULE,

@@ -12,11 +12,9 @@ from trueup.comparing.judgement import DIFFERENT, ORIGIN, PROPAGATED, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.comparing.thresholds import CLIPPED_FEWEST
 from trueup.types.arrays import Bools
 from trueup.types.status import Status
-
-FEWEST = 2
-"""gradients that must share a factor for it to be called common"""
 
 
 def _clipped(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
@@ -33,10 +31,10 @@ def _share_a_factor(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools
     if not clipped.any() or "scale" not in metrics.details:
         return shared
     scale, residual = metrics.details["scale"], metrics.details["residual"]
-    allowed = np.nan_to_num(judgement.tolerance)
+    allowed = np.where(np.isfinite(judgement.tolerance), judgement.tolerance, 0.0)
     with np.errstate(invalid="ignore"):
         at = np.flatnonzero(clipped & (residual <= 2 * allowed) & np.isfinite(scale))
-    if len(at) < FEWEST:
+    if len(at) < CLIPPED_FEWEST:
         return shared
     scales, width = scale[at], 2 * float(np.median(allowed[at]))
     ordered = np.sort(scales)
@@ -46,7 +44,7 @@ def _share_a_factor(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools
     of_call = np.zeros(rows.match.target.num_calls + 1, bool)
     of_call[rows.target.call[shared]] = True
     others = beyond & ~of_call[rows.target.call]
-    if shared.sum() < FEWEST or not others.any():
+    if shared.sum() < CLIPPED_FEWEST or not others.any():
         shared[:] = False
     return shared
 

@@ -7,23 +7,20 @@ import numpy as np
 from trueup.comparing.judgement import DIFFERENT, ORIGIN, PROPAGATED, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Rows
-from trueup.comparing.rules.origin import MARGIN
 from trueup.comparing.rules.rule import Needs, Rule, StepContext
+from trueup.comparing.thresholds import FACTOR_TELLING, ORIGIN_MARGIN
 from trueup.types.arrays import Bools
 from trueup.types.status import Status
-
-TELLING = 0.4
-"""of its bound: a smaller factor is chance"""
 
 
 def _attributed(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
     rows, factor = context.rows, judgement.factor
     at, beyond = factor.flagged, judgement.status == DIFFERENT
-    telling = factor.bias * (factor.bias > TELLING * factor.bound)
+    telling = factor.bias * (factor.bias > FACTOR_TELLING * factor.bound)
     entered = context.inflow.largest(np.where(beyond & ~at, np.inf, telling))
     differs = _of_calls_with(rows, beyond & rows.phase_is("param_grad", "param"))
     follows = rows.phase_is("optimizer") & differs
-    apart = (factor.bias > MARGIN * entered) & ~follows
+    apart = (factor.bias > ORIGIN_MARGIN * entered) & ~follows
     return judgement.attributed(at, np.where(apart, ORIGIN, PROPAGATED)[at])
 
 

@@ -11,14 +11,11 @@ import numpy as np
 from trueup.comparing.judgement import AMPLIFIED, ORIGIN, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.comparing.thresholds import DTYPES_APART, FINER
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.codes import RecordCode
 from trueup.types.reason import reason
 from trueup.types.status import Status
-
-FINER = 8.0
-"""roundings of the finer dtype that a record of a coarser one must exceed to be called an origin"""
-MOST_APART = 0.2
 
 
 def _coarser(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
@@ -29,7 +26,7 @@ def _coarser(context: StepContext, metrics: Metrics, judgement: Judgement) -> Ju
     table = unit_roundoffs(words)
     finer = np.fmin(table[rows.target.dtype], table[rows.reference.dtype])
     apart = rows.paired & (rows.target.dtype != rows.reference.dtype) & ~np.isnan(finer)
-    if apart.sum() > MOST_APART * max(int((rows.paired & ~np.isnan(finer)).sum()), 1):
+    if apart.sum() > DTYPES_APART * max(int((rows.paired & ~np.isnan(finer)).sum()), 1):
         return judgement
     error = attribution.error
     found = apart & (judgement.status == WITHIN) & (error > FINER * finer) & (error > attribution.explained)

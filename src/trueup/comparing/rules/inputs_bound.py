@@ -22,9 +22,9 @@ from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.comparing.thresholds import INPUTS_GAIN
 from trueup.types.arrays import Bools, Floats
 
-GAIN = 2.0
 _MOST_ROUNDS = 200
 
 
@@ -57,7 +57,7 @@ def _bound(rows: Rows, metrics: Metrics, bound: Floats, context: StepContext) ->
             backward, _largest_before(rows, backward, accepted), _largest_before(rows, within, accepted)
         )
         allowed = np.where(forward & ~unshown, entered[rows.target.call], before)[open_]
-        allowed = GAIN * allowed * scale[open_]
+        allowed = INPUTS_GAIN * allowed * scale[open_]
         explained = metrics.difference[open_] <= allowed
         if not explained.any():
             break

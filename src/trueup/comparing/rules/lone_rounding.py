@@ -15,21 +15,17 @@ from trueup.comparing.metrics import Metrics
 from trueup.comparing.owner import owner_of_row
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.comparing.thresholds import LONE_LEAST, LONE_ROUNDOFFS
 from trueup.matching.names import like
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.codes import RecordCode
 from trueup.types.reason import reason
 from trueup.types.status import Status
 
-LEAST = 2.0**-12
-"""relative difference, half a unit roundoff of float16: below it finer dtypes are judged by their bound"""
-LEAST_ROUNDOFFS = 0.125
-"""another order of additions, which may hang on where a tensor lies in memory, stays ten times below"""
-
 
 def least_rounding(roundoff: float) -> float:
     """The relative difference from which on a tensor of this unit roundoff was computed otherwise."""
-    return max(LEAST, LEAST_ROUNDOFFS * roundoff)
+    return max(LONE_LEAST, LONE_ROUNDOFFS * roundoff)
 
 
 def _lone(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:

@@ -2,7 +2,7 @@
 
 A record that exceeds its tolerance is an ``origin`` where its inputs (inflow.py) do not explain it:
 
-    e_out > MARGIN * gain * e_in
+    e_out > ORIGIN_MARGIN * gain * e_in
 
 with e_in the largest relative difference among its inputs. The gain is measured where a noise
 profile is there (noise of the record over noise of its inputs, at least 1: an error that is the
@@ -31,17 +31,13 @@ from trueup.comparing.judgement import (
     Judgement,
 )
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.noise_bound import LOTTERY, floor_of_rows
+from trueup.comparing.noise_bound import floor_of_rows
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.comparing.thresholds import EXTREME, GAIN, LOTTERY, ORIGIN_MARGIN
 from trueup.matching.codes import Codes
 from trueup.types.arrays import Bools, Floats
 from trueup.types.status import Status
-
-MARGIN = 3.0
-GAIN = {"forward": 2.0, "loss": 2.0, "backward": 3.0, "param_grad": 4.0, "collective": 1.0}
-EXTREME = 10.0
-"""a gain, and a growth, from which on an explained error is called amplified"""
 
 
 def _attributed(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
@@ -52,7 +48,7 @@ def _attributed(context: StepContext, metrics: Metrics, judgement: Judgement) ->
     error_in = inflow.largest(np.where(lottery, 0.0, error))
     gain = _gain(context, metrics, lottery)
     with np.errstate(invalid="ignore"):  # 0 times an infinite error explains nothing
-        explained = MARGIN * gain * error_in
+        explained = ORIGIN_MARGIN * gain * error_in
     status = judgement.status.copy()
     beyond = judgement.status == DIFFERENT
     status[beyond] = _of_beyond(context, judgement, error, error_in, gain, explained)[beyond]

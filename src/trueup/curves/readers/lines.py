@@ -60,7 +60,7 @@ class LineFormat:
         if self.finish is not None:
             frame = self.finish(frame)
         frame = frame.select(
-            (pl.col(column) * self.scales.get(column, 1.0)).cast(kind)
+            (pl.col(column) * self.scales.get(column, 1.0)).cast(kind, strict=False)
             for column, kind in SCHEMA.items()
             if column in frame.columns
         )

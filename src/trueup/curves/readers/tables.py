@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from trueup.curves.columns import GRAD_NORM, LOSS, SCHEMA, STEP, find_columns
 from trueup.curves.readers.protocol import Rows
 from trueup.errors import TraceError
+from trueup.store.parquet import PARQUET_ERRORS
 from trueup.types.codes import CurvesCode
 from trueup.types.reason import reason
 
@@ -63,19 +64,22 @@ def frame_from_objects(
     """Rows out of JSON objects that need not have the same keys."""
     names = list(dict.fromkeys(name for entry in objects for name in entry))
     table = pl.DataFrame(
-        {name: pl.Series([_plain(entry.get(name)) for entry in objects], dtype=pl.Float64) for name in names}
+        {
+            name.encode("utf-8", "replace").decode("utf-8"): pl.Series(
+                [_plain(entry.get(name)) for entry in objects], dtype=pl.Float64
+            )
+            for name in names
+        }
     )
     return rows_from_table(table, chosen, path)
 
 
-def _plain(value: Any) -> float | None:
+def _plain(value: object) -> float | None:
     if isinstance(value, list) and value:
         value = value[0]
-    if isinstance(value, (bool, int, float)):
-        return float(value)
     try:
-        return float(value) if isinstance(value, str) else None
-    except ValueError:
+        return float(value) if isinstance(value, (bool, int, float, str)) else None
+    except (ValueError, OverflowError):
         return None
 
 
@@ -102,17 +106,21 @@ class Csv:
             TraceError: it cannot be parsed, or has no column of a curve.
         """
         separator = _separator(data.partition(b"\n")[0].decode("utf-8", "replace"))
-        try:
-            table = pl.read_csv(
-                io.BytesIO(data),
-                separator=separator,
-                infer_schema_length=1000,
-                ignore_errors=True,
-                truncate_ragged_lines=True,
-                null_values=["", "null", "None", "N/A"],
-            )
-        except pl.exceptions.PolarsError as error:
-            raise TraceError(f"{path} cannot be read as CSV: {str(error).splitlines()[0]}") from error
+        with warnings.catch_warnings(record=True) as remarks:
+            warnings.simplefilter("always")
+            try:
+                table = pl.read_csv(
+                    io.BytesIO(data),
+                    separator=separator,
+                    infer_schema_length=1000,
+                    ignore_errors=True,
+                    truncate_ragged_lines=True,
+                    null_values=["", "null", "None", "N/A"],
+                )
+            except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+                raise TraceError(f"{path} cannot be read as CSV: {str(error).splitlines()[0]}") from error
+        if remarks:  # an unbalanced quote: rows would be lost without a word
+            raise TraceError(f"{path} cannot be read as CSV: {remarks[0].message}")
         return rows_from_table(table, chosen, path)
 
 
@@ -212,5 +220,5 @@ class Parquet:
         """
         try:
             return rows_from_table(pl.read_parquet(io.BytesIO(data)), chosen, path)
-        except pl.exceptions.PolarsError as error:
+        except PARQUET_ERRORS as error:
             raise TraceError(f"{path} cannot be read as Parquet: {error}") from error

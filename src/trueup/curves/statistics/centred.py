@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trueup.curves.statistics.noise import memory, outliers, two_sided
+from trueup.curves.thresholds import CENTRED_FEWEST, CENTRED_LEVEL, RUNS_FEWEST, RUNS_MEMORY
 from trueup.types.arrays import Floats
-
-LEVEL = 0.0027
-"""How often a difference that is centred may be called not so: three standard errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +22,7 @@ class Centre:
     standard_error: float
     low: float
     high: float
-    """interval of confidence 1 - LEVEL"""
+    """interval of confidence 1 - CENTRED_LEVEL"""
     p_value: float
     """of a mean so far from zero, were the difference centred"""
     autocorrelation: float
@@ -39,9 +36,9 @@ class Centre:
     @property
     def is_centred(self) -> bool:
         """Whether the mean is within what its noise explains."""
-        return not self.p_value < LEVEL
+        return not self.p_value < CENTRED_LEVEL
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return asdict(self) | {"is_centred": self.is_centred}
 
@@ -58,7 +55,7 @@ def centre(difference: Floats, bad: NDArray[np.bool_] | None = None) -> Centre:
     bad = outliers(difference) if bad is None else bad
     good = ~bad
     num = int(good.sum())
-    if num < 8:
+    if num < CENTRED_FEWEST:
         return Centre(
             mean=float(np.mean(difference[good])) if num else math.nan,
             standard_error=math.nan,
@@ -78,7 +75,7 @@ def centre(difference: Floats, bad: NDArray[np.bool_] | None = None) -> Centre:
     exact = error == 0 or not math.isfinite(error)
     z = (math.inf if mean else 0.0) if exact else mean / error
     freedom = fitted.freedom(num)
-    reach = critical(LEVEL, freedom) * (0.0 if exact else error)
+    reach = critical(CENTRED_LEVEL, freedom) * (0.0 if exact else error)
     runs, expected, runs_p = _runs(difference[good])
     return Centre(
         mean=mean,
@@ -109,9 +106,9 @@ def _runs(values: Floats) -> tuple[int, float, float]:
     x = values - values.mean()
     power = float(x @ x)
     rho = min(max(float(x[1:] @ x[:-1]) / power if power else 0.0, 0.0), 0.9999)
-    block = 1 if rho < 0.05 else max(1, round(4 * (1 + rho) / (1 - rho)))
+    block = 1 if rho < RUNS_MEMORY else max(1, round(4 * (1 + rho) / (1 - rho)))
     whole = len(values) // block
-    if whole < 10:
+    if whole < RUNS_FEWEST:
         return 0, 0.0, 1.0
     means = values[: whole * block].reshape(whole, block).mean(axis=1)
     signs = means[means != 0] > 0

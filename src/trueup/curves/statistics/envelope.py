@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.curves.thresholds import BAND_SHARE, BAND_SIGMAS, BAND_STEPS
 from trueup.types.arrays import Array, Floats
-
-SIGMAS = 4.0
-_SHORTEST, _SHARE = 20, 0.01
-"""A departure counts that lasts: the mean over this many steps, or this share of all if that is more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +44,14 @@ class Envelope:
     share_outside: float
     """of the steps whose average is outside the band"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return asdict(self)
 
 
 def window_of(num: int) -> int:
     """Steps a difference is averaged over before it is held against the band."""
-    return max(_SHORTEST, int(num * _SHARE))
+    return max(BAND_STEPS, int(num * BAND_SHARE))
 
 
 def band_spread(repeats: Floats, centre: Floats) -> Floats | None:
@@ -71,7 +67,7 @@ def band_spread(repeats: Floats, centre: Floats) -> Floats | None:
     apart = np.stack([moving_mean(one - centre, window) for one in repeats])
     variance = np.mean(np.nan_to_num(apart) ** 2, axis=0) * k / (k - 1)
     smooth = np.sqrt(np.maximum(moving_mean(variance, min(num, 10 * window)), 0))
-    half: Floats = SIGMAS * math.sqrt(1 + 1 / k) * smooth
+    half: Floats = BAND_SIGMAS * math.sqrt(1 + 1 / k) * smooth
     return half
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.curves.thresholds import OUTLYING, OUTLYING_LEAST
 from trueup.types.arrays import Floats
 
-_STANDS_OUT = 10.0
 _LISTED = 10
 
 
@@ -30,7 +29,7 @@ class Frozen:
     outlying_steps: tuple[int, ...]
     """steps whose loss or gradient norm differs ten times more than is usual here: to be looked at alone"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return asdict(self)
 
@@ -77,5 +76,5 @@ def _outlying(apart: Floats) -> NDArray[np.bool_]:
     if not len(known):
         return np.zeros(len(apart), bool)
     usual = float(np.median(known))
-    out: NDArray[np.bool_] = np.nan_to_num(apart, nan=0.0) > max(_STANDS_OUT * usual, 1e-12)
+    out: NDArray[np.bool_] = np.nan_to_num(apart, nan=0.0) > max(OUTLYING * usual, OUTLYING_LEAST)
     return out

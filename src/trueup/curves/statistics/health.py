@@ -4,19 +4,23 @@ same."""
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trueup.curves.statistics.noise import memory, outliers, two_sided
+from trueup.curves.thresholds import (
+    LATE_LEVEL,
+    PLATEAU_FEWEST,
+    PROGRESS,
+    RATES_APART,
+    RATES_SMALL,
+    SCALE_DROP,
+    STALL_FEWEST,
+)
 from trueup.types.arrays import Floats
 
 _LISTED = 20
-_DROP = 0.75
-"""A loss scale that falls to less than this share of itself was lowered by an overflow."""
-_PROGRESS = 0.01
-"""Losing less than this share of its loss over a part in which another run loses more is no progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +36,7 @@ class Health:
     plateau_from: int | None
     """step from which its loss no longer falls while the other's does"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return asdict(self)
 
@@ -45,7 +49,7 @@ class Rates:
     first_different: int | None
     all_zero: bool
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return asdict(self)
 
@@ -64,7 +68,7 @@ def overflows(loss_scale: Floats | None, skipped: Floats | None) -> NDArray[np.b
     found = np.zeros(num, bool)
     if loss_scale is not None and num > 1:
         with np.errstate(invalid="ignore"):
-            found[1:] |= loss_scale[1:] < _DROP * loss_scale[:-1]
+            found[1:] |= loss_scale[1:] < SCALE_DROP * loss_scale[:-1]
     if skipped is not None:
         found |= np.nan_to_num(skipped) > 0
     return found
@@ -94,7 +98,7 @@ def plateau(loss: Floats, other: Floats, steps: NDArray[np.int64]) -> int | None
     its noise, while the other loses at least a hundredth of its loss.
     """
     num = len(loss)
-    if num < 200:
+    if num < PLATEAU_FEWEST:
         return None
     begins = [num * q // 8 for q in range(1, 7)]
     for begin in begins:
@@ -106,13 +110,13 @@ def plateau(loss: Floats, other: Floats, steps: NDArray[np.int64]) -> int | None
 def _falls(values: Floats) -> bool:
     num = max(10, len(values) // 10)
     first, last = (part[np.isfinite(part)] for part in (values[:num], values[-num:]))
-    return bool(len(first) and len(last) and last.mean() < (1 - _PROGRESS) * first.mean())
+    return bool(len(first) and len(last) and last.mean() < (1 - PROGRESS) * first.mean())
 
 
 def _stalls(values: Floats) -> bool:
     """Whether the loss falls by less than a quarter of a hundredth, and no more than its noise explains."""
     known = np.isfinite(values)
-    if known.sum() < 50 or _falls(values):
+    if known.sum() < STALL_FEWEST or _falls(values):
         return False
     good = ~outliers(values)
     x = np.arange(len(values), dtype=float)
@@ -120,11 +124,14 @@ def _stalls(values: Floats) -> bool:
     spread = float(x[good] @ x[good])
     slope = float(x[good] @ (values[good] - values[good].mean())) / spread
     lost = -slope * len(values) / max(abs(float(values[good].mean())), 1e-30)
-    if lost >= _PROGRESS / 4:
+    if lost >= PROGRESS / 4:
         return False
     rest = memory(values - slope * x, good)
-    sure = rest.long_run_variance > 0 and two_sided(slope / (rest.long_run_variance / spread) ** 0.5) < 0.01
-    return not (sure and lost > _PROGRESS / 8)
+    sure = (
+        rest.long_run_variance > 0
+        and two_sided(slope / (rest.long_run_variance / spread) ** 0.5) < LATE_LEVEL
+    )
+    return not (sure and lost > PROGRESS / 8)
 
 
 def rates(target: Floats | None, reference: Floats | None, steps: NDArray[np.int64]) -> Rates | None:
@@ -136,9 +143,9 @@ def rates(target: Floats | None, reference: Floats | None, steps: NDArray[np.int
         return None
     a, b, at = target[known], reference[known], steps[known]
     largest = max(float(np.abs(b).max()), float(np.abs(a).max()))
-    size = np.maximum(np.abs(b), 1e-3 * largest)
+    size = np.maximum(np.abs(b), RATES_SMALL * largest)
     apart = np.abs(a - b) / np.where(size > 0, size, 1)
-    different = np.flatnonzero(apart > 2e-3)
+    different = np.flatnonzero(apart > RATES_APART)
     return Rates(
         max_rel_diff=float(apart.max()),
         first_different=int(at[different[0]]) if len(different) else None,

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trueup.curves.statistics.centred import centre
 from trueup.curves.statistics.noise import memory, outliers, two_sided
-from trueup.types.arrays import Floats
-
-SHARE = 0.2
-"""of the steps is late"""
-_LEVEL = 0.01
+from trueup.curves.thresholds import LATE_FEWEST, LATE_LEVEL, LATE_SHARE
+from trueup.types.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +32,18 @@ class Late:
     @property
     def trend(self) -> str:
         """``grows``, ``shrinks`` or ``steady``."""
-        if self.trend_p_value >= _LEVEL:
+        if self.trend_p_value >= LATE_LEVEL:
             return "steady"
         return "grows" if self.per_1000_steps * (self.gap or self.per_1000_steps) > 0 else "shrinks"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return asdict(self) | {"trend": self.trend}
 
 
-def late(difference: Floats, reference: Floats, steps: Any, bad: NDArray[np.bool_] | None = None) -> Late:
+def late(difference: Floats, reference: Floats, steps: Ints, bad: NDArray[np.bool_] | None = None) -> Late:
     """Measure the last fifth. ``bad``: the outliers, where they are known already."""
-    begin = len(difference) - max(8, int(len(difference) * SHARE))
+    begin = len(difference) - max(LATE_FEWEST, int(len(difference) * LATE_SHARE))
     begin = max(0, begin)
     tail, there = difference[begin:], steps[begin:]
     out = outliers(tail) if bad is None else bad[begin:]
@@ -66,9 +62,9 @@ def late(difference: Floats, reference: Floats, steps: Any, bad: NDArray[np.bool
     )
 
 
-def _slope(values: Floats, steps: Any, good: NDArray[np.bool_]) -> tuple[float, float]:
+def _slope(values: Floats, steps: Ints, good: NDArray[np.bool_]) -> tuple[float, float]:
     """Least-squares slope a step, and the probability of one so steep by the noise alone."""
-    if good.sum() < 8:
+    if good.sum() < LATE_FEWEST:
         return 0.0, 1.0
     x = np.asarray(steps, float)
     x = x - x[good].mean()

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.curves.thresholds import (
+    ALIKE,
+    MEMORY_FEWEST,
+    NORMAL_MAD,
+    SPIKE_SIGMAS,
+    SPIKE_WINDOW,
+    TAIL_SIGMAS,
+    TAIL_STEPS,
+)
 from trueup.types.arrays import Floats
-
-SPIKE_SIGMAS = 6.0
-_MAD = 1.4826
-_WINDOW = 128
-_TAIL_SIGMAS, _TAIL_STEPS = 2.0, 5
-"""the steps right after an outlier that still stand out so far belong to it"""
-
-
-_ALIKE = 0.3
-"""correlation of neighbours above which the memory is told from more than one lag"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,7 @@ def robust_scale(values: Floats) -> float:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return math.nan
-    return float(_MAD * np.median(np.abs(finite - np.median(finite))))
+    return float(NORMAL_MAD * np.median(np.abs(finite - np.median(finite))))
 
 
 def outliers(values: Floats) -> NDArray[np.bool_]:
@@ -54,15 +53,15 @@ def outliers(values: Floats) -> NDArray[np.bool_]:
     """
     num = len(values)
     finite = np.isfinite(values)
-    padded = np.full(-(-num // _WINDOW) * _WINDOW, np.nan)
+    padded = np.full(-(-num // SPIKE_WINDOW) * SPIKE_WINDOW, np.nan)
     padded[:num] = np.where(finite, values, np.nan)
-    blocks = padded.reshape(-1, _WINDOW)
+    blocks = padded.reshape(-1, SPIKE_WINDOW)
     medians = np.median(blocks, axis=1)
     for at in np.flatnonzero(np.isnan(medians)):
         some = blocks[at][np.isfinite(blocks[at])]
         medians[at] = np.median(some) if len(some) else np.nan
     known = np.isfinite(medians)
-    centres = (np.arange(len(blocks)) + 0.5) * _WINDOW
+    centres = (np.arange(len(blocks)) + 0.5) * SPIKE_WINDOW
     if known.sum() == 0:
         return ~finite
     local = np.interp(np.arange(num), centres[known], medians[known])
@@ -72,11 +71,11 @@ def outliers(values: Floats) -> NDArray[np.bool_]:
         out: NDArray[np.bool_] = ~finite
         return out
     size = np.abs(rest) / scale
-    tail = (size > _TAIL_SIGMAS).astype(np.int8)
+    tail = (size > TAIL_SIGMAS).astype(np.int8)
     out = ~finite | (size > SPIKE_SIGMAS)
     if not out.any():
         return out
-    for _ in range(_TAIL_STEPS):
+    for _ in range(TAIL_STEPS):
         out[1:] |= out[:-1] & (tail[1:] > 0)
     return out
 
@@ -89,7 +88,7 @@ def memory(values: Floats, good: NDArray[np.bool_]) -> Memory:
     block bootstrap).
     """
     num = int(good.sum())
-    if num < 8:
+    if num < MEMORY_FEWEST:
         return Memory(coefficient=0.0, long_run_variance=math.nan)
     x = np.where(good, values, 0.0) - np.where(good, values[good].mean(), 0.0)
     coefficient = _coefficient(x, good, num)
@@ -109,7 +108,7 @@ def _coefficient(x: Floats, good: NDArray[np.bool_], num: int) -> float:
     """
     power = [_covariance(x, good, lag) for lag in range(4)]
     raw = power[1] / power[0] if power[0] else 0.0
-    if raw > _ALIKE and power[2] > 0:
+    if raw > ALIKE and power[2] > 0:
         raw = (power[2] + power[3]) / (power[1] + power[2])
     return min(max(raw + (1 + 3 * raw) / num, -0.95), 1 - 2 / num)
 

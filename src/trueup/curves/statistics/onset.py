@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.curves.statistics.noise import memory, outliers
-from trueup.types.arrays import Floats
-
-LEVEL = 0.0025
-"""How often a difference without a change may be said to have one."""
-_EDGE = 0.01
-"""No change is looked for in this share of the steps at either end."""
-_FEWEST = 40
-_TAKEN_ALONG = 30.0
-"""The best of all fits takes noise along, the more the fewer independent steps there are: what is left is
-enlarged by
-this over their number. Set by simulation: 2,000 steps with a coefficient of 0.97 are 30."""
+from trueup.curves.statistics.noise import Memory, memory, outliers
+from trueup.curves.thresholds import ONSET_EDGE, ONSET_FEWEST, ONSET_LEVEL, ONSET_NOTHING, ONSET_TAKEN
+from trueup.types.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,32 +34,32 @@ class Onset:
     @property
     def is_sure(self) -> bool:
         """Whether the change is more than the noise explains."""
-        return self.p_value < LEVEL
+        return self.p_value < ONSET_LEVEL
 
     @property
     def grows(self) -> bool:
         """Whether the difference becomes larger in size after it."""
         return abs(self.after) > abs(self.before)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return asdict(self) | {"is_sure": self.is_sure, "grows": self.grows}
 
 
-def onset(difference: Floats, steps: Any, bad: NDArray[np.bool_] | None = None) -> Onset | None:
+def onset(difference: Floats, steps: Ints, bad: NDArray[np.bool_] | None = None) -> Onset | None:
     """The likeliest change point, by least squares over all steps and both shapes; None of too few steps.
 
     Its significance is that of the CUSUM against a Brownian bridge, scaled by the long-run variance of what
     is left when the fit is taken away. ``bad``: the outliers, where they are known already.
     """
     num = len(difference)
-    if num < _FEWEST:
+    if num < ONSET_FEWEST:
         return None
     bad = outliers(difference) if bad is None else bad
     y = _filled(difference, bad)
     centred = y - y.mean()
     total = np.cumsum(centred)
-    edge = max(2, int(_EDGE * num))
+    edge = max(2, int(ONSET_EDGE * num))
     at = np.arange(edge, num - edge)
     jump = total[at - 1] ** 2 * (num / (at * (num - at)))
     slope, product, spread = _slopes(centred, at)
@@ -86,8 +76,7 @@ def onset(difference: Floats, steps: Any, bad: NDArray[np.bool_] | None = None) 
         after = before + growth * (num - 1 - index)
         fit = before + ramp
     rest = memory(np.where(bad, np.nan, y - fit), ~bad)
-    taken = 1 + _TAKEN_ALONG / rest.freedom(num)
-    scale = math.sqrt(taken * rest.long_run_variance * num) if rest.long_run_variance > 0 else 0.0
+    scale = _scale(rest, num)
     excursion = float(np.abs(total).max())
     statistic = excursion / scale if scale else (math.inf if excursion > 0 else 0.0)
     return Onset(
@@ -102,7 +91,13 @@ def onset(difference: Floats, steps: Any, bad: NDArray[np.bool_] | None = None) 
     )
 
 
-def _filled(values: Floats, bad: Any) -> Floats:
+def _scale(rest: Memory, num: int) -> float:
+    """How far the noise that is left takes the cumulated difference of ``num`` steps."""
+    taken = 1 + ONSET_TAKEN / rest.freedom(num)
+    return math.sqrt(taken * rest.long_run_variance * num) if rest.long_run_variance > 0 else 0.0
+
+
+def _filled(values: Floats, bad: Bools) -> Floats:
     """Outliers replaced by the line between their neighbours."""
     if not bad.any() or bad.all():
         return np.nan_to_num(values)
@@ -110,7 +105,7 @@ def _filled(values: Floats, bad: Any) -> Floats:
     return np.where(bad, np.interp(where, where[~bad], values[~bad]), values)
 
 
-def _slopes(centred: Floats, at: Any) -> tuple[Floats, Floats, Floats]:
+def _slopes(centred: Floats, at: Ints) -> tuple[Floats, Floats, Floats]:
     """For a line that leaves zero at each of ``at``: the squares it explains, and the sums behind them."""
     num = len(centred)
     behind = np.cumsum(centred[::-1])[::-1]
@@ -123,7 +118,7 @@ def _slopes(centred: Floats, at: Any) -> tuple[Floats, Floats, Floats]:
 
 def _kolmogorov(statistic: float) -> float:
     """The probability that a Brownian bridge goes this far from zero."""
-    if statistic < 0.2:
+    if statistic < ONSET_NOTHING:
         return 1.0
     terms = (2 * (-1) ** (k + 1) * math.exp(-2 * (k * statistic) ** 2) for k in range(1, 30))
     return float(min(1.0, max(0.0, sum(terms))))

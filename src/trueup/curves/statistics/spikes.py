@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.curves.thresholds import SPIKE_BEHIND, SPIKE_BESIDE, SPIKE_SIGMAS, SPIKE_WINDOW
 from trueup.types.arrays import Array, Floats
-
-WINDOW = 128
-SIGMAS = 6.0
-_BESIDE = 2
-"""Steps apart at which a spike of one curve still matches one of the other, and two of one curve are one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +21,7 @@ class Spikes:
     largest: float | None
     """how high the largest of the target alone stands, in sigmas"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         return asdict(self)
 
@@ -38,23 +33,24 @@ def heights(values: Floats) -> Floats:
     """
     known = np.isfinite(values)
     first = _heights(values, known)
-    tall = first > SIGMAS
+    tall = first > SPIKE_SIGMAS
     return _heights(values, known & ~tall) if tall.any() else first
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def _heights(values: Floats, counted: NDArray[np.bool_]) -> Floats:
+    """Losses beyond 1e154 have no square in float64: no height either."""
     shift = float(values[counted].mean()) if counted.any() else 0.0
     apart = values - shift
     x = np.where(counted, apart, 0.0)
     number, total, squares = (_behind(part) for part in (counted, x, x * x))
-    enough = number >= 16
+    enough = number >= SPIKE_BEHIND
     np.maximum(number, 1, out=number)
     mean = np.divide(total, number, out=total)
     variance = np.divide(squares, number, out=squares)
     variance -= mean * mean
-    with np.errstate(divide="ignore", invalid="ignore"):
-        deviation = np.sqrt(np.maximum(variance, 0, out=variance), out=variance)
-        found = (apart - mean) / deviation
+    deviation = np.sqrt(np.maximum(variance, 0, out=variance), out=variance)
+    found = (apart - mean) / deviation
     found[~(enough & (deviation > 0)) | np.isnan(found)] = 0.0
     found[np.isposinf(values)] = np.inf
     return found
@@ -65,7 +61,7 @@ def _behind(values: Array) -> Floats:
     sums = np.zeros(len(values) + 1)
     np.cumsum(values, out=sums[1:])
     found: Floats = sums[:-1].copy()
-    found[WINDOW:] -= sums[: max(0, len(found) - WINDOW)]
+    found[SPIKE_WINDOW:] -= sums[: max(0, len(found) - SPIKE_WINDOW)]
     return found
 
 
@@ -86,8 +82,8 @@ def spikes(target: Floats, reference: Floats, steps: NDArray[np.int64]) -> Spike
 
 def _begins(height: Floats) -> NDArray[np.int64]:
     """Where spikes begin: steps above six sigmas close to each other are one."""
-    above = np.flatnonzero(height > SIGMAS)
-    return above[np.concatenate([[True], np.diff(above) > _BESIDE + 1])] if len(above) else above
+    above = np.flatnonzero(height > SPIKE_SIGMAS)
+    return above[np.concatenate([[True], np.diff(above) > SPIKE_BESIDE + 1])] if len(above) else above
 
 
 def _near(these: NDArray[np.int64], those: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -96,5 +92,5 @@ def _near(these: NDArray[np.int64], those: NDArray[np.int64]) -> NDArray[np.bool
     at = np.searchsorted(those, these)
     after = np.abs(those[np.minimum(at, len(those) - 1)] - these)
     before = np.abs(those[np.maximum(at - 1, 0)] - these)
-    near: NDArray[np.bool_] = np.minimum(after, before) <= _BESIDE
+    near: NDArray[np.bool_] = np.minimum(after, before) <= SPIKE_BESIDE
     return near

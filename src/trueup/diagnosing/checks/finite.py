@@ -72,7 +72,7 @@ def _look(run: CheckedRun, step: int, rank: int) -> _Step:
     view = run.view(step, rank)
     bad = pl.col("num_nan") + pl.col("num_posinf") + pl.col("num_neginf") > 0
     rows = _with_counts(view.frame).filter(bad | (pl.col("minimum") <= _LOW))
-    scalars = run.scalars(rank).get(step, {})
+    scalars = run.line(step, rank)
     rescaled = bool(scalars.get("skipped"))
     origins = Origins(lambda call: _caller(view, call))
     found, decisive = [], False

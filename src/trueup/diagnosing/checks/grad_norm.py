@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import polars as pl
 
@@ -12,6 +11,7 @@ from trueup.diagnosing.checks.run import CheckedRun
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
+from trueup.types.trace import ScalarLine
 
 _SLACK = 2e-3
 """relative; the framework's own sums in float32 are off by up to 4e-4 at 2**24 elements"""
@@ -23,7 +23,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     compared: list[tuple[int, int, float, float, float]] = []
     for step, ranks in run.steps.items():
         for rank in ranks:
-            line = run.scalars(rank).get(step, {})
+            line = run.line(step, rank)
             reported = _reported(line)
             norms = _norms(run, step, rank)
             if reported is None or norms is None or not math.isfinite(reported):
@@ -60,9 +60,9 @@ def _elsewhere(run: CheckedRun) -> bool:
     return False
 
 
-def _reported(line: dict[str, Any]) -> float | None:
+def _reported(line: ScalarLine) -> float | None:
     saved = line.get("saved") or {}
-    value = line.get("grad_norm", next((v for k, v in saved.items() if "grad_norm" in k), None))
+    value: object = line.get("grad_norm", next((v for k, v in saved.items() if "grad_norm" in k), None))
     return float(value) if isinstance(value, (int, float)) else None
 
 
@@ -98,7 +98,7 @@ def _limit(run: CheckedRun) -> Reason | None:
 
 
 def _causes(run: CheckedRun, step: int, rank: int, factor: float) -> tuple[Reason, ...]:
-    line = run.scalars(rank).get(step, {})
+    line = run.line(step, rank)
     microbatches, replicas = line.get("microbatches") or 1, len(run.ranks)
     known = [
         (line.get("loss_scale"), reason(Code.NOT_UNSCALED)),

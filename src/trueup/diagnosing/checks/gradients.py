@@ -11,6 +11,7 @@ from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge,
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
+from trueup.types.trace import ParameterFacts
 
 _MAX_PLACES = 8
 _ROUTED = re.compile(r"(^|\.)experts?(\.|_|$)", re.IGNORECASE)
@@ -107,7 +108,7 @@ def frozen_by_mistake(parameters: list[tuple[str, bool]]) -> list[str]:
     return holes
 
 
-def _notes(table: list[dict[str, object]], unreached: list[str]) -> tuple[Reason, ...]:
+def _notes(table: list[ParameterFacts], unreached: list[str]) -> tuple[Reason, ...]:
     notes = []
     frozen = [p for p in table if not p["requires_grad"]]
     if frozen:

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from trueup.batches.labels import whole_labels
 from trueup.diagnosing.checks.alignment import first_loss_problem, labelled_padding, shift_of_labels
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun, place_of
@@ -31,6 +32,8 @@ class _Batch:
     microbatch: int
     ids: dict[str, Any] | None
     labels: dict[str, Any]
+    parts: tuple[dict[str, Any], ...]
+    """the labels' records: several of a loss worked out in chunks"""
     mask: dict[str, Any] | None
     loss: float | None
     vocabulary: int | None
@@ -81,7 +84,8 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
 
 def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
     view = run.view(step, rank)
-    labels = view.frame_of("loss", "labels")
+    labels = view.frame_of("loss").filter(pl.col("slot").str.split(".").list.first() == "labels")
+    parts = labels.sort("record").partition_by("call", maintain_order=True)
     losses = {row["call"]: row for row in view.frame_of("loss", "value").iter_rows(named=True)}
     integers = view.frame_of("forward").filter(pl.col("dtype").is_in(_INTEGERS))
     roots = integers.filter(
@@ -89,7 +93,7 @@ def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
         & (pl.col("mode") == "train") & (pl.col("shape").list.len() == 2)
     )  # fmt: skip
     embedded = _embedded(run, view, integers)
-    for row in labels.iter_rows(named=True):
+    for row, *others in (of_call.to_dicts() for of_call in parts):
         before = roots.filter(
             (pl.col("record") < row["record"]) & (pl.col("microbatch") == row["microbatch"])
         )
@@ -103,6 +107,7 @@ def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
             microbatch=row["microbatch"],
             ids=ids,
             labels=row,
+            parts=(row, *others),
             mask=next((r for r in candidates if "attention_mask" in r["slot"]), None),
             loss=None if loss is None else loss["maximum"],
             vocabulary=embedded.get(ids["digest"]) if ids is not None else None,
@@ -131,7 +136,8 @@ def _embedded(run: CheckedRun, view: StepView, integers: pl.DataFrame) -> dict[i
 
 def _look(run: CheckedRun, batch: _Batch) -> _Seen:
     rank, step = batch.view.rank, batch.view.step
-    labels = run.values(step, rank, batch.labels)
+    ids = run.values(step, rank, batch.ids) if batch.ids is not None else None
+    labels = _whole(run, batch, ids)
     if labels is None:
         return _Seen(problem=None)
     used = labels.ravel() != batch.ignore_index
@@ -141,7 +147,6 @@ def _look(run: CheckedRun, batch: _Batch) -> _Seen:
         return _Seen(problem=_of_batch(batch, reason(Code.ALL_IGNORED, index=batch.ignore_index)))
     problem = _out_of_range(batch, labels[labels != batch.ignore_index])
     shift = None
-    ids = run.values(step, rank, batch.ids) if batch.ids is not None else None
     if ids is not None:
         shift, wrong = shift_of_labels(ids, labels, batch.ignore_index)
         problem = problem or wrong or _on_padding(run, batch, ids, labels, shift)
@@ -149,6 +154,13 @@ def _look(run: CheckedRun, batch: _Batch) -> _Seen:
         problem = problem or first_loss_problem(loss, batch.vocabulary)
     problem = None if problem is None else _of_batch(batch, problem)
     return _Seen(problem=problem, shift=shift, ignored=ignored, loss=loss)
+
+
+def _whole(run: CheckedRun, batch: _Batch, ids: Array | None) -> Array | None:
+    """All labels of the loss; None where values were not kept."""
+    values = [run.values(batch.view.step, batch.view.rank, part) for part in batch.parts]
+    parts = [part for part in values if part is not None]
+    return whole_labels(parts, ids, ignore_index=batch.ignore_index) if len(parts) == len(values) else None
 
 
 def _of_batch(batch: _Batch, problem: Reason) -> Reason:

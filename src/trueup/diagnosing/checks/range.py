@@ -31,7 +31,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         for rank in ranks:
             view = run.view(step, rank)
             num_floating += view.frame.filter(pl.col("dtype").is_in(_FLOATS)).height
-            scaled = bool(run.scalars(rank).get(step, {}).get("loss_scale"))
+            scaled = bool(run.line(step, rank).get("loss_scale"))
             large += _near_maximum(view, scaled=scaled)
             gradients = _half_gradients(view)
             num_gradients += gradients.height

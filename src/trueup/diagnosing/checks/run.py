@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource
 from trueup.types.arrays import Array
 from trueup.types.reason import Reason
+from trueup.types.trace import ParameterFacts, RankFacts, ScalarLine, SummaryRow
 
 _KEPT_STEPS = 4
 
@@ -49,7 +50,7 @@ class CheckedRun:
     steps: dict[int, list[int]] = field(init=False)
     """whole steps -> ranks"""
     _views: OrderedDict[tuple[bool, int, int], StepView] = field(init=False, default_factory=OrderedDict)
-    _facts: dict[int, dict[str, object]] = field(init=False, default_factory=dict)
+    _facts: dict[int, RankFacts] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.steps = self.source.steps()
@@ -74,23 +75,27 @@ class CheckedRun:
                 self._views.popitem(last=False)
         return self._views[key]
 
-    def facts(self, rank: int) -> dict[str, Any]:
+    def facts(self, rank: int) -> RankFacts:
         """What one rank says of itself."""
         if rank not in self._facts:
             self._facts[rank] = self.source.rank_facts(rank)
         return self._facts[rank]
 
-    def parameters(self, rank: int) -> list[dict[str, Any]]:
+    def parameters(self, rank: int) -> list[ParameterFacts]:
         """The parameter table, one row a tensor: tied names are left out."""
         return [p for p in self.facts(rank).get("parameters") or [] if not p.get("tied_to")]
 
-    def scalars(self, rank: int) -> dict[int, dict[str, Any]]:
+    def scalars(self, rank: int) -> dict[int, ScalarLine]:
         """Scalars by step."""
         return {int(line["step"]): line for line in self.source.scalars(rank) if "step" in line}
 
-    def values(self, step: int, rank: int, row: dict[str, Any]) -> Array | None:
+    def line(self, step: int, rank: int) -> ScalarLine:
+        """Scalars of one step; empty where there are none."""
+        return self.scalars(rank).get(step, ScalarLine())
+
+    def values(self, step: int, rank: int, row: Mapping[str, object]) -> Array | None:
         """Stored values of a record of integers, bool or float32/64, shaped; None where there are none."""
-        stored = self.source.tensor(step, rank, row)
+        stored = self.source.tensor(step, rank, cast("SummaryRow", row))
         if stored is None or stored.dtype not in DTYPES:
             return None
         storage = np.dtype("bool" if stored.dtype == "bool" else DTYPES[stored.dtype].storage)

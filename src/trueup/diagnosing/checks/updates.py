@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,7 +89,7 @@ def _look(run: CheckedRun, rank: int) -> _Seen:
     steps = [step for step, ranks in run.steps.items() if rank in ranks]
     for step in steps:
         view = run.view(step, rank)
-        scalars = run.scalars(rank).get(step, {})
+        scalars = run.line(step, rank)
         rates = scalars.get("learning_rate")
         if scalars.get("skipped"):
             seen.still.append(reason(Code.STEP_SKIPPED, step=step))
@@ -126,7 +127,7 @@ def _compare(
     after: dict[str, dict[str, Any]],
     later: dict[str, dict[str, Any]],
     with_gradient: set[str],
-    rates: list[float] | None,
+    rates: Sequence[float] | None,
 ) -> None:
     for name, row in _digests(before).items():
         then = later.get(name) or after.get(name)

@@ -210,4 +210,4 @@ class Evidence:
         """What several rules ask for: worked out once."""
         if work_out not in self._remembered:
             self._remembered[work_out] = work_out(self)
-        return cast(Result, self._remembered[work_out])
+        return cast("Result", self._remembered[work_out])

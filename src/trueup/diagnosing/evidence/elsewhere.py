@@ -9,6 +9,7 @@ from trueup.diagnosing.evidence.facts import Elsewhere, Known, Pair, ParameterFa
 from trueup.diagnosing.evidence.places import Place
 from trueup.diagnosing.evidence.tensors import known_tensor
 from trueup.store import StepView, view_if_there
+from trueup.types.trace import ParameterFacts as Listed
 
 MAX_EARLIER = 3
 MAX_RANKS = 64
@@ -192,9 +193,9 @@ def _call(view: StepView | None, fqn: str) -> int | None:
     return None if view is None else view.parameter_call(fqn)
 
 
-def _entry(view: StepView, fqn: str) -> dict[str, Any]:
+def _entry(view: StepView, fqn: str) -> Listed:
     table = view.facts.get("parameters") or []
-    return next((p for p in table if isinstance(p, dict) and p.get("fqn") == fqn), {})
+    return next((p for p in table if isinstance(p, dict) and p.get("fqn") == fqn), Listed())
 
 
 def _grouped(view: StepView, fqn: str) -> bool | None:

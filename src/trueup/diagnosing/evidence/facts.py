@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trueup.numerics.digest import digest
 from trueup.numerics.dtypes import DTYPES, dtype_of, float64_from_array, real_view
+from trueup.numerics.hidden import with_hidden_as_infinite
 from trueup.numerics.sketch import sketch
 from trueup.numerics.statistics import statistics
 from trueup.types.arrays import Floats
@@ -112,7 +113,8 @@ class Known:
         return self._raw()
 
     def values(self, window: Window | None = None) -> Floats | None:
-        """Values as float64, complex ones with a last dimension of 2; ``window`` restricts them to a part."""
+        """Values as float64, complex ones with a last dimension of 2, what a mask hides as minus infinity;
+        ``window`` restricts them to a part."""
         if window not in self._windows:
             array = self.raw
             if array is None:
@@ -120,7 +122,7 @@ class Known:
             if window is not None and len(window) == array.ndim:
                 array = np.ascontiguousarray(array[tuple(slice(*w) for w in window)])
             parts, entry = real_view(array, DTYPES[self.dtype])
-            self._windows[window] = float64_from_array(parts, entry.name)
+            self._windows[window] = with_hidden_as_infinite(float64_from_array(parts, entry.name), entry.name)
         return self._windows[window]
 
     def statistic(self, name: str) -> float:

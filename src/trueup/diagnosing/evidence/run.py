@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 from trueup.diagnosing.evidence.facts import RunFacts
 from trueup.store import StepView, TraceSource
+from trueup.types.trace import ScalarLine
 
 MAX_RANKS = 64
 
@@ -46,22 +46,22 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
     )
 
 
-def _line(lines: list[dict[str, Any]], step: int) -> dict[str, Any]:
-    return next((line for line in lines if line.get("step") == step), {})
+def _line(lines: list[ScalarLine], step: int) -> ScalarLine:
+    return next((line for line in lines if line.get("step") == step), ScalarLine())
 
 
-def _by_step(lines: list[dict[str, Any]]) -> Iterable[tuple[int, dict[str, Any]]]:
+def _by_step(lines: list[ScalarLine]) -> Iterable[tuple[int, ScalarLine]]:
     return ((line["step"], line) for line in lines if isinstance(line.get("step"), int))
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _numbers(value: Any) -> tuple[float, ...]:
+def _numbers(value: object) -> tuple[float, ...]:
     values = value if isinstance(value, list) else [value]
     return tuple(float(v) for v in values if isinstance(v, (int, float)))
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import numpy as np
 
 from trueup.diagnosing.evidence.facts import NUMBERS, Known
 from trueup.numerics.summary import SKETCH_SIZE
 from trueup.store import StepView
+from trueup.types.arrays import Array
 
 
 def known_tensor(view: StepView, record: int, name: str | None = None) -> Known | None:
@@ -19,7 +20,7 @@ def known_tensor(view: StepView, record: int, name: str | None = None) -> Known 
     call, slot = view.record_call[record], view.slot[record]
     sketch: bytes = row.get("sketch") or b""
 
-    def raw() -> np.ndarray[Any, Any] | None:
+    def raw() -> Array | None:
         found = view.raw(record)
         return None if found is None else found[1]
 
@@ -27,7 +28,7 @@ def known_tensor(view: StepView, record: int, name: str | None = None) -> Known 
         name or (f"{view.name[call] or '(root)'}, {slot}" if call >= 0 else slot),
         dtype=str(row["dtype"]),
         shape=tuple(row["shape"] or ()),
-        statistics={number: row.get(number) for number in NUMBERS},
+        statistics={number: cast("float | None", row.get(number)) for number in NUMBERS},
         digest=row.get("digest"),
         sketch=np.frombuffer(sketch, "<f4").astype(np.float64) if len(sketch) == 4 * SKETCH_SIZE else None,
         raw=raw,

@@ -182,7 +182,8 @@ def _gate_and_up(evidence: Evidence) -> Found | None:
 
 def _is_gated(gate: Floats, up: Floats, t: Floats, r: Floats) -> bool:
     def near(x: Floats, y: Floats) -> bool:
-        return bool(np.linalg.norm(x - y) <= REPRODUCED * np.linalg.norm(y))
+        size = np.linalg.norm(y)
+        return bool(0 < size < np.inf and np.linalg.norm(x - y) <= REPRODUCED * size)
 
     probe = tuple(slice(0, PROBED_INDICES) for _ in range(gate.ndim - 1))
     for function in ACTIVATIONS.values():

@@ -51,11 +51,13 @@ def _hidden(evidence: Evidence) -> Found | None:
     if known is None or both is None:
         return None
     t, r = both
-    a, b = _masked(t, known.dtype), _masked(r, known.dtype)
+    a, b = _masked_of_both(evidence, t, r)
     apart = a != b
     if not apart.any():
         return None
-    where = _pattern(apart)
+    where = _pattern(apart) or _pattern_beside(apart, a & b)
+    if where is None and _is_mask(evidence, t, r):
+        where = reason(PlacesCode.SOME_ELEMENTS, number=int(apart.sum()), size=apart.size)
     if where is None:
         return None
     sentence = said(
@@ -71,6 +73,55 @@ def _hidden(evidence: Evidence) -> Found | None:
     if known.is_floating and not infinite and evidence.origin.phase in ("backward", "param_grad"):
         rank = EvidenceRank.CONSISTENT  # zeros of a gradient have many reasons
     return Found(rank=rank, sentence=sentence)
+
+
+def _pattern_beside(apart: Bools, hidden: Bools) -> Reason | None:
+    """Where they are, if what both sides hide (padding, later positions) is not held against the pattern."""
+    if apart.ndim < 2:
+        return None
+    planes, both = (one.reshape(-1, *one.shape[-2:]) for one in (apart, hidden))
+    columns = np.asarray(planes.any(axis=1))
+    whole = np.broadcast_to(columns[:, None, :], planes.shape)
+    if (planes == (whole & ~both)).all() and not columns.all() and _contiguous(columns):
+        return reason(PlacesCode.WHOLE_COLUMNS, number=int(columns.sum(axis=1).max()), size=columns.shape[1])
+    union = np.asarray(planes.any(axis=0))
+    return _in_matrix(union) if (planes == (union[None] & ~both)).all() else None
+
+
+def _is_mask(evidence: Evidence, target: Floats, reference: Floats) -> bool:
+    """Whether a tensor does nothing but hide: booleans, or zeros and minus infinity."""
+    dtypes = [known.dtype for known in (evidence.target, evidence.reference) if known is not None]
+    forms = zip((target, reference), dtypes, strict=True)
+    return all(dtype == "bool" or ((v == 0) | np.isneginf(v)).all() for v, dtype in forms) and bool(
+        np.isneginf(target).any() or np.isneginf(reference).any() or "bool" in dtypes
+    )
+
+
+def _masked_of_both(evidence: Evidence, target: Floats, reference: Floats) -> tuple[Bools, Bools]:
+    """Hidden elements of either side; of a boolean mask beside an additive one those that are False."""
+    dtypes = [known.dtype for known in (evidence.target, evidence.reference) if known is not None]
+    if len(set(dtypes)) > 1 and "bool" in dtypes:
+        hidden = [
+            values == 0 if dtype == "bool" else np.isneginf(values)
+            for values, dtype in zip((target, reference), dtypes, strict=True)
+        ]
+        return hidden[0], hidden[1]
+    if np.isneginf(target).any() or np.isneginf(reference).any():
+        return np.isneginf(target), np.isneginf(reference)
+    if dtypes == ["bool", "bool"] and not _true_hides(reference, target):
+        return np.asarray(target == 0), np.asarray(reference == 0)
+    return _masked(target, dtypes[0]), _masked(reference, dtypes[-1])
+
+
+def _true_hides(*masks: Floats) -> bool:
+    """Whether True hides in a mask of booleans, as in PyTorch's padding masks, or lets be seen, as in its
+    fused attention: a causal mask shows it by what it holds above the diagonal."""
+    for mask in masks:
+        if mask.ndim >= 2 and mask.shape[-1] == mask.shape[-2] > 1:
+            above = mask[..., np.triu(np.ones(mask.shape[-2:], bool), 1)]
+            if above.all() or not above.any():
+                return bool(above.all())
+    return True
 
 
 def _masked(values: Floats, dtype: str) -> Bools:

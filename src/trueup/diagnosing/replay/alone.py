@@ -14,9 +14,9 @@ from dataclasses import replace
 from trueup.comparing.rules.lone_rounding import least_rounding
 from trueup.diagnosing.replay.judge import Difference
 from trueup.diagnosing.replay.step import ReplayedStep
+from trueup.diagnosing.thresholds import LONE_SCORE
 from trueup.matching.names import like
 
-MOST_SCORE = 10.0
 _PASSES = ("forward", "backward")
 
 
@@ -36,9 +36,14 @@ def lone_ones(
         its_like = peers.get((like(owner), types.get(owner)), set())
         same, apart = its_like - differing, its_like & differing - {owner}
         if len(same) > len(apart) and one.score <= 1 and _is_a_rounding(step, one):
-            one = replace(one, score=min(1.0 + len(same), MOST_SCORE), peers=len(same))
+            one = replace(one, score=lone_score(len(same)), peers=len(same))
         judged.append(one)
     return judged
+
+
+def lone_score(peers: int) -> float:
+    """The score of a rounding that so many of its like do not show."""
+    return min(1.0 + peers, LONE_SCORE)
 
 
 def _types(step: ReplayedStep) -> dict[str, str | None]:

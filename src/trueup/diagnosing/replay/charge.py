@@ -20,9 +20,10 @@ from trueup.diagnosing.replay.plan import PLAN, read_plan
 from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
 from trueup.diagnosing.replay.words import evidence_of, place_of, site_of, sources_of
 from trueup.errors import TraceError
-from trueup.store import Trace
-from trueup.types import Basis, Origin, Reason, Stage, reason
+from trueup.store import StepView, Trace
 from trueup.types.codes import LeftFree, ReplayCode
+from trueup.types.finding import Basis, Origin, Stage
+from trueup.types.reason import Reason, reason
 
 REFINED = "refined"
 """folder inside a replay: the same again at API level, inside the owners it found"""
@@ -149,12 +150,29 @@ def _owner_of(step: ReplayedStep, one: Difference) -> tuple[str, Stage]:
         ), Stage.REDUCTION if one.slot in _REDUCED else stage
     inward = one.slot.startswith("input")
     forward = one.phase == "forward"
-    if kind == "module" and inward != forward:
+    passed_on = forward and not inward and _is_passed_on(step, one)
+    if kind == "module" and inward != forward and not passed_on:
         return step.target.name[one.call], Stage.FORWARD if forward else Stage.BACKWARD
     owner = step.module_around(one.call)
     if owner == OUTSIDE:
         return owner, Stage.DATA if forward and kind == "module" else Stage.LOSS
     return owner, Stage.FORWARD if forward else Stage.BACKWARD
+
+
+def _is_passed_on(step: ReplayedStep, one: Difference) -> bool:
+    """Whether a module only hands on what it was given (a dropout that is off): the same content came in, in
+    both runs. What one run alone hands on, the other computes with."""
+    reference, at = step.reference, one.reference_record
+    partner = int(step.match.calls.reference_of[one.call])
+    if at is not None and reference.record_call[at] == partner and not _hands_on(reference, at):
+        return False
+    return _hands_on(step.target, one.record)
+
+
+def _hands_on(view: StepView, record: int) -> bool:
+    content = view.content[record]
+    given = (r for r in view.records(view.record_call[record], "forward") if view.slot[r].startswith("input"))
+    return content is not None and any(view.content[r] == content for r in given)
 
 
 def _parameter_owner(fqn: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -18,11 +17,12 @@ from trueup.matching.layouts import Layout
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import Trace
 from trueup.types.arrays import Array
+from trueup.types.trace import SummaryRow
 
 NAME = "values"
 """of the one tensor in each file"""
 
-Part = tuple[dict[str, Any], Layout | None]
+Part = tuple[SummaryRow, Layout | None]
 """a row of the reference's summaries, and how its values lie beside the target's"""
 
 
@@ -34,7 +34,7 @@ class ConvertedValues:
         self._folder = folder
         self._count = 0
 
-    def write(self, shape: tuple[int, ...], parts: Sequence[Part]) -> dict[str, Any] | None:
+    def write(self, shape: tuple[int, ...], parts: Sequence[Part]) -> SummaryRow | None:
         """The columns of a plan's row for a target tensor of this shape; None where the parts do not fill
         it, or some were not kept."""
         names = {summary["dtype"] for summary, _ in parts}
@@ -44,7 +44,8 @@ class ConvertedValues:
         self._count += 1
         self._folder.mkdir(parents=True, exist_ok=True)
         save_file({NAME: values.reshape(-1).view(np.uint8)}, self._folder / f"{self._count}.safetensors")
-        norm = float(np.sqrt(sum(float(summary["l2_norm"]) ** 2 for summary, _ in parts)))
+        norms = [norm for summary, _ in parts if (norm := summary["l2_norm"]) is not None]
+        norm = float(np.sqrt(sum(norm**2 for norm in norms)))
         return {
             "digest": None,
             "l2_norm": norm,
@@ -62,7 +63,9 @@ class ConvertedValues:
             held = self._reference.tensor(self._step, self._rank, summary)
             if held is None or (layout is not None and not layout.known):
                 return None
-            values = np.frombuffer(held.data, DTYPES[summary["dtype"]].storage).reshape(summary["shape"])
+            values: Array = np.frombuffer(held.data, DTYPES[summary["dtype"]].storage).reshape(
+                summary["shape"]
+            )
             try:
                 at = (places if layout is None else layout.of_target(places)).reshape(-1)
                 values = (values if layout is None else layout.of_reference(values)).reshape(-1)

@@ -7,20 +7,18 @@ exactness that the reference's shows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from trueup.diagnosing.cross_entropy import reproduced
-from trueup.diagnosing.step_calls import around_loss, loss_arguments, loss_records
+from trueup.diagnosing.loss_inputs import LossInputs
+from trueup.diagnosing.step_calls import around_loss, loss_records
+from trueup.diagnosing.thresholds import FLOAT32, LOSS_ROUNDINGS, LOSS_TIMES
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
-from trueup.types.arrays import Floats, Ints
-
-MARGIN = 4.0
-"""times the reference's own distance from the exact loss"""
-ROUNDOFF = 2.0**-24
-_IGNORE = -100
+from trueup.types.arrays import Floats
 
 
 def loss_bounds(book: StepView, given: set[int]) -> dict[int, float]:
@@ -30,9 +28,8 @@ def loss_bounds(book: StepView, given: set[int]) -> dict[int, float]:
     them has no bound, nor one that is no plain cross-entropy.
     """
     values = dict(loss_records(book, "value"))
-    labels = {m: v for m, r in loss_records(book, "labels") if (v := _whole(book, r)) is not None}
-    masks = {m: w for m, r in loss_records(book, "mask") if (w := book.value(r)) is not None}
-    told = loss_arguments(book)
+    of_loss = LossInputs.of(book)
+    labels, masks = of_loss.labels, of_loss.masks
     found: dict[int, float] = {}
     for microbatch, record in values.items():
         summary, value = book.content[record], book.value(record)
@@ -44,20 +41,21 @@ def loss_bounds(book: StepView, given: set[int]) -> dict[int, float]:
                 number,
                 logits,
                 labels[microbatch],
-                ignore_index=int(told.get("ignore_index", _IGNORE)),
+                ignore_index=of_loss.ignore_index,
                 masks=[masks[microbatch]] if microbatch in masks else [],
                 numbers=[*numbers, float(len(values))],
             )
             if loss is not None:
                 own = abs(loss.loss - number) / abs(number)
-                found[summary] = max(MARGIN * own, ROUNDOFF * (8 + np.sqrt(labels[microbatch].size)))
+                found[summary] = allowed_error(own, labels[microbatch].size)
                 break
     return found
 
 
-def _whole(book: StepView, record: int) -> Ints | None:
-    found = book.raw(record)
-    return None if found is None or "int" not in found[0] else found[1].astype(np.int64)
+def allowed_error(own: float, tokens: int) -> float:
+    """The relative error that a target's loss may have, by the reference's own; never less than a sum over
+    tokens in float32 makes."""
+    return max(LOSS_TIMES * own, FLOAT32 * (LOSS_ROUNDINGS + math.sqrt(tokens)))
 
 
 def _logits(

@@ -15,21 +15,19 @@ from typing import NamedTuple
 
 import polars as pl
 
-from trueup.comparing.rules.common_factor import ROUNDED
+from trueup.comparing.thresholds import FACTOR_ROUNDED
 from trueup.diagnosing.replay.noise import ReplayNoise, Site, SiteNoise
 from trueup.diagnosing.replay.step import ReplayedStep
+from trueup.diagnosing.thresholds import (
+    BIAS_FLOAT32,
+    BIAS_NOISE_FACTOR,
+    BIAS_ROUNDOFFS,
+    BIAS_Z,
+    BOUND_SHARE,
+    NOISE_FACTOR,
+)
 from trueup.store.view import CLIPPED
 from trueup.types.codes import LeftFree
-
-NOISE_FACTOR = 3.0
-"""times the largest difference that a benign variant shows at a site"""
-BOUND_SHARE = 0.25
-"""of the dtype bound is allowed even where a benign variant shows less: another kernel rounds elsewhere"""
-BIAS_Z = 8.0
-"""standard errors; 4 times those of a benign variant where there is one"""
-BIAS_NOISE_FACTOR = 4.0
-BIAS_ROUNDOFFS = 1 / 64
-"""a scale nearer to 1 than so many unit roundoffs is nothing to act on"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +99,7 @@ def _judged(
     exact = bound is not None and tolerance is not None and not measured and bound < tolerance
     if exact:
         tolerance = bound
-    score = _score(relative, tolerance) if step.is_floating(row.record) else math.inf
+    score = _score(relative, tolerance) if step.is_floating(row.record) or relative == 0 else math.inf
     bias_score = _bias_score(step, row, seen)
     if bias_score > 1 and score <= 1:
         score = bias_score
@@ -128,16 +126,31 @@ def _bias_score(step: ReplayedStep, row: ForcedRow, seen: SiteNoise | None) -> f
     if row.bias_z is None or row.scale is None:
         return 0.0
     roundoff = step.roundoff(row.record) or 0.0
-    least = max(BIAS_ROUNDOFFS * roundoff, min(ROUNDED, 8 * roundoff))
+    least = least_scale(roundoff)
     if row.slot == CLIPPED[1]:
         least = max(least, step.gradients_apart)  # the norm all are divided by moves by as much
     if not abs(row.scale - 1) > least:
         return 0.0
-    return abs(row.bias_z) / (BIAS_Z if seen is None else max(BIAS_Z, BIAS_NOISE_FACTOR * seen.bias_z))
+    return abs(row.bias_z) / allowed_bias(seen)
+
+
+def least_scale(roundoff: float) -> float:
+    """How far a scale must be from 1, in a dtype of this unit roundoff, to be acted on."""
+    return max(BIAS_ROUNDOFFS * roundoff, min(FACTOR_ROUNDED, BIAS_FLOAT32 * roundoff))
+
+
+def allowed_bias(seen: SiteNoise | None) -> float:
+    """The standard errors a bias may have, by those of a benign variant."""
+    return BIAS_Z if seen is None else max(BIAS_Z, BIAS_NOISE_FACTOR * seen.bias_z)
+
+
+def allowed_size(bound: float, seen: SiteNoise | None) -> float:
+    """The relative difference allowed, by the dtype's bound and what a benign variant shows."""
+    return bound if seen is None else max(NOISE_FACTOR * seen.rel_l2, BOUND_SHARE * bound)
 
 
 def _score(relative: float, tolerance: float | None) -> float:
-    if tolerance is None or tolerance == 0:
+    if tolerance is None or tolerance == 0 or relative == 0:
         return math.inf if relative > 0 else 0.0
     return relative / tolerance
 
@@ -148,8 +161,7 @@ def _tolerance(step: ReplayedStep, row: ForcedRow, norm: float, seen: SiteNoise 
     bound = float("nan") if at is None else float(step.bounds[at])
     if math.isnan(bound) or not step.is_floating(row.record):
         return None
-    allowed = bound / norm if norm else math.inf
-    return allowed if seen is None else max(NOISE_FACTOR * seen.rel_l2, BOUND_SHARE * allowed)
+    return allowed_size(bound / norm if norm else math.inf, seen)
 
 
 def _site(step: ReplayedStep, row: ForcedRow) -> Site:

@@ -11,8 +11,10 @@ from trueup.diagnosing.replay.noise import ReplayNoise
 from trueup.diagnosing.replay.plan import has_api_values, read_plan
 from trueup.diagnosing.replay.plan_step import Left, left_from_json
 from trueup.store import Trace
-from trueup.types import Origin, Reason
 from trueup.types.codes import LeftFree
+from trueup.types.finding import Origin
+from trueup.types.reason import Reason
+from trueup.types.trace import Replayed
 
 SCHEMA_VERSION = 2
 _COMPARED = (LeftFree.SHARED_GRADIENT, LeftFree.COMPARED_ONLY)
@@ -61,7 +63,7 @@ class ReplayOutcome:
             for more in one.left:
                 _add(left, more)
         for rank in sorted({p.rank for p in there}):
-            for free in (trace.rank_facts(rank).get("replay") or {}).get("free", ()):
+            for free in (trace.rank_facts(rank).get("replay") or Replayed()).get("free", ()):
                 if (more := left_from_json(free)).reason.code not in _COMPARED:
                     _add(left, more)
         return cls(

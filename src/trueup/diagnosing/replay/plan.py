@@ -15,6 +15,7 @@ from trueup.diagnosing.replay.plan_step import StepBuilder, StepPlan, left_as_js
 from trueup.errors import TraceError
 from trueup.store import Trace
 from trueup.store.layout import rank_dir
+from trueup.store.parquet import frame_from_parquet
 from trueup.store.writer import write_json, write_table
 from trueup.wording import text
 
@@ -105,7 +106,7 @@ def read_plan(folder: Path) -> Plan:
 
 def plan_rows(folder: Path, step: int, rank: int) -> pl.DataFrame:
     """The rows of one step of one rank."""
-    return pl.read_parquet(_file(folder, step, rank))
+    return frame_from_parquet(_file(folder, step, rank), remedy="make the replay again")
 
 
 def require_values(reference: Trace, level: str = "L0") -> None:

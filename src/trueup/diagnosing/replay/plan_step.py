@@ -22,6 +22,7 @@ from trueup.store import Trace, step_view
 from trueup.store.left_free import left_free_from_plain
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Json, Reason
+from trueup.types.trace import SummaryRow
 
 COLUMNS = pa.schema(
     [
@@ -89,7 +90,7 @@ class StepPlan:
 class _Rows:
     columns: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in COLUMNS.names})
 
-    def add(self, place: str, phase: str, slot: str, use: str, record: int, summary: dict[str, Any]) -> None:
+    def add(self, place: str, phase: str, slot: str, use: str, record: int, summary: SummaryRow) -> None:
         values = (place, phase, slot, use, record, summary["digest"], summary["l2_norm"], summary["dtype"])
         row = (*values, summary["shape"], summary["chunk"], summary["tensor"])
         for name, value in zip(COLUMNS.names, row, strict=True):
@@ -186,7 +187,7 @@ class StepBuilder:
             found.setdefault(target, []).append((reference, layout))
         return found
 
-    def _laid_out(self, row: int, parts: list[Part]) -> dict[str, Any] | None:
+    def _laid_out(self, row: int, parts: list[Part]) -> SummaryRow | None:
         """A summary of the reference's values, written anew in the order the target has them in."""
         own = self._match.target.record_summary[row]
         shape = None if own < 0 else self._match.words.shape[self._match.target.summary_shape[own]]
@@ -203,7 +204,7 @@ class StepBuilder:
         return "force"
 
     def _why_not(
-        self, call: int, unsure: dict[int, Reason], twice: set[str], summary: dict[str, Any] | None, use: str
+        self, call: int, unsure: dict[int, Reason], twice: set[str], summary: SummaryRow | None, use: str
     ) -> Reason | None:
         if summary is None:
             return NO_VALUES

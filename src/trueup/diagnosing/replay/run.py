@@ -3,9 +3,10 @@ once more at API level inside the modules it found."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from trueup.capture.launch import launch
 from trueup.capture.options import CaptureOptions, Level, StepSet
@@ -15,6 +16,7 @@ from trueup.diagnosing.replay.pairs import of_two_implementations
 from trueup.diagnosing.replay.plan import build_plan, has_api_values, require_values
 from trueup.errors import ConfigError, TraceError
 from trueup.store import Trace
+from trueup.types.trace import OfTheProgram
 
 FREE = "free"
 Say = Callable[[str], None]
@@ -144,8 +146,8 @@ def _steps(reference: Trace, wanted: Collection[int] | None) -> StepSet:
 
 def _options(reference: Trace, target: Trace | None, steps: StepSet, *, overwrite: bool) -> CaptureOptions:
     """Seeds and step counting as in the run that is repeated, else as in the reference."""
-    known = (reference if target is None else target).manifest.get("options") or {}
-    same = {name: known[name] for name in _OF_THE_PROGRAM if known.get(name) is not None}
+    known: Mapping[str, object] = (reference if target is None else target).manifest.get("options") or {}
+    same = cast("OfTheProgram", {n: known[n] for n in _OF_THE_PROGRAM if known.get(n) is not None})
     return CaptureOptions(output=Path(), steps=steps, overwrite=overwrite, **same)
 
 

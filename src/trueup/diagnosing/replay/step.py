@@ -11,10 +11,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from trueup.comparing.common_form import in_common_form
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows, rows_from_match
-from trueup.comparing.tolerance import ACROSS, rounding_bound
+from trueup.comparing.tolerance import factor_of, rounding_bound
 from trueup.diagnosing.replay.exact_loss import loss_bounds
 from trueup.diagnosing.replay.pairs import replayed_step
 from trueup.diagnosing.replay.plan import plan_rows
@@ -48,7 +49,8 @@ class ReplayedStep:
             (replay, reference), (self.target.tables, self.reference.tables), pair, self.forced
         )
         self._folder = folder
-        self._rows: Rows = rows_from_match(self.target.tables, self.reference.tables, self.match)
+        rows = rows_from_match(self.target.tables, self.reference.tables, self.match)
+        self._rows: Rows = in_common_form(rows)
         self.metrics: Metrics = measure(self._rows)
 
     # -- records ------------------------------------------
@@ -72,8 +74,7 @@ class ReplayedStep:
             update_lengths=self.metrics.update_lengths,
             details=self.metrics.details,
         )
-        factor = 1.0 if self.match.bridge is None else ACROSS
-        return rounding_bound(self._rows, alone, factor).absolute
+        return rounding_bound(self._rows, alone, factor_of(self._rows, 1.0)).absolute
 
     @cached_property
     def _loss_bounds(self) -> dict[int, float]:

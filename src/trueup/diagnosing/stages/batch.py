@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from trueup.diagnosing.step_calls import loss_arguments, loss_records, root_inputs, root_returns_loss
+from trueup.diagnosing.loss_inputs import LossInputs, whole_numbers
+from trueup.diagnosing.step_calls import root_inputs, root_returns_loss
 from trueup.store import StepView
 from trueup.types.arrays import Ints
 from trueup.types.finding import Basis, Finding, Kind, Stage
 from trueup.types.reason import Reason
-
-_IGNORE = -100
+from trueup.types.trace import ScalarLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +35,18 @@ class Batch:
     def of(cls, book: StepView) -> Batch:
         """Read from one step's records."""
         ids = {
-            f"microbatch {m}, {s}": v for m, s, r in root_inputs(book) if (v := _whole(book, r)) is not None
+            f"microbatch {m}, {s}": v
+            for m, s, r in root_inputs(book)
+            if (v := whole_numbers(book, r)) is not None
         }
-        labels = {m: v for m, r in loss_records(book, "labels") if (v := _whole(book, r)) is not None}
-        masks = {m: w for m, r in loss_records(book, "mask") if (w := book.value(r)) is not None}
-        line = next((s for s in book.source.scalars(book.rank) if s.get("step") == book.step), {})
+        of_loss = LossInputs.of(book)
+        line = next((s for s in book.source.scalars(book.rank) if s.get("step") == book.step), ScalarLine())
         return cls(
             book=book,
             ids={name: v.reshape(len(v), -1) for name, v in ids.items() if v.ndim >= 1 and v.size},
-            labels=labels,
-            masks=masks,
-            ignore_index=int(loss_arguments(book).get("ignore_index", _IGNORE)),
+            labels=of_loss.labels,
+            masks=of_loss.masks,
+            ignore_index=of_loss.ignore_index,
             vocab_size=_vocabulary(book),
             digest=line.get("batch_digest"),
             given={(m, s): book.digest(r) for m, s, r in root_inputs(book)},
@@ -65,17 +64,10 @@ class Batch:
         return next((v for n, v in self.ids.items() if n.startswith(f"microbatch {microbatch},")), None)
 
 
-def _whole(book: StepView, record: int) -> Ints | None:
-    found = book.raw(record)
-    if found is None or not found[0].startswith(("int", "uint")):
-        return None
-    return found[1].astype(np.int64)
-
-
 def _vocabulary(book: StepView) -> int | None:
     """Rows of the first embedding, where the capture kept how modules are set."""
     settings = book.source.rank_facts(book.rank).get("settings") or {}
-    return next((int(s["num_embeddings"]) for s in settings.values() if "num_embeddings" in s), None)
+    return next((n for s in settings.values() if isinstance(n := s.get("num_embeddings"), int)), None)
 
 
 def data_finding(

@@ -6,12 +6,13 @@ import math
 from dataclasses import replace
 
 from trueup.diagnosing.gradients import scalar_line
-from trueup.diagnosing.ledger import Clipping, clipping
+from trueup.diagnosing.ledger import Clipping, clipping, way_of
 from trueup.diagnosing.stages.clipping_ranks import axis_of_norm, norms_of_all_ranks
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.copies import parts_of
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
+from trueup.diagnosing.thresholds import CLIP_EXACT, CLIP_NEAR, SAME_FACTOR, SAME_NORM
 from trueup.diagnosing.whose import axis_of_factor, axis_of_factors, of_ranks
 from trueup.merging.trace import MergedTrace
 from trueup.store import TraceSource
@@ -22,10 +23,6 @@ from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Reason, reason
 
-EXACT = 1e-5
-"""relative difference within which a factor is a number of processes: sketches hold float32"""
-_NEAR = 1e-3
-"""relative difference within which two norms were clipped to one limit"""
 Difference = tuple[str, Reason, Reason]
 """name of the kind, headline, evidence"""
 
@@ -88,7 +85,7 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
         return [], agree[:1]
     first, factors = next(iter(found.values()))
     if first.kinds[0].name == "wrong_scale" and len(found) == len(context.ranks):
-        axis = axis_of_factor(factors[0] / factors[1], context.layout, near=EXACT)
+        axis = axis_of_factor(factors[0] / factors[1], context.layout, near=CLIP_EXACT)
         first = replace(first, axis=axis)
     if len(found) < len(context.ranks):
         return [of_ranks(first, found, context.ranks, context.mesh)], []
@@ -104,7 +101,7 @@ def _one_norm_of_all(context: Context) -> bool:
     if len(context.ranks) == 1:
         return False
     target, reference = norms_of_all_ranks(context)
-    return bool(reference) and abs(target / reference - 1) <= _NEAR
+    return bool(reference) and abs(target / reference - 1) <= CLIP_NEAR
 
 
 def _finding(
@@ -182,8 +179,7 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
         return None
     ordered = sorted(factors.values())
     common = ordered[len(ordered) // 2]
-    uneven = tuple((f, v) for f, v in factors.items() if abs(v - common) > 1e-3 * max(abs(common), 1e-12))
-    way = "each" if uneven else "none" if abs(common - 1) < 1e-5 else "norm"
+    way, uneven = way_of(factors, common)
     return Clipping(
         way=way,
         norm=reference.norm,
@@ -208,14 +204,14 @@ def _clipping_difference(own: Clipping, other: Clipping) -> Difference | None:
             return _factor_difference(own, other)
         return "wrong_optimizer_setting", reason(Clip.METHOD_DIFFERS), _both(own, other)
     if own.way == "norm" and other.way == "norm":
-        if abs(own.clipped_norm / other.clipped_norm - 1) <= _NEAR:
+        if abs(own.clipped_norm / other.clipped_norm - 1) <= CLIP_NEAR:
             return None
         return _limit_difference(Clip.NORM_DIFFERS, own.clipped_norm, other.clipped_norm)
     if own.way == "norm":
-        if own.norm > other.norm * 1.001 and own.clipped_norm >= other.norm * 0.999:
+        if own.norm > other.norm * (1 + CLIP_NEAR) and own.clipped_norm >= other.norm * (1 - CLIP_NEAR):
             return None  # the reference's are below the same limit
         return _limit_difference(Clip.TARGET_ONLY, own.clipped_norm, other.norm)
-    if own.norm <= other.clipped_norm * 1.001:
+    if own.norm <= other.clipped_norm * (1 + CLIP_NEAR):
         return None
     return _limit_difference(Clip.REFERENCE_ONLY, own.norm, other.clipped_norm)
 
@@ -227,10 +223,10 @@ def _limit_difference(code: Clip, target: float, reference: float) -> Difference
 
 def _averaged(own: Clipping, other: Clipping, layout: Layout) -> Difference | None:
     """Gradients that one side leaves as they are and the other multiplies by a number of processes."""
-    if {own.way, other.way} != {"none", "norm"} or abs(own.norm / other.norm - 1) > EXACT:
+    if {own.way, other.way} != {"none", "norm"} or abs(own.norm / other.norm - 1) > CLIP_EXACT:
         return None
     factor = own.factor / other.factor
-    axis = axis_of_factor(factor, layout, near=EXACT)
+    axis = axis_of_factor(factor, layout, near=CLIP_EXACT)
     if axis is None:
         return None
     scaled = reason(Clip.SCALED_BY_RANKS, factor=factor, axis=axis, size=layout.mesh[axis])
@@ -239,8 +235,8 @@ def _averaged(own: Clipping, other: Clipping, layout: Layout) -> Difference | No
 
 def _factor_difference(own: Clipping, other: Clipping) -> Difference | None:
     """Gradients of the same norm that most of get another factor, where some are reduced after backward."""
-    same = abs(own.norm / other.norm - 1) <= 1e-4
-    if own.way != "each" or not same or abs(own.factor / other.factor - 1) <= 1e-3:
+    same = abs(own.norm / other.norm - 1) <= SAME_NORM
+    if own.way != "each" or not same or abs(own.factor / other.factor - 1) <= CLIP_NEAR:
         return None
     differs = reason(Clip.FACTOR_DIFFERS, target=own.factor, reference=other.factor)
     return "wrong_scale", differs, differs
@@ -248,8 +244,8 @@ def _factor_difference(own: Clipping, other: Clipping) -> Difference | None:
 
 def _later_difference(own: Clipping, other: Clipping) -> Difference | None:
     """Only of the programs' own norms something is known: both sides must clip to the same one."""
-    cut = [clip.way == "later" and clip.clipped_norm < clip.norm * (1 - 1e-4) for clip in (own, other)]
-    if own.way != other.way or not any(cut) or abs(own.clipped_norm / other.clipped_norm - 1) <= 2e-3:
+    cut = [clip.way == "later" and clip.clipped_norm < clip.norm * (1 - SAME_NORM) for clip in (own, other)]
+    if own.way != other.way or not any(cut) or abs(own.clipped_norm / other.clipped_norm - 1) <= SAME_FACTOR:
         return None
     return _limit_difference(Clip.NORM_DIFFERS, own.clipped_norm, other.clipped_norm)
 
@@ -259,7 +255,7 @@ def _norm_difference(own: Clipping, other: Clipping) -> Difference | None:
     if own.reported is None or other.reported is None or not own.norm or not other.norm:
         return None
     target, reference = own.reported / own.norm, other.reported / other.norm
-    if abs(target / reference - 1) <= 1e-3:
+    if abs(target / reference - 1) <= CLIP_NEAR:
         return None
     differs = reason(Clip.REPORTED_NORM, target=target, reference=reference)
     return "wrong_scale", differs, differs

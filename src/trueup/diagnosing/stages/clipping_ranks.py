@@ -15,6 +15,7 @@ import numpy as np
 from trueup.diagnosing.ledger import common_factor
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.thresholds import SAME_NORM
 from trueup.diagnosing.whose import axis_of_factor, axis_of_factors, of_ranks
 from trueup.merging.sides import mesh_of
 from trueup.store import StepView, TraceSource
@@ -24,8 +25,6 @@ from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Reason, reason
 
-NEAR = 1e-4
-"""relative difference within which two factors or norms are the same: sketches hold float32"""
 Books = Mapping[int, StepView]
 
 
@@ -52,13 +51,13 @@ def clipping_over_ranks(context: Context) -> list[Finding]:
         return []
     ratios = {rank: factor / reference.factors[rank] for rank, factor in target.factors.items()}
     usual = float(np.median(list(ratios.values())))
-    alone = [rank for rank, ratio in ratios.items() if abs(ratio / usual - 1) > NEAR]
+    alone = [rank for rank, ratio in ratios.items() if abs(ratio / usual - 1) > SAME_NORM]
     if alone and len(alone) < len(ratios) / 2:
         own = ratios[alone[0]]
         factor = reason(Clipping.RANK_FACTOR, rank=alone[0], factor=own, usual=usual)
         finding = _finding(reason(Clipping.SOME_RANKS), factor, context)
         return [of_ranks(finding, alone, context.ranks, context.mesh)]
-    if alone or abs(usual - 1) <= NEAR or _one_limit(context, target, reference):
+    if alone or abs(usual - 1) <= SAME_NORM or _one_limit(context, target, reference):
         axis = axis_of_factors(target.factors, reference.factors, context.mesh) if alone else None
         differ = reason(Clipping.RANKS_DIFFER)
         return [_finding(differ, differ, context, axis)] if axis else []
@@ -91,10 +90,10 @@ def norms_of_all_ranks(context: Context) -> tuple[float, float]:
 def _one_limit(context: Context, target: Clip, reference: Clip) -> bool:
     """Whether both may have clipped to one norm: to the same, or one was below what the other cut to."""
     norms = norms_of_all_ranks(context)
-    if abs(norms[0] / norms[1] - 1) <= NEAR:
+    if abs(norms[0] / norms[1] - 1) <= SAME_NORM:
         return True
     lower, higher = (target, reference) if norms[0] < norms[1] else (reference, target)
-    return abs(lower.usual() - 1) <= NEAR and higher.usual() < 1
+    return abs(lower.usual() - 1) <= SAME_NORM and higher.usual() < 1
 
 
 def _finding(headline: Reason, evidence: Reason, context: Context, axis: str | None = None) -> Finding:
@@ -148,6 +147,6 @@ def axis_of_norm(ratio: float, books: Books, mesh: Layout) -> str | None:
     once = math.sqrt(sum(_squares(books).values()))
     for axis in mesh.wide_axes:
         counted = math.sqrt(sum(_squares(books, axis, mesh).values()))
-        if counted > once * (1 + NEAR) and abs(once / counted / ratio - 1) < NEAR:
+        if counted > once * (1 + SAME_NORM) and abs(once / counted / ratio - 1) < SAME_NORM:
             return axis
     return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -16,6 +16,14 @@ from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import matched_parameters, scalar_line
 from trueup.diagnosing.kinds import name_kinds
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.diagnosing.thresholds import (
+    FAR_BEYOND,
+    MOST_BY_BOUND,
+    MOST_BY_INPUTS,
+    MOST_BY_NOISE,
+    MOST_BY_REPLAY,
+    TRACE_BIAS_Z,
+)
 from trueup.diagnosing.translated import bridge_between, reference_book, translated_facts
 from trueup.diagnosing.update_rule import Update, updates
 from trueup.diagnosing.whose import Ranked
@@ -28,6 +36,7 @@ from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Kind, Origin, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Reason, reason
+from trueup.types.trace import RankFacts
 
 if TYPE_CHECKING:
     from trueup.curves.comparison import CurveComparison
@@ -113,7 +122,7 @@ class Context:
         """What is known of two implementations; None for two runs of one program."""
         return bridge_between(self.target, self.reference, self.steps[0], (self.ranks[0],) * 2, self.mapping)
 
-    def facts(self, source: TraceSource, rank: int | None = None) -> dict[str, Any]:
+    def facts(self, source: TraceSource, rank: int | None = None) -> RankFacts:
         """What a rank said of itself; parameters by the target's names."""
         facts = source.rank_facts(self.ranks[0] if rank is None else rank)
         translated = source is self.reference and self.bridge is not None
@@ -246,29 +255,26 @@ def is_compared() -> pl.Expr:
     return pl.col("status").is_in(("equal", "within_noise", *BEYOND))
 
 
-FAR_BEYOND = 10.0
-"""times what is allowed, from which on equal inputs leave no doubt of the place"""
-
-
 def basis_of(origin: Origin) -> Basis:
     """What its place rests on, as a finding says it."""
     alone = stands_alone(origin) and origin.basis is not Basis.REPLAY
     return Basis.EQUAL_INPUTS if alone else origin.basis
 
 
-_MOST = {Basis.REPLAY: 0.99, Basis.EQUAL_INPUTS: 0.85, Basis.NOISE: 0.75, Basis.BOUND: 0.6}
+_MOST = {
+    Basis.REPLAY: MOST_BY_REPLAY,
+    Basis.EQUAL_INPUTS: MOST_BY_INPUTS,
+    Basis.NOISE: MOST_BY_NOISE,
+    Basis.BOUND: MOST_BY_BOUND,
+}
 
 
 def clarity(origin: Origin) -> float:
     """Orders the origins of a stage, and is shown nowhere: 1 - 1/(1 + s^2) of the stronger of score and bias,
     without the square where traces alone tell, and at most what its basis allows."""
-    score = max(origin.score, abs(origin.bias_z or 0.0) / BIAS_Z)
+    score = max(origin.score, abs(origin.bias_z or 0.0) / TRACE_BIAS_Z)
     doubt = 1.0 / (1.0 + (score * score if origin.basis is Basis.REPLAY else score))
     return round(min(1.0 - doubt, _MOST[basis_of(origin)]), 2)
-
-
-BIAS_Z = 6.0
-"""standard errors of a bias that count as once the tolerance"""
 
 
 def stands_alone(origin: Origin) -> bool:

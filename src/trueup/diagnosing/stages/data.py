@@ -228,7 +228,7 @@ def _elsewhere(ids: Ints, name: str, reference: Batch, context: Context) -> list
                     others[f"step {step}, rank {rank}, {other.split(', ')[0]}"] = found
     return [
         reason(Stages.ELSEWHERE, num=number, rows=len(ids), place=there)
-        for there, number in rows_found(ids, others).items()
+        for there, number in rows_found(ids, reference.ids[name], others).items()
     ]
 
 

@@ -9,6 +9,7 @@ from trueup.comparing.optimizer_settings import declared, setting_gaps
 from trueup.diagnosing.optimizer_fit import Measured
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
+from trueup.diagnosing.thresholds import DECAY_APART, DECAY_LEAST, EPS_APART, GAP_ERRORS, IMPRECISE_FIT
 from trueup.diagnosing.update_rule import Update
 
 
@@ -108,13 +109,11 @@ def _measured_gaps(target: Update, reference: Update) -> Iterator[Gap]:
 
 
 def _constant_differs(key: str, a: Measured, b: Measured) -> bool:
+    gap, errors, largest = abs(a.value - b.value), a.error + b.error, max(abs(a.value), abs(b.value))
     if key == "eps":
-        largest = max(abs(a.value), abs(b.value))
-        return abs(a.value - b.value) > 0.3 * largest and abs(a.value - b.value) > 10 * (a.error + b.error)
+        return gap > EPS_APART * largest and gap > GAP_ERRORS * errors
     if key == "weight_decay":
-        return (
-            abs(a.value - b.value) > 10 * (a.error + b.error) + 5e-3 * max(abs(a.value), abs(b.value)) + 1e-4
-        )
+        return gap > GAP_ERRORS * errors + DECAY_APART * largest + DECAY_LEAST
     return a.apart(b) > 1
 
 
@@ -133,6 +132,6 @@ def _drop_contradicted(gaps: dict[str, Gap], target: Update, reference: Update) 
     if "bias_correction" in gaps and "eps" in gaps and not gaps["eps"].declared:
         del gaps["eps"]
     residuals = target.residual or 0.0, reference.residual or 0.0
-    if max(residuals) > 0.05:
+    if max(residuals) > IMPRECISE_FIT:
         for key in [k for k in ("lr", "weight_decay", "eps") if k in gaps and not gaps[k].declared]:
             del gaps[key]

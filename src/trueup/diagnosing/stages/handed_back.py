@@ -14,16 +14,14 @@ import numpy as np
 
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
+from trueup.diagnosing.thresholds import STALE_CHANGE, STALE_SHARE
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepView
 from trueup.store.view import WEIGHT
-from trueup.types.arrays import Bools
+from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import reason
-
-MOST = 0.9
-"""share of the elements that differ which must be those of the step before"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +87,8 @@ def _stale(context: Context, rank: int) -> Iterator[Stale]:
             or not target.shape == reference.shape == old.shape
         ):
             continue
-        apart = (target != reference).reshape(-1)
-        kept = (target == old).reshape(-1) & apart
-        if kept.any() and kept.sum() >= MOST * _beyond(target, reference, old).sum():
+        kept = stale_elements(target, reference, old)
+        if kept is not None:
             yield Stale(fqn=fqn, rank=rank, elements=kept)
 
 
@@ -104,10 +101,13 @@ def _same_digest(records: list[tuple[StepView, int | None]]) -> bool:
     return len(digests) == 1 and None not in digests
 
 
-def _beyond(target: Any, reference: Any, old: Any) -> Bools:
-    """Elements further from the reference's than a thousandth of what the step changed."""
+def stale_elements(target: Floats, reference: Floats, old: Floats) -> Bools | None:
+    """Elements that are still the old ones and not the reference's, flat; None where those do not make up
+    most of what differs by more than a thousandth of what the step changed."""
+    kept = ((target == old) & (target != reference)).reshape(-1)
     changed = float(np.abs(reference - old).max())
-    return np.asarray(np.abs(target - reference) > 1e-3 * changed).reshape(-1)
+    beyond = np.abs(target - reference) > STALE_CHANGE * changed
+    return np.asarray(kept) if kept.any() and kept.sum() >= STALE_SHARE * beyond.sum() else None
 
 
 def _whose(found: list[Stale], context: Context) -> tuple[str | None, tuple[int, ...]]:

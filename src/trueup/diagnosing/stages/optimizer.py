@@ -21,8 +21,10 @@ from trueup.diagnosing.stages.schedule import (
     stepping_findings,
 )
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
+from trueup.diagnosing.thresholds import DECAY_ZERO, UPDATE_APART, UPDATE_ROUNDINGS, UPDATE_SHARE
 from trueup.store import StepView
 from trueup.store.view import UPDATED, WEIGHT
+from trueup.types.arrays import Floats
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import Reason, reason
@@ -198,7 +200,7 @@ def _headline(key: str, who: str, target: str, reference: str) -> Reason:
 
 def _zero(text: str) -> bool:
     try:
-        return abs(float(text)) < 1e-3
+        return abs(float(text)) < DECAY_ZERO
     except ValueError:
         return False
 
@@ -285,17 +287,20 @@ def _given_agreement(context: Context) -> Reason | None:
 
 def _near(book: StepView, reference: StepView, fqn: str, other: str) -> bool:
     """Updates that differ by rounding alone: of the weight they are added to, and of the few sums in them."""
-    import numpy as np
-
     from trueup.diagnosing.optimizer_fit import roundoff_of
 
     a, b = book.value(book.parameter(fqn, *UPDATED)), reference.value(reference.parameter(other, *UPDATED))
     p = reference.value(reference.parameter(other, *WEIGHT))
     if a is None or b is None or p is None or a.shape != b.shape:
         return False
-    roundoff = roundoff_of(book.dtype(book.parameter(fqn, *UPDATED)))
-    allowed = 4 * roundoff * (np.abs(p) + np.abs(b)) + 1e-4 * np.abs(b - p)
-    return bool(np.mean(np.abs(a - b) <= allowed) > 0.999)
+    return near_updates(a, b, p, roundoff_of(book.dtype(book.parameter(fqn, *UPDATED))))
+
+
+def near_updates(target: Floats, reference: Floats, before: Floats, roundoff: float) -> bool:
+    """Whether two weights after one update of ``before`` differ by rounding alone."""
+    sizes = abs(before) + abs(reference)
+    allowed = UPDATE_ROUNDINGS * roundoff * sizes + UPDATE_APART * abs(reference - before)
+    return bool((abs(target - reference) <= allowed).mean() > UPDATE_SHARE)
 
 
 def _unnamed(context: Context, agreement: Reason) -> Finding:

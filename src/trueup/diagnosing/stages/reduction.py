@@ -18,6 +18,14 @@ from trueup.diagnosing.stages.copies import copies_findings
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.diagnosing.thresholds import (
+    ROUNDED_LEAST,
+    ROUNDED_TIMES,
+    SAME_FACTOR,
+    SUM_CHANGED,
+    SUM_EXPLAINED,
+    SUM_WORSE,
+)
 from trueup.diagnosing.whose import axis_of_factor, of_ranks
 from trueup.merging.sides import mesh_of
 from trueup.store import StepView, TraceSource
@@ -26,9 +34,6 @@ from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Number, Reason, reason
-
-EXPLAINED = 0.02
-"""residual below which a sum is that sum, if a coarsely rounded one"""
 
 
 class ReductionStage:
@@ -166,22 +171,23 @@ def _differs(own: Summing, other: Summing, part: tuple[str, str]) -> bool:
         return False
     shared = dict(other.holding)
     if any(
-        way in shared and abs(factor - shared[way]) <= 2e-3 * abs(shared[way]) for way, factor in own.holding
+        way in shared and abs(factor - shared[way]) <= SAME_FACTOR * abs(shared[way])
+        for way, factor in own.holding
     ):
         return _is_rounded(own, other)
-    linear = max(own.residual, other.residual) < EXPLAINED
+    linear = max(own.residual, other.residual) < SUM_EXPLAINED
     if part is CLIPPED and not linear:
         return False  # clipping of single values or parameters, which is told by itself
     if own.key != other.key:
         return linear or bool({"carried", "none"} & {own.way, other.way})
-    if abs(own.factor - other.factor) > 2e-3 * max(abs(other.factor), 1e-9):
+    if abs(own.factor - other.factor) > SAME_FACTOR * max(abs(other.factor), 1e-9):
         return True
-    return own.residual > max(10 * other.residual, 0.01) or _is_rounded(own, other)
+    return own.residual > max(SUM_WORSE * other.residual, SUM_CHANGED) or _is_rounded(own, other)
 
 
 def _is_rounded(own: Summing, other: Summing) -> bool:
     """Whether the target's sum is by far the coarser of the two: it went through a coarser dtype."""
-    return max(30 * other.residual, 2e-4) < own.residual < EXPLAINED
+    return max(ROUNDED_TIMES * other.residual, ROUNDED_LEAST) < own.residual < SUM_EXPLAINED
 
 
 def _summing_finding(
@@ -237,7 +243,7 @@ def _named(own: Summing, other: Summing, who: str) -> tuple[str, Reason]:
         return "missing_or_extra_term", reason(Stages.LAST_ONLY, parameters=who)
     if _is_rounded(own, other):
         return "dtype_or_rounding", reason(Stages.ROUNDED, parameters=who)
-    if own.key == other.key and own.residual < 0.01:
+    if own.key == other.key and own.residual < SUM_CHANGED:
         factor = own.factor / other.factor if other.factor else math.inf
         return (
             "wrong_scale",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageStatus
+from trueup.diagnosing.thresholds import ROUNDED_LEAST, ROUNDED_TIMES, SUM_EXPLAINED
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import Reason, reason
+from trueup.types.trace import ScalarLine
 
 
 def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
@@ -90,12 +92,12 @@ def moment_findings(context: Context) -> list[Finding]:
         own, there = target.get(fqn), reference.get(name)
         if own is None or there is None or own.moments is None or there.moments is None:
             continue
-        if own.moments > max(30 * there.moments, 2e-4):
+        if own.moments > max(ROUNDED_TIMES * there.moments, ROUNDED_LEAST):
             apart[fqn] = own.moments
     if not apart:
         return []
     worst = max(apart.values())
-    rounded = worst < 0.02
+    rounded = worst < SUM_EXPLAINED
     residual = reason(Stages.MOMENT_RESIDUAL, share=worst, step=step, before=step - 1)
     kind = kind_named("dtype_or_rounding" if rounded else "stale_value", EvidenceRank.FITTED, residual)
     return [
@@ -124,7 +126,7 @@ def schedule_moved(context: Context) -> Reason | None:
     return _moved(target, reference, *context.steps[0])
 
 
-def _rates(lines: list[dict[str, Any]]) -> dict[int, tuple[float, ...]]:
+def _rates(lines: list[ScalarLine]) -> dict[int, tuple[float, ...]]:
     """Of each group, as float32 holds them: some frameworks keep them so."""
     return {
         line["step"]: tuple(float(np.float32(rate)) for rate in line["learning_rate"])
@@ -142,7 +144,9 @@ def _shown(rates: tuple[float, ...]) -> str:
     return ", ".join(f"{rate:.6g}" for rate in dict.fromkeys(rates))
 
 
-def _moved(target: dict[int, Any], reference: dict[int, Any], first: int, other: int) -> Reason | None:
+def _moved(
+    target: Mapping[int, object], reference: Mapping[int, object], first: int, other: int
+) -> Reason | None:
     for late in (1, -1):
         pairs = [
             (target[s], reference[s - first + other + late])

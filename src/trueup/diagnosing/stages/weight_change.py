@@ -6,12 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trueup.diagnosing.thresholds import (
+    CAST_ROUNDINGS,
+    DRAW_ERRORS,
+    DRAW_SPREAD,
+    WEIGHT_ALIKE,
+    WEIGHT_EXACT,
+    WEIGHT_FACTOR_REST,
+)
 from trueup.numerics.dtypes import DTYPES, dtype_from_name
 from trueup.types.arrays import Floats
 from trueup.types.codes import WeightsCode as Weights
 from trueup.types.reason import Reason, reason
-
-_EXACT = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +57,7 @@ def _coarser(*names: str | None) -> float:
 
 
 def _other_shape(target: Floats, reference: Floats) -> Change:
-    if target.shape == reference.shape[::-1] and np.allclose(target, reference.T, rtol=_EXACT, atol=0):
+    if target.shape == reference.shape[::-1] and np.allclose(target, reference.T, rtol=WEIGHT_EXACT, atol=0):
         return Change(name="transposed", kind="transposed_or_permuted", evidence=reason(Weights.TRANSPOSED))
     shapes = {"target": str(list(target.shape)), "reference": str(list(reference.shape))}
     return Change(name="shape", kind="transposed_or_permuted", evidence=reason(Weights.SHAPE, **shapes))
@@ -69,9 +75,13 @@ def _scaled(target: Floats, reference: Floats) -> Change | None:
         return None
     factor = float(np.vdot(target, reference)) / square
     rest = float(np.linalg.norm(target - factor * reference))
-    if factor == 0 or rest > 1e-5 * float(np.linalg.norm(target)) or abs(factor - 1) < 1e-6:
+    if (
+        factor == 0
+        or rest > WEIGHT_FACTOR_REST * float(np.linalg.norm(target))
+        or abs(factor - 1) < WEIGHT_EXACT
+    ):
         return None
-    if abs(factor + 1) < 1e-6:
+    if abs(factor + 1) < WEIGHT_EXACT:
         return Change(name="negated", kind="wrong_sign", evidence=reason(Weights.NEGATED))
     shown = float(f"{factor:.6g}")  # weights scaled by one factor are one finding
     return Change(name="scaled", kind="wrong_scale", evidence=reason(Weights.SCALED, factor=shown))
@@ -113,7 +123,8 @@ def _rounded(target: Floats, reference: Floats) -> Change | None:
     for name in ("bfloat16", "float16"):
         if np.all(
             gap
-            <= 1.01 * dtype_from_name(name).eps * np.abs(reference) + dtype_from_name(name).smallest_normal
+            <= CAST_ROUNDINGS * dtype_from_name(name).eps * np.abs(reference)
+            + dtype_from_name(name).smallest_normal
         ):
             return Change(
                 name="rounded", kind="dtype_or_rounding", evidence=reason(Weights.ROUNDED, dtype=name)
@@ -126,9 +137,9 @@ def _draw(target: Floats, reference: Floats, gap: float) -> Change:
     both = spreads[0] * spreads[1] * target.size
     close = float(np.vdot(target - target.mean(), reference - reference.mean())) / both if both else 0.0
     ratio = spreads[0] / spreads[1] if spreads[1] else np.inf
-    if close > 0.9:
+    if close > WEIGHT_ALIKE:
         return Change(name="near", kind="stale_value", evidence=reason(Weights.NEAR, rel_diff=gap))
-    if abs(ratio - 1) < max(0.1, 4 / np.sqrt(2 * target.size)):
+    if abs(ratio - 1) < max(DRAW_SPREAD, DRAW_ERRORS / np.sqrt(2 * target.size)):
         draw = reason(Weights.OTHER_DRAW, target=spreads[0], reference=spreads[1])
         return Change(name="other_draw", kind="randomness", evidence=draw)
     init = reason(Weights.OTHER_INIT, target=spreads[0], reference=spreads[1])

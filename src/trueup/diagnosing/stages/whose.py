@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.thresholds import SAME_FACTOR
 from trueup.diagnosing.whose import (
-    NEAR,
     axis_of_copies,
     axis_of_cut,
     axis_of_exchange,
@@ -49,7 +49,7 @@ def _axis_of_scale(kinds: tuple[Kind, ...], context: Context, module: str) -> st
     factor = next((kind.factor for kind in kinds[:2] if kind.factor), None)
     counts = [count for count in context.microbatches if count and count > 1]
     axis = None if factor is None else axis_of_factor(factor, context.layout)
-    if factor is None or not any(abs(max(factor, 1 / factor) / count - 1) < NEAR for count in counts):
+    if factor is None or not any(abs(max(factor, 1 / factor) / count - 1) < SAME_FACTOR for count in counts):
         return axis
     if isinstance(context.target, MergedTrace):
         return axis if axis == only_cut(module, context.target) else None

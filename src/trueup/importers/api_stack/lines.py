@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trueup.errors import TraceError
+from trueup.importers.msprobe.leaves import Entry
 
 _NAME = re.compile(
     r"(?P<prefix>[A-Za-z]+)_(?P<api>\w+)_(?P<number>\d+)_(?P<phase>forward|backward)"
@@ -18,12 +19,16 @@ _STATISTICS = ("Max", "Min", "Mean")
 _NUM_CELLS = 6
 
 
+_Sides = dict[str, dict[str, object]]
+"""``input`` and ``output`` -> slot -> leaf"""
+
+
 @dataclass(slots=True)
 class ApiStack:
     """Entries by msprobe's key, and the lines of code they came from."""
 
-    data: dict[str, Any] = field(default_factory=dict)
-    stack: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Entry] = field(default_factory=dict)
+    stack: dict[str, object] = field(default_factory=dict)
 
 
 def read_api_stack(file: Path) -> ApiStack:
@@ -45,74 +50,76 @@ def read_api_stack(file: Path) -> ApiStack:
             "writes dump.json."
         )
     found = ApiStack()
+    sides: dict[str, _Sides] = {}
     for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
         if line.strip():
-            _take(found, line, f"{file}, line {number}")
-    _collapse(found)
+            _take(found, sides, line, f"{file}, line {number}")
+    found.data = _collapsed(sides)
     return found
 
 
-def _take(found: ApiStack, line: str, place: str) -> None:
+def _take(found: ApiStack, all_sides: dict[str, _Sides], line: str, place: str) -> None:
     try:
-        cells: Any = json.loads(line)
+        cells: object = json.loads(line)
     except (ValueError, RecursionError):
         raise TraceError(
             f"{place}: not a JSON list; was the run killed while it was written? Remove the line to read the "
             "rest."
         ) from None
-    name = _NAME.fullmatch(cells[0]) if isinstance(cells, list) and cells and _is_text(cells[0]) else None
-    if name is None:
+    head = cells[0] if isinstance(cells, list) and cells else None
+    name = _NAME.fullmatch(head) if isinstance(head, str) else None
+    if name is None or not isinstance(cells, list):
         raise TraceError(
             f"{place}: no line of an api_stack_dump.pkl, which begins with a name such as "
             "Torch_relu_0_forward_input.0"
         )
     key = f"{name['prefix']}.{name['api']}.{name['number']}.{name['phase']}"
-    entry = found.data.setdefault(key, {"input": {}, "output": {}})
+    entry = all_sides.setdefault(key, {"input": {}, "output": {}})
     if name["side"] == "stack_info":
         found.stack[str(len(found.stack))] = [[key], [_frame(f) for f in cells[-1] if isinstance(f, list)]]
         return
-    if len(cells) < _NUM_CELLS or not isinstance(cells[5], list) or not _is_text(cells[3]):
+    if len(cells) < _NUM_CELLS or not isinstance(cells[5], list) or not isinstance(cells[3], str):
         raise TraceError(f"{place}: expected a dtype, a shape and [max, min, mean] after the name")
     entry[name["side"]][name["slot"].removeprefix(".")] = _leaf(cells, place)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _leaf(cells: list[Any], place: str) -> dict[str, Any]:
+def _leaf(cells: list[object], place: str) -> dict[str, object]:
     """One tensor or number as msprobe describes it."""
     name, _, _, dtype, shape, statistics = cells[:_NUM_CELLS]
+    assert isinstance(dtype, str)
+    assert isinstance(statistics, list)
     if not dtype.startswith("torch."):
         kind = dtype.removeprefix("<class '").removesuffix("'>")
         return {"type": kind, "value": statistics[0] if statistics else None}
     if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
         raise TraceError(f"{place}: the shape is {shape!r}, not a list of numbers")
-    leaf: dict[str, Any] = {"type": "torch.Tensor", "dtype": dtype, "shape": shape}
+    leaf: dict[str, object] = {"type": "torch.Tensor", "dtype": dtype, "shape": shape}
     for word, value in zip(_STATISTICS, statistics, strict=False):
         leaf[word] = float(value) if isinstance(value, (int, float)) else None
     return leaf | {"data_name": f"{name}.npy"}
 
 
-def _frame(frame: list[Any]) -> str:
+def _frame(frame: list[object]) -> str:
     path, line, function, source = [*map(str, frame), *[""] * 4][:4]
     return f"File {path}, line {line}, in {function}, \n {source}"
 
 
-def _collapse(found: ApiStack) -> None:
+def _collapsed(all_sides: Mapping[str, _Sides]) -> dict[str, Entry]:
     """Slots ``0``, ``1.0``, ``1.1`` become the nested lists of an entry."""
-    for key, sides in found.data.items():
+    found: dict[str, Entry] = {}
+    for key, sides in all_sides.items():
         inputs, outputs = _nested(sides["input"]), _nested(sides["output"])
         if key.endswith(".forward"):
-            found.data[key] = {"input_args": inputs, "input_kwargs": {}, "output": outputs}
+            found[key] = {"input_args": inputs, "input_kwargs": {}, "output": outputs}
         else:
-            found.data[key] = {"input": inputs, "output": outputs}
+            found[key] = {"input": inputs, "output": outputs}
+    return found
 
 
-def _nested(slots: dict[str, dict[str, Any]]) -> list[Any]:
+def _nested(slots: Mapping[str, object]) -> list[object]:
     if set(slots) == {""}:
         return [slots[""]]
-    heads: dict[int, dict[str, dict[str, Any]]] = {}
+    heads: dict[int, dict[str, object]] = {}
     for slot, leaf in slots.items():
         head, _, rest = slot.partition(".")
         heads.setdefault(int(head or 0), {})[rest] = leaf

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from trueup.errors import TraceError
 from trueup.importers.api_stack.lines import read_api_stack
+from trueup.importers.msprobe.leaves import Entry
 from trueup.importers.msprobe.tables import TableBuilder
 from trueup.importers.npy import read_npy
 from trueup.store import StepTables, StoredTensor
+from trueup.types.trace import Manifest, RankFacts, ScalarLine, SummaryRow
 
 SUFFIX = ".pkl"
 _RANK, _STEP = re.compile(r"rank(\d+)"), re.compile(r"step(\d+)")
@@ -62,7 +64,7 @@ class ApiStackDump:
         self._files = api_stack_files(path)
         if not self._files:
             raise TraceError(f"{path} holds no api_stack_dump.pkl")
-        self.manifest: dict[str, object] = {
+        self.manifest: Manifest = {
             "source": "ptdbg_ascend",
             "framework": "pytorch",
             "level": "L1",
@@ -91,7 +93,7 @@ class ApiStackDump:
         folder = _values_beside(file)
         stored = frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
         if not stored:
-            found.data = {key: _without_files(entry) for key, entry in found.data.items()}
+            found.data = {key: cast(Entry, _without_files(entry)) for key, entry in found.data.items()}
         builder = TableBuilder(
             data=found.data, construct={}, stack=found.stack, framework="pytorch", stored=stored
         )
@@ -100,7 +102,7 @@ class ApiStackDump:
         except TraceError as error:
             raise TraceError(f"{file}: {error}") from error
 
-    def tensor(self, step: int, rank: int, summary: dict[str, Any]) -> StoredTensor | None:
+    def tensor(self, step: int, rank: int, summary: SummaryRow) -> StoredTensor | None:
         """The stored values of one row of ``summaries``; None where there are none.
 
         Raises:
@@ -110,7 +112,7 @@ class ApiStackDump:
         file = _values_beside(self._file(step, rank)) / str(name)
         return read_npy(file, summary["dtype"]) if name is not None and file.is_file() else None
 
-    def scalars(self, rank: int) -> list[dict[str, Any]]:
+    def scalars(self, rank: int) -> list[ScalarLine]:
         """Empty: such a dump records no scalars of a step."""
         return []
 
@@ -118,7 +120,7 @@ class ApiStackDump:
         """Nothing: a dump says not what it should hold."""
         return []
 
-    def rank_facts(self, rank: int) -> dict[str, Any]:
+    def rank_facts(self, rank: int) -> RankFacts:
         """The rank."""
         return {"rank": rank} if any(rank in ranks for ranks in self._files.values()) else {}
 
@@ -135,7 +137,7 @@ def _values_beside(file: Path) -> Path:
     return file.with_suffix("")
 
 
-def _without_files(value: Any) -> Any:
+def _without_files(value: object) -> object:
     if isinstance(value, dict):
         return {key: _without_files(inner) for key, inner in value.items() if key != "data_name"}
     return [_without_files(inner) for inner in value] if isinstance(value, list) else value

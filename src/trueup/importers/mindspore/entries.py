@@ -7,7 +7,6 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trueup.errors import TraceError
 from trueup.importers.mindspore import device_file
@@ -87,7 +86,7 @@ def graph_entries(folder: GraphFolder) -> GraphEntries:
     return found
 
 
-def _key(name: FileName) -> tuple[Any, ...]:
+def _key(name: FileName) -> tuple[object, ...]:
     return name.op_type, name.op_name, name.task, name.stream, name.timestamp, name.side, name.slot
 
 

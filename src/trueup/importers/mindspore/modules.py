@@ -9,13 +9,12 @@ several is not known.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+
+from trueup.types.table_rows import RecordRow
 
 FOUND = "found by content: the dump holds the tensors of operators, not of cells"
 _FLOWS = ("forward", "collective")
-Record = tuple[Any, ...]
-"""a row of ``records``: call, phase, slot, microbatch, summary, requires_grad, reason"""
-Content = tuple[Any, ...]
+Content = tuple[object, ...]
 """two tensors of equal content are the same one"""
 
 
@@ -33,8 +32,8 @@ class _Flow:
 
 
 def with_module_records(
-    records: list[Record], around: list[tuple[int, ...]], contents: list[Content | None]
-) -> list[Record]:
+    records: list[RecordRow], around: list[tuple[int, ...]], contents: list[Content | None]
+) -> list[RecordRow]:
     """``records`` with those of module calls in their places.
 
     Args:
@@ -62,13 +61,13 @@ def with_module_records(
 
 def _cross(
     flows: dict[int, _Flow],
-    records: list[Record],
+    records: list[RecordRow],
     around: list[tuple[int, ...]],
     content: Content,
     giver: int,
     taker: int,
 ) -> None:
-    inside_giver, inside_taker = around[records[giver][0]], around[records[taker][0]]
+    inside_giver, inside_taker = around[records[giver].call], around[records[taker].call]
     for module in inside_taker:
         if module not in inside_giver:
             flows[module].entered.setdefault(content, taker)
@@ -77,10 +76,10 @@ def _cross(
             flows[module].left.setdefault(content, giver)
 
 
-def _interleaved(records: list[Record], flows: dict[int, _Flow]) -> list[Record]:
+def _interleaved(records: list[RecordRow], flows: dict[int, _Flow]) -> list[RecordRow]:
     """Inputs before a module's first record, outermost first; outputs after its last, innermost first."""
-    before: dict[int, list[Record]] = {}
-    after: dict[int, list[Record]] = {}
+    before: dict[int, list[RecordRow]] = {}
+    after: dict[int, list[RecordRow]] = {}
     for module, flow in sorted(flows.items()):  # a call's row is smaller than those inside it
         if len(flow.entered) == 1:
             (row,) = flow.entered.values()
@@ -88,11 +87,11 @@ def _interleaved(records: list[Record], flows: dict[int, _Flow]) -> list[Record]
         if len(flow.left) == 1:
             (row,) = flow.left.values()
             after.setdefault(flow.last, []).insert(0, _record(module, "output.0", records[row]))
-    whole: list[Record] = []
+    whole: list[RecordRow] = []
     for row, record in enumerate(records):
         whole += [*before.get(row, ()), record, *after.get(row, ())]
     return whole
 
 
-def _record(module: int, slot: str, of: Record) -> Record:
-    return module, "forward", slot, of[3], of[4], None, FOUND
+def _record(module: int, slot: str, of: RecordRow) -> RecordRow:
+    return RecordRow(module, "forward", slot, of.microbatch, of.summary, None, FOUND)

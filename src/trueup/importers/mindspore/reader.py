@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from trueup.errors import TraceError
 from trueup.importers.mindspore import device_file
@@ -18,6 +18,7 @@ from trueup.importers.mindspore.order import PARAMETER, GraphNames, graph_names,
 from trueup.importers.mindspore.summaries import read_entry
 from trueup.importers.mindspore.tables import Graph, TableBuilder
 from trueup.store import StepTables, StoredTensor
+from trueup.types.trace import CapturedWith, Manifest, RankFacts, ScalarLine, SummaryRow
 
 IN_PLACE = (
     "MindSpore writes an operator's inputs when it is done: what it changed in place is dumped as it is then"
@@ -72,7 +73,7 @@ class MindsporeDump:
         first = found.ranks[min(found.ranks)]
         about = _json_beside(first / METADATA / "config.json")
         options = _json_beside(first / METADATA / "data_dump.json")
-        self.manifest: dict[str, object] = {
+        self.manifest: Manifest = {
             "source": "mindspore",
             "framework": "mindspore",
             "framework_version": about.get("ms_version"),
@@ -85,7 +86,7 @@ class MindsporeDump:
             "world_size": max(len(ranks) for ranks in found.steps.values()),
             "level": "mix",
             "task": _task(options),
-            "options": options,
+            "options": cast(CapturedWith, options),
             "seed": None,
             "deterministic": None,
             "environment": {},
@@ -137,26 +138,26 @@ class MindsporeDump:
             "was done? Leave the step out with --steps."
         )
 
-    def tensor(self, step: int, rank: int, summary: dict[str, Any]) -> StoredTensor | None:
+    def tensor(self, step: int, rank: int, summary: SummaryRow) -> StoredTensor | None:
         """The stored values of one row of ``summaries``; None where the dump holds statistics only.
 
         Raises:
             TraceError: the file is damaged, is refused, or has gone.
         """
-        key = summary.get("tensor")
-        if key is None:
+        key, chunk = summary.get("tensor"), summary.get("chunk")
+        if key is None or chunk is None:
             return None
         file, inside, place = str(key).partition("#")
-        path = self._of(step, rank)[summary["chunk"]].path / file
+        path = self._of(step, rank)[chunk].path / file
         if not inside:
-            opened = self._open(self._of(step, rank)[summary["chunk"]], rank)
+            opened = self._open(self._of(step, rank)[chunk], rank)
             if file not in opened.files:
                 raise TraceError(f"{path} cannot be read: it has gone since the dump was opened")
             return read_entry(opened.files[file], file, None, path.parent, opened.operators)
         side, _, slot = place.partition(".")
         return device_file.read_tensor(path, side, int(slot))
 
-    def scalars(self, rank: int) -> list[dict[str, Any]]:
+    def scalars(self, rank: int) -> list[ScalarLine]:
         """Empty: MindSpore's dump records no scalars of a step."""
         return []
 
@@ -164,7 +165,7 @@ class MindsporeDump:
         """Nothing: a dump says not what it should hold; ``rank_facts`` lists its limits."""
         return []
 
-    def rank_facts(self, rank: int) -> dict[str, Any]:
+    def rank_facts(self, rank: int) -> RankFacts:
         """The rank, and the limits of such a dump."""
         if not any(rank in ranks for ranks in self._folders.steps.values()):
             return {}

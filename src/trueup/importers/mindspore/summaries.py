@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import polars as pl
@@ -22,6 +22,7 @@ from trueup.numerics._native import summarise_array
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS
 from trueup.store import StoredTensor, schema
+from trueup.types.trace import SummaryRow
 
 _WANTED = HAS_STATISTICS | HAS_DIGEST | HAS_SKETCH
 _COUNTS = ("num_nan", "num_posinf", "num_neginf", "num_zero")
@@ -36,7 +37,7 @@ class Summaries:
     """Rows of ``summaries``, one a tensor; values are read one tensor at a time and not kept."""
 
     def __init__(self) -> None:
-        self._rows: list[dict[str, object]] = []
+        self._rows: list[SummaryRow] = []
         self._digests: dict[int, str] = {}
         self._extra: dict[int, str] = {}
 
@@ -63,7 +64,7 @@ class Summaries:
         if row is None:
             return None, trouble
         number = len(self._rows)
-        self._rows.append(row)
+        self._rows.append(cast(SummaryRow, row))
         self._take_rest(number, entry)
         return number, trouble
 
@@ -76,14 +77,14 @@ class Summaries:
         if entry.statistics and entry.statistics.digest:
             self._digests[number] = entry.statistics.digest
 
-    def contents(self) -> list[tuple[Any, ...] | None]:
+    def contents(self) -> list[tuple[object, ...] | None]:
         """Of every row what tells its values from others: all bits, or an MD5, or three statistics at least.
 
         None where there is less, and of single elements.
         """
         return [self._content(number, row) for number, row in enumerate(self._rows)]
 
-    def _content(self, number: int, row: dict[str, Any]) -> tuple[Any, ...] | None:
+    def _content(self, number: int, row: SummaryRow) -> tuple[object, ...] | None:
         if row["numel"] <= 1:
             return None
         what = (row["dtype"], *row["shape"])
@@ -91,7 +92,7 @@ class Summaries:
             return row["digest"], *what
         if number in self._digests:
             return self._digests[number], *what
-        known = tuple(row[name] for name in _TELLING if name in row)
+        known = tuple(row.get(name) for name in _TELLING if name in row)
         return (*known, *what) if len(known) >= _ENOUGH_STATISTICS else None
 
     def frame(self) -> pl.DataFrame:

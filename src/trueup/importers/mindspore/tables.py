@@ -28,7 +28,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trueup.importers.frames import columns_from_rows, frame_from_columns
 from trueup.importers.mindspore.entries import Execution, TensorEntry
@@ -38,6 +38,7 @@ from trueup.importers.mindspore.operators import Operators
 from trueup.importers.mindspore.order import GraphNames
 from trueup.importers.mindspore.summaries import Summaries
 from trueup.store import StepTables, schema
+from trueup.types.table_rows import RecordRow
 
 GRAPH_INPUTS = "mindspore.graph_inputs"
 OPTIMIZER_SETTINGS = "mindspore.optimizer_settings"
@@ -95,12 +96,12 @@ class TableBuilder:
     def __init__(self, names: GraphNames) -> None:
         self._names = names
         self._calls: list[CallRow] = []
-        self._records: list[tuple[object, ...]] = []
+        self._records: list[RecordRow] = []
         self._summaries = Summaries()
         self._summarised: dict[int, tuple[int | None, str | None]] = {}
         self._weights: set[str] = set()
         """what operators of forward take, as far as the graph tells"""
-        self._rows: dict[tuple[Any, ...], int] = {}
+        self._rows: dict[tuple[object, ...], int] = {}
         self._ordinals: dict[tuple[object, ...], int] = {}
         self._total: dict[tuple[str, str], int] = {}
 
@@ -307,7 +308,7 @@ class TableBuilder:
         if id(tensor) not in self._summarised:
             self._summarised[id(tensor)] = self._summaries.add(tensor, graph.path, graph.number, graph.known)
         summary, reason = self._summarised[id(tensor)]
-        self._records.append((call, phase, slot, 0, summary, None, reason or why))
+        self._records.append(RecordRow(call, phase, slot, 0, summary, None, reason or why))
 
     def _add(
         self,

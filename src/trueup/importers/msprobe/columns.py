@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
 from trueup.importers.frames import columns_from_rows, frame_from_columns, with_text
-from trueup.importers.msprobe.gaps import GAPS
+from trueup.importers.msprobe.leaves import Leaf
 from trueup.importers.msprobe.names import dtype_from_dump
 from trueup.store import StepTables, schema
+from trueup.store.gaps import Gap
+from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
+
+GAPS = (
+    Gap(kind="module", name="", code=RecordCode.ROOT_NOT_DUMPED),
+    Gap(
+        phase="param_grad",
+        slot="local|clipped",
+        code=RecordCode.ONE_GRADIENT_DUMPED,
+    ),
+    Gap(
+        phase="backward",
+        kind="module",
+        slot=r"input\.(?!\d).*",
+        code=RecordCode.KEYWORD_GRADIENTS_NOT_DUMPED,
+    ),
+)
+
 
 _USUAL_KEYS = frozenset(
     {
@@ -67,7 +85,7 @@ class Columns:
         self._stored = stored
 
     def record(
-        self, call: int, phase: str, slot: str, microbatch: int, leaf: dict[str, Any], reason: Reason | None
+        self, call: int, phase: str, slot: str, microbatch: int, leaf: Leaf, reason: Reason | None
     ) -> None:
         """Add one tensor at one site."""
         summary, trouble = self._summary(leaf)
@@ -79,12 +97,13 @@ class Columns:
         """Add one site without anything in the dump."""
         self._records.append((call, phase, slot, microbatch, None, None, reason))
 
-    def _summary(self, leaf: dict[str, Any]) -> tuple[int, str | None]:
+    def _summary(self, leaf: Leaf) -> tuple[int, str | None]:
         row = len(self._summaries)
         shape = leaf["shape"]
         dtype = dtype_from_dump(leaf["dtype"])
-        if isinstance(leaf.get("md5"), float):  # in xor mode msprobe gives the value itself of a 0-d tensor
-            leaf = leaf | dict.fromkeys(("Max", "Min", "Mean", "Norm"), leaf["md5"])
+        exact = leaf.get("md5")
+        if isinstance(exact, float):  # in xor mode msprobe gives the value itself of a 0-d tensor
+            leaf = {**leaf, "Max": exact, "Min": exact, "Mean": exact, "Norm": exact}
         norm = _number(leaf.get("Norm"))
         if norm is not None and norm < 0:  # of a 0-d tensor msprobe gives the value itself
             norm = -norm
@@ -100,7 +119,7 @@ class Columns:
             (dtype, shape, math.prod(shape), *counts, minimum, maximum, mean, norm, crc32, chunk, file)
         )
         if len(leaf) > 8 or trouble or leaf["type"] not in _USUAL_TYPES:
-            extra = {k: v for k, v in leaf.items() if k not in _USUAL_KEYS}
+            extra: dict[str, object] = {k: v for k, v in leaf.items() if k not in _USUAL_KEYS}
             if trouble:
                 extra["data_name"] = leaf["data_name"]
             if leaf["type"] not in _USUAL_TYPES:
@@ -109,7 +128,7 @@ class Columns:
                 self._extra[row] = json.dumps(extra)
         return row, trouble
 
-    def _crc32(self, row: int, value: Any, dtype: str) -> int | None:
+    def _crc32(self, row: int, value: object, dtype: str) -> int | None:
         """msprobe's ``md5`` is a CRC-32 of the bytes, or an xor of their 64-bit words: no digest of ours."""
         if value is None:
             return None
@@ -173,5 +192,8 @@ def _counts(
     return 0, None if maximum == math.inf else 0, None if minimum == -math.inf else 0
 
 
-def _number(value: Any) -> float | None:
-    return value if value is None else float(value)
+def _number(value: float | None) -> float | None:
+    try:
+        return None if value is None else float(value)
+    except OverflowError:  # JSON has integers of any size
+        return math.inf if value is not None and value > 0 else -math.inf

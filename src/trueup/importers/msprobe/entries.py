@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TypedDict, cast
 
 from trueup.importers.msprobe.leaves import scalar_for_dump
 from trueup.importers.msprobe.names import BACKWARD, FORWARD, PARAMETERS_GRAD, function_base, module_base
 from trueup.importers.msprobe.tensors import tensor_for_dump
 from trueup.store import StepTables
+from trueup.types.trace import SummaryRow
 
 Record = tuple[int, str, int | None, bool | None]
 """row in records, slot, summary, requires_grad"""
-Store = Callable[[dict[str, object], str], str | None]
+Store = Callable[[SummaryRow, str], str | None]
 """Stores the values of one summary under a name, if it has any; returns the file's name."""
 
 _FORWARD_PHASES = ("forward", "collective")
 _LAST = 1 << 60
+
+
+class _Call(TypedDict):
+    """One row of ``calls``."""
+
+    parent: int | None
+    kind: str
+    name: str
+    type: str | None
+    stack: int | None
+    arguments: str | None
+    absent: str | None
+    global_ordinal: int | None
 
 
 class EntryWriter:
@@ -32,8 +46,8 @@ class EntryWriter:
         self._framework = framework
         self._tied = tied
         self._store = store
-        self._calls = tables.calls.to_dicts()
-        self._summaries = tables.summaries.to_dicts()
+        self._calls = cast(list[_Call], tables.calls.to_dicts())
+        self._summaries = cast(list[SummaryRow], tables.summaries.to_dicts())
         self._forward: dict[int, list[Record]] = {}
         self._backward: dict[int, list[Record]] = {}
         self._values: dict[str, dict[str, int]] = {}
@@ -72,7 +86,7 @@ class EntryWriter:
                 keys.append((f"{base}.{number}.{FORWARD}", f"{base}.{number}.{BACKWARD}"))
         return keys
 
-    def _base(self, call: dict[str, Any]) -> str | None:
+    def _base(self, call: _Call) -> str | None:
         if call["kind"] == "module":
             return (
                 module_base(call["name"], call["type"] or "Module", self._framework) if call["name"] else None
@@ -120,7 +134,7 @@ class EntryWriter:
                 found.setdefault(module, []).append((own, fqn))
         return found
 
-    def _leaf(self, summary: int | None, requires_grad: bool | None, file: str) -> dict[str, Any] | None:
+    def _leaf(self, summary: int | None, requires_grad: bool | None, file: str) -> dict[str, object] | None:
         if summary is None:
             return None
         row = self._summaries[summary]
@@ -190,7 +204,7 @@ class EntryWriter:
     def _forward_entry(self, call: int) -> None:
         keys = self._keys[call]
         assert keys is not None
-        tree: dict[str, Any] = {}
+        tree: dict[str, object] = {}
         for _, slot, summary, requires_grad in self._forward.get(call, ()):
             _put(tree, slot, self._leaf(summary, requires_grad, f"{keys[0]}.{_file_slot(slot)}"))
         arguments = self._calls[call]["arguments"]
@@ -199,8 +213,8 @@ class EntryWriter:
         for slot in self._absent(call, ""):
             if not slot.startswith(f"{BACKWARD}."):
                 _put(tree, slot, None)
-        inputs = tree.get("input", {})
-        entry: dict[str, Any] = {
+        inputs = cast(_Branch, tree.get("input", {}))
+        entry: dict[str, object] = {
             "input_args": _listed({k: v for k, v in inputs.items() if k.isdecimal()}),
             "input_kwargs": {k: _collapsed(v) for k, v in inputs.items() if not k.isdecimal()},
         }
@@ -211,8 +225,8 @@ class EntryWriter:
             entry["parameters"] = self._parameter_values(call, keys[0])
         self.data[keys[0]] = entry
 
-    def _parameter_values(self, call: int, key: str) -> dict[str, Any]:
-        found = {}
+    def _parameter_values(self, call: int, key: str) -> dict[str, object]:
+        found: dict[str, object] = {}
         for own, fqn in self._parameters.get(self._calls[call]["name"], ()):
             slots = self._values[fqn]
             row = slots.get(f"value.{self._calls[call]['global_ordinal']}", slots.get("value"))
@@ -313,7 +327,7 @@ def _put(tree: dict[str, object], slot: str, leaf: object) -> None:
     tree[last] = leaf
 
 
-def _collapsed(node: Any) -> Any:
+def _collapsed(node: object) -> object:
     if not isinstance(node, _Branch):
         return node
     if node and all(key.isdecimal() for key in node):

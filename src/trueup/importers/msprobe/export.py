@@ -21,6 +21,7 @@ from trueup.errors import ConfigError
 from trueup.importers.msprobe.entries import EntryWriter
 from trueup.importers.msprobe.files import CONSTRUCT, DUMP, STACK, TENSORS
 from trueup.store import StoredTensor, TraceSource
+from trueup.types.trace import SummaryRow
 
 _MAX_NAME_BYTES = 240
 
@@ -107,8 +108,9 @@ def _tied(source: TraceSource, rank: int) -> dict[str, list[str]]:
     """First name of each tied parameter -> its other names."""
     found: dict[str, list[str]] = {}
     for parameter in source.rank_facts(rank).get("parameters") or ():
-        if parameter.get("tied_to"):
-            found.setdefault(parameter["tied_to"], []).append(parameter["fqn"])
+        tied = parameter.get("tied_to")
+        if tied:
+            found.setdefault(tied, []).append(parameter["fqn"])
     return found
 
 
@@ -133,7 +135,7 @@ class _Values:
         self._suffix = ".npy" if framework == "mindspore" else ".pt"
         self._taken: set[str] = set()
 
-    def store(self, summary: dict[str, object], name: str) -> str | None:
+    def store(self, summary: SummaryRow, name: str) -> str | None:
         """Write the values of one summary; returns the file's name, None where there are none."""
         if summary.get("tensor") is None:
             return None

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from trueup.errors import TraceError
 
@@ -146,7 +146,7 @@ def read_json(file: Path) -> dict[str, object]:
     text = _text(raw)
     try:
         with no_garbage_collection():
-            content: Any = json.loads(text)
+            content: object = json.loads(text)
     except RecursionError:
         raise TraceError(f"{file} nests values too deeply to be a dump of msprobe") from None
     except ValueError as error:
@@ -154,9 +154,8 @@ def read_json(file: Path) -> dict[str, object]:
     if not isinstance(content, dict):
         raise TraceError(f"{file} holds a JSON {type(content).__name__}, not the object msprobe writes")
     if re.search(r"\\u[dD][89a-fA-F]", text):
-        content = _without_surrogates(content)
-    found: dict[str, object] = content
-    return found
+        return cast("dict[str, object]", _without_surrogates(content))
+    return content
 
 
 def _text(raw: bytes) -> str:
@@ -167,7 +166,7 @@ def _text(raw: bytes) -> str:
         return raw.decode("utf-8", "trueup.json_escape")
 
 
-def _without_surrogates(value: Any) -> Any:
+def _without_surrogates(value: object) -> object:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, list):

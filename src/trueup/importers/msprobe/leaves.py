@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict, cast
 
 _DTYPE = re.compile(r"torch\.[a-z]+\d*\w*$")
 _MEMORY_FORMAT = re.compile(r"torch\.(contiguous|channels_last|channels_last_3d|preserve)(_format)?$")
@@ -13,16 +13,41 @@ _SIZE = re.compile(r"torch\.Size\(\[([\d, ]*)\]\)$")
 _SLICE = re.compile(r"slice\((\S+), (\S+), (\S+)\)$")
 
 
+class Leaf(TypedDict, total=False):
+    """A tensor, or a value of another type."""
+
+    type: str
+    dtype: str
+    shape: list[int]
+    Max: float | None
+    Min: float | None
+    Mean: float | None
+    Norm: float | None
+    requires_grad: bool | None
+    md5: str | float | None
+    data_name: str | None
+
+
+class Entry(TypedDict, total=False):
+    """One call, forward (its inputs have a name or none) or backward."""
+
+    input_args: list[object]
+    input_kwargs: dict[str, object]
+    input: list[object]
+    output: list[object]
+    parameters: dict[str, Leaf | None]
+
+
 @dataclass(slots=True)
 class Leaves:
     """What one side (inputs or outputs) of an entry holds, by slot."""
 
-    tensors: list[tuple[str, dict[str, object]]] = field(default_factory=list)
+    tensors: list[tuple[str, Leaf]] = field(default_factory=list)
     scalars: dict[str, object] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
     """slots that held ``None``, or something msprobe does not record"""
 
-    def add(self, slot: str, value: Any) -> None:
+    def add(self, slot: str, value: object) -> None:
         """Take ``value`` apart into this object, under ``slot``."""
         if value is None:
             self.absent.append(slot)
@@ -30,7 +55,7 @@ class Leaves:
             kind = value.get("type")
             if isinstance(kind, str):
                 if "shape" in value:
-                    self.tensors.append((slot, value))
+                    self.tensors.append((slot, cast(Leaf, value)))
                 else:
                     self.scalars[slot] = scalar_from_dump(value)
             elif value:
@@ -47,7 +72,7 @@ class Leaves:
             self.scalars[slot] = value
 
 
-def input_leaves(entry: dict[str, Any]) -> Leaves:
+def input_leaves(entry: Entry) -> Leaves:
     """``input_args`` and ``input_kwargs`` of a forward entry."""
     found = Leaves()
     for index, value in enumerate(entry.get("input_args") or ()):
@@ -57,7 +82,7 @@ def input_leaves(entry: dict[str, Any]) -> Leaves:
     return found
 
 
-def output_leaves(entry: dict[str, Any]) -> Leaves:
+def output_leaves(entry: Entry) -> Leaves:
     """``output`` of a forward entry; a mapping as the whole result gives ``output.<key>``, as in capture."""
     found = Leaves()
     output = entry.get("output") or []
@@ -106,7 +131,7 @@ def scalar_from_dump(leaf: dict[str, object]) -> object:
     return leaf
 
 
-def scalar_for_dump(value: Any, slot: str, framework: str) -> object:
+def scalar_for_dump(value: object, slot: str, framework: str) -> object:
     """The typed leaf of one argument; what msprobe has no form for becomes null."""
     if value is None or isinstance(value, (list, dict)):
         if isinstance(value, dict) and isinstance(value.get("type"), str):

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
-from typing import Any
+from pickle import UnpicklingError
+from typing import Any, cast
 
+import pyarrow as pa
+
+from trueup import _optional
 from trueup.errors import TraceError
 from trueup.importers.msprobe import files
 from trueup.importers.msprobe.tables import TableBuilder
-from trueup.importers.msprobe.values import read_values
+from trueup.importers.npy import read_npy
 from trueup.store import StepTables, StoredTensor
+from trueup.types.trace import CapturedWith, Manifest, RankFacts, ScalarLine, SummaryRow
 
 _MOST_NAMED = 4
 
@@ -39,7 +45,7 @@ class MsprobeDump:
         self._first_folder = next(iter(first.values()))
         head = files.read_head(self._first_folder / files.DUMP)
         self._framework = head["framework"]
-        self.manifest: dict[str, object] = {
+        self.manifest: Manifest = {
             "source": "msprobe",
             "framework": self._framework,
             "framework_version": None,
@@ -52,7 +58,7 @@ class MsprobeDump:
             "world_size": max(len(ranks) for ranks in self._folders.values()),
             "level": head.get("level"),
             "task": head.get("task"),
-            "options": self._options(),
+            "options": cast(CapturedWith, self._options()),
             "seed": None,
             "deterministic": None,
             "environment": {},
@@ -91,10 +97,10 @@ class MsprobeDump:
         )
         try:
             return builder.build(step, rank)
-        except TraceError as error:
-            raise TraceError(f"{folder / files.DUMP}: {error}") from error
+        except (TraceError, OverflowError, pa.ArrowException) as error:
+            raise TraceError(f"{folder / files.DUMP}: {error}; dump again") from error
 
-    def tensor(self, step: int, rank: int, summary: dict[str, Any]) -> StoredTensor | None:
+    def tensor(self, step: int, rank: int, summary: SummaryRow) -> StoredTensor | None:
         """The stored values of one row of ``summaries``; None where the dump holds statistics only.
 
         Raises:
@@ -106,11 +112,11 @@ class MsprobeDump:
         file = self._folder(step, rank) / files.TENSORS / name
         return read_values(file, summary["dtype"]) if file.is_file() else None
 
-    def scalars(self, rank: int) -> list[dict[str, Any]]:
+    def scalars(self, rank: int) -> list[ScalarLine]:
         """Empty: msprobe records no scalars of a step."""
         return []
 
-    def rank_facts(self, rank: int) -> dict[str, Any]:
+    def rank_facts(self, rank: int) -> RankFacts:
         """The rank and, where the folder tells it, the process."""
         for ranks in self._folders.values():
             if rank in ranks:
@@ -170,3 +176,42 @@ def _stored(folder: Path) -> frozenset[str]:
         return frozenset()
     with os.scandir(folder) as found:
         return frozenset(entry.name for entry in found if entry.name.endswith((".pt", ".npy")))
+
+
+def read_values(file: Path, dtype: str) -> StoredTensor:
+    """The tensor in ``file``, bit for bit; ``dtype`` is what the dump says it was.
+
+    MindSpore's dumps widen bfloat16 to float32 in their ``.npy``; it is narrowed again when no bit is lost.
+
+    Raises:
+        TraceError: damaged, not one tensor, or a pickle that would execute code.
+        ConfigError: a ``.pt`` file and no PyTorch.
+    """
+    return read_npy(file, dtype) if file.suffix == ".npy" else _read_pt(file)
+
+
+def _read_pt(file: Path) -> StoredTensor:
+    torch: Any = _optional.require("torch", purpose=f"Reading {file.name}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a pickle protocol that is about to be refused
+            value = torch.load(file, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise TraceError(
+            f"{file} is refused: it holds more than tensor data ({_first_line(error)}), and loading it could "
+            "execute code. msprobe writes plain tensors; ask where this file comes from."
+        ) from error
+    except (OSError, EOFError, RuntimeError, ValueError, KeyError, AttributeError) as error:
+        raise TraceError(f"{file} is not a whole .pt file: {_first_line(error)}") from error
+    if not isinstance(value, torch.Tensor):
+        raise TraceError(f"{file} holds a {type(value).__name__}, not the one tensor msprobe writes")
+    tensor = value.detach()
+    if tensor.is_sparse or tensor.is_quantized or tensor.layout != torch.strided:
+        raise TraceError(f"{file} holds a {tensor.layout} tensor, which has no plain bytes")
+    tensor = tensor.resolve_conj().resolve_neg().contiguous()
+    data = tensor.reshape(-1).view(torch.uint8).numpy()
+    return StoredTensor(dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape), data=data)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

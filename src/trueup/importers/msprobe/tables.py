@@ -28,11 +28,12 @@ A microbatch begins with the step's first call seen again after a backward entry
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import cast
 
 from trueup.errors import TraceError
 from trueup.importers.msprobe.columns import CallRow, Columns
-from trueup.importers.msprobe.leaves import Leaves, backward_slots, input_leaves, output_leaves
+from trueup.importers.msprobe.leaves import Entry, Leaf, Leaves, backward_slots, input_leaves, output_leaves
 from trueup.importers.msprobe.names import BACKWARD, FORWARD, EntryName, entry_name
 from trueup.importers.msprobe.roots import calls_of_root
 from trueup.store import StepTables
@@ -51,9 +52,9 @@ class TableBuilder:
     def __init__(
         self,
         *,
-        data: dict[str, Any],
-        construct: dict[str, Any],
-        stack: dict[str, Any],
+        data: Mapping[str, Entry],
+        construct: Mapping[str, object],
+        stack: Mapping[str, object],
         framework: str,
         stored: frozenset[str],
     ) -> None:
@@ -62,8 +63,8 @@ class TableBuilder:
         self._framework = framework
         self._columns = Columns(framework, stored)
         self._rows: dict[str, int] = {}
-        self._parameters: dict[str, tuple[int, Any]] = {}
-        self._ordinals: dict[tuple[Any, ...], int] = {}
+        self._parameters: dict[str, tuple[int, Leaf | None]] = {}
+        self._ordinals: dict[tuple[object, ...], int] = {}
         self._opening: set[str] = set()
         self._names: dict[str, EntryName] = {}
         self._microbatch = 0
@@ -95,7 +96,7 @@ class TableBuilder:
 
     # -- entries --------------------------------------------------------------------------------------------
 
-    def _entry(self, name: EntryName, entry: dict[str, Any]) -> None:
+    def _entry(self, name: EntryName, entry: Entry) -> None:
         if name.phase == FORWARD:
             call = self._open(name.call, name)
             self._side(call, name, output_leaves(entry))
@@ -104,7 +105,7 @@ class TableBuilder:
             self._backward(name, entry)
         else:
             self._in_backward = True
-            self._parameter_gradients(name, entry)
+            self._parameter_gradients(name, cast("Mapping[str, object]", entry))
 
     def _side(self, call: int, name: EntryName, leaves: Leaves) -> None:
         columns = self._columns
@@ -117,15 +118,15 @@ class TableBuilder:
         if leaves.absent:
             columns.absent.setdefault(call, []).extend(leaves.absent)
 
-    def _backward(self, name: EntryName, entry: dict[str, Any]) -> None:
+    def _backward(self, name: EntryName, entry: Entry) -> None:
         call = self._open(name.call, name)
-        forward = self._data.get(name.call) or {}
+        forward = self._data.get(name.call) or Entry()
         reason = _AUTOGRAD_ORDER if name.kind != "module" and self._framework == "pytorch" else None
         self._gradients(call, "output", entry.get("input"), forward, None)
         self._gradients(call, "input", entry.get("output"), forward, reason)
 
     def _gradients(
-        self, call: int, side: str, gradients: Any, forward: dict[str, Any], reason: Reason | None
+        self, call: int, side: str, gradients: list[object] | None, forward: Entry, reason: Reason | None
     ) -> None:
         columns = self._columns
         gradients = gradients or []
@@ -143,7 +144,7 @@ class TableBuilder:
     def _parameter(self, fqn: str) -> int:
         return self._add(None, "parameter", fqn, None, 0, "train", None, 0)
 
-    def _parameter_values(self, name: EntryName, parameters: dict[str, Any], key: str) -> None:
+    def _parameter_values(self, name: EntryName, parameters: Mapping[str, Leaf | None], key: str) -> None:
         try:
             for parameter, leaf in parameters.items():
                 fqn = f"{name.name}.{parameter}" if name.name else parameter
@@ -158,7 +159,7 @@ class TableBuilder:
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise TraceError(_unexpected(key, error)) from error
 
-    def _parameter_gradients(self, name: EntryName, entry: dict[str, Any]) -> None:
+    def _parameter_gradients(self, name: EntryName, entry: Mapping[str, object]) -> None:
         for parameter, listed in entry.items():
             fqn = f"{name.name}.{parameter}" if name.name else parameter
             if fqn not in self._parameters:
@@ -166,7 +167,7 @@ class TableBuilder:
             call = self._parameters[fqn][0]
             leaf = listed[0] if isinstance(listed, list) and listed else listed
             if isinstance(leaf, dict):
-                self._columns.record(call, "param_grad", "accumulated", name.ordinal, leaf, None)
+                self._columns.record(call, "param_grad", "accumulated", name.ordinal, cast(Leaf, leaf), None)
             else:
                 self._columns.missing(call, "param_grad", "accumulated", name.ordinal, NO_GRADIENT)
 
@@ -254,7 +255,7 @@ class TableBuilder:
         )
         return len(self._columns.calls) - 1
 
-    def _stacks(self, stack: dict[str, Any]) -> dict[str, int]:
+    def _stacks(self, stack: Mapping[str, object]) -> dict[str, int]:
         """Fills the stacks table; returns the stack of each forward entry."""
         found: dict[str, int] = {}
         for number, listed in stack.items():
@@ -264,6 +265,7 @@ class TableBuilder:
             frames = frames if isinstance(frames, list) else []
             own = (f for f in frames if isinstance(f, str) and not _FRAMEWORK_FRAME.search(f))
             self._columns.stacks[int(number)] = [frame_from_dump(frame) for frame in own]
+            names = names if isinstance(names, list) else []
             found.update(dict.fromkeys((n for n in names if isinstance(n, str)), int(number)))
         return found
 
@@ -283,7 +285,7 @@ def frame_from_dump(frame: str) -> str:
     return f"{file.removeprefix('File ')}:{line} {function.rstrip(', ')} | {source.strip()}"
 
 
-def _gradient_slots(side: str, gradients: list[Any], forward: dict[str, Any]) -> list[str]:
+def _gradient_slots(side: str, gradients: list[object], forward: Entry) -> list[str]:
     if side == "output":
         listed = forward.get("output")
         return backward_slots(
@@ -293,7 +295,7 @@ def _gradient_slots(side: str, gradients: list[Any], forward: dict[str, Any]) ->
     return backward_slots(side, len(gradients), None, len(listed or ()))
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     if not (isinstance(one, dict) and isinstance(other, dict)):
         return bool(one == other)
     return all(

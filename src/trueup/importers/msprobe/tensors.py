@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 from trueup.importers.msprobe.names import dtype_for_dump
+from trueup.types.trace import SummaryRow
 
 _INTEGERS = ("int", "uint")
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
 
 
-def tensor_for_dump(summary: dict[str, Any], requires_grad: bool | None, framework: str) -> dict[str, Any]:
+def tensor_for_dump(summary: SummaryRow, requires_grad: bool | None, framework: str) -> dict[str, object]:
     """The object msprobe would have written, without ``data_name``.
 
     Ours are taken over finite values and count the others; msprobe's are taken over all of them, so that
     counted NaN and infinities come back. Of integers msprobe on PyTorch gives neither mean nor norm, of a 0-d
     tensor the value four times. ``requires_grad`` is left out where it is not known.
     """
-    leaf: dict[str, Any] = {
+    leaf: dict[str, object] = {
         "type": "mindspore.Tensor" if framework == "mindspore" else "torch.Tensor",
         "dtype": dtype_for_dump(summary["dtype"], framework),
         "shape": list(summary["shape"] or ()),
@@ -35,12 +35,13 @@ def tensor_for_dump(summary: dict[str, Any], requires_grad: bool | None, framewo
         leaf["md5"] = f"{summary['crc32']:08x}"
     elif digest and kind != "xor":
         leaf["md5"] = digest
-    if summary.get("source_extra"):
-        leaf.update(json.loads(summary["source_extra"]))
+    extra = summary.get("source_extra")
+    if extra:
+        leaf.update(json.loads(extra))
     return leaf
 
 
-def _statistics(summary: dict[str, Any], framework: str) -> tuple[Any, Any, Any, Any]:
+def _statistics(summary: SummaryRow, framework: str) -> tuple[object, object, object, object]:
     maximum, minimum, mean, norm = _over_all_values(summary)
     dtype = summary["dtype"]
     if dtype == "bool":
@@ -57,10 +58,11 @@ def _statistics(summary: dict[str, Any], framework: str) -> tuple[Any, Any, Any,
 
 
 def _over_all_values(
-    summary: dict[str, Any],
+    summary: SummaryRow,
 ) -> tuple[float | None, float | None, float | None, float | None]:
-    maximum, minimum, mean, norm = (summary[name] for name in ("maximum", "minimum", "mean", "l2_norm"))
-    nan, plus, minus = (summary[name] or 0 for name in ("num_nan", "num_posinf", "num_neginf"))
+    maximum, minimum = summary["maximum"], summary["minimum"]
+    mean, norm = summary["mean"], summary.get("captured_l2_norm", summary["l2_norm"])
+    nan, plus, minus = summary["num_nan"], summary["num_posinf"], summary["num_neginf"]
     if nan:
         return math.nan, math.nan, math.nan, math.nan
     if plus or minus:

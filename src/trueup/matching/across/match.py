@@ -61,7 +61,10 @@ def _given(calls: CallPairs, pairs: PortPairs, target: Ports, reference: Ports, 
     here, there = sites_of(target.side, target.words), sites_of(reference.side, reference.words)
     for site, other in bridge.calls.items():
         if site not in here or (other is not None and other not in there):
-            raise ConfigError(f"the map pairs {site} with {other}: no such call in this step")
+            raise ConfigError(
+                f"--map {bridge.map_path}: calls: {site}: {other}: no such call in this step; "
+                "trueup match TARGET REFERENCE -o MAP.yaml lists them"
+            )
         for one, two in zip(here[site], there[other] if other is not None else (), strict=False):
             _add(calls, one, two, "map", 1.0)
             for mine, theirs in zip(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import polars as pl
@@ -13,6 +13,7 @@ from trueup.numerics.content import content_hash
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.store import StepTables, TraceSource
 from trueup.types.arrays import Array
+from trueup.types.trace import SummaryRow
 
 Values = Array
 
@@ -76,13 +77,15 @@ class TraceWeights:
 
     def _known(self, name: str) -> WeightFacts:
         listed, row = self._listed[name], self._row(name)
-        content = None if not listed.get("content") else int(listed["content"], 16)
+        stated = listed.get("content")
+        content = int(stated, 16) if stated else None
         if content is None and row is not None:
             values = self.read(name)
             content = None if values is None else content_hash(values)
         uniform = None
-        if row is not None and row["minimum"] is not None and row["minimum"] == row["maximum"]:
-            uniform = float(row["minimum"])
+        smallest = None if row is None else row["minimum"]
+        if row is not None and smallest is not None and smallest == row["maximum"]:
+            uniform = float(smallest)
         return WeightFacts(
             shape=tuple(listed["shape"]),
             dtype=str(listed["dtype"]),
@@ -92,7 +95,7 @@ class TraceWeights:
             tied_to=listed.get("tied_to"),
         )
 
-    def _row(self, name: str) -> dict[str, Any] | None:
+    def _row(self, name: str) -> SummaryRow | None:
         return self._rows.get(name) or self._rows.get(str(self._listed[name].get("tied_to")))
 
     def read(self, name: str) -> Values | None:
@@ -118,7 +121,7 @@ def _first_step(trace: TraceSource, rank: int) -> StepTables | None:
     return None if step is None else trace.read(step, rank)
 
 
-def _updated(tables: StepTables) -> dict[str, dict[str, Any]]:
+def _updated(tables: StepTables) -> dict[str, SummaryRow]:
     """Row of each weight after its update: where none is known before it, its name and shape all the same."""
     values = tables.records.filter(
         (pl.col("phase").cast(pl.String) == "optimizer")
@@ -127,16 +130,18 @@ def _updated(tables: StepTables) -> dict[str, dict[str, Any]]:
     )
     names = tables.calls["name"].cast(pl.String).to_list()
     rows = tables.summaries.to_dicts() if values.height else []
-    return {names[call]: rows[row] for call, row in values.select("call", "summary").iter_rows()}
+    return {
+        names[call]: cast(SummaryRow, rows[row]) for call, row in values.select("call", "summary").iter_rows()
+    }
 
 
-def _rows_of_parameters(tables: StepTables) -> dict[str, dict[str, object]]:
+def _rows_of_parameters(tables: StepTables) -> dict[str, SummaryRow]:
     """Row of ``summaries`` of each weight at the start of the step."""
     values = tables.records.filter((pl.col("phase") == "param") & pl.col("summary").is_not_null())
     names = tables.calls.select(pl.col("call"), pl.col("name").cast(pl.String).alias("fqn"))
     found = values.join(names, on="call").select("fqn", "summary").unique("fqn", keep="first")
     rows = tables.summaries.drop("sketch")
-    return {fqn: rows.row(int(summary), named=True) for fqn, summary in found.iter_rows()}
+    return {fqn: cast(SummaryRow, rows.row(int(summary), named=True)) for fqn, summary in found.iter_rows()}
 
 
 def _in_order_of_use(names: list[str], tables: StepTables | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import polars as pl
 
@@ -16,7 +16,7 @@ from trueup.reporting.comparison.report import (
     sources_of,
     unmatched_words,
 )
-from trueup.reporting.comparison.result import EXCEEDING, ComparisonResult, Row
+from trueup.reporting.comparison.result import EXCEEDING, ComparisonResult
 from trueup.reporting.document import (
     OUTCOMES,
     Block,
@@ -32,9 +32,10 @@ from trueup.reporting.document import (
     source_fact,
 )
 from trueup.reporting.formatting import count, number, plain, ratio, short_frame, short_site
-from trueup.types import Outcome
 from trueup.types.codes import SuspectCode
 from trueup.types.reason import Reason, reason
+from trueup.types.result import ResultRow
+from trueup.types.status import Outcome
 from trueup.wording import advice, headline
 
 NUM_SUSPECTS, NUM_PER_PHASE, NUM_PRECISION, NUM_UNMATCHED = 8, 4, 6, 5
@@ -134,7 +135,7 @@ def _suspects(result: ComparisonResult) -> Iterator[Section | Paragraph]:
         shown.add(causes.code)  # type: ignore[arg-type]
 
 
-def _suspect(result: ComparisonResult, at: int, row: Row, role: str, causes: Reason | None) -> Section:
+def _suspect(result: ComparisonResult, at: int, row: ResultRow, role: str, causes: Reason | None) -> Section:
     measured = f"rel L2 {number(row['rel_l2'])}, tolerance {number(row['tolerance'])}"
     frames = [Source("target", *short_frame(plain(frame))) for frame in result.frames(row, "target")[:1]]
     rows = [
@@ -159,14 +160,14 @@ def causes_of(role: str, phase: str, differing: set[str]) -> Reason:
     return reason(code, earlier_phase_differs=bool(differing & _EARLIER[code]))
 
 
-def _known_roles(result: ComparisonResult) -> Mapping[tuple[str, str], str]:
+def _known_roles(result: ComparisonResult) -> Mapping[tuple[str | None, str], str]:
     """Roles of calls, by module and name, from the precision table."""
     columns = pl.col("module", "name", "role").cast(pl.String)
     rows = result.precision.select(columns).unique().collect(engine="streaming")
     return {(module, name): role for module, name, role in rows.iter_rows()}
 
 
-def _role(row: Row) -> str:
+def _role(row: ResultRow) -> str:
     words = f"{row['name']} {row['type'] or ''}"
     return next((role for role, pattern in _ROLES if re.search(pattern, words, re.IGNORECASE)), "")
 
@@ -183,7 +184,7 @@ def _rows_of_verdict(result: ComparisonResult) -> pl.LazyFrame:
     return result.of_verdict().with_columns(categories.cast(pl.String))
 
 
-def starting_calls(result: ComparisonResult) -> list[dict[str, Any]]:
+def starting_calls(result: ComparisonResult) -> list[ResultRow]:
     """First records that exceed tolerance of calls whose inputs agree, of the verdict's step and rank."""
     exceeds = pl.col("status").is_in(EXCEEDING)
     received = pl.col("slot").str.starts_with(
@@ -194,14 +195,16 @@ def starting_calls(result: ComparisonResult) -> list[dict[str, Any]]:
     rows = _rows_of_verdict(result).with_columns(_arrived=arrived)
     starting = rows.filter(exceeds & ~received & ~pl.col("_arrived"))
     chosen = starting.sort("step", "order").unique(["phase", "module"], keep="first", maintain_order=True)
-    return without_consequences(chosen.head(400).collect(engine="streaming").to_dicts())
+    return without_consequences(
+        cast(list[ResultRow], chosen.head(400).collect(engine="streaming").to_dicts())
+    )
 
 
-def without_consequences(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_consequences(rows: Sequence[ResultRow]) -> list[ResultRow]:
     """Without phases after one that differs, and without modules around one that is kept; a call at the root
     is in no module."""
     differing = {row["phase"] for row in rows}
-    kept: list[dict[str, Any]] = []
+    kept: list[ResultRow] = []
     for row in rows:
         inside = f"{row['module']}." if row["module"] else ""
         around = any(
@@ -220,7 +223,7 @@ def _precision(result: ComparisonResult) -> Section:
     return Section(title=f"Precision: {count(table.height, 'call')} with different dtypes", blocks=blocks)
 
 
-def _precision_line(row: Row) -> str:
+def _precision_line(row: Mapping[str, object]) -> str:
     name = short_site(str(row["name"] if row["name"] != row["module"] else row["type"]))
     return f"{row['module'] or '(root)'} · {name} ({row['role']}): {row['note'] or 'dtypes differ'}"
 

@@ -131,11 +131,12 @@ def _name(side: str, schema: Mapping[str, pl.DataType], framework: str, types: M
     slot = pl.when(phase == "backward").then(swapped).otherwise(slot)
     traced = phase.is_in(["forward", "backward"])
     of_module = pl.concat_str(module, phase, number, slot, separator=".")
-    of_api = pl.concat_str(_api(), number, phase, slot, separator=".")
+    ran = pl.when(phase == "param_grad").then(pl.lit("forward")).otherwise(phase)  # work on gradients
+    of_api = pl.concat_str(_api(), number, ran, slot, separator=".")
     called = (
         pl.when(traced & (kind == "module"))
         .then(of_module)
-        .when(traced & kind.is_in(["api", "collective"]))
+        .when((traced | (phase == "param_grad")) & kind.is_in(["api", "collective"]))
         .then(of_api)
     )
     return pl.when(present).then(pl.coalesce(called, _parameter(root, types), ours))

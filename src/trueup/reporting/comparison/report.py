@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlencode
 
 import numpy as np
@@ -20,10 +21,10 @@ from trueup.reporting.comparison.page.explorer import (
     record_explorer,
 )
 from trueup.reporting.comparison.result import (
+    EXCEEDING,
     SIDES,
     STATUSES,
     ComparisonResult,
-    Row,
     ScalarStep,
     UnmatchedGroup,
 )
@@ -57,6 +58,7 @@ from trueup.reporting.document import (
 )
 from trueup.reporting.document import Row as TableRow
 from trueup.reporting.formatting import as_sentence, count, number, plain, ratio, short_frame, short_site
+from trueup.types.result import ResultRow
 from trueup.wording import headline
 
 NUM_ROWS, NUM_EVIDENCE, NUM_LAYOUTS, NUM_NOTES, NOTE_LINES = 6, 3, 5, 3, 3
@@ -137,7 +139,7 @@ def bracketed_words(result: ComparisonResult) -> str:
 
 def _tiles(result: ComparisonResult) -> Facts:
     verdict = result.verdict
-    exceeding = sum(n for status, n in result.status_counts.items() if STATUSES[status].tone is Tone.BAD)
+    exceeding = sum(n for status, n in result.status_counts.items() if status in EXCEEDING)
     note = (
         f"{count(exceeding, 'record')} exceed{'s' if exceeding == 1 else ''} tolerance" if exceeding else ""
     )
@@ -208,7 +210,7 @@ def _verdict_facts(result: ComparisonResult) -> list[Fact | None]:
 
 
 def _exceeding(result: ComparisonResult) -> Table:
-    rows = result.exceeding(NUM_ROWS).to_dicts()
+    rows = cast(list[ResultRow], result.exceeding(NUM_ROWS).to_dicts())
     columns = (
         Column(title="first to exceed tolerance", fit=True, grow=True),
         Column(title="phase", least=_WIDE),
@@ -219,7 +221,7 @@ def _exceeding(result: ComparisonResult) -> Table:
     return Table(columns=columns, rows=tuple(map(_exceeding_row, rows)), on=On.SCREEN | On.TEXT)
 
 
-def _exceeding_row(row: Row) -> TableRow:
+def _exceeding_row(row: ResultRow) -> TableRow:
     cells = (short_site(plain(row["site"])), plain(row["phase"]).replace("_", " "))
     numbers = (row["rel_l2"], row["tolerance"], row["score"])
     return TableRow(cells=(*cells, *numbers), mark=STATUSES[str(row["status"])])

@@ -8,11 +8,12 @@ filtered, ranked and written in batches.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import polars as pl
 
@@ -21,11 +22,9 @@ from trueup.reporting.document import Mark, Tone
 from trueup.reporting.formatting import plain
 from trueup.types.codes import NextCode
 from trueup.types.reason import Json, Reason, read_reason, read_reasons, reason
+from trueup.types.result import CountsDocument, DepthDocument, ResultDocument, ResultRow, SideDocument
 from trueup.types.verdict import Verdict, verdict_from_json
 from trueup.wording import command, text
-
-Row = Mapping[str, Any]
-"""A row of result.parquet by its columns"""
 
 STATUSES = {
     "origin": Mark("◆", "origin", Tone.BAD),
@@ -55,7 +54,7 @@ class ComparisonLike(Protocol):
     """What a report needs of :class:`trueup.comparing.result.Comparison`."""
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> ResultDocument:
         """The document of result.json."""
 
     @property
@@ -108,7 +107,7 @@ class RunFact:
 class ComparisonResult:
     """The document of a comparison and its two tables."""
 
-    summary: Mapping[str, Any] = field(default_factory=dict)
+    summary: ResultDocument = field(default_factory=ResultDocument)
     """result.json, of version 2 or 1; read here alone"""
     records: pl.LazyFrame
     precision: pl.LazyFrame
@@ -131,7 +130,7 @@ class ComparisonResult:
         return command(following) or "", text(following)
 
     @property
-    def counts(self) -> Mapping[str, Any]:
+    def counts(self) -> CountsDocument:
         """Numbers of records by status; in some documents also by phase, and the unmatched groups."""
         return self.summary.get("counts") or {}
 
@@ -170,7 +169,7 @@ class ComparisonResult:
             UnmatchedGroup(
                 side=str(one["side"]),
                 module=str(one["module"] or "(root)"),
-                name=str(one["name"]),
+                name=str(one["name"] or "(root)"),
                 count=int(one["count"]),
                 reason=read_reason(one, "reason"),
             )
@@ -229,11 +228,10 @@ class ComparisonResult:
 
     def part(self, name: str) -> Json:
         """A part of the document as the scripts of a page read it: ``modules depth local_norms``."""
-        known: Json = self.summary.get(name)
-        return known
+        return cast(Json, self.summary.get(name))
 
     @property
-    def depth(self) -> list[Row]:
+    def depth(self) -> list[DepthDocument]:
         """Module outputs along execution, for plotting."""
         return list(self.summary.get("depth") or [])
 
@@ -255,10 +253,10 @@ class ComparisonResult:
             self.records if keys.is_sorted() else self.records.sort("step", "rank", "order").collect().lazy()
         )
 
-    def first(self) -> Row | None:
+    def first(self) -> ResultRow | None:
         """The first row that exceeds its tolerance, of the verdict's phase if it has one."""
         firsts = self.summary.get("firsts") or {}
-        return firsts.get(self.verdict.phase) or next((row for row in firsts.values() if row), None)
+        return firsts.get(self.verdict.phase or "") or next((row for row in firsts.values() if row), None)
 
     def of_verdict(self) -> pl.LazyFrame:
         """Records of the verdict's step and rank."""
@@ -272,26 +270,35 @@ class ComparisonResult:
         rows = self.of_verdict().filter(pl.col("status").cast(pl.String).is_in(EXCEEDING))
         return rows.sort("step", "order").head(limit).collect(engine="streaming")
 
-    def frames(self, row: Row | None, side: str) -> list[str]:
+    def frames(self, row: ResultRow | None, side: str) -> list[str]:
         """The call stack of one row on one side, innermost first; empty where none was kept."""
-        number = None if row is None else row.get(f"{side}_stack")
+        if row is None:
+            return []
+        return self.stack(side, row.get("target_stack") if side == "target" else row.get("reference_stack"))
+
+    def stack(self, side: str, number: int | None) -> list[str]:
+        """One call stack of one side by its number; empty where there is none."""
         stacks = self.stacks(side)
         return list(stacks[number]) if number is not None and 0 <= number < len(stacks) else []
 
-    def stacks(self, side: str) -> list[list[str]]:
+    def stacks(self, side: str) -> Sequence[Sequence[str]]:
         """All call stacks of one side."""
         return (self.summary.get("stacks") or {}).get(side) or []
 
+    def _side(self, side: str) -> SideDocument:
+        known = self.summary.get("target") if side == "target" else self.summary.get("reference")
+        return known or SideDocument()
+
     def path(self, side: str) -> str:
         """Where the trace of one side is."""
-        return str((self.summary.get(side) or {}).get("path") or side)
+        return str(self._side(side).get("path") or side)
 
     def framework(self, side: str) -> str:
         """What one side ran with."""
         return str(self._manifest(side).get("framework") or "pytorch")
 
-    def _manifest(self, side: str) -> Mapping[str, Any]:
-        return (self.summary.get(side) or {}).get("manifest") or {}
+    def _manifest(self, side: str) -> Mapping[str, object]:
+        return self._side(side).get("manifest") or {}
 
     def run_facts(self) -> list[RunFact]:
         """What is recorded of each run."""
@@ -305,7 +312,7 @@ class ComparisonResult:
         return facts
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flat(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
     for key, item in value.items():
         if isinstance(item, Mapping):
             yield from _flat(item, f"{prefix}{key}.")
@@ -330,7 +337,25 @@ def read_result(source: ComparisonResult | ComparisonLike | Path) -> ComparisonR
     return ComparisonResult(summary=source.summary, records=source.frame().lazy(), precision=source.precision)
 
 
-def _document(folder: Path) -> Mapping[str, Any]:
+@contextmanager
+def damage_named(source: object) -> Iterator[None]:
+    """Where the tables of a result folder turn out to be damaged while they are read, the error names it.
+
+    Raises:
+        TraceError: one cannot be read.
+    """
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        if not isinstance(source, Path):
+            raise
+        tables = " or ".join(name for name in _FILES if name.endswith(".parquet"))
+        raise TraceError(
+            f"{source}: {tables} cannot be read ({' '.join(str(error).split())}). Run the comparison again."
+        ) from error
+
+
+def _document(folder: Path) -> ResultDocument:
     missing = [name for name in _FILES if not (folder / name).is_file()]
     if missing:
         raise TraceError(
@@ -339,23 +364,29 @@ def _document(folder: Path) -> Mapping[str, Any]:
         )
     path = folder / "result.json"
     try:
-        document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        document: ResultDocument = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{path} is not JSON ({error}). Run the comparison again.") from error
+    if not isinstance(document, dict):
+        raise TraceError(
+            f"{path}: expected a JSON object (got {plain(document)[:40]}). Run the comparison again."
+        )
     return document
 
 
-def _of_folder(folder: Path, summary: Mapping[str, Any]) -> ComparisonResult:
+def _of_folder(folder: Path, summary: ResultDocument) -> ComparisonResult:
     return ComparisonResult(
-        summary=_readable(summary),
+        summary=cast(ResultDocument, _readable(summary)),
         folder=folder,
         records=pl.scan_parquet(folder / "result.parquet", glob=False),
         precision=pl.scan_parquet(folder / "precision.parquet", glob=False),
     )
 
 
-def _readable(value: Any) -> Any:
+def _readable(value: object) -> object:
     """The same, names that are not text (a path in another encoding) made text: no report fails on a name."""
+    if value is None or type(value) in (int, float, bool):
+        return value
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, Mapping):
@@ -363,7 +394,7 @@ def _readable(value: Any) -> Any:
     return [_readable(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def to_json(summary: Mapping[str, Any]) -> str:
+def to_json(summary: ResultDocument) -> str:
     """One JSON document, verdict first, in it outcome and site; NaN and infinities become null."""
     verdict = dict(summary.get("verdict") or {})
     ahead = (
@@ -386,7 +417,7 @@ def to_json(summary: Mapping[str, Any]) -> str:
     return text_.encode("utf-8", "replace").decode("utf-8")
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, Mapping):

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from trueup.curves.comparison import CurveComparison
 from trueup.errors import ConfigError
@@ -14,6 +14,9 @@ from trueup.reporting.curves.report import curves_report
 from trueup.reporting.document import Document
 from trueup.reporting.render import write
 from trueup.wording import document as as_document
+
+if TYPE_CHECKING:
+    from trueup.diagnosing.around import Around
 
 FILES = {
     "json": "curves.json",
@@ -30,7 +33,7 @@ def write_reports(
     folder: Path,
     formats: Collection[str],
     *,
-    around: Mapping[str, Any] | None = None,
+    around: Mapping[str, Around] | None = None,
 ) -> dict[str, Path]:
     """Write the reports asked for into ``folder``: one file a format, one picture a target.
 
@@ -56,12 +59,20 @@ def write_reports(
     return written
 
 
-def document_of(comparisons: Sequence[CurveComparison], around: Mapping[str, Any]) -> dict[str, Any]:
+class CurvesDocument(TypedDict):
+    """What curves.json holds."""
+
+    version: int
+    exit_code: int
+    comparisons: list[dict[str, object]]
+
+
+def document_of(comparisons: Sequence[CurveComparison], around: Mapping[str, Around]) -> CurvesDocument:
     """The document of curves.json: one entry a target, numbers that are not finite as null."""
     entries = [as_document(c.to_json()) | {"around": around.get(c.target.name)} for c in comparisons]
     codes = [entry["exit_code"] for entry in entries]
-    plain: dict[str, Any] = _finite({"version": 2, "exit_code": exit_code(codes), "comparisons": entries})
-    return plain
+    plain = _finite({"version": 2, "exit_code": exit_code(codes), "comparisons": entries})
+    return cast(CurvesDocument, plain)
 
 
 def exit_code(codes: Sequence[int]) -> int:
@@ -92,7 +103,7 @@ def _write(
     }
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -7,8 +7,8 @@ import numpy as np
 from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, THROUGHPUT
 from trueup.curves.comparison import CurveComparison
 from trueup.curves.curve import Curve
-from trueup.curves.standard import MEAN_REL
 from trueup.curves.statistics.envelope import moving_mean
+from trueup.curves.thresholds import MEAN_REL
 from trueup.reporting.document import Plot, Series
 from trueup.reporting.formatting import plain
 from trueup.types.arrays import Array, Floats

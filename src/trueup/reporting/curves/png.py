@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from trueup.curves.comparison import CurveComparison
 from trueup.reporting.curves.plots import curve_plots
 from trueup.reporting.document import Plot, said
 from trueup.reporting.formatting import elide
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _INK, _SOFT, _GRID, _PAPER = "#191b1e", "#5a5f66", "#e2dfd8", "#ffffff"
 _COLOURS = {
@@ -57,7 +60,7 @@ def write_png(comparison: CurveComparison, path: Path) -> Path:
     return path
 
 
-def _draw(axes: Any, plot: Plot) -> None:
+def _draw(axes: Axes, plot: Plot) -> None:
     axes.set_title(
         plot.title + (f" ({plot.notes})" if plot.notes else ""), loc="left", fontsize=10.5, color=_INK
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from trueup.curves.columns import LOSS
 from trueup.curves.comparison import CurveComparison
 from trueup.curves.curve import Curve
 from trueup.curves.local_norms import LocalNorms
-from trueup.curves.standard import ADVISORY, FIRST_ABS, MEAN_ABS, NORM_REL, Criterion, Met
+from trueup.curves.standard import ADVISORY, Criterion, Met
 from trueup.curves.statistics.envelope import moving_mean
+from trueup.curves.thresholds import FIRST_ABS, MEAN_ABS, NORM_REL
 from trueup.reporting.curves.plots import curve_plots, raw_plots
 from trueup.reporting.curves.sheets import acceptance_sheet, conditions_sheet, statistics_sheet
 from trueup.reporting.document import (
@@ -40,18 +41,19 @@ from trueup.reporting.document import (
     facts,
     said,
 )
-from trueup.reporting.formatting import count, number
+from trueup.reporting.formatting import count, number, plain
 from trueup.reporting.standard import MARKS, conditions_table, signatures
-from trueup.types import Outcome
 from trueup.types.reason import Reason
+from trueup.types.status import Outcome
+
+if TYPE_CHECKING:
+    from trueup.diagnosing.around import Around
 
 OUTCOMES = {
     Outcome.AGREE: Mark("✓", "Accepted", Tone.GOOD),
     Outcome.DIFFER: Mark("✗", "Not accepted", Tone.BAD),
     Outcome.UNDECIDED: Mark("?", "Undecided", Tone.WARN),
 }
-Around = Mapping[str, Any]
-"""what traces hold of the steps around the onset (``diagnosing.around``)"""
 MAX_DRAWN = 8
 """targets whose curves are drawn, those that differ first; all are listed"""
 _ORDER = (Outcome.DIFFER, Outcome.UNDECIDED, Outcome.AGREE)
@@ -289,9 +291,10 @@ def _beyond(norms: LocalNorms) -> str:
 
 def _around(around: Around | None) -> list[Fact]:
     """What traces hold of the steps around the onset."""
-    found = around or {}
-    lines: list[Line] = [said(line) for line in found.get("said") or ()]
-    lines += [(f"{one['where']}: ", Span(str(one["text"]), Look.CODE)) for one in found.get("texts") or ()]
+    if not around:
+        return [fact("around step")]
+    lines: list[Line] = [plain(line) for line in around["said"]]
+    lines += [(f"{one['where']}: ", Span(str(one["text"]), Look.CODE)) for one in around["texts"]]
     return [fact("around step", *lines)]
 
 

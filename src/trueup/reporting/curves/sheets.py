@@ -8,7 +8,7 @@ from trueup.curves.comparison import CurveComparison
 from trueup.curves.standard import ADVISORY
 from trueup.reporting.document import Column, Mark, On, Paragraph, Row, Section, Table, said
 from trueup.reporting.standard import MARKS, condition_cells
-from trueup.types import Outcome
+from trueup.types.status import Outcome
 
 
 def acceptance_sheet(comparisons: Sequence[CurveComparison], outcomes: Mapping[Outcome, Mark]) -> Section:
@@ -47,7 +47,7 @@ def statistics_sheet(comparisons: Sequence[CurveComparison]) -> Section:
     """Every number that was measured."""
     rows = []
     for one in comparisons:
-        for part, numbers in one.to_json()["statistics"].items():
+        for part, numbers in one.statistics().items():
             for name, value in (numbers or {}).items():
                 if not isinstance(value, (dict, list)):
                     shown = (

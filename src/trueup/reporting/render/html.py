@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -31,8 +33,10 @@ from trueup.reporting.document import (
     visible,
 )
 from trueup.reporting.formatting import plain, upright
-from trueup.reporting.render.assets import HERE, asset, content_hash
 from trueup.reporting.render.plots import figures, svg_plot
+
+HERE = "trueup.reporting.render"
+
 
 _TAGS = {Look.STRONG: "b", Look.CODE: "code", Look.COMMAND: "code"}
 
@@ -138,3 +142,13 @@ def _image(picture: Picture) -> str:
     if picture.png is None or not picture.png.is_file():
         return ""
     return "data:image/png;base64," + base64.b64encode(picture.png.read_bytes()).decode()
+
+
+def asset(name: str, package: str = HERE) -> str:
+    """The text of a file of a package."""
+    return (files(package) / name).read_text(encoding="utf-8")
+
+
+def content_hash(text: str) -> str:
+    """SHA-256 as a content security policy writes it."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

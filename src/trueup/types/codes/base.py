@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from functools import cache
 
 
 class Code(str, Enum):
@@ -26,7 +27,10 @@ def code_from(value: str) -> Code:
     Raises:
         KeyError: no room has such a code.
     """
-    for code in all_codes():
-        if code.value == value:
-            return code
-    raise KeyError(value)
+    return _by_value(len(Code.__subclasses__()))[value]
+
+
+@cache
+def _by_value(num_rooms: int) -> dict[str, Code]:
+    """Value -> code, made again when another room has been imported."""
+    return {str(code.value): code for code in all_codes()}

@@ -10,6 +10,8 @@ class EvidenceCode(Code):
     SETTING_DIFFERS = "evidence.setting_differs"
     OPTIMIZER_SETTING_DIFFERS = "evidence.optimizer_setting_differs"
     PARAMETERS_ABSENT = "evidence.parameters_absent"
+    INPUT_OF_ONE_SIDE = "evidence.input_of_one_side"
+    """places ``name``, ``side`` (the run that has it)"""
     ARGUMENTS_DIFFER = "evidence.arguments_differ"
     ARGUMENT_DIFFERS = "evidence.argument_differs"
     DTYPES_DIFFER = "evidence.dtypes_differ"

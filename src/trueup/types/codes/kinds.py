@@ -223,6 +223,7 @@ class PlacesCode(Code):
 
     DIAGONALS = "places.diagonals"
     SOME_INDICES = "places.some_indices"
+    SOME_ELEMENTS = "places.some_elements"
     WHOLE_COLUMNS = "places.whole_columns"
     WHOLE_ROWS = "places.whole_rows"
     BLOCK = "places.block"

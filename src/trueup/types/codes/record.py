@@ -36,6 +36,7 @@ class RecordCode(Code):
     NO_SUMMARY = "record.no_summary"
     SIDE_WITHOUT_SUMMARY = "record.side_without_summary"
     SHAPE_DIFFERS = "record.shape_differs"
+    REGROUPED = "record.regrouped"
     NO_COMMON_EVIDENCE = "record.no_common_evidence"
     NOTHING_FINITE = "record.nothing_finite"
     MAY_FOLLOW_ROUNDING = "record.may_follow_rounding"

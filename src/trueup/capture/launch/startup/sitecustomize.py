@@ -13,7 +13,10 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Sequence
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 _CAPTURE = "TRUEUP_CAPTURE"
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -25,19 +28,19 @@ _BORROWED = ("trueup", "numpy", "polars", "_polars_runtime", "pyarrow", "safeten
 class _Loader:
     """A framework's loader, telling when the module is whole; steps aside before the module can see it."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._loader, name)
 
-    def create_module(self, spec: Any) -> Any:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
-    def exec_module(self, module: Any) -> None:
+    def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self._loader
         if getattr(module, "__spec__", None) is not None:
-            module.__spec__.loader = self._loader
+            module.__spec__.loader = self._loader  # type: ignore[union-attr]
         self._loader.exec_module(module)
         _begin_once(module.__name__)
 
@@ -45,15 +48,17 @@ class _Loader:
 class _Finder:
     """First on ``sys.meta_path``, to see a framework go by; it stays, or other threads would skip one."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name not in _WATCHED or name in _began:
             return None
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None else None
+            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader)
+                    spec.loader = _Loader(spec.loader)  # type: ignore[assignment, arg-type]
                 return spec
         return None
 
@@ -64,7 +69,9 @@ class _Borrow:
     def __init__(self, folders: list[str]) -> None:
         self._folders = folders
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if path is not None or not name.startswith(_BORROWED):
             return None
         from importlib.machinery import PathFinder

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import polars as pl
 
@@ -157,7 +156,7 @@ def _stacks(result: ComparisonResult, records: pl.LazyFrame) -> pl.LazyFrame:
         name = f"{side}_stack"
         if name in schema:
             used = records.select(pl.col(name).drop_nulls().unique()).collect()[name]
-            rows += [(side, number, "\x1f".join(result.frames({name: number}, side))) for number in used]
+            rows += [(side, number, "\x1f".join(result.stack(side, number))) for number in used]
     kinds = {"side": pl.String, "number": pl.Int64, "frames": pl.String}
     return pl.DataFrame(rows, orient="row", schema=kinds).lazy()
 
@@ -178,7 +177,7 @@ def _document(result: ComparisonResult) -> str:
     return text
 
 
-def _speakable(value: Any) -> Any:
+def _speakable(value: object) -> object:
     """JSON has no infinities: they are words, as in result.json."""
     if isinstance(value, float) and value - value != 0:
         return str(value)

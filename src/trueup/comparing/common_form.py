@@ -1,0 +1,203 @@
+"""Pairs whose two sides hold the same in another form: masks, and what is repeated along a dimension.
+
+- A mask of booleans (or of zeros and ones) beside an additive one: True is 0, False is minus infinity.
+- Two additive masks, or scores with a mask in them: what hides (``numerics.hidden``) hides, whichever number
+  it is.
+- Shapes that are views of one another, dimensions put together or apart: the same numbers in the same order.
+- Shapes that differ where one side has size 1, or lacks leading dimensions: that side repeated, as every
+  operation repeats it.
+
+Where values were kept they are compared so, element by element; else the statistics of both forms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from trueup.comparing.rows import COUNTS, Half, Rows
+from trueup.comparing.thresholds import SUM_OF_FLOAT64, WHOLE_COUNT, WHOLE_SHARE
+from trueup.matching.codes import Codes
+from trueup.matching.layouts import Layout
+from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.hidden import lowest_visible
+from trueup.types.arrays import Bools, Floats
+
+FLAGS = Layout(label="a mask of booleans against another form")
+_LEAST_EXTREME = lowest_visible("float16")
+
+
+def in_common_form(rows: Rows) -> Rows:
+    """The rows with statistics, dtypes and layouts of one form wherever the two sides have another."""
+    return _repeated(_viewed(_of_masks(rows)))
+
+
+# -- masks ------------------------------------------
+
+
+def _of_masks(rows: Rows) -> Rows:
+    sides = (rows.target, rows.reference)
+    floating = [_kind_is(rows, half, "float") for half in sides]
+    hides = [_hides(rows, half) & floating[at] for at, half in enumerate(sides)]
+    flags = [_is_flags(half) & ~floating[at] for at, half in enumerate(sides)]
+    boolean = [_kind_is(rows, half, "bool") for half in sides]
+    forward = rows.paired & rows.phase_is("forward") & (rows.layout < 0)
+    additive = forward & ((hides[0] & (floating[1] | flags[1])) | (hides[1] & (floating[0] | flags[0])))
+    of_flags = forward & (boolean[0] ^ boolean[1]) & (flags[0] | _is_flags(sides[0])) & _is_flags(sides[1])
+    if not (additive | of_flags).any():
+        return rows
+    target, reference = (_counted(half, additive, floating[at]) for at, half in enumerate(sides))
+    _settle(target.statistics["num_neginf"], reference.statistics["num_neginf"], target.numel, additive)
+    other = np.flatnonzero((additive | of_flags) & (target.dtype != reference.dtype))
+    dtype = np.where(floating[0][other], target.dtype[other], reference.dtype[other])
+    target.dtype[other] = reference.dtype[other] = dtype
+    mixed = other[(floating[0] != floating[1])[other] | of_flags[other]]
+    return _with_layout(replace(rows, target=target, reference=reference), mixed, FLAGS)
+
+
+def _kind_is(rows: Rows, half: Half, kind: str) -> Bools:
+    words = rows.match.words.dtype
+    kinds = np.array([w in DTYPES and DTYPES[w].kind == kind for w in words] + [False])
+    return np.asarray(kinds[half.dtype])
+
+
+def _hides(rows: Rows, half: Half) -> Bools:
+    limits = np.array([lowest_visible(word) for word in rows.match.words.dtype] + [-np.inf])
+    with np.errstate(invalid="ignore"):
+        low = half.statistics["minimum"] <= limits[half.dtype]
+    return np.asarray(low | (half.statistics["num_neginf"] > 0))
+
+
+def _is_flags(half: Half) -> Bools:
+    low, high = half.statistics["minimum"], half.statistics["maximum"]
+    return np.asarray(((low == 0) | (low == 1)) & ((high == 0) | (high == 1)))
+
+
+def _counted(half: Half, chosen: Bools, floating: Bools) -> Half:
+    """Hidden elements of the chosen rows counted as minus infinity; of flags those that are 0."""
+    half = replace(
+        half,
+        statistics={name: values.copy() for name, values in half.statistics.items()},
+        dtype=half.dtype.copy(),
+    )
+    held, numel = half.statistics, half.numel
+    with np.errstate(invalid="ignore", divide="ignore"):
+        finite = numel - held["num_nan"] - held["num_posinf"] - held["num_neginf"]
+        low = np.where(held["minimum"] <= _LEAST_EXTREME, held["minimum"], np.nan)
+        lowest = _whole(held["mean"] * finite / low, finite)
+        of_scores = held["num_neginf"] + np.where(np.isnan(low), 0.0, lowest)
+        of_flags = _whole((1.0 - held["mean"]) * numel, numel)
+    hidden = np.where(floating, of_scores, of_flags)
+    largest = np.where(floating & (held["maximum"] > lowest_visible("")), held["maximum"], 0.0)
+    for name, values in (("num_neginf", hidden), ("maximum", largest)):
+        held[name] = np.where(chosen, values, held[name])
+    held["l2_norm"] = np.where(chosen & ~floating, 0.0, held["l2_norm"])
+    for name in ("minimum", "mean"):
+        held[name] = np.where(chosen, np.nan, held[name])
+    return half
+
+
+def _whole(counts: Floats, numel: Floats) -> Floats:
+    """Rounded; NaN where a count is none, such as of a mask added twice."""
+    near = np.round(counts)
+    whole = (np.abs(counts - near) <= WHOLE_COUNT + WHOLE_SHARE * numel) & (near >= 0) & (near <= numel)
+    return np.where(whole, near, np.nan)
+
+
+def _settle(target: Floats, reference: Floats, numel: Floats, chosen: Bools) -> None:
+    """Counts of large tensors that differ by the rounding of their means alone are the same."""
+    near = chosen & (np.abs(target - reference) <= WHOLE_SHARE * numel)
+    target[near] = reference[near]
+
+
+# -- viewed ------------------------------------------
+
+
+def _viewed(rows: Rows) -> Rows:
+    t, r = rows.target, rows.reference
+    apart = rows.paired & rows.phase_is("forward", "backward") & (rows.layout < 0) & (t.shape != r.shape)
+    apart &= (t.summary >= 0) & (r.summary >= 0) & (t.numel == r.numel)
+    shapes = rows.match.words.shape
+    for row in np.flatnonzero(apart).tolist():
+        pair = shapes[t.shape[row]], shapes[r.shape[row]]
+        if is_view(*pair):
+            label = f"{list(pair[0])} against {list(pair[1])}, as one view"
+            rows = _with_layout(rows, np.array([row]), Layout(label=label))
+    return rows
+
+
+def is_view(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether one shape puts neighbouring dimensions of the other together and changes no order.
+
+    Example:
+        >>> is_view((2, 24, 96), (48, 96)), is_view((8, 4), (4, 8))
+        (True, False)
+    """
+    ends = [set(np.cumprod(one).tolist()) for one in (shape, other)]
+    return ends[0] <= ends[1] or ends[1] <= ends[0]
+
+
+# -- repeated ------------------------------------------
+
+
+def _repeated(rows: Rows) -> Rows:
+    t, r = rows.target, rows.reference
+    apart = rows.paired & rows.phase_is("forward") & (rows.layout < 0) & (t.shape != r.shape)
+    apart &= (t.summary >= 0) & (r.summary >= 0)
+    shapes = rows.match.words.shape
+    known: dict[tuple[int, int], Layout | None] = {}
+    for row in np.flatnonzero(apart).tolist():
+        key = int(t.shape[row]), int(r.shape[row])
+        if key not in known:
+            known[key] = _repetition(shapes[key[0]], shapes[key[1]])
+        layout = known[key]
+        if layout is not None:
+            if t is rows.target:
+                t, r = _copied(t), _copied(r)
+            size = float(np.prod(layout.repeated))
+            for half in (t, r):
+                _repeat(half, row, size / half.numel[row])
+            _settle_sums(t, r, row)
+            rows = _with_layout(rows, np.array([row]), layout)
+    return replace(rows, target=t, reference=r)
+
+
+def _repetition(target: tuple[int, ...], reference: tuple[int, ...]) -> Layout | None:
+    """How one shape becomes the other by repeating; None where it does not, or one is a single number."""
+    try:
+        shape = np.broadcast_shapes(target, reference)
+    except ValueError:
+        return None
+    if 1 in (np.prod(target), np.prod(reference)) or 0 in shape:
+        return None
+    return Layout(label=f"{list(target)} against {list(reference)}, repeated", repeated=shape)
+
+
+def _repeat(half: Half, row: int, times: float) -> None:
+    half.numel[row] *= times
+    half.statistics["l2_norm"][row] *= np.sqrt(times)
+    for name in COUNTS:
+        half.statistics[name][row] *= times
+
+
+def _settle_sums(target: Half, reference: Half, row: int) -> None:
+    """Sums over other numbers of elements that differ by the rounding of float64 alone are the same."""
+    for name in ("l2_norm", "mean"):
+        a, b = target.statistics[name][row], reference.statistics[name][row]
+        if abs(a - b) <= SUM_OF_FLOAT64 * abs(b):
+            target.statistics[name][row] = b
+
+
+def _copied(half: Half) -> Half:
+    statistics = {name: values.copy() for name, values in half.statistics.items()}
+    return replace(half, statistics=statistics, numel=half.numel.copy())
+
+
+def _with_layout(rows: Rows, at: Codes, layout: Layout) -> Rows:
+    if not len(at):
+        return rows
+    layouts = rows.layouts if layout in rows.layouts else (*rows.layouts, layout)
+    numbers = rows.layout.copy()
+    numbers[at] = layouts.index(layout)
+    return replace(rows, layout=numbers, layouts=layouts)

@@ -1,0 +1,109 @@
+"""Work that one run cuts into other pieces: a loss in chunks, a projection called once for each part.
+
+A call that was given another number of elements in the two runs, where all calls of its name together were
+given as many in both, is not one computation: its results cannot be held against each other, nor what was
+made of these alone. What they amount to can: where all that leaves the model (its output, the loss, gradients
+of weights, updates) agrees in this step, by evidence that shows every difference, such calls are left without
+a verdict. Where something does not agree, they are judged like all others, so that the place of a fault is
+not hidden.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, WITHIN, Judgement
+from trueup.comparing.metrics import NONE, STATISTICS, Metrics
+from trueup.comparing.rows import Rows
+from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.types.arrays import Bools
+from trueup.types.codes import RecordCode
+from trueup.types.reason import reason
+from trueup.types.status import Status
+
+
+def _regrouped(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+    rows = context.rows
+    inside = (rows.of_call("parent") >= 0) | rows.kind_is("api")
+    inner = rows.paired & rows.phase_is("forward", "backward") & inside
+    inner |= rows.paired & rows.phase_is("loss") & ~rows.slot_is("value")
+    recut = inner & _of_other_size(rows) & _as_many_in_all(rows)
+    if not recut.any() or not _agrees_outside(rows, metrics, judgement, inner):
+        return judgement
+    recut |= _made_of(context, recut, inner & (judgement.status == DIFFERENT))
+    differing = recut & (judgement.status == DIFFERENT)
+    why = reason(RecordCode.REGROUPED)
+    judged = judgement.at(differing, status=UNDECIDED, score=np.nan, why=why)
+    left = recut & (judged.status == UNDECIDED)
+    return judged.at(left | _of_these_calls(rows, recut), bracketable=True)
+
+
+def _of_other_size(rows: Rows) -> Bools:
+    t, r = rows.target, rows.reference
+    both = (t.summary >= 0) & (r.summary >= 0) & (rows.layout < 0)
+    return np.asarray(both & (t.numel != r.numel))
+
+
+def _as_many_in_all(rows: Rows) -> Bools:
+    """Rows of which both sides have equally many elements over all calls of their name in a microbatch: at
+    their input, in all outputs, in all parts of a loss's labels."""
+    heads = [word.partition(".")[0] for word in rows.match.words.slot]
+    head_of = np.array([*(heads.index(head) for head in heads), -1])
+    parts = rows.phase_is("loss") | rows.slot_starts("output")
+    slot = np.where(parts, len(heads) + head_of[rows.slot], rows.slot)
+    keys = np.stack([rows.of_call("name"), rows.phase, slot, rows.microbatch], axis=1)
+    _, group = np.unique(keys, axis=0, return_inverse=True)
+    totals = [
+        np.bincount(group.ravel(), np.where(half.summary >= 0, half.numel, 0.0))
+        for half in (rows.target, rows.reference)
+    ]
+    return np.asarray((totals[0] == totals[1])[group.ravel()])
+
+
+def _agrees_outside(rows: Rows, metrics: Metrics, judgement: Judgement, inner: Bools) -> bool:
+    """Whether what leaves the model agrees: its output or the loss, and all else that is no inner record."""
+    outside = rows.paired & ~inner & (metrics.evidence != NONE)
+    agrees = (judgement.status == EQUAL) | (judgement.status == WITHIN)
+    results = outside & (
+        (rows.phase_is("loss") & rows.slot_is("value"))
+        | (rows.phase_is("forward") & rows.slot_starts("output"))
+    )
+    learned = outside & rows.phase_is("param_grad", "optimizer")
+    shown = agrees & (metrics.evidence < STATISTICS)
+    return bool((results & shown).any() and (learned & shown).any() and agrees[outside].all())
+
+
+def _of_these_calls(rows: Rows, recut: Bools) -> Bools:
+    """Records that one run alone has of calls that are no one computation."""
+    found = np.zeros(len(rows), bool)
+    for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):
+        found |= (other.record < 0) & np.isin(half.call, half.call[recut])
+    return found & ~rows.paired
+
+
+def _made_of(context: StepContext, recut: Bools, differing: Bools) -> Bools:
+    """Differing records of calls that were given something recut, or what such calls made and nothing else
+    that differs."""
+    rows, first = context.rows, context.inflow.first
+    inputs = rows.phase_is("forward") & rows.slot_starts("input")
+    num_calls = rows.match.target.num_calls + 1
+    while True:
+        given = np.zeros(num_calls, bool)
+        given[rows.target.call[recut & inputs]] = True
+        other = np.zeros(num_calls, bool)
+        other[rows.target.call[differing & ~recut & inputs]] = True
+        made = differing & ~inputs & given[rows.target.call] & ~other[rows.target.call]
+        grown = recut | made
+        grown |= differing & inputs & grown[first] & (first < np.arange(len(rows)))
+        if (grown == recut).all():
+            return recut
+        recut = grown
+
+
+RULE = Rule(
+    apply=_regrouped,
+    codes=(RecordCode.REGROUPED,),
+    statuses=(Status.UNDECIDED,),
+    place="after all that decides whether a record differs: it asks whether anything outside does",
+    note="0027-one-form-before-comparing",
+)

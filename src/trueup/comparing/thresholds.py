@@ -1,0 +1,333 @@
+"""Every constant that decides what a comparison concludes."""
+
+from __future__ import annotations
+
+from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.summary import SKETCH_SIZE
+from trueup.types.threshold import chosen, derived, measured
+
+FLOAT32 = DTYPES["float32"].eps
+_NOISE_PAIRS = (
+    "30 pairs that differ by rounding stay below 0.71 of the bound, faults score 12 and more (0002)"
+)
+
+# -- rounding bound ------------------------------------------
+
+_ROUNDINGS = "unit roundoffs"
+FACTORS = {
+    "param": measured("comparing.factor_param", 2.0, _ROUNDINGS, _NOISE_PAIRS),
+    "forward": measured("comparing.factor_forward", 4.0, _ROUNDINGS, _NOISE_PAIRS),
+    "loss": measured("comparing.factor_loss", 4.0, _ROUNDINGS, _NOISE_PAIRS),
+    "backward": measured("comparing.factor_backward", 8.0, _ROUNDINGS, _NOISE_PAIRS),
+    "param_grad": measured("comparing.factor_param_grad", 10.0, _ROUNDINGS, _NOISE_PAIRS),
+    "collective": measured("comparing.factor_collective", 10.0, _ROUNDINGS, _NOISE_PAIRS),
+    "optimizer": measured("comparing.factor_optimizer", 4.0, _ROUNDINGS, _NOISE_PAIRS),
+}
+"""k by phase"""
+ACROSS = chosen(
+    "comparing.across",
+    2.0,
+    "times the tolerance",
+    "two implementations round in other places, not only in another order: twice as many roundings",
+)
+API_CALLS_PER_LEAF = chosen(
+    "comparing.api_calls_per_leaf",
+    8,
+    "API calls",
+    "set by hand, where a trace holds no module calls: a leaf module makes a few calls, attention more",
+)
+ROWS_PER_ROUNDING = measured(
+    "comparing.rows_per_rounding",
+    64.0,
+    "rows",
+    "gradients of biases were measured at 0.36 u sqrt(rows); with factor 10 the bound is 1.25 u sqrt(rows)",
+)
+LENGTH_PER_ROUNDING = chosen(
+    "comparing.length_per_rounding",
+    256.0,
+    "terms of a dot product",
+    "set by hand: kernels add in blocks, and the blocks' sums one after another",
+)
+DTYPES_APART = chosen(
+    "comparing.dtypes_apart",
+    0.2,
+    "of the records",
+    "one in five: from there on two precisions are compared on purpose",
+)
+SUM_ROUNDINGS = measured(
+    "comparing.sum_roundings",
+    8.0,
+    _ROUNDINGS,
+    "a float32 norm, element after element, is off by a few up to 1e5 elements (test_metrics)",
+)
+SUM_LENGTH = measured(
+    "comparing.sum_length",
+    2e4,
+    "elements",
+    "from where a float32 norm loses more than a few roundings (test_metrics, to 1e7 elements)",
+)
+SUM_POWER = measured(
+    "comparing.sum_power",
+    1.5,
+    "exponent",
+    "a random walk grows with 0.5, a sum that no longer takes its terms up with 1 more (test_metrics)",
+)
+RESOLUTION = derived(
+    "comparing.resolution",
+    8 * FLOAT32,
+    "of the norm",
+    "a sketch is stored in float32: eight roundings of it on the way from float64",
+)
+
+# -- measured noise ------------------------------------------
+
+NOISE_TIMES = measured(
+    "comparing.noise_times",
+    4.0,
+    "times the noise",
+    "other kernels, a fused optimizer and two threads stay below 0.8 of the bound (test_passive, 0007)",
+)
+NOISE_SMALL = chosen(
+    "comparing.noise_small",
+    4.0,
+    "standard errors",
+    "a size seen over n numbers is known to about 1/sqrt(n) of itself",
+)
+LOTTERY = chosen(
+    "comparing.lottery",
+    0.3,
+    "relative difference",
+    "a third: what differs from itself by as much holds no more than noise",
+)
+FACTOR_TIMES = chosen(
+    "comparing.factor_times",
+    5.0,
+    "times the noise",
+    "one more than for sizes: a factor is one number, not a mean over elements",
+)
+FACTOR_ROUNDED = derived(
+    "comparing.factor_rounded",
+    8 * FLOAT32,
+    "relative",
+    "a nearer factor is that of a constant rounded to float32, or of a sum kept in it, such as a norm",
+)
+FACTOR_SITE = chosen(
+    "comparing.factor_site",
+    0.75,
+    "of the largest measured factor",
+    "three quarters: the largest of few reruns is above the usual one",
+)
+FACTOR_SMALLEST = chosen(
+    "comparing.factor_smallest",
+    256,
+    "elements",
+    "independent roundings share a factor of 1/sqrt(n) of their size: a sixteenth",
+)
+FACTOR_OF_SKETCH = derived(
+    "comparing.factor_of_sketch",
+    SKETCH_SIZE**-0.5,
+    "of the relative difference",
+    "what a factor fitted to a sketch's numbers is off by: 1/sqrt(64)",
+)
+FACTOR_TELLING = chosen(
+    "comparing.factor_telling",
+    0.4,
+    "of its bound",
+    "twice a standard error, where the bound is five: a smaller factor is chance",
+)
+
+# -- what a step leaves to the next ------------------------------------------
+
+HISTORY_GAIN = chosen(
+    "comparing.history_gain",
+    4.0,
+    "times the weights' difference",
+    "set by hand: an error of all weights together reaches an output by more ways than one",
+)
+UPDATE_SPREAD = derived(
+    "comparing.update_spread",
+    4.0,
+    "times sqrt(noise)",
+    "a share e of flipped signs changes the norm by 2 sqrt(e); twice that, since noise is estimated",
+)
+FLIP_ERRORS = derived(
+    "comparing.flip_errors",
+    4.0,
+    "standard errors",
+    "a Poisson number exceeds its mean by four of its roots once in 30,000",
+)
+FLIPS_AT_LEAST = derived(
+    "comparing.flips_at_least", 2.0, "flips", "of small means four roots are less than the next whole numbers"
+)
+FLIP_CHANCE = chosen(
+    "comparing.flip_chance", 1e-6, "flips", "once in a million weights: below it none is allowed for"
+)
+KNOWN_NORM = derived(
+    "comparing.known_norm",
+    1.25,
+    "times",
+    "a sketch of 64 numbers knows a norm to 1/sqrt(128), 9 %: 25 % are nearly three standard errors",
+)
+
+# -- where an error starts ------------------------------------------
+
+_GAIN = "times the error that came in"
+_PRODUCT = "a product of two factors, both of them off"
+ORIGIN_MARGIN = chosen(
+    "comparing.origin_margin",
+    3.0,
+    "times what is explained",
+    "set by hand: gains are of the usual case, coherent errors grow more",
+)
+GAIN = {
+    "forward": chosen("comparing.gain_forward", 2.0, _GAIN, _PRODUCT),
+    "loss": chosen("comparing.gain_loss", 2.0, _GAIN, "from logits to a mean of logarithms, both sides off"),
+    "backward": chosen("comparing.gain_backward", 3.0, _GAIN, f"{_PRODUCT}, and the activation it needs"),
+    "param_grad": chosen(
+        "comparing.gain_param_grad", 4.0, _GAIN, "as backward, and one for the sum over rows, which cancels"
+    ),
+    "collective": derived("comparing.gain_collective", 1.0, _GAIN, "a sum over ranks adds errors as values"),
+}
+"""by phase, where it was not measured"""
+EXTREME = chosen(
+    "comparing.extreme",
+    10.0,
+    _GAIN,
+    "an order of magnitude: from there on an explained error is called amplified",
+)
+INPUTS_GAIN = chosen(
+    "comparing.inputs_gain", 2.0, _GAIN, f"inside a module, where nothing else is known: {_PRODUCT}"
+)
+FINER = chosen(
+    "comparing.finer",
+    8.0,
+    _ROUNDINGS,
+    "of the finer dtype; float16 stands 8,192 of float32's above it, so anything near does",
+)
+LONE_LEAST = derived(
+    "comparing.lone_least",
+    DTYPES["float16"].eps / 2,
+    "relative difference",
+    "half a rounding of float16: finer dtypes are judged by their bound",
+)
+LONE_ROUNDOFFS = measured(
+    "comparing.lone_roundoffs",
+    0.125,
+    _ROUNDINGS,
+    "another order of additions in float32, as tensors lie in memory, stays ten times below (0009)",
+)
+CLIPPED_FEWEST = derived(
+    "comparing.clipped_fewest", 2, "gradients", "one gradient shares its factor with no other"
+)
+CLEAR_ORIGIN = chosen(
+    "comparing.clear_origin",
+    2.0,
+    "times what explains it",
+    "twice: origins beyond it precede all that are less, where other kernels add noise of their own (0007)",
+)
+
+# -- a more exact run: torch._dynamo.utils.same ------------------------------------------
+
+_SAME = "torch._dynamo.utils.same, torch 2.13, which judges PyTorch's compiler by it"
+_TIMES = "times the other run's error"
+ARBITER_TIMES = chosen("comparing.arbiter_times", 2.0, _TIMES, _SAME)
+ARBITER_TIMES_HALF = chosen("comparing.arbiter_times_half", 3.0, _TIMES, f"{_SAME}; half precision")
+ARBITER_TIMES_SMALL = chosen("comparing.arbiter_times_small", 8.0, _TIMES, f"{_SAME}; small tensors")
+ARBITER_TIMES_SMALLEST = chosen("comparing.arbiter_times_smallest", 10.0, _TIMES, f"{_SAME}; a few numbers")
+ARBITER_LARGE = chosen("comparing.arbiter_large", 1000, "elements", _SAME)
+ARBITER_SMALL = chosen("comparing.arbiter_small", 500, "elements", _SAME)
+ARBITER_SMALLEST = chosen("comparing.arbiter_smallest", 10, "elements", _SAME)
+ARBITER_SLACK = chosen("comparing.arbiter_slack", 10.0, "slacks in a tolerance", _SAME)
+
+# -- layouts of stored values ------------------------------------------
+
+LAYOUT_CLOSE = derived(
+    "comparing.layout_close",
+    0.5,
+    "relative difference",
+    "unrelated values of one norm are sqrt(2) apart, of any norm 1 and more",
+)
+LAYOUT_CERTAIN = chosen(
+    "comparing.layout_certain",
+    1e-3,
+    "relative difference",
+    "a rounding of float16 or a few of bfloat16: below it no other way is tried",
+)
+LAYOUT_CLEAR = chosen(
+    "comparing.layout_clear", 0.5, "of the next way's difference", "the best way is twice as near as the next"
+)
+
+# -- one form of two ------------------------------------------
+
+WHOLE_COUNT = chosen(
+    "comparing.whole_count",
+    0.01,
+    "elements",
+    "a count worked out of a mean is whole: of anything else a hundredth is hit once in 50",
+)
+WHOLE_SHARE = derived(
+    "comparing.whole_share",
+    1e-6,
+    "of the elements",
+    "a mean in float32 is off by a few 2^-24; a count worked out of it by as much of all elements",
+)
+SUM_OF_FLOAT64 = derived(
+    "comparing.sum_of_float64",
+    1e-12,
+    "relative difference",
+    "sums over other numbers of elements in float64: 2^-53 times the root of 8e7 terms",
+)
+
+# -- settings and scalars ------------------------------------------
+
+ROUNDED_SETTING = derived(
+    "comparing.rounded_setting",
+    2 * FLOAT32,
+    "relative difference",
+    "one setting may be the other in float32; a rounding on either side",
+)
+SET_EXACTLY = chosen(
+    "comparing.set_exactly",
+    1e-9,
+    "relative difference",
+    "what is set, not measured: a formula in another order of float64 operations is off by 1e-15",
+)
+
+# -- conclusion ------------------------------------------
+
+_DOUBT = "doubt"
+NO_DOUBT = chosen(
+    "comparing.no_doubt", 0.02, _DOUBT, "a score of 7, or of 4 where all that precedes is bit-identical"
+)
+SOME_DOUBT = chosen("comparing.some_doubt", 0.25, _DOUBT, "a score of 1.7")
+DOUBT_AFTER_EQUAL = chosen(
+    "comparing.doubt_after_equal",
+    3.0,
+    "times less doubt",
+    "rounding cannot have come in where all preceding records are bit-identical",
+)
+FACTOR_OF_DIFFERENCE = derived(
+    "comparing.factor_of_difference",
+    0.7,
+    "of the difference",
+    "sqrt(1/2): the factor makes more of the difference than all the rest",
+)
+REST_OF_DIFFERENCE = chosen(
+    "comparing.rest_of_difference",
+    0.5,
+    "of the difference",
+    "what a factor does not explain is less than half",
+)
+MODEL_SHARE = chosen(
+    "comparing.model_share",
+    0.2,
+    "of the modules and parameters",
+    "a fifth: two models of one library share names such as embed and norm",
+)
+MODEL_SHAPES = chosen(
+    "comparing.model_shapes",
+    0.5,
+    "of the weights",
+    "half of them of another shape: another size of the model",
+)
+MODEL_FEWEST = chosen("comparing.model_fewest", 4, "modules and parameters", "a share of three says nothing")

@@ -1,0 +1,190 @@
+"""Every constant that decides what two curves are found to be."""
+
+from __future__ import annotations
+
+from trueup.types.threshold import chosen, derived
+
+_STANDARD = "the accuracy standard for migrated large models; its test standards are named in standard.py"
+
+# -- the accuracy standard ------------------------------------------
+
+FIRST_ABS = chosen("curves.first_abs", 0.005, "loss", _STANDARD)
+FIRST_REL = chosen("curves.first_rel", 0.005, "of the loss", _STANDARD)
+MEAN_ABS = chosen("curves.mean_abs", 0.01, "loss", _STANDARD)
+MEAN_REL = chosen("curves.mean_rel", 0.01, "of the loss", _STANDARD)
+NORM_REL = chosen("curves.norm_rel", 0.10, "of the gradient norm", _STANDARD)
+FEWEST_STEPS = chosen("curves.fewest_steps", 1000, "steps", _STANDARD)
+DEFAULT_STEPS = chosen("curves.default_steps", 5000, "steps", _STANDARD)
+DEFAULT_HOURS = chosen("curves.default_hours", 12, "hours", _STANDARD)
+FEWEST_REPEATS = chosen("curves.fewest_repeats", 2, "runs of the reference", _STANDARD)
+ALLOWANCE = chosen(
+    "curves.allowance",
+    1.25,
+    "times the repeats' spread",
+    "what few repeats may underestimate their own spread by, where a threshold is relaxed to it",
+)
+WIDEST = chosen(
+    "curves.widest", 0.05, "of the loss", "repeats further apart are no fluctuation to relax a threshold to"
+)
+ROUGH = chosen(
+    "curves.rough", 0.05, "of the loss", "a reference that jumps by more from step to step hides differences"
+)
+NORMS_APART = chosen(
+    "curves.norms_apart",
+    0.1,
+    "relative difference",
+    "a weight's gradient is named from there on: as the global one",
+)
+
+# -- noise ------------------------------------------
+
+_SIGMAS = "standard deviations"
+SPIKE_SIGMAS = derived(
+    "curves.spike_sigmas", 6.0, _SIGMAS, "once in 500 million steps by chance, were they normal"
+)
+SPIKE_WINDOW = chosen(
+    "curves.spike_window", 128, "steps", "short beside a change of the loss, long enough for its deviation"
+)
+SPIKE_BEHIND = derived(
+    "curves.spike_behind", 16, "steps", "a deviation of 16 numbers is known to 1/sqrt(32), 18 %, of itself"
+)
+SPIKE_BESIDE = chosen(
+    "curves.spike_beside", 2, "steps apart", "loss and gradient norm of one batch are logged a step apart"
+)
+NORMAL_MAD = derived(
+    "curves.normal_mad",
+    1.4826,
+    "times the median distance",
+    "1 / 0.6745, the third quartile of a normal number",
+)
+TAIL_SIGMAS = chosen(
+    "curves.tail_sigmas",
+    2.0,
+    _SIGMAS,
+    "steps right after an outlier that still stand out so far belong to it",
+)
+TAIL_STEPS = chosen("curves.tail_steps", 5, "steps", "for so many steps after it at most")
+ALIKE = chosen(
+    "curves.alike",
+    0.3,
+    "correlation",
+    "of neighbours, from which on the memory is told from lags 2 and 3 too: less leaves nothing there",
+)
+MEMORY_FEWEST = derived(
+    "curves.memory_fewest", 8, "steps", "a correlation of 8 is known to 1/sqrt(8), a third"
+)
+
+# -- what a difference is ------------------------------------------
+
+_CHANCE = "probability"
+CENTRED_LEVEL = derived(
+    "curves.centred_level", 0.0027, _CHANCE, "three standard errors of a normal number, both sides together"
+)
+CENTRED_FEWEST = derived(
+    "curves.centred_fewest", 8, "steps", "a mean of 8 is known to a third of a standard deviation"
+)
+RUNS_MEMORY = chosen(
+    "curves.runs_memory", 0.05, "correlation", "below it neighbours are as good as independent"
+)
+RUNS_FEWEST = derived(
+    "curves.runs_fewest", 10, "blocks", "fewer signs have no shape that chance does not have"
+)
+LATE_SHARE = chosen("curves.late_share", 0.2, "of the steps", "the last fifth: late")
+LATE_LEVEL = chosen(
+    "curves.late_level", 0.01, _CHANCE, "one late part in a hundred may be called so by chance"
+)
+LATE_FEWEST = derived("curves.late_fewest", 8, "steps", "a slope of fewer is that of one or two steps")
+ONSET_LEVEL = derived(
+    "curves.onset_level", 0.0025, _CHANCE, "as for the mean, less what looking at two shapes costs"
+)
+ONSET_EDGE = chosen("curves.onset_edge", 0.01, "of the steps", "at either end, where no change is looked for")
+ONSET_FEWEST = chosen("curves.onset_fewest", 40, "steps", "two parts of 20 at the least")
+ONSET_TAKEN = chosen(
+    "curves.onset_taken",
+    30.0,
+    "independent steps",
+    "the best of all fits takes noise along; simulated: 2,000 steps with a coefficient of 0.97 are 30",
+)
+ONSET_NOTHING = derived(
+    "curves.onset_nothing",
+    0.2,
+    "of a Brownian bridge",
+    "below it the probability of more is 1 to twelve digits",
+)
+EARLY = chosen("curves.early", 0.1, "of the steps", "a difference that begins there was there from the start")
+SPIKE_AT_ONSET = chosen(
+    "curves.spike_at_onset", 20, "steps", "a change point of noisy curves is known to about that"
+)
+BAND_SIGMAS = derived(
+    "curves.band_sigmas", 4.0, _SIGMAS, "once in 16,000 by chance; a curve has some thousand steps"
+)
+BAND_STEPS = chosen("curves.band_steps", 20, "steps", "a departure from the band counts that lasts as long")
+BAND_SHARE = chosen("curves.band_share", 0.01, "of the steps", "or as long as a hundredth of the training")
+OUTLYING = chosen(
+    "curves.outlying", 10.0, "times the usual difference", "of a run without updates: steps to look at alone"
+)
+OUTLYING_LEAST = derived(
+    "curves.outlying_least", 1e-12, "loss", "printed losses differ by their last digit or not at all"
+)
+
+# -- one curve ------------------------------------------
+
+SCALE_DROP = chosen(
+    "curves.scale_drop", 0.75, "of the loss scale", "between a half, to which overflow lowers it, and none"
+)
+PROGRESS = chosen(
+    "curves.progress",
+    0.01,
+    "of the loss",
+    "what another run loses over a part in which this one loses nothing",
+)
+PLATEAU_FEWEST = chosen("curves.plateau_fewest", 200, "steps", "eighths of them are 25 steps")
+STALL_FEWEST = chosen("curves.stall_fewest", 50, "steps", "a quarter of those that a plateau needs")
+RATES_APART = chosen(
+    "curves.rates_apart", 2e-3, "relative difference", "logs print learning rates with four digits and more"
+)
+RATES_SMALL = chosen(
+    "curves.rates_small",
+    1e-3,
+    "of the largest rate",
+    "rates below, as in warm-up, are printed with fewer digits",
+)
+
+# -- how steps are numbered ------------------------------------------
+
+_CORRELATION = "correlation"
+ALIGN_FEWEST = derived(
+    "curves.align_fewest", 24, "changes", "five errors of a correlation, 5/sqrt(n), are 1 at 25 of them"
+)
+ALIGN_ERRORS = derived(
+    "curves.align_errors",
+    5,
+    "standard errors",
+    "of 40 offsets the largest is 2.7 by chance; losses are not normal",
+)
+ALIGN_APART = chosen(
+    "curves.align_apart", 0.1, _CORRELATION, "by which the best offset must exceed the next one"
+)
+ALIGN_APART_ERRORS = chosen(
+    "curves.align_apart_errors", 3, "standard errors", "by which it must as well, of few steps"
+)
+ALIGN_ALONE = chosen(
+    "curves.align_alone", 0.9, _CORRELATION, "no other offset can be as good: looking on costs time only"
+)
+ALIGN_OTHERS = chosen("curves.align_others", 0.5, _CORRELATION, "of the others, for one to stand alone")
+UNRELATED = chosen("curves.unrelated", 0.2, _CORRELATION, "runs over other data show less")
+CHANGES_LEAST = derived(
+    "curves.changes_least",
+    1e-9,
+    "of the largest loss",
+    "changes that printing and float64 make by themselves",
+)
+DECIMALS_FEWEST = chosen(
+    "curves.decimals_fewest", 20, "losses", "all of 20 end in a 0 by chance once in 10^20"
+)
+DECIMALS_EXACT = derived(
+    "curves.decimals_exact", 1e-7, "of the last digit", "a printed number read as float64, times 10^5"
+)
+DECIMALS_EXACT_REL = derived(
+    "curves.decimals_exact_rel", 1e-12, "of the number", "2^-53 some thousandfold: of large numbers"
+)

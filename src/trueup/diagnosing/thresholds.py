@@ -1,0 +1,276 @@
+"""Every constant that decides what stages and replays conclude; `kinds.thresholds` has those of kinds."""
+
+from __future__ import annotations
+
+from trueup.numerics.dtypes import DTYPES
+from trueup.types.threshold import chosen, derived
+
+FLOAT32 = DTYPES["float32"].eps
+
+# -- what an optimizer did ------------------------------------------
+
+_ERRORS = "estimated errors"
+_RELATIVE = "relative difference"
+PARALLEL = derived(
+    "diagnosing.parallel",
+    1e-6,
+    "sine squared of an angle",
+    "a thousandth of a right angle: two coefficients then share the errors of float32 a thousandfold",
+)
+APART_ERRORS = chosen("diagnosing.apart_errors", 4, _ERRORS, "errors of the fit are estimates themselves")
+APART_AT_LEAST = chosen(
+    "diagnosing.apart_at_least", 1e-3, _RELATIVE, "a thousandth counts as no difference in a fitted constant"
+)
+COUPLED_REST = chosen(
+    "diagnosing.coupled_rest",
+    1e-4,
+    "of the moment",
+    "a moment in float32 is explained to 1e-7, one in bfloat16 to 4e-3: coupling is judged in float32 alone",
+)
+COUPLED_SHARE = chosen(
+    "diagnosing.coupled_share", 1e-4, "of the moment", "decay that is less than what may be left over is none"
+)
+MOMENT_REST = chosen(
+    "diagnosing.moment_rest",
+    1e-4,
+    "of the moment",
+    "what gradient and earlier moment may leave before the weights are tried as well",
+)
+FIT_ROUNDOFF = derived(
+    "diagnosing.fit_roundoff",
+    2e-7,
+    "relative",
+    "three roundings of float32 (6e-8 each): of a moment, its root and their quotient",
+)
+UNKNOWN_ROUNDOFF = derived(
+    "diagnosing.unknown_roundoff", 6e-8, "relative", "2^-24: numbers without a dtype are taken for float32"
+)
+EPS_FEWEST = chosen(
+    "diagnosing.eps_fewest", 8, "elements", "eps is a median over them: three of eight may be off"
+)
+EPS_SHARE = chosen(
+    "diagnosing.eps_share", 0.02, "of the elements", "a fiftieth, in which eps matters most against rounding"
+)
+EPS_APART = chosen(
+    "diagnosing.eps_apart", 0.3, _RELATIVE, "a third: other settings of eps are powers of ten apart"
+)
+GAP_ERRORS = chosen(
+    "diagnosing.gap_errors", 10, _ERRORS, "of settings that rounding hides most: eps and decay"
+)
+DECAY_APART = chosen(
+    "diagnosing.decay_apart", 5e-3, _RELATIVE, "half a percent of a decay changes no training"
+)
+DECAY_LEAST = chosen(
+    "diagnosing.decay_least", 1e-4, "weight decay", "a hundredth of the smallest that is in use, 0.01"
+)
+DECAY_ZERO = chosen(
+    "diagnosing.decay_zero", 1e-3, "weight decay", "a tenth of the smallest that is in use, 0.01, is none"
+)
+IMPRECISE_FIT = chosen(
+    "diagnosing.imprecise_fit",
+    0.05,
+    "of the update",
+    "a fit that leaves a twentieth says nothing of constants",
+)
+UPDATE_REST = chosen(
+    "diagnosing.update_rest", 1e-3, "of the update", "the declared eps explains it: no other one is tried"
+)
+CORRECTION_APART = chosen(
+    "diagnosing.correction_apart",
+    0.02,
+    "of the learning rate",
+    "corrected and uncorrected moments give one rate after some hundred steps: then neither is told",
+)
+PRECISION_FEWEST = derived(
+    "diagnosing.precision_fewest",
+    8,
+    "numbers",
+    "16 low bits are 0 by chance once in 65,536 for each; constants such as 1 and 0.5 always",
+)
+UPDATE_ROUNDINGS = derived(
+    "diagnosing.update_roundings", 4, "unit roundoffs", "of a weight, its decay, its update and their sum"
+)
+UPDATE_APART = chosen(
+    "diagnosing.update_apart", 1e-4, "of the update", "the moments' own roundings: 1,600 of float32"
+)
+UPDATE_SHARE = chosen(
+    "diagnosing.update_share", 0.999, "of the elements", "one in a thousand may have a moment near 0"
+)
+
+# -- losses ------------------------------------------
+
+REPRODUCED = chosen(
+    "diagnosing.reproduced",
+    64 * FLOAT32,
+    _RELATIVE,
+    "64 roundings of float32, a 512th of one of bfloat16: by chance once in 130,000 ways of dividing",
+)
+LOSS_TIMES = chosen(
+    "diagnosing.loss_times", 4.0, "times the reference's own error", "the target may be less lucky by as much"
+)
+LOSS_ROUNDINGS = derived(
+    "diagnosing.loss_roundings",
+    8,
+    "unit roundoffs",
+    "beside sqrt(tokens) of the sum: exp, log and a division",
+)
+
+# -- replays ------------------------------------------
+
+NOISE_FACTOR = chosen(
+    "diagnosing.noise_factor", 3.0, "times the noise", "the largest difference of a benign variant, threefold"
+)
+BOUND_SHARE = chosen(
+    "diagnosing.bound_share",
+    0.25,
+    "of the dtype bound",
+    "allowed even where a benign variant shows less: another kernel rounds elsewhere",
+)
+BIAS_Z = chosen(
+    "diagnosing.bias_z",
+    8.0,
+    "standard errors",
+    "as the significant effect of kinds: the largest of thousands of records is 4.5 by chance",
+)
+BIAS_NOISE_FACTOR = chosen(
+    "diagnosing.bias_noise_factor", 4.0, "times the noise", "one more than of sizes: a bias is one number"
+)
+BIAS_ROUNDOFFS = chosen(
+    "diagnosing.bias_roundoffs", 1 / 64, "unit roundoffs", "a nearer scale is nothing to act on"
+)
+BIAS_FLOAT32 = derived(
+    "diagnosing.bias_float32",
+    8,
+    "unit roundoffs",
+    "of the finest dtypes, for which a constant rounded to float32 is too wide",
+)
+LONE_SCORE = chosen(
+    "diagnosing.lone_score", 10.0, "times what is allowed", "however many agree: no more than a clear error"
+)
+TRACE_BIAS_Z = chosen(
+    "diagnosing.trace_bias_z", 6.0, "standard errors", "a bias of that size counts as once the tolerance"
+)
+FAR_BEYOND = chosen(
+    "diagnosing.far_beyond",
+    10.0,
+    "times what is allowed",
+    "from there on equal inputs leave no doubt of the place: a tenth of it may be rounding",
+)
+FAR_LATER = chosen(
+    "diagnosing.far_later",
+    3.0,
+    "times what is allowed",
+    "of a later step alone: what earlier steps left may be off by that much",
+)
+_ORDER = "orders origins of one stage; only that replay > equal inputs > noise > bound matters"
+MOST_BY_REPLAY = chosen("diagnosing.most_by_replay", 0.99, "rank", _ORDER)
+MOST_BY_INPUTS = chosen("diagnosing.most_by_inputs", 0.85, "rank", _ORDER)
+MOST_BY_NOISE = chosen("diagnosing.most_by_noise", 0.75, "rank", _ORDER)
+MOST_BY_BOUND = chosen("diagnosing.most_by_bound", 0.6, "rank", _ORDER)
+OTHER_WEIGHTS = chosen(
+    "diagnosing.other_weights",
+    0.1,
+    _RELATIVE,
+    "initial weights of another seed are sqrt(2) apart, perturbed ones a rounding",
+)
+
+# -- sums and clipping of gradients ------------------------------------------
+
+_LEFT = "of the gradient left over"
+SUM_HOLDS = derived(
+    "diagnosing.sum_holds",
+    1e-3,
+    _LEFT,
+    "sums and sketches in float32 leave 1e-6 or less, one rounding of a sum to bfloat16 2e-3",
+)
+SUM_UNLIKE = chosen("diagnosing.sum_unlike", 10, "times what a sum may leave over", "no factor at all")
+SUM_EXPLAINED = chosen(
+    "diagnosing.sum_explained", 0.02, _LEFT, "a sum that went through bfloat16 a few times leaves less"
+)
+SUM_CHANGED = chosen("diagnosing.sum_changed", 0.01, _LEFT, "a hundredth, where the reference leaves little")
+SUM_WORSE = chosen(
+    "diagnosing.sum_worse", 10, "times what the reference leaves over", "an order of magnitude"
+)
+ROUNDED_TIMES = chosen(
+    "diagnosing.rounded_times",
+    30,
+    "times what the reference leaves over",
+    "between float32 and bfloat16 lie 65,536, between two reductions in bfloat16 a few",
+)
+ROUNDED_LEAST = derived(
+    "diagnosing.rounded_least",
+    2e-4,
+    _LEFT,
+    "one rounding to float16 leaves 2^-11 / sqrt(3) = 2.8e-4, one to bfloat16 eight times that",
+)
+SAME_FACTOR = chosen(
+    "diagnosing.same_factor",
+    2e-3,
+    _RELATIVE,
+    "half a rounding of bfloat16; numbers of processes differ by 1/64 and more up to 64",
+)
+CLIP_EXACT = derived(
+    "diagnosing.clip_exact",
+    1e-5,
+    _RELATIVE,
+    "factors of sketches, which hold float32: 168 roundings",
+)
+CLIP_NEAR = chosen(
+    "diagnosing.clip_near", 1e-3, _RELATIVE, "two norms were clipped to one limit, or two factors"
+)
+SAME_NORM = chosen("diagnosing.same_norm", 1e-4, _RELATIVE, "one norm, summed over parts in another order")
+AT_TOP = derived(
+    "diagnosing.at_top", 1e-6, _RELATIVE, "elements cut at one value hold that value; 17 roundings of float32"
+)
+
+# -- weights ------------------------------------------
+
+WEIGHT_EXACT = derived(
+    "diagnosing.weight_exact", 1e-6, _RELATIVE, "one value in two float32 files; 17 roundings"
+)
+WEIGHT_FACTOR_REST = derived(
+    "diagnosing.weight_factor_rest", 1e-5, "of the weight", "a product in float32 leaves 6e-8 of it"
+)
+CAST_ROUNDINGS = derived(
+    "diagnosing.cast_roundings",
+    1.01,
+    "unit roundoffs",
+    "a cast is off by one at most, and ours is in float64",
+)
+WEIGHT_ALIKE = chosen(
+    "diagnosing.weight_alike",
+    0.9,
+    "correlation",
+    "two draws of n numbers correlate by 1/sqrt(n); weights of another training step by nearly 1",
+)
+DRAW_SPREAD = chosen(
+    "diagnosing.draw_spread", 0.1, _RELATIVE, "other rules of initialising differ by sqrt(2) and more"
+)
+DRAW_ERRORS = derived(
+    "diagnosing.draw_errors", 4, "standard errors", "a spread of n numbers is known to 1/sqrt(2n) of itself"
+)
+STALE_SHARE = chosen(
+    "diagnosing.stale_share", 0.9, "of the elements that differ", "nine in ten are those of the step before"
+)
+STALE_CHANGE = chosen(
+    "diagnosing.stale_change", 1e-3, "of the largest change", "elements nearer than that do not differ"
+)
+
+# -- batches ------------------------------------------
+
+BATCH_SHARE = chosen(
+    "diagnosing.batch_share", 0.98, "of the tokens", "packed sequences break a shift at their seams"
+)
+STREAM_FEWEST = chosen(
+    "diagnosing.stream_fewest", 16, "tokens", "short streams agree by chance where padding repeats"
+)
+ROW_CHANCE = chosen(
+    "diagnosing.row_chance",
+    0.01,
+    "rows that chance would find",
+    "short rows of few different ids, such as labels of classes, are everywhere",
+)
+MAPPED_MOST = chosen("diagnosing.mapped_most", 4, "pairs of ids", "special tokens: pad, bos, eos and unk")
+MAPPED_SHARE = chosen(
+    "diagnosing.mapped_share", 0.5, "of the tokens", "of more than half no id stands for another: other text"
+)

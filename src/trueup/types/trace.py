@@ -1,0 +1,195 @@
+"""What the JSON files and the table of summaries of a trace hold, by key (docs/trace-format.md).
+
+A key that a trace may lack is optional: capture of an older version did not write it, a tool whose dump was
+imported does not know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from typing_extensions import TypedDict  # pydantic reads typing's from Python 3.12 on
+
+
+class OfTheProgram(TypedDict, total=False):
+    """Options of a capture that shape the run itself."""
+
+    seed: int | None
+    deterministic: bool | None
+    manual_steps: bool
+    first_step: int
+    tracer: int | None
+
+
+class CapturedWith(OfTheProgram, total=False):
+    """``options`` of the manifest; there are more."""
+
+    store_values_of: Sequence[str]
+
+
+class Manifest(TypedDict, total=False):
+    """``manifest.json``: facts of the run."""
+
+    schema_version: int
+    source: str
+    """the tool whose dump it is; not there in a trace of ours"""
+    framework: str
+    framework_version: object
+    trueup_version: str | None
+    python_version: str | None
+    platform: str | None
+    run_id: str | None
+    launch: str
+    created: str | None
+    command: Sequence[str] | None
+    world_size: int
+    level: str | None
+    task: str | None
+    seed: int | None
+    deterministic: bool | None
+    options: CapturedWith
+    changed_on_purpose: Sequence[str]
+    layout: Mapping[str, object] | None
+    environment: Mapping[str, str]
+    num_threads: int | None
+    devices: Sequence[object]
+    deterministic_algorithms: bool
+    matmul_precision: str
+    default_dtype: str
+    cudnn_deterministic: bool
+    cuda: str | None
+    allow_tf32: bool
+    beside: Mapping[str, str]
+
+
+class ParameterFacts(TypedDict, total=False):
+    """One row of ``parameters``."""
+
+    fqn: str
+    shape: Sequence[int]
+    dtype: str
+    numel: int
+    requires_grad: bool
+    tied_to: str | None
+    content: str | None
+    optimizer_group: Sequence[int] | None
+    parallel: Mapping[str, int]
+    """how Megatron's layers say that they cut it"""
+
+
+class Piece(TypedDict):
+    """Where a parameter of one rank lies in the one of the unsharded model."""
+
+    name: str
+    flat: Sequence[int]
+    shape: Sequence[int]
+    axes: Sequence[str]
+
+
+OptimizerFacts = TypedDict(
+    "OptimizerFacts",
+    {"class": str, "groups": "Sequence[Mapping[str, object]]", "pieces": "Mapping[str, Piece]"},
+    total=False,
+)
+"""One entry of ``optimizers``."""
+
+
+class Failure(TypedDict):
+    """An error of capture."""
+
+    step: int
+    site: str
+    error: str
+
+
+class Replayed(TypedDict, total=False):
+    """What a replay put in place of the program's values."""
+
+    plan: str
+    equal: int
+    replaced: int
+    free: Sequence[Mapping[str, object]]
+
+
+class RankFacts(TypedDict, total=False):
+    """``ranks/rank_NNNNN.json``: what one rank says of itself."""
+
+    rank: int
+    local_rank: int
+    pid: int | None
+    coordinate: Mapping[str, int]
+    parameters: Sequence[ParameterFacts]
+    roots: Sequence[Mapping[str, str]]
+    """``name`` and ``type`` of modules that no other one calls"""
+    wrapped_by: Sequence[str]
+    limits: Sequence[str]
+    stood_aside: str
+    failures: Sequence[Failure]
+    num_failures: int
+    opaque: Sequence[Mapping[str, str]]
+    optimizers: Sequence[OptimizerFacts]
+    settings: Mapping[str, Mapping[str, object]]
+    configuration: Mapping[str, Mapping[str, object]]
+    overflows: Sequence[Mapping[str, object]]
+    long_run: Mapping[str, object]
+    unkept: Sequence[str]
+    replay: Replayed
+    given_gradients: Mapping[str, object]
+
+
+class ScalarLine(TypedDict, total=False):
+    """One line of ``scalars``: the numbers of a training step."""
+
+    step: int
+    rank: int
+    time: float
+    loss: float | None
+    losses: Sequence[float | None]
+    grad_norm: float | None
+    local_norm: float | None
+    learning_rate: Sequence[float]
+    loss_scale: float | None
+    skipped: bool | None
+    microbatches: int | None
+    updates: Sequence[int]
+    tokens: int | None
+    batch_size: int | None
+    global_batch_size: int | None
+    batch_digest: str | None
+    data_parallel_size: int | None
+    saved: Mapping[str, object]
+    weight_norm: float | None
+    update_ratio: float | None
+    num_not_finite: float | None
+    step_seconds: float | None
+
+
+class SummaryRow(TypedDict, total=False):
+    """One row of ``summaries``."""
+
+    summary: int
+    dtype: str
+    shape: Sequence[int]
+    device: str
+    placement: str | None
+    numel: int
+    num_nan: int | None
+    num_posinf: int | None
+    num_neginf: int | None
+    num_zero: int | None
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    l2_norm: float | None
+    captured_l2_norm: float | None
+    """over hidden elements too (``store.visible``)"""
+    smallest_nonzero: float | None
+    digest: int | None
+    crc32: int | None
+    sketch: bytes | None
+    chunk: int | None
+    tensor: str | None
+    source_digest: str | None
+    """of an imported dump, where the tool took one of another kind"""
+    source_extra: str | None
+    """what else the tool wrote of it, JSON"""

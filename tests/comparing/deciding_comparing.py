@@ -1,0 +1,666 @@
+"""Cases whose measured quantity is a number at will, for every entry of ``comparing/thresholds.py``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.comparing.rules.judging import step_of
+from tests.comparing.traces import Recorder
+from tests.deciding import decides
+from trueup.comparing.arbiter import _judge
+from trueup.comparing.common_form import _copied, _settle, _settle_sums, _whole
+from trueup.comparing.first import Preceding
+from trueup.comparing.grounds import _norms
+from trueup.comparing.history import History, inherited, update_spread
+from trueup.comparing.judgement import AMPLIFIED, DIFFERENT, ORIGIN, WITHIN, Judgement
+from trueup.comparing.layouts import _nearest
+from trueup.comparing.metrics import SKETCH, VALUES, Metrics, measure, sum_roundoff
+from trueup.comparing.noise import StepNoise
+from trueup.comparing.optimizer_settings import setting_gaps
+from trueup.comparing.origins import likelihood
+from trueup.comparing.record_row import RecordRow
+from trueup.comparing.rules import (
+    StepContext,
+    clipped,
+    common_factor,
+    common_factor_origin,
+    finer_dtype,
+    judge_step,
+)
+from trueup.comparing.rules.lone_rounding import least_rounding
+from trueup.comparing.scalars import compare_scalars
+from trueup.comparing.thresholds import FLOAT32
+from trueup.comparing.tolerance import _running_roundoff, factor_of
+from trueup.comparing.verdict import confidence
+from trueup.comparing.worth import refuse_different_models
+from trueup.errors import NothingCompared
+from trueup.matching.bridge import Bridge
+from trueup.matching.layouts import Layout
+from trueup.numerics.dtypes import DTYPES
+from trueup.weights.plan import Permute
+
+Make = Callable[[Recorder, bool], None]
+"""records one side; whether it is the target"""
+ONE = np.ones(1, np.float32)
+
+
+def step(make: Make, noise: StepNoise | None = None) -> tuple[StepContext, Metrics]:
+    """A step of two runs."""
+    sides = [Recorder(), Recorder()]
+    for recorder, target in zip(sides, (True, False), strict=True):
+        make(recorder, target)
+    with TemporaryDirectory() as folder:
+        return step_of(Path(folder), *sides, noise=noise)
+
+
+def record(
+    phase: str,
+    slot: str,
+    array: NDArray[Any] = ONE,
+    *,
+    noise: StepNoise | None = None,
+    before: Make | None = None,
+) -> tuple[StepContext, Metrics]:
+    """A step whose last record, of a parameter, differs."""
+
+    def make(out: Recorder, target: bool) -> None:
+        if before is not None:
+            before(out, target)
+        out.record(out.call("parameter", "a.weight"), phase, slot, array * (1 + 1e-3 * target))
+
+    return step(make, noise)
+
+
+def differs(made: tuple[StepContext, Metrics], *errors: float) -> bool:
+    """Whether the last record exceeds its tolerance; the last ones differ by ``errors`` of their norms."""
+    context, metrics = made
+    metrics.difference[-len(errors) :] = np.array(errors) * metrics.norm[-len(errors) :]
+    return bool(judge_step(context, metrics).status[-1] == DIFFERENT)
+
+
+# -- rounding bound ------------------------------------------
+
+
+@decides("comparing.factor_param")
+def factor_param(factor: float) -> object:
+    return differs(record("param", "value"), factor * FLOAT32)
+
+
+@decides("comparing.factor_optimizer")
+def factor_optimizer(factor: float) -> object:
+    return differs(record("optimizer", "param"), factor * FLOAT32)
+
+
+@decides("comparing.factor_forward")
+def factor_forward(factor: float) -> object:
+    return differs(record("forward", "output.0"), factor * FLOAT32 * math.sqrt(1 + 1 / 256))
+
+
+@decides("comparing.factor_loss")
+def factor_loss(factor: float) -> object:
+    return differs(record("loss", "value"), factor * FLOAT32 * math.sqrt(1 + 1 / 256))
+
+
+@decides("comparing.factor_backward")
+def factor_backward(factor: float) -> object:
+    return differs(record("backward", "input.0"), factor * FLOAT32 * math.sqrt(1 + 1 / 256))
+
+
+@decides("comparing.factor_collective")
+def factor_collective(factor: float) -> object:
+    return differs(record("collective", "output.0"), factor * FLOAT32 * math.sqrt(1 + 1 / 256))
+
+
+@decides("comparing.factor_param_grad")
+def factor_param_grad(factor: float) -> object:
+    return differs(record("param_grad", "accumulated"), factor * FLOAT32 * math.sqrt(1 + 1 / 64))
+
+
+@decides("comparing.across")
+def across(times: float) -> object:
+    context, _ = record("param", "value")
+    rows = replace(context.rows, match=replace(context.rows.match, bridge=Bridge.__new__(Bridge)))
+    return times <= factor_of(rows, 1.0)
+
+
+@decides("comparing.api_calls_per_leaf")
+def api_calls_per_leaf(number: float) -> object:
+    def before(out: Recorder, target: bool) -> None:
+        for at in range(int(number)):
+            out.api(None, f"torch.call{at}", (ONE + at) * (1 + 1e-3 * target))
+
+    made = record("forward", "output.0", before=before)
+    return differs(made, 3.999 * FLOAT32 * math.sqrt(2 * (1 + 1 / 256)))
+
+
+@decides("comparing.rows_per_rounding")
+def rows_per_rounding(rows: float) -> object:
+    def before(out: Recorder, target: bool) -> None:
+        out.record(out.call("module", "a", type_="Linear"), "forward", "output.0", np.ones((6400, 1), "f4"))
+
+    made = record("param_grad", "accumulated", before=before)
+    return differs(made, 10 * FLOAT32 * math.sqrt(1 + 6400 / rows))
+
+
+@decides("comparing.length_per_rounding")
+def length_per_rounding(length: float) -> object:
+    made = record("forward", "output.0", np.ones(25_600, np.float32))
+    return differs(made, 4 * FLOAT32 * math.sqrt(1 + 25_600 / length))
+
+
+@decides("comparing.dtypes_apart", margin=0.05)
+def dtypes_apart(share: float) -> object:
+    def make(out: Recorder, target: bool) -> None:
+        for at in range(100):
+            dtype = np.float16 if target and at < round(100 * share) else np.float32
+            out.record(out.call("module", f"m{at}", type_="Linear"), "forward", "output.0", ONE.astype(dtype))
+
+    return float(_running_roundoff(step(make)[0].rows)[0][-1])
+
+
+@decides("comparing.sum_roundings")
+def sum_roundings(roundings: float) -> object:
+    return roundings * FLOAT32 <= sum_roundoff(np.zeros(1))[0]
+
+
+@decides("comparing.sum_length")
+def sum_length(length: float) -> object:
+    return sum_roundoff(np.array([length]))[0] >= 9 * FLOAT32
+
+
+@decides("comparing.sum_power")
+def sum_power(power: float) -> object:
+    return (8 + 100**power) * FLOAT32 <= sum_roundoff(np.array([2e6]))[0]
+
+
+@decides("comparing.resolution", margin=0.5)
+def resolution(relative: float) -> object:
+    numbers = np.random.default_rng(0).standard_normal(4096)
+    aside = np.roll(numbers, 1) - numbers.mean()
+    aside *= relative * np.linalg.norm(numbers) / np.linalg.norm(aside)
+
+    def make(out: Recorder, target: bool) -> None:
+        out.record(out.call("parameter", "a.weight"), "param", "value", numbers + aside * target)
+
+    return bool(measure(step(make)[0].rows).difference[0] > 0.5 * relative * np.linalg.norm(numbers))
+
+
+# -- measured noise ------------------------------------------
+
+
+def measured(size: float, *, repeat: float = 0.0, bias: float = 1e-9, rows: int = 1) -> StepNoise:
+    """A profile that shows the same at every row."""
+    same = np.ones(rows)
+    return StepNoise(repeat=repeat * same, perturbed=size * same, gain=same, bias=bias * same)
+
+
+@decides("comparing.noise_times")
+def noise_times(times: float) -> object:
+    return differs(record("forward", "output.0", noise=measured(1e-3, repeat=1e-3)), times * 1e-3 * 5)
+
+
+@decides("comparing.noise_small")
+def noise_small(errors: float) -> object:
+    return differs(record("forward", "output.0", noise=measured(1e-3, repeat=1e-3)), 4e-3 * (1 + errors))
+
+
+@decides("comparing.lottery")
+def lottery(size: float) -> object:
+    def before(out: Recorder, target: bool) -> None:
+        call = out.call("parameter", "a.weight")
+        array = np.ones(25_600, np.float32)
+        out.record(call, "forward", "input.0", 1e6 * array)
+        out.record(call, "forward", "output.0", array * (1 + 1e-3 * target))
+
+    return differs(step(before, noise=measured(size, rows=2)), 2.0)
+
+
+def factor(
+    apart: float, error: float, noise: StepNoise, *, kind: int = VALUES, shape: tuple[int, int] = (64, 64)
+) -> bool:
+    """Whether a factor of 1 + ``apart`` in a difference of ``error`` is called common."""
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    context, metrics = record("param_grad", "clipped", array, noise=noise)
+    metrics.evidence[:] = kind
+    metrics.details["scale"][:] = 1 + apart
+    metrics.difference[:] = error * metrics.norm
+    judgement = replace(Judgement.undecided(metrics.difference), status=np.full(1, WITHIN))
+    return bool(common_factor.RULE.apply(context, metrics, judgement).status[0] == DIFFERENT)
+
+
+@decides("comparing.factor_times")
+def factor_times(times: float) -> object:
+    return factor(times * 0.75e-4, 1e-4, measured(1e-2, bias=1e-4))
+
+
+@decides("comparing.factor_site")
+def factor_site(share: float) -> object:
+    return factor(5 * share * 1e-4, 1e-4, measured(1e-2, bias=1e-4))
+
+
+@decides("comparing.factor_of_sketch")
+def factor_of_sketch(share: float) -> object:
+    return factor(5 * share * 1e-2, 1e-2, measured(1.0), kind=SKETCH)
+
+
+@decides("comparing.factor_rounded")
+def factor_rounded(apart: float) -> object:
+    return factor(apart, 1e-7, measured(1.0))
+
+
+@decides("comparing.factor_smallest")
+def factor_smallest(numel: float) -> object:
+    return factor(1e-2, 1e-2, measured(1.0), shape=(int(numel), 1))
+
+
+def module(*slots: tuple[str, str, float], call: str = "module") -> Make:
+    """Records of one module, of some size, that differ."""
+
+    def make(out: Recorder, target: bool) -> None:
+        inner = out.call(call, "a", type_="Linear")
+        for at, (phase, slot, size) in enumerate(slots):
+            array = np.random.default_rng(at).standard_normal(64).astype(np.float32)
+            array *= size / np.linalg.norm(array)
+            out.record(inner, phase, slot, array * (1 + 1e-3 * target))
+
+    return make
+
+
+@decides("comparing.factor_telling")
+def factor_telling(share: float) -> object:
+    context, metrics = step(module(("forward", "input.0", 1.0), ("forward", "output.0", 1.0)))
+    judgement = Judgement.undecided(metrics.difference)
+    apart = replace(
+        judgement.factor,
+        bias=np.array([share, 1.0]),
+        bound=np.ones(2),
+        flagged=np.array([False, True]),
+    )
+    judged = common_factor_origin.RULE.apply(context, metrics, replace(judgement, factor=apart))
+    return judged.attribution.status[1] == ORIGIN
+
+
+# -- what a step leaves to the next ------------------------------------------
+
+
+def left(weights: Sequence[float], error: float) -> bool:
+    """Whether a forward output that differs by ``error`` is explained by a matrix that does, by
+    ``weights[0]``, of which the step before left ``weights[1]``."""
+
+    def make(out: Recorder, target: bool) -> None:
+        array = np.eye(8, dtype=np.float32)
+        out.record(out.call("parameter", "a.weight"), "param", "value", array * (1 + 1e-3 * target))
+        if len(weights) > 1:
+            call = out.call("module", "a", type_="Linear")
+            out.record(call, "forward", "output.0", np.ones(4, np.float32) * (1 + 1e-3 * target))
+
+    context, metrics = step(make)
+    metrics.difference[0] = weights[0] * metrics.norm[0]
+    history = History(step=0, parameter={"a.weight": weights[-1] * float(metrics.norm[0])})
+    none = np.zeros(len(context.rows))
+    extra, _ = inherited(context.rows, metrics, none, context.rounding.scale, history, 1)
+    return bool(error * metrics.norm[-1] <= extra[-1])
+
+
+@decides("comparing.history_gain")
+def history_gain(times: float) -> object:
+    return left((1e-3, 1e-3), times * 1e-3)
+
+
+@decides("comparing.known_norm")
+def known_norm(times: float) -> object:
+    return left((1e-3,), times * 1e-3)
+
+
+@decides("comparing.update_spread")
+def spread(times: float) -> object:
+    return times * 1e-4 <= update_spread(1e-8, 1)
+
+
+@decides("comparing.flip_errors")
+def flip_errors(errors: float) -> object:
+    return 0.4 + 2 * math.sqrt((1e4 + 100 * errors + 2) / 1e6) <= update_spread(1e-2, 1e6)
+
+
+@decides("comparing.flips_at_least")
+def flips_at_least(flips: float) -> object:
+    noise, numel = 4e-9, 1e4
+    mean = noise * numel
+    allowed = 4 * math.sqrt(noise) + 2 * math.sqrt((mean + 4 * math.sqrt(mean) + flips) / numel)
+    return allowed <= update_spread(noise, numel)
+
+
+@decides("comparing.flip_chance")
+def flip_chance(flips: float) -> object:
+    return update_spread(flips, 1) > 1
+
+
+# -- where an error starts ------------------------------------------
+
+
+def attributed(make: Make, *errors: float) -> int:
+    """The status of the last record."""
+    context, metrics = step(make)
+    metrics.difference[-len(errors) :] = np.array(errors) * metrics.norm[-len(errors) :]
+    return int(judge_step(context, metrics).attribution.status[-1])
+
+
+FORWARD = module(("forward", "input.0", 1.0), ("forward", "output.0", 1.0))
+
+
+@decides("comparing.origin_margin")
+def origin_margin(times: float) -> object:
+    return attributed(FORWARD, 1e-3, times * 2e-3)
+
+
+@decides("comparing.gain_forward")
+def gain_forward(gain: float) -> object:
+    return attributed(FORWARD, 1e-3, 3e-3 * gain)
+
+
+@decides("comparing.gain_loss")
+def gain_loss(gain: float) -> object:
+    def make(out: Recorder, target: bool) -> None:
+        root = out.call("module", "", type_="Net")
+        out.record(root, "forward", "output.0", 2 * ONE * (1 + 1e-3 * target))
+        out.record(out.call("loss", "loss"), "loss", "value", ONE * (1 + 1e-3 * target))
+
+    return attributed(make, 1e-3, 3e-3 * gain)
+
+
+@decides("comparing.gain_backward")
+def gain_backward(gain: float) -> object:
+    slots = ("backward", "output.0", 1.0), ("backward", "input.0", 1.0)
+    return attributed(module(*slots), 1e-3, 3e-3 * gain)
+
+
+@decides("comparing.gain_param_grad")
+def gain_param_grad(gain: float) -> object:
+    def make(out: Recorder, target: bool) -> None:
+        array = np.ones((1, 1), np.float32) * (1 + 1e-3 * target)
+        out.record(out.call("module", "a", type_="Linear"), "backward", "output.0", array)
+        out.record(out.call("parameter", "a.weight"), "param_grad", "accumulated", 2 * array[0])
+
+    return attributed(make, 1e-3, 3e-3 * gain)
+
+
+@decides("comparing.gain_collective")
+def gain_collective(gain: float) -> object:
+    slots = ("collective", "input.0", 1.0), ("collective", "output.0", 1.0)
+    return attributed(module(*slots, call="collective"), 1e-3, 3e-3 * gain)
+
+
+@decides("comparing.extreme")
+def extreme(gain: float) -> object:
+    make = module(("forward", "input.0", gain / 2), ("forward", "output.0", 1.0))
+    return attributed(make, 1e-3, 1.2e-2) == AMPLIFIED
+
+
+@decides("comparing.inputs_gain")
+def inputs_gain(gain: float) -> object:
+    def make(out: Recorder, target: bool) -> None:
+        root = out.call("module", "a", type_="Linear")
+        call = out.call("api", "torch.linear", root)
+        out.record(call, "forward", "input.0", ONE * (1 + 1e-3 * target))
+        out.record(call, "forward", "output.0", 2 * ONE * (1 + 1e-3 * target))
+
+    return differs(step(make), 3 * FLOAT32, 3 * FLOAT32 * gain)
+
+
+@decides("comparing.finer")
+def finer(roundings: float) -> object:
+    def make(out: Recorder, target: bool) -> None:
+        for at in range(8):
+            dtype = np.float16 if target and at == 0 else np.float32
+            out.record(out.call("module", f"m{at}", type_="Linear"), "forward", "output.0", ONE.astype(dtype))
+
+    context, metrics = step(make)
+    judgement = Judgement.undecided(metrics.difference)
+    status = np.where(np.arange(8) == 7, AMPLIFIED, WITHIN)
+    error = np.full(8, roundings * FLOAT32)
+    grown = replace(judgement.attribution, status=status, error=error)
+    judged = finer_dtype.RULE.apply(
+        context, metrics, replace(judgement, status=np.full(8, WITHIN), attribution=grown)
+    )
+    return judged.attribution.status[0] == ORIGIN
+
+
+@decides("comparing.lone_least")
+def lone_least(relative: float) -> object:
+    return relative >= least_rounding(DTYPES["float16"].eps)
+
+
+@decides("comparing.lone_roundoffs")
+def lone_roundoffs(roundings: float) -> object:
+    return roundings * DTYPES["bfloat16"].eps >= least_rounding(DTYPES["bfloat16"].eps)
+
+
+@decides("comparing.clipped_fewest")
+def clipped_fewest(gradients: float) -> object:
+    def make(out: Recorder, target: bool) -> None:
+        for at in range(int(gradients)):
+            array = np.random.default_rng(at).standard_normal(64).astype(np.float32)
+            call = out.call("parameter", f"m{at}.weight")
+            out.record(call, "param_grad", "clipped", array * np.float32(1 + 0.5 * target))
+        out.record(out.call("parameter", "z.weight"), "param_grad", "accumulated", ONE * (1 + target))
+
+    context, metrics = step(make)
+    num = len(context.rows)
+    judgement = Judgement.undecided(metrics.difference)
+    judgement = replace(
+        judgement,
+        status=np.full(num, DIFFERENT),
+        tolerance=np.full(num, 1e-4),
+        attribution=replace(judgement.attribution, status=np.full(num, ORIGIN)),
+    )
+    return clipped.RULE.apply(context, metrics, judgement).attribution.status[0] == ORIGIN
+
+
+@decides("comparing.clear_origin")
+def clear_origin(score: float) -> object:
+    return likelihood(score, 5, 5) < likelihood(1.0, 0, 0)
+
+
+# -- a more exact run ------------------------------------------
+
+
+def less_accurate(size: int, times: float, *, dtype: Any = np.float32, tolerance: float = 0.0) -> int:
+    """Which side is, where the target's error is so many times the reference's."""
+    context, _ = record("param", "value", np.ones(size, dtype))
+    judged = _judge(context.rows, np.array([times]), np.ones(1), np.array([tolerance]))
+    return int(judged[0])
+
+
+@decides("comparing.arbiter_times")
+def arbiter_times(times: float) -> object:
+    return less_accurate(1000, times)
+
+
+@decides("comparing.arbiter_times_half")
+def arbiter_times_half(times: float) -> object:
+    return less_accurate(1000, times, dtype=np.float16)
+
+
+@decides("comparing.arbiter_times_small")
+def arbiter_times_small(times: float) -> object:
+    return less_accurate(100, times)
+
+
+@decides("comparing.arbiter_times_smallest")
+def arbiter_times_smallest(times: float) -> object:
+    return less_accurate(5, times)
+
+
+@decides("comparing.arbiter_large")
+def arbiter_large(size: float) -> object:
+    return less_accurate(int(size), 2.5)
+
+
+@decides("comparing.arbiter_small", beside=(0, 1))
+def arbiter_small(size: float) -> object:
+    return less_accurate(int(size), 5.0)
+
+
+@decides("comparing.arbiter_smallest", beside=(0, 1))
+def arbiter_smallest(size: float) -> object:
+    return less_accurate(int(size), 9.0)
+
+
+@decides("comparing.arbiter_slack")
+def arbiter_slack(slacks: float) -> object:
+    return less_accurate(1000, 2 + 1e-3 / slacks, tolerance=1e-3)
+
+
+# -- layouts of stored values ------------------------------------------
+
+SYMMETRIC = np.ones((8, 8)) / 8
+APART = np.triu(SYMMETRIC, 1) - np.tril(SYMMETRIC, -1)
+APART /= np.linalg.norm(APART)
+WAYS = Layout(label="as it is"), Layout(label="transposed", target=((Permute(dims=(1, 0)),),))
+
+
+def way(error: float, kept: float) -> object:
+    """What is chosen for ``SYMMETRIC + error APART``, of which the target has ``kept`` times the last."""
+    target, reference = (SYMMETRIC + scale * error * APART for scale in (kept, 1.0))
+    chosen = _nearest(WAYS, [(target, reference)])
+    return None if chosen is None else chosen.label
+
+
+@decides("comparing.layout_clear")
+def layout_clear(share: float) -> object:
+    return way(0.2, (1 - share) / (1 + share))
+
+
+@decides("comparing.layout_close")
+def layout_close(relative: float) -> object:
+    reference = np.arange(64.0).reshape(8, 8)
+    aside = np.linalg.norm(reference) * np.eye(8) / np.linalg.norm(np.eye(8))
+    return _nearest(WAYS[:1], [(reference + relative * aside, reference)]) is None
+
+
+@decides("comparing.layout_certain")
+def layout_certain(relative: float) -> object:
+    size = relative / math.sqrt(4 - relative * relative)
+    return way(size, -1.0)
+
+
+# -- one form of two ------------------------------------------
+
+
+@decides("comparing.whole_count")
+def whole_count(apart: float) -> object:
+    return bool(np.isnan(_whole(np.array([5 - 5e-6 - apart]), np.array([5.0])))[0])
+
+
+@decides("comparing.whole_share")
+def whole_share(share: float) -> object:
+    target, reference = np.array([1e6 + share * 1e7]), np.array([1e6])
+    _settle(target, reference, np.array([1e7]), np.ones(1, bool))
+    return bool(target[0] == reference[0])
+
+
+@decides("comparing.sum_of_float64")
+def sum_of_float64(relative: float) -> object:
+    context, _ = record("param", "value")
+    target, reference = (_copied(half) for half in (context.rows.target, context.rows.reference))
+    target.statistics["mean"][0] = reference.statistics["mean"][0] * (1 + relative)
+    _settle_sums(target, reference, 0)
+    return bool(target.statistics["mean"][0] == reference.statistics["mean"][0])
+
+
+# -- settings and scalars ------------------------------------------
+
+
+@decides("comparing.rounded_setting")
+def rounded_setting(relative: float) -> object:
+    return len(list(setting_gaps({"eps": 1e-8}, {"eps": 1e-8 * (1 + relative)})))
+
+
+@decides("comparing.set_exactly")
+def set_exactly(relative: float) -> object:
+    lines = [{"step": 0, "learning_rate": 0.1 * times} for times in (1 + relative, 1)]
+    (pair,) = compare_scalars(lines[:1], lines[1:], {}, {})
+    return pair.beyond
+
+
+# -- conclusion ------------------------------------------
+
+
+def word(doubt: float, before: Preceding) -> object:
+    """The confidence in a place whose score leaves this doubt."""
+    return confidence("values", math.sqrt(1 / doubt - 1), before, 1.0).word
+
+
+@decides("comparing.no_doubt")
+def no_doubt(doubt: float) -> object:
+    return word(doubt, Preceding(equal=0, within=1, exceeding=0))
+
+
+@decides("comparing.some_doubt")
+def some_doubt(doubt: float) -> object:
+    return word(doubt, Preceding(equal=0, within=1, exceeding=0))
+
+
+@decides("comparing.doubt_after_equal")
+def doubt_after_equal(times: float) -> object:
+    return word(0.02 * times, Preceding(equal=1, within=0, exceeding=0))
+
+
+def norms(factor: float, rest: float) -> int:
+    """How much is said of a factor in a difference of size 1."""
+    columns = {"scale": 1 + factor, "residual": rest, "rel_l2": 1.0}
+    return len(_norms(RecordRow.from_columns(columns)))
+
+
+@decides("comparing.factor_of_difference")
+def factor_of_difference(share: float) -> object:
+    return norms(share, 0.1)
+
+
+@decides("comparing.rest_of_difference")
+def rest_of_difference(share: float) -> object:
+    return norms(0.9, share)
+
+
+def refused(modules: int, shared: int, weights: int = 0, other_shape: int = 0) -> bool:
+    """Whether two models are refused that share some of their modules, and the shapes of their weights."""
+
+    def make(out: Recorder, target: bool) -> None:
+        for at in range(modules):
+            out.record(out.call("module", f"m{at}", type_="Linear"), "forward", "output.0", ONE)
+        for at in range(weights):
+            size = 2 if target and at < other_shape else 3
+            out.record(out.call("parameter", f"w{at}"), "param", "value", np.ones(size, np.float32))
+
+    context, _ = step(make)
+    calls = context.rows.match.calls
+    paired = np.where(np.arange(modules + weights) < shared + weights, calls.reference_of, -1)
+    match = replace(context.rows.match, calls=replace(calls, reference_of=paired))
+    try:
+        refuse_different_models(replace(context.rows, match=match), Path("t"), Path("r"))
+    except NothingCompared:
+        return True
+    return False
+
+
+@decides("comparing.model_share", margin=0.05)
+def model_share(share: float) -> object:
+    return refused(100, round(100 * share))
+
+
+@decides("comparing.model_shapes", margin=0.02)
+def model_shapes(share: float) -> object:
+    return refused(4, 4, 100, round(100 * share))
+
+
+@decides("comparing.model_fewest")
+def model_fewest(modules: float) -> object:
+    return refused(int(modules), 0)

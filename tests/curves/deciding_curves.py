@@ -1,0 +1,492 @@
+"""Cases whose measured quantity is a number at will, for every entry of ``curves/thresholds.py``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from tests.deciding import decides
+from trueup.curves.aligning import Alignment, _correlation, _is_found, _stands_alone
+from trueup.curves.comparison import decimals
+from trueup.curves.curve import Curve
+from trueup.curves.judgement import Evidence, _diverged, _of_training
+from trueup.curves.local_norms import compare_local_norms
+from trueup.curves.pairing import Paired, References, Side
+from trueup.curves.simulating import autoregressive
+from trueup.curves.standard import (
+    Losses,
+    first_loss,
+    global_norm,
+    mean_loss,
+    observed_steps,
+    repeats,
+    smooth,
+)
+from trueup.curves.statistics.centred import Centre, _runs, centre
+from trueup.curves.statistics.envelope import band_spread, window_of
+from trueup.curves.statistics.frozen import _outlying
+from trueup.curves.statistics.health import Health, _falls, _stalls, overflows, plateau, rates
+from trueup.curves.statistics.late import Late, _slope, late
+from trueup.curves.statistics.noise import Memory, _coefficient, memory, outliers, robust_scale
+from trueup.curves.statistics.onset import Onset, _kolmogorov, _scale, onset
+from trueup.curves.statistics.spikes import Spikes, heights, spikes
+from trueup.types.arrays import Floats
+
+# -- the accuracy standard ------------------------------------------
+
+
+def losses(target: float, reference: float, apart: float | None = None) -> Losses:
+    one, other = np.array([target]), np.array([reference])
+    return Losses(target=one, reference=other, repeats=other[None], apart=apart)
+
+
+@decides("curves.first_abs")
+def first_abs(loss: float) -> object:
+    return first_loss(losses(0.1 + loss, 0.1)).status
+
+
+@decides("curves.first_rel")
+def first_rel(share: float) -> object:
+    return first_loss(losses(100 * (1 + share), 100)).status
+
+
+@decides("curves.mean_abs")
+def mean_abs(loss: float) -> object:
+    return mean_loss(losses(0.1 + loss, 0.1)).status
+
+
+@decides("curves.mean_rel")
+def mean_rel(share: float) -> object:
+    return mean_loss(losses(100 * (1 + share), 100)).status
+
+
+@decides("curves.allowance")
+def allowance(times: float) -> object:
+    return mean_loss(losses(1 + 0.02 * times, 1.0, apart=0.02)).status
+
+
+@decides("curves.widest")
+def widest(share: float) -> object:
+    return mean_loss(losses(1.03, 1.0, apart=share)).status
+
+
+def paired(column: str, target: Floats, reference: Floats) -> Paired:
+    steps = np.arange(len(target))
+    there = References(steps=steps, sides=(Side(columns={column: reference}),))
+    return Paired(steps=steps, target=Side(columns={column: target}), references=there, notes=())
+
+
+def curve(steps: int = 2, seconds: float = 0.0, norms: float | None = None) -> Curve:
+    """A log of so many steps and seconds, and of one weight's local norm."""
+    numbers = np.arange(steps)
+    frame = pl.DataFrame({"step": numbers, "step_seconds": np.full(steps, seconds / steps)})
+    local = {"step": [0], "index": [0], "name": ["a"], "local_norm": [norms]}
+    return Curve(
+        name="run",
+        path=Path("run"),
+        frame=frame,
+        format="csv",
+        files=(),
+        local_norms=None if norms is None else pl.DataFrame(local),
+    )
+
+
+@decides("curves.norm_rel")
+def norm_rel(share: float) -> object:
+    (found,) = global_norm(paired("grad_norm", np.full(4, 1 + share), np.ones(4)))
+    return found.status
+
+
+def observed(steps: int, hours: float = 0.0) -> tuple[object, object]:
+    made = paired("loss", np.ones(steps), np.ones(steps))
+    found = observed_steps(made, curve(steps, 3600 * hours))
+    return found.status, found.note is None
+
+
+@decides("curves.fewest_steps")
+def fewest_steps(steps: float) -> object:
+    return observed(int(steps))
+
+
+@decides("curves.default_steps")
+def default_steps(steps: float) -> object:
+    return observed(int(steps))
+
+
+@decides("curves.default_hours")
+def default_hours(hours: float) -> object:
+    return observed(2000, hours + 0.01)
+
+
+@decides("curves.fewest_repeats")
+def fewest_repeats(runs: float) -> object:
+    return repeats([curve()] * int(runs)).status
+
+
+@decides("curves.rough")
+def rough(share: float) -> object:
+    step = share * math.sqrt(2) / 1.4826
+    loss = (1 - step) ** -np.arange(20.0)
+    return smooth(paired("loss", loss, loss)).status
+
+
+@decides("curves.norms_apart")
+def norms_apart(relative: float) -> object:
+    found = compare_local_norms(curve(norms=1 + relative), curve(norms=1.0), 0, 0)
+    assert found is not None
+    return found.num_beyond
+
+
+# -- noise ------------------------------------------
+
+EIGHTS = np.where(np.arange(128) // 16 % 2, -1.0, 1.0)
+
+
+@decides("curves.spike_sigmas")
+def spike_sigmas(height: float) -> object:
+    tall = np.where(np.arange(100) == 50, height, 0.0)
+    return spikes(tall, np.zeros(100), np.arange(100)).target_only
+
+
+@decides("curves.spike_window", beside=(0, 1))
+def spike_window(steps: float) -> object:
+    """A step stands above those before it only where one of them tells how far they spread."""
+    values = np.zeros(int(steps) + 1)
+    values[0], values[-1] = 1.0, 9.0
+    return heights(values)[-1] < 1000
+
+
+@decides("curves.spike_behind")
+def spike_behind(steps: float) -> object:
+    return heights(np.append((-1.0) ** np.arange(int(steps)), 100.0))[-1] > 6
+
+
+@decides("curves.spike_beside", beside=(0, 1))
+def spike_beside(steps: float) -> object:
+    sides = [np.where(np.arange(100) == at, 9.0, 0.0) for at in (50, 50 + int(steps))]
+    return spikes(*sides, np.arange(100)).both
+
+
+@decides("curves.normal_mad")
+def normal_mad(times: float) -> object:
+    return times <= robust_scale(EIGHTS)
+
+
+def after_outlier(sigmas: float, steps: int) -> bool:
+    """Whether the last of some steps after an outlier, which stand out so far, is one too."""
+    values = EIGHTS.copy()
+    values[2], values[3 : 3 + steps] = 100.0, sigmas * 1.4826
+    return bool(outliers(values)[2 + steps])
+
+
+@decides("curves.tail_sigmas")
+def tail_sigmas(sigmas: float) -> object:
+    return after_outlier(sigmas, 1)
+
+
+@decides("curves.tail_steps", beside=(0, 1))
+def tail_steps(steps: float) -> object:
+    return after_outlier(3.0, int(steps))
+
+
+def neighbours(correlation: float) -> Floats:
+    """Slow noise and as much independent noise as gives neighbours this correlation."""
+    slow = autoregressive(2000, 0.9, 1.0, np.random.default_rng(1))
+    fast = np.random.default_rng(2).standard_normal(2000)
+
+    def lag(times: float) -> float:
+        x = slow + times * fast
+        x = x - x.mean()
+        return float(x[1:] @ x[:-1]) / float(x @ x)
+
+    low, high = 0.0, 1e3
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if lag(middle) > correlation else (low, middle)
+    found: Floats = slow + low * fast
+    return found - found.mean()
+
+
+@decides("curves.alike")
+def alike(correlation: float) -> object:
+    x = neighbours(correlation * 2000 / 1999)  # what _coefficient divides by one pair less
+    return _coefficient(x, np.ones(2000, bool), 2000) > correlation + 0.1
+
+
+@decides("curves.memory_fewest")
+def memory_fewest(steps: float) -> object:
+    values = np.random.default_rng(0).standard_normal(int(steps))
+    return math.isnan(memory(values, np.ones(int(steps), bool)).long_run_variance)
+
+
+# -- what a difference is ------------------------------------------
+
+
+@decides("curves.centred_level")
+def centred_level(chance: float) -> object:
+    found = Centre(
+        mean=1.0,
+        standard_error=1.0,
+        low=0.0,
+        high=0.0,
+        p_value=chance,
+        autocorrelation=0.0,
+        num_steps=100,
+        num_outliers=0,
+        num_runs=0,
+        expected_runs=0.0,
+        runs_p_value=1.0,
+    )
+    return found.is_centred
+
+
+@decides("curves.centred_fewest")
+def centred_fewest(steps: float) -> object:
+    return math.isnan(centre(np.linspace(-1, 1, int(steps))).standard_error)
+
+
+@decides("curves.runs_memory")
+def runs_memory(correlation: float) -> object:
+    return _runs(neighbours(correlation))[1] > 500
+
+
+@decides("curves.runs_fewest")
+def runs_fewest(blocks: float) -> object:
+    return _runs((-1.0) ** np.arange(int(blocks)))[0]
+
+
+@decides("curves.late_share")
+def late_share(share: float) -> object:
+    found = late(np.zeros(1000), np.ones(1000), np.arange(1000))
+    return found.first_step <= 1000 - 1000 * share
+
+
+@decides("curves.late_level")
+def late_level(chance: float) -> object:
+    found = Late(
+        first_step=0,
+        gap=1.0,
+        standard_error=1.0,
+        relative_gap=1.0,
+        p_value=0.0,
+        per_1000_steps=1.0,
+        trend_p_value=chance,
+    )
+    return found.trend
+
+
+@decides("curves.late_fewest")
+def late_fewest(steps: float) -> object:
+    numbers = np.arange(int(steps))
+    return _slope(numbers.astype(float), numbers, np.ones(int(steps), bool))[1] < 1
+
+
+def change(index: int = 500, shape: str = "jump", chance: float = 0.0) -> Onset:
+    return Onset(
+        index=index,
+        step=index,
+        shape=shape,
+        before=0.0,
+        after=1.0,
+        per_step=0.0,
+        statistic=9.0,
+        p_value=chance,
+    )
+
+
+@decides("curves.onset_level")
+def onset_level(chance: float) -> object:
+    return change(chance=chance).is_sure
+
+
+@decides("curves.onset_edge", margin=0.2)
+def onset_edge(share: float) -> object:
+    at = round(1000 * share)
+    found = onset((np.arange(1000) >= at).astype(float), np.arange(1000))
+    assert found is not None
+    return found.index == at
+
+
+@decides("curves.onset_fewest")
+def onset_fewest(steps: float) -> object:
+    return onset(np.random.default_rng(0).standard_normal(int(steps)), np.arange(int(steps))) is None
+
+
+@decides("curves.onset_taken")
+def onset_taken(steps: float) -> object:
+    return math.sqrt((1 + steps / 30) * 31) <= _scale(Memory(coefficient=0.0, long_run_variance=1.0), 31)
+
+
+@decides("curves.onset_nothing")
+def onset_nothing(statistic: float) -> object:
+    return _kolmogorov(statistic) == 1.0
+
+
+HEALTHY = Health(not_finite=(), num_not_finite=0, overflow_steps=(), num_overflow_steps=0, plateau_from=None)
+
+
+def evidence(found: Onset, at: tuple[int, ...] = ()) -> Evidence:
+    return Evidence(
+        criteria=(),
+        centre=None,
+        onset=found,
+        late=None,
+        envelope=None,
+        spikes=Spikes(both=(), target_only=at, reference_only=(), largest=None),
+        norm_spikes=None,
+        rates=None,
+        frozen=None,
+        target_health=HEALTHY,
+        reference_health=HEALTHY,
+        limit_abs=0.01,
+        limit_rel=0.01,
+        level=1.0,
+        num_steps=1000,
+        rises=False,
+    )
+
+
+@decides("curves.early")
+def early(share: float) -> object:
+    return _of_training(evidence(change(round(1000 * share))), late_gap=False, gap=False) is None
+
+
+@decides("curves.spike_at_onset", beside=(0, 1))
+def spike_at_onset(steps: float) -> object:
+    found = change(shape="slope")
+    return _diverged(evidence(found, (found.step + int(steps),)), found)
+
+
+@decides("curves.band_sigmas")
+def band_sigmas(sigmas: float) -> object:
+    found = band_spread(np.array([[1.0] * 9, [-1.0] * 9]), np.zeros(9))
+    assert found is not None
+    return sigmas * math.sqrt(3) <= found[4]
+
+
+@decides("curves.band_steps", beside=(0, 1))
+def band_steps(steps: float) -> object:
+    return steps <= window_of(100)
+
+
+@decides("curves.band_share")
+def band_share(share: float) -> object:
+    return share * 100_000 <= window_of(100_000)
+
+
+@decides("curves.outlying")
+def outlying(times: float) -> object:
+    return _outlying(np.append(np.ones(9), times)).any()
+
+
+@decides("curves.outlying_least")
+def outlying_least(loss: float) -> object:
+    return _outlying(np.append(np.zeros(9), loss)).any()
+
+
+# -- one curve ------------------------------------------
+
+
+@decides("curves.scale_drop")
+def scale_drop(share: float) -> object:
+    return overflows(np.array([1.0, share]), None).any()
+
+
+@decides("curves.progress")
+def progress(share: float) -> object:
+    return _falls(np.where(np.arange(100) < 50, 1.0, 1 - share))
+
+
+@decides("curves.plateau_fewest")
+def plateau_fewest(steps: float) -> object:
+    numbers = np.arange(int(steps))
+    return plateau(np.ones(int(steps)), 2 - numbers / 1000, numbers) is None
+
+
+@decides("curves.stall_fewest")
+def stall_fewest(steps: float) -> object:
+    return _stalls(np.ones(int(steps)))
+
+
+def first_rate(target: float, reference: float) -> int | None:
+    """The first step of two at which learning rates differ, the largest of which are 1."""
+    found = rates(np.array([1.0, target]), np.array([1.0, reference]), np.arange(2))
+    assert found is not None
+    return found.first_different
+
+
+@decides("curves.rates_apart")
+def rates_apart(relative: float) -> object:
+    return first_rate(0.5 * (1 + relative), 0.5)
+
+
+@decides("curves.rates_small")
+def rates_small(rate: float) -> object:
+    return first_rate(2e-3 * rate, 0.0)
+
+
+# -- how steps are numbered ------------------------------------------
+
+
+def correlated(values: Floats) -> bool:
+    part = np.arange(len(values)), values
+    return _correlation(part, part, 0) is not None
+
+
+@decides("curves.align_fewest")
+def align_fewest(changes: float) -> object:
+    return correlated(np.random.default_rng(0).standard_normal(int(changes) + 1))
+
+
+@decides("curves.changes_least")
+def changes_least(relative: float) -> object:
+    return correlated(1 - relative * (np.arange(65) % 2))
+
+
+@decides("curves.align_errors", margin=0.01)
+def align_errors(errors: float) -> object:
+    return _is_found(errors / 100, -1.0, 10_000)
+
+
+@decides("curves.align_apart")
+def align_apart(correlation: float) -> object:
+    return _is_found(0.9, 0.9 - correlation, 10_000)
+
+
+@decides("curves.align_apart_errors", margin=0.01)
+def align_apart_errors(errors: float) -> object:
+    return _is_found(0.9, 0.9 - 0.1 * errors, 100)
+
+
+@decides("curves.align_alone")
+def align_alone(correlation: float) -> object:
+    return _stands_alone([correlation, 0.1])
+
+
+@decides("curves.align_others")
+def align_others(correlation: float) -> object:
+    return _stands_alone([0.95, correlation])
+
+
+@decides("curves.unrelated")
+def unrelated(correlation: float) -> object:
+    found = Alignment(offset=0, basis="assumed", correlation=correlation, runner_up=None)
+    return found.reason
+
+
+@decides("curves.decimals_fewest")
+def decimals_fewest(number: float) -> object:
+    return decimals(np.ones(int(number)))
+
+
+@decides("curves.decimals_exact")
+def decimals_exact(apart: float) -> object:
+    return decimals(np.full(20, apart))
+
+
+@decides("curves.decimals_exact_rel")
+def decimals_exact_rel(relative: float) -> object:
+    return decimals(np.full(20, 1e7 + 1e-7 + 1e7 * relative))

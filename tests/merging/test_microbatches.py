@@ -1,0 +1,71 @@
+"""The same samples in other microbatches are the same step; other samples, or another loss, are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trueup.comparing.run import compare
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from trueup import Tracer  # noqa: E402
+
+ROWS, WIDTH, CLASSES = 12, 5, 7
+
+
+class Net(nn.Module):
+    """Positions of no sample are made inside, as rotary embeddings make them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.position, self.out = nn.Linear(WIDTH, 8), nn.Embedding(1, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor, count: int | None = None) -> torch.Tensor:
+        hidden = torch.tanh(self.inner(x) + self.position(torch.zeros(1, dtype=torch.long)))
+        if count is None:
+            return F.cross_entropy(self.out(hidden), labels)
+        return F.cross_entropy(self.out(hidden), labels, reduction="sum") / count
+
+
+def trained(
+    path: Path, microbatches: int, *, mean: bool = False, rows: int = ROWS, factor: float = 1.0
+) -> Path:
+    """Two steps; the loss counts samples of the step, or (``mean``) of the microbatch."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with Tracer(path, level="L0", steps="0-1", task="tensor"):
+        for _ in range(2):
+            x, labels = torch.randn(rows, WIDTH), torch.randint(0, CLASSES, (rows,))
+            for part, wanted in zip(x.chunk(microbatches), labels.chunk(microbatches), strict=True):
+                loss = model(part, wanted) if mean else model(part, wanted, rows)
+                (factor * (loss / microbatches if mean else loss)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return path
+
+
+@pytest.mark.parametrize(("target", "reference"), [(3, 2), (1, 3), (4, 2), (2, 1)])
+@pytest.mark.parametrize("mean", [False, True], ids=["sum", "mean"])
+def test_other_microbatches_of_the_same_samples_agree(
+    tmp_path: Path, target: int, reference: int, mean: bool
+) -> None:
+    one = trained(tmp_path / "target", target, mean=mean)
+    result = compare(one, trained(tmp_path / "reference", reference, mean=mean))
+    assert result.exit_code == 0, result.summary["verdict"]
+
+
+def test_a_gradient_that_is_not_divided_differs(tmp_path: Path) -> None:
+    sides = trained(tmp_path / "target", 3, factor=3.0), trained(tmp_path / "reference", 2)
+    assert compare(*sides).exit_code == 1
+
+
+def test_fewer_samples_are_no_other_microbatches(tmp_path: Path) -> None:
+    sides = trained(tmp_path / "target", 2, rows=8), trained(tmp_path / "reference", 3)
+    assert compare(*sides).exit_code != 0
