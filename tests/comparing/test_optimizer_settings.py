@@ -108,3 +108,49 @@ def test_weights_that_agree(settings: dict[str, Any], exit_code: int, tmp_path: 
             EvidenceCode.OPTIMIZER_SETTING_DIFFERS,
         )
         assert next(iter(settings)) == headline["places"]["name"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"lr": 6e-2}, VerdictCode.LEARNING_RATE_DIFFERS),
+        ({"weight_decay": 2.0}, VerdictCode.UPDATE_SETTING_DIFFERS),
+        ({"betas": (0.5, 0.999)}, VerdictCode.UPDATE_SETTING_DIFFERS),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_that_differ(settings: dict[str, Any], code: VerdictCode, dtype: str, tmp_path: Path) -> None:
+    """The cause of another update is in the headline, with both values."""
+    sides = {"lr": 3e-2, "weight_decay": 0.01, "betas": (0.9, 0.999)}
+    result = compare(
+        wide(tmp_path, "target", dtype, **{**sides, **settings}), wide(tmp_path, "reference", dtype, **sides)
+    )
+    assert result.exit_code == 1
+    headline = result.verdict.headline
+    assert headline.code is code
+    assert headline.place("parameter") == "weight"
+    ((key, value),) = settings.items()
+    if code is VerdictCode.LEARNING_RATE_DIFFERS:
+        assert (headline.number("target"), headline.number("reference")) == (value, sides[key])
+    else:
+        assert headline.place("name") == {"betas": "beta1"}.get(key, key)
+
+
+def wide(folder: Path, name: str, dtype: str, **settings: Any) -> Path:
+    """Two steps of a layer whose weights show every setting."""
+    torch = pytest.importorskip("torch")
+    from trueup import Tracer
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(16, 16, bias=False, dtype=getattr(torch, dtype))
+    optimizer = torch.optim.AdamW(model.parameters(), **settings)
+    batches = torch.randn(3, 4, 16, dtype=getattr(torch, dtype))
+    with Tracer(folder / name, level="L0", steps="0-2") as tracer:
+        for batch in batches:
+            model(batch).float().pow(2).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            tracer.step()
+    return folder / name

@@ -53,6 +53,12 @@ class SharedGap:
     parameters: tuple[str, ...]
     """of the target"""
 
+    @property
+    def values(self) -> dict[str, str]:
+        """The setting's name and its two values, as a reason states them."""
+        texts = {"target": self.gap.target_text, "reference": self.gap.reference_text}
+        return {"name": self.gap.key, **texts}
+
 
 def declared(facts: Mapping[str, object]) -> dict[str, dict[str, Setting]]:
     """What the optimizer group of each parameter declares, with the optimizer's class under ``class``.

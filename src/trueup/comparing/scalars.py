@@ -10,8 +10,9 @@ import numpy as np
 
 from trueup.comparing.thresholds import SET_EXACTLY
 
+RATE = "learning_rate"
 _EXACT = (
-    "learning_rate",
+    RATE,
     "loss_scale",
     "skipped",
     "microbatches",
@@ -21,7 +22,7 @@ _EXACT = (
 )
 _MEASURED = ("loss", "grad_norm", "local_norm")
 NORM = "grad_norm"
-DECISIVE = ("learning_rate", "loss_scale", "skipped", NORM)
+DECISIVE = (RATE, "loss_scale", "skipped", NORM)
 """A difference here is one even where every record agrees. Not the batch digest: it sees the dtype of the
 inputs, and a batch that really differs differs in the root's own inputs."""
 
@@ -114,3 +115,8 @@ def _is_rounded(rounded: float, exact: float) -> bool:
     """Whether one side is what float32, in which some frameworks hold their settings, leaves of the other."""
     with np.errstate(over="ignore"):
         return rounded == float(np.float32(exact))
+
+
+def number(value: Value) -> float | str:
+    """A scalar as a reason states it."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)

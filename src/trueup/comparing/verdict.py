@@ -14,7 +14,7 @@ from trueup.comparing.grounds import grounds, preceding, scalar_reason
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.microbatches import led_by_microbatches
 from trueup.comparing.optimizer_settings import SharedGap
-from trueup.comparing.scalars import DECISIVE, NORM, ScalarPair
+from trueup.comparing.scalars import DECISIVE, NORM, RATE, ScalarPair, number
 from trueup.comparing.thresholds import DOUBT_AFTER_EQUAL, NO_DOUBT, SOME_DOUBT
 from trueup.matching.thresholds import SURE
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
@@ -120,17 +120,45 @@ def _differ(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: R
     sure = confidence(row.evidence, score, first.before, row.confidence or 0.0)
     return Verdict(
         outcome=Outcome.DIFFER,
-        headline=_headline(first),
+        headline=_of_update(first, ledger, scalars, runs) or _headline(first),
         where=row.site,
         owner=first.owner,
         step=first.step,
         rank=first.rank,
         phase=row.phase,
         confidence=in_words(Word.CERTAIN) if row.is_of_one_side else sure,
-        evidence=grounds(first, ledger, scalars),
+        evidence=(*_gap_reasons(_gaps_of(first, ledger, runs)), *grounds(first, ledger, scalars)),
         before=preceding(first.before),
         next=_next(first, runs),
     )
+
+
+def _is_of_update(first: First, ledger: Ledger) -> bool:
+    """Whether the runs diverge in what the optimizer made: its update, or a weight of a later step."""
+    later = first.row.phase == "param" and first.step > min(ledger.limits)
+    return (later or first.row.phase == "optimizer") and not first.row.is_of_one_side
+
+
+def _gaps_of(first: First, ledger: Ledger, runs: Runs) -> list[SharedGap]:
+    """Declared settings that differ for the parameter whose update diverges."""
+    if not _is_of_update(first, ledger):
+        return []
+    return [gap for gap in runs.update_rule_gaps if first.row.name in gap.parameters]
+
+
+def _of_update(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Reason | None:
+    """The setting that made another update, where one differs: the learning rate of the step, else one of the
+    update rule."""
+    if not _is_of_update(first, ledger):
+        return None
+    last = first.step if first.row.phase == "optimizer" else first.step - 1
+    rates = [one for one in scalars if one.base == RATE and one.beyond and one.rank == first.rank]
+    for one in sorted((one for one in rates if one.step <= last), key=lambda one: one.step):
+        sides = {"target": number(one.target), "reference": number(one.reference)}
+        return reason(VerdictCode.LEARNING_RATE_DIFFERS, step=one.step, parameter=first.row.name, **sides)
+    for gap in _gaps_of(first, ledger, runs)[:1]:
+        return reason(VerdictCode.UPDATE_SETTING_DIFFERS, parameter=first.row.name, **gap.values)
+    return None
 
 
 def _is_drawn_after(origin: First, lacking: First) -> bool:
@@ -240,28 +268,22 @@ def _scalars_differ(apart: list[ScalarPair], ledger: Ledger) -> Verdict:
 def _optimizers_differ(gaps: Sequence[SharedGap], ledger: Ledger) -> Verdict:
     """The update rules differ, though what was captured does not show it: few steps, or weights too coarse
     (docs/decisions/0025-declared-optimizer-settings.md)."""
-    first = gaps[0].gap
-    values = {"name": first.key, "target": first.target_text, "reference": first.reference_text}
     return Verdict(
         outcome=Outcome.DIFFER,
-        headline=reason(VerdictCode.OPTIMIZER_SETTING_DIFFERS, **values),
-        where=f"optimizer · {first.key}",
+        headline=reason(VerdictCode.OPTIMIZER_SETTING_DIFFERS, **gaps[0].values),
+        where=f"optimizer · {gaps[0].gap.key}",
         phase="optimizer",
         confidence=in_words(Word.CERTAIN),
-        evidence=tuple(
-            reason(
-                EvidenceCode.OPTIMIZER_SETTING_DIFFERS,
-                name=one.gap.key,
-                target=one.gap.target_text,
-                reference=one.gap.reference_text,
-                parameters=one.parameters,
-                num=len(one.parameters),
-            )
-            for one in gaps
-        ),
+        evidence=tuple(_gap_reasons(gaps)),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=Reason(NextCode.ALIGN_SETTINGS),
     )
+
+
+def _gap_reasons(gaps: Sequence[SharedGap]) -> list[Reason]:
+    parameters = [{"parameters": gap.parameters, "num": len(gap.parameters)} for gap in gaps]
+    code = EvidenceCode.OPTIMIZER_SETTING_DIFFERS
+    return [reason(code, **gap.values, **of) for gap, of in zip(gaps, parameters, strict=True)]
 
 
 def _undecided(ledger: Ledger, runs: Runs) -> Verdict:

@@ -121,6 +121,15 @@ PHRASES = {
         "Tensors agree, but optimizer setting {name} differs: {target} (target), {reference} (reference)",
         {"name": "eps", "target": "1e-05", "reference": "1e-08"},
     ),
+    Is.LEARNING_RATE_DIFFERS: _headline(
+        "Learning rate differs in step {step}: {target:g} (target), {reference:g} (reference); first seen in "
+        "{parameter}",
+        {"step": 0, "target": 2e-3, "reference": 1e-3, "parameter": "emb.weight"},
+    ),
+    Is.UPDATE_SETTING_DIFFERS: _headline(
+        "Optimizer setting {name} differs: {target} (target), {reference} (reference); first seen in {parameter}",
+        {"name": "eps", "target": "1e-05", "reference": "1e-08", "parameter": "emb.weight"},
+    ),
     Is.MICROBATCHES_DIFFER: _headline(
         "Microbatches per step: {target} (target), {reference} (reference); most records cannot be compared",
         {"target": 4, "reference": 2},

@@ -16,6 +16,10 @@ class VerdictCode(Code):
     GRADIENT_NORM_DIFFERS = "verdict.gradient_norm_differs"
     SETTINGS_DIFFER = "verdict.settings_differ"
     OPTIMIZER_SETTING_DIFFERS = "verdict.optimizer_setting_differs"
+    LEARNING_RATE_DIFFERS = "verdict.learning_rate_differs"
+    """``target``, ``reference``: the rates of ``step``; ``parameter``: the first whose update differs"""
+    UPDATE_SETTING_DIFFERS = "verdict.update_setting_differs"
+    """``name``, ``target``, ``reference`` of the setting; ``parameter``: the first whose update differs"""
     MICROBATCHES_DIFFER = "verdict.microbatches_differ"
     # undecided
     NOISE_GREW = "verdict.noise_grew"
