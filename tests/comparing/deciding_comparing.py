@@ -19,7 +19,7 @@ from trueup.comparing.arbiter import _judge
 from trueup.comparing.common_form import _copied, _settle, _settle_sums, _whole
 from trueup.comparing.first import Preceding
 from trueup.comparing.grounds import _norms
-from trueup.comparing.history import History, inherited, update_spread
+from trueup.comparing.history import History, cancelled_part, inherited, update_spread
 from trueup.comparing.judgement import AMPLIFIED, DIFFERENT, ORIGIN, WITHIN, Judgement
 from trueup.comparing.layouts import _nearest
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics, measure, sum_roundoff
@@ -37,7 +37,7 @@ from trueup.comparing.rules import (
 )
 from trueup.comparing.rules.lone_rounding import least_rounding
 from trueup.comparing.scalars import compare_scalars
-from trueup.comparing.thresholds import FLOAT32
+from trueup.comparing.thresholds import CANCELLED_PART, FLOAT32
 from trueup.comparing.tolerance import _running_roundoff, factor_of
 from trueup.comparing.verdict import confidence
 from trueup.comparing.worth import refuse_different_models
@@ -336,6 +336,16 @@ def flips_at_least(flips: float) -> object:
     mean = noise * numel
     allowed = 4 * math.sqrt(noise) + 2 * math.sqrt((mean + 4 * math.sqrt(mean) + flips) / numel)
     return allowed <= update_spread(noise, numel)
+
+
+@decides("comparing.cancelled_part")
+def part_of_a_vector(times: float) -> object:
+    return times <= cancelled_part(1.0, 64)
+
+
+@decides("comparing.cancelled_eps")
+def step_of_noise(gradient: float) -> object:
+    return cancelled_part(gradient, 1) < CANCELLED_PART
 
 
 @decides("comparing.flip_chance")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trueup.comparing.first import Preceding
-from trueup.comparing.history import update_spread
+from trueup.comparing.history import cancelled_part, update_spread
 from trueup.comparing.precision import role_of
 from trueup.comparing.result import plain
 from trueup.comparing.thresholds import KNOWN_NORM
@@ -26,6 +27,22 @@ def test_no_gradient_noise_explains_more_than_two_updates_or_itself(noise: float
 def test_a_flip_or_two_is_allowed_only_where_one_is_likely() -> None:
     assert update_spread(1e-7, 512) > 2 * math.sqrt(2 / 512)
     assert update_spread(1e-12, 512) < 1e-5
+
+
+@given(
+    size=st.floats(1e-6, 1.0), noise=st.floats(1e-5, 1e-1), share=st.floats(0.1, 0.5), seed=st.integers(0, 99)
+)
+def test_a_part_without_gradient_flips_by_chance(size: float, noise: float, share: float, seed: int) -> None:
+    """Adam's first update of a vector, a part of which holds rounding alone, in two runs."""
+    draw = np.random.default_rng(seed)
+    exact = size * draw.standard_normal(192)
+    exact[: int(192 * share)] = 0.0
+    sides = [exact + size * noise * draw.standard_normal(192) for _ in range(2)]
+    target, reference = (side / (np.abs(side) + 1e-8) for side in sides)
+    apart = float(np.linalg.norm(sides[0] - sides[1]))
+    relative = apart / float(np.linalg.norm(sides[1]))
+    allowed = update_spread(relative, 192) + cancelled_part(apart, 192)
+    assert np.linalg.norm(target - reference) <= allowed * np.linalg.norm(reference)
 
 
 @pytest.mark.parametrize(

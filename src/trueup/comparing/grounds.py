@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from trueup.comparing.first import First, Preceding
 from trueup.comparing.ledger import Ledger
+from trueup.comparing.precision_gap import PrecisionGap
 from trueup.comparing.record_row import RecordRow
 from trueup.comparing.scalars import ScalarPair
 from trueup.comparing.thresholds import FACTOR_OF_DIFFERENCE, REST_OF_DIFFERENCE
@@ -41,6 +42,21 @@ def grounds(first: First, ledger: Ledger, scalars: Sequence[ScalarPair]) -> tupl
         *_norms(first.row),
     ]
     return tuple(dict.fromkeys(found))
+
+
+def precision_grounds(gap: PrecisionGap, ledger: Ledger, scalars: Sequence[ScalarPair]) -> tuple[Reason, ...]:
+    """What computes in other dtypes, what goes beyond that, and settings that differ as well."""
+    found = []
+    if gap.functions:
+        found.append(reason(EvidenceCode.COMPUTED_BY, functions=gap.functions, modules=gap.modules))
+    if gap.beyond is None:
+        found.append(reason(EvidenceCode.NONE_BEYOND, dtype=gap.coarser))
+    else:
+        row = gap.beyond.row
+        sizes = {"rel_l2": row.rel_l2, "tolerance": row.tolerance}
+        found.append(reason(EvidenceCode.FIRST_BEYOND, dtype=gap.coarser, site=row.site, **sizes))
+    read, unread = _settings(scalars, gap.at.step, gap.at.row.phase)
+    return tuple(dict.fromkeys([*found, *read, *unread, *_absent(ledger), *gap.at.arguments]))
 
 
 def _settings(scalars: Sequence[ScalarPair], step: int, phase: str) -> tuple[list[Reason], list[Reason]]:

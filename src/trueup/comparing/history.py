@@ -12,7 +12,12 @@ of its gradient:
   a few flips, a Poisson number. It cannot exceed 2 ||update||, which for Adam is 2 lr sqrt(numel), unless
   gradients are smaller than eps: then updates follow them, e and all (f(g) = g / (|g| + eps) changes by a
   share of at most max(2, e)). ||update|| comes from the reference's own sketches before and after.
-- moments: 4 e_g ||r|| and what they had before; first moments also ||g_t - g_r||.
+- a vector may hold a part whose gradient is zero in exact arithmetic, the key's in a fused bias of query, key
+  and value: there every sign is rounding's, however small e is beside the whole vector. Such a part of half
+  the vector changes by ||update||, times the share of a full step that noise of that size moves (sigma / eps,
+  at most 1).
+- first moments: 4 e_g ||r|| + ||g_t - g_r|| and what they had before; second moments, squares of gradients,
+  2 (2 e_g + e_g^2) ||r||.
 
 Where one trace does not show the update (a dump of msprobe), what it left is found in the next step's values
 instead: ||update|| is then how far the reference's value moved, by its sketches, else by its statistics.
@@ -39,6 +44,8 @@ from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import STATISTICS, Metrics, sketches_of
 from trueup.comparing.rows import Rows
 from trueup.comparing.thresholds import (
+    CANCELLED_EPS,
+    CANCELLED_PART,
     FLIP_CHANCE,
     FLIP_ERRORS,
     FLIPS_AT_LEAST,
@@ -134,6 +141,13 @@ def update_spread(noise: float, numel: float) -> float:
     flips = mean + FLIP_ERRORS * np.sqrt(mean) + FLIPS_AT_LEAST if mean > FLIP_CHANCE else 0.0
     most = max(2.0, KNOWN_NORM * noise)
     return float(min(most, UPDATE_SPREAD * np.sqrt(noise) + 2.0 * np.sqrt(flips / max(numel, 1.0))))
+
+
+def cancelled_part(gradient: float, numel: float) -> float:
+    """Relative change of a vector's update from a part whose gradient is rounding alone; ``gradient``: norm
+    of the gradient's difference."""
+    size = gradient / np.sqrt(max(numel, 1.0))
+    return float(CANCELLED_PART * min(1.0, size / CANCELLED_EPS))
 
 
 def remember(rows: Rows, metrics: Metrics, judgement: Judgement, history: History, step: int) -> History:
@@ -300,6 +314,7 @@ def _widen_updates(rows: Rows, metrics: Metrics, history: History, names: list[s
     values = rows.phase_is("param") & rows.paired
     before[rows.weight[values]] = np.nan_to_num(metrics.difference[values], posinf=0.0)
     lengths = metrics.update_lengths
+    dims = np.array([len(s) for s in rows.match.words.shape] + [0])[rows.reference.shape]
     state_error: dict[str, float] = {}
     for (name, _), (_, relative) in history.state.items():
         state_error[name] = max(state_error.get(name, 0.0), relative if np.isfinite(relative) else 1.0)
@@ -311,12 +326,15 @@ def _widen_updates(rows: Rows, metrics: Metrics, history: History, names: list[s
             continue
         if slot == "param":
             length = lengths[call] if np.isfinite(lengths[call]) else metrics.norm[row]
-            extra[row] = KNOWN_NORM * before[call] + length * update_spread(
-                max(noise, earlier), float(rows.reference.numel[row])
-            )
+            numel = float(rows.reference.numel[row])
+            spread = update_spread(max(noise, earlier), numel)
+            if dims[row] == 1:
+                spread = max(spread, min(2.0, spread + cancelled_part(gradient[call], numel)))
+            extra[row] = KNOWN_NORM * before[call] + length * spread
         else:
-            first = 0.0 if "sq" in slot else KNOWN_NORM * gradient[call]
-            extra[row] = UPDATE_SPREAD * noise * metrics.norm[row] + first
+            grown = UPDATE_SPREAD * noise * metrics.norm[row] + KNOWN_NORM * gradient[call]
+            squared = UPDATE_SPREAD * (noise + noise**2 / 2) * metrics.norm[row]
+            extra[row] = squared if "sq" in slot else grown
             extra[row] += KNOWN_NORM * history.state.get((name, slot), (0.0, 0.0))[0]
 
 

@@ -68,6 +68,9 @@ class Attribution(_Columns):
     gain: Floats
     error_in: Floats
     """largest relative difference among what the record was made from"""
+    inputs_equal: Codes
+    """1: all that it was made from, as far as it is known, is equal bit for bit; 0: it is not, or no one
+    compared its bits; -1: nothing of it is known"""
     floor: Floats
     """relative difference below which nothing is said: measured noise, or one rounding"""
 
@@ -114,7 +117,13 @@ class Judgement(_Columns):
             factor=CommonFactor(bias=none, bound=nothing, flagged=no),
             followed=no,
             attribution=Attribution(
-                status=status, error=none, explained=none, gain=nothing, error_in=nothing, floor=nothing
+                status=status,
+                error=none,
+                explained=none,
+                gain=nothing,
+                error_in=nothing,
+                inputs_equal=np.full(num, -1, np.int64),
+                floor=nothing,
             ),
         )
 

@@ -28,6 +28,7 @@ from trueup.comparing.metrics import EVIDENCE, NONE, Metrics
 from trueup.comparing.module_tree import ModuleTree
 from trueup.comparing.origins import likelihood, score_of_origin, why_origin
 from trueup.comparing.pairing import StepPair
+from trueup.comparing.precision_gap import PrecisionGap
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.one_sided import bracketed
 from trueup.types.codes import EvidenceCode, MergingCode, NoteCode, RecordCode
@@ -53,6 +54,8 @@ class Ledger:
     """rows that only a tolerance holds which was widened for an update beyond its own"""
     origin: First | None = None
     """the likeliest origin"""
+    precision: PrecisionGap | None = None
+    """what one run computes in another dtype in the first compared step; of the first rank that shows it"""
     lacking: First | None = None
     """the first weight that one run alone has"""
     num_origins: int = 0

@@ -108,7 +108,7 @@ def _origin(
         rel_l2=row.rel_l2,
         tolerance=row.tolerance,
         bias_z=_bias(row),
-        from_equals=row.rel_l2 is not None and row.error_in == 0,
+        from_equals=row.rel_l2 is not None and row.error_in == 0 and row.inputs_equal is not None,
         basis=basis,
         target_record=row.target_record,
         reference_record=row.reference_record,
@@ -123,10 +123,9 @@ def why_origin(row: RecordRow) -> list[Reason]:
     found = []
     counted = row.not_finite_apart
     known = row.rel_l2 is not None and not row.is_from_outside
-    if counted is not None and not row.error_in:
-        found.append(Reason(EvidenceCode.INPUTS_BIT_IDENTICAL))
-    elif known and not row.error_in:
-        found.append(reason(EvidenceCode.INPUTS_BIT_IDENTICAL, rel_l2=row.rel_l2))
+    if row.inputs_equal is not None and not row.error_in and (known or counted is not None):
+        code = EvidenceCode.INPUTS_BIT_IDENTICAL if row.inputs_equal else EvidenceCode.INPUTS_AGREE
+        found.append(Reason(code) if counted is not None else reason(code, rel_l2=row.rel_l2))
     elif known and row.gain is not None:
         explained = row.gain * (row.error_in or 0.0)
         facts = {"error_in": row.error_in, "gain": row.gain, "explained": explained, "rel_l2": row.rel_l2}

@@ -43,7 +43,6 @@ _ADD = {"add", "iadd", "radd"}
 _WEIGHT_SLOTS = {"linear": ("input.1", "input.weight"), "embedding": ("input.1", "input.weight")}
 _WEIGHT_SLOTS |= {"norm": ("input.2", "input.weight"), "head": ("input.1", "input.weight")}
 _CASTS = {"to", "float", "half", "bfloat16", "double", "type", "type_as", "astype", "cast"}
-"""functions that give their tensor another dtype, and nothing else"""
 _PARTS = ("input", "weight", "output")
 _OF_WEIGHTS = (NoteCode.WEIGHT_NOT_CAST, NoteCode.WEIGHT_DTYPE)
 _STORED = "stored"
@@ -82,7 +81,7 @@ def precision_noted(table: pl.DataFrame) -> list[Reason]:
         return []
     of_weights = apart.filter(pl.col("note_code").is_in([code.value for code in _OF_WEIGHTS]))
     row = (of_weights if len(of_weights) else apart).row(0, named=True)
-    where = " · ".join(word for word in (row["module"], row["name"]) if word)
+    where = " · ".join(word for word in (row["module"], row["name"]) if word) or "the root module"
     note = reason_from_json(json.loads(row["note_facts"]))
     return [reason(NoteCode.DTYPES_DIFFER, note, calls=len(apart), site=where)]
 
@@ -186,8 +185,13 @@ def _weights(rows: Rows, half: Half, to_target: Codes) -> Codes:
     return np.array(found, np.int64).reshape(-1, 3)
 
 
+def is_cast(name: str) -> bool:
+    """Whether a function of this name gives its tensor another dtype, and nothing else."""
+    return name.rpartition(".")[2].lower() in _CASTS
+
+
 def _casts(words: Words) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.array([word.rpartition(".")[2].lower() in _CASTS for word in words.name] + [False])
+    return np.array([is_cast(word) for word in words.name] + [False])
 
 
 def _cast_weights(rows: Rows, half: Half, api: Codes) -> dict[int, tuple[int, tuple[int, ...]]]:

@@ -49,6 +49,8 @@ class RecordRow:
     score: float | None
     gain: float | None
     error_in: float | None
+    inputs_equal: bool | None
+    """None: nothing is known of what it was made from"""
     scale: float | None
     residual: float | None
     confidence: float | None

@@ -70,6 +70,7 @@ def _schema() -> pa.Schema:
     for column in (*COUNTS, *STATISTICS):
         kind = pa.int64() if column in COUNTS else pa.float64()
         fields += [(f"{side}_{column}", kind) for side in ("target", "reference")]
+    fields += [("inputs_equal", pa.bool_())]
     fields += [(f"{side}_requires_grad", pa.bool_()) for side in ("target", "reference")]
     for column in ("stack", "global_ordinal"):
         fields += [(f"{side}_{column}", pa.int32()) for side in ("target", "reference")]
@@ -119,6 +120,7 @@ def table_from_rows(
         "gain": _numbers(judgement.attribution.gain),
         "error_in": _numbers(judgement.attribution.error_in),
         "floor": _numbers(judgement.attribution.floor),
+        "inputs_equal": _known(judgement.attribution.inputs_equal),
     }
     columns |= _of_arbitration(arbitration, num)
     site, reference_site = site_column(rows, rows.target), site_column(rows, rows.reference)
@@ -164,7 +166,7 @@ def _of_half(name: str, half: Half, book: StackBook) -> dict[str, pa.Array]:
     stacks = np.where(half.call >= 0, stack[half.call], -1) if len(stack) else np.full(len(half.call), -1)
     numbers = book.numbers(half.tables.stacks)
     stacks = numbers[np.where(stacks < len(numbers), stacks, -1)]
-    columns[f"{name}_requires_grad"] = pa.array(codes == 1, mask=codes < 0)
+    columns[f"{name}_requires_grad"] = _known(codes)
     columns[f"{name}_stack"] = _integers(stacks, pa.int32())
     ordinal = half.tables.calls["global_ordinal"].cast(pl.Int64).fill_null(-1).to_numpy()
     ordinals = np.where(half.call >= 0, ordinal[half.call], -1) if len(ordinal) else stacks
@@ -204,6 +206,11 @@ def _same(value: int, num: int, kind: pa.DataType) -> pa.Array:
 def _category(codes: Codes, words: Sequence[str]) -> pa.Array:
     indices = pa.array(codes.astype(np.int32), mask=codes < 0)
     return pa.DictionaryArray.from_arrays(indices, pa.array(list(words), pa.string()))
+
+
+def _known(codes: Codes) -> pa.Array:
+    """True where a code is 1, null where it is below 0."""
+    return pa.array(codes == 1, mask=codes < 0)
 
 
 def _integers(values: Codes, kind: pa.DataType) -> pa.Array:

@@ -162,6 +162,18 @@ FLIPS_AT_LEAST = derived(
 FLIP_CHANCE = chosen(
     "comparing.flip_chance", 1e-6, "flips", "once in a million weights: below it none is allowed for"
 )
+CANCELLED_PART = derived(
+    "comparing.cancelled_part",
+    1.0,
+    "times the update",
+    "of a fused key-value bias half has no gradient in exact arithmetic: flips of half change sqrt(2 / 2)",
+)
+CANCELLED_EPS = chosen(
+    "comparing.cancelled_eps",
+    1e-8,
+    "gradient",
+    "eps of Adam in every framework: smaller gradients than it move a weight by a share of a full step",
+)
 KNOWN_NORM = derived(
     "comparing.known_norm",
     1.25,

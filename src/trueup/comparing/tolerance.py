@@ -24,6 +24,7 @@ float32 output is never hidden by its large operands.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -65,9 +66,21 @@ def factor_of(rows: Rows, factor: float) -> float:
     return factor * (1.0 if rows.match.bridge is None else ACROSS)
 
 
-def rounding_bound(rows: Rows, metrics: Metrics, factor: float) -> Bound:
+class Precision(Enum):
+    """Whose roundoff counts where the two runs use other dtypes."""
+
+    SHARED = "shared"
+    """the coarsest both have used; where a good part of a run differs in dtype, the coarser one"""
+    FINER = "finer"
+    COARSER = "coarser"
+    """also of what one run alone has"""
+
+
+def rounding_bound(
+    rows: Rows, metrics: Metrics, factor: float, precision: Precision = Precision.SHARED
+) -> Bound:
     """The bound without what is inherited."""
-    u, own = _running_roundoff(rows)
+    u, own = _running_roundoff(rows, precision)
     depth = _depth(rows, metrics)
     other = FACTORS["backward"]
     k = np.array([FACTORS.get(word, other) for word in rows.match.words.phase] + [other])[rows.phase]
@@ -102,26 +115,32 @@ def _implementations(rows: Rows) -> Floats:
     return other
 
 
-def _running_roundoff(rows: Rows) -> tuple[Floats, Floats]:
-    """Coarsest unit roundoff so far that both sides share, and each row's own; NaN where a row is not
-    floating.
+def _running_roundoff(rows: Rows, precision: Precision = Precision.SHARED) -> tuple[Floats, Floats]:
+    """Coarsest unit roundoff so far, and each row's own; NaN where a row is not floating.
 
     Where many of the leaf tensors differ in dtype, the two runs were meant to compute in different precision,
-    and the coarser one counts; an isolated difference of dtype does not widen anything after it.
+    and the coarser one is shared; an isolated difference of dtype does not widen anything after it.
     """
     table = unit_roundoffs(rows.match.words.dtype)
-    target, reference = (np.nan_to_num(table[half.dtype]) for half in (rows.target, rows.reference))
-    target, reference = np.where(rows.paired, target, 0.0), np.where(rows.paired, reference, 0.0)
-    own = np.maximum(target, reference)
+    everywhere = [np.nan_to_num(table[half.dtype]) for half in (rows.target, rows.reference)]
+    target, reference = (np.where(rows.paired, side, 0.0) for side in everywhere)
     floating = (target > 0) & (reference > 0)
     activations = floating & rows.phase_is("forward") & rows.slot_starts("output")
     apart = (activations & (target != reference)).sum() > DTYPES_APART * max(activations.sum(), 1)
-    so_far = (
-        [np.maximum.accumulate(side) for side in (target, reference)] if len(rows) else [target, reference]
-    )
-    shared = np.maximum(*so_far) if apart else np.minimum(*so_far)
+    if precision is Precision.COARSER:
+        running = np.maximum(*map(_so_far, everywhere))
+    elif precision is Precision.SHARED and apart:
+        running = np.maximum(_so_far(target), _so_far(reference))
+    else:
+        running = np.minimum(_so_far(target), _so_far(reference))
+    own = np.minimum(target, reference) if precision is Precision.FINER else np.maximum(target, reference)
+    own = np.where(floating, own, np.maximum(target, reference))
     nothing = own == 0
-    return np.where(nothing, np.nan, np.maximum(shared, own)), np.where(nothing, np.nan, own)
+    return np.where(nothing, np.nan, np.maximum(running, own)), np.where(nothing, np.nan, own)
+
+
+def _so_far(values: Floats) -> Floats:
+    return np.maximum.accumulate(values) if len(values) else values
 
 
 def _depth(rows: Rows, metrics: Metrics) -> Floats:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from trueup.comparing.attributes import Attributes, explain_by_attributes
 from trueup.comparing.captured import not_paired, unseen
 from trueup.comparing.first import First, Preceding
-from trueup.comparing.grounds import grounds, preceding, scalar_reason
+from trueup.comparing.grounds import grounds, preceding, precision_grounds, scalar_reason
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.microbatches import led_by_microbatches
 from trueup.comparing.optimizer_settings import SharedGap
+from trueup.comparing.precision_gap import PrecisionGap
 from trueup.comparing.scalars import DECISIVE, NORM, RATE, ScalarPair, number
 from trueup.comparing.thresholds import DOUBT_AFTER_EQUAL, NO_DOUBT, SOME_DOUBT
 from trueup.matching.thresholds import SURE
@@ -70,11 +71,47 @@ def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> V
         verdict = _grown(first, ledger, scalars, runs)
     else:
         verdict = _without_difference(ledger, scalars, runs)
+    verdict = _led_by_precision(verdict, ledger, scalars, runs)
     led = led_by_microbatches(verdict, ledger, scalars)
     if led is None:
         return verdict
     code = NextCode.ALIGN_MICROBATCHES if ledger.is_merged else NextCode.MERGE_MICROBATCHES
     return replace(led, next=runs.to_do(code))
+
+
+def _led_by_precision(verdict: Verdict, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
+    """The verdict, led by what the runs compute in other dtypes, where nothing before that differs."""
+    gap, origin = ledger.precision, ledger.origin
+    if gap is None or ledger.lacking is not None:
+        return verdict
+    if origin is not None and (origin.step, origin.order) < (gap.at.step, gap.at.order):
+        return verdict
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=_precision_headline(gap),
+        where=gap.at.row.site,
+        owner=gap.at.owner,
+        step=gap.at.step,
+        rank=gap.at.rank,
+        phase=gap.at.row.phase,
+        confidence=in_words(Word.CERTAIN),
+        evidence=precision_grounds(gap, ledger, scalars),
+        before=preceding(gap.at.before),
+        next=runs.to_do(NextCode.ALIGN_PRECISION),
+    )
+
+
+def _precision_headline(gap: PrecisionGap) -> Reason:
+    dtypes = {"target": gap.target, "reference": gap.reference}
+    if gap.cast_by is not None:
+        return reason(VerdictCode.CASTS_TO, side=gap.cast_by, module=gap.at.owner, **dtypes)
+    return reason(
+        VerdictCode.COMPUTES_IN,
+        functions=gap.named,
+        weights=gap.whole,
+        autocast=gap.autocast or "",
+        **dtypes,
+    )
 
 
 def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
@@ -281,9 +318,8 @@ def _optimizers_differ(gaps: Sequence[SharedGap], ledger: Ledger) -> Verdict:
 
 
 def _gap_reasons(gaps: Sequence[SharedGap]) -> list[Reason]:
-    parameters = [{"parameters": gap.parameters, "num": len(gap.parameters)} for gap in gaps]
     code = EvidenceCode.OPTIMIZER_SETTING_DIFFERS
-    return [reason(code, **gap.values, **of) for gap, of in zip(gaps, parameters, strict=True)]
+    return [reason(code, **gap.values, parameters=gap.parameters, num=len(gap.parameters)) for gap in gaps]
 
 
 def _undecided(ledger: Ledger, runs: Runs) -> Verdict:

@@ -1,5 +1,7 @@
 """What a verdict, or the origin of a difference, rests on."""
 
+from collections.abc import Callable
+
 from trueup.types.codes.evidence import EvidenceCode as Is
 from trueup.types.codes.record import RecordCode
 from trueup.types.reason import reason
@@ -59,11 +61,17 @@ def _size(facts: Facts) -> str:
     return facts.fill(f"{said}, tolerance {{tolerance:.3g}}: {times(facts['score'])} the tolerance")
 
 
-def _inputs_equal(facts: Facts) -> str:
-    difference = facts.get("rel_l2")
-    return "its inputs are bit-identical" + (
-        "" if difference is None else f", but it differs by {difference:.3g}"
-    )
+def _inputs(state: str) -> Callable[[Facts], str]:
+    def sentence(facts: Facts) -> str:
+        difference = facts.get("rel_l2")
+        return f"its inputs {state}" + ("" if difference is None else f", but it differs by {difference:.3g}")
+
+    return sentence
+
+
+def _computed_by(facts: Facts) -> str:
+    named = [("functions", facts["functions"]), ("modules", facts["modules"])]
+    return "; ".join(f"{kind} in other dtypes: {listed(names)}" for kind, names in named if names)
 
 
 def _others(facts: Facts) -> str:
@@ -172,7 +180,8 @@ PHRASES = {
             {"name": "grad_norm", "step": 0, "ranks": ("3",), "target": 6.0, "reference": 3.0},
         ),
     ),
-    Is.INPUTS_BIT_IDENTICAL: Phrase(sentence=_inputs_equal, samples=({}, {"rel_l2": 0.1})),
+    Is.INPUTS_BIT_IDENTICAL: Phrase(sentence=_inputs("are bit-identical"), samples=({}, {"rel_l2": 0.1})),
+    Is.INPUTS_AGREE: Phrase(sentence=_inputs("agree as far as compared"), samples=({}, {"rel_l2": 0.1})),
     Is.INPUTS_EXPLAIN: Phrase(
         sentence="its inputs differ by {error_in:.3g} at most; with a gain of {gain:.3g} that explains "
         "{explained:.3g} of {rel_l2:.3g}",
@@ -185,6 +194,21 @@ PHRASES = {
             + ", within their tolerances"
         ),
         samples=({}, {"error_in": 1e-7}),
+    ),
+    Is.COMPUTED_BY: Phrase(
+        sentence=_computed_by,
+        samples=(
+            {"functions": ("linear", "gelu"), "modules": ("Linear (12)", "GELU (3)")},
+            {"functions": (), "modules": ("Linear (12)",)},
+        ),
+    ),
+    Is.FIRST_BEYOND: Phrase(
+        sentence="first difference that {dtype} does not explain: {site} ({rel_l2:.3g}; tolerance "
+        "{tolerance:.3g})",
+        samples=({"dtype": "bfloat16", "site": "head · output.0", "rel_l2": 0.5, "tolerance": 0.01},),
+    ),
+    Is.NONE_BEYOND: Phrase(
+        sentence="{dtype} rounding explains every other difference", samples=({"dtype": "bfloat16"},)
     ),
     Is.NO_OTHER: Phrase(sentence="no other record differs by more than its tolerance"),
     Is.OTHERS: Phrase(

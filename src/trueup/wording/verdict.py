@@ -65,6 +65,23 @@ def _settings(facts: Facts) -> str:
     return f"Tensors agree, but settings differ: {listed([SETTINGS.get(n, n) for n in facts['names']])}"
 
 
+def _computes_in(facts: Facts) -> str:
+    sides = [
+        f"{facts[side]} (autocast)" if facts["autocast"] == side else str(facts[side])
+        for side in ("target", "reference")
+    ]
+    what = f" {listed(facts['functions'], 2)}" if facts["functions"] else ""
+    does = "holds its weights and computes" if facts["weights"] else f"computes{what}"
+    return f"The target {does} in {sides[0]}, the reference in {sides[1]}"
+
+
+def _casts_to(facts: Facts) -> str:
+    side, module = facts["side"], facts["module"]
+    other = "reference" if side == "target" else "target"
+    where = "outside the model" if module is None else f"in {module or 'the root module'}"
+    return f"The {side} casts to {facts[side]} {where}; the {other} keeps {facts[other]}"
+
+
 def _nothing_of(facts: Facts) -> str:
     return f"No record of {phases(facts)} could be compared, though both runs have some"
 
@@ -127,8 +144,26 @@ PHRASES = {
         {"step": 0, "target": 2e-3, "reference": 1e-3, "parameter": "emb.weight"},
     ),
     Is.UPDATE_SETTING_DIFFERS: _headline(
-        "Optimizer setting {name} differs: {target} (target), {reference} (reference); first seen in {parameter}",
+        "Optimizer setting {name} differs: {target} (target), {reference} (reference); first seen in "
+        "{parameter}",
         {"name": "eps", "target": "1e-05", "reference": "1e-08", "parameter": "emb.weight"},
+    ),
+    Is.COMPUTES_IN: _headline(
+        _computes_in,
+        {
+            "target": "bfloat16",
+            "reference": "float32",
+            "functions": ("linear", "matmul", "gelu"),
+            "autocast": "target",
+            "weights": False,
+        },
+        {"target": "float16", "reference": "bfloat16", "functions": (), "autocast": "", "weights": True},
+    ),
+    Is.CASTS_TO: _headline(
+        _casts_to,
+        {"side": "target", "module": "emb", "target": "bfloat16", "reference": "float32"},
+        {"side": "reference", "module": "", "target": "float32", "reference": "float16"},
+        {"side": "target", "module": None, "target": "bfloat16", "reference": "float32"},
     ),
     Is.MICROBATCHES_DIFFER: _headline(
         "Microbatches per step: {target} (target), {reference} (reference); most records cannot be compared",
@@ -193,6 +228,9 @@ PHRASES = {
         "compare what happens between backward and clipping: reduction, scaling, the norm itself"
     ),
     Next.ALIGN_SETTINGS: _to_do("set the named settings to the same values and capture again"),
+    Next.ALIGN_PRECISION: _to_do(
+        "train both in the same dtypes (model dtype, autocast, casts), capture again, then compare"
+    ),
     Next.MERGE_MICROBATCHES: _to_do(
         "combines the microbatches of a step; or capture both runs with the same number of microbatches",
         "trueup compare {target} {reference} --merge -o OUT",

@@ -1,7 +1,8 @@
 """Records of another dtype on one side, good for that dtype, followed by errors that exceed tolerance.
 
-Held against the finer dtype they are origins; where most of a run is in another dtype, or nothing beyond
-tolerance follows, they stay what they are. Tolerance and score become what the finer dtype gives.
+Held against the finer dtype they are origins; where most of a run is in another dtype, where nothing beyond
+tolerance follows, or only after an origin of its own, they stay what they are. Tolerance and score become
+what the finer dtype gives.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from trueup.types.status import Status
 
 def _coarser(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
     rows, attribution, words = context.rows, judgement.attribution, context.rows.match.words.dtype
+    made = np.flatnonzero(attribution.status == ORIGIN)
     grown = np.flatnonzero(attribution.status == AMPLIFIED)
+    grown = grown[grown < made[0]] if len(made) else grown
     if not len(grown):
         return judgement
     table = unit_roundoffs(words)

@@ -9,6 +9,8 @@ inputs.
   by twice what gradients before it in the same module call differ by, if those were accepted and of one
   dtype: raw attention scores cancel, softmax then forgets it. Never across a module's boundary, so that a
   module's own outputs are always held against the rounding bound.
+- A part of a tensor (fewer elements, none outside its range) may hold all of its difference: that of a fused
+  bias is the key's alone, whose gradient is zero in exact arithmetic. Both norms are known by sketches.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
-from trueup.comparing.thresholds import INPUTS_GAIN
+from trueup.comparing.thresholds import INPUTS_GAIN, KNOWN_NORM
 from trueup.types.arrays import Bools, Floats
 
 _MOST_ROUNDS = 200
@@ -46,6 +48,8 @@ def _bound(rows: Rows, metrics: Metrics, bound: Floats, context: StepContext) ->
     within = rows.phase_is("forward") & rows.paired & (rows.of_call("parent") >= 0)
     same_dtype = rows.target.dtype == rows.reference.dtype
     error = np.where(same_dtype & np.isfinite(metrics.rel_l2), metrics.rel_l2, 0.0)
+    whole = np.where(same_dtype & np.isfinite(metrics.difference), metrics.difference, 0.0)
+    parts = _parts(rows, forward)
     for _ in range(_MOST_ROUNDS):
         beyond = rows.paired & (metrics.difference > bound)
         open_ = np.flatnonzero(made & beyond & same_dtype)
@@ -58,12 +62,28 @@ def _bound(rows: Rows, metrics: Metrics, bound: Floats, context: StepContext) ->
         )
         allowed = np.where(forward & ~unshown, entered[rows.target.call], before)[open_]
         allowed = INPUTS_GAIN * allowed * scale[open_]
+        held = _largest_by_call(rows, inputs, np.where(beyond, 0.0, whole))[rows.target.call[open_]]
+        allowed = np.where(parts[open_], np.maximum(allowed, KNOWN_NORM**2 * held), allowed)
         explained = metrics.difference[open_] <= allowed
         if not explained.any():
             break
         bound[open_[explained]] = allowed[explained]
         bound = np.fmax(bound, bound[first])
     return bound
+
+
+def _parts(rows: Rows, forward: Bools) -> Bools:
+    """Outputs of functions that hold fewer elements than the largest input, none outside its range."""
+    held, call = rows.reference.statistics, rows.reference.call
+    inputs, outputs = (forward & rows.slot_starts(word) for word in ("input", "output"))
+    at = np.flatnonzero(inputs & ~np.isnan(rows.reference.numel))
+    at = at[np.argsort(rows.reference.numel[at], kind="stable")]
+    largest = np.full(rows.match.reference.num_calls + 1, -1)
+    largest[call[at]] = at
+    of = largest[call]
+    inside = (held["minimum"] >= held["minimum"][of]) & (held["maximum"] <= held["maximum"][of])
+    fewer = (rows.reference.numel < rows.reference.numel[of]) & (held["l2_norm"] <= held["l2_norm"][of])
+    return np.asarray(outputs & (of >= 0) & inside & fewer)
 
 
 def _largest_by_call(rows: Rows, chosen: Bools, values: Floats) -> Floats:

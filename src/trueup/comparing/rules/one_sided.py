@@ -179,15 +179,16 @@ def _of_updates(rows: Rows) -> Bools:
 
 
 def _passed_through(rows: Rows) -> Bools:
-    """Gradients of an argument that the other run's call returns as it is: they are those of its output."""
+    """Gradients at a call that returns its argument as it is in the other run, such as a cast to the dtype it
+    has: there is one tensor, and one gradient."""
     out = np.zeros(len(rows), bool)
     match = rows.match
-    inputs = rows.phase_is("backward") & rows.slot_starts("input")
+    gradients = rows.phase_is("backward") & (rows.slot_starts("input") | rows.slot_starts("output"))
     words = [word == "forward" for word in match.words.phase] + [False]
     heads = np.array([word.partition(".")[0] for word in match.words.slot] + [""])
     partners = (match.calls.reference_of, match.calls.target_of)
     for (half, other), partner in zip(_sides(rows), partners, strict=True):
-        alone = inputs & (half.record >= 0) & (other.record < 0)
+        alone = gradients & (half.record >= 0) & (other.record < 0)
         if not alone.any():
             continue
         side = other.side

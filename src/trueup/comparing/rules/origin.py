@@ -59,9 +59,17 @@ def _attributed(context: StepContext, metrics: Metrics, judgement: Judgement) ->
         explained=explained,
         gain=np.where(known & (error_in > 0) & np.isfinite(error_in), gain, np.nan),
         error_in=np.where(known, error_in, np.nan),
+        inputs_equal=np.where(known, _inputs_equal(context, metrics), -1),
         floor=np.where(known, floor_of_rows(rows, noise), np.nan),
     )
     return replace(judgement, attribution=attribution)
+
+
+def _inputs_equal(context: StepContext, metrics: Metrics) -> Codes:
+    rows, inflow = context.rows, context.inflow
+    apart = rows.paired & ~(metrics.known_bits & metrics.bits_equal)
+    some = inflow.largest(np.where(rows.paired, 1.0, 0.0)) > 0
+    return np.where(some, (inflow.largest(apart.astype(float)) == 0).astype(np.int64), -1)
 
 
 def _of_beyond(

@@ -15,6 +15,8 @@ class EvidenceCode(Code):
     ARGUMENTS_DIFFER = "evidence.arguments_differ"
     ARGUMENT_DIFFERS = "evidence.argument_differs"
     DTYPES_DIFFER = "evidence.dtypes_differ"
+    COMPUTED_BY = "evidence.computed_by"
+    """``functions`` and ``modules`` (classes with numbers) that compute in other dtypes"""
     # size of the difference
     SIZE = "evidence.size"
     SIZE_OF = "evidence.size_of"
@@ -24,9 +26,13 @@ class EvidenceCode(Code):
     SCALAR_DIFFERS = "evidence.scalar_differs"
     # why it is an origin, or is not
     INPUTS_BIT_IDENTICAL = "evidence.inputs_bit_identical"
+    INPUTS_AGREE = "evidence.inputs_agree"
     INPUTS_EXPLAIN = "evidence.inputs_explain"
     INPUTS_DIFFER_ALREADY = "evidence.inputs_differ_already"
     # what else differs
+    FIRST_BEYOND = "evidence.first_beyond"
+    """``dtype``: the coarser of two; ``site``: the first record whose difference it does not explain"""
+    NONE_BEYOND = "evidence.none_beyond"
     NO_OTHER = "evidence.no_other"
     OTHERS = "evidence.others"
     # what was compared

@@ -20,6 +20,11 @@ class VerdictCode(Code):
     """``target``, ``reference``: the rates of ``step``; ``parameter``: the first whose update differs"""
     UPDATE_SETTING_DIFFERS = "verdict.update_setting_differs"
     """``name``, ``target``, ``reference`` of the setting; ``parameter``: the first whose update differs"""
+    COMPUTES_IN = "verdict.computes_in"
+    """``target``, ``reference``: dtypes; ``functions``: what computes in them; ``weights``: whether they are
+    stored in them too; ``autocast``: the side that uses it, empty where neither is seen to"""
+    CASTS_TO = "verdict.casts_to"
+    """``side`` casts in ``module``; ``target``, ``reference``: dtypes there"""
     MICROBATCHES_DIFFER = "verdict.microbatches_differ"
     # undecided
     NOISE_GREW = "verdict.noise_grew"
@@ -45,6 +50,7 @@ class NextCode(Code):
     MEASURE_NOISE = "next.measure_noise"
     CHECK_GRADIENT_NORM = "next.check_gradient_norm"
     ALIGN_SETTINGS = "next.align_settings"
+    ALIGN_PRECISION = "next.align_precision"
     MERGE_MICROBATCHES = "next.merge_microbatches"
     ALIGN_MICROBATCHES = "next.align_microbatches"
     CAPTURE_SAME_PHASES = "next.capture_same_phases"

@@ -1,0 +1,237 @@
+"""What one run computes in another dtype, where that is what makes the runs differ.
+
+A run in bfloat16 and one in float32 differ everywhere by bfloat16's rounding: no place of first divergence,
+and no agreement either. The dtypes of the two are compared as numbers are:
+
+- The first record that differs by more than the *finer* of the two precisions explains is looked for. Where
+  both runs round to bfloat16 anyway, and one of them keeps an intermediate result in float32, there is none:
+  nothing is said.
+- It is laid on the dtype where it, or its module, computes in another one on either side, and the *coarser*
+  precision explains it. A fault elsewhere, or a larger one, stays what it is; so does a tensor of another
+  dtype that nothing was made of.
+- What differs by more than the coarser precision explains is a difference of its own.
+
+A call computes in another dtype where its output has another. Where one run casts and the other does not, no
+pair shows it: then the coarsest dtype that either side has inside one module.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from trueup.comparing.first import First, first_of_rows
+from trueup.comparing.judgement import ORIGIN, Judgement
+from trueup.comparing.metrics import Metrics
+from trueup.comparing.pairing import StepPair
+from trueup.comparing.precision import is_cast, role_of
+from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rules.rule import StepContext
+from trueup.comparing.sites import charged_column
+from trueup.comparing.tolerance import Precision, rounding_bound
+from trueup.matching.codes import Codes
+from trueup.numerics.dtypes import unit_roundoffs
+from trueup.types.arrays import Bools, Floats
+
+_OPERATORS = ("linear", "head", "norm", "softmax", "embedding", "rotary", "loss")
+"""roles that a person names an operator by"""
+_WEIGHTED = ("linear", "head")
+"""roles whose inputs and weight tell autocast: nothing else gives a coarser output from them"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionGap:
+    """What one run computes in another dtype than the other, in one step of one rank."""
+
+    at: First
+    """the first record that shows it"""
+    target: str
+    """dtype"""
+    reference: str
+    whole: bool
+    """the weights have these dtypes too"""
+    functions: tuple[str, ...]
+    """that compute in them, linear layers first, then the most frequent"""
+    modules: tuple[str, ...]
+    """classes of the modules that do, with the number of modules: ``Linear (12)``"""
+    autocast: str | None
+    """the side whose linear layers are given finer tensors than they compute in"""
+    beyond: First | None
+    """the first origin that the coarser dtype does not explain"""
+    scored: int
+    """order of the record that the coarser dtype explains and the finer one does not"""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """What computes in them: functions that a person calls an operator, else classes of modules."""
+        operators = tuple(name for name in self.functions if role_of("api", name, None) in _OPERATORS)
+        classes = tuple(name.partition(" ")[0] for name in self.modules)
+        return self.functions if operators else classes or self.functions
+
+    @property
+    def cast_by(self) -> str | None:
+        """The side that casts where the other does not, if no call shows more of it."""
+        if self.functions or not self.at.row.is_of_one_side:
+            return None
+        return "reference" if self.at.row.target_record is None else "target"
+
+    @property
+    def coarser(self) -> str:
+        """The dtype with the larger roundings."""
+        target, reference = unit_roundoffs([self.target, self.reference])[:2]
+        return self.target if target >= reference else self.reference
+
+
+def gap_of_step(
+    pair: StepPair, context: StepContext, metrics: Metrics, judgement: Judgement, table: pa.Table
+) -> PrecisionGap | None:
+    """The gap that explains where a step begins to differ; None where there is none."""
+    rows = context.rows
+    roundoff = [unit_roundoffs(rows.match.words.dtype)[half.dtype] for half in (rows.target, rows.reference)]
+    shown = _apart(rows, roundoff) | _casts_of_one_side(rows, roundoff)
+    if not shown.any():
+        return None
+    finer, coarser = (
+        _exceeds(context, metrics, judgement, precision) for precision in (Precision.FINER, Precision.COARSER)
+    )
+    beyond = np.flatnonzero(finer)
+    if not (finer & ~shown).any() or coarser[beyond[0]] or not _is_of_module(rows, shown, int(beyond[0])):
+        return None
+    first = int(np.flatnonzero(shown)[0])
+    own = np.flatnonzero(coarser & (judgement.attribution.status == ORIGIN) & (np.arange(len(rows)) > first))
+    target, reference = _dtypes(rows, shown, roundoff)
+    functions, modules = _computing(rows, shown)
+    return PrecisionGap(
+        at=first_of_rows(pair, rows, judgement, table, first),
+        target=target,
+        reference=reference,
+        whole=bool((shown & rows.phase_is("param")).any()),
+        functions=functions,
+        modules=modules,
+        autocast=_autocast(rows, shown, roundoff),
+        beyond=first_of_rows(pair, rows, judgement, table, int(own[0])) if len(own) else None,
+        scored=int(beyond[0]),
+    )
+
+
+def _apart(rows: Rows, roundoff: list[Floats]) -> Bools:
+    """Weights, outputs and losses with other floating dtypes on the two sides."""
+    target, reference = roundoff
+    made = rows.phase_is("param", "loss") | (rows.phase_is("forward") & rows.slot_starts("output"))
+    floating = rows.paired & ~np.isnan(target) & ~np.isnan(reference)
+    return np.asarray(made & floating & (rows.target.dtype != rows.reference.dtype))
+
+
+def _casts_of_one_side(rows: Rows, roundoff: list[Floats]) -> Bools:
+    """Outputs of casts that one run alone has, to a dtype coarser than any the other has in that module."""
+    codes, names = charged_column(rows)
+    forward = rows.phase_is("forward")
+    most = []
+    for half, own in zip((rows.target, rows.reference), roundoff, strict=True):
+        coarsest = np.zeros(len(names) + 1)
+        there = forward & (half.record >= 0) & ~np.isnan(own)
+        np.maximum.at(coarsest, codes[there], own[there])
+        most.append(coarsest[codes])
+    out = np.zeros(len(rows), bool)
+    lone = forward & rows.slot_starts("output") & ~rows.paired & _cast(rows)
+    for own, theirs in ((roundoff[0], most[1]), (roundoff[1], most[0])):
+        out |= lone & (np.nan_to_num(own) > theirs) & (theirs > 0)
+    return out
+
+
+def _cast(rows: Rows) -> Bools:
+    casts = np.array([is_cast(word) for word in rows.match.words.name] + [False])
+    return np.asarray(casts[rows.of_call("name")])
+
+
+def _exceeds(context: StepContext, metrics: Metrics, judgement: Judgement, precision: Precision) -> Bools:
+    """Pairs that differ by more than one of the two precisions explains; never more than were found to
+    differ, of the coarser."""
+    rows, inherited = context.rows, judgement.bounds.inherited
+    allowed = rounding_bound(rows, metrics, context.factor, precision).absolute + inherited
+    if precision is Precision.COARSER:
+        allowed = np.fmax(allowed, judgement.bounds.total)
+    difference = np.nan_to_num(judgement.difference, posinf=np.inf)
+    return np.asarray(rows.paired & (difference > np.nan_to_num(allowed, nan=np.inf)))
+
+
+def _is_of_module(rows: Rows, shown: Bools, row: int) -> bool:
+    """Whether a row computes in another dtype, or the module charged with it does, before it."""
+    codes, _ = charged_column(rows)
+    before = shown & (np.arange(len(rows)) <= row)
+    call = int(rows.target.call[row])
+    return bool(before[row] or (before & ((codes == codes[row]) | (rows.target.call == call))).any())
+
+
+def _dtypes(rows: Rows, shown: Bools, roundoff: list[Floats]) -> tuple[str, str]:
+    """The dtypes of most of the rows; of casts that one side alone has the coarsest on the other."""
+    words = rows.match.words.dtype
+    pairs = [half.dtype[shown & rows.paired].tolist() for half in (rows.target, rows.reference)]
+    if pairs[0]:
+        target, reference = Counter(zip(*pairs, strict=True)).most_common(1)[0][0]
+        return words[target], words[reference]
+    row = int(np.flatnonzero(shown)[0])
+    codes, _ = charged_column(rows)
+    near = rows.phase_is("forward") & (codes == codes[row])
+    sides = []
+    for half, own in zip((rows.target, rows.reference), roundoff, strict=True):
+        at = np.flatnonzero(near & (half.record >= 0) & ~np.isnan(own))
+        sides.append(
+            words[half.dtype[row]] if half.record[row] >= 0 else words[half.dtype[at[np.argmax(own[at])]]]
+        )
+    return sides[0], sides[1]
+
+
+def _computing(rows: Rows, shown: Bools) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Functions that do more than hand on or cast a tensor, and classes of modules whose code calls them."""
+    words, api, module = rows.match.words, rows.kind_is("api"), rows.kind_is("module")
+    names, types = rows.of_call("name"), rows.of_call("type")
+    own, modules = charged_column(rows)
+    at = shown & rows.phase_is("forward", "loss") & ~_handed_on(rows)
+    called = [words.name[code] for code in names[at & api & ~_cast(rows)].tolist()]
+    functions = Counter(word.rpartition(".")[2].strip("_") for word in called)
+    known = dict(
+        zip((words.name[code] for code in names[module].tolist()), types[module].tolist(), strict=True)
+    )
+    charged = dict.fromkeys(modules[code] for code in own[at & (own >= 0)].tolist())
+    classes = Counter(words.type[known[name]] for name in charged if known.get(name, -1) >= 0)
+    roles = {name: role_of("api", name, None) for name in functions}
+    likely = sorted(functions, key=lambda name: (roles[name] not in _WEIGHTED, -functions[name]))
+    return tuple(likely), tuple(f"{name} ({num})" for name, num in classes.most_common())
+
+
+def _handed_on(rows: Rows) -> Bools:
+    """Outputs of a function that hold what its input holds, or a part of it: views, transposes, splits."""
+    half, held = rows.target, rows.target.statistics
+    inputs = rows.phase_is("forward") & rows.slot_starts("input") & (half.call >= 0) & ~np.isnan(half.numel)
+    at = np.flatnonzero(inputs)
+    at = at[np.argsort(half.numel[at], kind="stable")]
+    largest = np.full(half.side.num_calls + 1, -1)
+    largest[half.call[at]] = at
+    of = largest[half.call]
+    same = (half.numel == half.numel[of]) & (held["minimum"] == held["minimum"][of])
+    same &= (held["maximum"] == held["maximum"][of]) & (held["mean"] == held["mean"][of])
+    inside = (held["minimum"] >= held["minimum"][of]) & (held["maximum"] <= held["maximum"][of])
+    return np.asarray((of >= 0) & (same | (inside & (half.numel < half.numel[of]))))
+
+
+def _autocast(rows: Rows, shown: Bools, roundoff: list[Floats]) -> str | None:
+    """The side one of whose linear layers is given tensors finer than what it puts out."""
+    words, api = rows.match.words.name, rows.kind_is("api") & rows.phase_is("forward")
+    linear = np.array([role_of("api", word, None) in _WEIGHTED for word in words] + [False])
+    outputs = api & shown & rows.paired & linear[rows.of_call("name")]
+    halves: list[tuple[str, Half, Floats]] = [
+        ("target", rows.target, roundoff[0]),
+        ("reference", rows.reference, roundoff[1]),
+    ]
+    for side, half, own in halves:
+        coarsest = np.zeros(half.side.num_calls + 1)
+        at = api & rows.slot_starts("input") & (half.call >= 0) & ~np.isnan(own)
+        np.maximum.at(coarsest, half.call[at], own[at])
+        given: Codes = half.call[outputs]
+        if ((coarsest[given] > 0) & (coarsest[given] < own[outputs])).any():
+            return side
+    return None
