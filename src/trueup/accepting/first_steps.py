@@ -82,9 +82,9 @@ def _loss(number: int, diagnosis: Diagnosis | None) -> Item:
     )
     losses = () if diagnosis is None else diagnosis.losses
     pair = losses[number - 1] if len(losses) >= number else None
-    if pair is None or pair["target"] is None or pair["reference"] is None:
+    if pair is None:
         return item
-    target, reference = float(pair["target"]), float(pair["reference"])
+    target, reference = pair.target, pair.reference
     apart = abs(target - reference)
     relative = apart / abs(reference) if reference else math.inf if apart else 0.0
     met = apart < FIRST_ABS or relative < FIRST_REL
@@ -93,7 +93,7 @@ def _loss(number: int, diagnosis: Diagnosis | None) -> Item:
         state=State.PASSED if met else State.FAILED,
         binding=True,
         measured=difference(apart, relative),
-        evidence=(reason(Code.LOSSES, step=pair["step"], target=target, reference=reference),),
+        evidence=(reason(Code.LOSSES, step=pair.step, target=target, reference=reference),),
         how=None,
     )
 

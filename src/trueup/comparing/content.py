@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
@@ -183,11 +184,16 @@ def content_from_json(plain: ResultDocument) -> Content:
             ModuleScore(**_numbers(one) | {"status": Status(one["status"])}) for one in plain["modules"]
         ],
         depth=[DepthPoint(**_numbers(one)) for one in plain["depth"]],
-        local_norms=[LocalNorm(**_numbers(one)) for one in plain["local_norms"]],
+        local_norms=[_local_norm(one) for one in plain["local_norms"]],
         stacks=plain.get("stacks") or {},
         layouts=read_reasons(plain, "layouts"),
         notes=read_reasons(plain, "notes"),
     )
+
+
+def _local_norm(plain: _Plain) -> LocalNorm:
+    numbers = {name: math.nan if value is None else value for name, value in _numbers(plain).items()}
+    return LocalNorm(fqn=str(numbers.pop("fqn")), **numbers)
 
 
 def _counts(plain: _Plain) -> Counts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,25 @@ FILE = "diagnosis.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoss:
+    """The loss of one step on both sides; NaN and infinities are losses too."""
+
+    step: int
+    target: float
+    reference: float
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the two are one number, or NaN both."""
+        return self.target == self.reference or (math.isnan(self.target) and math.isnan(self.reference))
+
+    @property
+    def text(self) -> str:
+        """Both numbers."""
+        return f"{self.target:.7g} (target) vs {self.reference:.7g} (reference)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Two runs diagnosed; ``to_json`` is diagnosis.json (docs/diagnosis-format.md).
 
@@ -42,8 +62,8 @@ class Diagnosis:
     """the verdict first, then further faults, surest first in the order of the stages"""
     path: tuple[dict[str, Any], ...] = ()
     """module outputs as they ran, forward and backward: ``phase module type rel_l2 tolerance``"""
-    losses: tuple[dict[str, Any], ...] = ()
-    """``step target reference`` of the compared steps"""
+    losses: tuple[StepLoss, ...] = ()
+    """of the compared steps"""
     notes: tuple[Reason, ...] = ()
     """how it was come by, and what limits it"""
     runs: dict[str, str] = field(default_factory=dict)

@@ -14,7 +14,8 @@ from trueup.comparing.options import CompareOptions
 from trueup.comparing.origins import origins as passive_origins
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare_sources
-from trueup.diagnosing.diagnosis import Diagnosis
+from trueup.comparing.scalars import number
+from trueup.diagnosing.diagnosis import Diagnosis, StepLoss
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import run_gradient_replay
 from trueup.diagnosing.replay import ReplayNoise
@@ -37,7 +38,6 @@ from trueup.types.finding import Basis, Finding, Origin, Stage
 from trueup.types.reason import Reason, read_reasons, reason
 from trueup.types.result import DepthDocument
 from trueup.types.status import Outcome
-from trueup.types.verdict import verdict_from_json
 
 MAX_POINTS = 600
 """module outputs a report draws; of a larger model the outer ones, and what is around the origin"""
@@ -347,7 +347,7 @@ def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, 
         if len(findings) > 1:
             headline = reason(Stages.AND_MORE, headline, more=len(findings) - 1)
         return Outcome.DIFFER, headline, findings[0].confidence
-    verdict = verdict_from_json(context.comparison.summary["verdict"])
+    verdict = context.comparison.verdict
     long_run = context.outcome_of(Stage.LONG_RUN)
     if verdict.outcome is Outcome.AGREE and long_run is not None and long_run.status is StageStatus.UNDECIDED:
         return Outcome.UNDECIDED, reason(Stages.LONG_RUN_OPEN, long_run.said), None
@@ -363,13 +363,13 @@ def _basis_said(context: Context) -> tuple[Reason, ...]:
     return (reason(Stages.BY_REPLAY if context.by_replay else Stages.BY_TRACES),)
 
 
-def _losses(context: Context) -> tuple[dict[str, Any], ...]:
-    entries = context.comparison.summary.get("scalars") or []
-    return tuple(
-        {"step": e["step"], "target": e["target"], "reference": e["reference"]}
-        for e in entries
-        if e["name"] == "loss"
-    )
+def _losses(context: Context) -> tuple[StepLoss, ...]:
+    found = []
+    for one in context.comparison.content.scalars:
+        target, reference = number(one.target), number(one.reference)
+        if one.name == "loss" and isinstance(target, float) and isinstance(reference, float):
+            found.append(StepLoss(step=one.step, target=target, reference=reference))
+    return tuple(found)
 
 
 def _path(depth: Sequence[DepthDocument], findings: tuple[Finding, ...]) -> tuple[dict[str, object], ...]:

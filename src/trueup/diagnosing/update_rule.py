@@ -53,6 +53,13 @@ class OptimizerStep:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """what the optimizer group declares"""
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all that it holds are numbers."""
+        held = (self.before, self.moved, self.gradient, self.first, self.second, self.first_before)
+        every = (*held, self.second_before, self.buffer)
+        return all(bool(np.isfinite(one).all()) for one in every if one is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFit:
@@ -158,7 +165,10 @@ def precision_of(book: StepView, record: int | None) -> str:
 
 
 def fit_step(step: OptimizerStep) -> StepFit:
-    """The constants of the step: Adam's where it keeps two moments, otherwise gradient descent's."""
+    """The constants of the step: Adam's where it keeps two moments, otherwise gradient descent's; none of a
+    step that holds NaN or infinities."""
+    if not step.is_finite:
+        return StepFit()
     if step.first is not None and step.second is not None:
         return _adam(step, step.first, step.second)
     return _gradient_descent(step)

@@ -57,9 +57,9 @@ def _frozen_loss(facts: Facts) -> str:
 
 
 def _scores(facts: Facts) -> str:
-    if facts["difference"] is None:
+    if facts.get("difference") is None:
         return "–"
-    error = "" if facts["standard_error"] is None else f" ± {facts['standard_error']:.4f}"
+    error = "" if facts.get("standard_error") is None else f" ± {facts['standard_error']:.4f}"
     return (
         f"{facts['target']:.4f} (target), {facts['reference']:.4f} (reference): "
         f"{signed(facts['difference'])}{error}, {percent(facts['relative'])}"
@@ -162,7 +162,11 @@ PHRASES = {
     A.SCORE_LIMIT: clause(
         lambda facts: (
             "< 1.0 %, or "
-            + ("within the standard error" if facts["z"] is None else f"≤ {facts['z']:.1f} standard errors")
+            + (
+                "within the standard error"
+                if facts.get("z") is None
+                else f"≤ {facts['z']:.1f} standard errors"
+            )
         ),
         {"z": None},
         {"z": 1.96},

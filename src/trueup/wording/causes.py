@@ -69,6 +69,8 @@ _CAUSES = {
     CauseCode.TERM_LEFT_OUT: "a bias, residual or auxiliary term missing or added twice",
     CauseCode.UNSCALED_OR_CLIPPED: "gradients not unscaled, or clipped to a different norm",
     CauseCode.UPCAST_LEFT_OUT: "a missing upcast",
+    CauseCode.AUTOCAST_ON_ONE_SIDE: "autocast is on in one run alone, or its dtype differs",
+    CauseCode.MODEL_DTYPE: "the model is built, loaded or converted in a different dtype",
     CauseCode.VIEW_FOR_TRANSPOSE: "a view or reshape instead of a transpose",
     CauseCode.WRAPPER_BYPASSED: "the distributed wrapper bypassed or its synchronization disabled",
 }

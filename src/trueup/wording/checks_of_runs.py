@@ -206,7 +206,7 @@ PHRASES = {
     C.FROM_RANK_0: clause(
         lambda facts: (
             "differs from rank 0"
-            + ("" if facts["ratio"] is None else f"; largest norm over smallest {facts['ratio']:.4g}")
+            + ("" if facts.get("ratio") is None else f"; largest norm over smallest {facts['ratio']:.4g}")
         ),
         {"ratio": None},
         {"ratio": 1.01},

@@ -56,7 +56,7 @@ def _absent(facts: Facts) -> str:
 def _size(facts: Facts) -> str:
     lower = "at least " if facts["evidence"] == "statistics" else ""
     said = facts.fill(f"relative difference {lower}{{rel_l2:.3g}} (from {{evidence}})")
-    if facts["score"] is None or facts["score"] == float("inf"):
+    if facts.get("score") is None or facts["score"] == float("inf"):
         return f"{said}, expected none"
     return facts.fill(f"{said}, tolerance {{tolerance:.3g}}: {times(facts['score'])} the tolerance")
 

@@ -94,12 +94,13 @@ def fitted(value: float) -> str:
         >>> fitted(9999.87), fitted(1.0003e-6)
         ('10000', '1e-06')
     """
-    return f"{float(f'{value:.3g}'):g}"
+    return f"{float(f'{float(value):.3g}'):g}"
 
 
 def _fitted(what: str, digits: int = 3) -> Callable[[Facts], str]:
     def sentence(facts: Facts) -> str:
-        sides = [f"{float(f'{facts[side]:.{digits}g}'):g} ({side})" for side in ("target", "reference")]
+        values = [(float(facts[side]), side) for side in ("target", "reference")]
+        sides = [f"{float(f'{value:.{digits}g}'):g} ({side})" for value, side in values]
         return f"{what}: {', '.join(sides)}; fitted"
 
     return sentence

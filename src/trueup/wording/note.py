@@ -54,7 +54,7 @@ def _spread(facts: Facts) -> str:
 
 def _repeats(facts: Facts) -> str:
     equal = f"plain reruns: {facts['equal']} of {count(facts['total'], 'record')} bit-identical"
-    return equal if facts["most"] is None else f"{equal}; the others differ {_spread(facts)}"
+    return equal if facts.get("most") is None else f"{equal}; the others differ {_spread(facts)}"
 
 
 def _less_accurate(facts: Facts) -> str:

@@ -15,15 +15,33 @@ SHOWN = 4
 """names of a list before the rest is counted"""
 
 
+class _Unknown(float):
+    """A number that is not known, as a document holds NaN: it compares as NaN and reads ``n/a``."""
+
+    def __format__(self, spec: str) -> str:
+        return "n/a"
+
+    def __str__(self) -> str:
+        return "n/a"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+UNKNOWN = _Unknown("nan")
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a template is made of: the facts of a reason as attributes or keys, and the text of its parts."""
+    """What a template is made of: the facts of a reason by key, unknown ones as ``UNKNOWN``, and the text of
+    its parts."""
 
     reason: Reason
     parts: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Any:
-        return self.reason.facts[name]
+        value = self.reason.facts[name]
+        return UNKNOWN if value is None else value
 
     def get(self, name: str) -> Any:
         """A fact, None where it is not there."""
@@ -72,6 +90,8 @@ def heading(headline: Template, *samples: Mapping[str, object]) -> Phrase:
 class _Formatter(string.Formatter):
     def format_field(self, value: Any, spec: str) -> str:
         kind, _, rest = spec.partition(" ")
+        if value is None:
+            return str(UNKNOWN)
         if kind == "count":
             return count(int(value), rest)
         if kind == "list":
@@ -82,8 +102,6 @@ class _Formatter(string.Formatter):
             return percent(value)
         if kind == "join":
             return rest.join(value)
-        if value is None:
-            return "n/a"
         if isinstance(value, float) and not spec:
             return f"{value:.6g}"
         if isinstance(value, tuple):

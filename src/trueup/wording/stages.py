@@ -383,6 +383,7 @@ PHRASES = {
     S.ALSO_PASSIVE: clause("the traces alone, without replay, name the same module"),
     S.WEIGHTS_DIFFER_FROM: clause("the weights differ from step {step} on", {"step": 1}),
     S.WEIGHT_DIFFERS: clause("{parameter} differs at the start", {"parameter": "a.weight"}),
+    S.OTHER_DTYPE: clause("the runs compute in different dtypes"),
     S.LOSS_SCALE_DIFFERS: clause("the loss scale differs"),
     S.BATCH_DIFFERS: clause("the batch differs"),
     S.LOSS_VALUES: clause(

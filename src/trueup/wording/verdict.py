@@ -76,7 +76,7 @@ def _computes_in(facts: Facts) -> str:
 
 
 def _casts_to(facts: Facts) -> str:
-    side, module = facts["side"], facts["module"]
+    side, module = facts["side"], facts.get("module")
     other = "reference" if side == "target" else "target"
     where = "outside the model" if module is None else f"in {module or 'the root module'}"
     return f"The {side} casts to {facts[side]} {where}; the {other} keeps {facts[other]}"

@@ -52,6 +52,15 @@ _STD: dict[str, object] = {"target": 0.02, "reference": 0.05}
 
 PHRASES = {
     W.ALL_EQUAL: clause("Initial weights are bit-identical ({num:count weight})", {"num": 1}, {"num": 12}),
+    W.WITHIN_ROUNDING: clause(
+        lambda facts: (
+            f"Initial weights agree within rounding: {facts['target']} (target), {facts['reference']} "
+            f"(reference) in {count(facts['num'], 'weight')}"
+            + (f", {facts['equal']} bit-identical" if facts["equal"] else "")
+        ),
+        {"num": 12, "equal": 0, "target": "bfloat16", "reference": "float32"},
+        {"num": 1, "equal": 3, "target": "bfloat16", "reference": "float32"},
+    ),
     W.SOME_EQUAL: clause(
         "Initial weights: {num:count weight} bit-identical, {open} undecided", {"num": 10, "open": 2}
     ),

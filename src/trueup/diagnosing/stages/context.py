@@ -32,16 +32,19 @@ from trueup.matching.mapping import NameMap
 from trueup.merging.sides import mesh_of
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepView, TraceSource
+from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Kind, Origin, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Reason, reason
 from trueup.types.trace import RankFacts
+from trueup.types.verdict import Verdict
 
 if TYPE_CHECKING:
     from trueup.curves.comparison import CurveComparison
     from trueup.diagnosing.stages.config import Configurations
 
+OTHER_PRECISION = (VerdictCode.COMPUTES_IN, VerdictCode.CASTS_TO)
 BEYOND = ("different", "origin", "amplified", "propagated")
 """statuses that mean: further apart than allowed"""
 
@@ -196,6 +199,32 @@ class Context:
         target = scalar_line(self.target, self.ranks[0], step).get("loss_scale")
         reference = scalar_line(self.reference, self.ranks[0], other).get("loss_scale")
         return target is not None and reference is not None and bool(target != reference)
+
+    @cached_property
+    def precision(self) -> Verdict | None:
+        """The comparison's verdict where it is led by what one run computes in another dtype."""
+        verdict = self.comparison.verdict
+        return verdict if verdict.headline.code in OTHER_PRECISION else None
+
+    def explained_by_dtype(self, origin: Origin) -> bool:
+        """Whether the dtype that leads the verdict explains an origin: all of them, or those before the first
+        that it does not explain."""
+        if self.precision is None:
+            return False
+        beyond = [one for one in self.precision.evidence if one.code is EvidenceCode.FIRST_BEYOND]
+        if not beyond:
+            return True
+        first = [one for one in self.origins if one.site == beyond[0].place("site")]
+        return bool(first) and (origin.step, origin.order) < (first[0].step, first[0].order)
+
+    @cached_property
+    def rounded_weights(self) -> dict[str, tuple[str, str]]:
+        """Weights of the first step that agree within the rounding of another dtype -> both dtypes."""
+        columns = [pl.col(name).cast(pl.String) for name in ("target_dtype", "reference_dtype")]
+        rows = self.of_phases("param").filter(
+            (pl.col("status") == "within_noise") & (columns[0] != columns[1])
+        )
+        return {name: (one, other) for name, one, other in rows.select("name", *columns).iter_rows()}
 
     @cached_property
     def microbatches(self) -> tuple[int | None, int | None]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
+from trueup.comparing.scalars import number
 from trueup.diagnosing.stages.context import Context, clarity, counted, is_beyond, is_compared, stands_alone
 from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Origin, Stage
+from trueup.types.codes import VerdictCode
+from trueup.types.codes.kinds import CauseCode
+from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.reason import Reason, reason
+from trueup.types.verdict import Verdict
 
 
 class ForwardStage:
@@ -25,7 +31,10 @@ class ForwardStage:
     def check(self, context: Context) -> StageOutcome:
         """Origins in the forward and the loss, those that other weights or other data explain left out."""
         rows = context.of_phases("forward", "loss")
-        return _judged(self, context, rows, [Stage.FORWARD, Stage.LOSS], loss_said(context, 0))
+        known = () if context.precision is None else (_of_precision(context.precision),)
+        return _judged(
+            self, context, rows, [Stage.FORWARD, Stage.LOSS], loss_said(context, 0), known=known, beside=True
+        )
 
 
 class BackwardStage:
@@ -49,7 +58,10 @@ def _judged(
     stages: list[Stage],
     extra: tuple[Reason, ...],
     known: tuple[Finding, ...] = (),
+    *,
+    beside: bool = False,
 ) -> StageOutcome:
+    """``known``: findings that lead; ``beside`` them stand the origins they do not explain."""
     common: dict[str, Any] = {"stage": stage.stage, "title": stage.title}
     beyond = rows.filter(is_beyond())
     origins: list[Origin] = []
@@ -61,9 +73,10 @@ def _judged(
         else:
             explained.append(why)
     if known or (origins and (context.by_replay or context.failed_before() is None)):
-        located = () if known and not context.by_replay else tuple(origins)
+        located = () if known and not (context.by_replay or beside) else tuple(origins)
         found = _ordered(tuple(finding_from_origin(origin, context) for origin in located))
-        findings = (*known, *(one for one in found if all(one.module != k.module for k in known)))
+        modules = () if beside else tuple(one.module for one in known)
+        findings = (*known, *(one for one in found if one.module not in modules))
         return StageOutcome(
             **common,
             status=StageStatus.FAILED,
@@ -95,6 +108,32 @@ def _judged(
 def follows_from(outcome: StageOutcome) -> Reason:
     """What a consequence follows from."""
     return reason(Stages.FOLLOWS, stage=outcome.stage.value)
+
+
+def _of_precision(verdict: Verdict) -> Finding:
+    """What one run computes in another dtype, as the comparison found it."""
+    headline = verdict.headline
+    kind = kind_named("dtype_or_rounding", EvidenceRank.STATED, headline)
+    cause = CauseCode.UPCAST_LEFT_OUT
+    if headline.code is VerdictCode.COMPUTES_IN and (
+        headline.place("autocast") or headline.number("weights")
+    ):
+        cause = CauseCode.AUTOCAST_ON_ONE_SIDE if headline.place("autocast") else CauseCode.MODEL_DTYPE
+    kind = replace(kind, causes=(Reason(cause),))
+    return Finding(
+        stage=Stage.FORWARD,
+        headline=headline,
+        module=verdict.owner,
+        site=verdict.where,
+        phase=verdict.phase,
+        step=verdict.step,
+        rank=verdict.rank,
+        kinds=(kind,),
+        basis=Basis.RECORDED,
+        evidence=verdict.evidence,
+        causes=kind.causes,
+        next_note=verdict.next,
+    )
 
 
 def _clarity(finding: Finding) -> float:
@@ -129,6 +168,8 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
     scale_seen = origin.stage is Stage.LOSS or (origin.module == "" and origin.phase == "backward")
     if scale_seen and context.loss_scales_differ:
         return reason(Stages.LOSS_SCALE_DIFFERS)
+    if context.explained_by_dtype(origin):
+        return reason(Stages.OTHER_DTYPE)
     data = context.outcome_of(Stage.DATA)
     if data is not None and data.status is StageStatus.FAILED:
         fed = origin.module == "" and (origin.slot.startswith("input") or origin.phase == "loss")
@@ -148,22 +189,20 @@ def _uses_elsewhere(fqn: str, origin: Origin) -> bool:
 def loss_said(context: Context, at: int) -> tuple[Reason, ...]:
     """The loss of a step on both sides."""
     step = context.steps[at][0]
-    for entry in context.comparison.summary.get("scalars", []):
-        if entry["step"] == step and entry["name"] == "loss":
-            values = {name: entry[name] for name in ("target", "reference", "rel_diff")}
-            return (reason(Stages.LOSS_VALUES, **values),)
+    for pair in context.comparison.content.scalars:
+        if pair.step == step and pair.name == "loss":
+            sides = {"target": number(pair.target), "reference": number(pair.reference)}
+            return (reason(Stages.LOSS_VALUES, rel_diff=pair.rel_diff, **sides),)
     return ()
 
 
 def norms_said(context: Context) -> tuple[Reason, ...]:
     """Local norms: how many weights' agree, and which differs most."""
-    norms = [
-        n for n in context.comparison.summary.get("local_norms", []) if isinstance(n.get("rel_diff"), float)
-    ]
+    norms = [one for one in context.comparison.content.local_norms if math.isfinite(one.rel_diff)]
     if not norms:
         return ()
-    worst = max(norms, key=lambda n: n["rel_diff"])
-    same = sum(n["rel_diff"] == 0 for n in norms)
+    worst = max(norms, key=lambda one: one.rel_diff)
+    same = sum(one.rel_diff == 0 for one in norms)
     if same == len(norms):
         return (reason(Stages.NORMS_EQUAL, num=same),)
     return (
@@ -171,9 +210,9 @@ def norms_said(context: Context) -> tuple[Reason, ...]:
             Stages.NORMS_DIFFER,
             equal=same,
             num=len(norms),
-            parameter=worst["fqn"],
-            target=worst["target"],
-            reference=worst["reference"],
-            rel_diff=worst["rel_diff"],
+            parameter=worst.fqn,
+            target=worst.target,
+            reference=worst.reference,
+            rel_diff=worst.rel_diff,
         ),
     )

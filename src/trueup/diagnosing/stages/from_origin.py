@@ -53,21 +53,21 @@ def _norms_of(origin: Origin, context: Context) -> tuple[Reason, ...]:
     """The local norms of the gradients of the module's own weights in the first step."""
     if origin.step != context.steps[0][0] or origin.phase not in ("forward", "backward"):
         return ()
-    norms = context.comparison.summary.get("local_norms", [])
-    gaps = {n["fqn"]: n["rel_l2"] if math.isfinite(n["rel_l2"]) else n["rel_diff"] for n in norms}
+    norms = context.comparison.content.local_norms
+    gaps = {one.fqn: one.rel_l2 if math.isfinite(one.rel_l2) else one.rel_diff for one in norms}
     furthest = max(gaps, key=gaps.__getitem__, default=None)
     return tuple(
         reason(
             Stages.LOCAL_NORM,
-            parameter=n["fqn"],
-            gap=gaps[n["fqn"]],
-            elementwise=math.isfinite(n["rel_l2"]),
-            among=len(gaps) if n["fqn"] == furthest and len(gaps) > 1 else None,
-            target=n["target"],
-            reference=n["reference"],
+            parameter=one.fqn,
+            gap=gaps[one.fqn],
+            elementwise=math.isfinite(one.rel_l2),
+            among=len(gaps) if one.fqn == furthest and len(gaps) > 1 else None,
+            target=one.target,
+            reference=one.reference,
         )
-        for n in norms
-        if n["fqn"].rpartition(".")[0] == origin.module and gaps[n["fqn"]]
+        for one in norms
+        if one.fqn.rpartition(".")[0] == origin.module and gaps[one.fqn]
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,25 +22,42 @@ Apart = tuple[str, str, Change]
 """target's name, reference's, how they differ"""
 
 
+@dataclass(slots=True)
+class Sorted:
+    """Weights by how they compare; names are the target's."""
+
+    equal: list[str] = field(default_factory=list)
+    """bit-identical"""
+    rounded: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """agree within the rounding of their dtypes, those of the target and of the reference"""
+    apart: list[Apart] = field(default_factory=list)
+    open: list[Reason] = field(default_factory=list)
+    """why they could not be compared"""
+
+
 def sorted_out(
-    target: StepView, reference: StepView, pairs: list[tuple[str, str]]
-) -> tuple[list[str], list[tuple[str, str, Change]], list[Reason]]:
-    """Equal ones; differing ones with how; undecided ones."""
-    equal, apart, open_ = [], [], []
+    target: StepView, reference: StepView, pairs: list[tuple[str, str]], within: Container[str]
+) -> Sorted:
+    """Weights of one rank; ``within``: those of other dtypes that the comparison found to agree, which
+    decides where values were not stored."""
+    found = Sorted()
     for fqn, other in pairs:
         a, b = target.parameter(fqn, *WEIGHT), reference.parameter(other, *WEIGHT)
         digests = target.digest(a), reference.digest(b)
         if None in digests:
-            open_.append(reason(Weights.NO_DIGEST, parameter=fqn))
-        elif digests[0] == digests[1] and target.dtype(a) == reference.dtype(b):
-            equal.append(fqn)
+            found.open.append(reason(Weights.NO_DIGEST, parameter=fqn))
+            continue
+        dtypes = str(target.dtype(a)), str(reference.dtype(b))
+        if digests[0] == digests[1] and dtypes[0] == dtypes[1]:
+            found.equal.append(fqn)
+            continue
+        values = target.value(a), reference.value(b)
+        change = change_of(*values, *dtypes)
+        if change is None or (any(one is None for one in values) and fqn in within):
+            found.rounded[fqn] = dtypes
         else:
-            change = change_of(target.value(a), reference.value(b), target.dtype(a), reference.dtype(b))
-            if change is None:
-                equal.append(fqn)
-            else:
-                apart.append((fqn, other, change))
-    return equal, apart, open_
+            found.apart.append((fqn, other, change))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +68,15 @@ class Whose:
     ranks: tuple[int, ...] = ()
 
 
-def over_ranks(
-    equal: list[str], apart: list[Apart], context: Context
-) -> tuple[list[str], list[Apart], dict[str, Whose]]:
-    """What the first rank showed, with all others: which ranks differ, and where several do, whether their
-    parts together are the reference's in another order."""
-    by_rank: dict[str, dict[int, Apart]] = {one[0]: {context.ranks[0]: one} for one in apart}
+def over_ranks(known: Sorted, context: Context) -> dict[str, Whose]:
+    """Adds to what the first rank showed what all others do; which ranks each of them is about, and where
+    several differ, whether their parts together are the reference's in another order."""
+    by_rank: dict[str, dict[int, Apart]] = {one[0]: {context.ranks[0]: one} for one in known.apart}
     for rank in context.ranks[1:]:
         target, reference = context.pair(0, rank)
         named = ((fqn, context.matched.get(fqn, fqn)) for fqn in target.parameters)
         pairs = [(fqn, other) for fqn, other in named if reference.parameter(other, *WEIGHT) is not None]
-        for one in sorted_out(target, reference, pairs)[1]:
+        for one in sorted_out(target, reference, pairs, context.rounded_weights).apart:
             by_rank.setdefault(one[0], {})[rank] = one
     found, whose = [], {}
     for fqn, of_rank in by_rank.items():
@@ -69,7 +85,9 @@ def over_ranks(
         ranks = () if axis or len(of_rank) == len(context.ranks) else tuple(of_rank)
         whose[fqn] = Whose(axis or axis_that_parts(ranks, context.ranks, context.mesh), ranks)
         found.append((*one[:2], change or one[2]))
-    return [fqn for fqn in equal if fqn not in by_rank], found, whose
+    known.equal = [fqn for fqn in known.equal if fqn not in by_rank]
+    known.apart = found
+    return whose
 
 
 def cut_along(apart: list[Apart], layout: Layout) -> dict[str, Whose]:

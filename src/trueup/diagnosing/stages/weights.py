@@ -32,12 +32,13 @@ class WeightsStage:
             for fqn, other in context.matched.items()
             if target.parameter(fqn, *WEIGHT) is not None
         ]
-        equal, apart, open_ = sorted_out(target, reference, pairs)
+        found = sorted_out(target, reference, pairs, context.rounded_weights)
         whose: dict[str, Whose] = {}
         if context.mesh.wide_axes:
-            equal, apart, whose = over_ranks(equal, apart, context)
+            whose = over_ranks(found, context)
         elif context.layout.wide_axes:
-            whose = cut_along(apart, context.layout)
+            whose = cut_along(found.apart, context.layout)
+        equal, apart, rounded = found.equal, found.apart, list(found.rounded.values())
         common: dict[str, Any] = {"stage": self.stage, "title": self.title}
         lone = [f for f in target.parameters if f not in context.matched]
         extra = (reason(Weights.UNMATCHED, num=len(lone), names=lone),) if lone else ()
@@ -54,13 +55,17 @@ class WeightsStage:
                 confirmed=True,
                 details={"apart": [fqn for fqn, _, _ in apart]},
             )
-        if not equal:
+        if not equal and not rounded:
             why = reason(Stages.NOTHING_RECORDED, what="weight")
             return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why, evidence=extra)
-        if open_ or lone:
-            some = reason(Weights.SOME_EQUAL, num=len(equal), open=len(open_) + len(lone))
-            return StageOutcome(**common, status=StageStatus.PASSED, said=some, evidence=(*open_[:3], *extra))
+        if found.open or lone:
+            some = reason(Weights.SOME_EQUAL, num=len(equal), open=len(found.open) + len(lone))
+            evidence = (*found.open[:3], *extra)
+            return StageOutcome(**common, status=StageStatus.PASSED, said=some, evidence=evidence)
         every = reason(Weights.ALL_EQUAL, num=len(equal))
+        if rounded:
+            sides = {"target": rounded[0][0], "reference": rounded[0][1]}
+            every = reason(Weights.WITHIN_ROUNDING, num=len(rounded), equal=len(equal), **sides)
         return StageOutcome(**common, status=StageStatus.PASSED, said=every, confirmed=True)
 
 

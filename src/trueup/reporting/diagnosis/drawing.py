@@ -149,9 +149,8 @@ def _loss(layout: _Layout, status: StageStatus, diagnosis: Diagnosis) -> list[st
     x, width = layout.loss
     tone, words = _TONES.get(status, "open"), "loss"
     if diagnosis.losses:
-        target, reference = diagnosis.losses[0]["target"], diagnosis.losses[0]["reference"]
-        tone = "equal" if target == reference else tone
-        words = f"loss: {target:.7g} (target) vs {reference:.7g} (reference)"
+        first = diagnosis.losses[0]
+        tone, words = "equal" if first.is_same else tone, f"loss: {first.text}"
     height = BETWEEN + BOX
     return [
         f'<g class="box t-{tone}"><title>{escape(words)}</title>'

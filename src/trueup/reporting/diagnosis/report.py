@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trueup.diagnosing.diagnosis import FILE, Diagnosis
+from trueup.diagnosing.diagnosis import FILE, Diagnosis, StepLoss
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.reporting.diagnosis.drawing import model_drawing
 from trueup.reporting.diagnosis.errors import error_drawing
@@ -143,14 +143,13 @@ def _tiles(diagnosis: Diagnosis) -> Facts:
     return facts(rows, Form.TILES, On.PAGE)
 
 
-def _loss(losses: Sequence[Mapping[str, Any]]) -> Fact | None:
+def _loss(losses: Sequence[StepLoss]) -> Fact | None:
     """The first loss that differs."""
     if not losses:
         return None
-    shown = next((one for one in losses if one["target"] != one["reference"]), losses[0])
-    same = shown["target"] == shown["reference"]
-    words = f"{shown['target']:.7g} (target) vs {shown['reference']:.7g} (reference)"
-    return fact(f"Loss of step {shown['step']}", words, note="identical" if same else "first difference")
+    shown = next((one for one in losses if not one.is_same), losses[0])
+    note = "identical" if shown.is_same else "first difference"
+    return fact(f"Loss of step {shown.step}", shown.text, note=note)
 
 
 def _verdict_facts(finding: Finding) -> list[Fact | None]:

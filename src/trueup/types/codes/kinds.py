@@ -124,6 +124,8 @@ class CauseCode(Code):
     NOT_IN_A_GROUP = "cause.not_in_a_group"
     COARSER_DTYPE = "cause.coarser_dtype"
     UPCAST_LEFT_OUT = "cause.upcast_left_out"
+    AUTOCAST_ON_ONE_SIDE = "cause.autocast_on_one_side"
+    MODEL_DTYPE = "cause.model_dtype"
     OTHER_ORDER_OR_KERNEL = "cause.other_order_or_kernel"
     ORDER_OF_SUMS = "cause.order_of_sums"
     COARSER_ON_ONE_SIDE = "cause.coarser_on_one_side"

@@ -37,6 +37,7 @@ class StagesCode(Code):
     ALSO_PASSIVE = "origin.also_named_without_replay"
     WEIGHTS_DIFFER_FROM = "origin.explained_by_later_weights"
     WEIGHT_DIFFERS = "origin.explained_by_weight"
+    OTHER_DTYPE = "origin.explained_by_dtype"
     LOSS_SCALE_DIFFERS = "origin.explained_by_loss_scale"
     BATCH_DIFFERS = "origin.explained_by_batch"
     LOSS_VALUES = "forward.loss"

@@ -8,6 +8,8 @@ class WeightsCode(Code):
 
     # the stage
     ALL_EQUAL = "weights.all_bit_identical"
+    WITHIN_ROUNDING = "weights.within_rounding"
+    """``num`` are of other dtypes (``target``, ``reference``), ``equal`` bit-identical"""
     SOME_EQUAL = "weights.some_bit_identical"
     NUM_EQUAL = "weights.num_bit_identical"
     UNMATCHED = "weights.without_counterpart"
