@@ -31,6 +31,7 @@ from trueup.matching.bridge import Bridge
 from trueup.matching.mapping import NameMap
 from trueup.merging.sides import mesh_of
 from trueup.merging.trace import MergedTrace
+from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
@@ -205,6 +206,31 @@ class Context:
         """The comparison's verdict where it is led by what one run computes in another dtype."""
         verdict = self.comparison.verdict
         return verdict if verdict.headline.code in OTHER_PRECISION else None
+
+    @property
+    def dtypes_of_weights(self) -> tuple[str, str] | None:
+        """Those of target and reference where one whole run is in another dtype, its weights too."""
+        headline = None if self.precision is None else self.precision.headline
+        if headline is None or headline.code is not VerdictCode.COMPUTES_IN or not headline.number("weights"):
+            return None
+        return str(headline.place("target")), str(headline.place("reference"))
+
+    @cached_property
+    def below_rounding(self) -> set[str]:
+        """Weights whose first update, in the run of the finer dtype, is below a rounding of the coarser."""
+        if self.dtypes_of_weights is None:
+            return set()
+        (step, other), rank = self.steps[0], self.ranks[0]
+        eps = [DTYPES[name].eps for name in self.dtypes_of_weights]
+        finer = self.target if eps[0] < eps[1] else self.reference
+        made = self.updates(finer, step if finer is self.target else other, rank)
+        names = self.matched if finer is self.reference else {fqn: fqn for fqn in self.matched}
+        norms = self.of_phases("param").select("name", "reference_l2_norm").iter_rows()
+        return {
+            fqn
+            for fqn, norm in norms
+            if fqn in names and names[fqn] in made and made[names[fqn]].length < 2 * max(eps) * (norm or 0.0)
+        }
 
     def explained_by_dtype(self, origin: Origin) -> bool:
         """Whether the dtype that leads the verdict explains an origin: all of them, or those before the first

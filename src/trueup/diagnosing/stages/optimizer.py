@@ -26,10 +26,8 @@ from trueup.store import StepView
 from trueup.store.view import UPDATED, WEIGHT
 from trueup.types.arrays import Floats
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.codes import VerdictCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import Reason, reason
-from trueup.types.verdict import Verdict
 
 _ORDER = ("moved", "count", "dtype", "state", "class", "lr", "weight_decay", "beta1", "beta2", "eps")
 
@@ -45,7 +43,7 @@ class OptimizerStage:
         """Compare constants measured from each run's own update, and what each optimizer says of itself."""
         given = context.given is not None and context.given_step is not None
         gaps, names = gaps_of(context)
-        gaps = {fqn: left for fqn, of in gaps.items() if (left := _beside_precision(of, context.precision))}
+        gaps = _beside_dtype(context, gaps)
         findings = [
             *stepping_findings(context),
             *_findings(gaps, names, context, given=given),
@@ -71,17 +69,23 @@ class OptimizerStage:
         return _outcome(context, findings, said, agreement)
 
 
-def _beside_precision(gaps: dict[str, Gap], precision: Verdict | None) -> dict[str, Gap]:
-    """Without dtypes of weights and state that are those the whole run is in."""
-    headline = None if precision is None else precision.headline
-    if headline is None or headline.code is not VerdictCode.COMPUTES_IN or not headline.number("weights"):
+def _beside_dtype(context: Context, gaps: dict[str, dict[str, Gap]]) -> dict[str, dict[str, Gap]]:
+    """Without what follows from the dtype a whole run is in: dtypes of weights and state, and updates that
+    are smaller than a rounding of the weight."""
+    dtypes = context.dtypes_of_weights
+    if dtypes is None:
         return gaps
-    sides = headline.place("target"), headline.place("reference")
-    return {
-        key: gap
-        for key, gap in gaps.items()
-        if key not in ("dtype", "state") or (gap.target, gap.reference) != sides
+    lost = context.below_rounding
+    left = {
+        fqn: {
+            key: gap
+            for key, gap in of.items()
+            if not (key in ("dtype", "state") and (gap.target, gap.reference) == dtypes)
+            and not (key == "moved" and not gap.declared and fqn in lost)
+        }
+        for fqn, of in gaps.items()
     }
+    return {fqn: of for fqn, of in left.items() if of}
 
 
 def _outcome(

@@ -98,6 +98,8 @@ def moment_findings(context: Context) -> list[Finding]:
         return []
     worst = max(apart.values())
     rounded = worst < SUM_EXPLAINED
+    if rounded and context.dtypes_of_weights is not None:
+        return []
     residual = reason(Stages.MOMENT_RESIDUAL, share=worst, step=step, before=step - 1)
     kind = kind_named("dtype_or_rounding" if rounded else "stale_value", EvidenceRank.FITTED, residual)
     return [
