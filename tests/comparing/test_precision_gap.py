@@ -109,7 +109,7 @@ def test_a_fault_beside_a_cast_of_no_effect_stays_the_first(compared: Compared) 
 
 BENIGN = {
     "float32": BASE,
-    "small": Program(rows=2, seed=1),
+    **{f"small-{seed}": Program(rows=2, seed=seed) for seed in range(1, 6)},
     "long": Program(length=64, seed=2),
     "autocast": Program(autocast="bfloat16"),
     "autocast-long": Program(autocast="bfloat16", length=64, seed=3),

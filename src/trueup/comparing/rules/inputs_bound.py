@@ -10,7 +10,8 @@ inputs.
   dtype: raw attention scores cancel, softmax then forgets it. Never across a module's boundary, so that a
   module's own outputs are always held against the rounding bound.
 - A part of a tensor (fewer elements, none outside its range) may hold all of its difference: that of a fused
-  bias is the key's alone, whose gradient is zero in exact arithmetic. Both norms are known by sketches.
+  bias is the key's alone, whose gradient is zero in exact arithmetic. Sketches know both norms, but that of a
+  difference in few channels badly; so what earlier updates explain of the whole counts too.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ _MOST_ROUNDS = 200
 
 
 def _raised(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
-    bound = _bound(context.rows, metrics, judgement.bounds.total, context)
-    return replace(judgement, bounds=replace(judgement.bounds, total=bound))
+    bounds = judgement.bounds
+    bound = _bound(context.rows, metrics, bounds.total, bounds.inherited, context)
+    return replace(judgement, bounds=replace(bounds, total=bound))
 
 
-def _bound(rows: Rows, metrics: Metrics, bound: Floats, context: StepContext) -> Floats:
+def _bound(rows: Rows, metrics: Metrics, bound: Floats, inherited: Floats, context: StepContext) -> Floats:
     """The bound of every row, never lower than given."""
     first, scale = context.inflow.first, context.rounding.scale
     bound = np.fmax(bound, bound[first])
@@ -48,7 +50,10 @@ def _bound(rows: Rows, metrics: Metrics, bound: Floats, context: StepContext) ->
     within = rows.phase_is("forward") & rows.paired & (rows.of_call("parent") >= 0)
     same_dtype = rows.target.dtype == rows.reference.dtype
     error = np.where(same_dtype & np.isfinite(metrics.rel_l2), metrics.rel_l2, 0.0)
-    whole = np.where(same_dtype & np.isfinite(metrics.difference), metrics.difference, 0.0)
+    whole = KNOWN_NORM**2 * np.where(same_dtype & np.isfinite(metrics.difference), metrics.difference, 0.0)
+    of_content = np.zeros(len(rows))
+    np.fmax.at(of_content, first, inherited)
+    whole = np.fmax(whole, of_content[first])
     parts = _parts(rows, forward)
     for _ in range(_MOST_ROUNDS):
         beyond = rows.paired & (metrics.difference > bound)
@@ -63,7 +68,7 @@ def _bound(rows: Rows, metrics: Metrics, bound: Floats, context: StepContext) ->
         allowed = np.where(forward & ~unshown, entered[rows.target.call], before)[open_]
         allowed = INPUTS_GAIN * allowed * scale[open_]
         held = _largest_by_call(rows, inputs, np.where(beyond, 0.0, whole))[rows.target.call[open_]]
-        allowed = np.where(parts[open_], np.maximum(allowed, KNOWN_NORM**2 * held), allowed)
+        allowed = np.where(parts[open_], np.maximum(allowed, held), allowed)
         explained = metrics.difference[open_] <= allowed
         if not explained.any():
             break
