@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.reporting.screens import lines_of
-from trueup.diagnosing.diagnosis import Diagnosis
+from trueup.diagnosing.diagnosis import Diagnosis, StepLoss
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.reporting.diagnosis import diagnosis_report
 from trueup.reporting.diagnosis.drawing import WIDTH, model_drawing
@@ -117,7 +117,7 @@ def diagnosis() -> Diagnosis:
             finding(Stage.OPTIMIZER, "emb.weight", "optimizer"),
         ),
         path=path_of(MODULES, lambda phase, at: 1e-2 if phase == "backward" or at >= 5 else 0.0),
-        losses=({"step": 0, "target": 5.5, "reference": 5.25},),
+        losses=(StepLoss(step=0, target=5.5, reference=5.25),),
         notes=(text("a note"),),
         runs={"compare": "out/compare"},
         tolerance="dtype bound",
