@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trueup.comparing.first import First
-from trueup.comparing.owner import Argument
 from trueup.store import TraceSource
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.reason import reason
@@ -28,22 +27,22 @@ def explain_by_attributes(origin: First, target: Attributes, reference: Attribut
         return
     ours, others = target.get(origin.owner, {}), reference.get(origin.owner, {})
     apart = [
-        Argument(name=name, target=str(value), reference=str(others[name]))
+        {"name": name, "target": str(value), "reference": str(others[name])}
         for name, value in ours.items()
         if name in others and value != others[name]
     ]
     if not apart:
         return
     where = origin.owner or "(root)"
-    parts = [one.evidence for one in apart]
+    parts = [reason(EvidenceCode.ARGUMENT_DIFFERS, **one) for one in apart]
     origin.arguments.append(reason(EvidenceCode.ARGUMENTS_DIFFER, *parts, site=where))
     of_module = origin.row.kind == "module" and origin.row.name == origin.owner
     what = (origin.row.type if of_module else None) or "attribute"
     origin.argument = origin.argument or reason(
         VerdictCode.ARGUMENT_DIFFERS,
         what=what,
-        name=apart[0].name,
+        name=apart[0]["name"],
         module=origin.owner,
-        target=str(apart[0].target),
-        reference=str(apart[0].reference),
+        target=apart[0]["target"],
+        reference=apart[0]["reference"],
     )

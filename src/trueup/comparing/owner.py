@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import Half, Rows
 from trueup.comparing.sites import owner_codes
+from trueup.matching.arguments import ArgumentPair, arguments_apart
+from trueup.matching.codes import Codes
 from trueup.types.codes import EvidenceCode, VerdictCode
-from trueup.types.reason import Json, Reason, reason
+from trueup.types.reason import Reason, reason
 
 MAX_HINTS = 4
 
@@ -38,47 +40,55 @@ def owner_of_row(rows: Rows, row: int) -> str | None:
     return vocabulary[owner] if owner >= 0 else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
-    """A plain argument of a call that differs."""
-
-    name: str
-    target: str | None
-    """None: it is not given"""
-    reference: str | None
-
-    @property
-    def evidence(self) -> Reason:
-        """As a part of what is said of its call."""
-        values = {"target": self.target or "None", "reference": self.reference or "None"}
-        return reason(EvidenceCode.ARGUMENT_DIFFERS, name=self.name, **values)
-
-
-def argument_differences(rows: Rows, row: int) -> dict[int, list[Argument]]:
+def argument_differences(rows: Rows, row: int) -> dict[int, list[ArgumentPair]]:
     """Calls up to a row whose plain arguments differ, the last ones: target's call -> its arguments."""
     calls = np.unique(rows.target.call[: row + 1][rows.paired[: row + 1]])
     if not len(calls):
         return {}
     partner = rows.match.calls.reference_of[calls]
-    target = rows.target.tables.calls["arguments"].gather(calls).to_list()
-    reference = rows.reference.tables.calls["arguments"].gather(partner).to_list()
+    given = [_given(half, at) for half, at in ((rows.target, calls), (rows.reference, partner))]
+    names, kinds = rows.match.words.name, rows.match.words.kind
     found = {}
-    for call, a, b in zip(calls.tolist(), target, reference, strict=True):
-        if a != b and a is not None and b is not None:
-            differing = _differing(a, b)
-            if differing:
-                found[call] = differing
+    for call, target, reference in zip(calls.tolist(), *given, strict=True):
+        if target == reference or target is None or reference is None:
+            continue
+        name = names[rows.match.target.name[call]]
+        apart = list(arguments_apart(name, json.loads(target), json.loads(reference)))
+        if kinds[rows.match.target.kind[call]] == "loss":  # read off the graph, as far as that tells
+            apart = [pair for pair in apart if pair.is_known]
+        if apart:
+            found[call] = apart
     return dict(list(found.items())[-MAX_HINTS:])
 
 
-def arguments_at(rows: Rows, call: int, arguments: list[Argument]) -> Reason:
+def _given(half: Half, calls: Codes) -> list[str | None]:
+    """Plain arguments of calls as JSON, ``{}`` where there were none; None where no one looked for them: a
+    trace that keeps those of no call of a kind."""
+    table = half.tables.calls.select(pl.col("kind").cast(pl.String), pl.col("arguments").cast(pl.String))
+    kept = set(table.filter(pl.col("arguments").is_not_null())["kind"].unique())
+    part = table[calls]
+    return [
+        text if text is not None else "{}" if kind in kept else None
+        for kind, text in zip(part["kind"], part["arguments"], strict=True)
+    ]
+
+
+def arguments_at(rows: Rows, call: int, arguments: list[ArgumentPair]) -> Reason:
     """The arguments that differ at a call: ``layers.2.attn · softmax: dim 1 (target) vs 2 (reference)``."""
-    parts = [argument.evidence for argument in arguments]
+    parts = [
+        reason(
+            EvidenceCode.ARGUMENT_DIFFERS,
+            name=one.name,
+            target=repr(one.target),
+            reference=repr(one.reference),
+        )
+        for one in arguments
+    ]
     return reason(EvidenceCode.ARGUMENTS_DIFFER, *parts, site=_name(rows, call))
 
 
 def argument_of_owner(
-    rows: Rows, row: int, owner: str | None, found: Mapping[int, list[Argument]]
+    rows: Rows, row: int, owner: str | None, found: Mapping[int, list[ArgumentPair]]
 ) -> Reason | None:
     """The headline where the record's own call, or one that the module charged with it makes, has an argument
     that differs: then that is the cause. Of several calls the last one counts; outside every module only the
@@ -90,7 +100,7 @@ def argument_of_owner(
             owner is None or owners[call] < 0 or vocabulary[owners[call]] != owner
         ):
             continue
-        known = [one for one in found[call] if one.target is not None and one.reference is not None]
+        known = [one for one in found[call] if one.is_known]
         if not known:
             continue
         of_module = words.kind[side.kind[call]] == "module" and side.type[call] >= 0
@@ -101,47 +111,10 @@ def argument_of_owner(
             what=".".join(what.split(".")[-2:]),
             name=first.name,
             module=owner,
-            target=str(first.target),
-            reference=str(first.reference),
+            target=repr(first.target),
+            reference=repr(first.reference),
         )
     return None
-
-
-def _differing(target: str, reference: str) -> list[Argument]:
-    try:
-        a, b = json.loads(target), json.loads(reference)
-    except ValueError:
-        return [Argument(name="", target=target, reference=reference)]
-    if not isinstance(a, dict) or not isinstance(b, dict):
-        return [Argument(name="", target=target, reference=reference)]
-    a, b = _under_one_name(a, b)
-    shown = (
-        k for k in dict.fromkeys([*a, *b]) if not k.rpartition(".")[2].startswith("_")
-    )  # not _stacklevel
-    return [
-        Argument(
-            name=k,
-            target=repr(a[k]) if k in a else None,
-            reference=repr(b[k]) if k in b else None,
-        )
-        for k in shown
-        if a.get(k) != b.get(k)
-    ]
-
-
-def _under_one_name(
-    target: dict[str, Json], reference: dict[str, Json]
-) -> tuple[dict[str, Json], dict[str, Json]]:
-    """Arguments that one side gives by position and the other by name, in their order, under the name."""
-    only = [key for key in target if key not in reference], [key for key in reference if key not in target]
-    placed = [[key.rpartition(".")[2].isdecimal() for key in keys] for keys in only]
-    if len(only[0]) != len(only[1]) or not (
-        (all(placed[0]) and not any(placed[1])) or (all(placed[1]) and not any(placed[0]))
-    ):
-        return target, reference
-    names = dict(zip(*(only if placed[0][:1] == [True] else only[::-1]), strict=True))
-    one, other = ({names.get(key, key): value for key, value in side.items()} for side in (target, reference))
-    return one, other
 
 
 def dtype_differences(rows: Rows, row: int) -> list[Reason]:

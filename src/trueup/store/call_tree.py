@@ -71,6 +71,12 @@ class CallTree:
         """What a call was given besides tensors, as JSON."""
         return self._words("arguments").to_list()
 
+    @cached_property
+    def kinds_with_arguments(self) -> frozenset[str]:
+        """Kinds of calls whose arguments were looked for: those of which some call has any."""
+        pairs = zip(self.kind, self.arguments_text, strict=True)
+        return frozenset(kind for kind, text in pairs if text is not None)
+
     def arguments(self, call: int) -> Mapping[str, Json]:
         """The same, slot -> value; empty where there is none."""
         text = self.arguments_text[call]

@@ -183,6 +183,8 @@ class NeighbourCall:
     """stands before the origin, or is the origin's own call"""
     own: bool = False
     """is the origin's own call"""
+    told: bool = True
+    """both runs keep the arguments of such calls: what is not there was not given"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,6 +170,7 @@ def _neighbours(place: Place, body_t: int, body_r: int) -> tuple[NeighbourCall, 
         side, call = (place.target, call_t) if call_t >= 0 else (place.reference, call_r)
         if side is None:
             continue
+        sides = [one for one in (place.target, place.reference) if one is not None]
         is_own = (call_t >= 0 and call_t == own[0]) or (call_r >= 0 and call_r == own[1])
         found.append(
             NeighbourCall(
@@ -184,6 +185,7 @@ def _neighbours(place: Place, body_t: int, body_r: int) -> tuple[NeighbourCall, 
                 reference_dtypes=() if place.reference is None else _dtypes(place.reference, call_r),
                 before=before,
                 own=is_own,
+                told=all(side.kind[call] in one.kinds_with_arguments for one in sides),
             )
         )
         before = before and not is_own

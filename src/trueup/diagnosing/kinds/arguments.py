@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trueup.diagnosing.evidence import Evidence, NeighbourCall
-from trueup.diagnosing.evidence.facts import Arguments, Plain
+from trueup.diagnosing.evidence.facts import Plain
+from trueup.matching.arguments import NotGiven, arguments_apart
 from trueup.matching.names import family
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason, reason
@@ -39,7 +40,6 @@ RANDOM_FUNCTIONS = frozenset(
 WITHOUT_EFFECT = frozenset(
     "input." + name
     for name in [
-        "_stacklevel",
         "inplace",
         "sparse",
         "foreach",
@@ -60,8 +60,8 @@ class ArgumentDifference:
 
     call: NeighbourCall
     name: str
-    target: Plain
-    reference: Plain
+    target: Plain | NotGiven
+    reference: Plain | NotGiven
 
     @property
     def reason(self) -> Reason:
@@ -97,12 +97,7 @@ def relevant_calls(evidence: Evidence) -> Iterator[NeighbourCall]:
 
 def argument_differences(evidence: Evidence) -> list[ArgumentDifference]:
     """Arguments that differ, those without effect left out."""
-    return [
-        ArgumentDifference(call=call, name=name, target=target, reference=reference)
-        for call in relevant_calls(evidence)
-        if call.target is not None and call.reference is not None
-        for name, target, reference in _differing(call.target, call.reference)
-    ]
+    return [one for call in relevant_calls(evidence) for one in _differing(call)]
 
 
 def is_mask(difference: ArgumentDifference) -> bool:
@@ -121,13 +116,13 @@ def is_cast(call: NeighbourCall) -> bool:
     return call.kind == "api" and family(call.name) in CAST_FUNCTIONS
 
 
-def _differing(target: Arguments, reference: Arguments) -> Iterator[tuple[str, Plain, Plain]]:
-    for name in dict.fromkeys([*target, *reference]):
-        a, b = target.get(name), reference.get(name)
-        if name in WITHOUT_EFFECT:
-            continue
-        if a != b and not (a is None and name not in target and b in (False, 0, None)):
-            yield name, a, b
+def _differing(call: NeighbourCall) -> Iterator[ArgumentDifference]:
+    """What both sides are known to have been given, and is not the same."""
+    if call.target is None or call.reference is None:
+        return
+    for pair in arguments_apart(call.name, call.target, call.reference):
+        if pair.name not in WITHOUT_EFFECT and (pair.is_known or (call.told and call.kind != "loss")):
+            yield ArgumentDifference(call=call, name=pair.name, target=pair.target, reference=pair.reference)
 
 
 def layout_differences(evidence: Evidence) -> list[Reason]:
@@ -142,9 +137,8 @@ def layout_differences(evidence: Evidence) -> list[Reason]:
             code = KindReason.EXTRA_CALL if call.reference is None else KindReason.MISSING_CALL
             found.append(reason(code, call=short_name(call)))
             continue
-        for name, target, reference in _differing(call.target, call.reference):
+        for one in _differing(call):
             if not is_layout(call):
                 return []
-            one = ArgumentDifference(call=call, name=name, target=target, reference=reference)
             found.append(one.reason)
     return found

@@ -1,0 +1,108 @@
+"""Which plain arguments two calls of one function do not share.
+
+What is not given has the function's default: ``gelu(x)`` and ``gelu(x, approximate="none")`` are one call,
+and ``gelu(x, approximate="tanh")`` differs from both. Parameters and defaults of PyTorch's functions are in
+``defaults.json`` (``scripts/make_defaults.py``). Of other functions the default is not known; an argument
+that one side alone gives is then said to be not given on the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from trueup.types.reason import Json
+
+Arguments = Mapping[str, Json]
+"""slot -> value: ``input.3``, ``input.dim``"""
+
+
+class NotGiven:
+    """In place of a value that a call was not given, where the default is not known."""
+
+    def __repr__(self) -> str:
+        return "not given"
+
+
+NOT_GIVEN = NotGiven()
+_NOTHING = (None, False, 0, "")
+"""usual values of what is not given"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgumentPair:
+    """One argument that two calls do not share."""
+
+    name: str
+    """its slot, under the parameter's name where that is known"""
+    target: Json | NotGiven
+    reference: Json | NotGiven
+
+    @property
+    def is_known(self) -> bool:
+        """Whether both values are."""
+        return self.target is not NOT_GIVEN and self.reference is not NOT_GIVEN
+
+
+def arguments_apart(call: str, target: Arguments, reference: Arguments) -> Iterator[ArgumentPair]:
+    """What differs between the arguments of two calls, in the order they were given; private ones
+    (``_stacklevel``) left out."""
+    one, other = (_completed(call, side) for side in (target, reference))
+    one, other = _under_one_name(one, other)
+    for name in dict.fromkeys([*one, *other]):
+        if name.rpartition(".")[2].startswith("_"):
+            continue
+        pair = ArgumentPair(name=name, target=one.get(name, NOT_GIVEN), reference=other.get(name, NOT_GIVEN))
+        if pair.target != pair.reference and (pair.is_known or not _is_nothing(pair)):
+            yield pair
+
+
+def _is_nothing(pair: ArgumentPair) -> bool:
+    """Whether the side that gives it gives what most functions do without it."""
+    value = pair.reference if pair.target is NOT_GIVEN else pair.target
+    return any(value is nothing or value == nothing for nothing in _NOTHING)
+
+
+def _completed(call: str, arguments: Arguments) -> dict[str, Json]:
+    """Arguments by the parameters' names, with the defaults of those that are not given."""
+    names, defaults = _parameters().get(_key(call), ([], {}))
+    out: dict[str, Json] = {}
+    for slot, value in arguments.items():
+        head, _, rest = slot.partition(".")
+        number = int(rest) if rest.isdecimal() else -1
+        out[f"{head}.{names[number]}" if 0 <= number < len(names) else slot] = value
+    return out | {slot: value for name, value in defaults.items() if (slot := f"input.{name}") not in out}
+
+
+def _key(call: str) -> str:
+    """``torch.nn.functional.gelu`` is ``functional.gelu``, ``torch.Tensor.clamp`` is ``clamp``; a function of
+    another library is none of them."""
+    if not call.startswith("torch."):
+        return ""
+    short = call.rpartition(".")[2]
+    functional = f"functional.{short}"
+    return functional if call.startswith("torch.nn.functional.") and functional in _parameters() else short
+
+
+@cache
+def _parameters() -> Mapping[str, tuple[list[str], dict[str, Json]]]:
+    """By function the names of its parameters in order, and plain defaults."""
+    found: dict[str, tuple[list[str], dict[str, Json]]] = json.loads(
+        Path(__file__).with_name("defaults.json").read_text(encoding="utf-8")
+    )
+    return found
+
+
+def _under_one_name(target: dict[str, Json], reference: dict[str, Json]) -> tuple[dict[str, Json], ...]:
+    """Arguments that one side gives by position and the other by name, in their order, under the name."""
+    only = [key for key in target if key not in reference], [key for key in reference if key not in target]
+    placed = [[key.rpartition(".")[2].isdecimal() for key in keys] for keys in only]
+    if len(only[0]) != len(only[1]) or not (
+        (all(placed[0]) and not any(placed[1])) or (all(placed[1]) and not any(placed[0]))
+    ):
+        return target, reference
+    names = dict(zip(*(only if placed[0][:1] == [True] else only[::-1]), strict=True))
+    return tuple({names.get(key, key): value for key, value in side.items()} for side in (target, reference))
