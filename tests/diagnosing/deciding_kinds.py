@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tests.deciding import decides
 from tests.diagnosing.cases import case, known, normal, pair
 from trueup.diagnosing.evidence import Evidence, Known, ParameterFacts, Surroundings
+from trueup.diagnosing.evidence.facts import LossFacts
 from trueup.diagnosing.kinds import (
     attention,
     bit_flip,
@@ -21,6 +22,7 @@ from trueup.diagnosing.kinds import (
     dtype_or_rounding,
     fitting,
     grids,
+    loss_divisor,
     missing_or_extra_term,
     non_determinism,
     overflow_underflow,
@@ -306,6 +308,14 @@ def factor_at_least(apart: float) -> object:
 @decides("kinds.factor_at_most")
 def factor_at_most(apart: float) -> object:
     return wrong_scale.known_factors(arrays(R, N), 2 * (1 + apart), 1.0)
+
+
+@decides("kinds.least_surprise")
+@decides("kinds.most_surprise")
+def surprise(steepest: float) -> object:
+    return loss_divisor._sends_back(
+        LossFacts(value=1.0, counted=2, positions=4, rows=1, steepest=steepest), 1.0
+    )
 
 
 @decides("kinds.usual_factors", beside=(0, 1))

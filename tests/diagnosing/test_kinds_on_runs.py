@@ -21,7 +21,7 @@ from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds import name_kinds
 from trueup.store import Trace
 from trueup.types.codes import Code
-from trueup.types.codes.kinds import FactorCode, KindReason, OrderCode, SettingReason
+from trueup.types.codes.kinds import DivisorCode, FactorCode, KindReason, OrderCode, SettingReason
 
 pytestmark = pytest.mark.torch
 
@@ -317,7 +317,8 @@ def test_the_loss_of_a_microbatch_is_scaled_by_their_number(runs: Runs) -> None:
 
     kinds = name_kinds(evidence(runs, LOSS, {"loss": not_divided}, microbatches=3))
     assert best(kinds) == "wrong_scale"
-    assert tells(kinds[0].sentence, FactorCode.MICROBATCHES, number=3)
+    divisors = [part.code for part in kinds[0].sentence.parts]
+    assert divisors == [DivisorCode.COUNTED, DivisorCode.COUNTED_TIMES]
 
 
 # -- optimizer ------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trueup.store import StepView
+from trueup.types.trace import reduction_word
 
 Exchange = tuple[str, tuple[int, ...]]
 """name of a collective and its ranks, none where all take part"""
@@ -35,6 +36,12 @@ def loss_records(view: StepView, slot: str) -> list[tuple[int, int]]:
 def loss_arguments(view: StepView) -> Mapping[str, Any]:
     """What the first loss call with any was given besides tensors."""
     return next((told for call in view.calls_of_kind("loss") if (told := view.arguments(call))), {})
+
+
+def reduction_of(arguments: Mapping[str, Any]) -> str | None:
+    """How a loss function sums: ``none``, ``mean`` or ``sum``; None where it was not told."""
+    told = arguments.get("reduction")
+    return None if told is None else str(reduction_word(told))
 
 
 def criteria(view: StepView) -> set[str]:

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from trueup.types.reason import Json
+from trueup.types.trace import reduction_word
 
 Arguments = Mapping[str, Json]
 """slot -> value: ``input.3``, ``input.dim``"""
@@ -68,6 +69,8 @@ def _is_nothing(pair: ArgumentPair) -> bool:
 
 def _completed(call: str, arguments: Arguments) -> dict[str, Json]:
     """Arguments by the parameters' names, with the defaults of those that are not given."""
+    if call == "loss":
+        return {slot: reduction_word(v) if slot == "reduction" else v for slot, v in arguments.items()}
     names, defaults = _parameters().get(_key(call), ([], {}))
     out: dict[str, Json] = {}
     for slot, value in arguments.items():

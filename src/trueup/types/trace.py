@@ -193,3 +193,13 @@ class SummaryRow(TypedDict, total=False):
     """of an imported dump, where the tool took one of another kind"""
     source_extra: str | None
     """what else the tool wrote of it, JSON"""
+
+
+_REDUCTIONS = ("none", "mean", "sum")
+
+
+def reduction_word(told: object) -> str | int | None:
+    """How a loss function sums, for the number that stands for it in a graph, as older traces keep it."""
+    if isinstance(told, int) and 0 <= told < len(_REDUCTIONS):
+        return _REDUCTIONS[told]
+    return told if isinstance(told, (str, int)) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueup.types.codes.kinds import FactorCode, OrderCode, PlacesCode, SettingReason
+from trueup.types.codes.kinds import DivisorCode, FactorCode, OrderCode, PlacesCode, SettingReason
 from trueup.types.reason import reason
 from trueup.wording.phrase import Facts, Phrase
 
@@ -72,6 +72,11 @@ def setting_name(setting: str) -> str:
 _DIMS = {"order": ["0", "2", "1"]}
 _BETWEEN = "between blocks on the diagonal, as documents of a packed sequence are"
 
+
+def _divisor(what: str) -> Phrase:
+    return Phrase(sentence=f"{what}, {{number:g}}", headline=what, samples=({"number": 124},))
+
+
 PHRASES = {
     OrderCode.REVERSED: Phrase(sentence="in reverse order"),
     OrderCode.ROLLED: Phrase(sentence="rolled by {shift}", samples=({"shift": 2},)),
@@ -134,6 +139,15 @@ PHRASES = {
     PlacesCode.SOME_ELEMENTS: Phrase(
         sentence="at {number} of {size} elements", samples=({"number": 40, "size": 1600},)
     ),
+    DivisorCode.COUNTED: _divisor("tokens of the microbatch"),
+    DivisorCode.COUNTED_TIMES: _divisor("tokens of the microbatch times microbatches"),
+    DivisorCode.COUNTED_OF_STEP: _divisor("tokens of the step"),
+    DivisorCode.POSITIONS: _divisor("all positions of the microbatch"),
+    DivisorCode.POSITIONS_OF_STEP: _divisor("all positions of the step"),
+    DivisorCode.ROWS: _divisor("sequences of the microbatch"),
+    DivisorCode.ROWS_OF_STEP: _divisor("sequences of the step"),
+    DivisorCode.NOTHING: Phrase(sentence="nothing", samples=({"number": 1},)),
+    DivisorCode.MICROBATCHES: _divisor("microbatches"),
     FactorCode.NUMBER: Phrase(sentence=_number, samples=({"number": 2}, {"number": 2, "inverse": True})),
     FactorCode.SQUARE_ROOT: _factor("the square root of ", number=True),
     FactorCode.LOGARITHM: _factor("ln ", number=True),

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from trueup.types.codes.kinds import CauseCode, FactorCode, KindReason, OrderCode, PlacesCode, SettingReason
+from trueup.types.codes.kinds import (
+    CauseCode,
+    DivisorCode,
+    FactorCode,
+    KindReason,
+    OrderCode,
+    PlacesCode,
+    SettingReason,
+)
 from trueup.types.finding import KindCode
 from trueup.types.reason import reason
 from trueup.wording.phrase import Facts, Phrase, Template, count, percent
@@ -358,6 +366,17 @@ PHRASES: dict[KindReason, Phrase] = {
         {"factor": 2.0, "parts": (reason(FactorCode.NUMBER, number=2),)},
         {"factor": 1.002},
         part=True,
+    ),
+    KindReason.LOSS_DIVISORS: _say(
+        "the sum over tokens is divided by {parts[0]} (target), by {parts[1]} (reference); true of "
+        "{microbatches:count loss}",
+        {
+            "microbatches": 3,
+            "parts": (
+                reason(DivisorCode.COUNTED_OF_STEP, number=124),
+                reason(DivisorCode.COUNTED, number=40),
+            ),
+        },
     ),
     KindReason.NEGATED: _say("{subject} is minus the reference's", part=True),
     KindReason.SIGNS_DIFFER: _say(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trueup.types.codes import DivisorCode
 from trueup.types.codes import StagesCode as S
 from trueup.types.reason import reason
 from trueup.wording.criterion import FIRST_LOSS
@@ -348,6 +349,18 @@ PHRASES = {
             "reference": "1e-06",
         },
         {"module": "", "type": "", "name": "scale", "target": "2", "reference": "1"},
+    ),
+    S.LOSS_DIVISOR: Phrase(
+        sentence="Loss divisor differs: {parts[0]} (target), {parts[1]} (reference)",
+        headline="Loss divisor differs: {parts[0]} (target), {parts[1]} (reference)",
+        samples=(
+            {
+                "parts": (
+                    reason(DivisorCode.COUNTED_OF_STEP, number=124),
+                    reason(DivisorCode.NOTHING, number=1),
+                )
+            },
+        ),
     ),
     S.OF_KIND: clause(
         _of_kind,

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from trueup.types.trace import reduction_word
+
 MAX_NODES = 256
 """nodes behind the loss that are looked at; a loss without labels is given up on after that"""
 
@@ -35,7 +37,7 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, Any]]:
             found = _kept(node, kept)
             if found is not None and not found.is_floating_point():
                 labels.append((node._sequence_nr(), found))
-                told |= {name: _signed(node, name) for name in _NUMBERS if hasattr(node, f"_saved_{name}")}
+                told |= {name: _told(node, name) for name in _NUMBERS if hasattr(node, f"_saved_{name}")}
                 continue
         if node.name() == "MulBackward0":
             factors += [t for t in (_kept(node, "self"), _kept(node, "other")) if t is not None]
@@ -53,6 +55,12 @@ def _kept(node: Any, name: str) -> Tensor | None:
     if raw is None or getattr(raw, "unpack_hook", raw) is not None:
         return None
     return raw.data if isinstance(raw.data, Tensor) else None
+
+
+def _told(node: Any, name: str) -> int | str | None:
+    """A number the node keeps; how it sums in a word."""
+    number = _signed(node, name)
+    return reduction_word(number) if name == "reduction" else number
 
 
 def _signed(node: Any, name: str) -> int:

@@ -14,14 +14,13 @@ from trueup.batches.labels import whole_labels
 from trueup.diagnosing.checks.alignment import first_loss_problem, labelled_padding, shift_of_labels
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun, place_of
+from trueup.diagnosing.step_calls import reduction_of
 from trueup.store import StepView
 from trueup.types.arrays import Array
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "bool")
-_SUM = 2
-"""torch's number for reduction="sum" """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class _Batch:
     loss: float | None
     vocabulary: int | None
     ignore_index: int
-    reduction: int
+    reduction: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +111,7 @@ def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
             loss=None if loss is None else loss["maximum"],
             vocabulary=embedded.get(ids["digest"]) if ids is not None else None,
             ignore_index=int(told.get("ignore_index", -100)),
-            reduction=int(told.get("reduction", 1)),
+            reduction=reduction_of(told),
         )
 
 
@@ -192,7 +191,7 @@ def _on_padding(
 
 
 def _mean_loss(batch: _Batch, num_used: int) -> float | None:
-    if batch.loss is None or batch.reduction != _SUM:
+    if batch.loss is None or batch.reduction != "sum":
         return batch.loss
     return batch.loss / max(num_used, 1)
 

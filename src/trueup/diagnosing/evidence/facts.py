@@ -272,6 +272,22 @@ class ParameterFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossFacts:
+    """The loss of one microbatch, and how much it was made of."""
+
+    value: float
+    counted: int
+    """labels that count"""
+    positions: int
+    """labels"""
+    rows: int | None
+    """sequences"""
+    steepest: float | None
+    """the largest -dL/dlogit: (1 - p) / d of the token that the model expects least, where the sum over
+    tokens is divided by d"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """Numbers of one run at the origin's step."""
 
@@ -287,6 +303,10 @@ class RunFacts:
     learning_rates: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     """of every step known"""
     loss: float | None = None
+    losses: Mapping[int, LossFacts] = field(default_factory=dict)
+    """of every microbatch whose labels were kept"""
+    reduction: str | None = None
+    """of the function that made the loss: ``none``, ``mean``, ``sum``; None where no one knows"""
     skipped: bool | None = None
     batch_digest: str | None = None
     batch_digests: Mapping[int, str] = field(default_factory=dict)

@@ -33,12 +33,17 @@ def _arguments(evidence: Evidence) -> Found | None:
     own = [d for d in differences if d.call.own]
     chosen = own or differences
     rank = EvidenceRank.STATED_NEARBY
-    if evidence.origin.stage is Stage.LOSS and all(family(d.call.name) in _FACTORS for d in chosen):
+    if evidence.origin.stage is Stage.LOSS and all(map(_divides, chosen)):
         rank = EvidenceRank.FITTED  # how a loss is divided is a matter of scale
     elif own and evidence.surroundings.kind != "module" and phase not in ("backward", "param_grad"):
         rank = EvidenceRank.STATED
     parts = dict.fromkeys(d.reason for d in chosen[:_SHOWN])
     return Found(rank=rank, sentence=said(evidence, KindReason.OTHER_ARGUMENTS, *parts))
+
+
+def _divides(difference: ArgumentDifference) -> bool:
+    """Whether the argument says by what a loss is divided."""
+    return family(difference.call.name) in _FACTORS or difference.name.rpartition(".")[2] == "reduction"
 
 
 def _counts(difference: ArgumentDifference) -> bool:

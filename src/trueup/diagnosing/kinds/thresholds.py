@@ -145,6 +145,15 @@ FACTOR_AT_LEAST = derived(
     "kinds.factor_at_least", 2e-6, "relative", "32 roundings of float32: a factor applied to sums"
 )
 FACTOR_AT_MOST = derived("kinds.factor_at_most", 2e-2, "relative", "beyond two per cent 50 and 51 are one")
+LEAST_SURPRISE = chosen(
+    "kinds.least_surprise",
+    0.5,
+    "probability",
+    "of all tokens of a batch one at least is not expected by half; a model that knows each of them is done",
+)
+MOST_SURPRISE = derived(
+    "kinds.most_surprise", 1.02, "probability", "1 - p is 1 at most; gradients in bfloat16 are off by 2^-8"
+)
 USUAL_FACTORS = chosen("kinds.usual_factors", 10, "whole number", "factors that code holds as literals")
 ALIKE_COSINE = chosen(
     "kinds.alike_cosine",

@@ -11,6 +11,7 @@ from trueup.diagnosing.stages.whose import whose
 from trueup.diagnosing.step_calls import criteria, exchanges
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
+from trueup.types.codes import KindReason
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import EvidenceRank, Finding, Kind, Origin, Stage
 from trueup.types.reason import Reason, reason
@@ -131,6 +132,8 @@ def _headline(origin: Origin, kind: Kind | None, settings: dict[Reason, str]) ->
     """The cause where it is known, else what differs."""
     if settings:
         return next(iter(settings))
+    if kind is not None and kind.sentence.code is KindReason.LOSS_DIVISORS:
+        return reason(Stages.LOSS_DIVISOR, *kind.sentence.parts)
     place = {"module": origin.module, "stage": origin.stage.value}
     if kind is not None and kind.rank.is_named:
         return reason(Stages.OF_KIND, kind=kind.name, **place)

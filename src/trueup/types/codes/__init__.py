@@ -13,6 +13,7 @@ from trueup.types.codes.given import GivenCode
 from trueup.types.codes.kinds import (
     AdviceCode,
     CauseCode,
+    DivisorCode,
     FactorCode,
     KindReason,
     OrderCode,
@@ -40,6 +41,7 @@ __all__ = [
     "Code",
     "CriterionCode",
     "CurvesCode",
+    "DivisorCode",
     "EvidenceCode",
     "FactorCode",
     "GivenCode",

@@ -30,6 +30,8 @@ class KindReason(Code):
     ACTIVATION = "kind.activation"
     NORM_EPS = "kind.norm_eps"
     ROUNDED_LOSS = "kind.rounded_loss"
+    LOSS_DIVISORS = "kind.loss_divisors"
+    """parts: what the target divides by, and the reference (``DivisorCode``)"""
     NOT_UPDATED = "kind.not_updated"
     NEVER_UPDATED = "kind.never_updated"
     CAST_OTHERWISE = "kind.cast_otherwise"
@@ -255,6 +257,20 @@ class FactorCode(Code):
     ROOT_OF_SIZE = "factor.root_of_size"
     CLIPPING = "factor.clipping"
     LEARNING_RATES = "factor.learning_rates"
+
+
+class DivisorCode(Code):
+    """What a sum over tokens is divided by; ``number``."""
+
+    COUNTED = "divisor.counted"
+    COUNTED_TIMES = "divisor.counted_times_microbatches"
+    COUNTED_OF_STEP = "divisor.counted_of_step"
+    POSITIONS = "divisor.positions"
+    POSITIONS_OF_STEP = "divisor.positions_of_step"
+    ROWS = "divisor.rows"
+    ROWS_OF_STEP = "divisor.rows_of_step"
+    NOTHING = "divisor.nothing"
+    MICROBATCHES = "divisor.microbatches"
 
 
 class SettingReason(Code):

@@ -27,6 +27,7 @@ class StagesCode(Code):
 
     # origins of forward, loss and backward
     SETTING_DIFFERS = "origin.setting_differs"
+    LOSS_DIVISOR = "origin.loss_divisor"
     OF_KIND = "origin.of_kind"
     ORIGIN = "origin.differs"
     COLLECTIVE_MISSING = "origin.collective_missing"

@@ -1,0 +1,118 @@
+"""A loss is a sum over tokens, divided by something: by what each run divides.
+
+The losses of all microbatches are known, and how much each was made of. Where the target's over the
+reference's is, in every microbatch, the quotient of two such numbers, the two are named: the tokens of the
+step for the mean over microbatches of the mean over tokens, all positions for those that count. A quotient
+leaves a common factor open; the gradient of the logits does not: its steepest entry is (1 - p) / d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from trueup.diagnosing.evidence import Evidence
+from trueup.diagnosing.evidence.facts import LossFacts, RunFacts
+from trueup.diagnosing.kinds.rule import Found, said_of_whole
+from trueup.diagnosing.kinds.thresholds import (
+    FACTOR_AT_LEAST,
+    FACTOR_AT_MOST,
+    FACTOR_ERRORS,
+    LEAST_SURPRISE,
+    MOST_SURPRISE,
+)
+from trueup.types.codes.kinds import CauseCode, DivisorCode, KindReason
+from trueup.types.finding import EvidenceRank, Stage
+from trueup.types.reason import Reason, reason
+
+_OF_MEAN = (DivisorCode.COUNTED, DivisorCode.COUNTED_TIMES)
+"""what a function that takes the mean divides by"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Divisor:
+    """What a run may divide by, in every microbatch."""
+
+    code: DivisorCode
+    of: Mapping[int, float]
+
+    def reason(self, microbatch: int) -> Reason:
+        """With its number in one microbatch."""
+        return reason(self.code, number=self.of[microbatch])
+
+
+def divided_otherwise(evidence: Evidence) -> Found | None:
+    """By what target and reference divide the sum over tokens, where every loss of the step says the same."""
+    target, reference = evidence.target_run, evidence.reference_run
+    if evidence.origin.stage is not Stage.LOSS or not target.losses:
+        return None
+    known = {m: one for m, one in target.losses.items() if _is_alike(one, reference.losses.get(m))}
+    if len(known) < len(target.losses) or len(known) < len(reference.losses):
+        return None
+    quotients = {m: one.value / reference.losses[m].value for m, one in known.items()}
+    near = min(max(FACTOR_ERRORS * evidence.roundoff, FACTOR_AT_LEAST), FACTOR_AT_MOST)
+    pairs = [
+        (one, other)
+        for one in _divisors(target)
+        for other in _divisors(reference)
+        if one.code is not other.code
+        and all(abs(q * one.of[m] / other.of[m] - 1) <= near for m, q in quotients.items())
+    ]
+    if not pairs or all(abs(q - 1) <= near for q in quotients.values()):
+        return None
+    one, other = pairs[0]
+    at = evidence.origin.microbatch if evidence.origin.microbatch in known else min(known)
+    sent_back = all(loss.steepest is not None for run in (target, reference) for loss in run.losses.values())
+    alone = len(pairs) == 1 and (sent_back or len(set(quotients.values())) > 1)
+    return Found(
+        rank=EvidenceRank.EVERY_ELEMENT if alone else EvidenceRank.FITTED,
+        sentence=said_of_whole(
+            evidence, KindReason.LOSS_DIVISORS, one.reason(at), other.reason(at), microbatches=len(known)
+        ),
+        causes=(CauseCode.LOSS_DIVIDED,),
+        factor=quotients[at],
+    )
+
+
+def _is_alike(one: LossFacts, other: LossFacts | None) -> bool:
+    """Whether two losses were made of as many tokens, and have a quotient."""
+    if other is None or not one.value or not other.value:
+        return False
+    return (one.counted, one.positions) == (other.counted, other.positions)
+
+
+def _divisors(run: RunFacts) -> Iterator[_Divisor]:
+    """Likeliest first; of two that are one number the first."""
+    seen: set[tuple[float, ...]] = set()
+    for code, of in _candidates(run.losses):
+        fits = (run.reduction != "mean" or code in _OF_MEAN) and all(of.values())
+        if (
+            fits
+            and tuple(of.values()) not in seen
+            and all(_sends_back(run.losses[m], d) for m, d in of.items())
+        ):
+            seen.add(tuple(of.values()))
+            yield _Divisor(code=code, of=of)
+
+
+def _sends_back(loss: LossFacts, divisor: float) -> bool:
+    """Whether the gradient of the logits is one of a loss divided by this: some token is hardly expected."""
+    if loss.steepest is None:
+        return True
+    return LEAST_SURPRISE <= loss.steepest * divisor <= MOST_SURPRISE
+
+
+def _candidates(losses: Mapping[int, LossFacts]) -> Iterator[tuple[DivisorCode, dict[int, float]]]:
+    num = float(len(losses))
+    counted = {m: float(one.counted) for m, one in losses.items()}
+    positions = {m: float(one.positions) for m, one in losses.items()}
+    rows = {m: float(one.rows or 0) for m, one in losses.items()}
+    yield DivisorCode.COUNTED, counted
+    yield DivisorCode.COUNTED_TIMES, {m: n * num for m, n in counted.items()}
+    yield DivisorCode.COUNTED_OF_STEP, dict.fromkeys(losses, sum(counted.values()))
+    yield DivisorCode.POSITIONS, positions
+    yield DivisorCode.POSITIONS_OF_STEP, dict.fromkeys(losses, sum(positions.values()))
+    yield DivisorCode.ROWS, rows
+    yield DivisorCode.ROWS_OF_STEP, dict.fromkeys(losses, sum(rows.values()))
+    yield DivisorCode.NOTHING, dict.fromkeys(losses, 1.0)
+    yield DivisorCode.MICROBATCHES, dict.fromkeys(losses, num)

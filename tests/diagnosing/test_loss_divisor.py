@@ -1,0 +1,128 @@
+"""By what a loss is divided: named on both sides, for every pair of ways that programs divide it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.adapters.torch.reading import capture
+from trueup.diagnosing.diagnosis import Diagnosis
+from trueup.diagnosing.pipeline import diagnose
+from trueup.types.codes import DivisorCode, StagesCode
+from trueup.types.finding import KindCode
+
+pytestmark = pytest.mark.torch
+
+MICROBATCHES, ROWS, WIDTH = 3, 4, 12
+Divide = Callable[[Tensor, Tensor, int, int], Tensor]
+"""logits, labels, tokens of the step, all positions of the step -> loss"""
+
+
+def mean(logits: Tensor, labels: Tensor, tokens: int, positions: int) -> Tensor:
+    return nn.functional.cross_entropy(logits, labels)
+
+
+def mean_of_means(logits: Tensor, labels: Tensor, tokens: int, positions: int) -> Tensor:
+    return nn.functional.cross_entropy(logits, labels) / MICROBATCHES
+
+
+def over_step(logits: Tensor, labels: Tensor, tokens: int, positions: int) -> Tensor:
+    return nn.functional.cross_entropy(logits, labels, reduction="sum") / tokens
+
+
+def over_positions(logits: Tensor, labels: Tensor, tokens: int, positions: int) -> Tensor:
+    return nn.functional.cross_entropy(logits, labels, reduction="sum") / positions
+
+
+def over_own_positions(logits: Tensor, labels: Tensor, tokens: int, positions: int) -> Tensor:
+    return nn.functional.cross_entropy(logits, labels, reduction="none").mean()
+
+
+def over_sequences(logits: Tensor, labels: Tensor, tokens: int, positions: int) -> Tensor:
+    return nn.functional.cross_entropy(logits, labels, reduction="sum") / (ROWS * MICROBATCHES)
+
+
+def plain_sum(logits: Tensor, labels: Tensor, tokens: int, positions: int) -> Tensor:
+    return nn.functional.cross_entropy(logits, labels, reduction="sum")
+
+
+WAYS: dict[Divide, DivisorCode] = {
+    mean: DivisorCode.COUNTED,
+    mean_of_means: DivisorCode.COUNTED_TIMES,
+    over_step: DivisorCode.COUNTED_OF_STEP,
+    over_positions: DivisorCode.POSITIONS_OF_STEP,
+    over_own_positions: DivisorCode.POSITIONS,
+    over_sequences: DivisorCode.ROWS_OF_STEP,
+    plain_sum: DivisorCode.NOTHING,
+}
+
+
+PAIRS = list(permutations(WAYS, 2))
+
+
+def program(divide: Divide, *, seed: int = 0, smoothing: float = 1.0) -> None:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Embedding(31, 16), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 31))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(2):
+        batches = [torch.randint(0, 31, (ROWS, WIDTH + 1)) for _ in range(MICROBATCHES)]
+        ignored = [torch.arange(WIDTH) < torch.randint(1, WIDTH - 2, (ROWS, 1)) for _ in range(MICROBATCHES)]
+        labels = [
+            ids[:, 1:].masked_fill(off, -100).flatten() for ids, off in zip(batches, ignored, strict=True)
+        ]
+        tokens = sum(int((one != -100).sum()) for one in labels)
+        for ids, one in zip(batches, labels, strict=True):
+            logits = model(ids[:, :-1]).flatten(0, 1)
+            (divide(logits, one, tokens, ROWS * WIDTH * MICROBATCHES) * SMOOTHING[smoothing]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+SMOOTHING = {factor: torch.tensor(factor) for factor in (1.0, 0.9)}
+"""made before any capture: no call shows them"""
+Diagnosed = Callable[..., Diagnosis]
+
+
+@pytest.fixture(scope="module")
+def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Diagnosed:
+    @cache
+    def captured(divide: Divide, seed: int, smoothing: float) -> Path:
+        folder = tmp_path_factory.mktemp("run") / "trace"
+        capture(folder, lambda: program(divide, seed=seed, smoothing=smoothing), level="L0", task="tensor")
+        return folder
+
+    def pair(target: Divide, reference: Divide, *, seed: int = 0, smoothing: float = 1.0) -> Diagnosis:
+        sides = captured(target, seed, smoothing), captured(reference, seed, 1.0)
+        return diagnose(*sides, output=tmp_path_factory.mktemp("diagnosis"))
+
+    return pair
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "-".join(one.__name__ for one in pair))
+def test_both_divisors_are_named(pair: tuple[Divide, Divide], diagnosed: Diagnosed) -> None:
+    finding = diagnosed(*pair).findings[0]
+    assert finding.kinds[0].name == KindCode.WRONG_SCALE
+    assert finding.headline.code is StagesCode.LOSS_DIVISOR
+    assert [part.code for part in finding.headline.parts] == [WAYS[one] for one in pair]
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_on_other_batches(seed: int, diagnosed: Diagnosed) -> None:
+    finding = diagnosed(over_step, mean_of_means, seed=seed).findings[0]
+    assert [part.code for part in finding.headline.parts] == [
+        DivisorCode.COUNTED_OF_STEP,
+        DivisorCode.COUNTED_TIMES,
+    ]
+
+
+@pytest.mark.parametrize("divide", [mean, over_step, plain_sum])
+def test_a_factor_that_is_none_of_them_is_not_named_after_one(divide: Divide, diagnosed: Diagnosed) -> None:
+    """A loss times 0.9 is no other divisor."""
+    finding = diagnosed(divide, divide, smoothing=0.9).findings[0]
+    assert finding.headline.code is not StagesCode.LOSS_DIVISOR
