@@ -546,7 +546,7 @@ def row_chance(rows: float) -> object:
 
 @decides("diagnosing.mapped_most", beside=(0, 1))
 def mapped_most(pairs: float) -> object:
-    reference = np.arange(100).reshape(1, -1)
+    reference = np.tile(np.arange(100), (2, 1))
     return _mapped(np.where(reference < pairs, reference + 1000, reference), reference) is None
 
 

@@ -84,14 +84,16 @@ def command(options: CheckRunOptions, printed: Printed) -> int:
     words = options.words
     if not words:
         raise ConfigError("a trace or a command is missing: trueup check-run -- python train.py")
+    status = 0
     with contextlib.ExitStack() as stack:
         if len(words) == 1 and Path(words[0]).is_dir():
             first = open_trace(Path(words[0]))
             second = None if options.again is None else open_trace(options.again)
         else:
             _check_command(options)
-            first, second = _run_program(options, stack.enter_context(_folder(options.output)), printed)
-        outcomes = check_run(first, again=second, only=list(options.only))
+            folder = stack.enter_context(_folder(options.output))
+            first, second, status = _run_program(options, folder, printed)
+        outcomes = check_run(first, again=second, only=list(options.only), status=status)
         _show(outcomes, headline=" ".join(words), folder=options.output, printed=printed)
     return exit_code(outcomes)
 
@@ -105,12 +107,13 @@ def _check_command(options: CheckRunOptions) -> None:
 
 def _run_program(
     options: CheckRunOptions, folder: Path, printed: Printed
-) -> tuple[TraceSource, TraceSource | None]:
-    """Capture the program, by default twice; its exit status is reported, and is no outcome of a check."""
+) -> tuple[TraceSource, TraceSource | None, int]:
+    """Capture the program, by default twice; with the exit status of the first run that failed, else 0."""
     from trueup.capture.launch import launch
     from trueup.store import Trace
 
     traces: list[Trace] = []
+    failed = 0
     for name in (_RUN,) if options.once else (_RUN, _AGAIN):
         capture = CaptureOptions(
             output=folder / name,
@@ -127,12 +130,13 @@ def _run_program(
             )
         if not (capture.output / "manifest.json").exists() or not Trace(capture.output).steps():
             raise ConfigError(f"nothing to check: {notes[0] if notes else f'exit status {status}'}")
+        failed = failed or status
         if status:
             warning_line(
                 f"the program ended with exit status {status}; what it produced until then is checked"
             )
         traces.append(Trace(capture.output))
-    return traces[0], traces[1] if len(traces) > 1 else None
+    return traces[0], traces[1] if len(traces) > 1 else None, failed
 
 
 @contextlib.contextmanager

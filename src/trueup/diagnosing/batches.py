@@ -148,6 +148,8 @@ def _mapped(target: Ints, reference: Ints) -> Relation | None:
     pairs = Counter(zip(target[apart].tolist(), reference[apart].tolist(), strict=True))
     if not pairs or len(pairs) > MAPPED_MOST or apart.mean() > MAPPED_SHARE or target.shape[1] < 2:
         return None
+    if max(pairs.values()) < 2:  # once is no rule
+        return None
     if any(np.any((reference == theirs) & ~apart) for _, theirs in pairs):
         return None
     common = pairs.most_common()

@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import polars as pl
+
 from trueup.store import StepView
 from trueup.types.trace import reduction_word
 
+_EMBEDDING = "torch.nn.functional.embedding"
 Exchange = tuple[str, tuple[int, ...]]
 """name of a collective and its ranks, none where all take part"""
 
@@ -21,6 +24,25 @@ def root_inputs(view: StepView) -> list[tuple[int, str, int]]:
         for record, call in enumerate(view.record_call)
         if call in roots and view.phase[record] == "forward" and view.slot[record].startswith("input")
     ]
+
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "bool")
+
+
+def embedded(view: StepView) -> dict[int, int]:
+    """Digest of ids that an embedding looks up -> its number of rows."""
+    integers = view.frame_of("forward").filter(pl.col("dtype").is_in(INTEGERS), pl.col("slot") == "input.0")
+    tables = {p["fqn"]: p["shape"] for p in view.facts.get("parameters") or []}
+    found: dict[int, int] = {}
+    for row in integers.filter(pl.col("kind") == "module").iter_rows(named=True):
+        if f"{row['name']}.weight" in tables:
+            found.setdefault(row["digest"], int(tables[f"{row['name']}.weight"][0]))
+    weights = view.frame_of("forward", "input.1").filter(pl.col("name") == _EMBEDDING)
+    rows = dict(zip(weights["call"], weights["shape"].to_list(), strict=True))
+    for row in integers.filter(pl.col("name") == _EMBEDDING).iter_rows(named=True):
+        if row["call"] in rows:
+            found.setdefault(row["digest"], int(rows[row["call"]][0]))
+    return found
 
 
 def loss_records(view: StepView, slot: str) -> list[tuple[int, int]]:

@@ -68,6 +68,8 @@ _CAUSES = {
     "instead of summed",
     CauseCode.TERM_LEFT_OUT: "a bias, residual or auxiliary term missing or added twice",
     CauseCode.UNSCALED_OR_CLIPPED: "gradients not unscaled, or clipped to a different norm",
+    CauseCode.VOCABULARY_TOO_SMALL: "the tokenizer has entries that the embedding has no row for",
+    CauseCode.IGNORED_AS_INPUT: "an ignored label (-100) or a padding id used as an input",
     CauseCode.UPCAST_LEFT_OUT: "a missing upcast",
     CauseCode.AUTOCAST_ON_ONE_SIDE: "autocast is on in one run alone, or its dtype differs",
     CauseCode.MODEL_DTYPE: "the model is built, loaded or converted in a different dtype",

@@ -80,9 +80,21 @@ PHRASES = {
         {**_BATCH, "parts": (reason(C.ALL_IGNORED, index=-100),)},
     ),
     C.ALL_IGNORED: clause("every label is ignored ({index}), the loss has no term", {"index": -100}),
+    C.STOPPED: clause(
+        lambda facts: (
+            f"it ended with exit status {facts['status']}"
+            + ("" if facts.get("step") is None else f" in step {facts['step']}")
+        ),
+        {"status": 1, "step": 3},
+        {"status": 1, "step": None},
+    ),
     C.IDS_OUT_OF_RANGE: clause(
         "token ids range from {minimum:.0f} to {maximum:.0f}, the embedding has {size:count row}",
         {"minimum": 0.0, "maximum": 300.0, "size": 256},
+    ),
+    C.ID_OUTSIDE: clause(
+        "token id {value} in row {row}, position {column} is outside the vocabulary of {size:count entry}",
+        {"value": 300, "row": 0, "column": 3, "size": 256},
     ),
     C.LABELS_OUT_OF_RANGE: clause(
         "labels range from {minimum} to {maximum}, the vocabulary has {size:count entry}",

@@ -482,10 +482,22 @@ PHRASES = {
         "digest {target} (target), {reference} (reference); the ids themselves were not stored",
         {"target": "0a1b", "reference": "ffee"},
     ),
-    S.OUT_OF_VOCABULARY: clause("Token ids lie outside the vocabulary"),
+    S.OUT_OF_VOCABULARY: clause(
+        lambda facts: facts.fill(
+            "Token id {value} is outside the vocabulary"
+            + ("" if facts.get("size") is None else " ({size:count entry})")
+        ),
+        {"value": 101, "size": 100},
+        {"value": -100, "size": None},
+    ),
     S.OUT_OF_RANGE: clause(
-        "{num:count id} outside 0 to {size}, the first {value} in row {row}, position {column}",
+        lambda facts: facts.fill(
+            "{num:count id} outside the vocabulary"
+            + ("" if facts.get("size") is None else " of {size:count entry}")
+            + ", the first {value} in row {row}, position {column}"
+        ),
         {"num": 3, "size": 100, "value": 101, "row": 0, "column": 7},
+        {"num": 1, "size": None, "value": -1, "row": 0, "column": 7},
     ),
     S.SAME_BATCH_FIRST: clause(
         "use the same batch in both runs first: every later difference may follow from this one"

@@ -17,10 +17,12 @@ from trueup.diagnosing.checks import (
     streams,
     updates,
 )
-from trueup.diagnosing.checks.outcome import Check, CheckOutcome, Place, Verdict
+from trueup.diagnosing.checks.outcome import Check, CheckOutcome, Judge, Place, Verdict
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.errors import ConfigError
 from trueup.store import TraceSource
+from trueup.types.codes import CheckCode
+from trueup.types.reason import reason
 
 __all__ = ["CHECKS", "Check", "CheckOutcome", "Place", "Verdict", "check_run", "exit_code"]
 
@@ -44,9 +46,10 @@ CHECKS: tuple[Check, ...] = tuple(
 
 
 def check_run(
-    source: TraceSource, *, again: TraceSource | None = None, only: Sequence[str] = ()
+    source: TraceSource, *, again: TraceSource | None = None, only: Sequence[str] = (), status: int = 0
 ) -> list[CheckOutcome]:
-    """Every check's outcome for a trace; ``again`` is a trace of the same program run once more.
+    """Every check's outcome for a trace; ``again`` is a trace of the same program run once more. A program
+    that ended with an exit ``status`` other than 0 has failed, whatever else holds.
 
     Raises:
         ConfigError: ``only`` names a check that there is not.
@@ -62,7 +65,13 @@ def check_run(
             names = ", ".join(check.name for check in CHECKS)
             raise ConfigError(f"--only: expected one of: {names} (got {name!r})")
     run = CheckedRun(source, again)
-    return [check.check(run) for check in CHECKS if not only or check.name in only]
+    outcomes = [check.check(run) for check in CHECKS if not only or check.name in only]
+    return outcomes if status == 0 else [_stopped(run, status), *outcomes]
+
+
+def _stopped(run: CheckedRun, status: int) -> CheckOutcome:
+    judge = Judge("finished", "The program runs without an error")
+    return judge.failed(reason(CheckCode.STOPPED, status=status, step=max(run.steps, default=None)))
 
 
 def exit_code(outcomes: Sequence[CheckOutcome]) -> int:

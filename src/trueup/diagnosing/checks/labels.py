@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from trueup.batches.labels import whole_labels
 from trueup.diagnosing.checks.alignment import first_loss_problem, labelled_padding, shift_of_labels
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun, place_of
-from trueup.diagnosing.step_calls import reduction_of
+from trueup.diagnosing.step_calls import INTEGERS, embedded, reduction_of
 from trueup.store import StepView
 from trueup.types.arrays import Array
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
-
-_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "bool")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +50,11 @@ class _Seen:
 
 
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
+    for step, ranks in run.steps.items():
+        for rank in ranks:
+            outside = _looked_up_outside(run, step, rank)
+            if outside is not None:
+                return judge.failed(outside[0], places=(outside[1],))
     batches = [b for step, ranks in run.steps.items() for rank in ranks for b in _batches(run, step, rank)]
     if not batches:
         return _without(run, judge)
@@ -86,18 +90,18 @@ def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
     labels = view.frame_of("loss").filter(pl.col("slot").str.split(".").list.first() == "labels")
     parts = labels.sort("record").partition_by("call", maintain_order=True)
     losses = {row["call"]: row for row in view.frame_of("loss", "value").iter_rows(named=True)}
-    integers = view.frame_of("forward").filter(pl.col("dtype").is_in(_INTEGERS))
+    integers = view.frame_of("forward").filter(pl.col("dtype").is_in(INTEGERS))
     roots = integers.filter(
         (pl.col("kind") == "module") & pl.col("parent").is_null() & pl.col("slot").str.starts_with("input")
         & (pl.col("mode") == "train") & (pl.col("shape").list.len() == 2)
     )  # fmt: skip
-    embedded = _embedded(run, view, integers)
+    sizes = embedded(view)
     for row, *others in (of_call.to_dicts() for of_call in parts):
         before = roots.filter(
             (pl.col("record") < row["record"]) & (pl.col("microbatch") == row["microbatch"])
         )
         candidates = before.to_dicts()
-        ids = next((r for r in candidates if r["digest"] in embedded), None)
+        ids = next((r for r in candidates if r["digest"] in sizes), None)
         ids = ids or next((r for r in candidates if "mask" not in r["slot"] and r["dtype"] != "bool"), None)
         told = json.loads(row["arguments"] or "{}")
         loss = losses.get(row["call"])
@@ -109,28 +113,30 @@ def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
             parts=(row, *others),
             mask=next((r for r in candidates if "attention_mask" in r["slot"]), None),
             loss=None if loss is None else loss["maximum"],
-            vocabulary=embedded.get(ids["digest"]) if ids is not None else None,
+            vocabulary=sizes.get(ids["digest"]) if ids is not None else None,
             ignore_index=int(told.get("ignore_index", -100)),
             reduction=reduction_of(told),
         )
 
 
-def _embedded(run: CheckedRun, view: StepView, integers: pl.DataFrame) -> dict[int, int]:
-    """Digest of ids looked up in a table -> the table's number of rows."""
-    tables = {p["fqn"]: p["shape"] for p in run.facts(view.rank).get("parameters") or []}
-    found: dict[int, int] = {}
-    for row in integers.filter(pl.col("slot") == "input.0").iter_rows(named=True):
-        if row["kind"] == "module" and f"{row['name']}.weight" in tables:
-            found.setdefault(row["digest"], int(tables[f"{row['name']}.weight"][0]))
-    weights = view.frame_of("forward", "input.1").filter(pl.col("name") == "torch.nn.functional.embedding")
-    rows = dict(zip(weights["call"], weights["shape"].to_list(), strict=True))
-    calls = integers.filter(
-        (pl.col("name") == "torch.nn.functional.embedding") & (pl.col("slot") == "input.0")
-    )
-    for row in calls.iter_rows(named=True):
-        if row["call"] in rows:
-            found.setdefault(row["digest"], int(rows[row["call"]][0]))
-    return found
+def _looked_up_outside(run: CheckedRun, step: int, rank: int) -> tuple[Reason, Place] | None:
+    """The first id that an embedding has no row for; also of a step that ended there."""
+    view = run.view(step, rank)
+    integers = view.frame_of("forward").filter(pl.col("dtype").is_in(INTEGERS))
+    sizes = embedded(view)
+    for row in integers.filter(pl.col("slot").str.starts_with("input")).iter_rows(named=True):
+        size = sizes.get(row["digest"])
+        if size is None or (row["minimum"] >= 0 and row["maximum"] < size):
+            continue
+        ids = run.values(step, rank, row)
+        found = reason(Code.IDS_OUT_OF_RANGE, minimum=row["minimum"], maximum=row["maximum"], size=size)
+        if ids is not None and ids.ndim == 2:
+            at, column = (int(where[0]) for where in np.nonzero((ids < 0) | (ids >= size)))
+            place = {"value": int(ids[at, column]), "row": at, "column": column}
+            found = reason(Code.ID_OUTSIDE, size=size, **place)
+        said = reason(Code.OF_BATCH, found, step=step, rank=rank, microbatch=row["microbatch"])
+        return said, place_of(view, row)
+    return None
 
 
 def _look(run: CheckedRun, batch: _Batch) -> _Seen:

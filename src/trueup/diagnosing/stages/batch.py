@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trueup.diagnosing.loss_inputs import LossInputs, whole_numbers
-from trueup.diagnosing.step_calls import root_inputs, root_returns_loss
+from trueup.diagnosing.step_calls import embedded, root_inputs, root_returns_loss
 from trueup.store import StepView
 from trueup.types.arrays import Ints
 from trueup.types.finding import Basis, Finding, Kind, Stage
@@ -65,7 +65,13 @@ class Batch:
 
 
 def _vocabulary(book: StepView) -> int | None:
-    """Rows of the first embedding, where the capture kept how modules are set."""
+    """Rows of the embedding that looks up what the model was given; else of the first one, where the capture
+    kept how modules are set."""
+    sizes = embedded(book)
+    for _, _, record in root_inputs(book):
+        digest = book.digest(record)
+        if digest is not None and digest in sizes:
+            return sizes[digest]
     settings = book.source.rank_facts(book.rank).get("settings") or {}
     return next((n for s in settings.values() if isinstance(n := s.get("num_embeddings"), int)), None)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trueup.diagnosing.batches import relation, rows_found
 from trueup.diagnosing.stages.batch import Batch, data_finding
@@ -18,6 +19,7 @@ from trueup.diagnosing.whose import of_ranks
 from trueup.store import StepView
 from trueup.types.arrays import Ints
 from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import EvidenceRank, Finding, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Reason, reason
@@ -197,9 +199,14 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
     said: list[Reason] = []
     shared = [name for name in target.ids if name in reference.ids]
     for name in shared:
-        found = relation(target.ids[name], reference.ids[name])
+        ids, other = target.ids[name], reference.ids[name]
+        outside = _outside(target, name)
+        if outside.any():
+            findings.append(_out_of_range(target, name, outside))
+            ids = np.where(outside, other, ids) if ids.shape == other.shape else ids
+        found = relation(ids, other)
         if found.name != "same":
-            elsewhere = _elsewhere(target.ids[name], name, reference, context)
+            elsewhere = _elsewhere(ids, name, reference, context)
             findings.append(_batch_finding(found.name, found.evidence, elsewhere, name, target.book))
     if shared and not findings:
         tokens = sum(target.ids[name].size for name in shared)
@@ -210,7 +217,6 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
         else:
             said.append(reason(Stages.SAME_DIGESTS, step=step, rank=rank))
     if not findings:
-        findings += _out_of_range(target)
         more, words = compared_labels(target, reference, rank if len(context.ranks) > 1 else None)
         findings += more
         said += words
@@ -257,27 +263,25 @@ def _digest_finding(target: Batch, reference: Batch) -> Finding:
     )
 
 
-def _out_of_range(target: Batch) -> list[Finding]:
-    size = target.vocab_size
-    tokens = [
-        (name, ids) for name, ids in target.ids.items() if name.endswith("input.0") or "input_ids" in name
-    ]
-    for name, ids in tokens:
-        bad = (ids < 0) | ((ids >= size) if size is not None else False)
-        if bad.any():
-            row, column = (int(i[0]) for i in np.nonzero(bad))
-            value = int(ids[row, column])
-            said = reason(
-                Stages.OUT_OF_RANGE, num=int(bad.sum()), size=size, value=value, row=row, column=column
-            )
-            return [
-                data_finding(
-                    headline=reason(Stages.OUT_OF_VOCABULARY),
-                    site=f"batch of step {target.book.step}, {name}",
-                    book=target.book,
-                    kinds=(kind_named("wrong_data", EvidenceRank.EVERY_ELEMENT, said),),
-                    evidence=(said,),
-                    next_note=reason(Stages.COMPARE_VOCABULARY),
-                )
-            ]
-    return []
+def _outside(batch: Batch, name: str) -> NDArray[np.bool_]:
+    """Which token ids of an input are none of the vocabulary."""
+    ids = batch.ids[name]
+    if not (name.endswith("input.0") or "input_ids" in name):
+        return np.zeros(ids.shape, bool)
+    return np.asarray((ids < 0) | (False if batch.vocab_size is None else ids >= batch.vocab_size))
+
+
+def _out_of_range(batch: Batch, name: str, outside: NDArray[np.bool_]) -> Finding:
+    row, column = (int(at[0]) for at in np.nonzero(outside))
+    place = {"value": int(batch.ids[name][row, column]), "row": row, "column": column}
+    said = reason(Stages.OUT_OF_RANGE, num=int(outside.sum()), size=batch.vocab_size, **place)
+    kind = kind_named("wrong_data", EvidenceRank.EVERY_ELEMENT, said)
+    causes = [CauseCode.IGNORED_AS_INPUT] if place["value"] < 0 else [CauseCode.VOCABULARY_TOO_SMALL]
+    return data_finding(
+        headline=reason(Stages.OUT_OF_VOCABULARY, value=place["value"], size=batch.vocab_size),
+        site=f"batch of step {batch.book.step}, {name}",
+        book=batch.book,
+        kinds=(replace(kind, causes=tuple(map(Reason, causes))),),
+        evidence=(said,),
+        next_note=reason(Stages.COMPARE_VOCABULARY),
+    )

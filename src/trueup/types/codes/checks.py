@@ -85,6 +85,9 @@ class CheckCode(Code):
     NO_MASTERS = "check.master_weights.none_seen"
     COPY_MASTERS = "check.master_weights.copy_after_step"
 
+    # the program
+    STOPPED = "check.finished.exit_status"
+
     # labels
     LABELS_FIT = "check.labels.fit"
     NOT_NEXT_TOKEN = "check.labels.not_next_token"
@@ -93,6 +96,7 @@ class CheckCode(Code):
     OF_BATCH = "check.labels.of_batch"
     ALL_IGNORED = "check.labels.all_ignored"
     IDS_OUT_OF_RANGE = "check.labels.ids_out_of_range"
+    ID_OUTSIDE = "check.labels.id_outside_vocabulary"
     LABELS_OUT_OF_RANGE = "check.labels.labels_out_of_range"
     WRONG_SHIFT = "check.labels.wrong_shift"
     PADDING_COUNTS = "check.labels.padding_counts"

@@ -125,6 +125,8 @@ class CauseCode(Code):
     NO_STEP = "cause.no_step"
     NOT_IN_A_GROUP = "cause.not_in_a_group"
     COARSER_DTYPE = "cause.coarser_dtype"
+    VOCABULARY_TOO_SMALL = "cause.vocabulary_too_small"
+    IGNORED_AS_INPUT = "cause.ignored_as_input"
     UPCAST_LEFT_OUT = "cause.upcast_left_out"
     AUTOCAST_ON_ONE_SIDE = "cause.autocast_on_one_side"
     MODEL_DTYPE = "cause.model_dtype"
