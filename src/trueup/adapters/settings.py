@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _PLAIN = (bool, int, float, str)
 _LONGEST = 200
 """characters of a word; a longer one is no setting"""
+_DEEPEST = 3
+"""mappings within mappings of a configuration that are read"""
 
 
 class Settings:
@@ -38,11 +40,26 @@ class Settings:
         config = getattr(module, "config", None)
         to_dict = getattr(config, "to_dict", None)
         values = to_dict() if callable(to_dict) else getattr(config, "__dict__", {})
-        return {str(k): self._said(v) for k, v in dict(values).items() if self._is_setting(str(k), v)}
+        return self._nested(values, _DEEPEST)
+
+    def _nested(self, values: Mapping[str, object], deepest: int) -> dict[str, object]:
+        """Settings of a configuration: mappings in it (``rope_parameters``) and what is None belong to it."""
+        found: dict[str, object] = {}
+        for key, value in list(values.items()):
+            name = str(key)
+            if isinstance(value, Mapping):
+                inner = self._nested(value, deepest - 1) if deepest and not name.startswith("_") else {}
+                if inner:
+                    found[name] = inner
+            elif self._is_setting(name, value):
+                found[name] = self._said(value)
+        return found
 
     def _is_setting(self, name: str, value: Any) -> bool:
         if name.startswith("_") or name in self._never:
             return False
+        if value is None:  # a soft cap that is off, against one of 20.0
+            return True
         if isinstance(value, str):
             return len(value) <= _LONGEST
         if isinstance(value, (tuple, list)):

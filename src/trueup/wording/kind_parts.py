@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueup.types.codes.kinds import DivisorCode, FactorCode, OrderCode, PlacesCode, SettingReason
+from trueup.types.codes.kinds import DivisorCode, FactorCode, NormForm, OrderCode, PlacesCode, SettingReason
 from trueup.types.reason import reason
 from trueup.wording.phrase import Facts, Phrase
 
@@ -148,6 +148,14 @@ PHRASES = {
     DivisorCode.ROWS_OF_STEP: _divisor("sequences of the step"),
     DivisorCode.NOTHING: Phrase(sentence="nothing", samples=({"number": 1},)),
     DivisorCode.MICROBATCHES: _divisor("microbatches"),
+    NormForm.CENTRED: Phrase(sentence="subtracts the mean"),
+    NormForm.NOT_CENTRED: Phrase(sentence="does not subtract the mean"),
+    NormForm.WEIGHT: Phrase(sentence="multiplies with the weight"),
+    NormForm.ONE_PLUS_WEIGHT: Phrase(sentence="multiplies with 1 + weight"),
+    NormForm.EPS_INSIDE: Phrase(sentence="adds eps inside the square root"),
+    NormForm.EPS_OUTSIDE: Phrase(sentence="adds eps outside the square root"),
+    NormForm.BIASED: Phrase(sentence="divides the variance by n"),
+    NormForm.UNBIASED: Phrase(sentence="divides the variance by n - 1"),
     FactorCode.NUMBER: Phrase(sentence=_number, samples=({"number": 2}, {"number": 2, "inverse": True})),
     FactorCode.SQUARE_ROOT: _factor("the square root of ", number=True),
     FactorCode.LOGARITHM: _factor("ln ", number=True),

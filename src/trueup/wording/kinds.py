@@ -9,6 +9,7 @@ from trueup.types.codes.kinds import (
     DivisorCode,
     FactorCode,
     KindReason,
+    NormForm,
     OrderCode,
     PlacesCode,
     SettingReason,
@@ -268,7 +269,7 @@ def _computed_again(what: Template) -> Callable[[Facts], str]:
     return sentence
 
 
-_PAIRING = {"halves": "the first half with the second", "pairs": "neighboring elements"}
+PAIRING = {"halves": "the first half with the second", "pairs": "neighboring elements"}
 _WEIGHT = {"parameter": "layers.0.mlp.up.weight", "one_dimensional": False}
 _FLOATS = {"target": 0.2, "reference": 0.1}
 _DTYPE = {"dtype": "bfloat16"}
@@ -302,6 +303,10 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     # constants that were fitted
     KindReason.NORM_EPS: _say(_fitted("eps of the norm", 2), {"target": 1.02e-6, "reference": 1.001e-5}),
+    KindReason.NORM_FORM: _say(
+        "the norm {parts[0]} (target), {parts[1]} (reference)",
+        {"parts": (reason(NormForm.EPS_OUTSIDE), reason(NormForm.EPS_INSIDE))},
+    ),
     KindReason.SOFTMAX_FACTOR: _say(
         _fitted("factor before the softmax", 6), {"target": 1.1, "reference": 1.0}
     ),
@@ -317,8 +322,8 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.ROTARY_THETA: _say(_fitted("rotary theta"), {"target": 5e5, "reference": 9999.9}),
     KindReason.ROTATED_PAIRS: _say(
         lambda facts: (
-            f"rotary embedding rotates {_PAIRING[facts['target']]} (target), "
-            f"{_PAIRING[facts['reference']]} (reference)"
+            f"rotary embedding rotates {PAIRING[facts['target']]} (target), "
+            f"{PAIRING[facts['reference']]} (reference)"
         ),
         {"target": "pairs", "reference": "halves"},
     ),
@@ -343,7 +348,7 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.ROTARY_PAIRING: _say(
         _computed_again(
             lambda facts: (
-                f"a rotary embedding on {_PAIRING[facts['target']]} instead of {_PAIRING[facts['reference']]}"
+                f"a rotary embedding on {PAIRING[facts['target']]} instead of {PAIRING[facts['reference']]}"
             )
         ),
         {"target": "pairs", "reference": "halves"},

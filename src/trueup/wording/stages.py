@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from trueup.types.codes import DivisorCode
 from trueup.types.codes import StagesCode as S
+from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import reason
+from trueup.wording.cause_headlines import cause_headline
 from trueup.wording.criterion import FIRST_LOSS
 from trueup.wording.kinds import kind_name
 from trueup.wording.phrase import Facts, Phrase, clause, count, listed
@@ -48,7 +50,14 @@ def _module(facts: Facts) -> str:
 def _of_kind(facts: Facts) -> str:
     kind = kind_name(facts["kind"])
     kind = kind[:1].upper() + kind[1:]
-    if facts["stage"] == "loss":
+    of_loss = facts["stage"] == "loss"
+    if facts.parts:
+        named = cause_headline(
+            facts.reason.parts[0], facts.parts[1:], "the loss" if of_loss else _module(facts)
+        )
+        if named is not None:
+            return named
+    if of_loss:
         return f"{kind} in the loss"
     return f"{kind} in the {_PHASES.get(facts['stage'], 'output')} of {_module(facts)}"
 
@@ -282,6 +291,9 @@ def _stage_agrees(facts: Facts) -> str:
 
 _ANY = {"parts": (reason(S.WITHIN_ROUNDING),)}
 _PLACE: dict[str, object] = {"module": "layers.1.mlp", "stage": "forward"}
+_THETA = reason(
+    KindReason.ROTARY_THETA, target=5e5, reference=1e4, origin_phase="forward", origin_slot="output.0"
+)
 
 
 def _not_handed_back(facts: Facts) -> str:
@@ -367,6 +379,7 @@ PHRASES = {
         {**_PLACE, "kind": "wrong_scale"},
         {**_PLACE, "stage": "loss", "kind": "missing_or_extra_term"},
         {**_PLACE, "stage": "backward", "module": "", "kind": "frozen_or_missing_gradient"},
+        {**_PLACE, "kind": "constant_argument", "parts": (_THETA,)},
     ),
     S.ORIGIN: clause(
         _origin, _PLACE, {**_PLACE, "stage": "loss"}, {**_PLACE, "stage": "backward", "module": ""}

@@ -9,6 +9,7 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.functions import ACTIVATIONS
+from trueup.diagnosing.kinds.norms import norm_fault
 from trueup.diagnosing.kinds.rule import Found, said
 from trueup.diagnosing.kinds.thresholds import (
     ACTIVATION_RESIDUAL,
@@ -16,7 +17,6 @@ from trueup.diagnosing.kinds.thresholds import (
     CLOSE_ROUNDINGS,
     DRAWN_VALUES,
     DROPOUT_SCALE,
-    FACTOR_NEAR_ONE,
     FEW_NUMBERS,
     FITTED_ROWS,
     MANY_NUMBERS,
@@ -24,7 +24,6 @@ from trueup.diagnosing.kinds.thresholds import (
     NEARLY,
     NEARLY_ALL,
     REPRODUCED,
-    ROW_EPS_Z,
     SMALLEST_PROBABILITY,
 )
 from trueup.types.arrays import Floats
@@ -47,7 +46,7 @@ def fitted_constants(evidence: Evidence) -> Iterator[Found]:
         return
     x = _input(evidence, t.shape)
     if x is not None and np.isfinite(x).all():
-        yield from _norm(evidence, x, t, r)
+        yield from norm_fault(evidence, x, t, r)
         yield from _activation(evidence, x, t, r)
     yield from _softmax(evidence, t, r)
 
@@ -65,72 +64,6 @@ def _input(evidence: Evidence, shape: tuple[int, ...]) -> Floats | None:
         if pair.agree is not False and pair.given is not None and pair.given.shape == shape:
             return evidence.values_of(pair.given)
     return None
-
-
-# -- norms ------------------------------------------
-
-
-def _norm(evidence: Evidence, x: Floats, t: Floats, r: Floats) -> Iterator[Found]:
-    """y = w (x - m) / sqrt(v + eps) + b, with m = mean (LayerNorm) or 0 (RMSNorm).
-
-    Per row c = <y - b, w (x - m)> / ||w (x - m)||^2 = 1 / sqrt(v + eps), so eps = 1 / c^2 - v; the mean over
-    rows weighted by how well each is known.
-    """
-    width = x.shape[-1]
-    if width < FEW_NUMBERS or x.ndim < 2:
-        return
-    weight, bias = _affine(evidence, width)
-    rows = [values.reshape(-1, width)[:FITTED_ROWS] for values in (x, t, r)]
-    for centred in (True, False):
-        centre = rows[0] - rows[0].mean(axis=1, keepdims=True) if centred else rows[0]
-        spread = np.square(centre).mean(axis=1)
-        target, reference = (_eps(centre * weight, y - bias, spread) for y in rows[1:])
-        if reference is None:
-            continue
-        if target is None:
-            return
-        error, gap = float(np.hypot(target[1], reference[1])), abs(target[0] - reference[0])
-        if gap > CHANCE_Z * error and gap > FACTOR_NEAR_ONE * abs(reference[0]):
-            yield _found(evidence, KindReason.NORM_EPS, target[0], reference[0])
-        return
-
-
-def _affine(evidence: Evidence, width: int) -> tuple[Floats, Floats]:
-    """Weight and bias of the norm; ones and zeros where it has none that are known."""
-    weight, bias = np.ones(width), np.zeros(width)
-    around = evidence.surroundings
-    for pair in (*around.inputs, *around.parameters, *around.nearby):
-        last = pair.slot.rpartition(".")[2]
-        known = pair.given
-        if last in ("weight", "bias") and known is not None and known.shape == (width,):
-            values = known.values()
-            if values is not None and np.isfinite(values).all():
-                weight, bias = (values, bias) if last == "weight" else (weight, values)
-    return weight, bias
-
-
-def _eps(direction: Floats, y: Floats, spread: Floats) -> tuple[float, float] | None:
-    """eps and its standard error; None where y is no such norm."""
-    square = np.square(direction).sum(axis=1)
-    usable = square > 0
-    if not usable.any():
-        return None
-    direction, y, spread, square = direction[usable], y[usable], spread[usable], square[usable]
-    c = (direction * y).sum(axis=1) / square
-    left = np.sqrt(np.square(y - c[:, None] * direction).sum(axis=1))
-    size = np.sqrt(np.square(y).sum(axis=1))
-    if not (c > 0).all() or float(np.median(left / np.maximum(size, _TINY))) > REPRODUCED:
-        return None
-    each = 1.0 / np.square(c) - spread
-    # The relative error of c is that of the residual spread over the row; eps inherits 2 (v + eps) of it.
-    error = 2.0 * (spread + np.abs(each)) * np.maximum(left / size / np.sqrt(direction.shape[1]), _EXACT / 2)
-    weights = 1.0 / np.square(error)
-    mean = float((each * weights).sum() / weights.sum())
-    # Another factor of the whole would need another eps in every row.
-    if float(np.median(np.abs(each - mean) / error)) > ROW_EPS_Z and len(each) > 1:
-        return None
-    scatter = float(np.sqrt((weights * np.square(each - mean)).sum() / weights.sum() / len(each)))
-    return mean, max(scatter, float(1.0 / np.sqrt(weights.sum())))
 
 
 # -- softmax, dropout, activations ------------------------------------------

@@ -10,6 +10,7 @@ from trueup.diagnosing.kinds.grids import rounded_to
 from trueup.diagnosing.kinds.rule import Found, said
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import (
+    CHANCE_Z,
     CHANGE_LEAVES,
     NEAR_ONE,
     REPRODUCED,
@@ -26,6 +27,8 @@ Complex = NDArray[np.complex128]
 
 _MAX_VALUES = 1 << 17
 _TINY = float(np.finfo(np.float64).tiny)
+_SINGLE = float(np.finfo(np.float32).eps)
+"""angles are made in float32"""
 
 
 def rotary_fault(evidence: Evidence) -> Solved | None:
@@ -106,32 +109,46 @@ def _angles(evidence: Evidence, t: Complex, r: Complex) -> Solved | None:
         a, b = (t[:-shift], r[shift:]) if shift > 0 else (t[-shift:], r[:shift])
         if _near(a, b) and not _near(t, r):
             return _solved(evidence, KindCode.SHIFTED_BY_ONE, KindReason.POSITIONS_SHIFTED, shift=shift)
-    return _other_theta(evidence, np.angle(t[1]), np.angle(r[1])) or _coarse(evidence, t, r)
+    error = np.full(t.shape[1], evidence.roundoff)
+    target, reference = (_theta(np.angle(side[1]), error) for side in (t, r))
+    return _other_theta(evidence, target, reference) or _coarse(evidence, t, r)
 
 
 def _near(a: Complex, b: Complex) -> bool:
     return bool(np.abs(a - b).mean() < NEAR_ONE)
 
 
-def _other_theta(evidence: Evidence, target: Floats, reference: Floats) -> Solved | None:
-    theta_t, theta_r = _theta(target), _theta(reference)
-    if theta_t is None or theta_r is None or abs(theta_t / theta_r - 1) <= NEAR_ONE:
+def _other_theta(evidence: Evidence, target: float | None, reference: float | None) -> Solved | None:
+    if target is None or reference is None or abs(target / reference - 1) <= NEAR_ONE:
         return None
-    facts = {"target": theta_t, "reference": theta_r}
+    facts = {"target": target, "reference": reference}
     return _solved(evidence, KindCode.CONSTANT_ARGUMENT, KindReason.ROTARY_THETA, **facts)
 
 
-def _theta(angles: Floats) -> float | None:
-    """theta of ``angle_i = theta^(-i / n)`` at position 1; None where the angles are no such sequence."""
-    usable = angles > SMALLEST_ANGLE
+def _theta(angles: Floats, error: Floats) -> float | None:
+    """theta of ``angle_i = theta^(-i / n)`` at position 1; None where the angles are no such sequence.
+
+    ``error`` is how well each angle is known: the logarithm of a small one, read off its cosine, by less than
+    its own size. Least squares weighted by that, then the shortest number within the fit's error.
+    """
+    usable = (angles > SMALLEST_ANGLE) & (error < angles)
     if usable.sum() < 2 or not usable[0]:
         return None
-    place = np.flatnonzero(usable) / len(angles)
-    logs = np.log(angles[usable])
-    slope = float(np.dot(place, logs) / np.dot(place, place))
-    if np.abs(logs - slope * place).max() > THETA_CURVE + NEAR_ONE * abs(slope):
+    place, logs = np.flatnonzero(usable) / len(angles), np.log(angles[usable])
+    # Besides, an angle is a product of two numbers, each a few roundings off.
+    each = error[usable] / angles[usable] + 4 * _SINGLE
+    weighted = place / np.square(each)
+    slope = float(np.dot(weighted, logs) / np.dot(weighted, place))
+    if (np.abs(logs - slope * place) > THETA_CURVE + NEAR_ONE * abs(slope) + CHANCE_Z * each).any():
         return None
-    return float(np.exp(-slope))
+    known = CHANCE_Z / np.sqrt(float(np.dot(weighted, place)))
+    return _shortest(float(np.exp(-slope)), relative=known)
+
+
+def _shortest(value: float, *, relative: float) -> float:
+    """The number of fewest digits no further from ``value`` than that; two digits at least say something."""
+    rounded = (float(f"{value:.{digits}g}") for digits in range(1, 17))
+    return next((one for one in rounded if abs(one - value) <= relative * abs(value)), value)
 
 
 def _coarse(evidence: Evidence, t: Complex, r: Complex) -> Solved | None:
@@ -155,21 +172,25 @@ def _table(evidence: Evidence) -> Solved | None:
     t, r = evidence.target_values, evidence.reference_values
     if t is None or r is None or t.shape != r.shape or t.ndim < 2 or t.shape[-2] < 3 or t.shape[-1] < 4:
         return None
-    angles = [_angles_of_table(v.reshape(-1, *v.shape[-2:])[0]) for v in (t, r)]
-    if angles[0] is None or angles[1] is None:
-        return None
-    return _other_theta(evidence, angles[0], angles[1])
+    thetas = [_theta_of_table(v.reshape(-1, *v.shape[-2:])[0], evidence.roundoff) for v in (t, r)]
+    return _other_theta(evidence, *thetas)
 
 
-def _angles_of_table(table: Floats) -> Floats | None:
-    """Angles of position 1; None where it is no table of cosines or sines."""
+def _theta_of_table(table: Floats, roundoff: float) -> float | None:
+    """theta of the angles of position 1; None where it is no table of cosines or sines.
+
+    An angle a is known by one rounding of cos a (sin a) over sin a (cos a).
+    """
     if not np.isfinite(table).all() or np.abs(table).max() > 1 + TABLE_ERROR:
         return None
     if np.abs(table[0] - 1).max() < TABLE_ERROR:
         angles = np.arccos(np.clip(table[1], -1, 1))
+        error = roundoff / np.maximum(np.abs(np.sin(angles)), _TINY)
     elif np.abs(table[0]).max() < TABLE_ERROR:
         angles = np.arcsin(np.clip(table[1], -1, 1))
+        error = roundoff * np.abs(table[1]) / np.maximum(np.abs(np.cos(angles)), _TINY)
     else:
         return None
     half = len(angles) // 2
-    return np.asarray(angles[:half] if np.allclose(angles[:half], angles[half:]) else angles)
+    kept = slice(half if np.array_equal(table[1][:half], table[1][half:]) else None)
+    return _theta(angles[kept], error[kept])

@@ -136,7 +136,7 @@ def _headline(origin: Origin, kind: Kind | None, settings: dict[Reason, str]) ->
         return reason(Stages.LOSS_DIVISOR, *kind.sentence.parts)
     place = {"module": origin.module, "stage": origin.stage.value}
     if kind is not None and kind.rank.is_named:
-        return reason(Stages.OF_KIND, kind=kind.name, **place)
+        return reason(Stages.OF_KIND, kind.sentence, *kind.sentence.parts, kind=kind.name, **place)
     return reason(Stages.ORIGIN, **place)
 
 

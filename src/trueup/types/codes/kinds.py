@@ -29,6 +29,8 @@ class KindReason(Code):
     DROPOUT_RATE = "kind.dropout_rate"
     ACTIVATION = "kind.activation"
     NORM_EPS = "kind.norm_eps"
+    NORM_FORM = "kind.norm_form"
+    """parts: what the target's norm does, and the reference's (``NormForm``)"""
     ROUNDED_LOSS = "kind.rounded_loss"
     LOSS_DIVISORS = "kind.loss_divisors"
     """parts: what the target divides by, and the reference (``DivisorCode``)"""
@@ -273,6 +275,19 @@ class DivisorCode(Code):
     ROWS_OF_STEP = "divisor.rows_of_step"
     NOTHING = "divisor.nothing"
     MICROBATCHES = "divisor.microbatches"
+
+
+class NormForm(Code):
+    """What a norm y = w (x - m) / d + b takes for m, w and d."""
+
+    CENTRED = "norm.centred"
+    NOT_CENTRED = "norm.not_centred"
+    WEIGHT = "norm.weight"
+    ONE_PLUS_WEIGHT = "norm.one_plus_weight"
+    EPS_INSIDE = "norm.eps_inside"
+    EPS_OUTSIDE = "norm.eps_outside"
+    BIASED = "norm.biased"
+    UNBIASED = "norm.unbiased"
 
 
 class SettingReason(Code):

@@ -1,0 +1,77 @@
+"""Headlines of causes: what differs, where, and both values, at most 15 words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trueup.types.codes.kinds import KindReason
+from trueup.types.reason import Reason
+from trueup.wording.kinds import PAIRING, fitted
+from trueup.wording.phrase import Facts, Template
+
+
+def cause_headline(cause: Reason, parts: tuple[str, ...], place: str) -> str | None:
+    """The headline of what a kind says of its case, None where it has none; ``parts`` are texts."""
+    template = _HEADLINES.get(KindReason(cause.code.value)) if isinstance(cause.code, KindReason) else None
+    if template is None:
+        return None
+    facts = Facts(cause, parts)
+    text = template(facts) if callable(template) else facts.fill(template, place=place)
+    text = text.replace("{place}", place)
+    return text[:1].upper() + text[1:]
+
+
+def _both(what: str) -> str:
+    return f"{what} differs in {{place}}: {{target}} (target), {{reference}} (reference)"
+
+
+def _fitted(what: str) -> Template:
+    def headline(facts: Facts) -> str:
+        sides = ", ".join(f"{fitted(float(facts[side]))} ({side})" for side in ("target", "reference"))
+        return f"{what} differs in {{place}}: {sides}"
+
+    return headline
+
+
+def _arguments(facts: Facts) -> str:
+    return f"argument mismatch in {{place}}: {facts.parts[0]}"
+
+
+def _scaled(facts: Facts) -> str:
+    factor = f"result of {{place}} is {float(facts['factor']):.6g} times the reference's"
+    return f"{factor} ({facts.parts[0]})" if facts.parts else factor
+
+
+def _pairing(facts: Facts) -> str:
+    words: Mapping[object, str] = PAIRING
+    target, reference = (words[facts[side]] for side in ("target", "reference"))
+    return f"rotary embedding of {{place}} pairs {target}; the reference {reference}"
+
+
+_HEADLINES: dict[KindReason, Template] = {
+    KindReason.OTHER_ARGUMENTS: _arguments,
+    KindReason.MASK_ARGUMENTS: _arguments,
+    KindReason.NORM_EPS: _fitted("norm eps"),
+    KindReason.NORM_FORM: "norm {place} {parts[0]}; the reference's {parts[1]}",
+    KindReason.SOFTMAX_FACTOR: _fitted("scale before the softmax"),
+    KindReason.DROPOUT_RATE: "dropout rate differs in {place}: {target:percent} (target), "
+    "{reference:percent} (reference)",
+    KindReason.ACTIVATION: _both("activation"),
+    KindReason.ROTARY_THETA: _fitted("rotary theta"),
+    KindReason.ATTENTION_THETA: _fitted("rotary theta"),
+    KindReason.SCORES_SCALED: _fitted("scale of attention scores"),
+    KindReason.ROTATED_PAIRS: _pairing,
+    KindReason.ROTARY_PAIRING: _pairing,
+    KindReason.ROTATED_BACKWARD: "rotary embedding of {place} rotates in the opposite direction",
+    KindReason.POSITIONS_SHIFTED: "rotary positions in {place} are {shift:+d} from the reference's",
+    KindReason.NO_ROTARY: "no rotary embedding in {place}",
+    KindReason.SEES_SUCCESSOR: "attention {place} sees one token ahead",
+    KindReason.NO_MASK: "no causal mask in {place}",
+    KindReason.CAUSAL_MASK_ADDED: "causal mask in {place}; the reference has none",
+    KindReason.KEY_HEADS_ALTERNATE: "{place} assigns query heads to key heads alternately",
+    KindReason.SOFTMAX_ROUNDED: "softmax of {place} computed in {dtype}",
+    KindReason.COSINES_ROUNDED: "cosines and sines of {place} computed in {dtype}",
+    KindReason.TERM_MISSING: "result of {place} lacks the term {term}",
+    KindReason.TERM_EXTRA: "result of {place} has the extra term {term}",
+    KindReason.SCALED: _scaled,
+}
