@@ -134,6 +134,32 @@ def same_parts(target: Sequence[Ints], reference: Sequence[Ints]) -> bool:
     return not _wholes(target).isdisjoint(_wholes(reference))
 
 
+def same_but_for_ignored(
+    target: Sequence[Ints], reference: Sequence[Ints], *, ignore_index: int = IGNORE_INDEX
+) -> bool:
+    """Whether one side has the other's labels and, at the end of every row, some that do not count.
+
+    A program that drops the last logits has one label a sequence less than one that ignores the last label.
+
+    Example:
+        >>> same_but_for_ignored([np.array([1, 2, 5, 6])], [np.array([1, 2, -100, 5, 6, -100])])
+        True
+    """
+    if len(target) != 1 or len(reference) != 1:
+        return False
+    short, long = sorted((target[0].ravel(), reference[0].ravel()), key=len)
+    more = len(long) - len(short)
+    for columns in range(1, MAX_SHIFT + 1):
+        rows = more // columns
+        if not rows or more % columns or len(short) % rows:
+            continue
+        whole = long.reshape(rows, -1)
+        rest, kept = whole[:, -columns:], whole[:, :-columns].ravel()
+        if (rest == ignore_index).all() and np.array_equal(kept, short):
+            return True
+    return False
+
+
 def _wholes(parts: Sequence[Ints]) -> set[bytes]:
     """Hashes of what the parts may be together: side by side as any number of rows that divides them all."""
     size = int(np.gcd.reduce([part.size for part in parts]))

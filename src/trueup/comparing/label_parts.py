@@ -1,8 +1,9 @@
 """Labels and loss masks that one run gave its loss in one tensor and the other in several: the same numbers
 cut elsewhere are one quantity.
 
-A loss worked out in chunks (of the tokens, or of every row's tokens) is made with as many label tensors. What
-counts is all of them together; only stored values tell, and capture keeps those of labels.
+A loss worked out in chunks (of the tokens, or of every row's tokens) is made with as many label tensors.
+What counts is all of them together; only stored values tell, and capture keeps those of labels. Labels at the
+end of every row that do not count are no part of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trueup.batches.labels import same_parts
+from trueup.batches.labels import same_but_for_ignored, same_parts
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Half, Rows
 from trueup.matching.layouts import Layout
@@ -21,7 +22,7 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
 from trueup.types.arrays import Array, Bools
 
-PARTS = Layout(label="all parts of the loss together", known=False)
+PARTS = Layout(label="all that counts in the loss together", known=False)
 _WORDS = ("labels", "mask")
 
 
@@ -32,13 +33,14 @@ def with_joined_parts(rows: Rows, target: TraceSource, reference: TraceSource, p
     for at in of_calls:
         paired = at[rows.paired[at]]
         sides = _recorded(rows.target, at), _recorded(rows.reference, at)
-        if len(paired) and max(map(len, sides)) > 1 and not _alike(rows, at):
+        recut = max(map(len, sides)) > 1 or (rows.target.numel != rows.reference.numel)[paired].any()
+        if len(paired) and recut and not _alike(rows, at):
             parts = (
                 _values(rows.target, sides[0], target, pair.step, pair.rank),
                 _values(rows.reference, sides[1], reference, pair.reference_step, pair.reference_rank),
             )
             if parts[0] is not None and parts[1] is not None:
-                joined[paired] = same_parts(parts[0], parts[1])
+                joined[paired] = same_parts(*parts) or same_but_for_ignored(*parts)
     return _as_reference(rows, joined) if joined.any() else rows
 
 

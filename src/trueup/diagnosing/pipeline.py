@@ -208,7 +208,7 @@ class _Work:
 
         def evidence_of(origin: Origin) -> Evidence:
             source = target if origin in passive else shown
-            return Evidence.from_origin(origin, source, reference)
+            return Evidence.from_origin(origin, source, reference, free=target)
 
         return Context(
             target=target,

@@ -45,6 +45,12 @@ FIT_ROUNDOFF = derived(
 UNKNOWN_ROUNDOFF = derived(
     "diagnosing.unknown_roundoff", 6e-8, "relative", "2^-24: numbers without a dtype are taken for float32"
 )
+LOSS_FORM_RESIDUAL = chosen(
+    "diagnosing.loss_form_residual",
+    0.02,
+    "of the gradient",
+    "five roundings to bfloat16, in which logits and gradient may be kept; another function leaves more",
+)
 EPS_FEWEST = chosen(
     "diagnosing.eps_fewest", 8, "elements", "eps is a median over them: three of eight may be off"
 )

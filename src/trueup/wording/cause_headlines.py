@@ -56,6 +56,8 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.SOFTMAX_FACTOR: _fitted("scale before the softmax"),
     KindReason.DROPOUT_RATE: "dropout rate differs in {place}: {target:percent} (target), "
     "{reference:percent} (reference)",
+    KindReason.LABEL_SMOOTHING: _fitted("label smoothing"),
+    KindReason.Z_LOSS: _fitted("z-loss coefficient"),
     KindReason.ACTIVATION: _both("activation"),
     KindReason.ROTARY_THETA: _fitted("rotary theta"),
     KindReason.ATTENTION_THETA: _fitted("rotary theta"),

@@ -372,6 +372,13 @@ PHRASES: dict[KindReason, Phrase] = {
         {"factor": 1.002},
         part=True,
     ),
+    KindReason.LABEL_SMOOTHING: _say(
+        _fitted("label smoothing (from the gradient of the logits)"), {"target": 0.1, "reference": 0.0}
+    ),
+    KindReason.Z_LOSS: _say(
+        _fitted("coefficient of the squared log of the softmax's sum (z-loss)"),
+        {"target": 1e-4, "reference": 0.0},
+    ),
     KindReason.LOSS_DIVISORS: _say(
         "the sum over tokens is divided by {parts[0]} (target), by {parts[1]} (reference); true of "
         "{microbatches:count loss}",

@@ -18,7 +18,7 @@ from trueup.diagnosing.evidence.facts import (
     Window,
 )
 from trueup.diagnosing.evidence.places import locate, repeat_noise
-from trueup.diagnosing.evidence.run import run_facts
+from trueup.diagnosing.evidence.run import run_facts, with_forms_of
 from trueup.diagnosing.evidence.surroundings import surroundings_of
 from trueup.diagnosing.evidence.vectors import Vectors, vectors_of
 from trueup.diagnosing.evidence.windows import MAX_WHOLE, window_of
@@ -79,8 +79,16 @@ class Evidence:
         self._remembered: dict[object, object] = {}
 
     @classmethod
-    def from_origin(cls, origin: Origin, target: TraceSource, reference: TraceSource) -> Evidence:
-        """What two traces hold about an origin; the target's may be a free run or a replay.
+    def from_origin(
+        cls,
+        origin: Origin,
+        target: TraceSource,
+        reference: TraceSource,
+        *,
+        free: TraceSource | None = None,
+    ) -> Evidence:
+        """What two traces hold about an origin; the target's may be a free run or a replay of it, beside which
+        the ``free`` run tells the form of its losses.
 
         Raises:
             TraceError: the origin's step is not in a trace.
@@ -92,7 +100,9 @@ class Evidence:
             surroundings=lambda: surroundings_of(place),
             elsewhere=lambda: elsewhere_of(place),
             parameter=lambda: parameter_of(place),
-            target_run=lambda: run_facts(target, place.step, place.rank, place.target),
+            target_run=lambda: with_forms_of(
+                run_facts(target, place.step, place.rank, place.target), free, place.step, place.rank
+            ),
             reference_run=lambda: run_facts(
                 reference, place.reference_step, place.reference_rank, place.reference
             ),

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.diagnosing.loss_form import LossForm
 from trueup.numerics.digest import digest
 from trueup.numerics.dtypes import DTYPES, dtype_of, float64_from_array, real_view
 from trueup.numerics.hidden import with_hidden_as_infinite
@@ -285,6 +286,8 @@ class LossFacts:
     steepest: float | None
     """the largest -dL/dlogit: (1 - p) / d of the token that the model expects least, where the sum over
     tokens is divided by d"""
+    form: LossForm | None = None
+    """what the gradient of the logits says of it, where values of both were kept"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
 from trueup.diagnosing.evidence.facts import LossFacts, RunFacts
+from trueup.diagnosing.loss_form import LossForm, loss_form
 from trueup.diagnosing.loss_inputs import LossInputs
 from trueup.diagnosing.step_calls import loss_arguments, loss_records, reduction_of, root_inputs
-from trueup.store import StepView, TraceSource
-from trueup.types.arrays import Ints
+from trueup.numerics.ulp import unit_roundoff
+from trueup.store import StepView, TraceSource, view_if_there
+from trueup.types.arrays import Array, Bools, Ints
 from trueup.types.trace import ScalarLine
 
 MAX_RANKS = 64
@@ -55,6 +58,20 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
     )
 
 
+def with_forms_of(facts: RunFacts, free: TraceSource | None, step: int, rank: int) -> RunFacts:
+    """The facts of a replay, with the forms of losses as the run by itself showed them: a replay keeps what
+    differs alone, and a loss has one form whatever its logits are."""
+    if free is None or all(loss.form is not None for loss in facts.losses.values()):
+        return facts
+    view = view_if_there(free, step, rank)
+    known = {} if view is None else run_facts(free, step, rank, view).losses
+    losses = {
+        microbatch: loss if microbatch not in known else replace(loss, form=known[microbatch].form)
+        for microbatch, loss in facts.losses.items()
+    }
+    return replace(facts, losses=losses)
+
+
 def _losses(view: StepView, scale: float) -> dict[int, LossFacts]:
     """What each microbatch's loss was made of, where one loss of it is known, with its labels; ``scale``:
     what it was multiplied by before backward."""
@@ -76,8 +93,50 @@ def _losses(view: StepView, scale: float) -> dict[int, LossFacts]:
             positions=labels.size,
             rows=rows.get(microbatch),
             steepest=_steepest(view, microbatch, labels, scale),
+            form=_form(view, microbatch, labels, counts, scale),
         )
     return found
+
+
+def _form(view: StepView, microbatch: int, labels: Ints, counts: Bools, scale: float) -> LossForm | None:
+    """From the first logits whose gradient was kept as well: as many rows as labels, or one more a sequence,
+    whose last token has no label."""
+    sent = view.frame_of("backward").filter(
+        pl.col("microbatch") == microbatch,
+        pl.col("slot").cast(pl.String).str.starts_with("output"),
+        pl.col("shape").list.len() > 1,
+        pl.col("shape").list.last() > int(labels.max(initial=0)),
+    )
+    for row in sent.iter_rows(named=True):
+        shape = tuple(row["shape"])
+        given = _as_rows(labels, shape[:-1], 0), _as_rows(counts, shape[:-1], False)
+        at = [view.record(row["call"], phase, row["slot"]) for phase in ("forward", "backward")]
+        if given[0] is None or given[1] is None or at[0] is None or at[1] is None:
+            continue
+        logits, gradient = view.value(at[0]), view.value(at[1])
+        if logits is None or gradient is None or logits.shape != gradient.shape:
+            continue
+        found = loss_form(
+            logits.reshape(-1, shape[-1]),
+            given[0].astype(np.int64),
+            gradient.reshape(-1, shape[-1]) / scale,
+            given[1].astype(bool),
+            roundoff=unit_roundoff(row["dtype"]),
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _as_rows(values: Array, shape: tuple[int, ...], fill: int | bool) -> Array | None:
+    """Values of tokens, one for each row of logits of this shape; None where they do not fit."""
+    rows = math.prod(shape)
+    if values.size == rows:
+        return values.reshape(-1)
+    if len(shape) > 1 and values.size == rows - rows // shape[-1]:
+        each = values.reshape(-1, shape[-1] - 1)
+        return np.concatenate([each, np.full((len(each), 1), fill, each.dtype)], axis=1).reshape(-1)
+    return None
 
 
 def _steepest(view: StepView, microbatch: int, labels: Ints, scale: float) -> float | None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 from trueup.diagnosing.cross_entropy import CrossEntropy, reproduced
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds.rule import Found, said
+from trueup.diagnosing.kinds.rule import Found, said, said_of_whole
 from trueup.diagnosing.kinds.solved import Solved
-from trueup.diagnosing.kinds.thresholds import LEAST_OF_SPREAD, MOST_OF_SPREAD
+from trueup.diagnosing.kinds.thresholds import (
+    LEAST_OF_SPREAD,
+    MOST_OF_SPREAD,
+    SMOOTHING_APART,
+    SOLVED_Z,
+    Z_LOSS_APART,
+)
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Ints
 from trueup.types.codes.kinds import KindReason
-from trueup.types.finding import EvidenceRank, KindCode
+from trueup.types.finding import EvidenceRank, KindCode, Stage
 
 _HALVES = ("float16", "bfloat16")
 _IGNORED = -100
@@ -18,6 +26,48 @@ _IGNORED = -100
 
 
 def criterion_fault(evidence: Evidence) -> Solved | None:
+    """How the target's loss differs from the reference's, where it is a known function of the same logits."""
+    return _other_form(evidence) or _in_other_dtype(evidence)
+
+
+def _other_form(evidence: Evidence) -> Solved | None:
+    """Smoothed labels, or a z-loss, on one side: the gradients of both sides' logits say so."""
+    if evidence.origin.stage is not Stage.LOSS:
+        return None
+    for microbatch, target in evidence.target_run.losses.items():
+        reference = evidence.reference_run.losses.get(microbatch)
+        if reference is None or target.form is None or reference.form is None:
+            continue
+        t, r = target.form, reference.form
+        for code, kind, values, errors in (
+            (
+                KindReason.LABEL_SMOOTHING,
+                KindCode.CONSTANT_ARGUMENT,
+                (t.smoothing, r.smoothing),
+                (t.smoothing_error, r.smoothing_error),
+            ),
+            (
+                KindReason.Z_LOSS,
+                KindCode.MISSING_OR_EXTRA_TERM,
+                (t.z_loss, r.z_loss),
+                (t.z_loss_error, r.z_loss_error),
+            ),
+        ):
+            chance = SOLVED_Z * math.hypot(*errors)
+            if abs(values[0] - values[1]) <= max(
+                chance, Z_LOSS_APART if code is KindReason.Z_LOSS else SMOOTHING_APART
+            ):
+                continue
+            known = [
+                0.0 if abs(value) <= SOLVED_Z * error else value
+                for value, error in zip(values, errors, strict=True)
+            ]
+            sentence = said_of_whole(evidence, code, target=known[0], reference=known[1])
+            return Solved(kind=kind, found=Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence))
+    return None
+
+
+def _in_other_dtype(evidence: Evidence) -> Solved | None:
     """In which dtype the target's log-probabilities are kept; None where the site is no cross-entropy that
     the reference takes of the very same logits, or no dtype's rounding is as large as the difference."""
     t, r = evidence.target_values, evidence.reference_values

@@ -70,6 +70,19 @@ ROW_EPS_Z = chosen(
     "errors of single rows are rough; another factor of the whole is tens of errors off in most rows",
 )
 
+SMOOTHING_APART = chosen(
+    "kinds.smoothing_apart",
+    1e-3,
+    "share of the label's weight",
+    "a tenth of the least that labels are smoothed by; what the fit leaves is well below it",
+)
+Z_LOSS_APART = chosen(
+    "kinds.z_loss_apart",
+    1e-6,
+    "coefficient",
+    "a tenth of the least coefficient in use, 1e-5; what the fit leaves in float32 is well below it",
+)
+
 # -- roundings ------------------------------------------
 
 _ROUNDINGS = "unit roundoffs"

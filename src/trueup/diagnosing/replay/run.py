@@ -84,6 +84,10 @@ LAYOUTS_FROM = frozenset({"module", "parameter"})
 lie"""
 
 
+LABELS = frozenset({"labels", "integers"})
+"""values that are kept of a replay beside those that differ: they tell what a loss was made of"""
+
+
 class _Run:
     """One command, run as often as it takes."""
 
@@ -119,7 +123,12 @@ class _Run:
             steps=steps,
         )
         taken = StepSet(tuple((p.step, p.step) for p in plan.steps))
-        replayed = replace(options, steps=taken, replay=plan.folder.absolute())
+        replayed = replace(
+            options,
+            steps=taken,
+            replay=plan.folder.absolute(),
+            store_values_of=options.store_values_of | LABELS,
+        )
         return launch(replayed, self._command, say=self._say, advise=False)
 
     def _run_free(self, options: CaptureOptions) -> None:

@@ -32,6 +32,8 @@ class KindReason(Code):
     NORM_FORM = "kind.norm_form"
     """parts: what the target's norm does, and the reference's (``NormForm``)"""
     ROUNDED_LOSS = "kind.rounded_loss"
+    LABEL_SMOOTHING = "kind.label_smoothing"
+    Z_LOSS = "kind.z_loss"
     LOSS_DIVISORS = "kind.loss_divisors"
     """parts: what the target divides by, and the reference (``DivisorCode``)"""
     NOT_UPDATED = "kind.not_updated"

@@ -1,0 +1,89 @@
+"""What a cross-entropy is, told by the gradient that it sends back to its logits.
+
+With p = softmax(z), y the one-hot label, V words, the loss of a token is -log p[y], smoothed by s, plus a
+z-loss of coefficient c, over d; its gradient is linear in 1 / d, s / d and c / d:
+
+    dL/dz = (p - y) / d + s (y - 1 / V) / d + 2 c logsumexp(z) p / d
+
+Least squares over all tokens that count gives the three, and how well each is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trueup.diagnosing.thresholds import LOSS_FORM_RESIDUAL
+from trueup.types.arrays import Bools, Floats, Ints
+
+MAX_NUMBERS = 1 << 22
+"""logits that are looked at"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossForm:
+    """The form of one microbatch's loss; each number with its standard error."""
+
+    divisor: float
+    smoothing: float
+    smoothing_error: float
+    z_loss: float
+    z_loss_error: float
+
+
+def loss_form(
+    logits: Floats, labels: Ints, gradient: Floats, counts: Bools, *, roundoff: float
+) -> LossForm | None:
+    """The form of a cross-entropy; None where the gradient is of no such loss, or of too few tokens to tell.
+
+    Args:
+        logits: (N, V).
+        labels: (N,); looked at where ``counts``.
+        gradient: (N, V), without a loss scale.
+        counts: (N,), the tokens that count.
+        roundoff: unit roundoff of the gradient's dtype.
+    """
+    rows = np.flatnonzero(counts & np.abs(gradient).max(axis=1, initial=0.0).astype(bool))
+    rows = rows[: max(MAX_NUMBERS // max(logits.shape[1], 1), 1)]
+    z, g, y = logits[rows], gradient[rows], labels[rows]
+    if len(rows) < 2 or z.shape[1] < 3 or not (np.isfinite(z).all() and np.isfinite(g).all()):
+        return None
+    largest = z.max(axis=1, keepdims=True)
+    total = np.exp(z - largest).sum(axis=1, keepdims=True)
+    p = np.exp(z - largest) / total
+    one_hot = np.zeros_like(p)
+    one_hot[np.arange(len(y)), y] = 1.0
+    terms = np.stack(
+        [
+            (p - one_hot).ravel(),
+            (one_hot - 1.0 / p.shape[1]).ravel(),
+            (2 * (largest + np.log(total)) * p).ravel(),
+        ]
+    )
+    return _solved(terms, g.ravel(), roundoff)
+
+
+def _solved(terms: Floats, gradient: Floats, roundoff: float) -> LossForm | None:
+    """Normal equations scaled to unit diagonal; errors follow from the residual, at least from rounding."""
+    sizes = np.linalg.norm(terms, axis=1)
+    length = float(np.linalg.norm(gradient))
+    if not (sizes > 0).all() or length == 0:
+        return None
+    matrix = (terms / sizes[:, None]) @ (terms / sizes[:, None]).T
+    try:
+        inverse = np.linalg.inv(matrix)
+    except np.linalg.LinAlgError:
+        return None
+    a, b, c = (inverse @ ((terms / sizes[:, None]) @ gradient)) / sizes
+    left = float(np.linalg.norm(gradient - np.array([a, b, c]) @ terms))
+    if a <= 0 or left > LOSS_FORM_RESIDUAL * length:
+        return None
+    errors = np.sqrt(np.maximum(np.diag(inverse), 0.0)) * max(left, roundoff * length) / sizes
+    return LossForm(
+        divisor=float(1 / a),
+        smoothing=float(b / a),
+        smoothing_error=float(np.hypot(errors[1], errors[0] * b / a) / a),
+        z_loss=float(c / a),
+        z_loss_error=float(np.hypot(errors[2], errors[0] * c / a) / a),
+    )
