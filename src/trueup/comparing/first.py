@@ -12,6 +12,7 @@ from trueup.comparing.owner import (
     argument_differences,
     argument_of_owner,
     arguments_at,
+    class_of_owner,
     dtype_differences,
     owner_of_row,
 )
@@ -53,6 +54,8 @@ class First:
     """records up to it with dtypes that differ"""
     alone: list[Reason] = field(default_factory=list)
     """inputs of its call, or of the module call around it, that one run alone has"""
+    classes: Reason | None = None
+    """the class of the module charged with it, where the two runs use one class in another's place"""
     why: list[Reason] = field(default_factory=list)
     """why it is called an origin"""
     likelihood: tuple[bool, int, int] = (True, 0, 0)
@@ -106,6 +109,7 @@ def first_of_rows(pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Tabl
         argument=argument_of_owner(rows, row, owner, arguments),
         dtypes=dtype_differences(rows, row),
         alone=_inputs_of_one_side(rows, row),
+        classes=class_of_owner(rows, row, owner),
     )
 
 

@@ -117,6 +117,28 @@ def argument_of_owner(
     return None
 
 
+def class_of_owner(rows: Rows, row: int, owner: str | None) -> Reason | None:
+    """Both classes of the module charged with a record of forward or backward, where they are the only two
+    of all paired modules that differ: another implementation has other classes everywhere."""
+    words, target, reference = rows.match.words, rows.match.target, rows.match.reference
+    if owner is None or words.phase[rows.phase[row]] not in ("forward", "loss", "backward"):
+        return None
+    module = words.kind.index("module") if "module" in words.kind else -2
+    calls = np.flatnonzero((target.kind == module) & (rows.match.calls.reference_of >= 0))
+    partner = rows.match.calls.reference_of[calls]
+    types = np.stack([target.type[calls], reference.type[partner]], axis=1)
+    apart = types[(types[:, 0] != types[:, 1]) & (types >= 0).all(axis=1)]
+    pairs = {(words.type[t], words.type[r]) for t, r in apart.tolist()}
+    if len(pairs) != 1:
+        return None
+    own = [words.name[target.name[call]] == owner for call in calls.tolist()]
+    of_owner = types[own]
+    if not len(of_owner) or (words.type[of_owner[0, 0]], words.type[of_owner[0, 1]]) not in pairs:
+        return None
+    classes = dict(zip(("target", "reference"), pairs.pop(), strict=True))
+    return reason(VerdictCode.MODULE_CLASS_DIFFERS, module=owner, **classes)
+
+
 def dtype_differences(rows: Rows, row: int) -> list[Reason]:
     """Records up to a row whose dtypes differ between the two runs, the nearest ones."""
     words = rows.match.words.dtype

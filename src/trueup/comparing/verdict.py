@@ -236,9 +236,13 @@ def _is_other_data(first: First) -> bool:
 
 def _headline(first: First) -> Reason:
     if _is_other_data(first):
-        return reason(VerdictCode.DATA_DIFFERS, step=first.step)
+        return reason(VerdictCode.DATA_DIFFERS, step=first.step, name=first.row.slot.partition(".")[2])
+    if first.alone:
+        return reason(VerdictCode.INPUT_OF_ONE_SIDE, **dict(first.alone[0].places))
     if first.argument is not None:
         return first.argument
+    if first.classes is not None:
+        return first.classes
     if first.weight is not None and first.row.kind == "api":
         return reason(VerdictCode.HELD_GRADIENT_CHANGED, weight=first.weight, step=first.step)
     counted = first.row.not_finite_apart

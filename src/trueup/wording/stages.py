@@ -43,6 +43,16 @@ _PHASES = {
 }
 
 
+def _batch(facts: Facts) -> str:
+    """What became of a batch, or of the labels that came with it."""
+    text = _BATCHES[facts["relation"]]
+    return (
+        text.replace("token ids", "labels").replace("The batch", "The labels")
+        if facts.get("labels")
+        else text
+    )
+
+
 def _module(facts: Facts) -> str:
     return facts["module"] or "the root module"
 
@@ -489,8 +499,13 @@ PHRASES = {
         {"num": 2, "rows": 8, "place": "step 1, rank 0, microbatch 0"},
     ),
     S.BATCH: clause(
-        lambda facts: _BATCHES[facts["relation"]], {"relation": "order"}, {"relation": "elsewhere"}
+        _batch, {"relation": "order"}, {"relation": "elsewhere"}, {"relation": "shift", "labels": True}
     ),
+    S.INPUT_OF_ONE_SIDE: clause(
+        "Only the {side} gives the model the input {name}", {"side": "target", "name": "position_ids"}
+    ),
+    S.GIVE_BOTH: clause("give both models the input {name}, or neither", {"name": "position_ids"}),
+    S.SAME_SHARED: clause("The inputs that both runs give the model are the same"),
     S.DIGESTS: clause(
         "digest {target} (target), {reference} (reference); the ids themselves were not stored",
         {"target": "0a1b", "reference": "ffee"},

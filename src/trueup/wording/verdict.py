@@ -100,7 +100,14 @@ _AT = {"phase": "forward", "slot": "output.0", "module": "layers.2.attn", "step"
 
 PHRASES = {
     Is.DATA_DIFFERS: _headline(
-        "Input data differs: the model receives other inputs in step {step}", {"step": 3}
+        "Input data differs: input {name} of the model in step {step}", {"name": "labels", "step": 3}
+    ),
+    Is.INPUT_OF_ONE_SIDE: _headline(
+        "Only the {side} gives the model the input {name}", {"side": "target", "name": "position_ids"}
+    ),
+    Is.MODULE_CLASS_DIFFERS: _headline(
+        "Class of {module} differs: {target} (target), {reference} (reference)",
+        {"module": "layers.0.mlp.act_fn", "target": "GELU", "reference": "SiLU"},
     ),
     Is.ARGUMENT_DIFFERS: _headline(
         _argument,

@@ -87,8 +87,8 @@ class Evidence:
         *,
         free: TraceSource | None = None,
     ) -> Evidence:
-        """What two traces hold about an origin; the target's may be a free run or a replay of it, beside which
-        the ``free`` run tells the form of its losses.
+        """What two traces hold about an origin; the target's may be a free run or a replay of it, beside
+        which the ``free`` run tells the form of its losses.
 
         Raises:
             TraceError: the origin's step is not in a trace.

@@ -18,6 +18,8 @@ from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
 from trueup.store import StepView
 from trueup.types.arrays import Ints
+from trueup.types.codes import BatchCode as Batches
+from trueup.types.codes import EvidenceCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import EvidenceRank, Finding, Stage
@@ -44,6 +46,7 @@ class DataStage:
                 target, reference = (Batch.of(book) for book in context.pair(at, rank))
                 compared |= bool(target.ids and reference.ids) or target.digest is not None
                 found, words = _compared(target, reference, context)
+                found = [*_one_sided(target, reference, context), *found]
                 findings += found
                 said += words
             if findings:
@@ -53,6 +56,7 @@ class DataStage:
                     findings = _of_batch_axis(findings, context, at)
                 break
         own, other = (Batch.of(book) for book in context.pair())
+        said += [reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one) for one in _lacking(own, other)]
         texts = texts_shown(own, other, context.tokenizer)
         details = {"texts": texts} if texts else {}
         return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)
@@ -189,7 +193,8 @@ def _outcome(
     if not compared:
         why = reason(Stages.NO_BATCH)
         return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
-    head = reason(Stages.SAME_BATCHES)
+    apart = any(one.code is EvidenceCode.INPUT_OF_ONE_SIDE for one in said)
+    head = reason(Stages.SAME_SHARED if apart else Stages.SAME_BATCHES)
     return StageOutcome(**common, status=StageStatus.PASSED, said=head, evidence=tuple(said), confirmed=True)
 
 
@@ -204,6 +209,10 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
         if outside.any():
             findings.append(_out_of_range(target, name, outside))
             ids = np.where(outside, other, ids) if ids.shape == other.shape else ids
+        counted = _not_counted_alike(ids, other, name, target)
+        if counted is not None:
+            findings.append(counted)
+            continue
         found = relation(ids, other)
         if found.name != "same":
             elsewhere = _elsewhere(ids, name, reference, context)
@@ -221,6 +230,62 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
         findings += more
         said += words
     return findings, said
+
+
+def _one_sided(target: Batch, reference: Batch, context: Context) -> list[Finding]:
+    """Inputs of the model that one run alone has, where the runs diverge in what was given them: a default
+    that is spelt out changes nothing."""
+    acts = {
+        one.place("name")
+        for one in context.comparison.verdict.evidence
+        if one.code is EvidenceCode.INPUT_OF_ONE_SIDE
+    }
+    found = []
+    for one in _lacking(target, reference):
+        if one["name"] in acts:
+            said = reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one)
+            found.append(
+                data_finding(
+                    headline=reason(Stages.INPUT_OF_ONE_SIDE, **one),
+                    site=f"batch of step {target.book.step}, input.{one['name']}",
+                    book=target.book,
+                    kinds=(kind_named("wrong_data", EvidenceRank.STATED, said),),
+                    evidence=(said,),
+                    next_note=reason(Stages.GIVE_BOTH, name=one["name"]),
+                )
+            )
+    return found
+
+
+def _lacking(target: Batch, reference: Batch) -> list[dict[str, str]]:
+    """Side and name of every input that the model is given in one run alone, by name; what is given by place
+    is told by its number, which says nothing."""
+    slots = [{slot.partition(".")[2] for _, slot in batch.given} for batch in (target, reference)]
+    return [
+        {"side": side, "name": name}
+        for side, own, other in (("target", *slots), ("reference", *reversed(slots)))
+        for name in sorted(own - other)
+        if not name.isdigit() and not (own | other) <= {name}
+    ]
+
+
+def _not_counted_alike(ids: Ints, other: Ints, name: str, batch: Batch) -> Finding | None:
+    """Labels that agree wherever both count, where more of them count on one side."""
+    counts = [side != batch.ignore_index for side in (ids, other)]
+    both = counts[0] & counts[1] if ids.shape == other.shape else np.zeros(0, bool)
+    if not both.any() or np.array_equal(*counts) or (ids != other)[both].any():
+        return None
+    numbers = {"target": int(counts[0].sum()), "reference": int(counts[1].sum())}
+    shares = {f"{side}_share": number / ids.size for side, number in numbers.items()}
+    said = reason(Batches.NUM_COUNTED, **numbers, **shares)
+    return data_finding(
+        headline=reason(Batches.MASK_DIFFERS),
+        site=f"batch of step {batch.book.step}, {name}",
+        book=batch.book,
+        kinds=(kind_named("wrong_mask", EvidenceRank.EVERY_ELEMENT, said),),
+        evidence=(said,),
+        next_note=reason(Batches.CHECK_LABELS),
+    )
 
 
 def _elsewhere(ids: Ints, name: str, reference: Batch, context: Context) -> list[Reason]:
@@ -242,7 +307,11 @@ def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str,
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
     kind = "shifted_by_one" if name == "shift" else "wrong_data"
     return data_finding(
-        headline=reason(Stages.BATCH, relation="elsewhere" if moved else name),
+        headline=reason(
+            Stages.BATCH,
+            relation="elsewhere" if moved else name,
+            labels="label" in where.rpartition(".")[2],
+        ),
         site=f"batch of step {book.step}, {where}",
         book=book,
         kinds=(kind_named(kind, EvidenceRank.EVERY_ELEMENT, said),),

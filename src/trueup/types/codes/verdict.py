@@ -9,6 +9,8 @@ class VerdictCode(Code):
     # the runs differ
     DATA_DIFFERS = "verdict.data_differs"
     ARGUMENT_DIFFERS = "verdict.argument_differs"
+    INPUT_OF_ONE_SIDE = "verdict.input_of_one_side"
+    MODULE_CLASS_DIFFERS = "verdict.module_class_differs"
     NOT_FINITE = "verdict.not_finite"
     HELD_GRADIENT_CHANGED = "verdict.held_gradient_changed"
     FIRST_DIVERGENCE = "verdict.first_divergence"
