@@ -674,3 +674,13 @@ def model_shapes(share: float) -> object:
 @decides("comparing.model_fewest")
 def model_fewest(modules: float) -> object:
     return refused(int(modules), 0)
+
+
+@decides("comparing.buffer_apart")
+def buffer_apart(share: float) -> object:
+    """Norms of a running variance after one step."""
+    from trueup.comparing.buffers import _written
+
+    return len(
+        _written(0, {"buffers": {"bn.running_var": 1.0}}, {"buffers": {"bn.running_var": 1.0 - share}})
+    )

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from trueup.comparing import arbiter as arbiters
 from trueup.comparing.attributes import attributes_of
+from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.common_form import in_common_form
@@ -235,7 +236,7 @@ class _Work:
             target=Side(path=str(self.target.path), manifest=manifests[0]),
             reference=Side(path=str(self.reference.path), manifest=manifests[1]),
             options=self.options.to_json(),
-            verdict=verdict_from(ledger, scalars, self._runs()),
+            verdict=verdict_from(ledger, scalars, self._runs(pairs)),
             firsts={name: first.row for name, first in ledger.firsts.items()},
             counts=ledger.totals(),
             bracketed=ledger.not_bracketed == 0,
@@ -261,7 +262,7 @@ class _Work:
             scalars += [pair for pair in found if pair.beyond or rank == ranks[0][0]]
         return scalars
 
-    def _runs(self) -> Runs:
+    def _runs(self, pairs: list[StepPair]) -> Runs:
         manifests = self.target.manifest, self.reference.manifest
         return Runs(
             target=str(self.target.path),
@@ -272,6 +273,7 @@ class _Work:
             alike=captured_alike(*manifests),
             captured=captures_apart(*manifests),
             attributes=(attributes_of(self.target), attributes_of(self.reference)),
+            buffers=buffer_gaps(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
             update_rule_gaps=update_rule_gaps(_declared(self.target), _declared(self.reference)),
         )
 

@@ -30,6 +30,12 @@ ACROSS = chosen(
     "times the tolerance",
     "two implementations round in other places, not only in another order: twice as many roundings",
 )
+BUFFER_APART = chosen(
+    "comparing.buffer_apart",
+    0.01,
+    "of the norm",
+    "running statistics average activations that agree: to 1e-3 in bfloat16, to 1e-6 in float32",
+)
 API_CALLS_PER_LEAF = chosen(
     "comparing.api_calls_per_leaf",
     8,

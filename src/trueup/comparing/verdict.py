@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trueup.comparing.attributes import Attributes, explain_by_attributes
+from trueup.comparing.buffers import BufferGaps, explain_by_buffers, settings_of_writers
 from trueup.comparing.captured import not_paired, unseen
 from trueup.comparing.first import First, Preceding
 from trueup.comparing.grounds import grounds, preceding, precision_grounds, scalar_reason
@@ -49,6 +50,7 @@ class Runs:
     """how the captures differ"""
     attributes: tuple[Attributes, Attributes] = field(default_factory=lambda: ({}, {}))
     """plain attributes of modules, as far as both captures kept them"""
+    buffers: BufferGaps = field(default_factory=lambda: BufferGaps(initial={}, written=()))
     update_rule_gaps: tuple[SharedGap, ...] = ()
     """settings of the optimizers that both programs declare, with different values"""
 
@@ -66,6 +68,7 @@ def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> V
         verdict = _lacking(lacking, origin, ledger, scalars, runs)
     elif ledger.origin is not None:
         explain_by_attributes(ledger.origin, *runs.attributes)
+        explain_by_buffers(ledger.origin, runs.buffers)
         verdict = _differ(ledger.origin, ledger, scalars, runs)
     elif first is not None:
         verdict = _grown(first, ledger, scalars, runs)
@@ -121,6 +124,8 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
         return _scalars_differ(apart, ledger)
     if runs.update_rule_gaps:
         return _optimizers_differ(runs.update_rule_gaps, ledger)
+    if runs.buffers.written:
+        return _buffers_differ(ledger, runs)
     unpaired = not_paired(ledger.counts, ledger.one_sided)
     if unpaired and (
         runs.captured or "forward" in unpaired
@@ -286,6 +291,35 @@ def _next(first: First, runs: Runs) -> Reason:
     else:
         code = NextCode.READ_REPORT
     return runs.to_do(code, first.step)
+
+
+def _setting_of(module: str, settings: Sequence[Reason]) -> Reason | None:
+    """The attribute that made a module write other buffers, where one differs."""
+    if not settings:
+        return None
+    return reason(VerdictCode.ARGUMENT_DIFFERS, what="attribute", module=module, **settings[0].facts)
+
+
+def _buffers_differ(ledger: Ledger, runs: Runs) -> Verdict:
+    """All that training reads agrees; what evaluation will read does not."""
+    first = runs.buffers.written[0]
+    num = len({gap.fqn for gap in runs.buffers.written if gap.step == first.step})
+    written = {"num": num, "step": first.step, "name": first.fqn}
+    norms = {"target": first.target, "reference": first.reference}
+    settings = settings_of_writers(runs.buffers, *runs.attributes)
+    site = (reason(EvidenceCode.ARGUMENTS_DIFFER, *settings, site=first.module),) if settings else ()
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=_setting_of(first.module, settings) or reason(VerdictCode.BUFFERS_WRITTEN, **written),
+        where=first.fqn,
+        owner=first.module,
+        step=first.step,
+        phase="forward",
+        confidence=in_words(Word.CERTAIN),
+        evidence=(*site, reason(EvidenceCode.BUFFERS_WRITTEN, **written, **norms)),
+        before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
+        next=runs.to_do(NextCode.READ_REPORT, first.step),
+    )
 
 
 def _scalars_differ(apart: list[ScalarPair], ledger: Ledger) -> Verdict:

@@ -77,6 +77,16 @@ class ParameterFacts(TypedDict, total=False):
     """how Megatron's layers say that they cut it"""
 
 
+class BufferFacts(TypedDict):
+    """One row of ``buffers``: a buffer as capture first saw it."""
+
+    fqn: str
+    shape: Sequence[int]
+    dtype: str
+    content: str | None
+    """order-sensitive digest; None where reading it would have held up the device"""
+
+
 class Piece(TypedDict):
     """Where a parameter of one rank lies in the one of the unsharded model."""
 
@@ -119,6 +129,7 @@ class RankFacts(TypedDict, total=False):
     pid: int | None
     coordinate: Mapping[str, int]
     parameters: Sequence[ParameterFacts]
+    buffers: Sequence[BufferFacts]
     roots: Sequence[Mapping[str, str]]
     """``name`` and ``type`` of modules that no other one calls"""
     wrapped_by: Sequence[str]
@@ -158,6 +169,8 @@ class ScalarLine(TypedDict, total=False):
     batch_digest: str | None
     data_parallel_size: int | None
     saved: Mapping[str, object]
+    buffers: Mapping[str, float | None]
+    """l2 norms of the floating buffers after the update"""
     weight_norm: float | None
     update_ratio: float | None
     num_not_finite: float | None

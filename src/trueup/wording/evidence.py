@@ -47,6 +47,12 @@ def _scalar(facts: Facts) -> str:
     return f"{facts['name']} of step {facts['step']}{ranks(facts)}: {facts.fill(_BOTH)}"
 
 
+def _buffer(facts: Facts) -> str:
+    name = facts.fill("buffer {name} of {module} differs from the start: ")
+    same = facts["target"] == facts["reference"]
+    return name + ("other values" if same else facts.fill("{target} (target), {reference} (reference)"))
+
+
 def _absent(facts: Facts) -> str:
     names = facts["parameters"]
     noun = "parameter" if len(names) == 1 else "parameters"
@@ -132,6 +138,18 @@ PHRASES = {
     Is.INPUT_OF_ONE_SIDE: Phrase(
         sentence="input {name}: only the {side} has it",
         samples=({"name": "num_items_in_batch", "side": "reference"},),
+    ),
+    Is.BUFFER_DIFFERS: Phrase(
+        sentence=_buffer,
+        samples=(
+            {"name": "inv_freq", "module": "rotary", "target": "bfloat16", "reference": "float32"},
+            {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
+        ),
+    ),
+    Is.BUFFERS_WRITTEN: Phrase(
+        sentence="{num:count buffer} have different norms after step {step}: {name} {target} (target), "
+        "{reference} (reference)",
+        samples=({"num": 8, "step": 0, "name": "bn1.running_var", "target": 3.1, "reference": 3.9},),
     ),
     Is.ARGUMENTS_DIFFER: Phrase(
         sentence="arguments differ at {site}: {parts:join , }",

@@ -105,6 +105,22 @@ PHRASES = {
     Is.INPUT_OF_ONE_SIDE: _headline(
         "Only the {side} gives the model the input {name}", {"side": "target", "name": "position_ids"}
     ),
+    Is.BUFFER_DIFFERS: _headline(
+        lambda facts: (
+            facts.fill("Buffer {name} differs in {module}")
+            + (
+                " from the start"
+                if facts["target"] == facts["reference"]
+                else facts.fill(": {target} (target), {reference} (reference)")
+            )
+        ),
+        {"name": "inv_freq", "module": "rotary", "target": "bfloat16", "reference": "float32"},
+        {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
+    ),
+    Is.BUFFERS_WRITTEN: _headline(
+        "{num:count buffer} differ after step {step}, {name} first; all other records agree",
+        {"num": 8, "step": 0, "name": "bn1.running_mean"},
+    ),
     Is.MODULE_CLASS_DIFFERS: _headline(
         "Class of {module} differs: {target} (target), {reference} (reference)",
         {"module": "layers.0.mlp.act_fn", "target": "GELU", "reference": "SiLU"},

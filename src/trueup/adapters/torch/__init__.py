@@ -139,6 +139,7 @@ class Adapter:
             "local_rank": self.rank()[2],
             "coordinate": {},
             "parameters": list(engine.parameter_table.values()),
+            "buffers": list(engine.training.buffers.table.values()),
             "roots": engine.root_types(),
             "wrapped_by": list(engine.wrapped_by),
             "optimizers": list(engine.training.optimizers.values()),

@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from trueup.adapters.names import ParameterReference
+from trueup.adapters.torch.buffers import Buffers
 from trueup.adapters.torch.given_gradients import GivenGradients, put_given
 from trueup.adapters.torch.labels import labels_of
 from trueup.adapters.torch.memory import in_transform
@@ -42,6 +43,7 @@ class Training:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.optimizers: dict[int, dict[str, Any]] = {}
+        self.buffers = Buffers(engine)
         self._hooked: dict[int, RemovableHandle] = {}
         self._parameters: dict[int, tuple[ParameterReference, str]] = {}
         self._recorded: set[int] = set()
@@ -79,6 +81,8 @@ class Training:
         hooked = engine.gradients_on or (measures is not None and measures.wanted.local_gradients)
         try:
             self._note_batch(module, args, kwargs)
+            if engine.sink.active:
+                self.buffers.root(module)
         except Exception as error:
             engine.failed("batch", error)
         for reference, fqn in engine.parameters_of(module):
@@ -270,6 +274,8 @@ class Training:
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, Tensor):
                         engine.tensor(call, "optimizer", f"state.{key}", value)
+        if engine.sink.active and (norms := self.buffers.norms()) is not None:
+            engine.sink.scalar("_buffers", norms)
         engine.sink.optimizer_stepped()
 
     def _updated(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[Tensor, str]]:
@@ -282,6 +288,7 @@ class Training:
         """The step under way is over."""
         self._recorded = set()
         self._scaled = None
+        self.buffers.end_step()
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings
+from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.codes import VerdictCode
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.reason import Reason, reason
@@ -32,6 +32,9 @@ class ForwardStage:
         """Origins in the forward and the loss, those that other weights or other data explain left out."""
         rows = context.of_phases("forward", "loss")
         known = () if context.precision is None else (_of_precision(context.precision),)
+        verdict = context.comparison.verdict
+        if any(one.code is EvidenceCode.BUFFERS_WRITTEN for one in verdict.evidence):
+            known = (*known, _of_buffers(verdict))
         return _judged(
             self, context, rows, [Stage.FORWARD, Stage.LOSS], loss_said(context, 0), known=known, beside=True
         )
@@ -123,6 +126,25 @@ def _of_precision(verdict: Verdict) -> Finding:
     return Finding(
         stage=Stage.FORWARD,
         headline=headline,
+        module=verdict.owner,
+        site=verdict.where,
+        phase=verdict.phase,
+        step=verdict.step,
+        rank=verdict.rank,
+        kinds=(kind,),
+        basis=Basis.RECORDED,
+        evidence=verdict.evidence,
+        causes=kind.causes,
+        next_note=verdict.next,
+    )
+
+
+def _of_buffers(verdict: Verdict) -> Finding:
+    """Running statistics that differ where all that training reads agrees."""
+    kind = kind_named("constant_argument", EvidenceRank.STATED, verdict.evidence[0])
+    return Finding(
+        stage=Stage.FORWARD,
+        headline=verdict.headline,
         module=verdict.owner,
         site=verdict.where,
         phase=verdict.phase,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from trueup.comparing.buffers import buffer_gaps
 from trueup.diagnosing.stages.context import Context, basis_of
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.whose import whose
@@ -148,17 +149,33 @@ def settings_that_differ(module: str, context: Context) -> dict[Reason, str]:
         (source.rank_facts(rank).get("settings") or {}).get(module, {})
         for source in (context.target, context.reference)
     )
+    apart = {
+        name: (value, reference[name])
+        for name, value in target.items()
+        if name in reference and value != reference[name]
+    }
     return {
         reason(
             Stages.SETTING_DIFFERS,
             module=module,
             name=name,
             type=context.type_of(module),
-            target=str(value),
-            reference=str(reference[name]),
-        ): _kind_of_setting(value, reference[name])
-        for name, value in target.items()
-        if name in reference and value != reference[name]
+            target=str(values[0]),
+            reference=str(values[1]),
+        ): _kind_of_setting(*values)
+        for name, values in (apart | _buffers_in_other_dtypes(module, context)).items()
+    }
+
+
+def _buffers_in_other_dtypes(module: str, context: Context) -> dict[str, tuple[str, str]]:
+    """Buffers of a module that had other dtypes from the start."""
+    initial = buffer_gaps(context.target, context.reference, {}).initial
+    return {
+        f"buffer {name}": (target["dtype"], reference["dtype"])
+        for fqn, (target, reference) in initial.items()
+        if fqn.rpartition(".")[0] == module
+        and target["dtype"] != reference["dtype"]
+        and (name := fqn.rpartition(".")[2])
     }
 
 

@@ -78,12 +78,10 @@ def _measured_gaps(target: Update, reference: Update) -> Iterator[Gap]:
         return
     if target.count is not None and reference.count is not None and target.count != reference.count:
         yield Gap(key="count", target=f"{target.count:g}", reference=f"{reference.count:g}", declared=False)
-    if target.dtype != reference.dtype or target.after_dtype != reference.after_dtype:
-        found = [
-            str(side.after_dtype if target.dtype == reference.dtype else side.dtype)
-            for side in (target, reference)
-        ]
-        yield Gap(key="dtype", target=found[0], reference=found[1], declared=False)
+    for one, other in ((target.dtype, reference.dtype), (target.after_dtype, reference.after_dtype)):
+        if one is not None and other is not None and one != other:  # what a trace lacks is no other dtype
+            yield Gap(key="dtype", target=one, reference=other, declared=False)
+            break
     for name in sorted(set(target.state_dtypes) & set(reference.state_dtypes) - {"step"}):
         if target.state_dtypes[name] != reference.state_dtypes[name]:
             yield Gap(

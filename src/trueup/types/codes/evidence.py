@@ -11,6 +11,8 @@ class EvidenceCode(Code):
     OPTIMIZER_SETTING_DIFFERS = "evidence.optimizer_setting_differs"
     PARAMETERS_ABSENT = "evidence.parameters_absent"
     INPUT_OF_ONE_SIDE = "evidence.input_of_one_side"
+    BUFFER_DIFFERS = "evidence.buffer_differs"
+    BUFFERS_WRITTEN = "evidence.buffers_written"
     """places ``name``, ``side`` (the run that has it)"""
     ARGUMENTS_DIFFER = "evidence.arguments_differ"
     ARGUMENT_DIFFERS = "evidence.argument_differs"

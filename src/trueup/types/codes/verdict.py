@@ -10,6 +10,8 @@ class VerdictCode(Code):
     DATA_DIFFERS = "verdict.data_differs"
     ARGUMENT_DIFFERS = "verdict.argument_differs"
     INPUT_OF_ONE_SIDE = "verdict.input_of_one_side"
+    BUFFER_DIFFERS = "verdict.buffer_differs"
+    BUFFERS_WRITTEN = "verdict.buffers_written"
     MODULE_CLASS_DIFFERS = "verdict.module_class_differs"
     NOT_FINITE = "verdict.not_finite"
     HELD_GRADIENT_CHANGED = "verdict.held_gradient_changed"

@@ -1,0 +1,75 @@
+"""Buffers of the models that train: what each holds when capture first sees it, and what a step leaves in
+them, such as running statistics, which training itself does not read.
+
+Kernels that write running statistics do not count up the version of the tensor, so that every floating buffer
+is looked at.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from trueup.adapters.torch.memory import in_transform
+
+if TYPE_CHECKING:
+    from trueup.adapters.torch.engine import Engine
+
+
+class Buffers:
+    """Buffers of one process by name; keeps neither them nor their modules alive."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.table: dict[str, dict[str, object]] = {}
+        """fqn -> shape, dtype and digest as first seen"""
+        self._roots: list[weakref.ref[nn.Module]] = []
+
+    def root(self, module: nn.Module) -> None:
+        """A training forward of a root begins."""
+        if any(known() is module for known in self._roots):
+            return
+        self._roots.append(weakref.ref(module))
+        for fqn, buffer in self._below(module):
+            if fqn not in self.table:
+                digest = self._engine.summariser.digest([buffer])
+                self.table[fqn] = {
+                    "fqn": fqn,
+                    "shape": list(buffer.shape),
+                    "dtype": str(buffer.dtype).removeprefix("torch."),
+                    "content": None if digest is None else f"{digest:016x}",
+                }
+
+    def norms(self) -> tuple[list[str], Tensor] | None:
+        """Names and l2 norms of the floating buffers after an update, on the device of the first; None where
+        there are none."""
+        found = {
+            fqn: buffer.detach()
+            for root in self._roots
+            if (module := root()) is not None
+            for fqn, buffer in self._below(module)
+            if buffer.is_floating_point()
+        }
+        if not found:
+            return None
+        norms = [torch.linalg.vector_norm(buffer, dtype=torch.float32) for buffer in found.values()]
+        return list(found), torch.stack([norm.to(norms[0].device) for norm in norms])
+
+    def end_step(self) -> None:
+        """The step under way is over."""
+        self._roots = []
+
+    def _below(self, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        root = self._engine.root_name(module)
+        for name, child in self._engine.modules_below(self._engine.bare(module)):
+            for own, buffer in child._buffers.items():
+                if buffer is not None and _has_values(buffer):
+                    yield ".".join(part for part in (root, name, own) if part), buffer
+
+
+def _has_values(buffer: Tensor) -> bool:
+    return buffer.layout is torch.strided and not buffer.is_meta and not in_transform(buffer)

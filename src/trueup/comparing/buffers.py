@@ -1,0 +1,116 @@
+"""Buffers of both runs: what they held when capture first saw them, and what steps left in them.
+
+A buffer that differs from the start (rotary frequencies in another dtype) is a cause of what its module
+makes. One that a step writes and training does not read (running statistics) shows in no record: its norm is
+compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trueup.comparing.attributes import Attributes
+from trueup.comparing.first import First
+from trueup.comparing.thresholds import BUFFER_APART
+from trueup.store import TraceSource
+from trueup.types.codes import EvidenceCode, VerdictCode
+from trueup.types.reason import Reason, reason
+from trueup.types.trace import BufferFacts, ScalarLine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenBuffer:
+    """A buffer that a step left with another norm."""
+
+    fqn: str
+    step: int
+    target: float
+    reference: float
+
+    @property
+    def module(self) -> str:
+        """Whose buffer it is."""
+        return self.fqn.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferGaps:
+    """Buffers that differ, by name."""
+
+    initial: Mapping[str, tuple[BufferFacts, BufferFacts]]
+    written: Sequence[WrittenBuffer]
+
+
+def buffer_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int, int]) -> BufferGaps:
+    """Of the first rank. ``steps``: target step -> reference step. What a trace does not keep differs in
+    nothing."""
+    ranks = [min(trace.steps().values(), default=[0])[0] for trace in (target, reference)]
+    tables = [
+        {one["fqn"]: one for one in trace.rank_facts(rank).get("buffers") or []}
+        for trace, rank in zip((target, reference), ranks, strict=True)
+    ]
+    lines = [
+        {line.get("step"): line for line in trace.scalars(rank)}
+        for trace, rank in zip((target, reference), ranks, strict=True)
+    ]
+    return BufferGaps(
+        initial={
+            fqn: (one, tables[1][fqn])
+            for fqn, one in tables[0].items()
+            if fqn in tables[1] and _apart(one, tables[1][fqn])
+        },
+        written=[
+            gap
+            for step, other in sorted(steps.items())
+            if step in lines[0] and other in lines[1]
+            for gap in _written(step, lines[0][step], lines[1][other])
+        ],
+    )
+
+
+def _apart(one: BufferFacts, other: BufferFacts) -> bool:
+    known = one["content"] is not None and other["content"] is not None
+    return one["dtype"] != other["dtype"] or (known and one["content"] != other["content"])
+
+
+def _written(step: int, line: ScalarLine, other: ScalarLine) -> list[WrittenBuffer]:
+    found, there = [], other.get("buffers") or {}
+    for fqn, target in (line.get("buffers") or {}).items():
+        reference = there.get(fqn)
+        if target is None or reference is None:
+            continue
+        if abs(target - reference) > BUFFER_APART * max(target, reference):
+            found.append(WrittenBuffer(fqn=fqn, step=step, target=target, reference=reference))
+    return found
+
+
+def explain_by_buffers(origin: First, gaps: BufferGaps) -> None:
+    """Note in ``origin`` the buffers of its module that differ from the start; the first becomes its headline
+    unless something closer is known."""
+    if origin.owner is None or origin.row.phase not in ("forward", "loss", "backward"):
+        return
+    for fqn, (target, reference) in gaps.initial.items():
+        module, _, name = fqn.rpartition(".")
+        if module != origin.owner:
+            continue
+        sides = {"target": target["dtype"], "reference": reference["dtype"]}
+        differs = reason(EvidenceCode.BUFFER_DIFFERS, name=name, module=module, **sides)
+        origin.arguments.append(differs)
+        origin.argument = origin.argument or reason(
+            VerdictCode.BUFFER_DIFFERS, name=name, module=module, **sides
+        )
+
+
+def settings_of_writers(gaps: BufferGaps, target: Attributes, reference: Attributes) -> list[Reason]:
+    """Attributes that differ, of the modules whose buffers a step left different; each once."""
+    found: dict[Reason, None] = {}
+    for gap in gaps.written:
+        ours, others = target.get(gap.module, {}), reference.get(gap.module, {})
+        for name, value in ours.items():
+            if name in others and value != others[name]:
+                one = reason(
+                    EvidenceCode.ARGUMENT_DIFFERS, name=name, target=str(value), reference=str(others[name])
+                )
+                found.setdefault(one)
+    return list(found)
