@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason
 from trueup.wording.kinds import PAIRING, fitted
@@ -43,7 +41,7 @@ def _scaled(facts: Facts) -> str:
 
 
 def _pairing(facts: Facts) -> str:
-    words: Mapping[object, str] = PAIRING
+    words = PAIRING
     target, reference = (words[facts[side]] for side in ("target", "reference"))
     return f"rotary embedding of {{place}} pairs {target}; the reference {reference}"
 
