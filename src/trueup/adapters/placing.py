@@ -45,7 +45,7 @@ class Placing:
         self._layout, self._roots = layout, roots
         self._coordinate = layout.coordinate(rank)
         self._names: dict[str, str] = {}
-        self._known: dict[tuple[Any, ...], Place | None] = {}
+        self._known: dict[tuple[object, ...], Place | None] = {}
 
     def of(
         self,

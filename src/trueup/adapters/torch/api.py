@@ -62,7 +62,7 @@ class ApiMode(TorchFunctionMode):
         self.engine = engine
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: Any = None
     ) -> Any:
         if _is_compiling() or _tracing() is not None:
             return func(*args, **(kwargs or {}))
@@ -85,7 +85,7 @@ class ApiMode(TorchFunctionMode):
 
 
 def _captured(
-    engine: Engine, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    engine: Engine, name: str, func: Any, args: tuple[object, ...], kwargs: dict[str, object] | None
 ) -> Any:
     recorder, empty = engine.sink.recorder, engine.uninitialised
     try:
@@ -139,7 +139,9 @@ def _captured(
                 results = split_result(result)
                 if empty.left or name in RESERVING:
                     empty.called(name, args, kwargs or {}, results)
-                if name == SETITEM:  # it returns nothing: what it wrote is its output all the same
+                if name == SETITEM and isinstance(
+                    args[0], torch.Tensor
+                ):  # it returns nothing: what it wrote is its output all the same
                     results = [("output.0", args[0])]
                 if engine.outputs_on and engine.forward_on and name not in RESERVING:
                     for where, tensor in results:
@@ -161,7 +163,7 @@ def _captured(
 
 
 def _follow(
-    engine: Engine, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, result: Any
+    engine: Engine, func: Any, args: tuple[object, ...], kwargs: dict[str, object] | None, result: object
 ) -> None:
     """Between captured steps: memory that is reserved, or written, is known all the same."""
     name = _FOLLOWED.get(func)
