@@ -18,8 +18,6 @@ from trueup.adapters.torch.settings import configuration_of, settings_of
 
 __all__ = ["Adapter"]
 
-_installed: Engine | None = None
-
 
 class Adapter:
     """What ``adapters.base.Adapter`` asks for, for PyTorch."""

@@ -139,10 +139,8 @@ def _captured(
                 results = split_result(result)
                 if empty.left or name in RESERVING:
                     empty.called(name, args, kwargs or {}, results)
-                if name == SETITEM and isinstance(
-                    args[0], torch.Tensor
-                ):  # it returns nothing: what it wrote is its output all the same
-                    results = [("output.0", args[0])]
+                if name == SETITEM:  # it returns nothing: what it wrote is its output all the same
+                    results = [("output.0", tensors[0][1])]
                 if engine.outputs_on and engine.forward_on and name not in RESERVING:
                     for where, tensor in results:
                         if empty.left and empty.holds(tensor):
