@@ -27,6 +27,8 @@ REASONS = {
 
 MOST_ANY = 300
 """times that the source says ``Any``: 226 when this was written"""
+MOST_BRANCHES = 20
+"""decisions in a function; one with more says why"""
 STATE = {
     "trueup.adapters.gradients": "slots",
     "trueup.adapters.mindspore.api": "hooks",
@@ -64,6 +66,29 @@ def test_any_is_rare():
         len(re.findall(r"\bAny\b", path.read_text(encoding="utf-8"))) for path in SOURCE.rglob("*.py")
     )
     assert count <= MOST_ANY, "say what the value is: a Protocol or type of adapters/base.py, or object"
+
+
+def test_a_complex_function_says_why_it_is_in_one_piece():
+    silent = []
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and _complexity(node) > MOST_BRANCHES:
+                first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+                if not lines[first - 2].strip().startswith("# In one piece: "):
+                    silent.append(f"{path.relative_to(SOURCE)}:{node.lineno} {node.name} {_complexity(node)}")
+    assert silent == [], "divide it, or say above it why it is in one piece"
+
+
+def _complexity(function):
+    """Branches of a function: 1 and one for every decision, as radon counts them."""
+    count = 1
+    for node in ast.walk(function):
+        count += isinstance(node, (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.Assert))
+        count += len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0
+        count += 1 + len(node.ifs) if isinstance(node, ast.comprehension) else 0
+    return count
 
 
 def test_state_of_the_process_stands_where_the_page_says():

@@ -190,6 +190,7 @@ def _wrap_primitive(original: Callable[..., object]) -> Callable[..., object]:
     return call
 
 
+# In one piece: runs around each function of MindSpore: a call for each part costs as much as the part.
 def captured(
     engine: Engine,
     name: str,

@@ -84,6 +84,7 @@ class ApiMode(TorchFunctionMode):
         return _captured(engine, name, func, args, kwargs)
 
 
+# In one piece: runs around each function of torch: a call of its own for each part costs as much as the part.
 def _captured(
     engine: Engine, name: str, func: Any, args: tuple[object, ...], kwargs: dict[str, object] | None
 ) -> Any:

@@ -114,6 +114,7 @@ def _direct(node: GradNode, tracked: Edges) -> Slots | None:
     return interned(found)
 
 
+# In one piece: one walk of the graph, at every module call.
 def consumers_of(tracked: Edges, roots: list[GradNode | None], began: int) -> Consumers:
     """Nodes between the outputs and the inputs that send gradients straight to an input, with their slots.
 

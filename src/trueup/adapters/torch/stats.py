@@ -131,6 +131,7 @@ class Summariser:
             self._store(row, tensor, dtype, shape, phase, slot)
         return row
 
+    # In one piece: runs for most large tensors: a call of its own for each part costs as much as the part.
     def _large(
         self,
         tensor: Tensor,

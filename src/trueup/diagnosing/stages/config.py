@@ -93,6 +93,7 @@ class ConfigStage:
         )
 
 
+# In one piece: one branch a fate of a difference, then what each fate makes of the outcomes.
 def settled(outcomes: Sequence[StageOutcome], context: Context) -> tuple[StageOutcome, ...]:
     """The outcomes with the configuration's differences weighed by the stages they act in.
 

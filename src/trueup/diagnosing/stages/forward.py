@@ -51,6 +51,7 @@ class BackwardStage:
         return _judged(self, context, rows, [Stage.BACKWARD], norms_said(context), known=frozen)
 
 
+# In one piece: one branch an answer of the stage, in the order in which they exclude each other.
 def _judged(
     stage: ForwardStage | BackwardStage,
     context: Context,

@@ -40,6 +40,7 @@ class OptimizerStage:
     stage = Stage.OPTIMIZER
     title = reason(Stages.TITLE, key="optimizer")
 
+    # In one piece: one branch a source of findings; later ones ask whether earlier ones found any.
     def check(self, context: Context) -> StageOutcome:
         """Compare constants measured from each run's own update, and what each optimizer says of itself."""
         given = context.given is not None and context.given_step is not None
