@@ -1,8 +1,9 @@
-"""A file with one importer and under 60 lines belongs into that importer, unless there is a reason."""
+"""How the source is kept: no file without a reason, few ``Any``, state of the process in listed modules."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,7 +14,6 @@ REGISTRIES = {"rules", "readers", "kinds", "checks", "codes", "stages"}
 """folders of one file an entry: adding one is one file and one line"""
 REASONS = {
     "trueup.adapters.torch.batches": "reads a data loader; its importer arranges long runs",
-    "trueup.adapters.torch.content": "identity of a tensor's content; its importer starts capture",
     "trueup.adapters.torch.dynamo": "touches torch._dynamo, of which nothing else may know",
     "trueup.batches.opening": "chooses the reader: the importer is one of the readers' users",
     "trueup.capture.flat": "the memory layout of a step, measured by its own benchmark",
@@ -24,6 +24,105 @@ REASONS = {
     "trueup_gpt.optimize.loss_scale": "one part of the optimizer, beside the others",
     "trueup_gpt.parallel.masters": "one table of the parallel layout, used by the resharding of others",
 }
+
+MOST_ANY = 300
+"""times that the source says ``Any``: 226 when this was written"""
+MOST_BRANCHES = 20
+"""decisions in a function; one with more says why"""
+STATE = {
+    "trueup.adapters.gradients": "slots",
+    "trueup.adapters.mindspore.api": "hooks",
+    "trueup.adapters.mindspore.collectives": "hooks",
+    "trueup.adapters.mindspore.compiled": "hooks",
+    "trueup.adapters.mindspore.determinism": "hooks",
+    "trueup.adapters.mindspore.long_run": "hooks",
+    "trueup.adapters.mindspore.modules": "hooks",
+    "trueup.adapters.mindspore.stats": "names of dtypes",
+    "trueup.adapters.mindspore.training": "hooks",
+    "trueup.adapters.torch.api": "hooks",
+    "trueup.adapters.torch.batches": "hooks",
+    "trueup.adapters.torch.collectives": "hooks",
+    "trueup.adapters.torch.determinism": "hooks",
+    "trueup.adapters.torch.device_stats": "powers of a hash, by device",
+    "trueup.adapters.torch.escapes": "hooks",
+    "trueup.adapters.torch.long_run": "hooks",
+    "trueup.adapters.torch.modules": "hooks",
+    "trueup.adapters.torch.training": "hooks",
+    "trueup.adapters.trees": "slots and arguments as text",
+    "trueup.capture.claim": "session",
+    "trueup.capture.declared": "session",
+    "trueup.capture.handed": "session",
+    "trueup.capture.launch.startup.sitecustomize": "session",
+    "trueup.capture.session": "session",
+    "trueup.store.view": "the steps read last",
+    "trueup.types.threshold": "every entry, filled by imports",
+}
+"""what docs/architecture.md explains under "State of the process"; cached pure functions need no line"""
+CHANGES = {"append", "add", "update", "setdefault", "pop", "clear", "extend", "discard", "remove", "insert"}
+
+
+def test_any_is_rare():
+    count = sum(
+        len(re.findall(r"\bAny\b", path.read_text(encoding="utf-8"))) for path in SOURCE.rglob("*.py")
+    )
+    assert count <= MOST_ANY, "say what the value is: a Protocol or type of adapters/base.py, or object"
+
+
+def test_a_complex_function_says_why_it_is_in_one_piece():
+    silent = []
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and _complexity(node) > MOST_BRANCHES:
+                first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+                if not lines[first - 2].strip().startswith("# In one piece: "):
+                    silent.append(f"{path.relative_to(SOURCE)}:{node.lineno} {node.name} {_complexity(node)}")
+    assert silent == [], "divide it, or say above it why it is in one piece"
+
+
+def _complexity(function):
+    """Branches of a function: 1 and one for every decision, as radon counts them."""
+    count = 1
+    for node in ast.walk(function):
+        count += isinstance(node, (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.Assert))
+        count += len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0
+        count += 1 + len(node.ifs) if isinstance(node, ast.comprehension) else 0
+    return count
+
+
+def test_state_of_the_process_stands_where_the_page_says():
+    files = {_name(path): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
+    held = {name for name, tree in files.items() if set(_changed_globals(tree))}
+    assert sorted(held - set(STATE)) == [], "keep it in an object that is handed on, or write down why not"
+    assert sorted(set(STATE) - held) == [], "these keep nothing any more"
+
+
+def test_state_is_seen_in_a_module_that_has_some():
+    kept = "seen = {}\ndef note(key):\n    seen[key] = 1\n"
+    assert set(_changed_globals(ast.parse(kept))) == {"seen"}
+    assert not set(_changed_globals(ast.parse("WORDS = {}\ndef look(key):\n    return WORDS[key]\n")))
+
+
+def _changed_globals(tree):
+    """Names of a module that its functions assign anew or change in place."""
+    names = {
+        target.id
+        for node in tree.body
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            yield from node.names
+        changed = (
+            node.value if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) else None
+        )
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+            changed = node.func.value
+        if isinstance(changed, ast.Name) and changed.id in names:
+            yield changed.id
 
 
 def test_small_files_with_one_importer_have_a_reason():

@@ -49,6 +49,7 @@ def _nothing(key: str, title: Reason) -> Item:
     )
 
 
+# In one piece: one branch a state, in the order of what weighs most.
 def _section(section: str, both: Configurations) -> Item | None:
     checklist = both.checklist
     rows = [row for row in checklist.rows if row.section == section and row.status is not Status.BY_HAND]

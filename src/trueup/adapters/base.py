@@ -7,20 +7,58 @@ and the session hands itself in as the sink.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
 
 from trueup.adapters.measures import Measured, Wanted
 from trueup.numerics.rows import Rows
+from trueup.types.layout import Layout
 from trueup.types.table_rows import CallRow, RecordRow
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 RowT = TypeVar("RowT", covariant=True)
+ModuleT = TypeVar("ModuleT")
+"""a framework's modules"""
+TensorT = TypeVar("TensorT", bound="TensorLike")
+"""a framework's tensors, parameters among them"""
+ModuleIn = TypeVar("ModuleIn", contravariant=True)
+TensorIn = TypeVar("TensorIn", contravariant=True)
+
+Row = int | tuple[int | None, str]
+"""Number of a tensor's summary; with a reason where there is none, or it is special."""
+Slotted = Sequence[tuple[str, TensorT]]
+"""tensors of a call by slot"""
+
+
+class TensorLike(Protocol):
+    """What is asked of a tensor without knowing its framework."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    def stride(self) -> Sequence[int]: ...
+
+    def __add__(self, other: Self, /) -> Self: ...
+
+
+class GraphNode(Protocol):
+    """A node of a backward graph; hooks get its gradients and may return others."""
+
+    def register_hook(self, fn: Callable[..., Any], /) -> object:
+        """Behind the node."""
+
+    def register_prehook(self, fn: Callable[..., Any], /) -> object:
+        """In front of it."""
 
 
 class Table(Protocol[RowT]):
     """A table that grows by rows of cells in the column order of ``store.schema``."""
 
-    append: Callable[[tuple[Any, ...]], None]
+    append: Callable[[tuple[object, ...]], None]
 
     def __len__(self) -> int: ...
 
@@ -37,7 +75,10 @@ class Recorder(Protocol):
 
     calls: Table[CallRow]
     records: Table[RecordRow]
+    step: int
     stacks: dict[int, list[str]]
+    forced: list[tuple[object, ...]] | None
+    """what a replay put in place of the program's values; None where nothing is replayed"""
     rows: Rows
     """the summaries themselves"""
 
@@ -49,7 +90,7 @@ class Recorder(Protocol):
     ) -> int:
         """Number of a new row with the summary at ``address``; 0: it is to be written later."""
 
-    def view(self, row: int) -> Any:
+    def view(self, row: int) -> np.void:
         """The row as a numpy void, to read and write its fields."""
 
     def has_values(self, row: int) -> bool:
@@ -57,6 +98,16 @@ class Recorder(Protocol):
 
     def store_values(self, row: int, name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> None:
         """Append contiguous values to the step's chunk files."""
+
+
+class CallScope(Protocol):
+    """Which calls are captured."""
+
+    def wants(self, name: str, path: tuple[str, ...]) -> bool:
+        """Whether the call ``name`` inside the modules ``path`` (outermost first) is captured."""
+
+    def leave(self, name: str) -> None:
+        """The call has returned."""
 
 
 class Sink(Protocol):
@@ -69,10 +120,13 @@ class Sink(Protocol):
     over: bool
     """the optimizer has run: what happens at top level now is no part of the step"""
     options: Any
-    scope: Any
-    layout: Any
-    """what the program has declared of its parallel layout (``types.layout.Layout``), or None"""
+    layout: Layout | None
+    """what the program has declared of its parallel layout"""
     rank: int
+
+    @property
+    def scope(self) -> CallScope | None:
+        """Which calls are captured; None: all."""
 
     def root_begins(self, *, training: bool, has_parameters: bool) -> None:
         """A module call with no enclosing module call begins; may end the step before."""
@@ -95,10 +149,10 @@ class Sink(Protocol):
     def gradients_cleared(self) -> None:
         """Gradients that were there after backward are gone without an optimizer step."""
 
-    def scalar(self, name: str, value: Any, *, per_microbatch: bool = False) -> None:
+    def scalar(self, name: str, value: object, *, per_microbatch: bool = False) -> None:
         """Note a scalar of this step; tensors are brought to the host when the step ends."""
 
-    def batch(self, *, tokens: int, samples: int, digest: Any) -> None:
+    def batch(self, *, tokens: int, samples: int, digest: object) -> None:
         """Note the inputs of one training forward of the root."""
 
     def failed(self, site: str, error: BaseException) -> None:
@@ -106,6 +160,73 @@ class Sink(Protocol):
 
     def limit(self, sentence: str) -> None:
         """Something this capture cannot see; listed in the trace."""
+
+
+class Unfinished(Protocol):
+    """Gradients over several uses, of which some are still to come."""
+
+    def flush(self) -> None:
+        """Backward is over: what has not come will not come."""
+
+
+class SummarisesTensors(Protocol[TensorIn]):
+    """Turns a tensor into a row of summaries."""
+
+    def row(self, tensor: TensorIn, phase: str, slot: str, kind: str = "module") -> Row:
+        """Number of the row, made or found."""
+
+    def keep_values(self, row: int, tensor: TensorIn, phase: str, slot: str) -> None:
+        """Store the values behind a row too."""
+
+    def end_step(self) -> None:
+        """The step is over."""
+
+
+class WatchesOverflow(Protocol[TensorIn]):
+    """Looks for the call that first makes a value that is not finite."""
+
+    pending: int | None
+    """the call whose value has just been found: its other tensors are captured too"""
+
+    def seen(self, call: int, phase: str, slot: str, row: int | None, tensor: TensorIn) -> None:
+        """One more record."""
+
+    def keep(self, call: int, phase: str, *sides: Sequence[tuple[str, TensorIn]]) -> None:
+        """Keep the values of a call's tensors."""
+
+    def end_step(self) -> None:
+        """The step is over."""
+
+
+class ForcesValues(Protocol[TensorT]):
+    """In a replay, puts the reference's values in place of the program's."""
+
+    def seen(self, call: int, phase: str, slot: str, tensor: TensorT, row: int | None) -> TensorT | None:
+        """Look at a record just made; a gradient that is to be replaced is returned, changed."""
+
+    def end_step(self) -> None:
+        """The step is over."""
+
+
+class PerturbsRun(Protocol):
+    """In a noise rerun, changes weights and inputs by rounding."""
+
+    @property
+    def seed(self) -> int:
+        """Of the random changes."""
+
+
+class MeasuresModules(Protocol[ModuleIn]):
+    """Where the run is watched, measures it."""
+
+    on: bool
+    """the step under way is measured"""
+
+    def choose(self, module: ModuleIn, *, training: bool) -> None:
+        """A forward of a root begins: which of its modules are watched?"""
+
+    def take(self) -> Measured:
+        """What was measured since the last time."""
 
 
 class Adapter(Protocol):
@@ -117,10 +238,10 @@ class Adapter(Protocol):
     def adopt(self) -> None:
         """The session's options have changed."""
 
-    def set_models(self, models: list[Any]) -> None:
+    def set_models(self, models: list[object]) -> None:
         """Restrict capture to these models; an empty list means every model that trains."""
 
-    def save(self, name: str, value: Any, *, backward: bool) -> None:
+    def save(self, name: str, value: object, *, backward: bool) -> None:
         """Record a tensor the program hands over by name; with ``backward`` the total gradient at it too."""
 
     def watch(self, wanted: Wanted | None) -> None:
@@ -135,7 +256,7 @@ class Adapter(Protocol):
     def to_host(self) -> None:
         """Bring everything still on the device into the recorder's rows; called once when a step ends."""
 
-    def item(self, value: Any) -> float | None:
+    def item(self, value: object) -> float | None:
         """A noted scalar as a Python number."""
 
     def overflows(self, *, skipped: bool) -> list[dict[str, object]]:
@@ -150,10 +271,10 @@ class Adapter(Protocol):
     def end_step(self) -> None:
         """The step under way is over: forget everything tied to it."""
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, object]:
         """Framework facts for the manifest."""
 
-    def rank_facts(self) -> dict[str, Any]:
+    def rank_facts(self) -> dict[str, object]:
         """Coordinate, parameter table, roots, opaque modules."""
 
     def rank(self) -> tuple[int, int, int]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 from weakref import WeakKeyDictionary
+
+BatchT = TypeVar("BatchT")
 
 
 class BatchChange:
@@ -53,7 +55,7 @@ class BatchChange:
             self._kept, self._kept_from = None, None
         source.give_back()
 
-    def next(self, source: ChangedBatches) -> Any:
+    def next(self, source: ChangedBatches) -> object:
         """The batch the program gets; StopIteration where its own loader ends."""
         if source.pending:
             return source.pending.popleft()
@@ -65,13 +67,13 @@ class BatchChange:
             return self._next_but_one(source)
         return self._the_one(source)
 
-    def _next_but_one(self, source: ChangedBatches) -> Any:
+    def _next_but_one(self, source: ChangedBatches) -> object:
         if self.num_read == self.skip:
             self._read(source)
             self.skipped = source.skipped = True
         return self._read(source)
 
-    def _the_one(self, source: ChangedBatches) -> Any:
+    def _the_one(self, source: ChangedBatches) -> object:
         if self._kept_from is None and not self._look_ahead(source):
             self.beyond_an_epoch = True
             if not source.pending:
@@ -102,13 +104,13 @@ class BatchChange:
                 self._kept, self._kept_from = batch, source
                 return True
 
-    def _read(self, source: ChangedBatches) -> Any:
+    def _read(self, source: ChangedBatches) -> object:
         batch = next(source.inner)
         self.num_read += 1
         source.num_read += 1
         return batch
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """What was changed so far."""
         if self.only is not None:
             late = {"epochs_before_as_they_are": True} if self.beyond_an_epoch else {}
@@ -125,7 +127,7 @@ class BatchChange:
         return [f"{what} had no effect: the run read {self.num_read} batches, numbered from 0"]
 
 
-def _own_copy(batch: Any) -> Any:
+def _own_copy(batch: BatchT) -> BatchT:
     """A copy the program may write to, unless the batch is of a kind that cannot be copied."""
     try:
         return copy.deepcopy(batch)
@@ -136,7 +138,7 @@ def _own_copy(batch: Any) -> Any:
 class ChangedBatches:
     """Stands for the iterator of one loader; what else it can do, the iterator itself does."""
 
-    def __init__(self, change: BatchChange, loader: object, inner: Any) -> None:
+    def __init__(self, change: BatchChange, loader: object, inner: Iterator[object]) -> None:
         self.change = change
         self.loader = loader
         self.inner = inner
@@ -162,7 +164,7 @@ class ChangedBatches:
         return self.change.next(self)
 
     def __len__(self) -> int:
-        return len(self.inner)
+        return len(self.inner)  # type: ignore[arg-type]
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.inner, name)

@@ -7,15 +7,27 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import CodeType, FrameType
-from typing import Any
 
-from trueup.adapters.base import Recorder, Sink
+from trueup.adapters.base import (
+    ForcesValues,
+    MeasuresModules,
+    ModuleT,
+    PerturbsRun,
+    Recorder,
+    Row,
+    Sink,
+    SummarisesTensors,
+    TensorT,
+    Unfinished,
+    WatchesOverflow,
+)
 from trueup.adapters.names import NamedModules
 from trueup.adapters.reentrant import Reentrant
 from trueup.adapters.stacks import Stacks
+from trueup.numerics.rows import Rows
 
 
 class Frame:
@@ -57,7 +69,7 @@ class Frame:
         self.stack = stack
         self.path = path
         self.kept = kept
-        self.counts: dict[Any, int] = {}
+        self.counts: dict[str, int] = {}
 
 
 class ThreadState(threading.local):
@@ -71,7 +83,7 @@ class ThreadState(threading.local):
         self.in_backward = False
 
 
-class BaseEngine(NamedModules):
+class BaseEngine(NamedModules[ModuleT, TensorT]):
     """State behind the hooks of one process, as far as no framework is in it."""
 
     MAX_EVALUATION_ROOTS = 8
@@ -82,14 +94,14 @@ class BaseEngine(NamedModules):
     """folders whose frames are left out of call stacks"""
     machinery: CodeType
     """inside a captured module call, the frame where the framework's own code begins"""
-    requires_grad: Callable[[Any], bool]
-    quiet: Callable[[], AbstractContextManager[Any]]
+    requires_grad: Callable[[TensorT], bool]
+    quiet: Callable[[], AbstractContextManager[object]]
     """a context in which capture's own operations on tensors are not seen"""
-    summariser: Any
-    take: Callable[[Any, Any], int] = staticmethod(lambda rows, tensor: -1)
+    summariser: SummarisesTensors[TensorT]
+    take: Callable[[Rows, TensorT], int] = staticmethod(lambda rows, tensor: -1)
     """row of a small tensor where there is a short way for it, in one step that no other thread can
     interrupt; else -1"""
-    overflow: Any = None
+    overflow: WatchesOverflow[TensorT] | None = None
 
     def __init__(self, sink: Sink) -> None:
         super().__init__()
@@ -103,19 +115,19 @@ class BaseEngine(NamedModules):
         self.opaque_modules: dict[str, str] = {}
         self.wrapped_by: dict[str, None] = {}
         self.in_optimizer = False
-        self._top_counts: dict[Any, int] = {}
+        self._top_counts: dict[str, int] = {}
         self._top_microbatch = -1
         self._global_counts: dict[str, int] = {}
         self._parameter_calls: dict[int, int] = {}
         self.evaluation_roots = 0
-        self.unfinished: dict[int, Any] = {}
-        self.forcing: Any = None
+        self.unfinished: dict[int, Unfinished] = {}
+        self.forcing: ForcesValues[TensorT] | None = None
         """in a replay, what puts the reference's values in place of the program's (``forcing.Forcing``)"""
-        self.perturbation: Any = None
+        self.perturbation: PerturbsRun | None = None
         """in a noise rerun, what changes weights and inputs by rounding (the framework's ``perturb``)"""
-        self.measures: Any = None
+        self.measures: MeasuresModules[ModuleT] | None = None
         """where the run is watched, what measures it (the framework's ``measures.Measures``)"""
-        self.watched: dict[int, Any] = {}
+        self.watched: Mapping[int, object] = {}
         """modules whose outputs are measured, by identity"""
         self.replicas: tuple[int, ...] = ()
         """ranks that hold the same weights, where that is known"""
@@ -139,7 +151,7 @@ class BaseEngine(NamedModules):
         if options.perturb is None or self.perturbation is None or self.perturbation.seed != options.perturb:
             self.perturbation = None if options.perturb is None else self.perturbed(options.perturb)
 
-    def perturbed(self, seed: int) -> Any:
+    def perturbed(self, seed: int) -> PerturbsRun:
         """Changes of weights and inputs by rounding, at random from ``seed``."""
         raise NotImplementedError
 
@@ -147,11 +159,11 @@ class BaseEngine(NamedModules):
         """Change nothing of the program any more: the session is over."""
         self.perturbation = self.forcing = None
 
-    def sum_of(self, first: Any, second: Any) -> Any:
+    def sum_of(self, first: TensorT, second: TensorT) -> TensorT:
         """Sum of two gradients, outside any graph."""
         raise NotImplementedError
 
-    def why_without_values(self, tensor: Any) -> str | None:
+    def why_without_values(self, tensor: TensorT) -> str | None:
         """A reason to be expected why a tensor cannot be summarised."""
         return None
 
@@ -164,7 +176,7 @@ class BaseEngine(NamedModules):
             return frames[-1]
         return None
 
-    def _counts_at_top(self) -> dict[Any, int]:
+    def _counts_at_top(self) -> dict[str, int]:
         """Calls of the microbatch inside no module call, by mode and name."""
         if self._top_microbatch != self.sink.microbatch:
             self._top_counts, self._top_microbatch = {}, self.sink.microbatch
@@ -211,7 +223,9 @@ class BaseEngine(NamedModules):
             )
             return len(calls) - 1
 
-    def tensor(self, call: int, phase: str, slot: str, tensor: Any, microbatch: int | None = None) -> Any:
+    def tensor(
+        self, call: int, phase: str, slot: str, tensor: TensorT, microbatch: int | None = None
+    ) -> TensorT | None:
         """Append one row of records. Call it in ``quiet``.
 
         Returns None, but for a gradient in a replay what the program is to go on with in its place.
@@ -233,7 +247,7 @@ class BaseEngine(NamedModules):
             return None
         return self.forcing.seen(call, phase, slot, tensor, row)
 
-    def _row(self, call: int, phase: str, slot: str, tensor: Any) -> tuple[int | None, str | None]:
+    def _row(self, call: int, phase: str, slot: str, tensor: TensorT) -> tuple[int | None, str | None]:
         """Row of a tensor's summary, the long way; with a reason where there is none, or it is special."""
         try:
             with self.lock:
@@ -243,24 +257,24 @@ class BaseEngine(NamedModules):
                     row = self.row_in_layout(call, phase, slot, tensor)
         except Exception as error:
             return None, self._why_not(tensor, slot, error)
-        return row if row.__class__ is tuple else (row, None)
+        return row if isinstance(row, tuple) else (row, None)
 
     def kind_of(self, call: int) -> str:
         """``module``, ``api``, ``parameter`` and so on."""
         kind: str = self.sink.recorder.calls.cell(call, "kind")
         return kind
 
-    def row_in_layout(self, call: int, phase: str, slot: str, tensor: Any) -> Any:
+    def row_in_layout(self, call: int, phase: str, slot: str, tensor: TensorT) -> Row:
         """Row of a tensor's summary where a layout was declared; with a reason where there is none, or it is
         special."""
         return self.summariser.row(tensor, phase, slot, self.kind_of(call))
 
-    def without_values(self, call: int, phase: str, slot: str, tensor: Any, reason: str) -> None:
+    def without_values(self, call: int, phase: str, slot: str, tensor: TensorT, reason: str) -> None:
         """Append one row of records for a tensor whose values mean nothing."""
         row = (call, phase, slot, self.sink.microbatch, None, self.requires_grad(tensor), reason)
         self.sink.recorder.records.append(row)
 
-    def _why_not(self, tensor: Any, slot: str, error: Exception) -> str:
+    def _why_not(self, tensor: TensorT, slot: str, error: Exception) -> str:
         """Why a tensor could not be summarised; what is not to be expected is noted as a failure too."""
         reason = self.why_without_values(tensor)
         if reason is not None:
@@ -268,7 +282,7 @@ class BaseEngine(NamedModules):
         self.failed(slot, error)
         return f"the summary failed: {type(error).__name__}: {error}"
 
-    def parameter_call(self, parameter: Any, name: str) -> int:
+    def parameter_call(self, parameter: TensorT, name: str) -> int:
         """The call row that stands for a parameter in this step."""
         call = self._parameter_calls.get(id(parameter))
         if call is None:
@@ -313,7 +327,8 @@ class BaseEngine(NamedModules):
     def left_scope(self, name: str) -> None:
         """A call has returned to the program, where capture is restricted to a scope."""
         try:
-            self.scope.leave(name)
+            if self.scope is not None:
+                self.scope.leave(name)
         except Exception as error:
             self.failed(name, error)
 

@@ -8,13 +8,14 @@ on their way (``forcing_gradients``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic
 
 import numpy as np
 
+from trueup.adapters.base import GraphNode, ModuleT, Recorder, Slotted, TensorT
 from trueup.adapters.forcing_gradients import Arrivals, Sums, Use, at_node
 from trueup.adapters.forcing_measure import NOTHING, Measured, measured
 from trueup.adapters.forcing_plan import COMPARE, SILENT, CallPlan, Entry, HostValues, StepPlan
@@ -38,7 +39,7 @@ NO_VALUES = Reason(LeftFree.NO_VALUES)
 BEFORE_MODEL = Reason(LeftFree.BEFORE_MODEL)
 
 
-class BaseForcing:
+class BaseForcing(Generic[ModuleT, TensorT]):
     """What a replay knows in one process; ``seen`` is called for every record.
 
     A framework's own ``Forcing`` says how its tensors are read, compared and written.
@@ -46,21 +47,21 @@ class BaseForcing:
 
     MAX_EXAMPLES = 3
 
-    def __init__(self, engine: BaseEngine, folder: Path) -> None:
+    def __init__(self, engine: BaseEngine[ModuleT, TensorT], folder: Path) -> None:
         self.engine = engine
         self._folder = folder
-        self._recorder: Any = None
+        self._recorder: Recorder | None = None
         self._plan: StepPlan | None = None
         self._places: dict[int, str] = {}
         self._calls: dict[int, CallPlan | None] = {}
         self._num_roots = -1
-        self._substitutes: dict[int, tuple[object, object]] = {}
+        self._substitutes: dict[int, tuple[TensorT, TensorT]] = {}
         self.arrivals = Arrivals(self)
         self._counts = {EQUAL: 0, REPLACED: 0}
         self._free: dict[Reason, list[str]] = {}
         self._num_free: dict[Reason, int] = {}
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """How many records were found equal and replaced, and what was left free and why."""
         free = [
             {"reason": why.to_json(), "count": count, "examples": self._free[why]}
@@ -107,11 +108,11 @@ class BaseForcing:
             call = parent
         return found
 
-    def _begin(self, recorder: Any) -> None:
+    def _begin(self, recorder: Recorder) -> None:
         """A new step."""
         self.end_step()
         self._recorder = recorder
-        sink: Any = self.engine.sink
+        sink = self.engine.sink
         self._plan = StepPlan(self._folder, recorder.step, sink.rank)
         recorder.forced = []
         if not self._plan.known:
@@ -119,14 +120,14 @@ class BaseForcing:
 
     # -- records ------------------------------------------
 
-    def seen(self, call: int, phase: str, slot: str, tensor: Any, row: int | None) -> Any:
+    def seen(self, call: int, phase: str, slot: str, tensor: TensorT, row: int | None) -> TensorT | None:
         """Look at a record just made; a gradient that is to be replaced is returned, changed."""
         planned = self.planned(call)
         if planned is None:
             return None
         entry = planned.take(phase, slot)
         if entry is None:
-            again = self._recorder.calls.cell(call, "mode") == "recompute"
+            again = self.engine.sink.recorder.calls.cell(call, "mode") == "recompute"
             if phase in ("forward", "backward") and not again:
                 self._note(call, phase, slot, FREE, NOT_IN_REFERENCE, NOTHING, None)
             return None
@@ -134,7 +135,9 @@ class BaseForcing:
             self._look_for_fixed_memory()
         return self._compare(call, phase, slot, tensor, row, entry)
 
-    def _compare(self, call: int, phase: str, slot: str, tensor: Any, row: int | None, entry: Entry) -> Any:
+    def _compare(
+        self, call: int, phase: str, slot: str, tensor: TensorT, row: int | None, entry: Entry
+    ) -> TensorT | None:
         local = self.local(tensor)
         why_not = self.incomparable(local, entry)
         expected = same = None
@@ -168,7 +171,7 @@ class BaseForcing:
         self._overwrite(call, slot, tensor, wanted)
         return None
 
-    def _as_the_same_mask(self, local: Any, expected: HostValues) -> HostValues | None:
+    def _as_the_same_mask(self, local: TensorT, expected: HostValues) -> HostValues | None:
         """The reference's values; of a boolean mask beside another kind, in the form of the program's; None
         where one of the two is no mask."""
         dtype = self.dtype_name(local)
@@ -181,14 +184,14 @@ class BaseForcing:
             return None
         return HostValues(data=values.reshape(-1).view(np.uint8), dtype=dtype, shape=held.shape)
 
-    def _same_digest(self, local: Any, row: int | None, entry: Entry) -> bool | None:
+    def _same_digest(self, local: TensorT, row: int | None, entry: Entry) -> bool | None:
         """Whether summaries alone say that the bits are the same; None where they do not tell."""
         if row is None or entry.digest is None or entry.dtype != self.dtype_name(local):
             return None
         summary = self.engine.sink.recorder.view(row)
         return int(summary["digest"]) == entry.digest if summary["flags"] & HAS_DIGEST else None
 
-    def _why_not(self, call: int, phase: str, slot: str, tensor: Any, entry: Entry) -> Reason | None:
+    def _why_not(self, call: int, phase: str, slot: str, tensor: TensorT, entry: Entry) -> Reason | None:
         """Why a record that differs keeps the program's values; None: it does not."""
         if entry.use == COMPARE:
             return COMPARED_ONLY
@@ -216,7 +219,7 @@ class BaseForcing:
     ) -> None:
         if entry is not None and entry.use == SILENT:
             return
-        recorder = self._recorder
+        recorder = self.engine.sink.recorder
         if why is None:
             self._counts[state] += 1
         else:
@@ -227,25 +230,28 @@ class BaseForcing:
         number = None if entry is None else entry.record
         record = len(recorder.records) - 1
         code = None if why is None else why.code.value
+        assert recorder.forced is not None
         recorder.forced.append((record, call, phase, slot, state, code, *found, number))
 
-    def _keep_values(self, local: Any, row: int | None, phase: str, slot: str) -> None:
+    def _keep_values(self, local: TensorT, row: int | None, phase: str, slot: str) -> None:
         """The program's own values stay with the trace wherever they were not the reference's."""
-        recorder = self._recorder
+        recorder = self.engine.sink.recorder
         if row is not None and not recorder.has_values(row):
             kept = self.host_values(local)
             recorder.store_values(row, f"{phase}.{slot}", kept.dtype, kept.shape, kept.data.data)
 
     # -- forward ------------------------------------------
 
-    def _overwrite(self, call: int, slot: str, tensor: Any, wanted: Any) -> None:
-        parent = self._recorder.calls.cell(call, "parent")
+    def _overwrite(self, call: int, slot: str, tensor: TensorT, wanted: TensorT) -> None:
+        parent = self.engine.sink.recorder.calls.cell(call, "parent")
         if parent is None and slot.startswith("input") and self.is_foreign(tensor):
             self._substitutes[id(tensor)] = tensor, self.written_copy(tensor, wanted)
             return
         self.write(tensor, wanted)
 
-    def arguments(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def arguments(
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         """The arguments a root is to be called with: a batch is replaced, not written to, because its memory
         may be a file's."""
         if not self._substitutes:
@@ -266,73 +272,76 @@ class BaseForcing:
 
     # -- backward ------------------------------------------
 
-    def at_outputs(self, call: int, results: list[tuple[str, object]]) -> None:
+    def at_outputs(self, call: int, results: Slotted[TensorT]) -> None:
         """Gradients arriving at the outputs of a module call."""
         for where, tensor in results:
             if self.has_gradient(tensor):
                 self.arrivals.add(call, where, tensor, results)
 
     def at_inputs(
-        self, call: int, uses: dict[str, int], consumers: list[tuple[Any, list[tuple[int, str]]]]
+        self,
+        call: int,
+        uses: dict[str, int],
+        consumers: Iterable[tuple[GraphNode, Sequence[tuple[int, str]]]],
     ) -> None:
         """Gradients a call sends to its inputs, by the nodes that use them."""
         sums = Sums(self, call, uses)
         for node, slots in consumers:
             node.register_hook(Use(sums, tuple(slots)))
 
-    def at_node(self, call: int, node: Any, arriving: Slots, leaving: Slots) -> None:
+    def at_node(self, call: int, node: GraphNode, arriving: Slots, leaving: Slots) -> None:
         """Both sides of an API call that made this node."""
-        at_node(self, self.arrivals, call, node, arriving, leaving)
+        at_node(self, call, node, arriving, leaving)
 
     # -- a framework's own answers ------------------------------------------
 
-    def local(self, tensor: Any) -> Any:
+    def local(self, tensor: TensorT) -> TensorT:
         """The tensor whose memory this process holds."""
         return tensor
 
-    def incomparable(self, local: Any, entry: Entry) -> Reason | None:
+    def incomparable(self, local: TensorT, entry: Entry) -> Reason | None:
         """Why the values cannot be compared at all; None: they can."""
         raise NotImplementedError
 
-    def dtype_name(self, local: Any) -> str:
+    def dtype_name(self, local: TensorT) -> str:
         """The dtype's common name."""
         raise NotImplementedError
 
-    def host_values(self, local: Any) -> HostValues:
+    def host_values(self, local: TensorT) -> HostValues:
         """The program's values, row-major on the host."""
         raise NotImplementedError
 
-    def wanted(self, local: Any, expected: HostValues) -> Any:
+    def wanted(self, local: TensorT, expected: HostValues) -> TensorT:
         """The reference's values in the tensor's dtype, where it lives."""
         raise NotImplementedError
 
-    def same_bits(self, local: Any, wanted: Any) -> bool:
+    def same_bits(self, local: TensorT, wanted: TensorT) -> bool:
         """Whether both hold the same bits."""
         raise NotImplementedError
 
-    def written_copy(self, tensor: Any, wanted: Any) -> Any:
+    def written_copy(self, tensor: TensorT, wanted: TensorT) -> TensorT:
         """Another tensor like this one, holding ``wanted``."""
         raise NotImplementedError
 
-    def write(self, tensor: Any, wanted: Any) -> None:
+    def write(self, tensor: TensorT, wanted: TensorT) -> None:
         """Put ``wanted`` into the tensor's memory, unseen by its graph."""
         raise NotImplementedError
 
-    def note_fixed(self, module: Any) -> None:
+    def note_fixed(self, module: ModuleT) -> None:
         """Remember where parameters and buffers of a root live."""
         raise NotImplementedError
 
-    def is_fixed(self, tensor: Any) -> bool:
+    def is_fixed(self, tensor: TensorT) -> bool:
         """Whether it is a parameter or buffer, or a view of one."""
         raise NotImplementedError
 
-    def is_foreign(self, tensor: Any) -> bool:
+    def is_foreign(self, tensor: TensorT) -> bool:
         """Made by no operation of this step, as far as its graph tells."""
         raise NotImplementedError
 
     def with_leaves_replaced(
-        self, args: tuple[object, ...], kwargs: dict[str, object], known: dict[int, tuple[object, object]]
-    ) -> tuple[object, object]:
+        self, args: tuple[object, ...], kwargs: dict[str, object], known: dict[int, tuple[TensorT, TensorT]]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         """The arguments with other tensors in the place of those known by identity."""
         raise NotImplementedError
 
@@ -340,39 +349,39 @@ class BaseForcing:
         """A context in which operations make no graph."""
         raise NotImplementedError
 
-    def has_gradient(self, tensor: Any) -> bool:
+    def has_gradient(self, tensor: TensorT) -> bool:
         """Whether a gradient will arrive at an output."""
         raise NotImplementedError
 
-    def made_by(self, tensor: Any) -> tuple[Any, int]:
+    def made_by(self, tensor: TensorT) -> tuple[GraphNode, int]:
         """The backward node of the operation that made a tensor, and which of its outputs it is."""
         raise NotImplementedError
 
-    def identity(self, node: Any) -> int:
+    def identity(self, node: GraphNode) -> int:
         """A number that tells nodes apart for as long as the step lives."""
         raise NotImplementedError
 
-    def hooks_of(self, tensor: Any) -> Any:
+    def hooks_of(self, tensor: TensorT) -> Sized | None:
         """Hooks the program itself has put on a tensor; None where they cannot be told."""
         return None
 
-    def hook_first(self, tensor: Any, hook: object) -> int:
+    def hook_first(self, tensor: TensorT, hook: Callable[[TensorT], TensorT | None]) -> int:
         """Put a hook in front of those; returns how many there are then."""
         raise NotImplementedError
 
-    def uses(self, tensor: Any, results: list[tuple[str, Any]]) -> bool:
+    def uses(self, tensor: TensorT, results: Slotted[TensorT]) -> bool:
         """Whether one of the other results was made from the tensor."""
         raise NotImplementedError
 
-    def norm(self, gradient: Any) -> float:
+    def norm(self, gradient: TensorT) -> float:
         """L2 norm."""
         raise NotImplementedError
 
-    def zeros_like(self, gradient: Any) -> Any:
+    def zeros_like(self, gradient: TensorT) -> TensorT:
         """Zeros of its shape and dtype."""
         raise NotImplementedError
 
-    def less(self, wanted: Any, passed: Any, like: Any) -> Any:
+    def less(self, wanted: TensorT, passed: TensorT, like: TensorT) -> TensorT:
         """``wanted - passed``, as exactly as ``like``'s dtype holds it."""
         raise NotImplementedError
 

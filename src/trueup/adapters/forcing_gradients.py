@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic
 
-from trueup.adapters.gradients import Slots
+from trueup.adapters.base import GraphNode, ModuleT, Slotted, TensorT
+from trueup.adapters.gradients import Gradients, Slots
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Reason
 
@@ -24,15 +25,15 @@ TOO_LARGE = 4.0
 would drown in its rounding"""
 
 
-class Arrivals:
+class Arrivals(Generic[ModuleT, TensorT]):
     """Outputs whose total gradients are waited for; modules that return one and the same tensor share one."""
 
-    def __init__(self, forcing: BaseForcing) -> None:
+    def __init__(self, forcing: BaseForcing[ModuleT, TensorT]) -> None:
         self._forcing = forcing
-        self._known: dict[tuple[int, int], _Arrival] = {}
+        self._known: dict[tuple[int, int], _Arrival[ModuleT, TensorT]] = {}
         self._free: dict[tuple[int, str], Reason] = {}
 
-    def add(self, call: int, where: str, tensor: Any, results: list[tuple[str, Any]]) -> None:
+    def add(self, call: int, where: str, tensor: TensorT, results: Slotted[TensorT]) -> None:
         """An output of a module call."""
         node, number = self._forcing.made_by(tensor)
         identity = self._forcing.identity(node)
@@ -49,7 +50,7 @@ class Arrivals:
         else:
             node.register_prehook(arrival.at_node)
 
-    def of_node(self, call: int, where: str, node: Any, number: int) -> None:
+    def of_node(self, call: int, where: str, node: GraphNode, number: int) -> None:
         """An output of an API call."""
         identity = self._forcing.identity(node)
         known = self._known.get((identity, number))
@@ -71,7 +72,7 @@ class Arrivals:
         finally:
             del self._free[call, slot]
 
-    def arrived(self, arrival: _Arrival, gradient: Any) -> Any:
+    def arrived(self, arrival: _Arrival[ModuleT, TensorT], gradient: TensorT) -> TensorT | None:
         """Record the gradient for all who return the tensor; the outermost is charged and replaces it."""
         engine, replaced = self._forcing.engine, None
         recorder = engine.sink.recorder
@@ -89,7 +90,7 @@ class Arrivals:
         self._known = {}
 
     def _used_inside(
-        self, call: int, known: _Arrival, tensor: Any, results: list[tuple[str, object]]
+        self, call: int, known: _Arrival[ModuleT, TensorT], tensor: TensorT, results: Slotted[TensorT]
     ) -> bool:
         """Whether the outer call itself uses the tensor for another of its outputs, such as a loss."""
         if call not in self._forcing.around(known.charged[0]):
@@ -97,12 +98,12 @@ class Arrivals:
         return self._forcing.uses(tensor, results)
 
 
-class _Arrival:
+class _Arrival(Generic[ModuleT, TensorT]):
     """Hook for the total gradient of one tensor."""
 
     __slots__ = ("_arrivals", "_forcing", "_recorder", "charged", "node", "num_hooks", "number", "sites")
 
-    def __init__(self, forcing: BaseForcing, node: Any, number: int) -> None:
+    def __init__(self, forcing: BaseForcing[ModuleT, TensorT], node: GraphNode, number: int) -> None:
         self._forcing = forcing
         self._arrivals = forcing.arrivals
         self._recorder = forcing.engine.sink.recorder
@@ -118,7 +119,7 @@ class _Arrival:
             self.charged = site
         self.sites.append(site)
 
-    def at_tensor(self, gradient: Any) -> Any:
+    def at_tensor(self, gradient: TensorT | None) -> TensorT | None:
         """As a hook of the tensor, in front of all others."""
         engine = self._forcing.engine
         if gradient is None or not engine.sink.active or engine.sink.recorder is not self._recorder:
@@ -130,7 +131,7 @@ class _Arrival:
             engine.failed(f"gradient {self.charged[1]}", error)
             return None
 
-    def at_node(self, gradients: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def at_node(self, gradients: Gradients[TensorT]) -> Gradients[TensorT] | None:
         """As a hook in front of the node."""
         gradient = gradients[self.number]
         new = None if gradient is None else self.at_tensor(gradient)
@@ -138,30 +139,34 @@ class _Arrival:
 
 
 def at_node(
-    forcing: BaseForcing, arrivals: Arrivals, call: int, node: Any, arriving: Slots, leaving: Slots
+    forcing: BaseForcing[ModuleT, TensorT],
+    call: int,
+    node: GraphNode,
+    arriving: Slots,
+    leaving: Slots,
 ) -> None:
     """Hooks on both sides of the single node of an API call."""
     for number, where in arriving:
-        arrivals.of_node(call, where, node, number)
+        forcing.arrivals.of_node(call, where, node, number)
     if leaving:
         uses = {where: 1 for _, where in leaving}
         node.register_hook(Use(Sums(forcing, call, uses), leaving))
 
 
-class Use:
+class Use(Generic[ModuleT, TensorT]):
     """Node hook of one consumer of a call's inputs."""
 
     __slots__ = ("_slots", "_sums")
 
-    def __init__(self, sums: Sums, slots: Slots) -> None:
+    def __init__(self, sums: Sums[ModuleT, TensorT], slots: Slots) -> None:
         self._sums = sums
         self._slots = slots
 
-    def __call__(self, gradients: tuple[Any, ...], _: object) -> tuple[object, ...] | None:
+    def __call__(self, gradients: Gradients[TensorT], _: object) -> Gradients[TensorT] | None:
         return self._sums.add(gradients, self._slots)
 
 
-class Sums:
+class Sums(Generic[ModuleT, TensorT]):
     """What a call sends to its inputs, each over all its uses; the last of them brings the sum to the
     reference's.
 
@@ -171,17 +176,17 @@ class Sums:
 
     __slots__ = ("_call", "_forcing", "_left", "_passed", "_recorder", "_sums", "_uses")
 
-    def __init__(self, forcing: BaseForcing, call: int, uses: dict[str, int]) -> None:
+    def __init__(self, forcing: BaseForcing[ModuleT, TensorT], call: int, uses: dict[str, int]) -> None:
         self._forcing = forcing
         self._recorder = forcing.engine.sink.recorder
         self._call = call
         self._uses = uses
         self._left = dict(uses)
-        self._sums: dict[str, object] = {}
-        self._passed: dict[str, object] = {}
+        self._sums: dict[str, TensorT] = {}
+        self._passed: dict[str, TensorT] = {}
         """what has been let through of each sum; not there: nothing"""
 
-    def add(self, gradients: tuple[Any, ...], slots: Slots) -> tuple[Any, ...] | None:
+    def add(self, gradients: Gradients[TensorT], slots: Slots) -> Gradients[TensorT] | None:
         """One consumer has run; returns what it is to send instead."""
         engine = self._forcing.engine
         if not engine.sink.active or engine.sink.recorder is not self._recorder:
@@ -198,7 +203,7 @@ class Sums:
             engine.failed(f"backward input {slots}", error)
         return tuple(new) if changed else None
 
-    def _add(self, where: str, gradient: Any) -> Any:
+    def _add(self, where: str, gradient: TensorT | None) -> TensorT | None:
         self._left[where] -= 1
         last = self._left[where] == 0
         if last:
@@ -221,7 +226,9 @@ class Sums:
         wanted = total if wanted is None else wanted
         return wanted if passed is None else self._forcing.less(wanted, passed, gradient)
 
-    def _let_through(self, where: str, gradient: Any, total: Any, passed: Any) -> Any:
+    def _let_through(
+        self, where: str, gradient: TensorT, total: TensorT, passed: TensorT | None
+    ) -> TensorT | None:
         self._forcing.engine.unfinished[id(self)] = self
         before = self._sums.get(where)
         self._sums[where] = total
@@ -236,7 +243,7 @@ class Sums:
             self._passed[where] = gradient if passed is None else passed + gradient
         return None
 
-    def _record(self, where: str, gradient: Any) -> Any:
+    def _record(self, where: str, gradient: TensorT) -> TensorT | None:
         engine = self._forcing.engine
         microbatch = self._recorder.calls.cell(self._call, "microbatch")
         return engine.tensor(self._call, "backward", where, gradient, microbatch)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +78,7 @@ class StepPlan:
 
     def __init__(self, folder: Path, step: int, rank: int) -> None:
         self.places: dict[str, CallPlan] = {}
-        self._files: dict[int, Any] = {}
+        self._files: dict[int, _Chunk] = {}
         held = json.loads((folder / PLAN).read_text(encoding="utf-8"))
         found = next((p for p in held["steps"] if p["step"] == step and p["rank"] == rank), None)
         self.known = found is not None

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -36,12 +36,12 @@ class BaseGivenGradients(Generic[Parameter]):
         self._absent: frozenset[str] = frozenset(held["absent"])
         self._microbatches: int = held["microbatches"]
         self._scale: float = held["loss_scale"] or 1.0
-        self._recorder: Any = None
+        self._recorder: object = None
         self.replaced: dict[str, None] = {}
         self.free: dict[str, Reason] = {}
         """fqn -> why its own gradient stayed"""
 
-    def due(self, recorder: Any, microbatch: int) -> bool:
+    def due(self, recorder: object, microbatch: int) -> bool:
         """Whether the backward that has just ended is the one: the last of the first captured step."""
         if self._recorder is None:
             self._recorder = recorder
@@ -72,7 +72,7 @@ class BaseGivenGradients(Generic[Parameter]):
         """Leave the parameter without a gradient; None, or why that cannot be."""
         raise NotImplementedError
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """What the trace says of it."""
         return {
             "replaced": list(self.replaced),

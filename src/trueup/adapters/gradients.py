@@ -5,12 +5,15 @@ A framework's own ``gradients`` finds the nodes and puts these hooks there.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Generic
 
+from trueup.adapters.base import ModuleT, TensorT
 from trueup.adapters.engine import BaseEngine
 
 Slots = tuple[tuple[int, str], ...]
 """(number of the gradient, slot)"""
+Gradients = tuple[TensorT | None, ...]
+"""of a node's inputs or outputs; None: none came"""
 
 
 _known_slots: dict[Slots, Slots] = {}
@@ -22,12 +25,14 @@ def interned(slots: list[tuple[int, str]]) -> Slots:
     return _known_slots.setdefault(key, key)
 
 
-class _Records:
+class _Records(Generic[ModuleT, TensorT]):
     """Records gradients of one call, as long as the step that made it is under way."""
 
     __slots__ = ("_call", "_engine", "_microbatch", "_recorder")
 
-    def __init__(self, engine: BaseEngine, call: int, microbatch: int | None = None) -> None:
+    def __init__(
+        self, engine: BaseEngine[ModuleT, TensorT], call: int, microbatch: int | None = None
+    ) -> None:
         """``microbatch``: the call's, where it is at hand."""
         self._engine = engine
         self._recorder = engine.sink.recorder
@@ -40,7 +45,7 @@ class _Records:
         sink = self._engine.sink
         return not sink.active or sink.recorder is not self._recorder
 
-    def _record(self, where: str, gradient: Any) -> None:
+    def _record(self, where: str, gradient: TensorT) -> None:
         try:
             if self._is_over():
                 return
@@ -50,31 +55,33 @@ class _Records:
             self._engine.failed(f"gradient {where}", error)
 
 
-class Arrival(_Records):
+class Arrival(_Records[ModuleT, TensorT]):
     """Tensor hook: the total gradient at an output."""
 
     __slots__ = ("_where",)
 
-    def __init__(self, engine: BaseEngine, call: int, where: str) -> None:
+    def __init__(self, engine: BaseEngine[ModuleT, TensorT], call: int, where: str) -> None:
         super().__init__(engine, call)
         self._where = where
 
-    def __call__(self, gradient: Any) -> None:
+    def __call__(self, gradient: TensorT | None) -> None:
         if gradient is not None:  # of a compiled function's output that the loss does not reach from outside
             self._record(self._where, gradient)
 
 
-class Node(_Records):
+class Node(_Records[ModuleT, TensorT]):
     """Node hook of an API call: what arrives at its outputs, what it sends to its inputs."""
 
     __slots__ = ("_inputs", "_outputs")
 
-    def __init__(self, engine: BaseEngine, call: int, outputs: Slots, inputs: Slots) -> None:
+    def __init__(
+        self, engine: BaseEngine[ModuleT, TensorT], call: int, outputs: Slots, inputs: Slots
+    ) -> None:
         super().__init__(engine, call, engine.sink.microbatch)
         self._outputs = outputs
         self._inputs = inputs
 
-    def __call__(self, gradients: tuple[Any, ...], arriving: tuple[object, ...]) -> None:
+    def __call__(self, gradients: Gradients[TensorT], arriving: Gradients[TensorT]) -> None:
         try:
             if self._is_over():
                 return
@@ -83,45 +90,45 @@ class Node(_Records):
         except Exception as error:  # what a hook raises ends the program's backward
             self._engine.failed(f"gradients of call {self._call}", error)
 
-    def _seen(self, gradients: tuple[Any, ...], arriving: tuple[Any, ...]) -> None:
+    def _seen(self, gradients: Gradients[TensorT], arriving: Gradients[TensorT]) -> None:
         engine, call, microbatch = self._engine, self._call, self._microbatch
         for number, where in self._outputs:
-            if arriving[number] is not None:
-                engine.tensor(call, "backward", where, arriving[number], microbatch)
+            if (gradient := arriving[number]) is not None:
+                engine.tensor(call, "backward", where, gradient, microbatch)
         for number, where in self._inputs:
-            if gradients[number] is not None:
-                engine.tensor(call, "backward", where, gradients[number], microbatch)
+            if (gradient := gradients[number]) is not None:
+                engine.tensor(call, "backward", where, gradient, microbatch)
         if engine.overflow is not None and engine.overflow.pending == call:
-            kept = [(where, arriving[number]) for number, where in self._outputs]
-            engine.overflow.keep(call, "backward", [(w, g) for w, g in kept if g is not None])
+            kept = [(where, g) for number, where in self._outputs if (g := arriving[number]) is not None]
+            engine.overflow.keep(call, "backward", kept)
 
 
-class Use:
+class Use(Generic[ModuleT, TensorT]):
     """Node hook of one consumer of a call's inputs."""
 
     __slots__ = ("_slots", "_sums")
 
-    def __init__(self, sums: Sums, slots: Slots) -> None:
+    def __init__(self, sums: Sums[ModuleT, TensorT], slots: Slots) -> None:
         self._sums = sums
         self._slots = slots
 
-    def __call__(self, gradients: tuple[Any, ...], _: object) -> None:
+    def __call__(self, gradients: Gradients[TensorT], _: object) -> None:
         self._sums.add(gradients, self._slots)
 
 
-class Sums(_Records):
+class Sums(_Records[ModuleT, TensorT]):
     """Gradient sent to an input over several uses: recorded when the last one has come, or when backward
     ends."""
 
     __slots__ = ("_left", "_sums", "_uses")
 
-    def __init__(self, engine: BaseEngine, call: int, uses: dict[str, int]) -> None:
+    def __init__(self, engine: BaseEngine[ModuleT, TensorT], call: int, uses: dict[str, int]) -> None:
         super().__init__(engine, call)
         self._uses = uses
         self._left = dict(uses)
-        self._sums: dict[str, object] = {}
+        self._sums: dict[str, TensorT] = {}
 
-    def add(self, gradients: tuple[Any, ...], slots: Slots) -> None:
+    def add(self, gradients: Gradients[TensorT], slots: Slots) -> None:
         """One consumer has run."""
         try:
             if self._is_over():
@@ -132,7 +139,7 @@ class Sums(_Records):
         except Exception as error:
             self._engine.failed(f"backward input {slots}", error)
 
-    def _add(self, where: str, gradient: Any) -> None:
+    def _add(self, where: str, gradient: TensorT | None) -> None:
         self._left[where] -= 1
         if gradient is not None:
             if self._uses[where] == 1:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,9 +119,10 @@ class Table:
         number = self.number(name)
         return self._address + number * SUMMARY_DTYPE.itemsize
 
-    def view(self, name: str) -> Any:
+    def view(self, name: str) -> np.void:
         """That row as a numpy void, to read and write its fields."""
-        return self._rows[self.number(name)]
+        row: np.void = self._rows[self.number(name)]
+        return row
 
     def take(self) -> Rows | None:
         """What was written since the last time; None where nothing was."""

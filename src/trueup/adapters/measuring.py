@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import re
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Generic
 
 from trueup.adapters import measures
+from trueup.adapters.base import ModuleT, TensorT
 from trueup.adapters.measures import Measured, Table, Wanted
+
+if TYPE_CHECKING:
+    from trueup.adapters.engine import BaseEngine
 
 _ROUTER = re.compile(r"(Router|TopKGate|MoEGate)$")
 _ROUTER_NAMES = ("router", "gate")
@@ -18,13 +22,13 @@ _HOMES = ("config", "moe", "cfg")
 """attributes under which routers keep their settings"""
 
 
-class BaseMeasures:
+class BaseMeasures(Generic[ModuleT, TensorT]):
     """The tables of one process; a framework's own fills them."""
 
     SCALED: tuple[str, ...] = (measures.GRADIENT, measures.LOCAL_GRADIENT)
     """kinds in units of the loss scale, where there is one"""
 
-    def __init__(self, engine: Any, wanted: Wanted) -> None:
+    def __init__(self, engine: BaseEngine[ModuleT, TensorT], wanted: Wanted) -> None:
         self.engine = engine
         self.wanted = wanted
         self.on = False
@@ -36,14 +40,14 @@ class BaseMeasures:
         self._trees: dict[int, object] = {}
         self._tables: dict[str, Table] = {}
 
-    def widens(self, module: Any) -> bool:
+    def widens(self, module: ModuleT) -> bool:
         """Whether it is a projection to at least as much as it gets."""
         raise NotImplementedError
 
     def to_host(self) -> None:
         """Bring what is still on a device into the tables."""
 
-    def choose(self, module: Any, *, training: bool) -> None:
+    def choose(self, module: ModuleT, *, training: bool) -> None:
         """A forward of a root begins: which of its modules are watched?"""
         self._training = training
         if not (self.wanted.modules or self.wanted.routers) or not training:
@@ -58,14 +62,14 @@ class BaseMeasures:
             if router or self.wanted.wants_module(name, self.engine.class_of(child)):
                 self.watched[id(child)] = weakref.ref(child), name, router
 
-    def known(self, module: Any) -> tuple[str, bool] | None:
+    def known(self, module: object) -> tuple[str, bool] | None:
         """Name of a watched module and whether it is a router; None where nothing is measured of it now."""
         if not (self.on and self._training):
             return None
         reference, name, router = self.watched[id(module)]
         return (name, router) if reference() is module else None
 
-    def _is_router(self, name: str, module: Any) -> bool:
+    def _is_router(self, name: str, module: ModuleT) -> bool:
         """By its class or name; a projection to more than it gets is the gate of a feed-forward block."""
         named = bool(_ROUTER.search(type(module).__name__)) or name.rpartition(".")[2] in _ROUTER_NAMES
         return named and not self.widens(module)
@@ -91,17 +95,17 @@ class BaseMeasures:
         return Measured(tables=taken, replicas=self.engine.replicas, scaled=self.SCALED)
 
 
-def num_experts_of(router: Any) -> int | None:
+def num_experts_of(router: object) -> int | None:
     """Experts a router chooses among, where it or its configuration says."""
     return _setting(router, _NUM_EXPERTS)
 
 
-def top_k_of(router: Any) -> int:
+def top_k_of(router: object) -> int:
     """Experts of a token, where it says; else 1."""
     return _setting(router, _TOP_K) or 1
 
 
-def _setting(module: Any, names: tuple[str, ...]) -> int | None:
+def _setting(module: object, names: tuple[str, ...]) -> int | None:
     for home in (module, *(getattr(module, name, None) for name in _HOMES)):
         for name in names:
             value = getattr(home, name, None)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Generic
+
+from trueup.adapters.base import ModuleT, TensorT
 
 if TYPE_CHECKING:
     from trueup.adapters.engine import Frame
 
 
-class ParameterReference:
+class ParameterReference(Generic[TensorT]):
     """A parameter by the module that owns it. Calling it gives the parameter; None once that is gone or
     replaced.
 
@@ -20,22 +22,23 @@ class ParameterReference:
 
     __slots__ = ("_identity", "_key", "_owner", "_table")
 
-    def __init__(self, owner: Any, table: str, key: str, parameter: Any) -> None:
+    def __init__(self, owner: object, table: str, key: str, parameter: TensorT) -> None:
         """``table``: the module's attribute that holds its own parameters by name."""
         self._owner, self._table, self._key = weakref.ref(owner), table, key
         self._identity = id(parameter)
 
-    def __call__(self) -> Any:
+    def __call__(self) -> TensorT | None:
         owner = self._owner()
         if owner is None:
             return None
-        for key, parameter in getattr(owner, self._table).items():  # torch.jit's has no ``get``
+        own: Mapping[str, TensorT] = getattr(owner, self._table)
+        for key, parameter in own.items():  # torch.jit's has no ``get``
             if key == self._key:
                 return parameter if id(parameter) == self._identity else None
         return None
 
 
-def parameter_references(modules: Iterable[Any], table: str) -> dict[int, ParameterReference]:
+def parameter_references(modules: Iterable[object], table: str) -> dict[int, ParameterReference[TensorT]]:
     """A reference to each parameter that these modules own, by its identity."""
     return {
         id(parameter): ParameterReference(module, table, key, parameter)
@@ -45,7 +48,7 @@ def parameter_references(modules: Iterable[Any], table: str) -> dict[int, Parame
     }
 
 
-class NamedModules:
+class NamedModules(Generic[ModuleT, TensorT]):
     """Roots, the names of everything below them, and the table of parameters."""
 
     MAX_REFRESHES = 8
@@ -54,13 +57,13 @@ class NamedModules:
     """attribute of a module that holds its own parameters by name"""
 
     def __init__(self) -> None:
-        self.models: list[weakref.ref[Any]] = []
+        self.models: list[weakref.ref[ModuleT]] = []
         """what capture is restricted to; empty: every model that trains"""
-        self.names: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self.names: dict[int, tuple[weakref.ref[ModuleT], str]] = {}
         self.parameter_names: dict[int, str] = {}
-        self.roots: list[tuple[weakref.ref[Any], str]] = []
-        self.parameter_table: dict[str, dict[str, Any]] = {}
-        self._trees: dict[int, tuple[tuple[Any, ...], list[tuple[ParameterReference, str]]]] = {}
+        self.roots: list[tuple[weakref.ref[ModuleT], str]] = []
+        self.parameter_table: dict[str, dict[str, object]] = {}
+        self._trees: dict[int, tuple[tuple[object, ...], list[tuple[ParameterReference[TensorT], str]]]] = {}
         """root -> what it was made of when it was last named, and its parameters"""
         self._named_in_step: set[int] = set()
         self._refreshes = 0
@@ -72,31 +75,31 @@ class NamedModules:
 
     # -- how a framework's things are asked ------------------------------------------
 
-    def modules_below(self, module: Any) -> Iterator[tuple[str, Any]]:
+    def modules_below(self, module: ModuleT) -> Iterator[tuple[str, ModuleT]]:
         """The module itself (under the empty name) and every module below it, by name."""
         raise NotImplementedError
 
-    def parameters_below(self, module: Any) -> Iterator[tuple[str, Any]]:
+    def parameters_below(self, module: ModuleT) -> Iterator[tuple[str, TensorT]]:
         """Every parameter by name, tied ones under each of their names."""
         raise NotImplementedError
 
-    def fingerprint(self, module: Any) -> list[int]:
+    def fingerprint(self, module: ModuleT) -> list[int]:
         """Identities of all modules and parameters below, in a fixed order."""
         raise NotImplementedError
 
-    def bare(self, module: Any) -> Any:
+    def bare(self, module: ModuleT) -> ModuleT:
         """The model inside a wrapper that only forwards."""
         raise NotImplementedError
 
-    def class_of(self, module: Any) -> str:
+    def class_of(self, module: ModuleT) -> str:
         """Name of the class the program wrote."""
         raise NotImplementedError
 
-    def table_row(self, parameter: Any) -> dict[str, Any] | None:
+    def table_row(self, parameter: TensorT) -> dict[str, object] | None:
         """shape, dtype, numel and requires_grad of a parameter; None for one that has no values yet."""
         raise NotImplementedError
 
-    def content_hash(self, parameter: Any) -> int | None:
+    def content_hash(self, parameter: TensorT) -> int | None:
         """Hash of the values in any order (``numerics.content``); None for what has none."""
         raise NotImplementedError
 
@@ -104,13 +107,13 @@ class NamedModules:
         """An error of ours: noted, never raised into the program."""
         raise NotImplementedError
 
-    def has_parameters(self, module: Any) -> bool:
+    def has_parameters(self, module: ModuleT) -> bool:
         """Whether the module owns at least one parameter."""
         return next(self.parameters_below(module), None) is not None
 
     # -- names ------------------------------------------
 
-    def name_of(self, module: Any, frame: Frame | None, *, recompute: bool) -> str:
+    def name_of(self, module: ModuleT, frame: Frame | None, *, recompute: bool) -> str:
         """Fully qualified name; a module nobody registered is named after its caller and class."""
         if frame is None and not recompute:
             return self.root_name(module)
@@ -125,12 +128,12 @@ class NamedModules:
             self.names[id(module)] = weakref.ref(module), name
         return name
 
-    def _known_name(self, module: Any) -> str | None:
+    def _known_name(self, module: ModuleT) -> str | None:
         """The name it was given, unless what was named has gone and this one took its place in memory."""
         entry = self.names.get(id(module))
         return entry[1] if entry is not None and entry[0]() is module else None
 
-    def root_name(self, module: Any) -> str:
+    def root_name(self, module: ModuleT) -> str:
         """Name of a root; its modules and parameters are named anew once a step, because programs replace
         them."""
         for reference, name in self.roots:
@@ -141,7 +144,7 @@ class NamedModules:
                 return name
         return self._known_name(module) or self._add_root(module)
 
-    def restrict(self, models: list[Any]) -> None:
+    def restrict(self, models: list[ModuleT]) -> None:
         """Capture only inside these models; the first is the main root, even if another trained before."""
         bare = [self.bare(m) for m in models]
         self.models = [weakref.ref(m) for m in models]
@@ -152,7 +155,7 @@ class NamedModules:
             for model in bare:
                 self.root_name(model)
 
-    def _add_root(self, module: Any) -> str:
+    def _add_root(self, module: ModuleT) -> str:
         kind = self.class_of(module)
         inside = {id(m) for _, m in self.modules_below(module)}
         self.roots = [(r, n) for r, n in self.roots if id(r()) not in inside]
@@ -164,27 +167,27 @@ class NamedModules:
         self._name_tree(module, name)
         return name
 
-    def tree_of(self, root: Any) -> object:
+    def tree_of(self, root: ModuleT) -> object:
         """What a root was made of when it was last named: the same object while nothing below has changed."""
         known = self._trees.get(id(root))
         return None if known is None else known[0]
 
-    def parameters_of(self, root: Any) -> list[tuple[ParameterReference, str]]:
+    def parameters_of(self, root: ModuleT) -> list[tuple[ParameterReference[TensorT], str]]:
         """Parameters of a root with their names, tied ones once."""
         if id(root) in self._trees:
             return self._trees[id(root)][1]
         references = self._references_below(root)  # a part of a known root, called by itself
-        first: dict[int, tuple[ParameterReference, str]] = {}
+        first: dict[int, tuple[ParameterReference[TensorT], str]] = {}
         for name, parameter in self.parameters_below(root):
             known = self.parameter_names.get(id(parameter), name)
             if id(parameter) in references:
                 first.setdefault(id(parameter), (references[id(parameter)], known))
         return list(first.values())
 
-    def _references_below(self, module: Any) -> dict[int, ParameterReference]:
+    def _references_below(self, module: ModuleT) -> dict[int, ParameterReference[TensorT]]:
         return parameter_references((child for _, child in self.modules_below(module)), self.OWN_PARAMETERS)
 
-    def _name_tree(self, module: Any, name: str) -> None:
+    def _name_tree(self, module: ModuleT, name: str) -> None:
         """Note the names of everything below, if anything there has changed since the last time."""
         print_ = self.fingerprint(module)
         known = self._trees.get(id(module))
@@ -194,7 +197,7 @@ class NamedModules:
             self.names[id(child)] = weakref.ref(child), _joined(name, inner)
         tied: dict[int, str] = {}
         references = self._references_below(module)
-        parameters: list[tuple[ParameterReference, str]] = []
+        parameters: list[tuple[ParameterReference[TensorT], str]] = []
         for inner, parameter in self.parameters_below(module):
             fqn = _joined(name, inner)
             first = tied.setdefault(id(parameter), fqn)
@@ -211,7 +214,7 @@ class NamedModules:
             if module is not None:
                 self._name_tree(module, name)
 
-    def _tabulate(self, parameter: Any, fqn: str, first: str) -> None:
+    def _tabulate(self, parameter: TensorT, fqn: str, first: str) -> None:
         if fqn in self.parameter_table:
             return
         row = self.table_row(parameter)
@@ -220,10 +223,11 @@ class NamedModules:
             content = self._content(parameter, fqn, first)
             self.parameter_table[fqn] = {"fqn": fqn, **row, "tied_to": tied, "content": content}
 
-    def _content(self, parameter: Any, fqn: str, first: str) -> str | None:
+    def _content(self, parameter: TensorT, fqn: str, first: str) -> str | None:
         """Hash of the values in any order, hex: pairs weights across implementations."""
         if first != fqn:
-            return None if first not in self.parameter_table else self.parameter_table[first]["content"]
+            known = self.parameter_table.get(first, {}).get("content")
+            return known if isinstance(known, str) else None
         try:
             found = self.content_hash(parameter)
         except Exception as error:

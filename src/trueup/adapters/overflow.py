@@ -6,8 +6,9 @@ broke off. A mask's infinities, and gradients of a step that the gradient scaler
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic
 
+from trueup.adapters.base import ModuleT, Slotted, TensorT
 from trueup.numerics.not_finite import Caller, Count, How, Origins
 
 if TYPE_CHECKING:
@@ -17,13 +18,11 @@ _MAX_A_STEP = 5
 """origins noted in one step: the first is what counts"""
 _DECISIVE = ("loss", "param_grad", "optimizer", "param")
 
-Slotted = list[tuple[str, object]]
 
-
-class OverflowWatch:
+class OverflowWatch(Generic[ModuleT, TensorT]):
     """Looks at every record of the step under way."""
 
-    def __init__(self, engine: BaseEngine) -> None:
+    def __init__(self, engine: BaseEngine[ModuleT, TensorT]) -> None:
         self._engine = engine
         self._room = min(_MAX_A_STEP, engine.sink.options.overflow_nums or _MAX_A_STEP)
         self.pending: int | None = None
@@ -39,14 +38,14 @@ class OverflowWatch:
         self._updated = False
         self.pending = None
 
-    def found(self, *, skipped: bool) -> list[dict[str, Any]]:
+    def found(self, *, skipped: bool) -> list[dict[str, object]]:
         """What was made in the step under way and did harm; ``skipped`` by the gradient scaler."""
         harmless = self._updated and not self._harmed
         if skipped:
             harmless = self._harmed <= {"param_grad"}
         return [] if harmless else self._found
 
-    def seen(self, call: int, phase: str, slot: str, row: int | None, tensor: Any) -> None:
+    def seen(self, call: int, phase: str, slot: str, row: int | None, tensor: TensorT) -> None:
         """One more record; its values are kept if they are the first that are not finite."""
         self._updated |= phase == "optimizer" or (phase == "param_grad" and slot == "accumulated")
         if row is None or not self._inexact(tensor):
@@ -63,7 +62,7 @@ class OverflowWatch:
         self.pending = call
         self._engine.summariser.keep_values(row, tensor, phase, slot)
 
-    def keep(self, call: int, phase: str, *sides: Slotted) -> None:
+    def keep(self, call: int, phase: str, *sides: Slotted[TensorT]) -> None:
         """Keep the values of a call's tensors; ``sides`` are its inputs and outputs by slot, outputs last.
 
         An input that the call has overwritten is left out.
@@ -78,15 +77,15 @@ class OverflowWatch:
                 if row is not None and (number == len(sides) - 1 or self._address(tensor) not in written):
                     self._engine.summariser.keep_values(row, tensor, phase, slot)
 
-    def _inexact(self, tensor: Any) -> bool:
+    def _inexact(self, tensor: TensorT) -> bool:
         """Whether the tensor's dtype has values that are not finite."""
         raise NotImplementedError
 
-    def _address(self, tensor: Any) -> int:
+    def _address(self, tensor: TensorT) -> int:
         """Where the values lie."""
         raise NotImplementedError
 
-    def _count(self, row: int, tensor: Any) -> Count:
+    def _count(self, row: int, tensor: TensorT) -> Count:
         """How many values are not finite, and the lowest."""
         raise NotImplementedError
 

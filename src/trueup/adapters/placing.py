@@ -45,7 +45,7 @@ class Placing:
         self._layout, self._roots = layout, roots
         self._coordinate = layout.coordinate(rank)
         self._names: dict[str, str] = {}
-        self._known: dict[tuple[Any, ...], Place | None] = {}
+        self._known: dict[tuple[object, ...], Place | None] = {}
 
     def of(
         self,
@@ -71,6 +71,7 @@ class Placing:
             self._known[key] = self._find(kind, name, phase, slot, tuple(shape), held)
         return self._known[key]
 
+    # In one piece: one computation of a place; each part of it may not apply.
     def _find(
         self, kind: str, name: str, phase: str, slot: str, shape: tuple[int, ...], held: Any
     ) -> Place | None:

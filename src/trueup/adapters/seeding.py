@@ -78,7 +78,7 @@ def run(steps: Sequence[Step], *, seed: int | None = None, mode: bool = True) ->
                 os.environ.setdefault(step.environment, value)
 
 
-def value_of(step: Step, *, mode: bool) -> Any:
+def value_of(step: Step, *, mode: bool) -> object:
     """What an attribute is set to."""
     return mode if step.to == "mode" else step.to
 

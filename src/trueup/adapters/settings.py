@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 _PLAIN = (bool, int, float, str)
 _LONGEST = 200
@@ -35,7 +34,7 @@ class Settings:
                 found[".".join(part for part in (prefix, inner) if part)] = plain
         return found
 
-    def of_configuration(self, module: Any) -> dict[str, object]:
+    def of_configuration(self, module: object) -> dict[str, object]:
         """The configuration object of a model that has one (``model.config``), as plain values."""
         config = getattr(module, "config", None)
         to_dict = getattr(config, "to_dict", None)
@@ -55,7 +54,7 @@ class Settings:
                 found[name] = self._said(value)
         return found
 
-    def _is_setting(self, name: str, value: Any) -> bool:
+    def _is_setting(self, name: str, value: object) -> bool:
         if name.startswith("_") or name in self._never:
             return False
         if value is None:  # a soft cap that is off, against one of 20.0
@@ -66,7 +65,7 @@ class Settings:
             return len(value) <= 16 and all(isinstance(item, _PLAIN) for item in value)
         return isinstance(value, self._plain)
 
-    def _said(self, value: Any) -> Any:
+    def _said(self, value: object) -> object:
         if isinstance(value, self._dtypes):
             return str(value).removeprefix("torch.").lower()
         if isinstance(value, float) and value - value != 0:

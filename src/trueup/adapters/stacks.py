@@ -9,7 +9,6 @@ from __future__ import annotations
 import linecache
 import os
 from types import CodeType, FrameType
-from typing import Any
 
 _HIDDEN = (
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
@@ -40,7 +39,7 @@ class Stacks:
 
         Puts its text into ``stacks`` when this step has not used it yet.
         """
-        key: tuple[Any, ...] = (parent,)
+        key: tuple[object, ...] = (parent,)
         first = frame
         while frame is not None and (code := frame.f_code) is not end:
             key += (id(code), frame.f_lasti)
@@ -58,7 +57,7 @@ class Stacks:
         self._used = set()
 
     def _add(
-        self, key: tuple[Any, ...], frame: FrameType | None, end: CodeType | None, parent: int | None
+        self, key: tuple[object, ...], frame: FrameType | None, end: CodeType | None, parent: int | None
     ) -> int:
         lines = []
         while frame is not None and frame.f_code is not end:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sized
+from typing import Any, Generic, TypeVar
 
+TensorT = TypeVar("TensorT")
 _PLAIN = (bool, int, float, str)
 _LONG = 64
 """lists of more non-tensors are named by their length"""
@@ -26,15 +27,15 @@ def slot(prefix: str, index: int) -> str:
     return name
 
 
-class Trees:
+class Trees(Generic[TensorT]):
     """Takes calls apart, for one framework's type of tensor."""
 
-    def __init__(self, tensor_type: Any, *, described: tuple[type, ...]) -> None:
+    def __init__(self, tensor_type: type[TensorT], *, described: tuple[type, ...]) -> None:
         """``described``: types other than plain ones whose text says everything (dtypes, devices)."""
         self._tensor = tensor_type
         self._described = (*described, slice)
 
-    def leaves(self, prefix: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    def leaves(self, prefix: str, value: Any, depth: int = 0) -> Iterator[tuple[str, object]]:
         """Slots and leaves of one argument or result: tuples, lists, mappings, dataclasses and ``None``
         included."""
         if isinstance(value, self._tensor) or value is None or isinstance(value, _PLAIN) or depth > 8:
@@ -57,11 +58,11 @@ class Trees:
             yield prefix, value
 
     def split_call(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any] | None
-    ) -> tuple[list[tuple[str, Any]], str | None]:
+        self, args: tuple[object, ...], kwargs: dict[str, object] | None
+    ) -> tuple[list[tuple[str, TensorT]], str | None]:
         """Tensors of a call by slot, its other arguments as one JSON object, if there are any."""
-        tensors: list[tuple[str, Any]] = []
-        rest: list[tuple[str, Any]] = []
+        tensors: list[tuple[str, TensorT]] = []
+        rest: list[tuple[str, object]] = []
         tensor_type = self._tensor
         while len(_inputs) < len(args):
             _inputs.append(slot("input", len(_inputs)))
@@ -80,7 +81,7 @@ class Trees:
                     self._split(f"input.{key}", arg, tensors, rest)
         return tensors, _json(rest) if rest else None
 
-    def split_result(self, value: Any) -> list[tuple[str, Any]]:
+    def split_result(self, value: object) -> list[tuple[str, TensorT]]:
         """Tensors of a result by slot; a bare tensor is ``output.0``."""
         if isinstance(value, self._tensor):
             return [("output.0", value)]
@@ -89,7 +90,7 @@ class Trees:
         return [(name, leaf) for name, leaf in self.leaves("output", value) if isinstance(leaf, self._tensor)]
 
     def _split(
-        self, name: str, value: Any, tensors: list[tuple[str, Any]], rest: list[tuple[str, Any]]
+        self, name: str, value: object, tensors: list[tuple[str, TensorT]], rest: list[tuple[str, object]]
     ) -> None:
         for inner, leaf in self.leaves(name, value):
             if isinstance(leaf, self._tensor):
@@ -97,7 +98,7 @@ class Trees:
             elif leaf is not None:
                 rest.append((inner, leaf if isinstance(leaf, _PLAIN) else self._text(leaf)))
 
-    def _text(self, value: Any) -> str:
+    def _text(self, value: object) -> str:
         """A short text without memory addresses, so that two runs write the same."""
         if isinstance(value, _Long):
             return value.text
@@ -109,7 +110,7 @@ class Trees:
 class _Long:
     """A list too long to list."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Sized) -> None:
         self.text = f"<{type(value).__name__} of {len(value)}>"
 
 

@@ -55,6 +55,7 @@ class CaptureConfig:
     """level ``debug``: only what ``save`` is given"""
 
 
+# In one piece: one setting of msprobe after the other, each with its default.
 def read_config(
     path: Path | None,
     *,

@@ -41,7 +41,7 @@ class _Weights:
     def __init__(self, weights: WeightSet, matching: Any) -> None:
         self._weights = weights
         self._matching = matching
-        self._facts: dict[str, Any] = {}
+        self._facts: dict[str, object] = {}
 
     def names(self) -> Sequence[str]:
         """In the order of the file."""

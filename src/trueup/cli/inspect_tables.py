@@ -187,5 +187,5 @@ def _record_cells(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else ""

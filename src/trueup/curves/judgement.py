@@ -256,6 +256,7 @@ def _reasons(e: Evidence) -> Iterator[Reason]:
         yield reason(Curves.LEAVES_BAND, step=v.first_exceedance, band=v.origin)
 
 
+# In one piece: one branch a remark.
 def _remarks(e: Evidence, outcome: Outcome) -> Iterator[Reason]:
     yield from (_criterion(c, Curves.WARNED) for c in e.criteria if c.status is Met.WARNING)
     c, late = e.centre, e.late

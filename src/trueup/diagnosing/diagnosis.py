@@ -7,7 +7,6 @@ import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trueup.comparing.result import plain
 from trueup.diagnosing.stages.protocol import StageOutcome
@@ -15,6 +14,7 @@ from trueup.errors import TraceError
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Finding
 from trueup.types.reason import Reason
+from trueup.types.result import PathDocument
 from trueup.types.status import Outcome
 from trueup.wording import document
 
@@ -60,7 +60,7 @@ class Diagnosis:
     stages: tuple[StageOutcome, ...]
     findings: tuple[Finding, ...] = ()
     """the verdict first, then further faults, surest first in the order of the stages"""
-    path: tuple[dict[str, Any], ...] = ()
+    path: tuple[PathDocument, ...] = ()
     """module outputs as they ran, forward and backward: ``phase module type rel_l2 tolerance``"""
     losses: tuple[StepLoss, ...] = ()
     """of the compared steps"""
@@ -84,9 +84,9 @@ class Diagnosis:
         """0 agree, 1 differ, 2 undecided."""
         return self.outcome.exit_code
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values, infinities as the strings ``"inf"`` and ``"-inf"``."""
-        written: dict[str, Any] = plain(
+        written: dict[str, object] = plain(
             document(
                 {
                     "schema_version": SCHEMA_VERSION,
@@ -119,14 +119,14 @@ class Diagnosis:
         return temporary.replace(folder / FILE)
 
 
-def read_diagnosis(folder: Path) -> dict[str, Any]:
+def read_diagnosis(folder: Path) -> dict[str, object]:
     """The document of a diagnosis made before.
 
     Raises:
         TraceError: there is none, or it is not of this version.
     """
     try:
-        document: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        document: dict[str, object] = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TraceError(f"{folder} holds no readable {FILE}: {error}") from error
     if document.get("schema_version") not in READABLE:

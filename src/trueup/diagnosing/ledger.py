@@ -204,6 +204,7 @@ class Clipping:
     """parameters whose factor is not the common one"""
 
 
+# In one piece: one measurement: later numbers are made of earlier ones, and any may be missing.
 def clipping(book: StepView, *, loss_scale: float | None, reported: float | None) -> Clipping | None:
     """None where the run recorded no gradient both before and after."""
     scale = loss_scale or 1.0

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.origins import origins as passive_origins
@@ -36,7 +35,7 @@ from trueup.types.codes import StagesCode as Stages
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Basis, Finding, Origin, Stage
 from trueup.types.reason import Reason, read_reasons, reason
-from trueup.types.result import DepthDocument
+from trueup.types.result import DepthDocument, PathDocument
 from trueup.types.status import Outcome
 
 MAX_POINTS = 600
@@ -119,7 +118,7 @@ class _Clock:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def part(self, name: str) -> Any:
+    def part(self, name: str) -> Iterator[None]:
         """Time what is inside."""
         began = time.perf_counter()
         try:
@@ -372,7 +371,7 @@ def _losses(context: Context) -> tuple[StepLoss, ...]:
     return tuple(found)
 
 
-def _path(depth: Sequence[DepthDocument], findings: tuple[Finding, ...]) -> tuple[dict[str, object], ...]:
+def _path(depth: Sequence[DepthDocument], findings: tuple[Finding, ...]) -> tuple[PathDocument, ...]:
     """Module outputs in execution order; of many the outer ones and those around the origins."""
     kept = depth
     level = 6
@@ -382,8 +381,17 @@ def _path(depth: Sequence[DepthDocument], findings: tuple[Finding, ...]) -> tupl
         kept = [
             p for p in depth if p["module"].count(".") <= level or any(_around(p["module"], m) for m in near)
         ]
-    keys = ("phase", "module", "type", "rel_l2", "tolerance", "order")
-    return tuple({key: point.get(key) for key in keys} for point in kept[: 4 * MAX_POINTS])
+    return tuple(
+        PathDocument(
+            phase=point["phase"],
+            module=point["module"],
+            type=point["type"],
+            rel_l2=point["rel_l2"],
+            tolerance=point["tolerance"],
+            order=point["order"],
+        )
+        for point in kept[: 4 * MAX_POINTS]
+    )
 
 
 def _around(module: str, origin: str) -> bool:

@@ -104,7 +104,12 @@ class TranslatedView(StepView):
         if any(shape != tuple(self._bridge.shapes[source]) for source, shape in shapes.items()):
             return one
         record = len(self.record_call)
-        columns: tuple[list[Any], ...] = (self.record_call, self.phase, self.slot, self.record_microbatch)
+        columns: tuple[list[Any], ...] = (
+            self.record_call,
+            self.phase,
+            self.slot,
+            self.record_microbatch,
+        )
         for column in columns:
             column.append(column[one])
         self.content.append(None)

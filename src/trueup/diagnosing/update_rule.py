@@ -102,6 +102,7 @@ def updates(
     return found
 
 
+# In one piece: one measurement, of what a step holds of one parameter; any part of it may be missing.
 def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[str, Any]) -> Update:
     at, after = book.parameter(fqn, *WEIGHT), book.parameter(fqn, *UPDATED)
     state = {

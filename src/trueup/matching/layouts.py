@@ -129,6 +129,7 @@ def _undone(steps: Sequence[MovingStep], shape: Shape) -> Steps:
     return tuple(reversed(out))
 
 
+# In one piece: one branch a word of the label.
 def _label(entry: Entry, source: str) -> str:
     said = []
     sources = {piece.source for piece in entry.pieces}

@@ -172,6 +172,7 @@ def _owner(names: list[str], side: Holdings) -> str | None:
     return next((name for name in reversed(names) if side.owners.get(name)), None)
 
 
+# In one piece: one search for mutual best pairs; its conditions are one rule.
 def _most_weights(found: ModulePairs, here: Holdings, there: Holdings) -> None:
     """The mutually best of those left that share most of their weights (a norm fused into a projection)."""
     taken = {p.target for p in found.pairs}, {p.reference for p in found.pairs}

@@ -127,6 +127,7 @@ def _split(part: Part, split: tuple[int, ...]) -> Part:
     return part.seen((*(part.shape[0] // known if size < 0 else size for size in split), *part.shape[1:]))
 
 
+# In one piece: one branch a placement, at one axis of a recursion.
 def _built(
     members: Sequence[Member],
     axes: Sequence[str],

@@ -56,6 +56,7 @@ def world_size(trace: TraceSource) -> int:
     return max((len(ranks) for ranks in trace.steps().values()), default=1)
 
 
+# In one piece: the order of the questions is the rule: each rests on the answers before it.
 def as_wholes(
     target: TraceSource,
     reference: TraceSource,

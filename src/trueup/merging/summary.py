@@ -51,6 +51,7 @@ class Summary:
         return self.numel - self.num_nan - self.num_posinf - self.num_neginf
 
 
+# In one piece: one branch a statistic, each with its own rule for what is missing.
 def joined(
     parts: Sequence[Summary], shape: tuple[int, ...], starts: Sequence[int] | None, dim: int
 ) -> Summary:

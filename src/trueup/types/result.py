@@ -95,17 +95,22 @@ class ModuleDocument(TypedDict):
     status: str
 
 
-class DepthDocument(TypedDict):
-    """One entry of ``depth``."""
+class PathDocument(TypedDict):
+    """A module output in execution order, and how far it is off."""
 
-    step: int
-    rank: int
     order: int
     module: str
     type: str | None
     phase: str
     rel_l2: float | None
     tolerance: float | None
+
+
+class DepthDocument(PathDocument):
+    """One entry of ``depth``."""
+
+    step: int
+    rank: int
 
 
 class NormDocument(TypedDict):

@@ -38,7 +38,7 @@ class Verdict:
         """0 agree, 1 differ, 2 undecided."""
         return self.outcome.exit_code
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values (docs/result-format.md, ``verdict``); reasons stay what they are, for
         ``wording.document``."""
         return {

@@ -652,6 +652,12 @@ PHRASES = {
         "Optimizer step after {target:count microbatch} (target), {reference:count microbatch} (reference)",
         {"target": 1, "reference": 4},
     ),
+    S.CLEARED_BEFORE_UPDATE: clause(
+        "Gradients are cleared after {target:count microbatch}, before the update; the reference sums "
+        "{reference:count microbatch}",
+        {"target": 1, "reference": 2},
+    ),
+    S.CLEARED_CAUSE: clause("the gradients are cleared at the wrong place of the accumulation loop"),
     S.STEP_EACH_CAUSE: clause("the optimizer steps after every microbatch"),
     S.ACCUMULATION_CAUSE: clause("a different number of microbatches to accumulate"),
     S.STEP_ONCE: clause("step the optimizer, and clear the gradients, once after all microbatches of a step"),

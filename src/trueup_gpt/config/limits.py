@@ -87,6 +87,7 @@ def _tensor(config: Config) -> Iterator[str]:
         yield _indivisible("seq_length of one context-parallel rank", model.seq_length // cp, size, tp)
 
 
+# In one piece: one branch a rule that the configuration may break.
 def _pipeline(config: Config) -> Iterator[str]:
     parallel, layers = config.parallel, config.model.num_layers
     pp, chunks = parallel.pipeline_model_parallel_size, parallel.virtual_pipeline_model_parallel_size

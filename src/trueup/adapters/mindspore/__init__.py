@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import mindspore
 from mindspore import Tensor, nn
 
@@ -73,11 +71,11 @@ class Adapter:
         with self._engine.quiet():
             return Measured() if self._engine.measures is None else self._engine.measures.take()
 
-    def set_models(self, models: list[Any]) -> None:
+    def set_models(self, models: list[object]) -> None:
         """Restrict capture to these models; an empty list means every model that trains."""
         self._engine.restrict([m for m in models if isinstance(m, nn.Cell)])
 
-    def save(self, name: str, value: Any, *, backward: bool) -> None:
+    def save(self, name: str, value: object, *, backward: bool) -> None:
         """Record a tensor the program hands over by name; the gradient at it is not seen."""
         if not isinstance(value, Tensor):
             raise TypeError(f"save({name!r}) takes a tensor or a number, not {type(value).__name__}")
@@ -89,14 +87,14 @@ class Adapter:
         """Gradients still on their way will not come."""
         self._engine.flush_gradients()
 
-    def item(self, value: Any) -> float | None:
+    def item(self, value: object) -> float | None:
         """A noted scalar as a Python number; what is none is None."""
         if isinstance(value, Tensor):
             with self._engine.quiet():
                 value = value.asnumpy().item() if value.size == 1 else None
         return value if isinstance(value, (int, float)) else None
 
-    def overflows(self, *, skipped: bool) -> list[dict[str, Any]]:
+    def overflows(self, *, skipped: bool) -> list[dict[str, object]]:
         """Where values that are not finite were made in the step under way."""
         watch = self._engine.overflow
         return [] if watch is None else watch.found(skipped=skipped)
@@ -113,7 +111,7 @@ class Adapter:
         """The step under way is over: forget everything tied to it."""
         self._engine.end_step()
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, object]:
         """Framework facts for the manifest."""
         mode = mindspore.get_context("mode")
         deterministic = mindspore.get_context("deterministic") == "ON"
@@ -127,7 +125,7 @@ class Adapter:
             "default_dtype": "float32",
         }
 
-    def rank_facts(self) -> dict[str, Any]:
+    def rank_facts(self) -> dict[str, object]:
         """Parameter table, roots, opaque cells, optimizers."""
         engine = self._engine
         roots = [(reference(), name) for reference, name in engine.roots]
@@ -147,7 +145,7 @@ class Adapter:
             **self._settings([(cell, name) for cell, name in roots if cell is not None]),
         }
 
-    def _settings(self, roots: list[tuple[nn.Cell, str]]) -> dict[str, Any]:
+    def _settings(self, roots: list[tuple[nn.Cell, str]]) -> dict[str, object]:
         """How the cells are set, where that is captured; kept when a cell is gone."""
         if "configuration" not in self._sink.options.store_values_of:
             return {}

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
 
 import yaml
 from mindspore import Tensor
@@ -41,7 +40,7 @@ class Patches:
     """Every place a wrapper stands in, to be put there and taken away as a whole."""
 
     def __init__(self) -> None:
-        self._places: list[tuple[Any, str, object, object]] = []
+        self._places: list[tuple[object, str, object, object]] = []
         self._in_place = False
 
     def add(self, holder: object, name: str, original: object, wrapper: object) -> None:
@@ -167,7 +166,7 @@ def _primitives(patches: Patches) -> None:
 
 
 def _wrap(original: Callable[..., object], name: str) -> Callable[..., object]:
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         engine = _engine
         if engine is None or not engine.sink.active or engine.local.opaque or engine.in_optimizer:
             return original(*args, **kwargs)
@@ -179,7 +178,7 @@ def _wrap(original: Callable[..., object], name: str) -> Callable[..., object]:
 
 def _wrap_primitive(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Primitive, *args: object, **kwargs: object) -> object:
         engine = _engine
         if engine is None or not engine.sink.active or engine.local.opaque or engine.in_optimizer:
             return original(self, *args, **kwargs)
@@ -191,15 +190,16 @@ def _wrap_primitive(original: Callable[..., object]) -> Callable[..., object]:
     return call
 
 
+# In one piece: runs around each function of MindSpore: a call for each part costs as much as the part.
 def captured(
     engine: Engine,
     name: str,
-    original: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    original: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     *,
     opaque: bool = False,
-) -> Any:
+) -> object:
     """Run an API call and record what went in and came out, and what its gradients will be."""
     local = engine.local
     frame = engine.enclosing()
@@ -208,7 +208,7 @@ def captured(
     recorder = engine.sink.recorder
     call = -1
     kept = True
-    tensors: list[tuple[str, Any]] = []
+    tensors: list[tuple[str, Tensor]] = []
     arguments: str | None = None
     tracked: gradients.Edges = []
     with_gradients = engine.training.with_gradients

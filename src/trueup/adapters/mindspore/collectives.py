@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 from mindspore import Tensor
 from mindspore.communication import comm_func
@@ -100,7 +99,7 @@ def _record(engine: Engine, name: str, args: tuple[object, ...], kwargs: dict[st
 
 
 def _record_output(
-    engine: Engine, call: int, args: tuple[object, ...], kwargs: dict[str, object], result: Any
+    engine: Engine, call: int, args: tuple[object, ...], kwargs: dict[str, object], result: object
 ) -> None:
     """A collective returns what it made, or nothing and has written into its arguments.
 

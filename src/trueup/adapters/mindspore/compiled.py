@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from mindspore import context, nn
 from mindspore.graph import api as graph_api
+from mindspore.graph.api import _JitExecutor
 
 from trueup.adapters.mindspore import api
 from trueup.adapters.mindspore.engine import Engine
-from trueup.adapters.mindspore.training import OPTIMIZERS
+from trueup.adapters.mindspore.training import OPTIMIZERS, Weights
 from trueup.adapters.mindspore.trees import split_call
 
 GRAPH_MODE_LIMIT = (
@@ -26,7 +28,7 @@ _GRADIENT_FUNCTION = "after_grad"
 """what MindSpore calls the function it makes of ``value_and_grad`` and ``grad``"""
 
 _engine: Engine | None = None
-_execute = graph_api._JitExecutor.__call__
+_execute = _JitExecutor.__call__
 
 
 def install(engine: Engine) -> None:
@@ -36,7 +38,7 @@ def install(engine: Engine) -> None:
     _engine = engine
     if not first:
         return
-    graph_api._JitExecutor.__call__ = _jitted
+    _JitExecutor.__call__ = _jitted
     for kind in (graph_api._JitExecutor, graph_api._CellGraphExecutor):
         kind.compile = _without_wrappers(kind.compile)
 
@@ -48,14 +50,14 @@ def in_graph_mode() -> bool:
 
 def _without_wrappers(compile_: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(compile_)
-    def compiling(self: Any, *args: object, **kwargs: object) -> object:
+    def compiling(self: _JitExecutor, *args: object, **kwargs: object) -> object:
         with api.originals_in_place():
             return compile_(self, *args, **kwargs)
 
     return compiling
 
 
-def _jitted(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _jitted(self: _JitExecutor, *args: object, **kwargs: object) -> object:
     """A call of a jitted function: its inside is not seen."""
     engine = _engine
     if engine is None or engine.local.opaque or engine.in_optimizer:
@@ -74,8 +76,12 @@ def _jitted(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _gradients(
-    engine: Engine, executor: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+    engine: Engine,
+    executor: _JitExecutor,
+    run: Callable[..., Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> object:
     """A gradient function in graph mode: one compiled graph from the batch to the gradients."""
     told = _closure(executor.fn)
     function, weights, operation = told.get("fn"), told.get("weights"), told.get("grad_")
@@ -125,7 +131,7 @@ def whole_step(
 def _begin(
     engine: Engine,
     root: nn.Cell | None,
-    weights: Any,
+    weights: Weights,
     name: str,
     args: tuple[object, ...],
     kwargs: dict[str, object],
@@ -152,7 +158,7 @@ def _begin(
         engine.failed("the beginning of a compiled step", error)
 
 
-def _closure(function: Any) -> dict[str, Any]:
+def _closure(function: FunctionType) -> dict[str, Any]:
     """Names and values a function takes from where it was made."""
     cells = function.__closure__ or ()
     return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import mindspore
 import numpy as np
@@ -22,6 +22,10 @@ from trueup.adapters.mindspore.stats import Summariser, dtype_name, host_bytes
 from trueup.adapters.mindspore.training import Training
 from trueup.numerics.content import content_hash
 from trueup.numerics.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from trueup.adapters.mindspore.forcing import Forcing
+    from trueup.adapters.mindspore.measures import Measures
 
 TRANSPARENT = (
     "TrainOneStepCell",
@@ -55,9 +59,14 @@ class _Quiet:
         self._local.opaque -= 1
 
 
-class Engine(BaseEngine):
+class Engine(BaseEngine[nn.Cell, Tensor]):
     """State behind the hooks of one process."""
 
+    summariser: Summariser
+    forcing: Forcing | None
+    perturbation: Perturbation | None
+    measures: Measures | None
+    overflow: OverflowWatch | None
     OWN_PARAMETERS = "_params"
 
     TRANSPARENT = TRANSPARENT
@@ -136,7 +145,7 @@ class Engine(BaseEngine):
             found.extend(map(id, cell._params.values()))
         return found
 
-    def bare(self, module: nn.Cell) -> Any:
+    def bare(self, module: nn.Cell) -> nn.Cell:
         """The model inside a wrapper that only forwards."""
         while type(module).__name__ in TRANSPARENT:
             inner = getattr(module, "network", None) or getattr(module, "_backbone", None)
@@ -149,7 +158,7 @@ class Engine(BaseEngine):
         """Name of the class the program wrote."""
         return type(module).__name__
 
-    def table_row(self, parameter: Parameter) -> dict[str, Any] | None:
+    def table_row(self, parameter: Parameter) -> dict[str, object] | None:
         """shape, dtype, numel and requires_grad of a parameter, and the name MindSpore has it under."""
         if not parameter.has_init or parameter.init_mode is None:
             return {

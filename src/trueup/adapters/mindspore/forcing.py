@@ -16,9 +16,10 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 from numpy.typing import NDArray
 
+from trueup.adapters.base import Slotted
 from trueup.adapters.forcing import BaseForcing, shape_differs
 from trueup.adapters.forcing_plan import Entry, HostValues
-from trueup.adapters.mindspore.gradients import consumers_of, edge_of
+from trueup.adapters.mindspore.gradients import BackwardNode, consumers_of, edge_of
 from trueup.adapters.mindspore.stats import dtype_name, host_bytes, is_on_host
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.types.arrays import Array
@@ -32,7 +33,7 @@ _UNWRITABLE = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 """numpy has no such type to round to"""
 
 
-class Forcing(BaseForcing):
+class Forcing(BaseForcing[nn.Cell, Tensor]):
     """A replay in a MindSpore program."""
 
     engine: Engine
@@ -115,8 +116,8 @@ class Forcing(BaseForcing):
         return tensor._grad_node is None or tensor._grad_node.is_leaf()
 
     def with_leaves_replaced(
-        self, args: tuple[object, ...], kwargs: dict[str, object], known: dict[int, tuple[object, object]]
-    ) -> tuple[object, object]:
+        self, args: tuple[object, ...], kwargs: dict[str, object], known: dict[int, tuple[Tensor, Tensor]]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         """The arguments with other tensors in the place of those known by identity."""
 
         def replaced(leaf: object) -> object:
@@ -126,20 +127,20 @@ class Forcing(BaseForcing):
                 return {key: replaced(inner) for key, inner in leaf.items()}
             return known[id(leaf)][1] if id(leaf) in known else leaf
 
-        return replaced(args), replaced(kwargs)
+        return tuple(map(replaced, args)), {name: replaced(value) for name, value in kwargs.items()}
 
     # -- gradients ------------------------------------------
 
     def no_graph(self) -> AbstractContextManager[object]:
         """A context in which operations make no graph."""
-        context: AbstractContextManager[Any] = mindspore._no_grad()
+        context: AbstractContextManager[object] = mindspore._no_grad()
         return context
 
     def has_gradient(self, tensor: Tensor) -> bool:
         """Whether a gradient will arrive at an output."""
         return tensor._grad_node is not None and not tensor._grad_node.is_leaf()
 
-    def made_by(self, tensor: Tensor) -> tuple[Any, int]:
+    def made_by(self, tensor: Tensor) -> tuple[BackwardNode, int]:
         """The backward node of the operation that made a tensor, and which of its outputs it is."""
         return tensor._grad_node, tensor._output_index
 
@@ -147,7 +148,7 @@ class Forcing(BaseForcing):
         """MindSpore numbers its nodes."""
         return int(node._unique_id())
 
-    def uses(self, tensor: Tensor, results: list[tuple[str, Tensor]]) -> bool:
+    def uses(self, tensor: Tensor, results: Slotted[Tensor]) -> bool:
         """Whether one of the other results was made from the tensor."""
         own = tensor._grad_node._unique_id()
         others = [(w, t) for w, t in results if self.has_gradient(t) and t._grad_node._unique_id() != own]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mindspore import Tensor
 
@@ -12,6 +12,9 @@ from trueup.adapters.mindspore.world import place
 from trueup.types.arrays import Array
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Reason, reason
+
+if TYPE_CHECKING:
+    from trueup.adapters.mindspore.training import Training
 
 
 class GivenGradients(BaseGivenGradients[Tensor]):
@@ -27,7 +30,7 @@ class GivenGradients(BaseGivenGradients[Tensor]):
         return reason(LeftFree.GRADIENT_ALWAYS_THERE)
 
 
-def put_given(training: Any, found: Iterable[tuple[Tensor, str]]) -> None:
+def put_given(training: Training, found: Iterable[tuple[Tensor, str]]) -> None:
     """Put the gradients in place if this backward is the one they are for; loads them at the first.
 
     A program that sums over microbatches does so by itself, out of sight: it keeps its own.

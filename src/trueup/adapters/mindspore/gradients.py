@@ -7,19 +7,36 @@ are told apart by their number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from mindspore import Tensor
 from mindspore import dtype as ms_dtype
 
-from trueup.adapters.gradients import Arrival, Node, Sums, Use, interned
+from trueup.adapters.base import GraphNode
+from trueup.adapters.gradients import Arrival, Gradients, Node, Sums, Use, interned
 from trueup.adapters.mindspore.engine import Engine
+
+
+class BackwardNode(GraphNode, Protocol):
+    """What is asked of MindSpore's nodes."""
+
+    @property
+    def next_functions(self) -> Sequence[tuple[BackwardNode, int]]: ...
+
+    def name(self) -> str: ...
+
+    def is_leaf(self) -> bool: ...
+
+    def _unique_id(self) -> int: ...
+
+    def _sequence_nr(self) -> int: ...
+
 
 Edges = list[tuple[str, int, int, int]]
 """(slot, number of the node that made the input, its output number, its place in creation order)"""
 
-Consumers = list[tuple[Any, list[tuple[int, str]]]]
+Consumers = list[tuple[BackwardNode, list[tuple[int, str]]]]
 """nodes with (number of the gradient, slot) of each input they send one to"""
 
 _NONE = ""
@@ -76,7 +93,7 @@ def at_inputs(engine: Engine, call: int, tracked: Edges, results: list[tuple[str
 def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, Tensor]]) -> None:
     """Both sides of an API call; when it made a single node, one hook serves both."""
     before = {number for _, number, _, _ in tracked}
-    nodes: dict[int, tuple[Any, list[tuple[int, str]]]] = {}
+    nodes: dict[int, tuple[BackwardNode, list[tuple[int, str]]]] = {}
     for where, tensor in results:
         node = tensor._grad_node
         if node is not None and node._unique_id() not in before and not node.is_leaf():
@@ -97,7 +114,7 @@ def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, T
         at_inputs(engine, call, tracked, results)
 
 
-def _direct(node: Any, tracked: Edges) -> tuple[tuple[int, str], ...] | None:
+def _direct(node: BackwardNode, tracked: Edges) -> tuple[tuple[int, str], ...] | None:
     """(gradient number, slot) of each input when the node leads to inputs alone, to each once; else None."""
     found: list[tuple[int, str]] = []
     for number, after, output in _edges_of(node, tracked):
@@ -113,7 +130,7 @@ def _direct(node: Any, tracked: Edges) -> tuple[tuple[int, str], ...] | None:
     return interned(found)
 
 
-def _hook(node: Any, tracked: Edges, hook: Callable[..., Any]) -> None:
+def _hook(node: BackwardNode, tracked: Edges, hook: Callable[..., object]) -> None:
     """Put a hook behind a node; it gets a gradient, or None, for each edge that ``_edges_of`` numbers.
 
     A compiled graph leaves out those of parameters that nobody asked for, and says so only by their number.
@@ -123,7 +140,7 @@ def _hook(node: Any, tracked: Edges, hook: Callable[..., Any]) -> None:
         return
     leaf = [after.is_leaf() for _, after, _ in _edges_of(node, tracked)]
 
-    def compiled(gradients: tuple[Any, ...], arriving: tuple[Any, ...]) -> None:
+    def compiled(gradients: Gradients[Tensor], arriving: Gradients[Tensor]) -> None:
         if len(gradients) != len(leaf):
             rest = iter(gradients)
             known = len(gradients) == leaf.count(False)
@@ -133,7 +150,7 @@ def _hook(node: Any, tracked: Edges, hook: Callable[..., Any]) -> None:
     node.register_hook(compiled)
 
 
-def _edges_of(node: Any, tracked: Edges) -> Iterator[tuple[int, Any, int]]:
+def _edges_of(node: BackwardNode, tracked: Edges) -> Iterator[tuple[int, BackwardNode, int]]:
     """Number of the gradient, the node it goes to, and which of that node's outputs it is the gradient of.
 
     The node of a compiled graph gives its hook only the gradients that go anywhere.

@@ -7,7 +7,6 @@ number of the node that its result came from; which of those calls the loss was 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from mindspore import Tensor
 
@@ -54,10 +53,10 @@ class Labels:
             node = results[0][1]._grad_node
             self._of[node._unique_id()] = label, told, node
 
-    def behind(self, loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, Any]]:
+    def behind(self, loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]]:
         """Slots and tensors of the labels behind ``loss``, and what the loss was told besides."""
         used: set[int] = set()
-        told: dict[str, Any] = {}
+        told: dict[str, object] = {}
         seen: set[int] = set()
         todo = [loss._grad_node]
         while todo and len(seen) < MAX_NODES and self._of:

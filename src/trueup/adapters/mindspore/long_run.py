@@ -8,9 +8,10 @@ gets its own.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, nn
 
 from trueup.adapters.batches import BatchChange, ChangedBatches
 
@@ -49,13 +50,13 @@ class LongRun:
 
     _were_told = False
 
-    def forward(self, *, training: bool, cell: Any) -> None:
+    def forward(self, *, training: bool, cell: nn.Cell) -> None:
         """A forward of a root begins: the batch last given was for training, or for evaluation."""
         self._were_told |= bool(cell.training)
         if self.batches is not None:
             self.batches.used(training=training)
 
-    def hold(self, optimizer: Any, gradients: Any) -> None:
+    def hold(self, optimizer: nn.Optimizer, gradients: object) -> None:
         """The optimizer is about to update: the norm it is given is noted, its rate held."""
         if self.rate is None or self._own:
             return
@@ -81,9 +82,9 @@ class LongRun:
             rate.set_data(own)
         self._own = []
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """What was changed so far."""
-        changed: dict[str, Any] = {}
+        changed: dict[str, object] = {}
         if self.rate is not None:
             changed["learning_rate"] = {"rate": self.rate, "updates": self.num_updates}
         return {**changed, **(self.batches.facts() if self.batches is not None else {})}
@@ -100,7 +101,7 @@ class LongRun:
         return found + (self.batches.unkept() if self.batches is not None else [])
 
 
-def _rates(optimizer: Any) -> list[Parameter]:
+def _rates(optimizer: nn.Optimizer) -> list[Parameter]:
     """The parameters an optimizer keeps its rates in; none where a schedule computes them."""
     if hasattr(optimizer, "param_groups"):
         found = [group["lr"] for group in optimizer.param_groups]
@@ -142,9 +143,9 @@ def _watch_datasets() -> None:
         setattr(Dataset, name, _changed(original))
 
 
-def _changed(original: Any) -> Any:
+def _changed(original: Callable[..., Iterator[object]]) -> Callable[..., object]:
     @functools.wraps(original)
-    def iterate(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def iterate(self: object, *args: object, **kwargs: object) -> object:
         inner = original(self, *args, **kwargs)
         change = None if _current is None else _current.batches
         if change is None or isinstance(inner, ChangedBatches):

@@ -37,7 +37,7 @@ def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
     """An error is noted, and neither training nor capture hears of it."""
 
     @functools.wraps(method)
-    def safe(self: Measures, *args: Any, **kwargs: Any) -> None:
+    def safe(self: Measures, *args: object, **kwargs: object) -> None:
         try:
             with self.engine.quiet():
                 method(self, *args, **kwargs)
@@ -47,9 +47,10 @@ def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
     return safe
 
 
-class Measures(BaseMeasures):
+class Measures(BaseMeasures[nn.Cell, Tensor]):
     """The tables of one process."""
 
+    engine: Engine
     SCALED = (measures.LOCAL_GRADIENT,)
 
     def __init__(self, engine: Engine, wanted: Wanted) -> None:
@@ -76,7 +77,7 @@ class Measures(BaseMeasures):
         return len(shape) == 2 and shape[0] >= shape[1]
 
     @_never_raises
-    def output(self, cell: nn.Cell, result: Any) -> None:
+    def output(self, cell: nn.Cell, result: object) -> None:
         """A watched cell has returned."""
         known = None if self.engine.training.in_backward else self.known(cell)
         if known is None:
@@ -122,7 +123,7 @@ class Measures(BaseMeasures):
             self._unclipped = True
 
     @_never_raises
-    def before_update(self, named: Sequence[tuple[Parameter, str]], gradients: Sequence[Any]) -> None:
+    def before_update(self, named: Sequence[tuple[Parameter, str]], gradients: Sequence[Tensor]) -> None:
         """An optimizer is about to be called with gradients: they, and a sample of each weight, are kept."""
         if not self.on:
             return
@@ -136,7 +137,7 @@ class Measures(BaseMeasures):
 
     @_never_raises
     def after_update(
-        self, named: Sequence[tuple[Parameter, str]], states: Iterable[tuple[str, Sequence[Any]]]
+        self, named: Sequence[tuple[Parameter, str]], states: Iterable[tuple[str, Sequence[Tensor]]]
     ) -> None:
         """An optimizer has returned. ``states``: name and one tensor a parameter."""
         if not self.on:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 from mindspore import nn
 
@@ -31,7 +30,7 @@ def install(engine: Engine) -> None:
         nn.Cell.__call__ = _wrapped_call
 
 
-def _wrapped_call(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+def _wrapped_call(self: nn.Cell, *args: object, **kwargs: object) -> object:
     engine = _engine
     if engine is None:
         return _original(self, *args, **kwargs)
@@ -44,12 +43,14 @@ def _wrapped_call(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
         result = _original(self, *args, **kwargs)
     else:
         result = _captured(engine, self, args, kwargs)
-    if id(self) in engine.watched:
+    if id(self) in engine.watched and engine.measures is not None:
         engine.measures.output(self, result)
     return result
 
 
-def _update(engine: Engine, optimizer: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+def _update(
+    engine: Engine, optimizer: nn.Cell, args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
     """An optimizer is a cell too: called with gradients, it updates its parameters."""
     if engine.in_optimizer:
         return _original(optimizer, *args, **kwargs)
@@ -75,7 +76,7 @@ def _update(engine: Engine, optimizer: Any, args: tuple[object, ...], kwargs: di
     return result
 
 
-def _top_level(engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, object]) -> object:
+def _top_level(engine: Engine, cell: nn.Cell, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """A cell call inside no other: the place where steps and microbatches turn."""
     local = engine.local
     training = engine.training
@@ -137,7 +138,7 @@ def _holds_parameters_of_others(engine: Engine, cell: nn.Cell) -> bool:
     return bool(models) and not inside and engine.has_parameters(cell)
 
 
-def _announce(engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _announce(engine: Engine, cell: nn.Cell, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Tell the session of a root call; returns whether its tensors are captured."""
     sink = engine.sink
     has_parameters = engine.has_parameters(cell)
@@ -158,7 +159,7 @@ def _announce(engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict
     return True
 
 
-def _captured(engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _captured(engine: Engine, cell: nn.Cell, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     if type(cell).__name__ in TRANSPARENT:
         return _original(cell, *args, **kwargs)
     local = engine.local
@@ -204,8 +205,8 @@ def _enter(
     engine: Engine,
     cell: nn.Cell,
     parent: Frame | None,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     opaque: bool,
 ) -> tuple[Frame, gradients.Edges]:
     mode = parent.mode if parent is not None else _mode(engine)
@@ -233,7 +234,7 @@ def _enter(
     return frame, gradients.edges(tensors) if wanted else []
 
 
-def _leave(engine: Engine, frame: Frame, tracked: gradients.Edges, result: Any) -> None:
+def _leave(engine: Engine, frame: Frame, tracked: gradients.Edges, result: object) -> None:
     results = split_result(result)
     if engine.outputs_on and engine.forward_on:
         for where, tensor in results:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mindspore import Tensor
+from mindspore import Tensor, nn
 
 from trueup.adapters import overflow
 from trueup.numerics.not_finite import Count
 
 
-class OverflowWatch(overflow.OverflowWatch):
+class OverflowWatch(overflow.OverflowWatch[nn.Cell, Tensor]):
     """Looks at every record of the step under way."""
 
     def _inexact(self, tensor: Tensor) -> bool:

@@ -43,8 +43,8 @@ class Perturbation:
             return args, kwargs
 
     def _enter(
-        self, engine: Engine, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self, engine: Engine, cell: nn.Cell, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         parameters = list(engine.parameters_below(cell))
         if not parameters:
             return args, kwargs
@@ -58,7 +58,7 @@ class Perturbation:
         self._num_forwards += 1
         position = iter(range(1 << 30))
 
-        def one(value: Any) -> Any:
+        def one(value: Any) -> object:
             if isinstance(value, Tensor) and not isinstance(value, Parameter):
                 return self._changed_input(value, f"input {self._num_forwards} {next(position)}")
             if type(value) in (tuple, list):

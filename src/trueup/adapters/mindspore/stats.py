@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any
 
 import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor
+from numpy.typing import NDArray
 
-from trueup.adapters.base import Sink
+from trueup.adapters.base import Row, Sink
 from trueup.numerics._native import AVAILABLE, kernels, summarise_by_definition
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
@@ -26,15 +26,13 @@ _NAMES: dict[object, tuple[int, str, int] | None] = {}
 _DEVICES: dict[object, str] = {}
 """what MindSpore calls a device -> ``cpu``, ``ascend`` or ``gpu``"""
 
-Row = int | tuple[int | None, str]
 
-
-def dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: object) -> str:
     """The common name of a MindSpore dtype: ``Float32`` is ``float32``."""
     return _SPECIAL.get(str(dtype), str(dtype).lower())
 
 
-def _spec(dtype: Any) -> tuple[int, str, int] | None:
+def _spec(dtype: object) -> tuple[int, str, int] | None:
     """Code, name and bytes an element; None for a dtype without statistics."""
     try:
         return _NAMES[dtype]
@@ -169,7 +167,7 @@ class Summariser:
         return math.sqrt(total) if total == total else total
 
 
-def host_bytes(tensor: Tensor) -> np.ndarray[Any, Any]:
+def host_bytes(tensor: Tensor) -> NDArray[np.uint8]:
     """The values in row-major order as bytes (uint8) on the host; a copy."""
     spec = _spec(tensor.dtype)
     itemsize = 1 if spec is None else spec[2]
@@ -180,7 +178,7 @@ def host_bytes(tensor: Tensor) -> np.ndarray[Any, Any]:
             whole = tensor if tensor.is_contiguous() else tensor.contiguous()
         memory = (ctypes.c_uint8 * (tensor.size * itemsize)).from_address(whole.data_ptr())
         return np.frombuffer(bytes(memory), np.uint8)
-    values: np.ndarray[Any, Any] = np.ascontiguousarray(tensor.asnumpy()).reshape(-1).view(np.uint8)
+    values: NDArray[np.uint8] = np.ascontiguousarray(tensor.asnumpy()).reshape(-1).view(np.uint8)
     return values
 
 

@@ -10,8 +10,8 @@ import functools
 import json
 import sys
 import weakref
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
 from mindspore import Parameter, ParameterTuple, Tensor, nn
@@ -43,6 +43,9 @@ _INTEGERS = (mindspore.int64, mindspore.int32, mindspore.int16, mindspore.int8, 
 
 _training: Training | None = None
 
+Weights: TypeAlias = Parameter | Iterable[Parameter] | None
+"""what a gradient function was asked for"""
+
 
 class Training:
     """What one process trains, and the records that belong to parameters rather than calls."""
@@ -69,7 +72,7 @@ class Training:
 
     # -- forward ------------------------------------------
 
-    def root(self, module: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def root(self, module: nn.Cell, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """A training forward of a root begins, the session knows already."""
         engine = self.engine
         engine.root_name(module)
@@ -87,7 +90,7 @@ class Training:
             if engine.sink.active:
                 engine.tensor(engine.parameter_call(parameter, fqn), "param", "value", parameter)
 
-    def without_root(self, weights: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def without_root(self, weights: Weights, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """A compiled step of a plain function begins: its parameters go by MindSpore's own names."""
         engine = self.engine
         self._note_batch(args, kwargs)
@@ -98,7 +101,7 @@ class Training:
                     engine.parameter_call(parameter, self._name(parameter)), "param", "value", parameter
                 )
 
-    def _note_batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note_batch(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         tensors = [tensor for _, tensor in split_call(args, kwargs)[0]]
         self._given |= {id(tensor) for tensor in tensors}
         if not tensors:
@@ -108,7 +111,7 @@ class Training:
         digest = self.engine.summariser.digest(tensors)
         self.engine.sink.batch(tokens=int(first.size), samples=int(samples), digest=digest)
 
-    def loss(self, outputs: Any, args: tuple[Any, ...] = ()) -> None:
+    def loss(self, outputs: Any, args: tuple[object, ...] = ()) -> None:
         """The forward of a gradient function returned this; a scaled loss counts with what it was before.
 
         Its labels are the first integers among the function's arguments that went into no root.
@@ -142,7 +145,7 @@ class Training:
 
     # -- backward ------------------------------------------
 
-    def gradients(self, weights: Any, found: Any, *, with_inputs: bool) -> None:
+    def gradients(self, weights: Weights, found: Any, *, with_inputs: bool) -> None:
         """A gradient function has returned: the gradients of its weights, in their order.
 
         ``with_inputs``: those of its arguments come before them.
@@ -178,7 +181,7 @@ class Training:
 
     # -- optimizer ------------------------------------------
 
-    def before_update(self, optimizer: Any, args: tuple[Any, ...]) -> None:
+    def before_update(self, optimizer: nn.Optimizer, args: tuple[object, ...]) -> None:
         """An optimizer is about to be called with the gradients of its parameters."""
         engine = self.engine
         self._note_settings(optimizer)
@@ -203,7 +206,7 @@ class Training:
         _, phase, _, microbatch, row, requires_grad, reason = records[found]
         records.append((call, phase, "accumulated", microbatch, row, requires_grad, reason))
 
-    def _note_settings(self, optimizer: Any) -> None:
+    def _note_settings(self, optimizer: nn.Optimizer) -> None:
         engine = self.engine
         if engine.sink.active or engine.measures is not None:
             engine.sink.scalar("learning_rate", _learning_rates(optimizer))
@@ -221,7 +224,7 @@ class Training:
             ]
             self.optimizers[id(optimizer)] = {"class": type(optimizer).__name__, "groups": settings}
 
-    def after_update(self, optimizer: Any) -> None:
+    def after_update(self, optimizer: nn.Optimizer) -> None:
         """An optimizer has returned: parameters and state are new."""
         engine = self.engine
         if engine.measures is not None:
@@ -235,7 +238,7 @@ class Training:
                     engine.tensor(call, "optimizer", f"state.{name}", values[index])
         engine.sink.optimizer_stepped()
 
-    def _updated(self, optimizer: Any) -> list[tuple[Parameter, str]]:
+    def _updated(self, optimizer: nn.Optimizer) -> list[tuple[Parameter, str]]:
         return [(parameter, self._name(parameter)) for parameter in optimizer.parameters]
 
     def _name(self, parameter: Parameter) -> str:
@@ -264,7 +267,7 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
-def _paired(weights: Any, found: Any, *, with_inputs: bool) -> Iterator[tuple[Parameter, Tensor]]:
+def _paired(weights: Weights, found: Any, *, with_inputs: bool) -> Iterator[tuple[Parameter, Tensor]]:
     """Weights with their gradients, from the shapes a gradient function may return them in."""
     if weights is None or found is None:
         return
@@ -280,7 +283,7 @@ def _paired(weights: Any, found: Any, *, with_inputs: bool) -> Iterator[tuple[Pa
             yield parameter, gradient
 
 
-def _states(optimizer: Any) -> Iterator[tuple[str, Any]]:
+def _states(optimizer: nn.Optimizer) -> Iterator[tuple[str, Any]]:
     """State of an optimizer that has one tensor a parameter, under torch's name where it has one."""
     count, groups = len(optimizer.parameters), _groups(optimizer)
     for name, value in vars(optimizer).items():
@@ -301,7 +304,7 @@ def _is_idle(name: str, groups: list[dict[str, object]]) -> bool:
     return name == "stat"
 
 
-def _groups(optimizer: Any) -> list[dict[str, Any]]:
+def _groups(optimizer: nn.Optimizer) -> list[dict[str, Any]]:
     """Parameter groups with their settings as plain numbers."""
     if hasattr(optimizer, "param_groups"):
         return [
@@ -324,7 +327,7 @@ def _groups(optimizer: Any) -> list[dict[str, Any]]:
     return list(groups.values())
 
 
-def _learning_rates(optimizer: Any) -> list[float]:
+def _learning_rates(optimizer: nn.Optimizer) -> list[float]:
     if hasattr(optimizer, "param_groups"):
         return [float(_plain(group["lr"])) for group in optimizer.param_groups]
     rate = getattr(optimizer, "learning_rate", None)
@@ -409,7 +412,7 @@ def _wrap_forward(original: Callable[..., object]) -> Callable[..., object]:
 def _wrap_backward(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
     def backward(
-        fn: object, grad_op: Any, weights: Any, grad_position: object, *args: object, **kwargs: object
+        fn: object, grad_op: Any, weights: Weights, grad_position: object, *args: object, **kwargs: object
     ) -> Any:
         training = _training
         if training is None or training.recording or training.in_backward:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,8 +17,6 @@ from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.settings import configuration_of, settings_of
 
 __all__ = ["Adapter"]
-
-_installed: Engine | None = None
 
 
 class Adapter:
@@ -53,11 +50,11 @@ class Adapter:
         self._engine.forcing = forcing_from_options(self._engine)
         self._mode = api.install(self._engine)
 
-    def set_models(self, models: list[Any]) -> None:
+    def set_models(self, models: list[object]) -> None:
         """Restrict capture to these models; an empty list means every model that trains."""
         self._engine.restrict([m for m in models if isinstance(m, torch.nn.Module)])
 
-    def save(self, name: str, value: Any, *, backward: bool) -> None:
+    def save(self, name: str, value: object, *, backward: bool) -> None:
         """Record a tensor the program hands over by name; with ``backward`` the total gradient at it too."""
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"save({name!r}) takes a tensor or a number, not {type(value).__name__}")
@@ -90,14 +87,14 @@ class Adapter:
             self._engine.flush_gradients()
             self._engine.summariser.to_host()
 
-    def item(self, value: Any) -> float | None:
+    def item(self, value: object) -> float | None:
         """A noted scalar as a Python number; complex and non-numeric values are None."""
         if isinstance(value, torch.Tensor):
             with quiet():
                 value = value.item() if value.numel() == 1 and not value.is_complex() else None
         return value if isinstance(value, (int, float)) else None
 
-    def overflows(self, *, skipped: bool) -> list[dict[str, Any]]:
+    def overflows(self, *, skipped: bool) -> list[dict[str, object]]:
         """With task ``overflow_check``: where values that are not finite were made in the step under way."""
         watch = self._engine.overflow
         return [] if watch is None else watch.found(skipped=skipped)
@@ -114,9 +111,9 @@ class Adapter:
         """The step under way is over: forget everything tied to it."""
         self._engine.end_step()
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> dict[str, object]:
         """Framework facts for the manifest."""
-        facts: dict[str, Any] = {
+        facts: dict[str, object] = {
             "framework_version": torch.__version__,
             "num_threads": torch.get_num_threads(),
             "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
@@ -131,7 +128,7 @@ class Adapter:
             facts["allow_tf32"] = torch.backends.cuda.matmul.allow_tf32
         return facts
 
-    def rank_facts(self) -> dict[str, Any]:
+    def rank_facts(self) -> dict[str, object]:
         """Parameter table, roots, opaque modules, optimizers."""
         engine = self._engine
         roots = [(r(), name) for r, name in engine.roots]
@@ -150,7 +147,7 @@ class Adapter:
             **self._settings([(module, name) for module, name in roots if module is not None]),
         }
 
-    def _settings(self, roots: list[tuple[torch.nn.Module, str]]) -> dict[str, Any]:
+    def _settings(self, roots: list[tuple[torch.nn.Module, str]]) -> dict[str, object]:
         """How the modules are set, where that is captured; kept when a module is gone."""
         if "configuration" not in self._sink.options.store_values_of:
             return {}

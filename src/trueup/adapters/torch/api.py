@@ -62,7 +62,7 @@ class ApiMode(TorchFunctionMode):
         self.engine = engine
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: Any = None
     ) -> Any:
         if _is_compiling() or _tracing() is not None:
             return func(*args, **(kwargs or {}))
@@ -84,8 +84,9 @@ class ApiMode(TorchFunctionMode):
         return _captured(engine, name, func, args, kwargs)
 
 
+# In one piece: runs around each function of torch: a call of its own for each part costs as much as the part.
 def _captured(
-    engine: Engine, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    engine: Engine, name: str, func: Any, args: tuple[object, ...], kwargs: dict[str, object] | None
 ) -> Any:
     recorder, empty = engine.sink.recorder, engine.uninitialised
     try:
@@ -140,7 +141,7 @@ def _captured(
                 if empty.left or name in RESERVING:
                     empty.called(name, args, kwargs or {}, results)
                 if name == SETITEM:  # it returns nothing: what it wrote is its output all the same
-                    results = [("output.0", args[0])]
+                    results = [("output.0", tensors[0][1])]
                 if engine.outputs_on and engine.forward_on and name not in RESERVING:
                     for where, tensor in results:
                         if empty.left and empty.holds(tensor):
@@ -161,7 +162,7 @@ def _captured(
 
 
 def _follow(
-    engine: Engine, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, result: Any
+    engine: Engine, func: Any, args: tuple[object, ...], kwargs: dict[str, object] | None, result: object
 ) -> None:
     """Between captured steps: memory that is reserved, or written, is known all the same."""
     name = _FOLLOWED.get(func)

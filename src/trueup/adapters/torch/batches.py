@@ -21,7 +21,7 @@ def install(current: Callable[[], BatchChange | None]) -> None:
     original = DataLoader.__iter__
 
     @functools.wraps(original)
-    def iterate(self: Any) -> Any:
+    def iterate(self: DataLoader[object]) -> Any:
         inner, change = original(self), current()
         return inner if change is None else ChangedBatches(change, self, inner)
 

@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +43,7 @@ class Checkpoint:
         if not self.tensors:
             raise WeightsError(f"{path} holds no tensor")
 
-    def _gather(self, value: Any, name: str) -> None:
+    def _gather(self, value: object, name: str) -> None:
         if isinstance(value, Mapping):
             for key, below in value.items():
                 self._gather(below, f"{name}.{key}" if name else str(key))
@@ -93,7 +92,7 @@ def _tensor(name: str, dtype: str, values: Array) -> torch.Tensor:
     return torch.from_numpy(copied.view(f"i{copied.dtype.itemsize}")).view(wanted)
 
 
-def _loaded(path: Path) -> Any:
+def _loaded(path: Path) -> object:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -134,7 +133,7 @@ def _weights_of(loaded: object) -> tuple[tuple[object, list[str]], str]:
     return (loaded, beside), where
 
 
-def _has_tensor(value: Any) -> bool:
+def _has_tensor(value: object) -> bool:
     if isinstance(value, Mapping):
         return any(_has_tensor(below) for below in value.values())
     return isinstance(value, torch.Tensor)

@@ -67,7 +67,7 @@ def install(engine: Engine) -> None:
                 setattr(home, name, wrapped)
 
 
-def watch_backward(engine: Engine) -> AbstractContextManager[Any]:
+def watch_backward(engine: Engine) -> AbstractContextManager[object]:
     """A context for one backward that sees the collectives issued in it."""
     if not (engine.sink.active and engine.collectives_on and dist.is_available() and dist.is_initialized()):
         return nullcontext()
@@ -78,7 +78,7 @@ def _wrap(name: str, original: Callable[..., object]) -> Callable[..., object]:
     qualified = f"torch.distributed.{name}"
 
     @functools.wraps(original)
-    def collective(*args: Any, **kwargs: Any) -> Any:
+    def collective(*args: object, **kwargs: object) -> object:
         engine = _engine
         if engine is None or _thread.inside or _is_compiling() or not _is_seen(engine):
             return original(*args, **kwargs)
@@ -119,7 +119,12 @@ class _BackwardCollectives(TorchDispatchMode):
 
 
 def _record(
-    engine: Engine, name: str, side: str, args: tuple[Any, ...], kwargs: dict[str, Any], call: int | None
+    engine: Engine,
+    name: str,
+    side: str,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    call: int | None,
 ) -> int | None:
     try:
         with quiet():
@@ -161,7 +166,7 @@ def _forget(engine: Engine) -> None:
         engine.failed("a collective", error)
 
 
-def _wrote(engine: Engine, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _wrote(engine: Engine, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
     """A collective has filled what it only writes, or will have when it is awaited."""
     try:
         memory = engine.uninitialised

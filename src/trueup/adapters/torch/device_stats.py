@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 import torch
 
+from trueup.adapters.base import Recorder
 from trueup.adapters.torch.memory import numpy_of
 from trueup.numerics import digest as digests
 from trueup.numerics import sketch as sketches
@@ -27,7 +27,7 @@ class Queue:
 
     def add(
         self,
-        recorder: Any,
+        recorder: Recorder,
         tensor: Tensor,
         dtype: str,
         shape: tuple[int, ...],
@@ -35,7 +35,7 @@ class Queue:
         want: int,
     ) -> int:
         """Reserve a row and queue its computation."""
-        row: int = recorder.keep(0, dtype, shape, str(tensor.device), placement)
+        row = recorder.keep(0, dtype, shape, str(tensor.device), placement)
         self._want = want
         with torch.no_grad():
             detached = tensor.detach()
@@ -44,7 +44,7 @@ class Queue:
         self._waiting.setdefault(tensor.device, []).append((row, statistics, counts, sketch))
         return row
 
-    def flush(self, recorder: Any) -> None:
+    def flush(self, recorder: Recorder) -> None:
         """Fill the rows: one transfer a device and kind."""
         for waiting in self._waiting.values():
             statistics = numpy_of(torch.stack([w[1] for w in waiting]).cpu())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -17,7 +15,9 @@ SLOT = "kept.0"
 CANNOT_TELL, DROPPED, KEPT = 0, 1, 2
 
 
-def note(engine: Engine, call: int, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def note(
+    engine: Engine, call: int, args: tuple[object, ...], kwargs: dict[str, object], result: object
+) -> None:
     """Record, under ``kept.0``, what became of the first elements; call it with torch functions disabled.
 
     uint8, by element: 0 where a zero went in, so that nothing can be told, 1 dropped, 2 kept. Of a call in
@@ -26,7 +26,9 @@ def note(engine: Engine, call: int, args: tuple[Any, ...], kwargs: dict[str, Any
     given = args[0] if args else kwargs.get("input")
     share = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
     training = args[2] if len(args) > 2 else kwargs.get("training", True)
-    if not (training and isinstance(given, Tensor) and isinstance(result, Tensor) and 0 < share < 1):
+    if not (training and isinstance(given, Tensor) and isinstance(result, Tensor)) or not (
+        isinstance(share, (int, float)) and 0 < share < 1
+    ):
         return
     with torch.no_grad():
         after = result.detach().flatten()[:SAMPLE_SIZE] != 0

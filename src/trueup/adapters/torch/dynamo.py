@@ -38,7 +38,7 @@ def _codes() -> Iterator[CodeType]:
                 yield from _of(value, name)
 
 
-def _of(value: Any, module: str) -> Iterator[CodeType]:
+def _of(value: object, module: str) -> Iterator[CodeType]:
     """Code of a function, of a class's methods and properties, and of all functions within them."""
     if isinstance(value, (staticmethod, classmethod)):
         value = value.__func__

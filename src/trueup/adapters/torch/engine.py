@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from trueup.adapters.base import Sink
+from trueup.adapters.base import Row, Sink
 from trueup.adapters.engine import BaseEngine, Frame
-from trueup.adapters.placing import Placing
+from trueup.adapters.placing import Place, Placing
 from trueup.adapters.torch import long_run
 from trueup.adapters.torch.content import content_hash_of
 from trueup.adapters.torch.long_run import LongRun
@@ -27,15 +27,25 @@ from trueup.adapters.torch.threads import Threads
 from trueup.adapters.torch.training import Training
 from trueup.adapters.torch.uninitialised import Uninitialised
 
+if TYPE_CHECKING:
+    from trueup.adapters.torch.forcing import Forcing
+    from trueup.adapters.torch.measures import Measures
+    from trueup.types.layout import Layout
+
 __all__ = ["TRANSPARENT", "Engine", "Frame", "Kind", "class_name", "has_parameters"]
 
 TRANSPARENT = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "CheckpointWrapper")
 """wrappers that only forward: not sites themselves, so that a wrapped run has the sites of a bare one"""
 
 
-class Engine(BaseEngine):
+class Engine(BaseEngine[nn.Module, Tensor]):
     """State behind the hooks of one process."""
 
+    summariser: Summariser
+    forcing: Forcing | None
+    perturbation: Perturbation | None
+    measures: Measures | None
+    overflow: OverflowWatch | None
     MAX_DEPTH = 20_000
     """autograd nodes in a row that may be touched from Python; torch overflows the C stack when it frees
     some 45,000"""
@@ -60,7 +70,7 @@ class Engine(BaseEngine):
         """what a person wants changed in the run; None: nothing"""
         self.training = Training(self)
         self.threads = Threads(self)
-        self._placing: tuple[Any, Placing] | None = None
+        self._placing: tuple[Layout, Placing] | None = None
         self.adopt(sink)
 
     def adopt(self, sink: Sink) -> None:
@@ -88,14 +98,16 @@ class Engine(BaseEngine):
             "gradients of API calls are left out from there to the step's end"
         )
 
-    def row_in_layout(self, call: int, phase: str, slot: str, tensor: Tensor) -> Any:
+    def row_in_layout(self, call: int, phase: str, slot: str, tensor: Tensor) -> Row:
         """As ``BaseEngine.row_in_layout``, at the tensor's place in the whole one."""
-        if self._placing is None or self._placing[0] is not self.sink.layout:
-            self._placing = self.sink.layout, Placing(self.sink.layout, self.sink.rank, self.root_types)
-        placing, calls = self._placing[1], self.sink.recorder.calls
+        layout, calls = self.sink.layout, self.sink.recorder.calls
+        assert layout is not None
+        if self._placing is None or self._placing[0] is not layout:
+            self._placing = layout, Placing(layout, self.sink.rank, self.root_types)
+        placing = self._placing[1]
         kind, name = calls.cell(call, "kind"), calls.cell(call, "name")
 
-        def place(shape: Any, held: Any = None) -> Any:
+        def place(shape: tuple[int, ...], held: Mapping[str, object] | None = None) -> Place | None:
             return placing.of(kind, name, phase, slot, shape, held)
 
         return self.summariser.row(tensor, phase, slot, kind, place)
@@ -135,15 +147,15 @@ class Engine(BaseEngine):
         """Identities of all modules and parameters below, in a fixed order."""
         return _fingerprint(module)
 
-    def bare(self, module: nn.Module) -> Any:
+    def bare(self, module: nn.Module) -> nn.Module:
         """The model inside a wrapper that only forwards."""
-        return module.module if class_name(module) in TRANSPARENT else module
+        return module.get_submodule("module") if class_name(module) in TRANSPARENT else module
 
     def class_of(self, module: nn.Module) -> str:
         """Name of the class the program wrote."""
         return class_name(module)
 
-    def table_row(self, parameter: Tensor) -> dict[str, Any] | None:
+    def table_row(self, parameter: Tensor) -> dict[str, object] | None:
         """shape, dtype, numel and requires_grad of a parameter; None for one that has no values yet."""
         if is_lazy(parameter):
             return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -42,7 +41,7 @@ def install(engine: Engine) -> None:
     torch.Tensor.data = property(_get_data, _set_data, doc=data_of.__doc__)  # type: ignore[assignment]
 
 
-def _escaped(holder: Any) -> None:
+def _escaped(holder: object) -> None:
     engine = _engine
     if engine is None or not engine.sink.active or engine.in_optimizer or engine.local.opaque:
         return
@@ -61,7 +60,7 @@ def _escaped(holder: Any) -> None:
 
 def _watched(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def escaping(self: Any, *args: object, **kwargs: object) -> object:
+    def escaping(self: object, *args: object, **kwargs: object) -> object:
         if not _is_compiling():
             for holder in (self, *args[:1]):  # ``set_`` and ``_swap_data_ptr_`` share the memory of another
                 _escaped(holder)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable, Sized
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 from torch.utils._pytree import tree_map
 
+from trueup.adapters.base import GraphNode, Slotted
 from trueup.adapters.forcing import BaseForcing, shape_differs
 from trueup.adapters.forcing_plan import Entry, HostValues
 from trueup.adapters.torch.gradients import consumers_of
@@ -25,7 +29,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 FUNCTION_TRANSFORM = Reason(LeftFree.FUNCTION_TRANSFORM)
 
 
-class Forcing(BaseForcing):
+class Forcing(BaseForcing[nn.Module, Tensor]):
     """A replay in a torch program."""
 
     engine: Engine
@@ -112,15 +116,15 @@ class Forcing(BaseForcing):
         return tensor.grad_fn is None and not tensor.requires_grad
 
     def with_leaves_replaced(
-        self, args: tuple[object, ...], kwargs: dict[str, object], known: dict[int, tuple[object, object]]
-    ) -> tuple[object, object]:
+        self, args: tuple[object, ...], kwargs: dict[str, object], known: dict[int, tuple[Tensor, Tensor]]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         """The arguments with other tensors in the place of those known by identity."""
 
         def replaced(leaf: object) -> object:
             found = known.get(id(leaf))
             return leaf if found is None else found[1]
 
-        new: tuple[object, object] = tree_map(replaced, (args, kwargs))
+        new: tuple[tuple[object, ...], dict[str, object]] = tree_map(replaced, (args, kwargs))
         return new
 
     # -- gradients ------------------------------------------
@@ -133,29 +137,32 @@ class Forcing(BaseForcing):
         """Whether a gradient will arrive at an output."""
         return tensor.requires_grad and tensor.grad_fn is not None
 
-    def made_by(self, tensor: Tensor) -> tuple[Any, int]:
+    def made_by(self, tensor: Tensor) -> tuple[Node, int]:
         """The backward node of the operation that made a tensor, and which of its outputs it is."""
+        assert tensor.grad_fn is not None  # asked of what has a gradient alone
         return tensor.grad_fn, tensor.output_nr
 
-    def identity(self, node: Any) -> int:
+    def identity(self, node: GraphNode) -> int:
         """A number that tells nodes apart for as long as the step lives."""
         self._nodes[id(node)] = node
         return id(node)
 
-    def hooks_of(self, tensor: Tensor) -> Any:
+    def hooks_of(self, tensor: Tensor) -> Sized | None:
         """Hooks the program itself has put on a tensor."""
-        return tensor._backward_hooks
+        hooks: Sized | None = tensor._backward_hooks
+        return hooks
 
-    def hook_first(self, tensor: Tensor, hook: Any) -> int:
+    def hook_first(self, tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> int:
         """Put a hook in front of those; returns how many there are then."""
         handle = tensor.register_hook(hook)
-        hooks: Any = tensor._backward_hooks
+        hooks = cast("OrderedDict[int, object]", tensor._backward_hooks)
         hooks.move_to_end(handle.id, last=False)
         return len(hooks)
 
-    def uses(self, tensor: Tensor, results: list[tuple[str, Tensor]]) -> bool:
+    def uses(self, tensor: Tensor, results: Slotted[Tensor]) -> bool:
         """Whether one of the other results was made from the tensor."""
-        node: Any = tensor.grad_fn
+        node = tensor.grad_fn
+        assert node is not None
         others = [t.grad_fn for _, t in results if t.requires_grad and t.grad_fn is not node]
         edge = ("output", node, tensor.output_nr, None)
         return bool(others) and bool(consumers_of([edge], others, node._sequence_nr() + 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,9 @@ from trueup.adapters.given_gradients import BaseGivenGradients, shape_differs
 from trueup.types.arrays import Array
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Reason, reason
+
+if TYPE_CHECKING:
+    from trueup.adapters.torch.training import Training
 
 
 class GivenGradients(BaseGivenGradients[Tensor]):
@@ -43,7 +46,7 @@ class GivenGradients(BaseGivenGradients[Tensor]):
         return None
 
 
-def put_given(training: Any, parameters: Iterable[tuple[Tensor, str]]) -> None:
+def put_given(training: Training, parameters: Iterable[tuple[Tensor, str]]) -> None:
     """Put the gradients in place if this backward is the one they are for; loads them at the first."""
     engine = training.engine
     sink = engine.sink

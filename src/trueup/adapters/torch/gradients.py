@@ -7,16 +7,18 @@ it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node as GradNode
 
 from trueup.adapters.gradients import Arrival, Node, Slots, Sums, Use, interned
 from trueup.adapters.torch.engine import Engine
 
-Edges = list[tuple[str, object, int, Tensor | None]]
+Edges = list[tuple[str, GradNode | None, int, Tensor | None]]
 """(slot, node that made the input, its output number, the input itself when it is a leaf)"""
+
+Consumers = list[tuple[GradNode, list[tuple[int, str]]]]
+"""nodes, with the numbers and slots of the gradients that they send to inputs"""
 
 now = torch._C._autograd._get_sequence_nr
 """number that the next autograd node of this thread will get"""
@@ -63,14 +65,15 @@ def at_inputs(
 
 def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, Tensor]], began: int) -> None:
     """Both sides of an API call; when it made a single node, one hook serves both."""
-    nodes: dict[Any, list[tuple[int, str]]] = {}
+    nodes: dict[GradNode, list[tuple[int, str]]] = {}
     for where, tensor in results:
         node = tensor.grad_fn if tensor.requires_grad else None
         if node is not None:
             nodes.setdefault(node, []).append((tensor.output_nr, where))
     depths, depth = engine.depths, 1
     for _, made, _, _ in tracked:
-        nodes.pop(made, None)  # passed on unchanged
+        if made is not None:
+            nodes.pop(made, None)  # passed on unchanged
         depth = max(depth, depths.get(id(made), 0) + 1)
     if not nodes:
         return
@@ -91,7 +94,7 @@ def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, T
         at_inputs(engine, call, tracked, results, began)
 
 
-def _direct(node: Any, tracked: Edges) -> Slots | None:
+def _direct(node: GradNode, tracked: Edges) -> Slots | None:
     """(gradient number, slot) of each input when the node leads to inputs alone and to each once, else None.
 
     A tensor given twice has two slots: its uses are dealt out in order.
@@ -111,22 +114,24 @@ def _direct(node: Any, tracked: Edges) -> Slots | None:
     return interned(found)
 
 
-def consumers_of(tracked: Edges, roots: list[Any], began: int) -> list[tuple[Any, list[tuple[int, str]]]]:
+# In one piece: one walk of the graph, at every module call.
+def consumers_of(tracked: Edges, roots: list[GradNode | None], began: int) -> Consumers:
     """Nodes between the outputs and the inputs that send gradients straight to an input, with their slots.
 
     Stops at the inputs' own nodes, and at nodes older than the call: those belong to what it read from
     outside its arguments. A tensor given twice counts under the first of its slots: the graph does not tell
     its uses apart.
     """
-    wanted = {(node, number): where for where, node, number, _ in reversed(tracked) if node is not None}
+    wanted: dict[tuple[GradNode | None, int], str] = {
+        (node, number): where for where, node, number, _ in reversed(tracked) if node is not None
+    }
     leaves = [one for one in tracked if one[3] is not None]
-    seen = {node for _, node, _, _ in tracked}
-    seen.add(None)
+    seen: set[GradNode | None] = {None, *(node for _, node, _, _ in tracked)}
     todo = [root for root in roots if root not in seen]
-    found = []
+    found: Consumers = []
     while todo:
         node = todo.pop()
-        if node in seen:
+        if node is None or node in seen:
             continue
         seen.add(node)
         slots = []
@@ -136,7 +141,7 @@ def consumers_of(tracked: Edges, roots: list[Any], began: int) -> list[tuple[Any
                 where = next((slot for slot, _, _, one in leaves if one is leaf), None)
             if where is not None:
                 slots.append((number, where))
-            elif (after := edge[0]) not in seen and after._sequence_nr() >= began:
+            elif (after := edge[0]) is not None and after not in seen and after._sequence_nr() >= began:
                 todo.append(after)
         if slots:
             found.append((node, slots))

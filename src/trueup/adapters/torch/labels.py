@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
+from torch.autograd.graph import Node
 
 from trueup.types.trace import reduction_word
 
@@ -16,7 +15,7 @@ _LABELS = {"NllLossBackward0": "target", "NllLoss2DBackward0": "target", "Gather
 _NUMBERS = ("ignore_index", "reduction")
 
 
-def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, Any]]:
+def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]]:
     """Slots and tensors of the labels and loss masks behind ``loss``, and what the loss was told besides.
 
     Labels that the program keeps packed (offloaded, checkpointed) are left alone: unpacking them would run
@@ -24,8 +23,8 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, Any]]:
     """
     labels: list[tuple[int, Tensor]] = []
     factors: list[Tensor] = []
-    told: dict[str, Any] = {}
-    seen: set[Any] = set()
+    told: dict[str, object] = {}
+    seen: set[Node] = set()
     todo = [loss.grad_fn]
     while todo and len(seen) < MAX_NODES:
         node = todo.pop(0)
@@ -49,7 +48,7 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, Any]]:
     return [*_slots("labels", ordered), *_slots("mask", masks)], told
 
 
-def _kept(node: Any, name: str) -> Tensor | None:
+def _kept(node: Node, name: str) -> Tensor | None:
     """What the node keeps under a name, if it is kept as it is."""
     raw = getattr(node, f"_raw_saved_{name}", None)
     if raw is None or getattr(raw, "unpack_hook", raw) is not None:
@@ -57,13 +56,13 @@ def _kept(node: Any, name: str) -> Tensor | None:
     return raw.data if isinstance(raw.data, Tensor) else None
 
 
-def _told(node: Any, name: str) -> int | str | None:
+def _told(node: Node, name: str) -> int | str | None:
     """A number the node keeps; how it sums in a word."""
     number = _signed(node, name)
     return reduction_word(number) if name == "reduction" else number
 
 
-def _signed(node: Any, name: str) -> int:
+def _signed(node: Node, name: str) -> int:
     """A whole number a node keeps; it gives negative ones as if they had no sign."""
     number = int(getattr(node, f"_saved_{name}"))
     return number - (1 << 64) if number >= 1 << 63 else number

@@ -34,7 +34,7 @@ class LongRun:
         self.num_updates = 0
         self.without_rate: str | None = None
         """class of an optimizer that has no learning rate to hold"""
-        self._own: dict[int, list[dict[str, Any]]] = {}
+        self._own: dict[int, list[dict[str, object]]] = {}
         """optimizer under way -> settings of its groups, to be given back"""
 
     def _batches(self, only: int | None, skip: int | None) -> BatchChange | None:
@@ -98,9 +98,9 @@ class LongRun:
             total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
             self.engine.sink.scalar("_received_norms", total, per_microbatch=True)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """What was changed so far."""
-        changed: dict[str, Any] = {}
+        changed: dict[str, object] = {}
         if self.rate is not None:
             changed["learning_rate"] = {"rate": self.rate, "updates": self.num_updates}
         return {**changed, **(self.batches.facts() if self.batches is not None else {})}

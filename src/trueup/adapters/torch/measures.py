@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
     """Outside any graph; an error is noted, and neither training nor capture hears of it."""
 
     @functools.wraps(method)
-    def safe(self: Measures, *args: Any, **kwargs: Any) -> None:
+    def safe(self: Measures, *args: object, **kwargs: object) -> None:
         try:
             with torch.no_grad(), quiet():
                 method(self, *args, **kwargs)
@@ -46,7 +46,7 @@ def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
     return safe
 
 
-class Measures(BaseMeasures):
+class Measures(BaseMeasures[nn.Module, Tensor]):
     """The tables of one process."""
 
     def __init__(self, engine: Engine, wanted: Wanted) -> None:
@@ -66,7 +66,7 @@ class Measures(BaseMeasures):
         return isinstance(module, nn.Linear) and module.out_features >= module.in_features
 
     @_never_raises
-    def output(self, module: nn.Module, result: Any) -> None:
+    def output(self, module: nn.Module, result: object) -> None:
         """A watched module has returned."""
         known = self.known(module) if _graph_task() == -1 else None
         if known is None:

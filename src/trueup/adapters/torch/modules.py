@@ -6,8 +6,6 @@ recompile.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 from torch.nn.modules.module import Module
@@ -38,7 +36,7 @@ def install(engine: Engine) -> None:
         Module.__call__ = _wrapped_call  # type: ignore[method-assign]
 
 
-def _wrapped_call(self: Module, *args: Any, **kwargs: Any) -> Any:
+def _wrapped_call(self: Module, *args: object, **kwargs: object) -> object:
     if _is_compiling():
         return _original(self, *args, **kwargs)
     engine = _engine
@@ -51,12 +49,12 @@ def _wrapped_call(self: Module, *args: Any, **kwargs: Any) -> Any:
         result = _original(self, *args, **kwargs)
     else:
         result = _captured(engine, self, args, kwargs)
-    if engine.watched and id(self) in engine.watched:
+    if engine.watched and id(self) in engine.watched and engine.measures is not None:
         engine.measures.output(self, result)
     return result
 
 
-def _top_level(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, object]) -> object:
+def _top_level(engine: Engine, module: Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """A module call inside no other: the place where steps and microbatches turn."""
     local = engine.local
     kind = type(module).__name__
@@ -108,7 +106,7 @@ def _holds_parameters_of_others(engine: Engine, module: Module) -> bool:
     return outside and has_parameters(module)
 
 
-def _announce(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _announce(engine: Engine, module: Module, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Tell the session of a root call; returns whether its tensors are captured."""
     sink = engine.sink
     training = _grad_enabled() and any(p.requires_grad for p in module.parameters())
@@ -138,7 +136,7 @@ def _replicas(wrapper: Module) -> tuple[int, ...]:
     return tuple(torch.distributed.get_process_group_ranks(group))
 
 
-def _captured(engine: Engine, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _captured(engine: Engine, module: Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     kind = type(module)
     known = engine.kinds.get(kind) or _kind_of(engine, kind)
     if known is None or known.transparent:
@@ -198,8 +196,8 @@ def _enter(
     module: Module,
     kind: str,
     parent: Frame | None,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     opaque: bool,
 ) -> tuple[Frame, gradients.Edges | None]:
     grad_enabled = _grad_enabled()
@@ -231,7 +229,7 @@ def _enter(
     return frame, gradients.edges(tensors)
 
 
-def _leave(engine: Engine, frame: Frame, tracked: gradients.Edges | None, result: Any) -> None:
+def _leave(engine: Engine, frame: Frame, tracked: gradients.Edges | None, result: object) -> None:
     results = split_result(result)
     if engine.outputs_on and engine.forward_on:
         for where, tensor in results:

@@ -10,7 +10,7 @@ from trueup.numerics._native import AVAILABLE
 from trueup.numerics.not_finite import Count
 
 
-class OverflowWatch(overflow.OverflowWatch):
+class OverflowWatch(overflow.OverflowWatch[torch.nn.Module, torch.Tensor]):
     """Looks at every record of the step under way."""
 
     def _inexact(self, tensor: Tensor) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,7 @@ class Perturbation:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._parameters: dict[int, ParameterReference] = {}
+        self._parameters: dict[int, ParameterReference[Tensor]] = {}
         self._num_forwards = 0
 
     def enter(
@@ -58,15 +58,17 @@ class Perturbation:
             return args, kwargs
 
     def _enter(
-        self, engine: Engine, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self, engine: Engine, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         parameters = dict(module.named_parameters())
         if not parameters:
             return args, kwargs
         training = torch.is_grad_enabled() and any(p.requires_grad for p in parameters.values())
         if training and module not in self._roots:
             self._roots.add(module)
-            references = parameter_references(module.modules(), engine.OWN_PARAMETERS)
+            references: dict[int, ParameterReference[Tensor]] = parameter_references(
+                module.modules(), engine.OWN_PARAMETERS
+            )
             for name, parameter in parameters.items():
                 known = self._parameters.get(id(parameter))
                 if known is None or known() is not parameter:
@@ -79,7 +81,7 @@ class Perturbation:
         def changed(tensor: Tensor) -> Tensor:
             return self._changed_input(tensor, f"input {self._num_forwards} {next(position)}")
 
-        mapped: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(Tensor, changed, (args, kwargs))
+        mapped: tuple[tuple[object, ...], dict[str, object]] = tree_map_only(Tensor, changed, (args, kwargs))
         return mapped
 
     def _change_parameter(self, name: str, parameter: Tensor) -> None:

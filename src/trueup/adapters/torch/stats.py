@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from trueup.adapters.base import Sink
+from trueup.adapters.base import Row, Sink
 from trueup.adapters.placing import Place
 from trueup.adapters.torch import device_stats
 from trueup.adapters.torch.memory import (
@@ -47,7 +47,6 @@ CODES: dict[torch.dtype, tuple[int, str, int]] = {
     if hasattr(torch, name)
 }
 
-Row = int | tuple[int | None, str]
 WherePlaced = Callable[..., Place | None] | None
 Take = Callable[[object, Tensor], int]
 
@@ -70,9 +69,9 @@ class Summariser:
         self._store_all = options.task.value == "tensor"
         self._kinds_stored = options.store_values_of
         self._stores = self._store_all or bool(self._kinds_stored)
-        self._memo: dict[tuple[Any, ...], tuple[int, Any, int]] = {}
+        self._memo: dict[tuple[object, ...], tuple[int, StorageReference, int]] = {}
         self._distrusted: dict[int, StorageReference] = {}
-        self._carried: dict[tuple[Any, ...], tuple[bytes, Any, int]] = {}
+        self._carried: dict[tuple[object, ...], tuple[bytes, StorageReference, int]] = {}
         """parameters after an update, for the start of the next step: its bytes are the same"""
         self._queue = device_stats.Queue()
         self.take: Take = _long_way if self._stores else take_small(self._want_small, _MEMO_NUMEL)
@@ -132,6 +131,7 @@ class Summariser:
             self._store(row, tensor, dtype, shape, phase, slot)
         return row
 
+    # In one piece: runs for most large tensors: a call of its own for each part costs as much as the part.
     def _large(
         self,
         tensor: Tensor,
@@ -347,7 +347,7 @@ class Summariser:
         return total
 
 
-def _long_way(rows: Any, tensor: Tensor) -> int:
+def _long_way(rows: object, tensor: Tensor) -> int:
     return -1
 
 
@@ -372,7 +372,7 @@ class StorageReference:
 
     __slots__ = ("_pointer",)
 
-    def __init__(self, storage: Any) -> None:
+    def __init__(self, storage: object) -> None:
         self._pointer = weak_reference(storage)
 
     def expired(self) -> bool:
@@ -386,7 +386,7 @@ def _storage_of(tensor: Tensor) -> int:
     return int(storage_ptr(storage_of(tensor)))
 
 
-def _placement(tensor: Any) -> dict[str, Any]:
+def _placement(tensor: Any) -> dict[str, object]:
     """Where a distributed tensor's shard lies in the whole."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,12 +42,12 @@ class Training:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.optimizers: dict[int, dict[str, Any]] = {}
+        self.optimizers: dict[int, dict[str, object]] = {}
         self.buffers = Buffers(engine)
         self._hooked: dict[int, RemovableHandle] = {}
-        self._parameters: dict[int, tuple[ParameterReference, str]] = {}
+        self._parameters: dict[int, tuple[ParameterReference[Tensor], str]] = {}
         self._recorded: set[int] = set()
-        self._watched: ParameterReference | None = None
+        self._watched: ParameterReference[Tensor] | None = None
         self._scaled: tuple[Tensor, Tensor] | None = None
         """what a gradient scaler returned, until its backward, and the loss it scaled"""
         self.loss_scale: Tensor | None = None
@@ -71,7 +71,7 @@ class Training:
             self._watched = None
             self.engine.sink.gradients_cleared()
 
-    def root(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def root(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """A training forward of a root begins, the session knows already."""
         engine = self.engine
         engine.root_name(module)
@@ -121,7 +121,7 @@ class Training:
                 if not tensor._backward_hooks:
                     tensor._backward_hooks = None
 
-    def _note_batch(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note_batch(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         tensors = [t for _, t in split_call(args, kwargs)[0] if t.layout is torch.strided and not t.is_nested]
         if not tensors:
             return
@@ -151,7 +151,7 @@ class Training:
             if not (engine.sink.active or watched) or identity not in self._parameters:
                 return
             with quiet():
-                if watched:
+                if watched and engine.measures is not None:
                     engine.measures.local_gradient(fqn, gradient)
                 parameter = self._parameters[identity][0]()
                 if parameter is not None and engine.sink.active and engine.gradients_on:
@@ -291,7 +291,7 @@ class Training:
         self.buffers.end_step()
 
 
-def _settings(group: dict[str, Any]) -> dict[str, Any]:
+def _settings(group: dict[str, Any]) -> dict[str, object]:
     plain = {
         k: v
         for k, v in group.items()
@@ -341,7 +341,7 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
         engine = training.engine
         if not _is_of_the_run(engine):
             return original(*args, **kwargs)
-        watch: Any = nullcontext()
+        watch: AbstractContextManager[object] = nullcontext()
         try:
             with quiet():
                 tensors = args[0] if args else kwargs.get("tensors")
@@ -393,27 +393,29 @@ def _of_the_run() -> Training | None:
         return None
 
 
-_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_Arguments = tuple[tuple[object, ...], dict[str, object]]
 
 
 def _before_step(
-    optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> _Arguments | None:
     training = _of_the_run()
     if training is None:
         return None
     try:
-        closure = kwargs.get("closure") or next((a for a in args[1:] if callable(a)), None)
+        given = (kwargs.get("closure"), *args[1:])
+        closure: Callable[..., object] | None = next(filter(callable, given), None)
         training.in_closure = closure is not None
         training.is_update_noted = False
         if closure is None:
             _enter_update(training, optimizer)
             return None
         watched = _watched_closure(training, optimizer, closure)
-        return (
-            tuple(watched if one is closure else one for one in args),
-            {name: watched if one is closure else one for name, one in kwargs.items()},
-        )
+
+        def with_watched(one: object) -> object:
+            return watched if one is closure else one
+
+        return tuple(map(with_watched, args)), {name: with_watched(one) for name, one in kwargs.items()}
     except Exception as error:
         training.engine.failed("optimizer", error)
         return None
@@ -430,12 +432,12 @@ def _enter_update(training: Training, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _watched_closure(
-    training: Training, optimizer: torch.optim.Optimizer, closure: Callable[..., Any]
-) -> Callable[..., Any]:
+    training: Training, optimizer: torch.optim.Optimizer, closure: Callable[..., object]
+) -> Callable[..., object]:
     """The program's closure, which evaluates the loss anew, between parts of the optimizer's arithmetic."""
 
     @functools.wraps(closure)
-    def evaluate(*args: Any, **kwargs: Any) -> Any:
+    def evaluate(*args: object, **kwargs: object) -> object:
         try:
             training.engine.in_optimizer = False
             training.engine.enter_thread()
@@ -455,7 +457,9 @@ def _watched_closure(
     return evaluate
 
 
-def _after_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _after_step(
+    optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
     training = _of_the_run()
     if training is None:
         return
@@ -496,7 +500,7 @@ def _wrap_scaler() -> None:
     scale, update = scaler.scale, scaler.update
 
     @functools.wraps(scale)
-    def scaling(self: Any, outputs: Any) -> Any:
+    def scaling(self: torch.amp.GradScaler, outputs: Any) -> Any:
         result = scale(self, outputs)
         training = _of_the_run()
         if (
@@ -513,7 +517,7 @@ def _wrap_scaler() -> None:
         return result
 
     @functools.wraps(update)
-    def updating(self: Any, *args: Any, **kwargs: Any) -> None:
+    def updating(self: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> None:
         update(self, *args, **kwargs)
         training = _of_the_run()
         if training is not None and self.is_enabled():

@@ -210,6 +210,7 @@ def _check(request: DumpRequest) -> None:
             raise ConfigError(sentence)
 
 
+# In one piece: a table: a condition and what it breaks, line by line.
 def _contradictions(request: DumpRequest) -> list[tuple[bool, str]]:
     kind, level, target = request.kind, request.level, request.device_target
     named = bool(request.kernels) or request.set_dump

@@ -19,6 +19,7 @@ _ROUTED = re.compile(r"(^|\.)experts?(\.|_|$)", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
+# In one piece: one branch an answer of the check.
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     rank = next(iter(run.ranks), None)
     if rank is None:

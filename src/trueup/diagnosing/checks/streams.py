@@ -35,7 +35,7 @@ class _Mask:
     sample: NDArray[np.uint8]
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """The same dropout call on every rank."""
         row = self.row
         return self.view.step, row["module"], row["name"], row["ordinal"], row["microbatch"]

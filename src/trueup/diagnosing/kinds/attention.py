@@ -57,6 +57,7 @@ def attention_fault(evidence: Evidence) -> Solved | None:
     return None
 
 
+# In one piece: two forms of one search, with one limit on what both try.
 def _sources(evidence: Evidence, shape: tuple[int, ...]) -> Iterator[Triple]:
     """Queries, keys and values of one sequence, wherever three outputs inside the module may be such."""
     known = [

@@ -41,6 +41,7 @@ class _Divisor:
         return reason(self.code, number=self.of[microbatch])
 
 
+# In one piece: one rule; what must hold is asked in the order in which it becomes known.
 def divided_otherwise(evidence: Evidence) -> Found | None:
     """By what target and reference divide the sum over tokens, where every loss of the step says the same."""
     target, reference = evidence.target_run, evidence.reference_run

@@ -156,6 +156,7 @@ def _among(values: Floats, ordered: Floats) -> Bools:
     return np.asarray(ordered[at] == values)
 
 
+# In one piece: one search over the tensors at hand.
 def _gate_and_up(evidence: Evidence) -> Found | None:
     """act(a) * b against act(b) * a, of two halves or two tensors at hand."""
     t, r = evidence.target_values, evidence.reference_values

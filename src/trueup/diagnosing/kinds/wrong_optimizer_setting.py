@@ -209,6 +209,7 @@ def _directions(evidence: Evidence) -> Found | None:
 # -- moments ------------------------------------------
 
 
+# In one piece: one rule; what must hold is asked in the order in which it becomes known.
 def _moments(evidence: Evidence) -> Found | None:
     """A moment that starts from nothing, or grows by another beta."""
     facts, slot, vectors = _facts(evidence), evidence.origin.slot, evidence.vectors

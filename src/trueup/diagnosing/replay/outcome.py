@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trueup.diagnosing.replay.charge import REFINED, origins
 from trueup.diagnosing.replay.noise import ReplayNoise
@@ -79,7 +78,7 @@ class ReplayOutcome:
             can_refine=has_api_values(Trace(reference)),
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The document of ``trueup replay --json`` (docs/diagnosis-format.md), reasons as they are."""
         return {
             "schema_version": SCHEMA_VERSION,

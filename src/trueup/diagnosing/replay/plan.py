@@ -7,7 +7,6 @@ import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -163,7 +162,7 @@ def _file(folder: Path, step: int, rank: int) -> Path:
     return path
 
 
-def _plain(plan: Plan, reference: Trace) -> dict[str, Any]:
+def _plain(plan: Plan, reference: Trace) -> dict[str, object]:
     steps = []
     for one in plan.steps:
         values = rank_dir(reference.path.absolute(), one.reference_step, one.reference_rank) / "tensors"

@@ -137,6 +137,7 @@ class StepBuilder:
                 "trueup inspect FOLDER --step N lists them"
             )
 
+    # In one piece: one pass over the records; each is left out or planned for one of several reasons.
     def build(self) -> StepBuilder:
         """Every record, once."""
         view = self._target

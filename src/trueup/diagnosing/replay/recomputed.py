@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from trueup.store import StepView
 
 Key = tuple[object, ...]
@@ -57,5 +55,5 @@ def _forward_records(view: StepView) -> list[dict[str, tuple[int, int | None]]]:
     return found
 
 
-def _inputs(slots: dict[str, tuple[int, Any]]) -> Key:
+def _inputs(slots: dict[str, tuple[int, int | None]]) -> Key:
     return tuple((slot, digest) for slot, (_, digest) in sorted(slots.items()) if slot.startswith("input"))

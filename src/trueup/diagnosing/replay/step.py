@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -34,7 +34,7 @@ _PLACE = re.compile(r"^(.*?:\d+) ")
 class ReplayedStep:
     """What ``charge`` and ``absent`` ask of one step."""
 
-    def __init__(self, replay: Trace, reference: Trace, plan: StepPlan, folder: Any) -> None:
+    def __init__(self, replay: Trace, reference: Trace, plan: StepPlan, folder: Path) -> None:
         self.plan, self.step, self.rank = plan, plan.step, plan.rank
         self.target = StepView(replay, replay.read(plan.step, plan.rank))
         self.reference = StepView(reference, reference.read(plan.reference_step, plan.reference_rank))

@@ -57,6 +57,7 @@ def loss_scale_findings(context: Context) -> list[Finding]:
     return []
 
 
+# In one piece: one pass over the ranks; what a rank shows is weighed against those before it.
 def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
     """The first rank whose clipping differs, with all others that do, or what all do. Of the gradient replay
     where there is one: there both sides clip the very same gradients."""

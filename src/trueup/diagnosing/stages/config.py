@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from trueup.checklist.check import Checklist, compared
 from trueup.checklist.configuration import configured
@@ -69,11 +69,11 @@ class ConfigStage:
 
     def check(self, context: Context) -> StageOutcome:
         """Every setting that makes another training; never confirmed, since words compute nothing."""
-        common: dict[str, Any] = {"stage": self.stage, "title": self.title}
+        outcome = partial(StageOutcome, stage=self.stage, title=self.title)
         both = context.configurations
         if both is None or not both.num_compared:
             why = reason(Stages.NO_CONFIGURATION)
-            return StageOutcome(**common, status=StageStatus.SKIPPED, said=why)
+            return outcome(status=StageStatus.SKIPPED, said=why)
         rows = [row for row in both.checklist.rows if row.matters]
         grave = [row for row in rows if row.severity == "error"]
         light = [row for row in rows if row.severity != "error"]
@@ -83,9 +83,8 @@ class ConfigStage:
         )
         if not grave:
             said = reason(Stages.CONFIG_ALIGNED, num=both.num_compared)
-            return StageOutcome(**common, status=StageStatus.PASSED, said=said, evidence=evidence)
-        return StageOutcome(
-            **common,
+            return outcome(status=StageStatus.PASSED, said=said, evidence=evidence)
+        return outcome(
             status=StageStatus.FAILED,
             said=_headline(grave),
             evidence=evidence,
@@ -94,6 +93,7 @@ class ConfigStage:
         )
 
 
+# In one piece: one branch a fate of a difference, then what each fate makes of the outcomes.
 def settled(outcomes: Sequence[StageOutcome], context: Context) -> tuple[StageOutcome, ...]:
     """The outcomes with the configuration's differences weighed by the stages they act in.
 

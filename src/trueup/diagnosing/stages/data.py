@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,12 +179,11 @@ def _one_each(findings: list[Finding]) -> list[Finding]:
 
 
 def _outcome(
-    findings: list[Finding], said: list[Reason], compared: bool, details: dict[str, Any]
+    findings: list[Finding], said: list[Reason], compared: bool, details: Mapping[str, object]
 ) -> StageOutcome:
-    common: dict[str, Any] = {"stage": Stage.DATA, "title": DataStage.title, "details": details}
+    outcome = partial(StageOutcome, stage=Stage.DATA, title=DataStage.title, details=details)
     if findings:
-        return StageOutcome(
-            **common,
+        return outcome(
             status=StageStatus.FAILED,
             said=findings[0].headline,
             evidence=tuple(said),
@@ -192,10 +192,10 @@ def _outcome(
         )
     if not compared:
         why = reason(Stages.NO_BATCH)
-        return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
+        return outcome(status=StageStatus.UNDECIDED, said=why)
     apart = any(one.code is EvidenceCode.INPUT_OF_ONE_SIDE for one in said)
     head = reason(Stages.SAME_SHARED if apart else Stages.SAME_BATCHES)
-    return StageOutcome(**common, status=StageStatus.PASSED, said=head, evidence=tuple(said), confirmed=True)
+    return outcome(status=StageStatus.PASSED, said=head, evidence=tuple(said), confirmed=True)
 
 
 def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[Finding], list[Reason]]:

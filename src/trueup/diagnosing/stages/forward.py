@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import polars as pl
 
@@ -54,6 +54,7 @@ class BackwardStage:
         return _judged(self, context, rows, [Stage.BACKWARD], norms_said(context), known=frozen)
 
 
+# In one piece: one branch an answer of the stage, in the order in which they exclude each other.
 def _judged(
     stage: ForwardStage | BackwardStage,
     context: Context,
@@ -65,7 +66,7 @@ def _judged(
     beside: bool = False,
 ) -> StageOutcome:
     """``known``: findings that lead; ``beside`` them stand the origins they do not explain."""
-    common: dict[str, Any] = {"stage": stage.stage, "title": stage.title}
+    outcome = partial(StageOutcome, stage=stage.stage, title=stage.title)
     beyond = rows.filter(is_beyond())
     origins: list[Origin] = []
     explained: list[Reason] = []
@@ -80,8 +81,7 @@ def _judged(
         found = _ordered(tuple(finding_from_origin(origin, context) for origin in located))
         modules = () if beside else tuple(one.module for one in known)
         findings = (*known, *(one for one in found if one.module not in modules))
-        return StageOutcome(
-            **common,
+        return outcome(
             status=StageStatus.FAILED,
             said=findings[0].headline,
             evidence=(counted(rows), *extra),
@@ -89,23 +89,21 @@ def _judged(
             confirmed=context.by_replay or bool(known) or (bool(located) and stands_alone(located[0])),
         )
     if rows.filter(is_compared()).is_empty():
-        return StageOutcome(
-            **common, status=StageStatus.UNDECIDED, said=reason(Stages.NOTHING_RECORDED, what="record")
-        )
+        return outcome(status=StageStatus.UNDECIDED, said=reason(Stages.NOTHING_RECORDED, what="record"))
     evidence = (counted(rows), *extra)
     if beyond.is_empty():
         exact = rows.filter(pl.col("status") == "equal").height == rows.height
         said = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
-        return StageOutcome(**common, status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
+        return outcome(status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
     before = context.failed_before()
     if stage.stage is Stage.BACKWARD and context.loss_scales_differ:
         explained.append(reason(Stages.LOSS_SCALE_DIFFERS))
     if before is not None or explained:
         said = follows_from(before) if before else reason(Stages.EXPLAINED, explained[0])
-        return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
+        return outcome(status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
     row = beyond.row(0, named=True)
     said = reason(Stages.NO_PLACE, num=beyond.height, site=str(row["site"]))
-    return StageOutcome(**common, status=StageStatus.UNDECIDED, said=said, evidence=evidence)
+    return outcome(status=StageStatus.UNDECIDED, said=said, evidence=evidence)
 
 
 def follows_from(outcome: StageOutcome) -> Reason:
@@ -184,7 +182,8 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         return reason(Stages.WEIGHTS_DIFFER_FROM, step=origin.step)
     weights = context.outcome_of(Stage.WEIGHTS)
     if weights is not None and weights.status is StageStatus.FAILED:
-        for fqn in weights.details.get("apart", []):
+        apart = weights.details.get("apart")
+        for fqn in apart if isinstance(apart, list) else ():
             if fqn.rpartition(".")[0] == origin.module or _uses_elsewhere(fqn, origin):
                 return reason(Stages.WEIGHT_DIFFERS, parameter=fqn)
     scale_seen = origin.stage is Stage.LOSS or (origin.module == "" and origin.phase == "backward")

@@ -71,6 +71,7 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
     return found, compared
 
 
+# In one piece: one branch a constant of an optimizer.
 def _measured_gaps(target: Update, reference: Update) -> Iterator[Gap]:
     if target.moved != reference.moved and max(target.length, reference.length) > 0:
         words = ["changed" if moved else "unchanged" for moved in (target.moved, reference.moved)]
@@ -115,6 +116,7 @@ def _constant_differs(key: str, a: Measured, b: Measured) -> bool:
     return a.apart(b) > 1
 
 
+# In one piece: one branch a gap that makes others imprecise.
 def _drop_contradicted(gaps: dict[str, Gap], target: Update, reference: Update) -> None:
     """What was measured for a side beside its declared settings only speaks where it is precise; other
     dtypes make all of it imprecise, and coupled decay leaves no trace in the update's own."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from trueup.curves.comparison import CurveComparison, Options, compare_curves
 from trueup.curves.conditions import ASSUMABLE
@@ -48,25 +48,24 @@ class LongRunStage:
 
     def check(self, context: Context) -> StageOutcome:
         """The judgement of the curves; where a stage before failed, what they show may follow from it."""
-        common: dict[str, Any] = {"stage": self.stage, "title": self.title}
+        outcome = partial(StageOutcome, stage=self.stage, title=self.title)
         found = context.curves
         if found is None:
             why = reason(Stages.NO_CURVES)
-            return StageOutcome(**common, status=StageStatus.SKIPPED, said=why)
+            return outcome(status=StageStatus.SKIPPED, said=why)
         judgement = found.judgement
         said = judgement.headline
-        common |= {"evidence": _evidence(found), "details": {"case": judgement.case, "step": judgement.step}}
+        details = {"case": judgement.case, "step": judgement.step}
+        outcome = partial(outcome, evidence=_evidence(found), details=details)
         if judgement.outcome is not Outcome.DIFFER:
             passed = judgement.outcome is Outcome.AGREE
             status = StageStatus.PASSED if passed else StageStatus.UNDECIDED
-            return StageOutcome(**common, status=status, said=said, confirmed=passed)
+            return outcome(status=status, said=said, confirmed=passed)
         before = context.failed_before()
         if before is not None:
             said = reason(Stages.MAY_FOLLOW, judgement.headline, stage=before.stage.value)
-            return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said)
-        return StageOutcome(
-            **common, status=StageStatus.FAILED, said=said, findings=(_finding(found),), confirmed=True
-        )
+            return outcome(status=StageStatus.CONSEQUENCE, said=said)
+        return outcome(status=StageStatus.FAILED, said=said, findings=(_finding(found),), confirmed=True)
 
 
 def _evidence(found: CurveComparison) -> tuple[Reason, ...]:

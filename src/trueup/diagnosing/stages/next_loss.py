@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
@@ -21,28 +21,26 @@ class NextLossStage:
 
     def check(self, context: Context) -> StageOutcome:
         """Compare; where only this differs, say which way back to look."""
-        common: dict[str, Any] = {"stage": self.stage, "title": self.title}
+        outcome = partial(StageOutcome, stage=self.stage, title=self.title)
         if len(context.steps) < 2:
             why = reason(Stages.ONE_STEP)
-            return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
+            return outcome(status=StageStatus.UNDECIDED, said=why)
         rows = context.of_phases("forward", "loss", at=1)
         evidence = (*loss_said(context, 1), *_given_said(context))
         if rows.filter(is_compared()).is_empty():
             why = reason(Stages.NOTHING_RECORDED, what="forward pass of the second step")
-            return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why, evidence=evidence)
+            return outcome(status=StageStatus.UNDECIDED, said=why, evidence=evidence)
         evidence = (*evidence, counted(rows))
         if rows.filter(is_beyond()).is_empty():
             exact = (rows["status"] == "equal").all()
             said = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
-            return StageOutcome(
-                **common, status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True
-            )
+            return outcome(status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
         before = context.failed_before()
         if before is not None:
             said = follows_from(before)
-            return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
+            return outcome(status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
         said = reason(Stages.NEXT_LOSS_ALONE)
-        return StageOutcome(**common, status=StageStatus.UNDECIDED, said=said, evidence=evidence)
+        return outcome(status=StageStatus.UNDECIDED, said=said, evidence=evidence)
 
 
 def _given_said(context: Context) -> tuple[Reason, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -39,6 +40,7 @@ class OptimizerStage:
     stage = Stage.OPTIMIZER
     title = reason(Stages.TITLE, key="optimizer")
 
+    # In one piece: one branch a source of findings; later ones ask whether earlier ones found any.
     def check(self, context: Context) -> StageOutcome:
         """Compare constants measured from each run's own update, and what each optimizer says of itself."""
         given = context.given is not None and context.given_step is not None
@@ -91,12 +93,11 @@ def _beside_dtype(context: Context, gaps: dict[str, dict[str, Gap]]) -> dict[str
 def _outcome(
     context: Context, findings: list[Finding], said: list[Reason], agreement: Reason | None
 ) -> StageOutcome:
-    common: dict[str, Any] = {"stage": Stage.OPTIMIZER, "title": OptimizerStage.title}
+    outcome = partial(StageOutcome, stage=Stage.OPTIMIZER, title=OptimizerStage.title)
     rows = context.of_phases("optimizer")
     evidence = tuple([*said, counted(rows)] if rows.height else said)
     if findings:
-        return StageOutcome(
-            **common,
+        return outcome(
             status=StageStatus.FAILED,
             said=findings[0].headline,
             evidence=evidence,
@@ -105,22 +106,20 @@ def _outcome(
         )
     if not said and rows.filter(is_compared()).is_empty():
         why = reason(Stages.NO_UPDATE)
-        return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
+        return outcome(status=StageStatus.UNDECIDED, said=why)
     if rows.filter(is_beyond()).is_empty():
         exact = (rows["status"] == "equal").all()
         head = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
     elif agreement is not None and agreement.code is Stages.GIVEN_SAME:
         head = reason(Stages.GIVEN_CLEARS)
-        return StageOutcome(
-            **common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence, confirmed=True
-        )
+        return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence, confirmed=True)
     elif not any(one.code is Stages.MEASURED for one in said):
         why = reason(Stages.NOT_TOLD)
-        return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why, evidence=evidence)
+        return outcome(status=StageStatus.UNDECIDED, said=why, evidence=evidence)
     else:
         head = reason(Stages.BOTH_SAME)
-        return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
-    return StageOutcome(**common, status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
+        return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
+    return outcome(status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
 
 
 # -- findings ------------------------------------------

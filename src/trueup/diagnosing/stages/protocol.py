@@ -3,9 +3,10 @@ cannot tell."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from trueup.types.finding import Finding, Stage, each_once
 from trueup.types.reason import Reason
@@ -41,7 +42,7 @@ class StageOutcome:
     """surest first"""
     confirmed: bool = False
     """by the values themselves, by replay or by a run's own numbers; not by differences alone"""
-    details: dict[str, Any] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
     """numbers a report may draw (plain values)"""
 
     def __post_init__(self) -> None:

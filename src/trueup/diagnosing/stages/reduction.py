@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import polars as pl
 
@@ -74,14 +74,13 @@ class ReductionStage:
     def _outcome(
         self, context: Context, findings: tuple[Finding, ...], said: tuple[Reason, ...]
     ) -> StageOutcome:
-        common: dict[str, Any] = {"stage": self.stage, "title": self.title}
+        outcome = partial(StageOutcome, stage=self.stage, title=self.title)
         late = (pl.col("phase") == "collective") | pl.col("slot").is_in(["accumulated", "clipped"])
         rows = context.of_phases("param_grad", "collective").filter(late)
         evidence = (*said, counted(rows)) if rows.height else said
         if findings:
             head = findings[0].headline
-            return StageOutcome(
-                **common,
+            return outcome(
                 status=StageStatus.FAILED,
                 said=head,
                 evidence=evidence,
@@ -90,15 +89,13 @@ class ReductionStage:
             )
         if not said and rows.filter(is_compared()).is_empty():
             why = reason(Stages.NOTHING_RECORDED, what="gradient")
-            return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why)
+            return outcome(status=StageStatus.UNDECIDED, said=why)
         if rows.filter(is_beyond()).is_empty():
             exact = (rows["status"] == "equal").all()
             head = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
-            return StageOutcome(
-                **common, status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True
-            )
+            return outcome(status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
         head = reason(Stages.BOTH_ALIKE)
-        return StageOutcome(**common, status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
+        return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
 
 
 def _is_of_others(origin: Origin, context: Context) -> bool:

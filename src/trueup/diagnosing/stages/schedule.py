@@ -58,9 +58,15 @@ def stepping_findings(context: Context) -> list[Finding]:
     same = data is not None and data.status is StageStatus.PASSED
     if target is None or reference is None or target == reference or not same:
         return []
-    stepping = reason(Stages.STEPS_AFTER, target=target, reference=reference)
-    causes = (reason(Stages.STEP_EACH_CAUSE), reason(Stages.ACCUMULATION_CAUSE))
-    kind = kind_named("wrong_optimizer_setting", EvidenceRank.STATED, stepping, causes=causes)
+    step, rank = context.steps[0][0], context.ranks[0]
+    if context.pair()[0].parameters_with(*UPDATED) or not context.pair()[1].parameters_with(*UPDATED):
+        stepping = reason(Stages.STEPS_AFTER, target=target, reference=reference)
+        causes = (reason(Stages.STEP_EACH_CAUSE), reason(Stages.ACCUMULATION_CAUSE))
+        kind = kind_named("wrong_optimizer_setting", EvidenceRank.STATED, stepping, causes=causes)
+    else:  # the step ended because gradients were cleared
+        stepping = reason(Stages.CLEARED_BEFORE_UPDATE, target=target, reference=reference)
+        causes = (reason(Stages.CLEARED_CAUSE),)
+        kind = replace(kind_named("dropped_update", EvidenceRank.STATED, stepping), causes=causes)
     return [
         Finding(
             stage=Stage.OPTIMIZER,
@@ -68,8 +74,8 @@ def stepping_findings(context: Context) -> list[Finding]:
             module=None,
             site="optimizer · when it steps",
             phase="optimizer",
-            step=context.steps[0][0],
-            rank=context.ranks[0],
+            step=step,
+            rank=rank,
             kinds=(kind,),
             basis=Basis.RECORDED,
             evidence=(stepping, *data.evidence[:1]) if data is not None else (stepping,),

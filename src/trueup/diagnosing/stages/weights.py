@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
@@ -39,15 +39,14 @@ class WeightsStage:
         elif context.layout.wide_axes:
             whose = cut_along(found.apart, context.layout)
         equal, apart, rounded = found.equal, found.apart, list(found.rounded.values())
-        common: dict[str, Any] = {"stage": self.stage, "title": self.title}
+        outcome = partial(StageOutcome, stage=self.stage, title=self.title)
         lone = [f for f in target.parameters if f not in context.matched]
         extra = (reason(Weights.UNMATCHED, num=len(lone), names=lone),) if lone else ()
         ties = ties_that_differ(context)
         if apart or ties:
             findings = (*_findings(apart, target, whose), *(_tie_finding(*tie, target) for tie in ties))
             findings = (*_drawn_after(context, target, reference, apart), *findings)
-            return StageOutcome(
-                **common,
+            return outcome(
                 status=StageStatus.FAILED,
                 said=findings[0].headline,
                 evidence=(reason(Weights.NUM_EQUAL, num=len(equal), total=len(pairs)), *extra),
@@ -57,16 +56,16 @@ class WeightsStage:
             )
         if not equal and not rounded:
             why = reason(Stages.NOTHING_RECORDED, what="weight")
-            return StageOutcome(**common, status=StageStatus.UNDECIDED, said=why, evidence=extra)
+            return outcome(status=StageStatus.UNDECIDED, said=why, evidence=extra)
         if found.open or lone:
             some = reason(Weights.SOME_EQUAL, num=len(equal), open=len(found.open) + len(lone))
             evidence = (*found.open[:3], *extra)
-            return StageOutcome(**common, status=StageStatus.PASSED, said=some, evidence=evidence)
+            return outcome(status=StageStatus.PASSED, said=some, evidence=evidence)
         every = reason(Weights.ALL_EQUAL, num=len(equal))
         if rounded:
             sides = {"target": rounded[0][0], "reference": rounded[0][1]}
             every = reason(Weights.WITHIN_ROUNDING, num=len(rounded), equal=len(equal), **sides)
-        return StageOutcome(**common, status=StageStatus.PASSED, said=every, confirmed=True)
+        return outcome(status=StageStatus.PASSED, said=every, confirmed=True)
 
 
 def _rank_of(change: Change) -> EvidenceRank:

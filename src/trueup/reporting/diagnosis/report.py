@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from trueup.diagnosing.diagnosis import FILE, Diagnosis, StepLoss
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -251,9 +250,8 @@ def _finding(finding: Finding, at: int) -> Section:
 
 
 def _texts(stages: Iterable[StageOutcome]) -> Section:
-    found: list[dict[str, Any]] = next(
-        (outcome.details["texts"] for outcome in stages if outcome.details.get("texts")), []
-    )
+    texts = (outcome.details.get("texts") for outcome in stages)
+    found = next((rows for rows in texts if isinstance(rows, list) and rows), [])
     rows = [Row(cells=(str(row["where"]), _text(row, "target"), _text(row, "reference"))) for row in found]
     columns = (Column(title="row", width=16), Column(title="target"), Column(title="reference"))
     return Section(
@@ -266,7 +264,7 @@ def _texts(stages: Iterable[StageOutcome]) -> Section:
     )
 
 
-def _text(row: Mapping[str, Any], side: str) -> Cell:
+def _text(row: Mapping[str, object], side: str) -> Cell:
     labels = (f"labels: {row[f'{side}_labels']}",) if f"{side}_labels" in row else ()
     other = () if row[f"{side}_encodes_back"] else ("encodes to different ids",)
     return Cell(value=str(row[side]), under=(*labels, *other))

@@ -53,6 +53,7 @@ def write(document: Document, path: Path) -> Path:
     return path
 
 
+# In one piece: a page's parts, each collected from the blocks that have it.
 def _context(document: Document) -> dict[str, object]:
     blocks = visible(document.blocks, On.PAGE)
     first = next((at for at, block in enumerate(blocks) if isinstance(block, Section)), len(blocks))

@@ -20,6 +20,7 @@ LEAST_BESIDE = 24
 """characters for what else goes below its row"""
 
 
+# In one piece: widths are shared out over all columns at once: no part stands alone.
 def grid_of(table: Table, width: int) -> list[RenderableType]:
     """The table as renderables, none wider than ``width``."""
     rows = table.rows if table.limit is None else table.rows[: table.limit]

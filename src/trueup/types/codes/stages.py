@@ -31,6 +31,8 @@ class StagesCode(Code):
     OF_KIND = "origin.of_kind"
     INPUT_OF_ONE_SIDE = "batch.input_of_one_side"
     GIVE_BOTH = "batch.give_both"
+    CLEARED_BEFORE_UPDATE = "optimizer.cleared_before_update"
+    CLEARED_CAUSE = "optimizer.cleared_cause"
     SAME_SHARED = "batch.same_shared"
     ORIGIN = "origin.differs"
     COLLECTIVE_MISSING = "origin.collective_missing"
