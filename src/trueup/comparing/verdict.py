@@ -17,7 +17,7 @@ from trueup.comparing.microbatches import led_by_microbatches
 from trueup.comparing.optimizer_settings import SharedGap
 from trueup.comparing.precision_gap import PrecisionGap
 from trueup.comparing.scalars import DECISIVE, NORM, RATE, ScalarPair, number
-from trueup.comparing.thresholds import DOUBT_AFTER_EQUAL, NO_DOUBT, SOME_DOUBT
+from trueup.comparing.thresholds import DOUBT_AFTER_EQUAL, NO_DOUBT, REST_OF_DIFFERENCE, SOME_DOUBT
 from trueup.matching.thresholds import SURE
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
 from trueup.types.confidence import Confidence, Question, Word, confidence_of
@@ -250,10 +250,23 @@ def _headline(first: First) -> Reason:
         return first.classes
     if first.weight is not None and first.row.kind == "api":
         return reason(VerdictCode.HELD_GRADIENT_CHANGED, weight=first.weight, step=first.step)
+    factor = _common_factor(first)
+    if factor is not None:
+        return reason(VerdictCode.CLIPPED_OTHERWISE, factor=factor)
     counted = first.row.not_finite_apart
     if counted is not None and 0 in (counted.target, counted.reference):
         return _at_place(VerdictCode.NOT_FINITE, first, what=counted.what, side=counted.side)
     return _at_place(VerdictCode.FIRST_DIVERGENCE, first)
+
+
+def _common_factor(first: First) -> float | None:
+    """The factor between two gradients as the optimizer receives them, where they were the same after
+    backward; None where the difference is no factor."""
+    row = first.row
+    if (row.phase, row.slot) != ("param_grad", "clipped") or row.scale is None or not row.rel_l2:
+        return None
+    is_factor = row.residual is not None and row.residual < REST_OF_DIFFERENCE * row.rel_l2
+    return row.scale if is_factor and not first.before.exceeding else None
 
 
 def _at_place(code: VerdictCode, first: First, **facts: str) -> Reason:

@@ -504,6 +504,10 @@ PHRASES = {
     S.INPUT_OF_ONE_SIDE: clause(
         "Only the {side} gives the model the input {name}", {"side": "target", "name": "position_ids"}
     ),
+    S.LOSS_DIVIDED: clause(
+        "the loss of {tokens:count token} is divided by {target:.5g} (target), {reference:.5g} (reference)",
+        {"tokens": 48, "target": 96.0, "reference": 104.0},
+    ),
     S.GIVE_BOTH: clause("give both models the input {name}, or neither", {"name": "position_ids"}),
     S.SAME_SHARED: clause("The inputs that both runs give the model are the same"),
     S.DIGESTS: clause(

@@ -121,6 +121,10 @@ PHRASES = {
         "{num:count buffer} differ after step {step}, {name} first; all other records agree",
         {"num": 8, "step": 0, "name": "bn1.running_mean"},
     ),
+    Is.CLIPPED_OTHERWISE: _headline(
+        "Gradients that agree after backward reach the optimizer scaled: {factor:.4g} times the reference's",
+        {"factor": 0.5},
+    ),
     Is.MODULE_CLASS_DIFFERS: _headline(
         "Class of {module} differs: {target} (target), {reference} (reference)",
         {"module": "layers.0.mlp.act_fn", "target": "GELU", "reference": "SiLU"},

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.diagnosing.batches import relation, rows_found
+from trueup.diagnosing.evidence.run import run_facts
+from trueup.diagnosing.kinds.thresholds import NEAR_ONE
 from trueup.diagnosing.stages.batch import Batch, data_finding
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.labels import compared_labels
@@ -244,17 +246,37 @@ def _one_sided(target: Batch, reference: Batch, context: Context) -> list[Findin
     for one in _lacking(target, reference):
         if one["name"] in acts:
             said = reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one)
+            kind = replace(
+                kind_named("wrong_data", EvidenceRank.STATED, said), causes=(Reason(CauseCode.NOT_PASSED_ON),)
+            )
             found.append(
                 data_finding(
                     headline=reason(Stages.INPUT_OF_ONE_SIDE, **one),
                     site=f"batch of step {target.book.step}, input.{one['name']}",
                     book=target.book,
-                    kinds=(kind_named("wrong_data", EvidenceRank.STATED, said),),
-                    evidence=(said,),
+                    kinds=(kind,),
+                    evidence=(said, *_divisors(target, reference)),
                     next_note=reason(Stages.GIVE_BOTH, name=one["name"]),
                 )
             )
     return found
+
+
+def _divisors(target: Batch, reference: Batch) -> list[Reason]:
+    """By what both runs divide the sum over tokens of their first loss, where the gradients of the logits say
+    that it is not the same: a count that is given on one side is such a divisor."""
+    sides = [
+        run_facts(batch.book.source, batch.book.step, batch.book.rank, batch.book).losses
+        for batch in (target, reference)
+    ]
+    for microbatch, one in sides[0].items():
+        other = sides[1].get(microbatch)
+        if other is None or one.form is None or other.form is None:
+            continue
+        if abs(one.form.divisor / other.form.divisor - 1) > NEAR_ONE:
+            numbers = {"target": one.form.divisor, "reference": other.form.divisor}
+            return [reason(Stages.LOSS_DIVIDED, **numbers, tokens=one.counted)]
+    return []
 
 
 def _lacking(target: Batch, reference: Batch) -> list[dict[str, str]]:

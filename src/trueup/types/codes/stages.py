@@ -33,6 +33,7 @@ class StagesCode(Code):
     GIVE_BOTH = "batch.give_both"
     CLEARED_BEFORE_UPDATE = "optimizer.cleared_before_update"
     CLEARED_CAUSE = "optimizer.cleared_cause"
+    LOSS_DIVIDED = "batch.loss_divided"
     SAME_SHARED = "batch.same_shared"
     ORIGIN = "origin.differs"
     COLLECTIVE_MISSING = "origin.collective_missing"
