@@ -64,12 +64,14 @@ ALLOWED: dict[str, set[float | str]] = {
     "comparing/rules/inputs_bound.py": {"_MOST_ROUNDS"},  # costs time
     "comparing/stacks.py": {"MAX_STACKS"},  # written
     "comparing/table.py": {"ROW_GROUP"},  # of the file
+    "comparing/verdict.py": {"_SHOWN"},  # shown
     "comparing/worth.py": {"_MOST_SAID", "_MOST_LIMITS"},  # shown
     "diagnosing/around.py": {"_BESIDE"},  # shown
     "diagnosing/batches.py": {"_NUM_LISTED"},  # shown
     "diagnosing/cross_entropy.py": {"MAX_LOGITS", 12.0},  # costs time; the variance of an even distribution
     "diagnosing/diagnosis.py": {"SCHEMA_VERSION"},
     "diagnosing/ledger.py": {1e-12},  # against a division by 0
+    "diagnosing/loss_form.py": {"MAX_NUMBERS"},  # costs time
     "diagnosing/pipeline.py": {"MAX_POINTS"},  # drawn
     "diagnosing/replay/charge.py": {1e300},  # infinities, sorted
     "diagnosing/replay/exact_loss.py": {"_IGNORE"},  # PyTorch's ignore_index

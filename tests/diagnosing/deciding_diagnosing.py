@@ -18,6 +18,7 @@ from tests.diagnosing.deciding_kinds import unit
 from trueup.diagnosing.batches import _mapped, _packing, rows_found, shift_holds
 from trueup.diagnosing.cross_entropy import reproduced
 from trueup.diagnosing.ledger import Clipping, Summing, _best, _proportion, _value_limit, clipping, way_of
+from trueup.diagnosing.loss_form import loss_form
 from trueup.diagnosing.noise_fold import _same_beginning
 from trueup.diagnosing.optimizer_fit import (
     Measured,
@@ -241,6 +242,18 @@ def loss_reproduced(relative: float) -> object:
     logits, labels = np.eye(8), np.arange(8)
     loss = math.log(math.e + 7) - 1
     return reproduced(loss * (1 + relative), logits, labels, ignore_index=-100) is None
+
+
+@decides("diagnosing.loss_form_residual")
+def loss_form_residual(share: float) -> object:
+    """The gradient of a cross-entropy, and as much noise of that length."""
+    generator = np.random.default_rng(0)
+    logits, labels = generator.normal(size=(64, 16)), generator.integers(0, 16, 64)
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    gradient = (p - np.eye(16)[labels]) / 64
+    noise = generator.normal(size=gradient.shape)
+    noise *= share * np.linalg.norm(gradient) / np.linalg.norm(noise)
+    return loss_form(logits, labels, gradient + noise, np.ones(64, bool), roundoff=FLOAT32) is None
 
 
 @decides("diagnosing.loss_times")
@@ -515,6 +528,11 @@ def stale(elements: int, apart: float) -> object:
 @decides("diagnosing.stale_share")
 def stale_share(share: float) -> object:
     return stale(round(1000 * share), 0.5)
+
+
+@decides("diagnosing.stale_fewest")
+def stale_fewest(elements: float) -> object:
+    return stale(round(elements), 0.0)
 
 
 @decides("diagnosing.stale_change")

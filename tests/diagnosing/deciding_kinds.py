@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.deciding import decides
 from tests.diagnosing.cases import case, known, normal, pair
 from trueup.diagnosing.evidence import Evidence, Known, ParameterFacts, Surroundings
-from trueup.diagnosing.evidence.facts import LossFacts
+from trueup.diagnosing.evidence.facts import LossFacts, Pair, RunFacts
 from trueup.diagnosing.kinds import (
     attention,
     bit_flip,
@@ -25,6 +25,7 @@ from trueup.diagnosing.kinds import (
     loss_divisor,
     missing_or_extra_term,
     non_determinism,
+    norms,
     overflow_underflow,
     permutations,
     randomness,
@@ -39,10 +40,11 @@ from trueup.diagnosing.kinds import (
 )
 from trueup.diagnosing.kinds.attended import Attention
 from trueup.diagnosing.kinds.solved import Solved
+from trueup.diagnosing.loss_form import LossForm
 from trueup.diagnosing.optimizer_fit import Measured
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.codes.kinds import KindReason, PlacesCode
-from trueup.types.finding import KindCode
+from trueup.types.finding import KindCode, Stage
 
 Floats = NDArray[np.float64]
 
@@ -171,7 +173,8 @@ def row_eps_z(z: float) -> object:
     aside = np.stack([unit(width, seed=100 + row, beside=(direction[row],)) for row in range(rows)])
     c = 1 / np.sqrt(1 + each * np.where(np.arange(rows) % 2, 1, -1))
     y = c[:, None] * (direction + 8 * off_by(left) * aside)
-    return constants._eps(direction, y, np.ones(rows)) is None
+    held = norms._Rows(x=direction, y=y, weight=np.ones(width), bias=np.zeros(width))
+    return norms._eps(held, norms._Form()) is None
 
 
 # -- roundings ------------------------------------------
@@ -276,7 +279,7 @@ def angles_of(theta: float) -> Floats:
 
 @decides("kinds.near_one")
 def near_one(apart: float) -> object:
-    return rotary._other_theta(arrays(R, N), angles_of(1e4 * (1 + apart)), angles_of(1e4)) is None
+    return rotary._other_theta(arrays(R, N), 1e4 * (1 + apart), 1e4) is None
 
 
 def term(factor: float, target: Floats, bias: Floats) -> object:
@@ -316,6 +319,43 @@ def surprise(steepest: float) -> object:
     return loss_divisor._sends_back(
         LossFacts(value=1.0, counted=2, positions=4, rows=1, steepest=steepest), 1.0
     )
+
+
+def forms(target: float, reference: float) -> object:
+    """What is solved of two losses whose labels are smoothed, and that have a z-loss, by so much."""
+    runs = [
+        RunFacts(
+            losses={
+                0: LossFacts(
+                    value=1.0,
+                    counted=2,
+                    positions=2,
+                    rows=1,
+                    steepest=None,
+                    form=LossForm(divisor=2.0, smoothing=s, smoothing_error=0.0, z_loss=z, z_loss_error=0.0),
+                )
+            }
+        )
+        for s, z in ((target, reference), (0.0, 0.0))
+    ]
+    about = arrays(R, N).origin
+    evidence = Evidence(
+        replace(about, stage=Stage.LOSS, phase="loss", slot="value"),
+        Pair(slot="value"),
+        target_run=lambda: runs[0],
+        reference_run=lambda: runs[1],
+    )
+    return criterion.criterion_fault(evidence) is None
+
+
+@decides("kinds.smoothing_apart")
+def smoothing_apart(smoothing: float) -> object:
+    return forms(smoothing, 0.0)
+
+
+@decides("kinds.z_loss_apart")
+def z_loss_apart(coefficient: float) -> object:
+    return forms(0.0, coefficient)
 
 
 @decides("kinds.usual_factors", beside=(0, 1))
@@ -360,19 +400,19 @@ def rotated_length(length: float) -> object:
 
 @decides("kinds.smallest_angle")
 def smallest_angle(angle: float) -> object:
-    return rotary._theta(np.array([1.0, angle])) is None
+    return rotary._theta(np.array([1.0, angle]), np.zeros(2)) is None
 
 
 @decides("kinds.theta_curve")
 def theta_curve(bend: float) -> object:
-    return rotary._theta(np.exp([0.0, bend, -bend / 2, 0.0])) is None
+    return rotary._theta(np.exp([0.0, bend, -bend / 2, 0.0]), np.zeros(4)) is None
 
 
 @decides("kinds.table_error")
 def table_error(error: float) -> object:
     table = np.cos(np.outer(np.arange(3), angles_of(1e4)))
     table[0] = 1 - error
-    return rotary._angles_of_table(table) is None
+    return rotary._theta_of_table(table, 0.0) is None
 
 
 @decides("kinds.activation_residual")

@@ -41,6 +41,15 @@ class BufferGaps:
     initial: Mapping[str, tuple[BufferFacts, BufferFacts]]
     written: Sequence[WrittenBuffer]
 
+    @property
+    def in_other_dtypes(self) -> dict[str, tuple[BufferFacts, BufferFacts]]:
+        """Of the initial ones those of floating dtypes that are not the same."""
+        return {
+            fqn: (one, other)
+            for fqn, (one, other) in self.initial.items()
+            if one["dtype"] != other["dtype"] and "float" in one["dtype"] and "float" in other["dtype"]
+        }
+
 
 def buffer_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int, int]) -> BufferGaps:
     """Of the first rank. ``steps``: target step -> reference step. What a trace does not keep differs in

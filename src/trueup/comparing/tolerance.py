@@ -61,6 +61,11 @@ class Bound:
     depth: Floats
 
 
+_NORMS_OVER_SAMPLES = ("BatchNorm", "GroupNorm", "InstanceNorm")
+"""in names of classes"""
+_NORM_FUNCTIONS = ("batch_norm", "group_norm", "instance_norm")
+
+
 def factor_of(rows: Rows, factor: float) -> float:
     """The factor of all tolerances of a step, where ``factor`` was asked for."""
     return factor * (1.0 if rows.match.bridge is None else ACROSS)
@@ -249,10 +254,33 @@ def _gradient_scale(rows: Rows, norm: Floats, floating: Bools) -> Floats:
 
 
 def _dot_lengths(rows: Rows) -> Floats:
-    """For each row the larger of the last two dimensions among all tensors of its call."""
-    ends = np.array([max(shape[-2:], default=1) for shape in rows.match.words.shape] + [1], float)
-    longest = _largest_by_call(rows.reference, rows.reference.call >= 0, ends[rows.reference.shape])
-    return np.asarray(longest[rows.reference.call])
+    """For each row the larger of the last two dimensions among all tensors of its call; of a convolution what
+    one output is summed over, of a norm over samples or groups what a channel's statistics are."""
+    words, half = rows.match.words, rows.reference
+    ends = np.array([max(shape[-2:], default=1) for shape in words.shape] + [1], float)
+    longest = _largest_by_call(half, half.call >= 0, ends[half.shape])
+    summed = np.array([np.prod(s[1:]) if len(s) > 2 else 1.0 for s in words.shape] + [1.0], float)
+    weights = rows.phase_is("param") & (half.call >= 0)
+    of_owner = np.ones(len(words.name) + 1)
+    owners = _owners_of_parameters(rows, weights)
+    np.maximum.at(of_owner, owners[owners >= 0], summed[half.shape[weights]][owners >= 0])
+    channels = np.array(
+        [float(np.prod(s) / s[1]) if len(s) > 1 and s[1] else 1.0 for s in words.shape] + [1.0]
+    )
+    modules = rows.kind_is("module") & (half.call >= 0)
+    over_samples = _over_samples(rows) & (half.call >= 0)
+    lengths = np.where(modules, of_owner[half.side.plain[half.call]], 1.0)
+    lengths = np.maximum(lengths, np.where(over_samples, channels[half.shape], 1.0))
+    longest = np.maximum(longest, _largest_by_call(half, modules | over_samples, lengths))
+    return np.asarray(longest[half.call])
+
+
+def _over_samples(rows: Rows) -> Bools:
+    """Rows of norms whose statistics are those of a channel over samples and places."""
+    words = rows.match.words
+    of_type = np.array([any(norm in word for norm in _NORMS_OVER_SAMPLES) for word in words.type] + [False])
+    of_name = np.array([word.rpartition(".")[2] in _NORM_FUNCTIONS for word in words.name] + [False])
+    return np.asarray(of_type[rows.of_call("type")] | of_name[rows.of_call("name")])
 
 
 def _summed_rows(rows: Rows) -> tuple[Floats, Bools]:

@@ -28,6 +28,8 @@ from trueup.types.verdict import Verdict
 COARSE = ("statistics", "none")
 """evidence that may show no difference where there is one"""
 
+_SHOWN = 4
+"""buffers that a verdict lists"""
 NORM_SITE = "gradient norm"
 """the place of a verdict over the norm of all gradients"""
 
@@ -126,6 +128,8 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
         return _optimizers_differ(runs.update_rule_gaps, ledger)
     if runs.buffers.written:
         return _buffers_differ(ledger, runs)
+    if runs.buffers.in_other_dtypes:
+        return _buffer_dtypes_differ(ledger, runs)
     unpaired = not_paired(ledger.counts, ledger.one_sided)
     if unpaired and (
         runs.captured or "forward" in unpaired
@@ -304,6 +308,34 @@ def _next(first: First, runs: Runs) -> Reason:
     else:
         code = NextCode.READ_REPORT
     return runs.to_do(code, first.step)
+
+
+def _buffer_dtypes_differ(ledger: Ledger, runs: Runs) -> Verdict:
+    """Records agree within the rounding of a coarse dtype, which hides what a coarser buffer does."""
+    apart = runs.buffers.in_other_dtypes
+    fqn, (target, reference) = next(iter(apart.items()))
+    module, _, name = fqn.rpartition(".")
+    facts = {"name": name, "module": module, "target": target["dtype"], "reference": reference["dtype"]}
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=reason(VerdictCode.BUFFER_DIFFERS, **facts),
+        where=fqn,
+        owner=module,
+        phase="forward",
+        confidence=in_words(Word.CERTAIN),
+        evidence=tuple(
+            reason(
+                EvidenceCode.BUFFER_DIFFERS,
+                name=one.rpartition(".")[2],
+                module=one.rpartition(".")[0],
+                target=t["dtype"],
+                reference=r["dtype"],
+            )
+            for one, (t, r) in list(apart.items())[:_SHOWN]
+        ),
+        before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
+        next=runs.to_do(NextCode.ALIGN_PRECISION),
+    )
 
 
 def _setting_of(module: str, settings: Sequence[Reason]) -> Reason | None:

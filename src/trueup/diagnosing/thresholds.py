@@ -255,6 +255,12 @@ DRAW_SPREAD = chosen(
 DRAW_ERRORS = derived(
     "diagnosing.draw_errors", 4, "standard errors", "a spread of n numbers is known to 1/sqrt(2n) of itself"
 )
+STALE_FEWEST = chosen(
+    "diagnosing.stale_fewest",
+    8,
+    "elements",
+    "parts that are not passed on are rows and shards; single updates of exactly zero come by chance",
+)
 STALE_SHARE = chosen(
     "diagnosing.stale_share", 0.9, "of the elements that differ", "nine in ten are those of the step before"
 )

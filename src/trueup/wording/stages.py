@@ -508,6 +508,10 @@ PHRASES = {
         "the loss of {tokens:count token} is divided by {target:.5g} (target), {reference:.5g} (reference)",
         {"tokens": 48, "target": 96.0, "reference": 104.0},
     ),
+    S.INPUT_DIFFERS: clause("Input {name} of the model differs", {"name": "token_type_ids"}),
+    S.SAME_ROWS_REGROUPED: clause(
+        "the {num:count row} of the first steps are the same, cut into other microbatches", {"num": 12}
+    ),
     S.GIVE_BOTH: clause("give both models the input {name}, or neither", {"name": "position_ids"}),
     S.SAME_SHARED: clause("The inputs that both runs give the model are the same"),
     S.DIGESTS: clause(

@@ -319,3 +319,7 @@ class RunFacts:
     collectives: Mapping[str, int] = field(default_factory=dict)
     """name -> calls in this step"""
     deterministic: bool | None = None
+    dtypes: frozenset[str] = frozenset()
+    """of all records of the step"""
+    on_cpu: bool = False
+    """the machine is known to have no other device"""

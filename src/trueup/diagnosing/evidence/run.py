@@ -52,6 +52,8 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         batch_digests={s: str(e["batch_digest"]) for s, e in _by_step(lines) if e.get("batch_digest")},
         rank_batch_digests={r: str(e["batch_digest"]) for r, e in of_ranks.items() if e.get("batch_digest")},
         collectives={} if view is None else Counter(view.name[c] for c in view.calls_of_kind("collective")),
+        dtypes=frozenset() if view is None else _dtypes(view),
+        on_cpu=manifest.get("devices") == [],
         deterministic=manifest.get("deterministic")
         if isinstance(manifest.get("deterministic"), bool)
         else None,
@@ -70,6 +72,10 @@ def with_forms_of(facts: RunFacts, free: TraceSource | None, step: int, rank: in
         for microbatch, loss in facts.losses.items()
     }
     return replace(facts, losses=losses)
+
+
+def _dtypes(view: StepView) -> frozenset[str]:
+    return frozenset(view.tables.summaries["dtype"].cast(pl.String).unique().drop_nulls().to_list())
 
 
 def _losses(view: StepView, scale: float) -> dict[int, LossFacts]:

@@ -30,6 +30,10 @@ def criterion_fault(evidence: Evidence) -> Solved | None:
     return _other_form(evidence) or _in_other_dtype(evidence)
 
 
+_Coefficient = tuple[float, float]
+"""a number of a loss's form, and its standard error"""
+
+
 def _other_form(evidence: Evidence) -> Solved | None:
     """Smoothed labels, or a z-loss, on one side: the gradients of both sides' logits say so."""
     if evidence.origin.stage is not Stage.LOSS:
@@ -39,32 +43,26 @@ def _other_form(evidence: Evidence) -> Solved | None:
         if reference is None or target.form is None or reference.form is None:
             continue
         t, r = target.form, reference.form
-        for code, kind, values, errors in (
-            (
-                KindReason.LABEL_SMOOTHING,
-                KindCode.CONSTANT_ARGUMENT,
-                (t.smoothing, r.smoothing),
-                (t.smoothing_error, r.smoothing_error),
-            ),
-            (
-                KindReason.Z_LOSS,
-                KindCode.MISSING_OR_EXTRA_TERM,
-                (t.z_loss, r.z_loss),
-                (t.z_loss_error, r.z_loss_error),
-            ),
-        ):
-            chance = SOLVED_Z * math.hypot(*errors)
-            if abs(values[0] - values[1]) <= max(
-                chance, Z_LOSS_APART if code is KindReason.Z_LOSS else SMOOTHING_APART
-            ):
-                continue
-            known = [
-                0.0 if abs(value) <= SOLVED_Z * error else value
-                for value, error in zip(values, errors, strict=True)
-            ]
-            sentence = said_of_whole(evidence, code, target=known[0], reference=known[1])
-            return Solved(kind=kind, found=Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence))
+        smoothed = (t.smoothing, t.smoothing_error), (r.smoothing, r.smoothing_error)
+        if _differ(*smoothed, least=SMOOTHING_APART):
+            return _solved(evidence, KindCode.CONSTANT_ARGUMENT, KindReason.LABEL_SMOOTHING, *smoothed)
+        added = (t.z_loss, t.z_loss_error), (r.z_loss, r.z_loss_error)
+        if _differ(*added, least=Z_LOSS_APART):
+            return _solved(evidence, KindCode.MISSING_OR_EXTRA_TERM, KindReason.Z_LOSS, *added)
     return None
+
+
+def _differ(target: _Coefficient, reference: _Coefficient, *, least: float) -> bool:
+    chance = SOLVED_Z * math.hypot(target[1], reference[1])
+    return abs(target[0] - reference[0]) > max(chance, least)
+
+
+def _solved(
+    evidence: Evidence, kind: KindCode, code: KindReason, target: _Coefficient, reference: _Coefficient
+) -> Solved:
+    known = [0.0 if abs(value) <= SOLVED_Z * error else value for value, error in (target, reference)]
+    sentence = said_of_whole(evidence, code, target=known[0], reference=known[1])
+    return Solved(kind=kind, found=Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence))
 
 
 def _in_other_dtype(evidence: Evidence) -> Solved | None:

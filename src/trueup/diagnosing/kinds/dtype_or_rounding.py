@@ -142,12 +142,17 @@ def _size(evidence: Evidence) -> Found | None:
     dtype = dtype_of_error(vectors.rel) if _is_floating_case(evidence) else None
     if dtype is None or (dtype.startswith("float8") and not _uses_float8(evidence)):
         return None
+    runs = evidence.target_run, evidence.reference_run
+    if dtype == "tf32" and all(run.on_cpu for run in runs):
+        return None
     bias = fit(vectors.target - vectors.reference, vectors.reference)
     small = ROUNDOFF[dtype] / 2 if dtype == "float32" else vectors.rel * BIAS_OF_ERROR
     if bias is None or (bias.z >= SIGNIFICANT_Z and abs(bias.factor) > small):
         return None
     fine = dtype == "float32"
-    like_rounding = fine or _spread_like_rounding(vectors, ROUNDOFF[dtype])
+    # Where no record of either run is in the dtype, its size alone is a weak sign of it.
+    held = fine or dtype == "tf32" or any(dtype in run.dtypes or not run.dtypes for run in runs)
+    like_rounding = fine or (held and _spread_like_rounding(vectors, ROUNDOFF[dtype]))
     sentence = said(
         evidence, KindReason.SIZE_OF_ROUNDING, dtype=dtype, rel_l2=vectors.rel, roundoff=ROUNDOFF[dtype]
     )

@@ -20,6 +20,7 @@ from trueup.diagnosing.kinds.thresholds import (
     FACTOR_ERRORS,
     LEAST_SURPRISE,
     MOST_SURPRISE,
+    NEAR_ONE,
 )
 from trueup.types.codes.kinds import CauseCode, DivisorCode, KindReason
 from trueup.types.finding import EvidenceRank, Stage
@@ -63,7 +64,11 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
         return None
     one, other = pairs[0]
     at = evidence.origin.microbatch if evidence.origin.microbatch in known else min(known)
-    sent_back = all(loss.steepest is not None for run in (target, reference) for loss in run.losses.values())
+    sent_back = all(
+        loss.form is not None or loss.steepest is not None
+        for run in (target, reference)
+        for loss in run.losses.values()
+    )
     alone = len(pairs) == 1 and (sent_back or len(set(quotients.values())) > 1)
     return Found(
         rank=EvidenceRank.EVERY_ELEMENT if alone else EvidenceRank.FITTED,
@@ -97,7 +102,10 @@ def _divisors(run: RunFacts) -> Iterator[_Divisor]:
 
 
 def _sends_back(loss: LossFacts, divisor: float) -> bool:
-    """Whether the gradient of the logits is one of a loss divided by this: some token is hardly expected."""
+    """Whether the gradient of the logits is one of a loss divided by this: it says so where it was kept; else,
+    by its extremes, some token is hardly expected."""
+    if loss.form is not None:
+        return abs(loss.form.divisor / divisor - 1) <= NEAR_ONE
     if loss.steepest is None:
         return True
     return LEAST_SURPRISE <= loss.steepest * divisor <= MOST_SURPRISE

@@ -45,9 +45,15 @@ def _held(evidence: Evidence) -> Iterator[tuple[KindReason, int, Known]]:
         (KindReason.BATCH_OF_REFERENCE_STEP, (*elsewhere.reference_earlier, *elsewhere.reference_later)),
         (KindReason.BATCH_OF_RANK, elsewhere.reference_ranks),
         (KindReason.BATCH_OF_MICROBATCH, elsewhere.reference_microbatches),
-        (KindReason.BATCH_OF_TARGET_STEP, elsewhere.target_earlier),
+        (KindReason.BATCH_OF_TARGET_STEP, () if _is_constant(evidence) else elsewhere.target_earlier),
     ):
         yield from ((code, number, known) for number, known in held)
+
+
+def _is_constant(evidence: Evidence) -> bool:
+    """Whether the reference is given the same at every step, a mask say: then so may the target be."""
+    r = evidence.reference
+    return r is not None and any(r.same_bits(known) for _, known in evidence.elsewhere.reference_earlier)
 
 
 def _known_digest(evidence: Evidence) -> Found | None:

@@ -113,7 +113,8 @@ def _quantities(evidence: Evidence) -> Iterator[Factor]:
         for side in dict.fromkeys((getattr(target, attribute), getattr(reference, attribute))):
             if side and side > 1:
                 yield from _both_ways(float(side), code, number=side)
-    yield from _ratios(target, reference)
+    if evidence.origin.phase != "forward":  # what a forward computes knows none of these
+        yield from _ratios(target, reference)
     yield from _clipping(evidence)
 
 

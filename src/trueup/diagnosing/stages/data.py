@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -41,7 +42,7 @@ class DataStage:
         findings: list[Finding] = []
         said: list[Reason] = []
         compared = False
-        stream = _same_stream(context)
+        stream = _same_stream(context) or _same_rows(context)
         if stream is not None:
             return _outcome([], [stream], True, {})
         for at in range(min(len(context.steps), 2)):
@@ -83,6 +84,36 @@ def _same_stream(context: Context) -> Reason | None:
         if shared < 2 or sides[0][:shared] != sides[1][:shared]:
             return None
     return reason(Stages.SAME_STREAM, target=counts[0], reference=counts[1])
+
+
+def _same_rows(context: Context) -> Reason | None:
+    """Where the runs cut their steps into other microbatches: whether every step has the same rows all the
+    same, each with all that it is given, in whatever order."""
+    num, is_recut = 0, False
+    for at in range(min(len(context.steps), 2)):
+        for rank in context.ranks:
+            sides = [_rows_of(Batch.of(book)) for book in context.pair(at, rank)]
+            if sides[0] is None or sides[1] is None or Counter(sides[0][1]) != Counter(sides[1][1]):
+                return None
+            num += len(sides[0][1])
+            is_recut |= sides[0][0] != sides[1][0]
+    return reason(Stages.SAME_ROWS_REGROUPED, num=num) if is_recut and num else None
+
+
+def _rows_of(batch: Batch) -> tuple[list[int], list[bytes]] | None:
+    """Rows of each microbatch, and what each row is given; None where inputs have other numbers of rows."""
+    given: dict[str, dict[str, Ints]] = {}
+    for name, ids in batch.ids.items():
+        microbatch, slot = name.split(", ")
+        given.setdefault(microbatch, {})[slot] = ids
+    counts, rows = [], []
+    for held in given.values():
+        sizes = {len(ids) for ids in held.values()}
+        if len(sizes) != 1:
+            return None
+        counts.append(sizes.pop())
+        rows += [b"".join(held[slot][row].tobytes() for slot in sorted(held)) for row in range(counts[-1])]
+    return counts, rows
 
 
 def _whose(findings: list[Finding], context: Context, at: int) -> list[Finding]:
@@ -329,17 +360,26 @@ def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str,
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
     kind = "shifted_by_one" if name == "shift" else "wrong_data"
     return data_finding(
-        headline=reason(
-            Stages.BATCH,
-            relation="elsewhere" if moved else name,
-            labels="label" in where.rpartition(".")[2],
-        ),
+        headline=_batch_headline("elsewhere" if moved else name, where),
         site=f"batch of step {book.step}, {where}",
         book=book,
         kinds=(kind_named(kind, EvidenceRank.EVERY_ELEMENT, said),),
         evidence=(said, *elsewhere),
         next_note=reason(Stages.SAME_BATCH_FIRST),
     )
+
+
+_TOKENS = ("input_ids", "tokens", "ids", "idx", "token_ids")
+
+
+def _batch_headline(relation: str, where: str) -> Reason:
+    """What became of the token ids, or of the labels; of other inputs (types of tokens, positions, masks)
+    that they differ."""
+    slot = where.rpartition(".")[2]
+    labels = "label" in slot
+    if not labels and not slot.isdigit() and slot not in _TOKENS:
+        return reason(Stages.INPUT_DIFFERS, name=slot)
+    return reason(Stages.BATCH, relation=relation, labels=labels)
 
 
 def _digest_finding(target: Batch, reference: Batch) -> Finding:

@@ -33,7 +33,7 @@ class ForwardStage:
         rows = context.of_phases("forward", "loss")
         known = () if context.precision is None else (_of_precision(context.precision),)
         verdict = context.comparison.verdict
-        if any(one.code is EvidenceCode.BUFFERS_WRITTEN for one in verdict.evidence):
+        if _is_of_buffers(verdict):
             known = (*known, _of_buffers(verdict))
         return _judged(
             self, context, rows, [Stage.FORWARD, Stage.LOSS], loss_said(context, 0), known=known, beside=True
@@ -137,9 +137,17 @@ def _of_precision(verdict: Verdict) -> Finding:
     )
 
 
+def _is_of_buffers(verdict: Verdict) -> bool:
+    """Whether the comparison is led by buffers, no record of forward or backward having an origin."""
+    written = any(one.code is EvidenceCode.BUFFERS_WRITTEN for one in verdict.evidence)
+    return written or (verdict.headline.code is VerdictCode.BUFFER_DIFFERS and verdict.step is None)
+
+
 def _of_buffers(verdict: Verdict) -> Finding:
-    """Running statistics that differ where all that training reads agrees."""
-    kind = kind_named("constant_argument", EvidenceRank.STATED, verdict.evidence[0])
+    """Running statistics, or dtypes of buffers, that differ where all that training records agrees."""
+    of_dtype = verdict.headline.code is VerdictCode.BUFFER_DIFFERS
+    name = "dtype_or_rounding" if of_dtype else "constant_argument"
+    kind = kind_named(name, EvidenceRank.STATED, verdict.evidence[0])
     return Finding(
         stage=Stage.FORWARD,
         headline=verdict.headline,

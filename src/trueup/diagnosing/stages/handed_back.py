@@ -14,7 +14,7 @@ import numpy as np
 
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
-from trueup.diagnosing.thresholds import STALE_CHANGE, STALE_SHARE
+from trueup.diagnosing.thresholds import STALE_CHANGE, STALE_FEWEST, STALE_SHARE
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepView
 from trueup.store.view import WEIGHT
@@ -103,11 +103,13 @@ def _same_digest(records: list[tuple[StepView, int | None]]) -> bool:
 
 def stale_elements(target: Floats, reference: Floats, old: Floats) -> Bools | None:
     """Elements that are still the old ones and not the reference's, flat; None where those do not make up
-    most of what differs by more than a thousandth of what the step changed."""
+    most of what differs by more than a thousandth of what the step changed, or are so few that updates of
+    exactly zero explain them: the sign of a gradient that is all rounding decides those."""
     kept = ((target == old) & (target != reference)).reshape(-1)
     changed = float(np.abs(reference - old).max())
     beyond = np.abs(target - reference) > STALE_CHANGE * changed
-    return np.asarray(kept) if kept.any() and kept.sum() >= STALE_SHARE * beyond.sum() else None
+    enough = kept.all() or kept.sum() >= STALE_FEWEST
+    return np.asarray(kept) if kept.any() and enough and kept.sum() >= STALE_SHARE * beyond.sum() else None
 
 
 def _whose(found: list[Stale], context: Context) -> tuple[str | None, tuple[int, ...]]:

@@ -34,6 +34,8 @@ class StagesCode(Code):
     CLEARED_BEFORE_UPDATE = "optimizer.cleared_before_update"
     CLEARED_CAUSE = "optimizer.cleared_cause"
     LOSS_DIVIDED = "batch.loss_divided"
+    INPUT_DIFFERS = "batch.input_differs"
+    SAME_ROWS_REGROUPED = "batch.same_rows_regrouped"
     SAME_SHARED = "batch.same_shared"
     ORIGIN = "origin.differs"
     COLLECTIVE_MISSING = "origin.collective_missing"

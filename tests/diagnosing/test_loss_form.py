@@ -1,0 +1,57 @@
+"""The form of a loss from the gradient of its logits: recovered from torch's own losses, none for others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from trueup.diagnosing.loss_form import LossForm, loss_form
+
+pytestmark = pytest.mark.torch
+
+
+def form(
+    *, smoothing: float = 0.0, z_loss: float = 0.0, times: float = 1.0, dtype: str = "float32"
+) -> LossForm | None:
+    generator = torch.Generator().manual_seed(0)
+    logits = (3 * torch.randn(96, 50, generator=generator)).to(getattr(torch, dtype)).requires_grad_()
+    labels = torch.randint(0, 50, (96,), generator=generator)
+    labels[::7] = -100
+    loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
+    if z_loss:
+        loss = loss + z_loss * logits.float()[labels != -100].logsumexp(-1).square().mean()
+    (times * loss).backward()
+    assert logits.grad is not None
+    values = logits.detach().double().numpy(), logits.grad.double().numpy()
+    roundoff = torch.finfo(logits.dtype).eps / 2
+    return loss_form(values[0], labels.numpy(), values[1], (labels != -100).numpy(), roundoff=roundoff)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.01, 0.1, 0.3])
+@pytest.mark.parametrize("z_loss", [0.0, 1e-4, 1e-2])
+def test_smoothing_z_loss_and_divisor_are_recovered(smoothing: float, z_loss: float) -> None:
+    found = form(smoothing=smoothing, z_loss=z_loss, times=0.5)
+    assert found is not None
+    assert found.divisor == pytest.approx(2 * 82, rel=1e-4)
+    assert found.smoothing == pytest.approx(smoothing, abs=1e-4)
+    assert found.z_loss == pytest.approx(z_loss, abs=1e-6)
+    assert abs(found.smoothing - smoothing) < 6 * found.smoothing_error
+    assert abs(found.z_loss - z_loss) < 6 * found.z_loss_error
+
+
+def test_in_bfloat16_the_errors_say_how_little_is_known() -> None:
+    found = form(dtype="bfloat16")
+    assert found is not None
+    assert abs(found.smoothing) < 6 * found.smoothing_error
+    assert found.divisor == pytest.approx(82, rel=0.01)
+
+
+def test_the_gradient_of_another_loss_has_no_such_form() -> None:
+    logits = torch.randn(32, 20, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    labels = torch.arange(32) % 20
+    F.mse_loss(logits, F.one_hot(labels, 20).float()).backward()
+    assert logits.grad is not None
+    counts = torch.ones(32, dtype=torch.bool).numpy()
+    arrays = logits.detach().double().numpy(), labels.numpy(), logits.grad.double().numpy()
+    assert loss_form(*arrays, counts, roundoff=2.0**-24) is None

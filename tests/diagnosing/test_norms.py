@@ -1,0 +1,81 @@
+"""What a norm did, told from input and output: its eps, and its form; nothing where both do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.diagnosing.cases import case, pair
+from trueup.diagnosing.evidence import Surroundings
+from trueup.diagnosing.kinds import name_kinds
+from trueup.types.codes.kinds import KindReason, NormForm
+from trueup.types.finding import Kind
+from trueup.types.reason import reason
+
+pytestmark = pytest.mark.torch
+Norm = Callable[[Tensor, Tensor], Tensor]
+X = (
+    torch.randn(64, 48, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.05, 3, 64)[:, None]
+    + 0.3
+)
+W = 1 + 0.3 * torch.randn(48, generator=torch.Generator().manual_seed(1))
+
+
+def rms(x: Tensor, w: Tensor, *, eps: float = 1e-5) -> Tensor:
+    return w * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+def outside(x: Tensor, w: Tensor) -> Tensor:
+    return w * x / (x.square().mean(-1, keepdim=True).sqrt() + 1e-3)
+
+
+def unbiased(x: Tensor, w: Tensor) -> Tensor:
+    return w * (x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, keepdim=True) + 1e-5)
+
+
+def layer(x: Tensor, w: Tensor) -> Tensor:
+    return torch.nn.functional.layer_norm(x, (48,), w)
+
+
+def one_plus(x: Tensor, w: Tensor) -> Tensor:
+    return rms(x, 1 + w)
+
+
+def kinds(target: Norm, reference: Norm) -> tuple[Kind, ...]:
+    around = Surroundings(
+        type="Norm", module="norm", inputs=(pair("input.0", X, X),), parameters=(pair("weight", W, W),)
+    )
+    return name_kinds(case(target(X, W), reference(X, W), surroundings=around))
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "forms"),
+    [
+        (outside, rms, (NormForm.EPS_OUTSIDE, NormForm.EPS_INSIDE)),
+        (rms, layer, (NormForm.NOT_CENTRED, NormForm.CENTRED)),
+        (unbiased, layer, (NormForm.UNBIASED, NormForm.BIASED)),
+        (one_plus, rms, (NormForm.ONE_PLUS_WEIGHT, NormForm.WEIGHT)),
+        (rms, one_plus, (NormForm.WEIGHT, NormForm.ONE_PLUS_WEIGHT)),
+    ],
+)
+def test_the_form_that_differs_is_named(
+    target: Norm, reference: Norm, forms: tuple[NormForm, NormForm]
+) -> None:
+    best = kinds(target, reference)[0].sentence
+    assert best.code is KindReason.NORM_FORM
+    assert best.parts == tuple(map(reason, forms))
+
+
+def test_another_eps_is_no_other_form() -> None:
+    best = kinds(lambda x, w: rms(x, w, eps=1e-3), rms)[0].sentence
+    assert best.code is KindReason.NORM_EPS
+    assert best.number("target") == pytest.approx(1e-3, rel=0.01)
+
+
+@pytest.mark.parametrize("norm", [rms, layer, outside, unbiased, one_plus])
+def test_rounding_alone_is_no_form(norm: Norm) -> None:
+    found = kinds(lambda x, w: norm(x.double(), w.double()).float(), norm)
+    assert all(one.sentence.code not in (KindReason.NORM_FORM, KindReason.NORM_EPS) for one in found)
