@@ -684,3 +684,16 @@ def buffer_apart(share: float) -> object:
     return len(
         _written(0, {"buffers": {"bn.running_var": 1.0}}, {"buffers": {"bn.running_var": 1.0 - share}})
     )
+
+
+@decides("comparing.mean_roundings")
+def mean_roundings(roundings: float) -> object:
+    """A loss of 64 tokens whose logits, made of float16 numbers, are bit-identical."""
+
+    def make(out: Recorder, target: bool) -> None:
+        root = out.call("module", "", type_="Net")
+        logits = np.arange(1, 64 * 8 + 1).reshape(64, 8)
+        out.record(root, "forward", "output.0", (logits / 512).astype(np.float16))
+        out.record(out.call("loss", "loss"), "loss", "value", np.array(1 + 1e-3 * target, np.float32))
+
+    return differs(step(make), roundings * DTYPES["float16"].eps / 8)

@@ -30,6 +30,12 @@ ACROSS = chosen(
     "times the tolerance",
     "two implementations round in other places, not only in another order: twice as many roundings",
 )
+MEAN_ROUNDINGS = derived(
+    "comparing.mean_roundings",
+    8.0,
+    "unit roundoffs over sqrt(tokens)",
+    "parts of tokens, each off by u / sqrt(3) of up to twice their mean, make 1.2: seven times that",
+)
 BUFFER_APART = chosen(
     "comparing.buffer_apart",
     0.01,

@@ -195,6 +195,11 @@ PHRASES = {
         sentence="the parts of {num_ranks:count rank} were not merged: {parts[0]}",
         samples=({"num_ranks": 4, "parts": (reason(GivenCode.TEXT, text="1 of 2 parts along tp"),)},),
     ),
+    Is.MEAN_OF_TOKENS: Phrase(
+        sentence="all preceding records are bit-identical: rounding each of {tokens:count token} to {dtype} "
+        "explains less of a mean",
+        samples=({"tokens": 256, "dtype": "bfloat16"},),
+    ),
     Is.ONE_ROUNDING: Phrase(
         sentence=_one_rounding,
         samples=({"like": "layers.*.ln", "num_alike": 1}, {"like": "layers.*.ln", "num_alike": 2}),

@@ -102,8 +102,8 @@ def _divisors(run: RunFacts) -> Iterator[_Divisor]:
 
 
 def _sends_back(loss: LossFacts, divisor: float) -> bool:
-    """Whether the gradient of the logits is one of a loss divided by this: it says so where it was kept; else,
-    by its extremes, some token is hardly expected."""
+    """Whether the gradient of the logits is one of a loss divided by this: it says so where it was kept;
+    else, by its extremes, some token is hardly expected."""
     if loss.form is not None:
         return abs(loss.form.divisor / divisor - 1) <= NEAR_ONE
     if loss.steepest is None:

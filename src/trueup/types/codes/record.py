@@ -50,5 +50,6 @@ class RecordCode(Code):
     COPIES_DIFFER = "record.copies_differ"
     COPY_DIFFERS = "record.copy_differs"
     PARTS_NOT_MERGED = "record.parts_not_merged"
+    MEAN_OF_TOKENS = "record.mean_of_tokens"
     ONE_ROUNDING = "record.one_rounding"
     COMMON_FACTOR = "record.common_factor"
