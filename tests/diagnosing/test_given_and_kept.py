@@ -34,9 +34,8 @@ class Model(nn.Module):
         self.hidden, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, SIZE)
 
     def forward(self, ids: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        if positions is None:
-            positions = torch.arange(ids.shape[1]).expand_as(ids)
-        x = torch.relu(self.hidden(self.embed(ids) + self.place(positions)))
+        placed = self.place.weight[: ids.shape[1]] if positions is None else self.place.weight[positions]
+        x = torch.relu(self.hidden(self.embed(ids) + placed))
         if mask is not None:
             x = x * mask[..., None]
         return self.head(x)

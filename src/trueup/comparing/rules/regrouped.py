@@ -27,7 +27,7 @@ def _regrouped(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     inside = (rows.of_call("parent") >= 0) | rows.kind_is("api")
     inner = rows.paired & rows.phase_is("forward", "backward") & inside
     inner |= rows.paired & rows.phase_is("loss") & ~rows.slot_is("value")
-    recut = inner & _of_other_size(rows) & _as_many_in_all(rows)
+    recut = inner & ((_of_other_size(rows) & _as_many_in_all(rows)) | _of_repeated(rows))
     if not recut.any() or not _agrees_outside(rows, metrics, judgement, inner):
         return judgement
     recut |= _made_of(context, recut, inner & (judgement.status == DIFFERENT))
@@ -42,6 +42,21 @@ def _of_other_size(rows: Rows) -> Bools:
     t, r = rows.target, rows.reference
     both = (t.summary >= 0) & (r.summary >= 0) & (rows.layout < 0)
     return np.asarray(both & (t.numel != r.numel))
+
+
+def _of_repeated(rows: Rows) -> Bools:
+    """Gradients of what one side repeats along a dimension and the other holds once: one is the sum of the
+    other's along it."""
+    repeated = np.array([layout.repeated is not None for layout in rows.layouts] + [False])
+    forward = rows.phase_is("forward") & repeated[rows.layout]
+    sites = set(zip(rows.target.call[forward].tolist(), rows.slot[forward].tolist(), strict=True))
+    backward = np.flatnonzero(
+        rows.paired & rows.phase_is("backward") & (rows.target.shape != rows.reference.shape)
+    )
+    found = np.zeros(len(rows), bool)
+    for row in backward.tolist():
+        found[row] = (int(rows.target.call[row]), int(rows.slot[row])) in sites
+    return found
 
 
 def _as_many_in_all(rows: Rows) -> Bools:
