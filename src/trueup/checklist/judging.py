@@ -96,10 +96,11 @@ def _rows(rule: Rule, section: str, target: Configuration, reference: Configurat
 
 def applies(condition: str, side: Configuration) -> bool:
     """Whether a condition on one side holds; one that cannot be decided does not limit the rule away."""
-    return not condition or _holds(condition, side) is not False
+    return not condition or holds(condition, side) is not False
 
 
-def _holds(condition: str, scope: Configuration) -> bool | None:
+def holds(condition: str, scope: Configuration) -> bool | None:
+    """Whether it holds; None where that cannot be decided."""
     try:
         return bool(parsed(condition).evaluate(scope))
     except (Unset, ConfigError):
@@ -111,7 +112,7 @@ def _conditions(
 ) -> Iterator[Row]:
     sides = {"target": target} if reference is None else {"target": target, "reference": reference}
     broken = [
-        name for name, side in sides.items() if applies(rule.when, side) and _holds(rule.each, side) is False
+        name for name, side in sides.items() if applies(rule.when, side) and holds(rule.each, side) is False
     ]
     if not broken:
         return
@@ -137,7 +138,7 @@ def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
     value = side.values.get(rule.field)
     if value is None:
         if rule.field in side.unreadable:
-            cell = _cell(rule, side)
+            cell = cell_of(rule, side)
             why = reason(Code.UNREADABLE, side="", why=side.unreadable[rule.field])
             yield _row(rule, section, Status.NOT_COMPARABLE, target=cell, reason=why)
         elif fixed := side.not_configurable(rule.field):
@@ -145,12 +146,12 @@ def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
                 rule,
                 section,
                 Status.NOT_CONFIGURABLE,
-                target=_cell(rule, side),
+                target=cell_of(rule, side),
                 reason=reason(Code.NOT_CONFIGURABLE, side="", why=fixed),
                 advice=_verify(rule),
             )
         return
-    met = _holds(rule.recommended, side) if rule.recommended else None
+    met = holds(rule.recommended, side) if rule.recommended else None
     status = (
         Status.BROKEN
         if met is False
@@ -162,7 +163,7 @@ def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
         rule,
         section,
         status,
-        target=_cell(rule, side),
+        target=cell_of(rule, side),
         reason=_default("", value) if value.origin is Origin.DEFAULT else None,
         advice=rule.advice if met is False else "",
     )
@@ -170,7 +171,7 @@ def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
 
 def _compared(rule: Rule, section: str, target: Configuration, reference: Configuration) -> Iterator[Row]:
     values = target.values.get(rule.field), reference.values.get(rule.field)
-    cells = _cell(rule, target), _cell(rule, reference)
+    cells = cell_of(rule, target), cell_of(rule, reference)
     unreadable = [
         reason(Code.UNREADABLE, side=name, why=side.unreadable[rule.field])
         for name, side in (("target", target), ("reference", reference))
@@ -216,7 +217,7 @@ def _one_sided(
 ) -> Row:
     """A field one side says nothing of: it cannot, or it did not."""
     silent, name = (target, "target") if rule.field not in target.values else (reference, "reference")
-    cells = _cell(rule, target), _cell(rule, reference)
+    cells = cell_of(rule, target), cell_of(rule, reference)
     fixed = silent.not_configurable(rule.field)
     if fixed:
         return _row(
@@ -260,7 +261,7 @@ def _not_met(rule: Rule, target: Configuration, reference: Configuration) -> str
     if not rule.recommended:
         return ""
     sides = [side for side in (target, reference) if rule.field in side.values and applies(rule.when, side)]
-    return rule.advice if any(_holds(rule.recommended, side) is False for side in sides) else ""
+    return rule.advice if any(holds(rule.recommended, side) is False for side in sides) else ""
 
 
 def _verify(rule: Rule) -> str:
@@ -271,7 +272,8 @@ def _default(side: str, value: Value) -> Reason:
     return reason(Code.DEFAULT, side=side, of=value.says)
 
 
-def _cell(rule: Rule, side: Configuration) -> Cell:
+def cell_of(rule: Rule, side: Configuration) -> Cell:
+    """The field's value on one side, with where it comes from."""
     value = side.values.get(rule.field)
     how = side.how_to_set(rule.field)
     if value is None:

@@ -8,7 +8,8 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from trueup.checklist.dialect import Dialect, dialects, elements, translated
+from trueup.checklist.configuration import Configuration
+from trueup.checklist.dialect import Dialect, dialects, elements, translated, writes
 from trueup.checklist.settings import Document
 from trueup.errors import ConfigError
 
@@ -65,6 +66,38 @@ def changed(document: Document, keys: Mapping[str, object]) -> dict[str, object]
         else:
             into[last] = value
     return data
+
+
+def setting_words(side: Configuration, field: str, value: object) -> str:
+    """How a side sets the field to this value, in its own form: ``--clip-grad 1.0``, ``optimizer.eps: 1e-08``.
+
+    Where no form is known for the value, the keys that set the field; empty where the side cannot.
+    """
+    places = {s.place for s in side.values[field].settings} if field in side.values else set()
+    found: list[str] = []
+    for document in side.documents:
+        keys = writes(dialects()[document.dialect], document, field, value) if value is not None else None
+        words = [w for key, v in (keys or {}).items() if (w := _in_form(key, v, document))]
+        if words and places & {s.place for s in document.settings.values()}:
+            return ", ".join(words)
+        if words and writable(document):
+            found.append(", ".join(words))
+    return found[0] if found else side.how_to_set(field)
+
+
+def _in_form(key: str, value: object, document: Document) -> str:
+    if document.kind in ("shell", "log", "checkpoint"):
+        flag = "" if value is None else _flag(key, value, dialects()[document.dialect], document)
+        there = key in document.settings or value is not None
+        return flag or (f"without {_dashed(key)}" if there else "")
+    if document.kind == "environment":
+        return f"export {key}={str(value).lower() if isinstance(value, bool) else value}"
+    if value is None:
+        return f"without {key}" if elements(key)[0] in document.settings else ""
+    if document.kind == "trace":
+        return ""
+    shown = json.dumps(value) if isinstance(value, (bool, dict, list)) or value == "" else str(value)
+    return f"{key} = {_toml_value(value)}" if document.kind == "toml" else f"{key}: {shown}"
 
 
 def _place(data: dict[str, object], name: str, document: Document) -> tuple[dict[str, object], str]:

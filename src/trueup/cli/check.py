@@ -53,6 +53,13 @@ class CheckOptions:
         tuple[str, ...],
         Option("Leave these out; may be repeated.", "--ignore SECTION|FIELD", read_all=names_from_words),
     ] = ()
+    recommendations: Annotated[
+        bool,
+        Option(
+            "Judge the recommendations of the accuracy guide as well as whether the training is the same.",
+            "--recommendations/--no-recommendations",
+        ),
+    ] = True
     prepare: Annotated[
         bool,
         Option(
@@ -79,7 +86,8 @@ def command(options: CheckOptions, printed: Printed) -> int:
     pynative), Hugging Face (config.json, TrainingArguments, trainer_state.json), DeepSpeed, torchtitan,
     Lightning, NeMo, plain YAML, JSON and TOML, traces of trueup, and environments. Put a script that takes
     arguments in quotes with them. Exit status: 0 if they agree, 1 if they differ, 2 if that cannot be
-    decided.
+    decided. The verdict has two parts: whether both describe the same training, and whether the accuracy
+    guide's recommendations are followed; either can make it 1.
     """
     from trueup.checklist import check
     from trueup.checklist.document import to_json
@@ -90,7 +98,13 @@ def command(options: CheckOptions, printed: Printed) -> int:
     if options.prepare or options.expand:
         return _write_reduced(options, printed)
     references = None if options.reference is None else [options.reference]
-    checklist = check([options.target], references, only=list(options.only), ignore=list(options.ignore))
+    checklist = check(
+        [options.target],
+        references,
+        only=list(options.only),
+        ignore=list(options.ignore),
+        recommend=options.recommendations,
+    )
     if not checklist.rows:
         raise ConfigError(f"{options.target}: it contains nothing that could be checked")
     text = json_text(document(to_json(checklist)))

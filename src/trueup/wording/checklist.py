@@ -22,6 +22,14 @@ def _versions(facts: Facts) -> str:
     )
 
 
+def _wanted(facts: Facts) -> str:
+    value = facts["value"]
+    if isinstance(value, float) and value != int(value):
+        mantissa, _, exponent = f"{value:.10g}".partition("e")
+        return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+    return str(value)
+
+
 _DEFAULT = reason(C.DEFAULT, side="target", of="Megatron-LM")
 _WHY = ({"side": "target", "why": "a number was expected"}, {"side": "", "why": "it is fixed"})
 _STACK: dict[str, object] = {
@@ -40,15 +48,29 @@ def _other_training(facts: Facts) -> str:
 
 
 PHRASES = {
-    C.ALL_MET: heading("All recommendations for a comparison are met, as far as this configuration says"),
+    C.TWO_PARTS: heading(
+        lambda facts: ". ".join(facts.parts),
+        {"parts": (reason(C.SAME_TRAINING), reason(C.ALL_MET))},
+    ),
+    C.ALL_MET: heading("The recommendations of the accuracy guide are met, as far as stated"),
     C.UNMET: heading(
         lambda facts: (
-            f"{count(facts['num'], 'recommendation')} for a comparison "
+            f"{count(facts['num'], 'recommendation')} of the accuracy guide "
             f"{'is' if facts['num'] == 1 else 'are'} not met"
+            + (f" ({count(facts['notes'], 'suggestion')} more)" if facts["notes"] else "")
+        ),
+        {"num": 1, "notes": 0},
+        {"num": 3, "notes": 2},
+    ),
+    C.NOTES_UNMET: heading(
+        lambda facts: (
+            "The recommendations of the accuracy guide are met; "
+            f"{count(facts['num'], 'suggestion')} {'is' if facts['num'] == 1 else 'are'} not"
         ),
         {"num": 1},
         {"num": 3},
     ),
+    C.NOT_ASKED: heading("The accuracy guide's recommendations were left out (--no-recommendations)"),
     C.OTHER_TRAINING: heading(_other_training, {"num": 1, "more": 0}, {"num": 2, "more": 1}),
     C.OTHER_NUMBERS: heading(
         lambda facts: (
@@ -86,6 +108,12 @@ PHRASES = {
         lambda facts: "; ".join(("the same in effect", *facts.parts)), {}, {"parts": (_DEFAULT,)}
     ),
     C.NOT_SET: clause("not set in the {side}", {"side": "target"}),
+    C.WANTED: clause(_wanted, {"value": 1e-8}, {"value": "float32"}),
+    C.WANTED_ON: clause("yes"),
+    C.WANTED_OFF: clause("no"),
+    C.WANTED_WORDS: clause("{words}", {"words": "below 0.05"}),
+    C.SAME_ON_BOTH: clause("the same on both sides"),
+    C.PUBLISHED_TOGETHER: clause("versions published as one set"),
     C.ONE_SET: clause(
         lambda facts: f"{_versions(facts)}: published as one set (table of {facts['as_of']})", _STACK
     ),
