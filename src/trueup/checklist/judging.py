@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +16,16 @@ from trueup.errors import ConfigError
 from trueup.types.codes import ChecklistCode as Code
 from trueup.types.finding import Stage
 from trueup.types.reason import Reason, reason
+
+
+_ENDINGS = re.compile(
+    r"(_(text|content|tokens|input_ids))?(_(document|sentence))?"
+    r"(\.(bin|idx|mindrecord\d*|jsonl?|parquet|arrow|npy|txt|csv))?$"
+)
+"""what Megatron's preprocessing and file formats add to the name of a data set"""
+
+_SHARE = re.compile(r"([\d.]+ )?(.*)", re.DOTALL)
+"""the share of a mixture, and the path"""
 
 
 class Status(Enum):
@@ -187,7 +198,7 @@ def _compared(rule: Rule, section: str, target: Configuration, reference: Config
         yield _one_sided(rule, section, severity, target, reference)
         return
     left, right = _effective(rule, target, values[0]), _effective(rule, reference, values[1])
-    equal = same(left, right) or (rule.field == "data_files" and _file_names(left) == _file_names(right))
+    equal = same(left, right) or _alike(rule.field, left, right, target, reference)
     defaults = [
         _default(name, v)
         for name, v in (("target", values[0]), ("reference", values[1]))
@@ -204,12 +215,24 @@ def _joined(reasons: Sequence[Reason]) -> Reason | None:
     return reason(Code.SIDES, *reasons) if len(reasons) > 1 else next(iter(reasons), None)
 
 
+def _alike(
+    field: str, left: object, right: object, target: Configuration, reference: Configuration
+) -> bool:
+    """Two spellings of one setting: files in other folders, and windows that count the token itself or not."""
+    if field in ("data_files", "tokenizer"):
+        return _file_names(left) == _file_names(right)
+    if field == "sliding_window" and isinstance(left, int) and isinstance(right, int):
+        own = {document.dialect for document in target.documents}
+        crossing = own.isdisjoint(document.dialect for document in reference.documents)
+        return crossing and min(left, right) > 0 and abs(left - right) == 1
+    return False
+
+
 def _file_names(value: object) -> list[str]:
-    return (
-        [str(item).rstrip("/").rpartition("/")[2] for item in value]
-        if isinstance(value, list)
-        else [str(value)]
-    )
+    """Names without folder and the endings that a format gives; the share of a mixture stays."""
+    items = value if isinstance(value, list) else [value]
+    parts = [_SHARE.match(str(item).rstrip("/")) for item in items]
+    return [_ENDINGS.sub("", f"{part[1]}{part[2].rpartition('/')[2]}") for part in parts if part]
 
 
 def _one_sided(

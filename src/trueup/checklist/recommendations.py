@@ -184,7 +184,7 @@ def _of_versions(versions: Mapping[str, VersionVerdict]) -> Iterator[Unmet]:
 
 def _wanted(rule: Rule, side: Configuration) -> object:
     """The recommended value on a side: an expression of the rule, or what its recommendation compares with."""
-    text = rule.value or _compared_with(rule.recommended)
+    text = rule.value or (_compared_with(rule.recommended) if rule.recommended else "")
     if not text:
         return None
     try:

@@ -89,7 +89,7 @@ def _table(found: Sequence[Unmet], checklist: Checklist) -> Table:
 def _row(one: Unmet) -> Row:
     how: list[Line] = [Span(f"→ {line}", Look.COMMAND) for line in set_lines(one)]
     because = said(one.reason) if one.reason is not None else ""
-    why = plain(one.why)
+    why = f"{plain(one.why)} {plain(one.advice)}" if one.how and one.advice else plain(one.why)
     return Row(
         cells=(
             Cell(value=one.key, under=(plain(one.about),), on=On.PAGE),

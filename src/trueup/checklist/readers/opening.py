@@ -138,4 +138,9 @@ def _file(path: Path) -> list[Document]:
         return [environment.document(content, name)]
     if recipe.looks_like(content):
         return recipe.documents(content, name)
+    if (lines := command_line.flags_of_file(content)) is not None:
+        words = [(word, f"{name}:{number}") for number, line in lines for word in shlex.split(line)]
+        return _with_named(command_line.from_words(words, path=name, kind="shell"), path.parent)
+    if (bare := log.bare_arguments(content)) is not None:
+        return [log.document(bare, name)]
     return [mappings.document(content, name)]
