@@ -68,6 +68,7 @@ PAIRS: dict[str, tuple[Any, Any]] = {
 }
 CHANGED_CONTEXT: dict[str, dict[str, Any]] = {
     "tf32": {"compute_dtype": "float32"},
+    "softmax_compute_dtype": {"flash_attention": False},
     "init_std": {},
     "rope_low_freq_factor": {"rope_scaling": "llama3"},
     "rope_high_freq_factor": {"rope_scaling": "llama3"},

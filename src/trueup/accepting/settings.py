@@ -59,7 +59,6 @@ def _section(section: str, both: Configurations) -> Item | None:
         return None if section == "moe" and rows == [] else _nothing(f"checklist:{section}", title)
     grave = [row for row in rows if row.matters and row.severity == "error"]
     light = [row for row in rows if row.matters and row.severity != "error"]
-    unkept = [row for row in rows if row.status is Status.BROKEN and row.severity != "note"]
     open_ = [row for row in rows if row in checklist.undecided]
     state = (
         State.FAILED
@@ -67,12 +66,11 @@ def _section(section: str, both: Configurations) -> Item | None:
         else State.NOT_SHOWN
         if open_
         else State.WARNING
-        if light or unkept
+        if light
         else State.PASSED
     )
     evidence = [
         *map(row_said, (*grave, *light)),
-        *(reason(Code.ROW, row.reason, key=row.key) for row in unkept if row.reason is not None),
         *(reason(Code.NOT_COMPARED, row.reason, key=row.key) for row in open_ if row.reason is not None),
     ]
     return Item(
