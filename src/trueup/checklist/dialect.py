@@ -264,10 +264,19 @@ def writes(dialect: Dialect, document: Document, name: str, value: object) -> di
         if chosen is None:
             return None
         ways = [key for key, text in chosen.items() if text == "$"]
-        used = [key for key in ways if key in document.settings] or ways
+        used = [key for key in ways if key in document.settings] or _nearest(ways, document)
         return {key: _filled(text, value) for key, text in chosen.items() if key not in ways or key in used}
     keys = _there(dialect, document, name)
     return {keys[0]: value} if keys else None
+
+
+def _nearest(ways: list[str], document: Document) -> list[str]:
+    """The first key whose mapping the document has; else the last, which needs none of its own."""
+    for key in ways:
+        into = key.rpartition(".")[0]
+        if into and any(name.startswith(f"{into}.") for name in document.settings):
+            return [key]
+    return ways[-1:]
 
 
 def _filled(template: object, value: object) -> object:

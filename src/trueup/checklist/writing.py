@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 from trueup.checklist.configuration import Configuration
@@ -125,8 +125,12 @@ def _holding(data: dict[str, object], leaf: str) -> tuple[dict[str, object], str
     return None
 
 
-def written(document: Document, data: Mapping[str, object], *, remarks: list[str]) -> str:
+def written(
+    document: Document, data: Mapping[str, object], *, remarks: list[str], without: Container[str] = ()
+) -> str:
     """The text of the changed document; ``remarks`` head it where its form has remarks.
+
+    A launch script keeps its environment lines, but for the variables of ``without``.
 
     Raises:
         ConfigError: a kind that has no text.
@@ -142,8 +146,17 @@ def written(document: Document, data: Mapping[str, object], *, remarks: list[str
         case "toml":
             return head + _toml(data)
         case "shell" | "log" | "checkpoint":
-            return "#!/bin/bash\n" + head + _launch(document, data)
+            return "#!/bin/bash\n" + head + _environment(document, without) + _launch(document, data)
     raise ConfigError(f"{document.path}: {document.kind} cannot be written")
+
+
+def _environment(document: Document, without: Container[str]) -> str:
+    lines = [*document.setup]
+    for name, value in document.exports.items():
+        if name not in without:
+            text = value.replace("\\", "\\\\").replace('"', '\\"').replace("`", "\\`")
+            lines.append(f'export {name}="{text}"')
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _toml(data: Mapping[str, object], prefix: str = "") -> str:

@@ -83,7 +83,14 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]
         wanted = "Megatron-LM, TrainingArguments or torchtitan"
         raise ConfigError(f"{path}: no flag of {wanted}, and no --config file, among {shown}")
     found = [
-        Document(dialect=dialect, path=path, settings=settings, data={"script": script, **data}, kind=kind)
+        Document(
+            dialect=dialect,
+            path=path,
+            settings=settings,
+            data={"script": script, **data},
+            kind=kind,
+            exports=dict(w.partition("=")[::2] for w, _ in variables),
+        )
     ]
     if variables:
         pairs = {
