@@ -150,7 +150,6 @@ def test_names_from_a_file_cannot_leave_their_place(
         ([MEGATRON, "/no/such"], "no such file"),
         ([MEGATRON, MINDFORMERS, "--only", "nonsense"], "neither a section"),
         ([MEGATRON, "--prepare"], "-o OUT"),
-        ([MEGATRON, MINDFORMERS, "--prepare", "-o", "x"], "one configuration"),
         ([MEGATRON, "--prepare", "--expand", "-o", "x"], "--prepare and --expand exclude each other"),
         ([str(FOLDER)], "no configuration"),
         ([str(FOLDER / "qwen3")], "several configurations"),

@@ -90,7 +90,9 @@ def rung_names(documents: Sequence[Document]) -> frozenset[str]:
         ConfigError: none of the documents can be written.
     """
     changed = {change.field for change in reduction(documents)[0] if change.before != change.after}
-    return frozenset(name for name, names in RUNGS if changed & names)
+    found = frozenset(name for name, names in RUNGS if changed & names)
+    replicas = configured(documents).values.get("data_parallel")
+    return found | {_DATA_PARALLEL} if replicas is not None and replicas.whole > 1 else found
 
 
 def _added(gone: Sequence[Change]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from trueup.types.option import Option
 
 if TYPE_CHECKING:
     from trueup.checklist import Checklist
+    from trueup.checklist.settings import Document
 
 _HTML, _XLSX, _JSON = "checklist.html", "checklist.xlsx", "checklist.json"
 
@@ -64,7 +65,7 @@ class CheckOptions:
         bool,
         Option(
             "Write TARGET reduced to a first, deterministic reproduction, in its own format, and the "
-            "environment for it, into -o.",
+            "environment for it, into -o; with REFERENCE both, side by side.",
             "--prepare",
             excludes="expand",
         ),
@@ -72,7 +73,8 @@ class CheckOptions:
     expand: Annotated[
         bool,
         Option(
-            "Write the way back from the reduced configuration to TARGET into -o, one feature a file.",
+            "Write the way back from the reduced configuration to TARGET into -o, one feature a file; with "
+            "REFERENCE both, rung by rung.",
             "--expand",
         ),
     ] = False
@@ -136,13 +138,14 @@ def _write_reduced(options: CheckOptions, printed: Printed) -> int:
     from trueup.checklist.readers import read_side
 
     flag = "--prepare" if options.prepare else "--expand"
-    if options.reference is not None:
-        raise ConfigError(f"{flag} takes one configuration; run it once for each side")
     if options.output is None:
         raise ConfigError(f"-o is missing: trueup check {options.target} {flag} -o OUT")
     make_writable(options.output)
+    documents = read_side([options.target])
+    if options.reference is not None:
+        return _write_both(options, documents, read_side([options.reference]), options.output, printed)
     reduce = prepared if options.prepare else expanded
-    result = reduce(read_side([options.target]), options.output)
+    result = reduce(documents, options.output)
     if printed.as_json:
         print_json(result.to_json())
     elif not printed.quiet:
@@ -153,3 +156,25 @@ def _write_reduced(options: CheckOptions, printed: Printed) -> int:
 
         show(reduced_report(result), Console())
     return 0
+
+
+def _write_both(
+    options: CheckOptions,
+    target: Sequence[Document],
+    reference: Sequence[Document],
+    output: Path,
+    printed: Printed,
+) -> int:
+    from trueup.checklist.both_sides import reduced_together
+
+    result = reduced_together(target, reference, output, ladder=options.expand)
+    if printed.as_json:
+        print_json(result.to_json())
+    elif not printed.quiet:
+        from rich.console import Console
+
+        from trueup.reporting.checklist_reduced import both_reduced_report
+        from trueup.reporting.render import show
+
+        show(both_reduced_report(result), Console())
+    return result.exit_code

@@ -168,6 +168,10 @@ class _Run:
                 text = expanded_text(f"${{{name}}}", self.variables)
                 self.exported[name] = Setting(name, text, self._place(words[index][1]))
             index += 1
+        for name, line in words[index:] if words[0][0] == "export" else ():
+            if name in self.variables.texts:
+                text = expanded_text(f"${{{name}}}", self.variables)
+                self.exported[name] = Setting(name, text, self._place(line))
         if index < len(words) and words[index][0] not in _SKIPPED and not exporting:
             self._command(words[index:])
 
