@@ -163,17 +163,22 @@ class _Run:
         exporting = words[0][0] in ("export", "declare", "local", "readonly", "typeset")
         if words[0][0] in ("then", "do", "{", "export", "declare", "local", "readonly", "typeset"):
             index = 1
+        before: list[tuple[str, int]] = []
         while index < len(words) and (name := self.variables.assign(*words[index])) is not None:
-            if exporting:
-                text = expanded_text(f"${{{name}}}", self.variables)
-                self.exported[name] = Setting(name, text, self._place(words[index][1]))
+            before.append((name, words[index][1]))
             index += 1
-        for name, line in words[index:] if words[0][0] == "export" else ():
-            if name in self.variables.texts:
-                text = expanded_text(f"${{{name}}}", self.variables)
-                self.exported[name] = Setting(name, text, self._place(line))
+        if exporting or index < len(words):
+            self._export(before)
+        if words[0][0] == "export":
+            self._export([(name, line) for name, line in words[index:] if name in self.variables.texts])
         if index < len(words) and words[index][0] not in _SKIPPED and not exporting:
             self._command(words[index:])
+
+    def _export(self, names: list[tuple[str, int]]) -> None:
+        """Variables the training command sees: exported, or set before a command."""
+        for name, line in names:
+            text = expanded_text(f"${{{name}}}", self.variables)
+            self.exported[name] = Setting(name, text, self._place(line))
 
     def _command(self, raw: list[tuple[str, int]]) -> None:
         """Keep the command where it starts a program and has more flags than the one kept so far."""
