@@ -180,3 +180,61 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert document["recommendations"] == []
     assert run(["check", *sides, "--ignore", "clip_grad", "-q"]) == 0
     assert run(["check", sides[0], "--no-recommendations"]) == 2
+
+
+EMBEDDING: tuple[tuple[tuple[str, str, str], tuple[str, str, str], tuple[str, str]], ...] = (
+    (("mindformers", "", ""), ("megatron", "", ""), ("float32", "bfloat16")),
+    (
+        ("mindformers", "compute_dtype: bfloat16", "compute_dtype: float16"),
+        ("megatron", "--bf16", "--fp16"),
+        ("float32", "float16"),
+    ),
+    (("megatron", "", ""), ("hf", "", ""), ("bfloat16", "float32")),
+    (("pynative", "", ""), ("torchtitan", "", ""), ("float32", "bfloat16")),
+    (("lightning", "", ""), ("deepspeed", "", ""), ("float32", "bfloat16")),
+)
+
+
+@pytest.mark.parametrize(("first", "second", "dtypes"), EMBEDDING)
+def test_an_embedding_in_another_dtype_is_a_suspect(
+    first: tuple[str, str, str], second: tuple[str, str, str], dtypes: tuple[str, str], tmp_path: Path
+) -> None:
+    """The cause of the guide's own case, from two configurations alone."""
+    target, reference = write(tmp_path / "a", *first), write(tmp_path / "b", *second)
+    (row,) = check([target], [reference]).suspects
+    assert row.reference is not None
+    assert (row.key, row.target.value, row.reference.value) == ("embedding_dtype", *dtypes)
+    assert not row.matters
+    (back,) = check([reference], [target]).suspects
+    assert back.target.value == dtypes[1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (
+            ("mindformers", "embedding_init_type: float32", "embedding_init_type: bfloat16"),
+            ("megatron", "", ""),
+        ),
+        (("mindformers", "", ""), ("megatron", "--bf16", "")),
+        (("mindformers", "", ""), ("hf", "", "")),
+        (("megatron", "", ""), ("deepspeed", "", "")),
+        (("megatron", "", ""), ("megatron", "", "")),
+        (("mindformers", "", ""), ("hf_model", "", "")),
+    ],
+)
+def test_an_embedding_in_one_dtype_is_none(
+    first: tuple[str, str, str], second: tuple[str, str, str], tmp_path: Path
+) -> None:
+    assert check([write(tmp_path / "a", *first)], [write(tmp_path / "b", *second)]).suspects == []
+
+
+def test_a_suspect_is_seen_without_being_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = write(tmp_path / "a", "mindformers", " deterministic: 'ON',", "")
+    reference = write(tmp_path / "b", "megatron")
+    assert run(["check", target, reference]) == 0
+    assert capsys.readouterr().out.count("embedding_dtype") >= 2
+    assert run(["check", target, reference, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"]["suspects"] == ["embedding_dtype"]

@@ -60,17 +60,19 @@ def _section(section: str, both: Configurations) -> Item | None:
     grave = [row for row in rows if row.matters and row.severity == "error"]
     light = [row for row in rows if row.matters and row.severity != "error"]
     open_ = [row for row in rows if row in checklist.undecided]
+    suspects = [row for row in rows if row.status is Status.SUSPECT]
     state = (
         State.FAILED
         if grave
         else State.NOT_SHOWN
         if open_
         else State.WARNING
-        if light
+        if light or suspects
         else State.PASSED
     )
     evidence = [
         *map(row_said, (*grave, *light)),
+        *(reason(Code.SUSPECT, row.reason, key=row.key) for row in suspects if row.reason is not None),
         *(reason(Code.NOT_COMPARED, row.reason, key=row.key) for row in open_ if row.reason is not None),
     ]
     return Item(

@@ -75,6 +75,11 @@ class Checklist:
         open_ = (Status.NOT_SET, Status.NOT_COMPARABLE)
         return [row for row in self.rows if row.status in open_ and row.severity == "error" and _stated(row)]
 
+    @property
+    def suspects(self) -> list[Row]:
+        """Rows that the two sides compute otherwise as far as their frameworks' code goes: to be looked at."""
+        return [row for row in self.rows if row.status is Status.SUSPECT]
+
     def unread(self) -> list[str]:
         """``key (file)`` of settings no canonical field reads."""
         sides = [self.target] if self.reference is None else [self.target, self.reference]

@@ -61,6 +61,8 @@ class Dialect(BaseModel):
     """what the framework takes for a key nobody sets, as expressions"""
     fields: dict[str, str] = Field(default_factory=dict)
     not_configurable: dict[str, str] = Field(default_factory=dict)
+    follows: dict[str, str] = Field(default_factory=dict)
+    """what a field that is not configurable follows, as an expression over canonical fields"""
     fixed: dict[str, str] = Field(default_factory=dict)
     """why a field whose expression reads no key has its value"""
     write: dict[str, dict[str, dict[str, object]]] = Field(default_factory=dict)
@@ -106,12 +108,13 @@ def dialects() -> dict[str, Dialect]:
             dialect = Dialect.model_validate(yaml_of(f"dialects/{source.name}"))
         except ValidationError as error:
             raise ConfigError(f"checklist/dialects/{source.name}: {error}") from error
-        named = [*dialect.fields, *dialect.not_configurable, *dialect.fixed, *dialect.write]
+        named = [*dialect.fields, *dialect.not_configurable, *dialect.follows, *dialect.fixed]
+        named += dialect.write
         if wrong := [name for name in named if name not in known]:
             raise ConfigError(
                 f"checklist/dialects/{source.name}: no such canonical field: {', '.join(wrong)}"
             )
-        for text in (*dialect.defaults.values(), *dialect.fields.values(), *dialect.cautions):
+        for text in (*dialect.defaults.values(), *dialect.fields.values(), *dialect.cautions, *dialect.follows.values()):
             parsed(str(text))
         if not dialect.fields:
             dialect = dialect.model_copy(update={"fields": usual})

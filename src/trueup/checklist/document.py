@@ -28,6 +28,7 @@ def to_json(checklist: Checklist) -> dict[str, object]:
             "same_training": None
             if checklist.reference is None
             else {"outcome": checklist.training, "headline": training_headline(checklist)},
+            "suspects": [row.key for row in checklist.suspects],
             "recommendations": {"outcome": checklist.advised, "headline": advice_headline(checklist)},
         },
         "target": _side(checklist.target),

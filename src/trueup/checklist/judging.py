@@ -34,6 +34,8 @@ class Status(Enum):
     DIFFERENT = "different"
     BROKEN = "broken"
     NOT_COMPARABLE = "not_comparable"
+    SUSPECT = "suspect"
+    """not configurable on a side, and computed otherwise there as far as its framework's code goes"""
     NOT_SET = "not_set"
     NOT_CONFIGURABLE = "not_configurable"
     DEFAULT = "framework_default"
@@ -192,6 +194,9 @@ def _compared(rule: Rule, section: str, target: Configuration, reference: Config
     if unreadable:
         yield _row(rule, section, Status.NOT_COMPARABLE, severity, *cells, reason=_joined(unreadable))
         return
+    if suspect := _suspect(rule, section, severity, target, reference):
+        yield suspect
+        return
     if values[0] is None and values[1] is None:
         return
     if values[0] is None or values[1] is None:
@@ -209,6 +214,39 @@ def _compared(rule: Rule, section: str, target: Configuration, reference: Config
     if equal and not same(values[0].value, values[1].value):
         why = reason(Code.SAME_EFFECT, *defaults)
     yield _row(rule, section, status, severity, *cells, reason=why, advice=_not_met(rule, target, reference))
+
+
+def _suspect(
+    rule: Rule, section: str, severity: Severity, target: Configuration, reference: Configuration
+) -> Row | None:
+    """Two values of which one or both only follow from other settings, in the code of their framework."""
+    sides = {"target": target, "reference": reference}
+    followed = {name: side.followed(rule.field) for name, side in sides.items()}
+    if all(value is None for value in followed.values()):
+        return None
+    cells = {name: cell_of(rule, side) for name, side in sides.items()}
+    for name, value in followed.items():
+        if value is not None:
+            says = sides[name].not_configurable(rule.field) or ""
+            cells[name] = Cell(value=value, origin=Origin.FIXED, says=says)
+    left, right = (cells[name].value for name in sides)
+    if left is None or right is None or same(left, right):
+        return None
+    why = [
+        reason(Code.FOLLOWS, side=name, value=str(value), why=cells[name].says)
+        for name, value in followed.items()
+        if value is not None
+    ]
+    return _row(
+        rule,
+        section,
+        Status.SUSPECT,
+        severity,
+        cells["target"],
+        cells["reference"],
+        reason=_joined(why),
+        advice=_verify(rule),
+    )
 
 
 def _joined(reasons: Sequence[Reason]) -> Reason | None:

@@ -28,6 +28,8 @@ from trueup.reporting.document import (
     said,
 )
 from trueup.reporting.formatting import plain
+from trueup.types.codes import ChecklistCode as Code
+from trueup.types.reason import reason
 
 SEVERITY = {"error": "required", "warning": "recommended", "note": "suggested"}
 _MARKS = {
@@ -52,6 +54,8 @@ def verdict_facts(checklist: Checklist) -> Facts:
     if checklist.reference is not None:
         training = Span(said(training_headline(checklist)), tone=_TONES[checklist.training])
         rows.append(fact("same training", training))
+    if suspects := [row.key for row in checklist.suspects]:
+        rows.append(fact("suspect", Span(said(reason(Code.SUSPECTS, keys=suspects)), tone=Tone.WARN)))
     advice = Span(said(advice_headline(checklist)), tone=_TONES[checklist.advised])
     rows.append(fact("guide", advice))
     return facts(rows, on=On.SCREEN | On.PAGE)

@@ -214,6 +214,7 @@ PHRASES = {
     A.LARGEST: clause("{num:count step}; largest difference at step {step}", {"num": 1000, "step": 12}),
     A.OUTLYING: clause("outlying steps: {steps}", {"steps": ("12", "40")}),
     A.LATE_GAP: clause("the long run leaves a small late gap: the guide lets downstream tasks decide"),
+    A.SUSPECT: clause("to verify, {key}: {parts[0]}", {"key": "embedding_dtype", **_TITLE}),
     A.RECOMMENDATION: clause("Recommended: {key}", {"key": "clip_grad"}),
     A.NOT_FOLLOWED: clause(
         _sides,

@@ -114,6 +114,17 @@ PHRASES = {
     C.WANTED_WORDS: clause("{words}", {"words": "below 0.05"}),
     C.SAME_ON_BOTH: clause("the same on both sides"),
     C.PUBLISHED_TOGETHER: clause("versions published as one set"),
+    C.FOLLOWS: clause(
+        lambda facts: _sided(facts, f"{facts['value']}, as it {facts['why']}"),
+        {"side": "reference", "value": "bfloat16", "why": "follows the dtype of the model's weights"},
+    ),
+    C.SUSPECTS: clause(
+        lambda facts: (
+            f"{', '.join(facts['keys'])}: computed in another dtype on one side, in the code of its framework; "
+            "verify it in the precision table of trueup compare"
+        ),
+        {"keys": ("embedding_dtype",)},
+    ),
     C.ONE_SET: clause(
         lambda facts: f"{_versions(facts)}: published as one set (table of {facts['as_of']})", _STACK
     ),

@@ -61,6 +61,7 @@ class AcceptCode(Code):
     LARGEST = "accept.largest_at_step"
     OUTLYING = "accept.outlying_steps"
     LATE_GAP = "accept.late_gap_left"
+    SUSPECT = "accept.suspect_setting"
     RECOMMENDATION = "accept.recommendation"
     NOT_FOLLOWED = "accept.not_followed"
     ALL_FOLLOWED = "accept.all_followed"

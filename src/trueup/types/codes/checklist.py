@@ -28,6 +28,8 @@ class ChecklistCode(Code):
     SIDES = "checklist.both_sides"
     SAME_EFFECT = "checklist.same_effect"
     NOT_SET = "checklist.not_set"
+    FOLLOWS = "checklist.follows"
+    SUSPECTS = "checklist.suspects"
 
     # recommendations
     WANTED = "checklist.recommended.value"
