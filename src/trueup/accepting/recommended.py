@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trueup.accepting.item import Item, Part, State
+from trueup.checklist.check import EXTRA_ROWS
 from trueup.checklist.fields import fields
 from trueup.checklist.judging import Cell
-from trueup.checklist.recommendations import VERSIONS, Unmet
+from trueup.checklist.recommendations import Unmet
 from trueup.checklist.rules import rules
 from trueup.diagnosing.stages.config import Configurations
 from trueup.errors import ConfigError
@@ -35,7 +36,7 @@ def needless(both: Configurations | None, waived: Mapping[str, str]) -> list[Rea
     Raises:
         ConfigError: a waived row that there is not.
     """
-    known = {VERSIONS, *(rule.key for file in rules().values() for rule in file)}
+    known = {*EXTRA_ROWS, *(rule.key for file in rules().values() for rule in file)}
     for key in waived:
         if key not in known:
             raise ConfigError(f"--waive: {unknown_key_message(key, known, 'row')}")

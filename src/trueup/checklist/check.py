@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from trueup.checklist.configuration import Configuration, configured
+from trueup.checklist.data_ids import INPUT_IDS, DataIds, ids_of, judge_ids
 from trueup.checklist.dialect import Origin
 from trueup.checklist.fields import fields
 from trueup.checklist.judging import Row, Status, judged
 from trueup.checklist.readers import read_side
+from trueup.checklist.readers.trace import is_trace
 from trueup.checklist.recommendations import VERSIONS, Unmet, recommendations
 from trueup.checklist.rules import SECTIONS, rules
 from trueup.checklist.schedule import Schedules, schedules
+from trueup.checklist.templates import INFERENCE, is_shown_same, judge_inference
 from trueup.checklist.versions import VersionVerdict, judge_versions, versions_of
 from trueup.errors import ConfigError
 
 _OPTIMIZER = "optimizer"
+_BY_HAND = "template_by_hand"
+EXTRA_ROWS = frozenset({VERSIONS, INPUT_IDS, INFERENCE})
+"""rows of recommendations that are no rule of rules/*.yaml"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +111,8 @@ def check(
     only: Collection[str] = (),
     ignore: Collection[str] = (),
     recommend: bool = True,
+    data: Sequence[str] = (),
+    inference: Sequence[str] = (),
 ) -> Checklist:
     """Hold one configuration against another, or against the recommendations.
 
@@ -112,6 +122,9 @@ def check(
         only: sections or fields to look at; all by default.
         ignore: sections or fields to leave out.
         recommend: whether the guide's recommendations are part of the verdict.
+        data: data sets, saved batches or traces whose ids are held against the special ids; traces among
+            the sides are looked at in any case.
+        inference: what the target is used for inference with, for its template of conversations.
 
     Raises:
         ConfigError: a file that cannot be read, a section or field that there is not, or nothing to hold
@@ -126,7 +139,40 @@ def check(
         _check_names(names)
     left = configured(read_side(target))
     right = None if reference is None else configured(read_side(reference))
-    return compared(left, right, only=only, ignore=ignore, recommend=recommend)
+    found = compared(left, right, only=only, ignore=ignore, recommend=recommend)
+    ids = [ids_of(Path(one)) for one in data] + _ids_of_traces([*target, *(reference or ())])
+    return _with_more(found, ids, configured(read_side(inference)) if inference else None, only, ignore)
+
+
+def _ids_of_traces(sources: Sequence[str]) -> list[DataIds]:
+    """Of the sides that are traces; one that kept no batches says nothing."""
+    found = []
+    for one in (Path(source) for source in sources):
+        if is_trace(one):
+            with suppress(ConfigError):
+                found.append(ids_of(one))
+    return found
+
+
+def _with_more(
+    found: Checklist,
+    ids: Sequence[DataIds],
+    inference: Configuration | None,
+    only: Collection[str],
+    ignore: Collection[str],
+) -> Checklist:
+    """The check with what data and inference say of it."""
+    if not found.recommends or not (ids or inference):
+        return found
+    more = list(judge_ids(ids, found.target, found.reference))
+    rows = found.rows
+    if inference is not None:
+        unlike = judge_inference(found.target, inference)
+        more += [unlike] if unlike is not None else []
+        if unlike is not None or is_shown_same(found.target, inference):
+            rows = tuple(row for row in rows if row.key != _BY_HAND)
+    kept = [one for one in more if _chosen(one.section, one.key, only, ignore)]
+    return replace(found, rows=rows, unmet=(*found.unmet, *kept))
 
 
 def compared(
@@ -166,7 +212,7 @@ def _chosen(section: str, key: str, only: Collection[str], ignore: Collection[st
 
 
 def _check_names(names: Collection[str]) -> None:
-    keys = {VERSIONS, *(rule.key for file in rules().values() for rule in file)}
+    keys = {*EXTRA_ROWS, *(rule.key for file in rules().values() for rule in file)}
     for name in names:
         if name not in SECTIONS and name not in keys and name not in fields().all:
             raise ConfigError(

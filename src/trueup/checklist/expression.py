@@ -54,6 +54,7 @@ _FUNCTIONS: dict[str, Callable[..., object]] = {
     "windowed": lambda freq, num: _windowed(freq, num),
     "unrotated": lambda freq, num: _every(freq, num),
     "window": lambda value: _window(value),
+    "prompts": lambda user, assistant: _prompts(str(user), str(assistant)),
     "layer_step": lambda freq: freq if isinstance(freq, int) and freq > 0 else 1,
     "dense_after": lambda freq: _dense_after(freq),
 }
@@ -90,6 +91,20 @@ def _window(value: object) -> int:
     if isinstance(first, str):
         first = float(first.strip("()[] ").replace(",", " ").split()[0])
     return max(0, int(cast(float, first)))
+
+
+def _prompts(user: str, assistant: str) -> str:
+    """The template that puts one text before each message of a person and another before each answer."""
+    said = "{{ message['content'] }}"
+    return (
+        "{% for message in messages %}{% if message['role'] == 'user' %}"
+        f"{_literal(user)}{said}{{% else %}}{_literal(assistant)}{said}{{% endif %}}{{% endfor %}}"
+        f"{{% if add_generation_prompt %}}{_literal(assistant)}{{% endif %}}"
+    )
+
+
+def _literal(text: str) -> str:
+    return "{{ " + repr(text) + " }}"
 
 
 def _every(freq: object, num_layers: int) -> list[int]:

@@ -257,6 +257,10 @@ def _alike(
     field: str, left: object, right: object, target: Configuration, reference: Configuration
 ) -> bool:
     """Two spellings of one setting: files in other folders, and windows that count the token itself or not."""
+    if field == "chat_template":
+        from trueup.checklist.templates import same_template
+
+        return same_template(left, right) is True
     if field in ("data_files", "tokenizer"):
         return _file_names(left) == _file_names(right)
     if field == "sliding_window" and isinstance(left, int) and isinstance(right, int):

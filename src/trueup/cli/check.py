@@ -54,6 +54,22 @@ class CheckOptions:
         tuple[str, ...],
         Option("Leave these out; may be repeated.", "--ignore SECTION|FIELD", read_all=names_from_words),
     ] = ()
+    data: Annotated[
+        tuple[str, ...],
+        Option(
+            "Training data, or a sample of it, whose ids are compared with the special ids and the vocabulary: "
+            "PREFIX.bin with PREFIX.idx, saved batches (step_N/rank_R/tokens.npy), or a trace; may be repeated.",
+            "--data PATH",
+        ),
+    ] = ()
+    inference: Annotated[
+        str | None,
+        Option(
+            "What the trained TARGET is used for inference with (tokenizer_config.json, chat_template.jinja, a "
+            "MindFormers configuration): its template of conversations is compared with the one of training.",
+            "--inference CONFIG",
+        ),
+    ] = None
     recommendations: Annotated[
         bool,
         Option(
@@ -106,6 +122,8 @@ def command(options: CheckOptions, printed: Printed) -> int:
         only=list(options.only),
         ignore=list(options.ignore),
         recommend=options.recommendations,
+        data=options.data,
+        inference=() if options.inference is None else [options.inference],
     )
     if not checklist.rows:
         raise ConfigError(f"{options.target}: it contains nothing that could be checked")

@@ -30,6 +30,18 @@ def _wanted(facts: Facts) -> str:
     return str(value)
 
 
+_PLACES = {
+    "bos_token_id": "documents begin with",
+    "eos_token_id": "documents end with",
+    "pad_token_id": "rows are padded with",
+}
+
+
+def _data_id(facts: Facts) -> str:
+    own = "never occurs" if not facts["times"] else f"occurs {count(facts['times'], 'time')}"
+    return f"{facts['path']}: {_PLACES[facts['key']]} {facts['id']}; {facts['own']} {own}"
+
+
 _DEFAULT = reason(C.DEFAULT, side="target", of="Megatron-LM")
 _WHY = ({"side": "target", "why": "a number was expected"}, {"side": "", "why": "it is fixed"})
 _STACK: dict[str, object] = {
@@ -124,6 +136,26 @@ PHRASES = {
             "verify it in the precision table of trueup compare"
         ),
         {"keys": ("embedding_dtype",)},
+    ),
+    C.IDS_BEYOND: clause(
+        "{path}: ids from {least} to {largest}", {"path": "wiki.bin", "least": 0, "largest": 32000}
+    ),
+    C.WITHIN_VOCABULARY: clause("0 <= id < vocab_size"),
+    C.DATA_ID: clause(
+        _data_id,
+        *(
+            {"path": "wiki.bin", "key": key, "id": 0, "own": 2, "times": times}
+            for key, times in zip(_PLACES, (0, 1, 5), strict=True)
+        ),
+    ),
+    C.UNKNOWN_IDS: clause(
+        "{path}: {share:percent} of the ids are {id}, what the tokenizer does not know",
+        {"path": "wiki.bin", "share": 0.12, "id": 0},
+    ),
+    C.ANOTHER_TOKENIZER: clause("data made with the tokenizer of this vocabulary"),
+    C.INFERENCE_TEMPLATE: clause(
+        "the template of inference ({place}): {value}",
+        {"place": "tokenizer_config.json", "value": "{{ messages[0] }}"},
     ),
     C.ONE_SET: clause(
         lambda facts: f"{_versions(facts)}: published as one set (table of {facts['as_of']})", _STACK

@@ -92,10 +92,25 @@ def document(text: str, path: str) -> Document:
     if not isinstance(data, Mapping) or not data:
         raise ConfigError(f"{path}: expected a mapping of settings, got {_what(data)}")
     data = {str(key): value for key, value in data.items()}
+    if isinstance(templates := data.get("chat_template"), list):
+        data["chat_template"] = _default_template(templates)
     dialect = dialect_of(data)
     lines = (toml_lines if kind == "toml" else yaml_lines)(text) if len(text) < _LARGEST_MARKED else {}
     found = from_data(data, dialect=dialect, path=path, kind=kind, lines=lines)
     return replace(found, notes=(*notes, *found.notes))
+
+
+def template(text: str, path: str) -> Document:
+    """A file that is a template of conversations."""
+    settings = {"chat_template": Setting("chat_template", text, path)}
+    return Document(dialect="plain", path=path, settings=settings, kind="template")
+
+
+def _default_template(templates: list[object]) -> object:
+    """Of several named templates the default one, or the first."""
+    named = [one for one in templates if isinstance(one, Mapping)]
+    chosen = next((one for one in named if one.get("name") == "default"), next(iter(named), {}))
+    return chosen.get("template")
 
 
 def without_free_text(text: str) -> tuple[str, list[int]]:

@@ -28,6 +28,8 @@ _NAMED = (
     "ds_config.json",
     "deepspeed.json",
     "environment.txt",
+    "tokenizer_config.json",
+    "chat_template.jinja",
 )
 _PICKLE = b"\x80"
 _ZIP = b"PK\x03\x04"
@@ -130,6 +132,8 @@ def _file(path: Path) -> list[Document]:
     if text is not None:
         return [log.document(text, name)]
     content = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix in (".jinja", ".jinja2"):
+        return [mappings.template(content, name)]
     if "\x00" in content:
         raise ConfigError(f"{name}: a binary file of a kind that is not known")
     if shell.looks_like(content):

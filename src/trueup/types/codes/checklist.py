@@ -39,6 +39,14 @@ class ChecklistCode(Code):
     SAME_ON_BOTH = "checklist.recommended.same_on_both"
     PUBLISHED_TOGETHER = "checklist.recommended.published_together"
 
+    # ids of the data, templates
+    IDS_BEYOND = "checklist.data.ids_beyond"
+    WITHIN_VOCABULARY = "checklist.data.within_vocabulary"
+    DATA_ID = "checklist.data.special_id"
+    UNKNOWN_IDS = "checklist.data.unknown_ids"
+    ANOTHER_TOKENIZER = "checklist.data.another_tokenizer"
+    INFERENCE_TEMPLATE = "checklist.inference_template"
+
     ONE_SET = "checklist.versions.one_set"
     UNKNOWN_VERSIONS = "checklist.versions.unknown"
     NO_SET = "checklist.versions.no_set"
