@@ -41,7 +41,11 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def _accept(
-    folder: Path, settings: dict[str, Any], curves: list[str], *words: str, other: dict[str, Any] | None = None
+    folder: Path,
+    settings: dict[str, Any],
+    curves: list[str],
+    *words: str,
+    other: dict[str, Any] | None = None,
 ) -> tuple[int, dict[str, Any]]:
     for name, values in (("t", settings), ("r", settings if other is None else other)):
         (folder / f"{name}.json").write_text(json.dumps(values))

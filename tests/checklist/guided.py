@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - configurations of one line a section
 """Small configurations that follow the guide in every dialect, and single settings that do not."""
 
 from __future__ import annotations

@@ -54,11 +54,16 @@ def test_rungs_of_one_number_are_aligned_though_each_side_was_written_alone(
 
 def test_the_order_of_the_data_has_one_seed(tmp_path: Path) -> None:
     """MindFormers' data loader has a seed of its own; Megatron shuffles by the seed of the run."""
-    text = MINDFORMERS.replace("config: {seed: 1234", "config: {seed: 77").replace(" deterministic: 'ON',", "")
+    text = MINDFORMERS.replace("config: {seed: 1234", "config: {seed: 77").replace(
+        " deterministic: 'ON',", ""
+    )
     (tmp_path / "a.yaml").write_text(text.replace("seed: 1234\nuse", "seed: 77\nuse"))
     (tmp_path / "b.sh").write_text(MEGATRON.replace("--seed 1234", "--seed 77"))
     result = reduced_together(
-        read_side([str(tmp_path / "a.yaml")]), read_side([str(tmp_path / "b.sh")]), tmp_path / "out", ladder=True
+        read_side([str(tmp_path / "a.yaml")]),
+        read_side([str(tmp_path / "b.sh")]),
+        tmp_path / "out",
+        ladder=True,
     )
     assert [(pair.name, pair.differs) for pair in result.pairs if pair.differs] == []
     data = yaml.safe_load((tmp_path / "out" / "target" / "00_reduced" / "a.yaml").read_text())
@@ -119,7 +124,7 @@ def _variables(folder: Path, script: Path, environment: Path) -> dict[str, str]:
 
 
 def test_every_environment_line_is_kept(tmp_path: Path) -> None:
-    head, _, command = MEGATRON.partition("torchrun")
+    _head, _, command = MEGATRON.partition("torchrun")
     text = f"#!/bin/bash\n{ENVIRONMENT}OMP_NUM_THREADS=4 torchrun{command}"
     (tmp_path / "run.sh").write_text(text.replace("--num-layers 4", "--num-layers 8"))
     result = expanded(read_side([str(tmp_path / "run.sh")]), tmp_path)
@@ -133,7 +138,9 @@ def test_every_environment_line_is_kept(tmp_path: Path) -> None:
 
 
 def test_what_the_reproduction_sets_is_not_set_back_by_the_script(tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_text(MEGATRON.replace("#!/bin/bash\n", "#!/bin/bash\nexport PYTHONHASHSEED=9\n"))
+    (tmp_path / "run.sh").write_text(
+        MEGATRON.replace("#!/bin/bash\n", "#!/bin/bash\nexport PYTHONHASHSEED=9\n")
+    )
     result = expanded(read_side([str(tmp_path / "run.sh")]), tmp_path)
     assert _variables(tmp_path, result.rungs[0].files[0], result.environment)["PYTHONHASHSEED"] == "1234"
     assert "PYTHONHASHSEED=" in result.rungs[-1].files[0].read_text()
@@ -142,7 +149,7 @@ def test_what_the_reproduction_sets_is_not_set_back_by_the_script(tmp_path: Path
 def test_an_environment_file_is_kept(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(MINDFORMERS)
     (tmp_path / "env.txt").write_text(
-        "export GLOO_SOCKET_IFNAME=eth0\nHCCL_DETERMINISTIC=false\nmindspore==2.6.0\nRANK_TABLE_FILE=/a b.json\n"
+        "export GLOO_SOCKET_IFNAME=eth0\nHCCL_DETERMINISTIC=false\nmindspore==2.6.0\nRANK_TABLE_FILE=/a\n"
     )
     result = prepared(read_side([f"{tmp_path / 'c.yaml'},{tmp_path / 'env.txt'}"]), tmp_path)
     done = subprocess.run(
@@ -173,7 +180,14 @@ def test_the_command_writes_both_sides(tmp_path: Path, capsys: pytest.CaptureFix
     changed = tmp_path / "other.yaml"
     changed.write_text((tmp_path / "target" / "13_whole_job" / "mindformers_tp.yaml").read_text())
     changed.write_text(changed.read_text().replace("rms_norm_eps: 1.0e-06", "rms_norm_eps: 1.0e-05"))
-    words = [str(changed), side("qwen3/megatron_tp.yaml"), "--prepare", "-o", str(tmp_path / "second"), "--json"]
+    words = [
+        str(changed),
+        side("qwen3/megatron_tp.yaml"),
+        "--prepare",
+        "-o",
+        str(tmp_path / "second"),
+        "--json",
+    ]
     status = run(["check", *words])
     document = json.loads(capsys.readouterr().out)
     eps = "norm_eps" in document["aligned"][0]["differs"]

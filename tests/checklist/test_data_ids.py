@@ -21,11 +21,13 @@ IDS = {"num_layers": 2, "vocab_size": 1008, "bos_token_id": 1, "eos_token_id": 2
 
 def _config(folder: Path, **changed: object) -> str:
     path = folder / f"config{len(list(folder.glob('config*')))}.json"
-    path.write_text(json.dumps(IDS | {k: v for k, v in changed.items()}))
+    path.write_text(json.dumps(IDS | dict(changed.items())))
     return str(path)
 
 
-def _data(folder: Path, *, start: int = 1, end: int = 2, largest: int = 1007, num: int = 40, seed: int = 0) -> str:
+def _data(
+    folder: Path, *, start: int = 1, end: int = 2, largest: int = 1007, num: int = 40, seed: int = 0
+) -> str:
     """Documents of many lengths with a first and a last id."""
     random = np.random.default_rng(seed)
     rows = [
@@ -145,7 +147,7 @@ PLAIN = "{% for message in messages %}{{ message['role'] }}: {{ message['content
         (CHATML, PLAIN, False),
         (CHATML, NO_SYSTEM, False),
         (CHATML, CHATML.replace("<|im_end|>\\n", "<|im_end|>"), False),
-        (CHATML, CHATML.replace("message", "m"), True),
+        (CHATML, CHATML.replace("message[", "m[").replace("for message", "for m"), True),
         ("qwen", "qwen", True),
         ("qwen", "llama3", False),
         ("qwen", CHATML, None),
@@ -166,7 +168,8 @@ train_dataset:
 """
 PREFIXES = (
     "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'Q: ' + m['content'] }}"
-    "{% else %}{{ ' A: ' + m['content'] }}{% endif %}{% endfor %}{% if add_generation_prompt %} A: {% endif %}"
+    "{% else %}{{ ' A: ' + m['content'] }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %} A: {% endif %}"
 )
 
 
@@ -181,14 +184,27 @@ PREFIXES = (
             (
                 "tokenizer_config.json",
                 json.dumps(
-                    {"chat_template": [{"name": "tool", "template": PLAIN}, {"name": "default", "template": CHATML}]}
+                    {
+                        "chat_template": [
+                            {"name": "tool", "template": PLAIN},
+                            {"name": "default", "template": CHATML},
+                        ]
+                    }
                 ),
             ),
             False,
         ),
         ({"chat_template": CHATML}, ("tokenizer_config.json", json.dumps({"chat_template": PLAIN})), True),
-        ({"chat_template": PREFIXES}, ("predict.yaml", MINDFORMERS.format(user="Q: ", assistant=" A: ")), False),
-        ({"chat_template": PREFIXES}, ("predict.yaml", MINDFORMERS.format(user="H: ", assistant=" A: ")), True),
+        (
+            {"chat_template": PREFIXES},
+            ("predict.yaml", MINDFORMERS.format(user="Q: ", assistant=" A: ")),
+            False,
+        ),
+        (
+            {"chat_template": PREFIXES},
+            ("predict.yaml", MINDFORMERS.format(user="H: ", assistant=" A: ")),
+            True,
+        ),
         ({"chat_template": "qwen"}, ("chat_template.jinja", CHATML), False),
         ({}, ("chat_template.jinja", CHATML), False),
     ],
@@ -206,7 +222,9 @@ def test_training_against_inference(
 
 def test_a_template_that_was_compared_is_not_left_to_a_person(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text(json.dumps({"num_layers": 2, "chat_template": CHATML}))
-    (tmp_path / "chat_template.jinja").write_text(CHATML_AGAIN.replace("{%- for m in messages -%}\n", "{% for m in messages %}"))
+    (tmp_path / "chat_template.jinja").write_text(
+        CHATML_AGAIN.replace("{%- for m in messages -%}\n", "{% for m in messages %}")
+    )
     by_hand = "template_by_hand"
     alone = check([str(tmp_path / "train.json")])
     seen = check([str(tmp_path / "train.json")], inference=[str(tmp_path / "chat_template.jinja")])

@@ -64,9 +64,7 @@ def test_window_sizes(form: str, tmp_path: Path) -> None:
     ("megatron", "other", "is_same"),
     [("1024,0", "1024", True), ("1023,0", "1024", True), ("512,0", "1024", False)],
 )
-def test_a_window_against_another_framework(
-    megatron: str, other: str, is_same: bool, tmp_path: Path
-) -> None:
+def test_a_window_against_another_framework(megatron: str, other: str, is_same: bool, tmp_path: Path) -> None:
     """Megatron counts the tokens before, others the token itself as well."""
     (tmp_path / "a.sh").write_text(
         f"torchrun p.py --num-layers 2 --hidden-size 8 --seq-length 4096 --window-size {megatron}\n"
@@ -128,7 +126,9 @@ def test_what_mindformers_states_and_megatron_has_no_word_for(tmp_path: Path) ->
     config = MINDFORMERS.replace("    num_layers: 4\n", "    num_layers: 4\n    ignore_token_id: -100\n")
     config = config.replace(" deterministic: 'ON',", "")
     config += "processor: {tokenizer: {type: LlamaTokenizer}}\n"
-    script = MEGATRON.replace("--bf16", "--bf16 --tokenizer-type Llama2Tokenizer --tokenizer-model /m/t.model")
+    script = MEGATRON.replace(
+        "--bf16", "--bf16 --tokenizer-type Llama2Tokenizer --tokenizer-model /m/t.model"
+    )
     (tmp_path / "a.yaml").write_text(config)
     (tmp_path / "b.sh").write_text(script)
     found = check([str(tmp_path / "a.yaml")], [str(tmp_path / "b.sh")])
@@ -170,7 +170,11 @@ FREE: dict[str, tuple[str, str, object]] = {
         "num_layers",
         4,
     ),
-    "json": ('run of May\n{"num_hidden_layers": 4, "model_type": "llama",\n "hidden_size": 64}\n', "num_layers", 4),
+    "json": (
+        'run of May\n{"num_hidden_layers": 4, "model_type": "llama",\n "hidden_size": 64}\n',
+        "num_layers",
+        4,
+    ),
     "script": (
         "#!/bin/bash\nTraining of llama on node 7\ntorchrun p.py --num-layers 4 --hidden-size 64 --lr 1e-4\n",
         "num_layers",

@@ -97,7 +97,11 @@ PAIRS: tuple[tuple[str, tuple[str, str, str], tuple[str, str, str], str], ...] =
     ),
     (
         "rope_fusion",
-        ("mindformers", "use_flash_attention: true", "use_flash_attention: true\n    apply_rope_fusion: false"),
+        (
+            "mindformers",
+            "use_flash_attention: true",
+            "use_flash_attention: true\n    apply_rope_fusion: false",
+        ),
         ("megatron", "", ""),
         "warning",
     ),

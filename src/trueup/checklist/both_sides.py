@@ -58,7 +58,7 @@ class BothReduced:
 def reduced_together(
     target: Sequence[Document], reference: Sequence[Document], output: Path, *, ladder: bool
 ) -> BothReduced:
-    """Write both sides below ``output``, in ``target`` and ``reference``: reduced, or with ``ladder`` every rung.
+    """Write both sides below ``output``, in ``target`` and ``reference``: reduced, or every rung.
 
     Raises:
         ConfigError: a side of which no document can be written.

@@ -85,7 +85,7 @@ class Checklist:
 
     @property
     def suspects(self) -> list[Row]:
-        """Rows that the two sides compute otherwise as far as their frameworks' code goes: to be looked at."""
+        """Rows in which the frameworks' code computes in two dtypes, as far as it is known: to verify."""
         return [row for row in self.rows if row.status is Status.SUSPECT]
 
     def unread(self) -> list[str]:

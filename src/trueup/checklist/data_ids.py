@@ -140,7 +140,9 @@ def judge_ids(
         for key in _SPECIAL:
             wrong = {n: (s.values[key], said) for n, s in sides.items() if (said := _differs(key, s, found))}
             if wrong:
-                how = {name: setting_words(sides[name], key, wanted) for name, (_, (_, wanted)) in wrong.items()}
+                how = {
+                    name: setting_words(sides[name], key, wanted) for name, (_, (_, wanted)) in wrong.items()
+                }
                 values = {name: value for name, (value, _) in wrong.items()}
                 why, wanted = next(iter(wrong.values()))[1]
                 told = reason(Code.ANOTHER_TOKENIZER) if wanted is None else reason(Code.WANTED, value=wanted)

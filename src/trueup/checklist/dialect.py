@@ -114,7 +114,12 @@ def dialects() -> dict[str, Dialect]:
             raise ConfigError(
                 f"checklist/dialects/{source.name}: no such canonical field: {', '.join(wrong)}"
             )
-        for text in (*dialect.defaults.values(), *dialect.fields.values(), *dialect.cautions, *dialect.follows.values()):
+        for text in (
+            *dialect.defaults.values(),
+            *dialect.fields.values(),
+            *dialect.cautions,
+            *dialect.follows.values(),
+        ):
             parsed(str(text))
         if not dialect.fields:
             dialect = dialect.model_copy(update={"fields": usual})

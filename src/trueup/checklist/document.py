@@ -61,7 +61,9 @@ def advice_headline(checklist: Checklist) -> Reason:
     notes = len(checklist.unmet) - grave
     if grave:
         return reason(Code.UNMET, num=grave, notes=notes)
-    return reason(Code.NOTES_UNMET, num=notes) if notes else reason(Code.ALL_MET)
+    if notes:
+        return reason(Code.NOTES_UNMET, num=notes)
+    return reason(Code.LIMITED_MET if checklist.limited else Code.ALL_MET)
 
 
 def training_headline(checklist: Checklist) -> Reason:

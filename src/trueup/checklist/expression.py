@@ -164,7 +164,8 @@ class Expression:
     a value), ``given(a)`` (a person set it), ``known(a)`` (it has a value), ``key("a.b-c")`` (a key that is
     no identifier), ``unset`` (no value), ``translate(a, {...})``, ``round_up(a, multiple)``,
     ``leading_zeros(a)``, ``count(a)`` (items of a list, or of text with commas), ``lower``, ``starts``,
-    ``contains``, ``window(a)`` (tokens a window reaches back) and the arithmetic of ``int float str len min max abs round ceil``.
+    ``contains``, ``window(a)`` (tokens a window reaches back), ``prompts(a, b)`` (the template of two
+    prefixes) and the arithmetic of ``int float str len min max abs round ceil``.
     """
 
     text: str

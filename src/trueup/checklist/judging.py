@@ -17,7 +17,6 @@ from trueup.types.codes import ChecklistCode as Code
 from trueup.types.finding import Stage
 from trueup.types.reason import Reason, reason
 
-
 _ENDINGS = re.compile(
     r"(_(text|content|tokens|input_ids))?(_(document|sentence))?"
     r"(\.(bin|idx|mindrecord\d*|jsonl?|parquet|arrow|npy|txt|csv))?$"
@@ -253,10 +252,8 @@ def _joined(reasons: Sequence[Reason]) -> Reason | None:
     return reason(Code.SIDES, *reasons) if len(reasons) > 1 else next(iter(reasons), None)
 
 
-def _alike(
-    field: str, left: object, right: object, target: Configuration, reference: Configuration
-) -> bool:
-    """Two spellings of one setting: files in other folders, and windows that count the token itself or not."""
+def _alike(field: str, left: object, right: object, target: Configuration, reference: Configuration) -> bool:
+    """Two spellings of one setting: files in other folders, windows that count the token itself or not."""
     if field == "chat_template":
         from trueup.checklist.templates import same_template
 

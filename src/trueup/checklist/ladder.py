@@ -117,7 +117,9 @@ class _Ladder:
 
     def write(self, name: str, changes: Sequence[Change], adds: tuple[str, ...]) -> Rung:
         """One rung: the changes that are left, and what follows from them."""
-        folder = self.output / f"{NUMBERS[name]:02d}_{name.replace(',', '').replace(' ', '_').replace('-', '_')}"
+        folder = (
+            self.output / f"{NUMBERS[name]:02d}_{name.replace(',', '').replace(' ', '_').replace('-', '_')}"
+        )
         without = deterministic_names(self.documents) if name != _WHOLE else ()
         rung = write_rung(name, self.documents, changes, folder, adds=adds, without=without)
         if name == _WHOLE:

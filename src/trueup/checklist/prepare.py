@@ -163,7 +163,9 @@ def on_devices(number: int, documents: Sequence[Document]) -> list[Change]:
         if writable(d) and "1" in dialects()[d.dialect].write.get(_DEVICES, {})
     )
     return [
-        Change(field=_DEVICES, before=None, after=number, document=at, keys=keys) for at, keys in found if keys
+        Change(field=_DEVICES, before=None, after=number, document=at, keys=keys)
+        for at, keys in found
+        if keys
     ]
 
 
@@ -176,7 +178,7 @@ def write_rung(
     adds: tuple[str, ...],
     without: Container[str] = (),
 ) -> Rung:
-    """Write every document with its changes into ``folder``; ``without`` are variables left to environment.sh."""
+    """Write every document with its changes into ``folder``, without the variables of environment.sh."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     by_document: dict[int, dict[str, object]] = {}

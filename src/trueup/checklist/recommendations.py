@@ -87,7 +87,11 @@ def _of_row(row: Row, rule: Rule, sides: Mapping[str, Configuration]) -> Iterato
         yield _of_field(row, rule, sides, broken)
     elif rule.consistent and row.status is Status.DIFFERENT and row.severity == "note":
         yield replace(
-            _of_field(row, rule, sides, tuple(sides)), wanted=reason(Code.SAME_ON_BOTH), value=None, how=(), reason=None
+            _of_field(row, rule, sides, tuple(sides)),
+            wanted=reason(Code.SAME_ON_BOTH),
+            value=None,
+            how=(),
+            reason=None,
         )
 
 
@@ -99,9 +103,7 @@ def _breaks(rule: Rule, side: Configuration) -> bool:
     return applies and holds(rule.recommended, side) is False
 
 
-def _of_field(
-    row: Row, rule: Rule, sides: Mapping[str, Configuration], broken: tuple[str, ...]
-) -> Unmet:
+def _of_field(row: Row, rule: Rule, sides: Mapping[str, Configuration], broken: tuple[str, ...]) -> Unmet:
     cells = {name: cell_of(rule, side) for name, side in sides.items() if rule.field in side.values}
     wanted = {name: _wanted(rule, sides[name]) for name in broken}
     value = next((w for w in wanted.values() if w is not None), None)
@@ -117,7 +119,7 @@ def _of_field(
         wanted=_wanted_value(value, rule),
         value=value,
         why=row.why,
-        advice=rule.advice,
+        advice=rule.advice if rule.value or not any(how.values()) else "",
         how=tuple((name, words) for name, words in how.items() if words),
         reason=_defaults({name: cells[name] for name in broken if name in cells}),
         sources=row.sources,
@@ -183,7 +185,7 @@ def _of_versions(versions: Mapping[str, VersionVerdict]) -> Iterator[Unmet]:
 
 
 def _wanted(rule: Rule, side: Configuration) -> object:
-    """The recommended value on a side: an expression of the rule, or what its recommendation compares with."""
+    """The recommended value on a side: the rule's own, or what its recommendation compares with."""
     text = rule.value or (_compared_with(rule.recommended) if rule.recommended else "")
     if not text:
         return None

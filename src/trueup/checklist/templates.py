@@ -43,7 +43,7 @@ def _is_jinja(text: str) -> bool:
 
 
 def _rendered(text: str) -> Iterator[str | None]:
-    """The text of each conversation, with and without the beginning of an answer; None where it is refused."""
+    """The text of each conversation, with and without the head of an answer; None where it is refused."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.globals["raise_exception"] = _refuse
     try:
@@ -71,7 +71,7 @@ def _refuse(message: object) -> None:
 
 
 def judge_inference(training: Configuration, inference: Configuration) -> Unmet | None:
-    """The template of inference against the one of training; None where they are the same, or one is not told."""
+    """The template of inference against the one of training; None where nothing shows two templates."""
     if FIELD not in training.values or FIELD not in inference.values:
         return None
     own, other = training.values[FIELD], inference.values[FIELD]

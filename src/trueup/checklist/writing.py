@@ -69,7 +69,7 @@ def changed(document: Document, keys: Mapping[str, object]) -> dict[str, object]
 
 
 def setting_words(side: Configuration, field: str, value: object) -> str:
-    """How a side sets the field to this value, in its own form: ``--clip-grad 1.0``, ``optimizer.eps: 1e-08``.
+    """How a side sets the field to this value, in its own form: ``--clip-grad 1.0``, ``seed: 1234``.
 
     Where no form is known for the value, the keys that set the field; empty where the side cannot.
     """

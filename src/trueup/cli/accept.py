@@ -61,8 +61,8 @@ class AcceptOptions:
     waived: Annotated[
         dict[str, str],
         Option(
-            "Sign although this recommendation of the accuracy guide is not followed, with the reason that the "
-            "sign-off prints; may be repeated.",
+            "Sign although this recommendation of the accuracy guide is not followed; the sign-off prints "
+            "the reason. May be repeated.",
             "--waive ROW REASON",
             several=True,
             read_all=waivers_from_words,

@@ -57,16 +57,17 @@ class CheckOptions:
     data: Annotated[
         tuple[str, ...],
         Option(
-            "Training data, or a sample of it, whose ids are compared with the special ids and the vocabulary: "
-            "PREFIX.bin with PREFIX.idx, saved batches (step_N/rank_R/tokens.npy), or a trace; may be repeated.",
+            "Training data, or a sample of it, whose ids are compared with the special ids and the "
+            "vocabulary: PREFIX.bin with PREFIX.idx, saved batches (step_N/rank_R/tokens.npy), or a trace; "
+            "may be repeated.",
             "--data PATH",
         ),
     ] = ()
     inference: Annotated[
         str | None,
         Option(
-            "What the trained TARGET is used for inference with (tokenizer_config.json, chat_template.jinja, a "
-            "MindFormers configuration): its template of conversations is compared with the one of training.",
+            "Configuration of inference with the trained TARGET (tokenizer_config.json, chat_template.jinja, "
+            "a MindFormers configuration): its chat template is compared with the one of training.",
             "--inference CONFIG",
         ),
     ] = None
@@ -125,7 +126,7 @@ def command(options: CheckOptions, printed: Printed) -> int:
         data=options.data,
         inference=() if options.inference is None else [options.inference],
     )
-    if not checklist.rows:
+    if not checklist.rows and not checklist.unmet:
         raise ConfigError(f"{options.target}: it contains nothing that could be checked")
     text = json_text(document(to_json(checklist)))
     reports = [] if options.output is None else _write_reports(checklist, text, options.output)

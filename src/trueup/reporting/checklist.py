@@ -91,9 +91,7 @@ def checklist_report(
             Paragraph(line=sentence if both else "", on=On.SCREEN if both and sentence else On(0)),
             _closing(checklist, reports, everything=everything),
             Section(title="checklist", key="checklist", blocks=(book_table(checklist),), on=On.BOOK),
-            Section(
-                title="recommendations", key="guide", blocks=(advice_book(checklist),), on=On.BOOK
-            ),
+            Section(title="recommendations", key="guide", blocks=(advice_book(checklist),), on=On.BOOK),
             Section(
                 title="Computed schedules",
                 key="schedules",

@@ -38,8 +38,12 @@ _MARKS = {
     "note": Mark("·", "suggested by the guide, not met", Tone.QUIET),
 }
 _TONES = {
-    **{"agree": Tone.GOOD, "differ": Tone.BAD, "undecided": Tone.WARN},
-    **{"met": Tone.GOOD, "unmet": Tone.BAD, "off": Tone.WARN},
+    "agree": Tone.GOOD,
+    "differ": Tone.BAD,
+    "undecided": Tone.WARN,
+    "met": Tone.GOOD,
+    "unmet": Tone.BAD,
+    "off": Tone.WARN,
 }
 _BOOK = (
     ("setting", 26), ("description", 34), ("severity", 14), ("target", 18), ("reference", 18),
@@ -101,7 +105,7 @@ def _row(one: Unmet) -> Row:
             _cell(one.reference, broken="reference" in one.sides),
             Cell(value=Span(said(one.wanted), Look.STRONG)),
             Cell(value=why, under=(*((because,) if because else ()), *how, Span(_source(one), Look.QUIET))),
-            Cell(value=why or because, under=tuple(how)),
+            Cell(value=because or why, under=(*((why,) if because and why else ()), *how)),
         ),
         mark=_MARKS[one.severity],
         loud=one.counts,

@@ -19,9 +19,15 @@ from trueup.reporting.document import (
 )
 from trueup.reporting.formatting import count, plain
 
-_CHECK = "trueup check TARGET_RUNG REFERENCE_RUNG --no-recommendations: rungs put back what the guide advises against"
+_CHECK = (
+    "trueup check TARGET_RUNG REFERENCE_RUNG --no-recommendations "
+    "(a rung may put back what the guide advises against)"
+)
 _LADDER = "run both sides at each step; the first step whose runs disagree names the feature that causes it"
-_ONE = "prepare the other side too (trueup check TARGET REFERENCE --prepare), trueup check the two, then trueup capture --preset diagnose both"
+_ONE = (
+    "prepare the other side too (trueup check TARGET REFERENCE --prepare), trueup check the two, "
+    "then trueup capture --preset diagnose both"
+)
 
 
 def reduced_report(result: Reduced) -> Document:
@@ -82,7 +88,10 @@ def both_reduced_report(result: BothReduced) -> Document:
             facts(
                 [
                     *(
-                        fact(f"{side}, by hand", *(Span(plain(one), tone=Tone.WARN) for one in one_side.unreachable))
+                        fact(
+                            f"{side}, by hand",
+                            *(Span(plain(one), tone=Tone.WARN) for one in one_side.unreachable),
+                        )
                         for side, one_side in result.sides.items()
                     ),
                     fact("written", *(str(one.environment.parent) for one in result.sides.values())),

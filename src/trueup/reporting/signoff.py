@@ -144,7 +144,9 @@ def _row(item: Item) -> Row:
     tone = Tone.QUIET if item.state is State.NOT_SHOWN else Tone.PLAIN
     open_ = not item.binding and item.state in (State.NOT_SHOWN, State.WARNING)
     evidence = tuple(map(said, item.evidence))
-    below: tuple[str | Span, ...] = (f"expected {said(item.threshold)}", *evidence[:_NUM_EVIDENCE]) if loud else ()
+    below: tuple[str | Span, ...] = (
+        (f"expected {said(item.threshold)}", *evidence[:_NUM_EVIDENCE]) if loud else ()
+    )
     how = (Span(f"→ {said(item.how)}", tone=Tone.FOLLOWS),) if item.how is not None else ()
     if item.binding and item.state is State.WARNING:
         below = (*below, *how)

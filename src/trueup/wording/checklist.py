@@ -65,6 +65,7 @@ PHRASES = {
         {"parts": (reason(C.SAME_TRAINING), reason(C.ALL_MET))},
     ),
     C.ALL_MET: heading("The recommendations of the accuracy guide are met, as far as stated"),
+    C.LIMITED_MET: heading("No recommendation of the accuracy guide is violated in the checked sections"),
     C.UNMET: heading(
         lambda facts: (
             f"{count(facts['num'], 'recommendation')} of the accuracy guide "
@@ -132,7 +133,7 @@ PHRASES = {
     ),
     C.SUSPECTS: clause(
         lambda facts: (
-            f"{', '.join(facts['keys'])}: computed in another dtype on one side, in the code of its framework; "
+            f"{', '.join(facts['keys'])}: computed in another dtype in the code of one framework; "
             "verify it in the precision table of trueup compare"
         ),
         {"keys": ("embedding_dtype",)},

@@ -28,7 +28,9 @@ def document(text: str, path: str) -> Document:
     found: dict[str, Setting] = {}
     free: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip() and not (line.lstrip().startswith("#") or _ASSIGNMENT.match(line) or _PACKAGE.match(line)):
+        if line.strip() and not (
+            line.lstrip().startswith("#") or _ASSIGNMENT.match(line) or _PACKAGE.match(line)
+        ):
             free.append(str(number))
         if match := _PACKAGE.match(line):
             name = match.group(1).lower().replace("-", "_")

@@ -43,7 +43,11 @@ def bare_arguments(text: str) -> list[tuple[int, str]] | None:
     """The numbered lines of arguments that were copied without the lines around them; None where few are."""
     lines = list(enumerate(text.splitlines(), start=1))
     found = [(number, line) for number, line in lines if _LINE.match(_TIMESTAMP.sub("", line))]
-    return found if len(found) >= _FEWEST and len(found) * 2 > len([1 for _, line in lines if line.strip()]) else None
+    return (
+        found
+        if len(found) >= _FEWEST and len(found) * 2 > len([1 for _, line in lines if line.strip()])
+        else None
+    )
 
 
 def document(lines: list[tuple[int, str]], path: str) -> Document:

@@ -9,6 +9,7 @@ class ChecklistCode(Code):
     # headlines
     TWO_PARTS = "checklist.two_parts"
     ALL_MET = "checklist.recommendations_met"
+    LIMITED_MET = "checklist.recommendations_met_as_far_as_checked"
     UNMET = "checklist.recommendations_unmet"
     NOTES_UNMET = "checklist.suggestions_unmet"
     NOT_ASKED = "checklist.recommendations_off"
