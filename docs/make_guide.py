@@ -1,4 +1,4 @@
-"""Writes docs/guide.md: the accuracy guide's table of contents, with the command and its output for each row."""
+"""Writes docs/guide.md: the accuracy guide's table of contents, each row with its command and output."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PAIR = f"{TARGET} {REFERENCE}"
 WITH_ENVIRONMENT = f"{TARGET},examples/guide/target.env {REFERENCE}"
 HEAD = f"""# The accuracy guide, row by row
 
-Written by `python docs/make_guide.py`, which runs every command shown; a test runs them again. The pair that is
-checked is in `examples/guide`: a MindFormers configuration that violates many rows, and a Megatron script.
+Written by `python docs/make_guide.py`, which runs every command shown; a test runs them again. The pair that
+is checked is in `examples/guide`: a MindFormers configuration that violates many rows, and a Megatron script.
 
-`trueup check TARGET REFERENCE` looks at every row at once ([check.md](check.md)). The verdict has two parts: whether
-both describe the same training, and whether the guide's recommendations are followed. Here the rows are asked one by
-one, with `--only`; `--all` shows a row on which both sides agree.
+`trueup check TARGET REFERENCE` looks at every row at once ([check.md](check.md)). The verdict has two parts:
+whether both describe the same training, and whether the guide's recommendations are followed. Here the rows
+are asked one by one, with `--only`; `--all` shows a row on which both sides agree.
 
 ```console
 $ trueup check {WITH_ENVIRONMENT}
@@ -33,8 +33,8 @@ $ trueup check {WITH_ENVIRONMENT}
 
 ## Contents
 
-1. [Checklist](#checklist): network structure, mixture of experts, optimizer, weights, mixed precision, parallel
-   strategy, other rows
+1. [Checklist](#checklist): network structure, mixture of experts, optimizer, weights, mixed precision,
+   parallel strategy, other rows
 2. [Pre-training preparation](#pre-training-preparation): a reduced, deterministic pair, and the way back up
 3. [Acceptance over a recommendation](#acceptance-over-a-recommendation)
 4. [Loss curves](#loss-curves)
@@ -131,7 +131,7 @@ _NOTES = {
     "lr": "`-o OUT` draws learning rate and weight decay of every step.",
     "bias add": "Follows the dtype of the matrix product in both frameworks and no setting changes it: "
     "`trueup compare TARGET REFERENCE` shows it in the precision table of two captured runs.",
-    "Special Words Check": "Against the other side, and against the ids that begin, end and fill the documents.",
+    "Special Words Check": "Against the other side, and the ids that begin, end and fill the documents.",
     "input_ids check": "Of a data set here; `trueup check-run` and `trueup diagnose` look at every batch.",
     "Differences with Open Source": "Give the published configuration as REFERENCE.",
 }
@@ -144,8 +144,9 @@ $ trueup check TARGET REFERENCE --prepare -o OUT
 $ trueup check TARGET REFERENCE --expand -o OUT
 ```
 
-write both sides reduced (two layers, constant learning rate, no warmup, no dropout, Adam's eps 1e-8, one device, fixed
-seeds, deterministic kernels) and the way back up, one feature a rung; each rung is held against the other side's.
+write both sides reduced (two layers, constant learning rate, no warmup, no dropout, Adam's eps 1e-8, one
+device, fixed seeds, deterministic kernels) and the way back up, one feature a rung; each rung is held against
+the other side's.
 See [check.md](check.md#a-first-reproduction).
 
 ## Acceptance over a recommendation
@@ -203,7 +204,7 @@ def _asked(row: str, keys: list[str]) -> tuple[str, str]:
 
 
 def output(command: str) -> str:
-    """What a person sees, from the root of the repository, without the files' lines that are the same in all."""
+    """What a person sees who runs it in the root of the repository."""
     was, columns = Path.cwd(), os.environ.get("COLUMNS")
     shown = io.StringIO()
     os.chdir(DOCS.parent)

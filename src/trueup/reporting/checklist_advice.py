@@ -90,12 +90,15 @@ def _table(found: Sequence[Unmet], checklist: Checklist) -> Table:
     )
     worst = sorted(found, key=lambda one: list(SEVERITY).index(one.severity))
     return Table(
-        columns=columns, rows=tuple(map(_row, worst)), head=On.SCREEN | On.PAGE, on=On.SCREEN | On.PAGE
+        columns=columns,
+        rows=tuple(_row(one, both=both) for one in worst),
+        head=On.SCREEN | On.PAGE,
+        on=On.SCREEN | On.PAGE,
     )
 
 
-def _row(one: Unmet) -> Row:
-    how: list[Line] = [Span(f"→ {line}", Look.COMMAND) for line in set_lines(one)]
+def _row(one: Unmet, *, both: bool) -> Row:
+    how: list[Line] = [Span(f"→ {line}", Look.COMMAND) for line in set_lines(one, both=both)]
     because = said(one.reason) if one.reason is not None else ""
     why = f"{plain(one.why)} {plain(one.advice)}" if one.how and one.advice else plain(one.why)
     return Row(
@@ -112,13 +115,13 @@ def _row(one: Unmet) -> Row:
     )
 
 
-def set_lines(one: Unmet) -> list[str]:
+def set_lines(one: Unmet, *, both: bool) -> list[str]:
     """How each side sets the recommended value; the rule's advice where no form is known."""
     if not one.how:
         return [plain(one.advice)] if one.advice else []
     words = dict(one.how)
-    if len(set(words.values())) == 1 and len(words) == len(one.sides):
-        return [plain(next(iter(words.values())))]
+    if not both:
+        return [plain(text) for text in words.values()]
     return [f"{side}: {plain(text)}" for side, text in words.items()]
 
 
