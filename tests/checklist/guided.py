@@ -243,6 +243,7 @@ VIOLATIONS: tuple[tuple[str, str, str, str], ...] = (
     ("nemo", "adam_eps", "1.0e-8", "1.0e-5"),
     ("nemo", "optimizer_parallel", "name: fused_adam", "name: distributed_fused_adam"),
     ("nemo", "aux_loss_factor", "coeff: 0.0", "coeff: 0.01"),
+    ("nemo", "router_dtype", "num_moe_experts: 8", "num_moe_experts: 8\n  moe_router_dtype: bf16"),
     ("hf", "adam_eps", "1e-08", "1e-05"),
     ("hf", "clip_grad", '"max_grad_norm": 1.0', '"max_grad_norm": 5.0'),
     ("hf", "optimizer_parallel", '"bf16": true', '"bf16": true, "fsdp": "full_shard"'),

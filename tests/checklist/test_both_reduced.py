@@ -192,3 +192,18 @@ def test_the_command_writes_both_sides(tmp_path: Path, capsys: pytest.CaptureFix
     document = json.loads(capsys.readouterr().out)
     eps = "norm_eps" in document["aligned"][0]["differs"]
     assert status == int(eps)
+
+
+def test_a_script_for_many_nodes_starts_on_one_device(tmp_path: Path) -> None:
+    """What names the nodes of the job is left out: its variables are not set where one device is used."""
+    nodes = "--nnodes $NNODES --node_rank $RANK --master_addr $ADDR --master_port 6000"
+    launcher = f"torchrun --nproc_per_node 8 {nodes}"
+    text = MEGATRON.replace("torchrun --nproc_per_node 2", launcher).replace(
+        "--num-layers 4", "--num-layers 8"
+    )
+    (tmp_path / "run.sh").write_text(text)
+    (tmp_path / "out").mkdir()
+    result = prepared(read_side([str(tmp_path / "run.sh")]), tmp_path / "out")
+    written = result.rungs[0].files[0].read_text()
+    assert "torchrun --nproc_per_node=1 pretrain_gpt.py" in written
+    assert "ADDR" not in written

@@ -231,3 +231,23 @@ def test_a_template_that_was_compared_is_not_left_to_a_person(tmp_path: Path) ->
     assert by_hand in [row.key for row in alone.rows]
     assert (by_hand in [row.key for row in seen.rows]) is False
     assert seen.exit_code == 0
+
+
+@pytest.mark.torch
+def test_a_trace_among_the_sides_is_looked_at(tmp_path: Path) -> None:
+    import torch
+
+    import trueup
+
+    model = torch.nn.Sequential(torch.nn.Embedding(1200, 4), torch.nn.Linear(4, 1200))
+    ids = torch.randint(3, 1007, (4, 12))
+    ids[:, 8:] = 9
+    ids[0, 0] = 1100
+    kept = ["labels", "integers", "module"]
+    with trueup.Tracer(tmp_path / "run", level="L0", steps="0", store_values_of=kept):
+        out = model(ids)
+        torch.nn.functional.cross_entropy(out.flatten(0, 1), ids.flatten()).backward()
+    config = _config(tmp_path)
+    found = _keys(check([f"{config},{tmp_path / 'run'}"], [config]))
+    assert {"input_ids", "pad_token_id"} <= set(found)
+    assert found["input_ids"].sides == ("target", "reference")

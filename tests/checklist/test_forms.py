@@ -192,3 +192,18 @@ FREE: dict[str, tuple[str, str, object]] = {
 def test_one_line_of_free_text(form: str, tmp_path: Path) -> None:
     text, field, value = FREE[form]
     assert _side(tmp_path, "nameless", text).values[field].value == value
+
+
+@pytest.mark.parametrize(("text", "is_on"), [("true", True), ("strict", True), ("1", True), ("false", False)])
+def test_deterministic_collectives(text: str, is_on: bool, tmp_path: Path) -> None:
+    side = _side(tmp_path, "env.sh", f"export HCCL_DETERMINISTIC={text}\nexport PYTHONHASHSEED=1\n")
+    assert side.values["hccl_deterministic"].value is is_on
+
+
+def test_how_a_variable_is_set_is_its_own_spelling(tmp_path: Path) -> None:
+    (tmp_path / "env.sh").write_text(
+        "export HCCL_DETERMINISTIC=false\nexport MS_ASCEND_CHECK_OVERFLOW_MODE=SATURATION_MODE\n"
+    )
+    found = {one.key: dict(one.how) for one in check([str(tmp_path / "env.sh")]).unmet}
+    assert found["overflow_mode"]["target"] == "export MS_ASCEND_CHECK_OVERFLOW_MODE=INFNAN_MODE"
+    assert found["hccl_deterministic"]["target"] == "export HCCL_DETERMINISTIC=true"

@@ -13,7 +13,6 @@ from trueup.checklist.dialect import Origin
 from trueup.checklist.fields import fields
 from trueup.checklist.judging import Row, Status, judged
 from trueup.checklist.readers import read_side
-from trueup.checklist.readers.trace import is_trace
 from trueup.checklist.recommendations import VERSIONS, Unmet, recommendations
 from trueup.checklist.rules import SECTIONS, rules
 from trueup.checklist.schedule import Schedules, schedules
@@ -140,17 +139,18 @@ def check(
     left = configured(read_side(target))
     right = None if reference is None else configured(read_side(reference))
     found = compared(left, right, only=only, ignore=ignore, recommend=recommend)
-    ids = [ids_of(Path(one)) for one in data] + _ids_of_traces([*target, *(reference or ())])
+    ids = [ids_of(Path(one)) for one in data] + _ids_of_traces(left, right)
     return _with_more(found, ids, configured(read_side(inference)) if inference else None, only, ignore)
 
 
-def _ids_of_traces(sources: Sequence[str]) -> list[DataIds]:
-    """Of the sides that are traces; one that kept no batches says nothing."""
+def _ids_of_traces(*sides: Configuration | None) -> list[DataIds]:
+    """Of the traces among the sides; one that kept no batches says nothing."""
     found = []
-    for one in (Path(source) for source in sources):
-        if is_trace(one):
+    documents = [document for side in sides if side is not None for document in side.documents]
+    for document in documents:
+        if document.dialect == "trace":
             with suppress(ConfigError):
-                found.append(ids_of(one))
+                found.append(ids_of(Path(document.path)))
     return found
 
 
