@@ -95,7 +95,7 @@ def judge_inference(training: Configuration, inference: Configuration) -> Unmet 
         sides=("target",),
         target=cells[0],
         reference=None,
-        wanted=reason(Code.INFERENCE_TEMPLATE, value=str(other.value), place=places[0]),
+        wanted=reason(Code.INFERENCE_TEMPLATE, place=places[0]),
         value=other.value,
         why="In fine-tuning the template of training and of inference must be the same.",
         advice="Use one template for both",

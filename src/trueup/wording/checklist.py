@@ -24,7 +24,7 @@ def _versions(facts: Facts) -> str:
 
 def _wanted(facts: Facts) -> str:
     value = facts["value"]
-    if isinstance(value, float) and value != int(value):
+    if isinstance(value, float) and 0 < abs(value) < 1e-3:
         mantissa, _, exponent = f"{value:.10g}".partition("e")
         return f"{mantissa}e{int(exponent)}" if exponent else mantissa
     return str(value)
@@ -64,11 +64,11 @@ PHRASES = {
         lambda facts: ". ".join(facts.parts),
         {"parts": (reason(C.SAME_TRAINING), reason(C.ALL_MET))},
     ),
-    C.ALL_MET: heading("The recommendations of the accuracy guide are met, as far as stated"),
-    C.LIMITED_MET: heading("No recommendation of the accuracy guide is violated in the checked sections"),
+    C.ALL_MET: heading("The guide's recommendations are met, as far as stated"),
+    C.LIMITED_MET: heading("No checked recommendation of the guide is violated"),
     C.UNMET: heading(
         lambda facts: (
-            f"{count(facts['num'], 'recommendation')} of the accuracy guide "
+            f"{count(facts['num'], 'recommendation')} of the guide "
             f"{'is' if facts['num'] == 1 else 'are'} not met"
             + (f" ({count(facts['notes'], 'suggestion')} more)" if facts["notes"] else "")
         ),
@@ -77,13 +77,13 @@ PHRASES = {
     ),
     C.NOTES_UNMET: heading(
         lambda facts: (
-            "The recommendations of the accuracy guide are met; "
+            "The guide's recommendations are met; "
             f"{count(facts['num'], 'suggestion')} {'is' if facts['num'] == 1 else 'are'} not"
         ),
         {"num": 1},
         {"num": 3},
     ),
-    C.NOT_ASKED: heading("The accuracy guide's recommendations were left out (--no-recommendations)"),
+    C.NOT_ASKED: heading("The guide's recommendations were left out (--no-recommendations)"),
     C.OTHER_TRAINING: heading(_other_training, {"num": 1, "more": 0}, {"num": 2, "more": 1}),
     C.OTHER_NUMBERS: heading(
         lambda facts: (
@@ -154,10 +154,7 @@ PHRASES = {
         {"path": "wiki.bin", "share": 0.12, "id": 0},
     ),
     C.ANOTHER_TOKENIZER: clause("data made with the tokenizer of this vocabulary"),
-    C.INFERENCE_TEMPLATE: clause(
-        "the template of inference ({place}): {value}",
-        {"place": "tokenizer_config.json", "value": "{{ messages[0] }}"},
-    ),
+    C.INFERENCE_TEMPLATE: clause("the template of inference, {place}", {"place": "tokenizer_config.json"}),
     C.ONE_SET: clause(
         lambda facts: f"{_versions(facts)}: published as one set (table of {facts['as_of']})", _STACK
     ),
