@@ -11,7 +11,10 @@ import pytest
 from tests.checklist.guided import BASES, SUGGESTIONS, VIOLATIONS, write
 from trueup.checklist import check
 from trueup.checklist.check import Checklist
+from trueup.checklist.configuration import configured
+from trueup.checklist.readers import read_side
 from trueup.checklist.recommendations import Unmet
+from trueup.checklist.writing import setting_words
 from trueup.cli.app import run
 from trueup.types.codes import ChecklistCode as Code
 
@@ -242,3 +245,18 @@ def test_a_suspect_is_seen_without_being_asked_for(
     assert capsys.readouterr().out.count("embedding_dtype") >= 2
     assert run(["check", target, reference, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"]["suspects"] == ["embedding_dtype"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "field", "value", "words"),
+    [
+        ("--use-distributed-optimizer", "optimizer_parallel", False, "without --use-distributed-optimizer"),
+        ("--clip-grad 5.0", "clip_grad", 1.0, "--clip-grad 1.0"),
+        ("--no-rope-fusion", "rope_fusion", True, "without --no-rope-fusion"),
+        ("--moe-input-jitter-eps 0.01", "router_jitter", 0.0, "without --moe-input-jitter-eps"),
+    ],
+)
+def test_how_megatron_sets_it(flag: str, field: str, value: object, words: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "megatron", "--bf16", f"--bf16 {flag}")
+    side = configured(read_side([path]))
+    assert setting_words(side, field, value) == words

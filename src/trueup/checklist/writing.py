@@ -87,13 +87,16 @@ def setting_words(side: Configuration, field: str, value: object) -> str:
 
 def _in_form(key: str, value: object, document: Document) -> str:
     if document.kind in ("shell", "log", "checkpoint"):
-        flag = "" if value is None else _flag(key, value, dialects()[document.dialect], document)
-        there = key in document.settings or value is not None
-        return flag or (f"without {_dashed(key)}" if there else "")
+        dialect = dialects()[document.dialect]
+        flag = "" if value is None else _flag(key, value, dialect, document)
+        own = document.settings[key].value if key in document.settings else None
+        there = "" if own is None or own == value else _flag(key, own, dialect, document)
+        return flag or (f"without {there.partition(' ')[0]}" if there else "")
     if document.kind == "environment":
         return f"export {key}={str(value).lower() if isinstance(value, bool) else value}"
     if value is None:
-        return f"without {key}" if elements(key)[0] in document.settings else ""
+        setting = document.settings.get(elements(key)[0])
+        return f"without {key}" if setting is not None and setting.value is not None else ""
     if document.kind == "trace":
         return ""
     shown = json.dumps(value) if isinstance(value, (bool, dict, list)) or value == "" else str(value)
