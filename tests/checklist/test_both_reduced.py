@@ -207,3 +207,15 @@ def test_a_script_for_many_nodes_starts_on_one_device(tmp_path: Path) -> None:
     written = result.rungs[0].files[0].read_text()
     assert "torchrun --nproc_per_node=1 pretrain_gpt.py" in written
     assert "ADDR" not in written
+
+
+def test_no_key_is_made_up(tmp_path: Path) -> None:
+    """What a file says nothing of is not written into it: its program may refuse a key it does not know."""
+    for dialect in ("lightning", "plain"):
+        name, text = BASES[dialect]
+        (tmp_path / name).write_text(text)
+        folder = tmp_path / dialect
+        folder.mkdir()
+        result = prepared(read_side([str(tmp_path / name)]), folder)
+        written = yaml.safe_load(result.rungs[0].files[0].read_text())
+        assert set(written) - set(yaml.safe_load(text)) <= {"seed", "seed_everything", "deterministic"}

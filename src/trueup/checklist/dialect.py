@@ -66,7 +66,8 @@ class Dialect(BaseModel):
     fixed: dict[str, str] = Field(default_factory=dict)
     """why a field whose expression reads no key has its value"""
     write: dict[str, dict[str, dict[str, object]]] = Field(default_factory=dict)
-    """field -> canonical value (or ``*``) -> keys to set; ``$`` is the value, null takes a key away"""
+    """field -> canonical value (or ``*``) -> keys to set; ``$`` is the value, null takes a key away, and a key
+    behind ``?`` is set only where it is there"""
     prepare: dict[str, object] = Field(default_factory=dict)
     """keys of the dialect beside canonical fields that a first reproduction wants"""
     cautions: dict[str, str] = Field(default_factory=dict)
@@ -272,8 +273,10 @@ def writes(dialect: Dialect, document: Document, name: str, value: object) -> di
         if chosen is None:
             return None
         ways = [key for key, text in chosen.items() if text == "$"]
-        used = [key for key in ways if key in document.settings] or _nearest(ways, document)
-        return {key: _filled(text, value) for key, text in chosen.items() if key not in ways or key in used}
+        there = [key for key in ways if key.removeprefix("?") in document.settings]
+        used = there or _nearest([key for key in ways if not key.startswith("?")], document)
+        kept = {key: text for key, text in chosen.items() if key not in ways or key in used}
+        return {key.removeprefix("?"): _filled(text, value) for key, text in kept.items()}
     keys = _there(dialect, document, name)
     return {keys[0]: value} if keys else None
 
@@ -299,7 +302,8 @@ def _filled(template: object, value: object) -> object:
 def how_to_set(dialect: Dialect, document: Document, name: str) -> str:
     """The keys a person changes for this field, or nothing."""
     if name in dialect.write:
-        keys = list(dict.fromkeys(key for table in dialect.write[name].values() for key in table))
+        table = dialect.write[name].values()
+        keys = list(dict.fromkeys(key.removeprefix("?") for keys in table for key in keys))
     elif name in dialect.fields:
         names = parsed(dialect.fields[name]).names
         keys = _there(dialect, document, name)[:1] or [dialect.places(key)[0] for key in names]

@@ -21,6 +21,9 @@ from trueup.errors import ConfigError
 
 ENVIRONMENT = "environment.sh"
 _DEVICES = "num_devices"
+_WRITTEN_ANYWAY = frozenset({"seed", "deterministic"})
+"""fields that are written though the side says nothing of them; any other key that nobody set may be one that
+the program does not know"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +107,10 @@ def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, ob
     side = configured(documents)
     changes: list[Change] = []
     wanted: dict[str, object] = {}
-    for section, rule in (
-        (section, rule) for section, file in rules().items() for rule in file if rule.reproduce
-    ):
+    for rule in (rule for file in rules().values() for rule in file if rule.reproduce):
         value = side.values.get(rule.field)
         after = _wanted(rule.reproduce, rule.field, side) if applies(rule.when, side) else None
-        if after is None or (value is None and (section == "parallel" or rule.when)):
+        if after is None or (value is None and rule.field not in _WRITTEN_ANYWAY):
             continue
         wanted[rule.field] = after
         if value is not None and same(value.value, after):
