@@ -66,7 +66,7 @@ class Dialect(BaseModel):
     fixed: dict[str, str] = Field(default_factory=dict)
     """why a field whose expression reads no key has its value"""
     write: dict[str, dict[str, dict[str, object]]] = Field(default_factory=dict)
-    """field -> canonical value (or ``*``) -> keys to set; ``$`` is the value, null takes a key away, and a key
+    """field -> canonical value (or ``*``) -> keys to set; ``$`` is the value, null takes a key away, a key
     behind ``?`` is set only where it is there"""
     prepare: dict[str, object] = Field(default_factory=dict)
     """keys of the dialect beside canonical fields that a first reproduction wants"""
