@@ -58,7 +58,7 @@ class CheckOptions:
         tuple[str, ...],
         Option(
             "Training data, or a sample of it, whose ids are compared with the special ids and the "
-            "vocabulary: PREFIX.bin with PREFIX.idx, saved batches (step_N/rank_R/tokens.npy), or a trace; "
+            "vocabulary: PREFIX.bin with PREFIX.idx, a folder of saved batches, or a trace; "
             "may be repeated.",
             "--data PATH",
         ),
