@@ -66,8 +66,8 @@ class CheckOptions:
     inference: Annotated[
         str | None,
         Option(
-            "Configuration of inference with the trained TARGET (tokenizer_config.json, chat_template.jinja, "
-            "a MindFormers configuration): its chat template is compared with the one of training.",
+            "Configuration of inference with the trained TARGET (of a tokenizer, a chat template, or of "
+            "MindFormers): its chat template is compared with the one of training.",
             "--inference CONFIG",
         ),
     ] = None
