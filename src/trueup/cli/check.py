@@ -71,13 +71,13 @@ class CheckOptions:
             "--inference CONFIG",
         ),
     ] = None
-    recommendations: Annotated[
+    no_recommendations: Annotated[
         bool,
         Option(
-            "Judge the recommendations of the accuracy guide as well as whether the training is the same.",
-            "--recommendations/--no-recommendations",
+            "Judge only whether the training is the same, and not the accuracy guide's recommendations.",
+            "--no-recommendations",
         ),
-    ] = True
+    ] = False
     prepare: Annotated[
         bool,
         Option(
@@ -122,7 +122,7 @@ def command(options: CheckOptions, printed: Printed) -> int:
         references,
         only=list(options.only),
         ignore=list(options.ignore),
-        recommend=options.recommendations,
+        recommend=not options.no_recommendations,
         data=options.data,
         inference=() if options.inference is None else [options.inference],
     )
