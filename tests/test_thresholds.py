@@ -33,6 +33,7 @@ CONVERTED = {
     "src/trueup/diagnosing/*.py": "diagnosing",
     "src/trueup/diagnosing/replay": "diagnosing",
     "src/trueup/diagnosing/stages": "diagnosing",
+    "src/trueup/checklist/*.py": "checklist",
 }
 """folder, or modules -> the first word of its entries' names, None: it decides nothing by a constant"""
 TABLES = (
@@ -42,6 +43,7 @@ TABLES = (
     "trueup.monitoring.thresholds",
     "trueup.curves.thresholds",
     "trueup.matching.thresholds",
+    "trueup.checklist.thresholds",
 )
 DECIDING = (
     "tests.diagnosing.deciding_kinds",
@@ -50,10 +52,15 @@ DECIDING = (
     "tests.monitoring.deciding_monitoring",
     "tests.curves.deciding_curves",
     "tests.matching.deciding_matching",
+    "tests.checklist.deciding_checklist",
 )
 ARITHMETIC = (0.0, 0.5, 1.0, 2.0)
 """floats that any formula holds"""
 ALLOWED: dict[str, set[float | str]] = {
+    "checklist/data_ids.py": {"_MOST_SEQUENCES", "_MOST_PLACES"},  # read
+    "checklist/document.py": {"FORMAT", "_DRAWN_POINTS"},  # written
+    "checklist/fields.py": {"_CLOSE", 1e-7, 1e-300, "_LARGEST_COUNT", "2 ** 53"},  # float32 and float64
+    "checklist/schedule.py": {"MAX_POINTS", "_CLOSE", 1e-6},  # drawn; rounding of a schedule computed twice
     "comparing/content.py": {"SCHEMA_VERSION"},
     "comparing/grounds.py": {"_NUM_AHEAD"},  # rows shown
     "comparing/layouts.py": {"SAMPLES"},  # values read: costs time

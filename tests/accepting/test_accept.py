@@ -26,7 +26,7 @@ from trueup.types.reason import read_reason, read_reasons, reason
 
 pytestmark = pytest.mark.torch
 
-SETTINGS = {"num_layers": 2, "hidden_size": 64, "learning_rate": 0.001, "adam_beta2": 0.999}
+SETTINGS = {"num_layers": 2, "hidden_size": 64, "learning_rate": 0.001, "adam_beta2": 0.95}
 SCORES = {"arc": (0.50, 0.014), "hellaswag": (0.60, 0.005)}
 
 
@@ -59,7 +59,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "moved.log": logs.megatron(changed(zero[1], loss=zero[1].frame["loss"].to_numpy() + 0.5)),
         "gpu0.log": logs.megatron(zero[1]),
         "target.json": json.dumps(SETTINGS),
-        "beta.json": json.dumps({**SETTINGS, "adam_beta2": 0.95}),
+        "beta.json": json.dumps({**SETTINGS, "adam_beta2": 0.9}),
         "reference.json": json.dumps(SETTINGS),
     }
     for name, text in made.items():

@@ -117,6 +117,8 @@ def accepted() -> Cases:
         "good": tuple(word for good, _ in parts.values() for word in good),
         "bad": tuple(word for _, bad in parts.values() for word in bad),
     }
+    cases["good without the waiver"] = cases["good"]
+    cases["good"] += ("--waive", "adam_beta2", "the default of the framework on both sides")
     cases["traces alone"] = parts["traces"][0]
     cases["curves vouched"] = (*parts["curves"][0], "--assume", "all")
     return cases

@@ -75,6 +75,11 @@ def read_check(document: Document, out: Path) -> Facts:
             if row["status"] not in ("aligned", "framework_default", "not_configurable", "by_hand")
         },
         "aligned": " ".join(row["key"] for row in document["rows"] if row["status"] == "aligned"),
+        "training": (document["verdict"]["same_training"] or {}).get("outcome"),
+        "recommendations": {
+            one["key"]: [one["severity"], *one["sides"], _plain(one["recommended_value"])]
+            for one in document["recommendations"]
+        },
         "schedules": _plain({key: schedules.get(key) for key in gaps}),
     }
 

@@ -16,6 +16,8 @@ class State(str, Enum):
     FAILED = "failed"
     WARNING = "warning"
     """beyond a number that does not reject by itself"""
+    WAIVED = "waived"
+    """a recommendation of the guide that a person decided not to follow, with a reason"""
     NOT_SHOWN = "not shown"
 
 

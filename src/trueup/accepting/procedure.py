@@ -11,6 +11,7 @@ from trueup.accepting.downstream import Downstream, downstream, downstream_items
 from trueup.accepting.first_steps import preparation_items, step_items
 from trueup.accepting.item import Item, State
 from trueup.accepting.long_run import compared, leaves_a_small_gap, long_run_items, no_update_items
+from trueup.accepting.recommended import needless, recommendation_items
 from trueup.accepting.settings import by_hand, checklist_items
 from trueup.accepting.signoff import SignOff
 from trueup.curves.comparison import CurveComparison, Options
@@ -43,6 +44,8 @@ class Given:
     """what a person vouches for: weights, settings, randomness, data"""
     stated: Mapping[str, str] = field(default_factory=dict)
     """the standard's default conditions, as changed"""
+    waived: Mapping[str, str] = field(default_factory=dict)
+    """row of the guide's recommendations -> why it is not followed"""
 
     @property
     def traces(self) -> tuple[Path, Path] | None:
@@ -115,19 +118,21 @@ def accept(given: Given, *, output: Path, say: Callable[[str], None] = lambda _:
         proved = proofs(options.target_trace, options.reference_trace, assumed=given.assumed)
     items = [
         *checklist_items(settings),
+        *recommendation_items(settings, given.waived),
         *(_by_files(item, settings) for item in preparation_items(proved, diagnosis)),
         *step_items(diagnosis),
         *no_update_items(still),
         *long_run_items(long_run),
         *downstream_items(tasks, wanted=leaves_a_small_gap(long_run)),
     ]
-    notes = () if long_run is None else tuple(long_run.notes)
+    notes = (*needless(settings, given.waived), *(() if long_run is None else long_run.notes))
     signoff = SignOff(
         items=tuple(items),
         inputs=tuple(given.inputs()),
         conditions=tuple(conditions(options.target_trace, dict(given.stated))),
         by_hand=(*by_hand(settings), reason(Code.EXPANSION)),
         notes=notes,
+        waivers=dict(given.waived),
         seconds={"all": time.perf_counter() - began},
     )
     signoff.write(output)
@@ -163,7 +168,7 @@ def _by_files(item: Item, settings: Configurations | None) -> Item:
         or settings.given is None
     ):
         return item
-    if settings.checklist.outcome != "agree":
+    if settings.checklist.training != "agree":
         return item
     compared_settings = reason(Code.BY_FILES, num=settings.num_compared)
     return replace(item, state=State.PASSED, measured=compared_settings, evidence=(), how=None)

@@ -60,20 +60,20 @@ def _section(section: str, both: Configurations) -> Item | None:
         return None if section == "moe" and rows == [] else _nothing(f"checklist:{section}", title)
     grave = [row for row in rows if row.matters and row.severity == "error"]
     light = [row for row in rows if row.matters and row.severity != "error"]
-    unkept = [row for row in rows if row.status is Status.BROKEN and row.severity != "note"]
     open_ = [row for row in rows if row in checklist.undecided]
+    suspects = [row for row in rows if row.status is Status.SUSPECT]
     state = (
         State.FAILED
         if grave
         else State.NOT_SHOWN
         if open_
         else State.WARNING
-        if light or unkept
+        if light or suspects
         else State.PASSED
     )
     evidence = [
         *map(row_said, (*grave, *light)),
-        *(reason(Code.ROW, row.reason, key=row.key) for row in unkept if row.reason is not None),
+        *(reason(Code.SUSPECT, row.reason, key=row.key) for row in suspects if row.reason is not None),
         *(reason(Code.NOT_COMPARED, row.reason, key=row.key) for row in open_ if row.reason is not None),
     ]
     return Item(

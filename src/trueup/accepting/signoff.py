@@ -33,6 +33,8 @@ class SignOff:
     by_hand: tuple[Reason, ...] = ()
     """what only a person can look at"""
     notes: tuple[Reason, ...] = ()
+    waivers: dict[str, str] = field(default_factory=dict)
+    """recommendation that is not followed -> a person's reason"""
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -60,6 +62,9 @@ class SignOff:
             return reason(Code.REFUSED, *(item.title for item in binding if item.state is State.FAILED))
         if failed:
             return reason(Code.FAILED_UNPROVED, *failed)
+        unfollowed = [item.title for item in binding if item.state is State.WARNING]
+        if unfollowed:
+            return reason(Code.UNFOLLOWED, *unfollowed)
         return reason(Code.OPEN, *(item.title for item in binding if item.state is not State.PASSED))
 
     def of(self, part: Part) -> list[Item]:
@@ -88,6 +93,7 @@ class SignOff:
                     "conditions": self.conditions,
                     "by_hand": self.by_hand,
                     "notes": self.notes,
+                    "waivers": [{"row": row, "reason": why} for row, why in self.waivers.items()],
                     "standard": ADVISORY,
                     "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
                 }

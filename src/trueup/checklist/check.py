@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from trueup.checklist.configuration import Configuration, configured
+from trueup.checklist.data_ids import INPUT_IDS, DataIds, ids_of, judge_ids
 from trueup.checklist.dialect import Origin
 from trueup.checklist.fields import fields
 from trueup.checklist.judging import Row, Status, judged
 from trueup.checklist.readers import read_side
+from trueup.checklist.recommendations import VERSIONS, Unmet, recommendations
 from trueup.checklist.rules import SECTIONS, rules
 from trueup.checklist.schedule import Schedules, schedules
+from trueup.checklist.templates import INFERENCE, is_shown_same, judge_inference
 from trueup.checklist.versions import VersionVerdict, judge_versions, versions_of
 from trueup.errors import ConfigError
 
 _OPTIMIZER = "optimizer"
+_BY_HAND = "template_by_hand"
+EXTRA_ROWS = frozenset({VERSIONS, INPUT_IDS, INFERENCE})
+"""rows of recommendations that are no rule of rules/*.yaml"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +40,31 @@ class Checklist:
     """whether only some of the sections or fields were looked at"""
     versions: dict[str, VersionVerdict]
     """by side, where two or more versions of the Ascend stack are stated"""
+    unmet: tuple[Unmet, ...] = ()
+    """recommendations of the guide that are not followed, in the order of the rows"""
+    recommends: bool = True
+    """whether the guide's recommendations are part of the verdict"""
 
     @property
     def outcome(self) -> str:
-        """``agree``, ``differ`` or ``undecided``; of one side: whether it meets the recommendations."""
+        """``differ`` where either part of the verdict does, else that of the same training."""
+        return "differ" if self.advised == "unmet" else self.training
+
+    @property
+    def training(self) -> str:
+        """Whether both sides describe the same training: ``agree differ undecided``; ``agree`` of one."""
         if self.reference is None:
-            return (
-                "differ"
-                if any(r.status is Status.BROKEN and r.severity != "note" for r in self.rows)
-                else "agree"
-            )
+            return "agree"
         if any(row.matters for row in self.rows) or self.rates_part:
             return "differ"
         return "undecided" if self.undecided else "agree"
+
+    @property
+    def advised(self) -> str:
+        """Whether the guide's recommendations are followed: ``met unmet``, or ``off``."""
+        if not self.recommends:
+            return "off"
+        return "unmet" if any(one.counts for one in self.unmet) else "met"
 
     @property
     def rates_part(self) -> bool:
@@ -61,6 +81,11 @@ class Checklist:
         """Rows that could not be compared though they decide what is trained."""
         open_ = (Status.NOT_SET, Status.NOT_COMPARABLE)
         return [row for row in self.rows if row.status in open_ and row.severity == "error" and _stated(row)]
+
+    @property
+    def suspects(self) -> list[Row]:
+        """Rows in which the frameworks' code computes in two dtypes, as far as it is known: to verify."""
+        return [row for row in self.rows if row.status is Status.SUSPECT]
 
     def unread(self) -> list[str]:
         """``key (file)`` of settings no canonical field reads."""
@@ -84,6 +109,9 @@ def check(
     *,
     only: Collection[str] = (),
     ignore: Collection[str] = (),
+    recommend: bool = True,
+    data: Sequence[str] = (),
+    inference: Sequence[str] = (),
 ) -> Checklist:
     """Hold one configuration against another, or against the recommendations.
 
@@ -92,15 +120,59 @@ def check(
         reference: the same for the trusted run; None applies the recommendations alone.
         only: sections or fields to look at; all by default.
         ignore: sections or fields to leave out.
+        recommend: whether the guide's recommendations are part of the verdict.
+        data: data sets, saved batches or traces whose ids are held against the special ids; traces among
+            the sides are looked at in any case.
+        inference: what the target is used for inference with, for its template of conversations.
 
     Raises:
-        ConfigError: a file that cannot be read, or a section or field that there is not.
+        ConfigError: a file that cannot be read, a section or field that there is not, or nothing to hold
+            one side against.
     """
+    if reference is None and not recommend:
+        raise ConfigError(
+            "one side alone is compared with the recommendations: give REFERENCE, or leave out "
+            "--no-recommendations"
+        )
     for names in (only, ignore):
         _check_names(names)
     left = configured(read_side(target))
     right = None if reference is None else configured(read_side(reference))
-    return compared(left, right, only=only, ignore=ignore)
+    found = compared(left, right, only=only, ignore=ignore, recommend=recommend)
+    ids = [ids_of(Path(one)) for one in data] + _ids_of_traces(left, right)
+    return _with_more(found, ids, configured(read_side(inference)) if inference else None, only, ignore)
+
+
+def _ids_of_traces(*sides: Configuration | None) -> list[DataIds]:
+    """Of the traces among the sides; one that kept no batches says nothing."""
+    found = []
+    documents = [document for side in sides if side is not None for document in side.documents]
+    for document in documents:
+        if document.dialect == "trace":
+            with suppress(ConfigError):
+                found.append(ids_of(Path(document.path)))
+    return found
+
+
+def _with_more(
+    found: Checklist,
+    ids: Sequence[DataIds],
+    inference: Configuration | None,
+    only: Collection[str],
+    ignore: Collection[str],
+) -> Checklist:
+    """The check with what data and inference say of it."""
+    if not found.recommends or not (ids or inference):
+        return found
+    more = list(judge_ids(ids, found.target, found.reference))
+    rows = found.rows
+    if inference is not None:
+        unlike = judge_inference(found.target, inference)
+        more += [unlike] if unlike is not None else []
+        if unlike is not None or is_shown_same(found.target, inference):
+            rows = tuple(row for row in rows if row.key != _BY_HAND)
+    kept = [one for one in more if _chosen(one.section, one.key, only, ignore)]
+    return replace(found, rows=rows, unmet=(*found.unmet, *kept))
 
 
 def compared(
@@ -109,17 +181,18 @@ def compared(
     *,
     only: Collection[str] = (),
     ignore: Collection[str] = (),
+    recommend: bool = True,
 ) -> Checklist:
     """``check`` of configurations that are read already."""
     rows = [
         row
         for row in judged(left, right)
-        if (not only or row.section in only or row.key in only)
-        and row.section not in ignore
-        and row.key not in ignore
+        if _chosen(row.section, row.key, only, ignore) and (recommend or row.status is not Status.BROKEN)
     ]
     sides = {"target": left} if right is None else {"target": left, "reference": right}
-    verdicts = {name: judge_versions(versions_of(side)) for name, side in sides.items()}
+    found = {name: judge_versions(versions_of(side)) for name, side in sides.items()}
+    verdicts = {name: verdict for name, verdict in found.items() if verdict is not None}
+    judged_versions = verdicts if _chosen("environment", VERSIONS, only, ignore) else {}
     return Checklist(
         target=left,
         reference=right,
@@ -127,12 +200,19 @@ def compared(
         schedules=schedules(left, right),
         limited=bool(only or ignore),
         weighs_schedules=_OPTIMIZER not in ignore and (not only or _OPTIMIZER in only),
-        versions={name: verdict for name, verdict in verdicts.items() if verdict is not None},
+        versions=verdicts,
+        unmet=recommendations(rows, left, right, judged_versions) if recommend else (),
+        recommends=recommend,
     )
 
 
+def _chosen(section: str, key: str, only: Collection[str], ignore: Collection[str]) -> bool:
+    wanted = not only or section in only or key in only
+    return wanted and section not in ignore and key not in ignore
+
+
 def _check_names(names: Collection[str]) -> None:
-    keys = {rule.key for file in rules().values() for rule in file}
+    keys = {*EXTRA_ROWS, *(rule.key for file in rules().values() for rule in file)}
     for name in names:
         if name not in SECTIONS and name not in keys and name not in fields().all:
             raise ConfigError(

@@ -38,6 +38,14 @@ class Configuration:
         found = (t.dialect.not_configurable.get(name) for t in self.translations)
         return next((reason for reason in found if reason), None)
 
+    def followed(self, name: str) -> object:
+        """What a field that this side cannot set is computed as, where its framework says; None elsewhere."""
+        if name in self.values:
+            return None
+        texts = [t.dialect.follows[name] for t in self.translations if name in t.dialect.follows]
+        found = [value for text in texts if (value := _followed(text, self, name)) is not None]
+        return found[-1] if found else None
+
     def how_to_set(self, name: str) -> str:
         """The keys that set the field here, or nothing."""
         found = (how_to_set(t.dialect, t.document, name) for t in self.translations)
@@ -58,6 +66,13 @@ class Configuration:
 
     def back(self, mark: int) -> None:
         return
+
+
+def _followed(text: str, side: Configuration, name: str) -> object:
+    try:
+        return canonical(parsed(text).evaluate(side), fields().spec(name))
+    except (Unset, NotAValue, ConfigError):
+        return None
 
 
 @dataclass(slots=True)

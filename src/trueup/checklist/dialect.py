@@ -61,10 +61,13 @@ class Dialect(BaseModel):
     """what the framework takes for a key nobody sets, as expressions"""
     fields: dict[str, str] = Field(default_factory=dict)
     not_configurable: dict[str, str] = Field(default_factory=dict)
+    follows: dict[str, str] = Field(default_factory=dict)
+    """what a field that is not configurable follows, as an expression over canonical fields"""
     fixed: dict[str, str] = Field(default_factory=dict)
     """why a field whose expression reads no key has its value"""
     write: dict[str, dict[str, dict[str, object]]] = Field(default_factory=dict)
-    """field -> canonical value (or ``*``) -> keys to set; ``$`` is the value, null takes a key away"""
+    """field -> canonical value (or ``*``) -> keys to set; ``$`` is the value, null takes a key away, a key
+    behind ``?`` is set only where it is there"""
     prepare: dict[str, object] = Field(default_factory=dict)
     """keys of the dialect beside canonical fields that a first reproduction wants"""
     cautions: dict[str, str] = Field(default_factory=dict)
@@ -106,12 +109,18 @@ def dialects() -> dict[str, Dialect]:
             dialect = Dialect.model_validate(yaml_of(f"dialects/{source.name}"))
         except ValidationError as error:
             raise ConfigError(f"checklist/dialects/{source.name}: {error}") from error
-        named = [*dialect.fields, *dialect.not_configurable, *dialect.fixed, *dialect.write]
+        named = [*dialect.fields, *dialect.not_configurable, *dialect.follows, *dialect.fixed]
+        named += dialect.write
         if wrong := [name for name in named if name not in known]:
             raise ConfigError(
                 f"checklist/dialects/{source.name}: no such canonical field: {', '.join(wrong)}"
             )
-        for text in (*dialect.defaults.values(), *dialect.fields.values(), *dialect.cautions):
+        for text in (
+            *dialect.defaults.values(),
+            *dialect.fields.values(),
+            *dialect.cautions,
+            *dialect.follows.values(),
+        ):
             parsed(str(text))
         if not dialect.fields:
             dialect = dialect.model_copy(update={"fields": usual})
@@ -264,10 +273,21 @@ def writes(dialect: Dialect, document: Document, name: str, value: object) -> di
         if chosen is None:
             return None
         ways = [key for key, text in chosen.items() if text == "$"]
-        used = [key for key in ways if key in document.settings] or ways
-        return {key: _filled(text, value) for key, text in chosen.items() if key not in ways or key in used}
+        there = [key for key in ways if key.removeprefix("?") in document.settings]
+        used = there or _nearest([key for key in ways if not key.startswith("?")], document)
+        kept = {key: text for key, text in chosen.items() if key not in ways or key in used}
+        return {key.removeprefix("?"): _filled(text, value) for key, text in kept.items()}
     keys = _there(dialect, document, name)
     return {keys[0]: value} if keys else None
+
+
+def _nearest(ways: list[str], document: Document) -> list[str]:
+    """The first key whose mapping the document has; else the last, which needs none of its own."""
+    for key in ways:
+        into = key.rpartition(".")[0]
+        if into and any(name.startswith(f"{into}.") for name in document.settings):
+            return [key]
+    return ways[-1:]
 
 
 def _filled(template: object, value: object) -> object:
@@ -282,7 +302,8 @@ def _filled(template: object, value: object) -> object:
 def how_to_set(dialect: Dialect, document: Document, name: str) -> str:
     """The keys a person changes for this field, or nothing."""
     if name in dialect.write:
-        keys = list(dict.fromkeys(key for table in dialect.write[name].values() for key in table))
+        table = dialect.write[name].values()
+        keys = list(dict.fromkeys(key.removeprefix("?") for keys in table for key in keys))
     elif name in dialect.fields:
         names = parsed(dialect.fields[name]).names
         keys = _there(dialect, document, name)[:1] or [dialect.places(key)[0] for key in names]

@@ -7,7 +7,8 @@ from collections import Counter
 from trueup.checklist.check import Checklist
 from trueup.checklist.configuration import Configuration
 from trueup.checklist.fields import fields
-from trueup.checklist.judging import Cell, Row, Status
+from trueup.checklist.judging import Cell, Row
+from trueup.checklist.recommendations import Unmet
 from trueup.checklist.schedule import Schedule
 from trueup.types.codes import ChecklistCode as Code
 from trueup.types.reason import Reason, reason
@@ -23,11 +24,19 @@ def to_json(checklist: Checklist) -> dict[str, object]:
         "outcome": checklist.outcome,
         "exit_code": checklist.exit_code,
         "headline": headline(checklist),
+        "verdict": {
+            "same_training": None
+            if checklist.reference is None
+            else {"outcome": checklist.training, "headline": training_headline(checklist)},
+            "suspects": [row.key for row in checklist.suspects],
+            "recommendations": {"outcome": checklist.advised, "headline": advice_headline(checklist)},
+        },
         "target": _side(checklist.target),
         "reference": None if checklist.reference is None else _side(checklist.reference),
         "counts": dict(Counter(row.status.value for row in checklist.rows)),
         "sections": {key: section.title for key, section in fields().sections.items()},
         "rows": [_row(row, is_open=row in checklist.undecided) for row in checklist.rows],
+        "recommendations": [_unmet(one) for one in checklist.unmet],
         "schedules": _schedules(checklist),
         "versions": {
             name: {"together": verdict.together, "sentence": verdict.sentence}
@@ -38,10 +47,27 @@ def to_json(checklist: Checklist) -> dict[str, object]:
 
 
 def headline(checklist: Checklist) -> Reason:
-    """How many settings differ, and how much they matter."""
+    """Both parts of the verdict; of one side the recommendations alone."""
     if checklist.reference is None:
-        unmet = [row for row in checklist.rows if row.status is Status.BROKEN and row.severity != "note"]
-        return reason(Code.UNMET, num=len(unmet)) if unmet else reason(Code.ALL_MET)
+        return advice_headline(checklist)
+    return reason(Code.TWO_PARTS, training_headline(checklist), advice_headline(checklist))
+
+
+def advice_headline(checklist: Checklist) -> Reason:
+    """How many of the guide's recommendations are not followed."""
+    if not checklist.recommends:
+        return reason(Code.NOT_ASKED)
+    grave = sum(one.counts for one in checklist.unmet)
+    notes = len(checklist.unmet) - grave
+    if grave:
+        return reason(Code.UNMET, num=grave, notes=notes)
+    if notes:
+        return reason(Code.NOTES_UNMET, num=notes)
+    return reason(Code.LIMITED_MET if checklist.limited else Code.ALL_MET)
+
+
+def training_headline(checklist: Checklist) -> Reason:
+    """How many settings differ, and how much they matter."""
     rows = [row for row in checklist.rows if row.matters]
     errors = sum(row.severity == "error" for row in rows)
     if errors:
@@ -90,6 +116,25 @@ def _row(row: Row, *, is_open: bool) -> dict[str, object]:
         "why": row.why,
         "advice": row.advice,
         "sources": list(row.sources),
+    }
+
+
+def _unmet(one: Unmet) -> dict[str, object]:
+    return {
+        "key": one.key,
+        "section": one.section,
+        "about": one.about,
+        "severity": one.severity,
+        "sides": list(one.sides),
+        "target": None if one.target is None else _cell(one.target),
+        "reference": None if one.reference is None else _cell(one.reference),
+        "recommended": one.wanted,
+        "recommended_value": one.value,
+        "reason": one.reason or "",
+        "why": one.why,
+        "advice": one.advice,
+        "set_with": dict(one.how),
+        "sources": list(one.sources),
     }
 
 

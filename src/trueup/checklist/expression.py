@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from trueup.errors import ConfigError
 
@@ -53,6 +53,8 @@ _FUNCTIONS: dict[str, Callable[..., object]] = {
     "layers_with": lambda kinds, wanted: [at for at, kind in enumerate(_items(kinds)) if kind == wanted],
     "windowed": lambda freq, num: _windowed(freq, num),
     "unrotated": lambda freq, num: _every(freq, num),
+    "window": lambda value: _window(value),
+    "prompts": lambda user, assistant: _prompts(str(user), str(assistant)),
     "layer_step": lambda freq: freq if isinstance(freq, int) and freq > 0 else 1,
     "dense_after": lambda freq: _dense_after(freq),
 }
@@ -81,6 +83,28 @@ def _windowed(freq: object, num_layers: int) -> list[int]:
     if isinstance(freq, int) and freq > 0:
         return [at for at in range(num_layers) if (at + 1) % freq]
     return [at for at, item in enumerate(_items(freq)) if item]
+
+
+def _window(value: object) -> int:
+    """Tokens a window reaches back: of ``1024``, ``1024,0``, ``(1024, 0)`` or a list; 0 where it is open."""
+    first = value[0] if isinstance(value, (list, tuple)) else value
+    if isinstance(first, str):
+        first = float(first.strip("()[] ").replace(",", " ").split()[0])
+    return max(0, int(cast(float, first)))
+
+
+def _prompts(user: str, assistant: str) -> str:
+    """The template that puts one text before each message of a person and another before each answer."""
+    said = "{{ message['content'] }}"
+    return (
+        "{% for message in messages %}{% if message['role'] == 'user' %}"
+        f"{_literal(user)}{said}{{% else %}}{_literal(assistant)}{said}{{% endif %}}{{% endfor %}}"
+        f"{{% if add_generation_prompt %}}{_literal(assistant)}{{% endif %}}"
+    )
+
+
+def _literal(text: str) -> str:
+    return "{{ " + repr(text) + " }}"
 
 
 def _every(freq: object, num_layers: int) -> list[int]:
@@ -140,7 +164,8 @@ class Expression:
     a value), ``given(a)`` (a person set it), ``known(a)`` (it has a value), ``key("a.b-c")`` (a key that is
     no identifier), ``unset`` (no value), ``translate(a, {...})``, ``round_up(a, multiple)``,
     ``leading_zeros(a)``, ``count(a)`` (items of a list, or of text with commas), ``lower``, ``starts``,
-    ``contains`` and the arithmetic of ``int float str len min max abs round ceil``.
+    ``contains``, ``window(a)`` (tokens a window reaches back), ``prompts(a, b)`` (the template of two
+    prefixes) and the arithmetic of ``int float str len min max abs round ceil``.
     """
 
     text: str

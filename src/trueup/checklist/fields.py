@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trueup.errors import ConfigError
 
-Kind = Literal["int", "float", "bool", "dtype", "choice", "text", "list", "version"]
+Kind = Literal["int", "float", "bool", "dtype", "choice", "text", "list", "version", "files", "shares"]
 _CLOSE = 1e-7
 """What a run keeps as float32, or a log prints, is the number that was written."""
 _DTYPES = {
@@ -107,6 +108,7 @@ def fields() -> Fields:
         raise ConfigError(f"checklist/fields.yaml: {error}") from error
 
 
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _LARGEST_COUNT = 2**53
 """exact in float64; no setting counts further"""
 
@@ -177,6 +179,47 @@ def _list(value: object, spec: FieldSpec) -> list[object]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
+def _files(value: object, spec: FieldSpec) -> list[object]:
+    """Paths of training data, each behind its share where several are mixed: ``["0.3 /a", "0.7 /b"]``.
+
+    Takes Megatron's list of weights and paths, and text with blanks or commas between them; the weight of a
+    single path says nothing.
+    """
+    items = value if isinstance(value, (list, tuple)) else [value]
+    words = [word for item in items for word in _words_of(item)]
+    weights = [float(word) for word in words if _is_number(word)]
+    paths = [word for word in words if not _is_number(word)]
+    if len(weights) != len(paths) or len(paths) < 2 or not sum(weights):
+        return list(paths)
+    return [f"{w / sum(weights):.6g} {path}" for w, path in zip(weights, paths, strict=True)]
+
+
+def _words_of(item: object) -> list[str]:
+    """``1, /data/wiki`` as a weight and a path; a path with blanks stays one word."""
+    text = str(item).strip().strip(",").strip()
+    head = re.split(r"[\s,]+", text, maxsplit=1)
+    if len(head) == 2 and _is_number(head[0]):
+        return [word for word in re.split(r"[\s,]+", text) if word]
+    return [text] if text else []
+
+
+def _is_number(text: str) -> bool:
+    return bool(_NUMBER.fullmatch(text))
+
+
+def _shares(value: object, spec: FieldSpec) -> str:
+    """Parts as shares of one: ``98,2,0``, ``[98, 2, 0]`` and ``0.98, 0.02, 0`` are the same split."""
+    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    words = [word for word in re.split(r"[\s,/()\[\]]+", text) if word]
+    if not words or not all(map(_is_number, words)) or not sum(map(float, words)):
+        return text.strip()
+    total = sum(map(float, words))
+    shares = [float(word) / total for word in words]
+    while len(shares) > 1 and not shares[-1]:
+        shares.pop()
+    return ", ".join(f"{share:.6g}" for share in shares)
+
+
 _CONVERT = {
     "int": _int,
     "float": _float,
@@ -186,4 +229,6 @@ _CONVERT = {
     "text": _text,
     "version": _text,
     "list": _list,
+    "files": _files,
+    "shares": _shares,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +17,15 @@ from trueup.types.codes import ChecklistCode as Code
 from trueup.types.finding import Stage
 from trueup.types.reason import Reason, reason
 
+_ENDINGS = re.compile(
+    r"(_(text|content|tokens|input_ids))?(_(document|sentence))?"
+    r"(\.(bin|idx|mindrecord\d*|jsonl?|parquet|arrow|npy|txt|csv))?$"
+)
+"""what Megatron's preprocessing and file formats add to the name of a data set"""
+
+_SHARE = re.compile(r"([\d.]+ )?(.*)", re.DOTALL)
+"""the share of a mixture, and the path"""
+
 
 class Status(Enum):
     """What became of one demand."""
@@ -23,6 +33,8 @@ class Status(Enum):
     DIFFERENT = "different"
     BROKEN = "broken"
     NOT_COMPARABLE = "not_comparable"
+    SUSPECT = "suspect"
+    """not configurable on a side, and computed otherwise there as far as its framework's code goes"""
     NOT_SET = "not_set"
     NOT_CONFIGURABLE = "not_configurable"
     DEFAULT = "framework_default"
@@ -96,10 +108,11 @@ def _rows(rule: Rule, section: str, target: Configuration, reference: Configurat
 
 def applies(condition: str, side: Configuration) -> bool:
     """Whether a condition on one side holds; one that cannot be decided does not limit the rule away."""
-    return not condition or _holds(condition, side) is not False
+    return not condition or holds(condition, side) is not False
 
 
-def _holds(condition: str, scope: Configuration) -> bool | None:
+def holds(condition: str, scope: Configuration) -> bool | None:
+    """Whether it holds; None where that cannot be decided."""
     try:
         return bool(parsed(condition).evaluate(scope))
     except (Unset, ConfigError):
@@ -111,7 +124,7 @@ def _conditions(
 ) -> Iterator[Row]:
     sides = {"target": target} if reference is None else {"target": target, "reference": reference}
     broken = [
-        name for name, side in sides.items() if applies(rule.when, side) and _holds(rule.each, side) is False
+        name for name, side in sides.items() if applies(rule.when, side) and holds(rule.each, side) is False
     ]
     if not broken:
         return
@@ -137,7 +150,7 @@ def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
     value = side.values.get(rule.field)
     if value is None:
         if rule.field in side.unreadable:
-            cell = _cell(rule, side)
+            cell = cell_of(rule, side)
             why = reason(Code.UNREADABLE, side="", why=side.unreadable[rule.field])
             yield _row(rule, section, Status.NOT_COMPARABLE, target=cell, reason=why)
         elif fixed := side.not_configurable(rule.field):
@@ -145,12 +158,12 @@ def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
                 rule,
                 section,
                 Status.NOT_CONFIGURABLE,
-                target=_cell(rule, side),
+                target=cell_of(rule, side),
                 reason=reason(Code.NOT_CONFIGURABLE, side="", why=fixed),
                 advice=_verify(rule),
             )
         return
-    met = _holds(rule.recommended, side) if rule.recommended else None
+    met = holds(rule.recommended, side) if rule.recommended else None
     status = (
         Status.BROKEN
         if met is False
@@ -162,7 +175,7 @@ def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
         rule,
         section,
         status,
-        target=_cell(rule, side),
+        target=cell_of(rule, side),
         reason=_default("", value) if value.origin is Origin.DEFAULT else None,
         advice=rule.advice if met is False else "",
     )
@@ -170,7 +183,7 @@ def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
 
 def _compared(rule: Rule, section: str, target: Configuration, reference: Configuration) -> Iterator[Row]:
     values = target.values.get(rule.field), reference.values.get(rule.field)
-    cells = _cell(rule, target), _cell(rule, reference)
+    cells = cell_of(rule, target), cell_of(rule, reference)
     unreadable = [
         reason(Code.UNREADABLE, side=name, why=side.unreadable[rule.field])
         for name, side in (("target", target), ("reference", reference))
@@ -180,13 +193,16 @@ def _compared(rule: Rule, section: str, target: Configuration, reference: Config
     if unreadable:
         yield _row(rule, section, Status.NOT_COMPARABLE, severity, *cells, reason=_joined(unreadable))
         return
+    if suspect := _suspect(rule, section, severity, target, reference):
+        yield suspect
+        return
     if values[0] is None and values[1] is None:
         return
     if values[0] is None or values[1] is None:
         yield _one_sided(rule, section, severity, target, reference)
         return
     left, right = _effective(rule, target, values[0]), _effective(rule, reference, values[1])
-    equal = same(left, right) or (rule.field == "data_files" and _file_names(left) == _file_names(right))
+    equal = same(left, right) or _alike(rule.field, left, right, target, reference)
     defaults = [
         _default(name, v)
         for name, v in (("target", values[0]), ("reference", values[1]))
@@ -199,16 +215,63 @@ def _compared(rule: Rule, section: str, target: Configuration, reference: Config
     yield _row(rule, section, status, severity, *cells, reason=why, advice=_not_met(rule, target, reference))
 
 
+def _suspect(
+    rule: Rule, section: str, severity: Severity, target: Configuration, reference: Configuration
+) -> Row | None:
+    """Two values of which one or both only follow from other settings, in the code of their framework."""
+    sides = {"target": target, "reference": reference}
+    followed = {name: side.followed(rule.field) for name, side in sides.items()}
+    if all(value is None for value in followed.values()):
+        return None
+    cells = {name: cell_of(rule, side) for name, side in sides.items()}
+    for name, value in followed.items():
+        if value is not None:
+            says = sides[name].not_configurable(rule.field) or ""
+            cells[name] = Cell(value=value, origin=Origin.FIXED, says=says)
+    left, right = (cells[name].value for name in sides)
+    if left is None or right is None or same(left, right):
+        return None
+    why = [
+        reason(Code.FOLLOWS, side=name, value=str(value), why=cells[name].says)
+        for name, value in followed.items()
+        if value is not None
+    ]
+    return _row(
+        rule,
+        section,
+        Status.SUSPECT,
+        severity,
+        cells["target"],
+        cells["reference"],
+        reason=_joined(why),
+        advice=_verify(rule),
+    )
+
+
 def _joined(reasons: Sequence[Reason]) -> Reason | None:
     return reason(Code.SIDES, *reasons) if len(reasons) > 1 else next(iter(reasons), None)
 
 
+def _alike(field: str, left: object, right: object, target: Configuration, reference: Configuration) -> bool:
+    """Two spellings of one setting: files in other folders, windows that count the token itself or not."""
+    if field == "chat_template":
+        from trueup.checklist.templates import same_template
+
+        return same_template(left, right) is True
+    if field in ("data_files", "tokenizer"):
+        return _file_names(left) == _file_names(right)
+    if field == "sliding_window" and isinstance(left, int) and isinstance(right, int):
+        own = {document.dialect for document in target.documents}
+        crossing = own.isdisjoint(document.dialect for document in reference.documents)
+        return crossing and min(left, right) > 0 and abs(left - right) == 1
+    return False
+
+
 def _file_names(value: object) -> list[str]:
-    return (
-        [str(item).rstrip("/").rpartition("/")[2] for item in value]
-        if isinstance(value, list)
-        else [str(value)]
-    )
+    """Names without folder and the endings that a format gives; the share of a mixture stays."""
+    items = value if isinstance(value, list) else [value]
+    parts = [_SHARE.match(str(item).rstrip("/")) for item in items]
+    return [_ENDINGS.sub("", f"{part[1]}{part[2].rpartition('/')[2]}") for part in parts if part]
 
 
 def _one_sided(
@@ -216,7 +279,7 @@ def _one_sided(
 ) -> Row:
     """A field one side says nothing of: it cannot, or it did not."""
     silent, name = (target, "target") if rule.field not in target.values else (reference, "reference")
-    cells = _cell(rule, target), _cell(rule, reference)
+    cells = cell_of(rule, target), cell_of(rule, reference)
     fixed = silent.not_configurable(rule.field)
     if fixed:
         return _row(
@@ -260,7 +323,7 @@ def _not_met(rule: Rule, target: Configuration, reference: Configuration) -> str
     if not rule.recommended:
         return ""
     sides = [side for side in (target, reference) if rule.field in side.values and applies(rule.when, side)]
-    return rule.advice if any(_holds(rule.recommended, side) is False for side in sides) else ""
+    return rule.advice if any(holds(rule.recommended, side) is False for side in sides) else ""
 
 
 def _verify(rule: Rule) -> str:
@@ -271,7 +334,8 @@ def _default(side: str, value: Value) -> Reason:
     return reason(Code.DEFAULT, side=side, of=value.says)
 
 
-def _cell(rule: Rule, side: Configuration) -> Cell:
+def cell_of(rule: Rule, side: Configuration) -> Cell:
+    """The field's value on one side, with where it comes from."""
     value = side.values.get(rule.field)
     how = side.how_to_set(rule.field)
     if value is None:

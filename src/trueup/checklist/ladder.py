@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
-from trueup.checklist.configuration import configured
+from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.dialect import Origin, dialects, writes
 from trueup.checklist.prepare import (
     Change,
     Reduced,
     Rung,
+    deterministic_names,
     not_reached,
+    on_devices,
     reduction,
     write_environment,
     write_rung,
@@ -45,92 +47,128 @@ RUNGS: tuple[tuple[str, frozenset[str]], ...] = (
     ),
 )
 _WHOLE = "whole job"
-_MESH = ("data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel")
+_DATA_PARALLEL = RUNGS[2][0]
+NUMBERS = {name: at for at, name in enumerate(("reduced", *(name for name, _ in RUNGS), _WHOLE))}
+"""number of every rung, the same on both sides, whichever of them are written"""
+_STEPS = ("train_steps", "decay_steps", "warmup_steps")
+_SHARED = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 
 
-def expanded(documents: Sequence[Document], output: Path) -> Reduced:
+def expanded(documents: Sequence[Document], output: Path, *, also: Container[str] = ()) -> Reduced:
     """Write every rung into a numbered folder of ``output``: first the reduced one, last the whole job.
+
+    A rung that changes nothing is left out, unless ``also`` names it: the other side may have it.
 
     Raises:
         ConfigError: none of the documents can be written.
     """
     changes, wanted = reduction(documents)
-    rungs = [_rung(0, "reduced", documents, changes, output, ())]
+    ladder = _Ladder(documents, output)
+    rungs = [ladder.write("reduced", changes, ())]
     left = list(changes)
     for name, names in RUNGS:
         gone = [change for change in left if change.field in names and change.before != change.after]
-        if not gone:
+        ladder.whole_batch = ladder.whole_batch or name == _DATA_PARALLEL
+        more_devices = name == _DATA_PARALLEL and ladder.replicas > 1
+        if not gone and not more_devices and name not in also:
             continue
         left = [change for change in left if change.field not in names]
-        adds = tuple(f"{c.field}: {c.after} → {c.before}" for c in gone if c.before is not None)
-        rungs.append(_rung(len(rungs), name, documents, left, output, adds))
-    adds = tuple(
-        f"{c.field}: {c.after} → {c.before}" for c in left if c.before is not None and c.before != c.after
-    )
-    rungs.append(_rung(len(rungs), _WHOLE, documents, [], output, adds))
-    environment = write_environment(configured(documents), output)
+        rungs.append(ladder.write(name, left, _added(gone)))
+    rungs.append(ladder.write(_WHOLE, [], _added([c for c in left if c.before != c.after])))
     return Reduced(
         rungs=tuple(rungs),
         changes=tuple(changes),
-        environment=environment,
+        environment=write_environment(documents, output),
         unreachable=not_reached(documents, wanted, rungs[0]),
     )
 
 
-def _rung(
-    number: int,
-    name: str,
-    documents: Sequence[Document],
-    changes: Sequence[Change],
-    output: Path,
-    adds: tuple[str, ...],
-) -> Rung:
-    folder = output / f"{number:02d}_{name.replace(',', '').replace(' ', '_').replace('-', '_')}"
-    rung = write_rung(name, documents, changes, folder, adds=adds)
-    fields = {change.field for change in changes}
-    fitted = [change for change in changes if change.field != "num_devices"]
-    if "num_devices" in fields:
-        fitted += _set("num_devices", _devices(rung, documents), documents)
-    if "gradient_accumulation" not in fields:
-        fitted += _whole_batch(rung, documents)
-    return write_rung(name, documents, fitted, folder, adds=adds)
+def rung_names(documents: Sequence[Document]) -> frozenset[str]:
+    """The rungs that change something on this side.
+
+    Raises:
+        ConfigError: none of the documents can be written.
+    """
+    changed = {change.field for change in reduction(documents)[0] if change.before != change.after}
+    found = frozenset(name for name, names in RUNGS if changed & names)
+    replicas = configured(documents).values.get("data_parallel")
+    return found | {_DATA_PARALLEL} if replicas is not None and replicas.whole > 1 else found
 
 
-def _set(field: str, value: object, documents: Sequence[Document]) -> list[Change]:
-    """The changes that give a field its value, in every document that can."""
-    found = (
-        (i, writes(dialects()[d.dialect], d, field, value)) for i, d in enumerate(documents) if writable(d)
-    )
-    return [Change(field=field, before=None, after=value, document=i, keys=keys) for i, keys in found if keys]
+def _added(gone: Sequence[Change]) -> tuple[str, ...]:
+    return tuple(f"{c.field}: {c.after} → {c.before}" for c in gone if c.before is not None)
 
 
-def _whole_batch(rung: Rung, documents: Sequence[Document]) -> list[Change]:
-    """What keeps the whole batch where its microbatches belong to a pipeline that is not back yet."""
-    now, whole = (
-        side.values.get("gradient_accumulation")
-        for side in (configured(read_side([str(path) for path in rung.files])), configured(documents))
-    )
-    if now is None or whole is None or now.origin is Origin.DERIVED or now.value == whole.value:
-        return []
-    return _set("gradient_accumulation", whole.value, documents)
+class _Ladder:
+    """The rungs of one side, fitted to what is back on each."""
 
+    def __init__(self, documents: Sequence[Document], output: Path) -> None:
+        self.documents = documents
+        self.output = output
+        self.whole = configured(documents)
+        self.whole_batch = False
+        """whether the replicas and the batch of the whole job are back"""
 
-def _devices(rung: Rung, documents: Sequence[Document]) -> int:
-    """Devices the rung's strategy needs; replicas as the whole job has them once they are back."""
-    now = configured(read_side([str(path) for path in rung.files]))
-    whole = configured(documents)
-    restored = "data_parallel" not in {key for key in now.values if now.values[key].origin.value == "derived"}
-    sizes = {name: now.values[name].whole if name in now.values else 1 for name in _MESH}
-    if not restored:
-        batch = {
-            name: side.values.get("global_batch_size") for name, side in (("now", now), ("whole", whole))
-        }
-        same_batch = (
-            batch["now"] is not None
-            and batch["whole"] is not None
-            and batch["now"].value == batch["whole"].value
+    @property
+    def replicas(self) -> int:
+        """Replicas of the whole job, as far as it says."""
+        found = self.whole.values.get("data_parallel")
+        return found.whole if found is not None else 1
+
+    def write(self, name: str, changes: Sequence[Change], adds: tuple[str, ...]) -> Rung:
+        """One rung: the changes that are left, and what follows from them."""
+        folder = (
+            self.output / f"{NUMBERS[name]:02d}_{name.replace(',', '').replace(' ', '_').replace('-', '_')}"
         )
-        sizes["data_parallel"] = (
-            whole.values["data_parallel"].whole if same_batch and "data_parallel" in whole.values else 1
+        without = deterministic_names(self.documents) if name != _WHOLE else ()
+        rung = write_rung(name, self.documents, changes, folder, adds=adds, without=without)
+        if name == _WHOLE:
+            return rung
+        fields = {change.field for change in changes}
+        fitted = [change for change in changes if change.field != "num_devices"]
+        devices = self._devices(rung)
+        fitted += self._set("num_devices", devices) if "num_devices" in fields else []
+        fitted += on_devices(devices, self.documents)
+        if "gradient_accumulation" not in fields:
+            fitted += self._kept(rung, ("gradient_accumulation",))
+        if "warmup_steps" not in fields:
+            fitted += self._kept(rung, _STEPS)
+        return write_rung(name, self.documents, fitted, folder, adds=adds, without=without)
+
+    def _read(self, rung: Rung) -> Configuration:
+        return configured(read_side([str(path) for path in rung.files]))
+
+    def _set(self, field: str, value: object) -> list[Change]:
+        """The changes that give a field its value, in every document that can."""
+        found = (
+            (i, writes(dialects()[d.dialect], d, field, value))
+            for i, d in enumerate(self.documents)
+            if writable(d)
         )
-    return math.prod(sizes.values())
+        return [
+            Change(field=field, before=None, after=value, document=i, keys=keys) for i, keys in found if keys
+        ]
+
+    def _kept(self, rung: Rung, fields: Sequence[str]) -> list[Change]:
+        """Fields that must be as in the whole job, and are not: they follow from others that are not back.
+
+        Microbatches may belong to a pipeline, and steps may be samples over the batch.
+        """
+        now, whole = self._read(rung).values, self.whole.values
+        known = [field for field in fields if field in now and field in whole]
+        moved = [
+            field
+            for field in known
+            if now[field].value != whole[field].value and now[field].origin is not Origin.DERIVED
+        ]
+        return [change for field in known if moved for change in self._set(field, whole[field].value)]
+
+    def _devices(self, rung: Rung) -> int:
+        """Devices the rung's strategy needs; replicas as the whole job has them once they are back."""
+        now = self._read(rung).values
+        shared = math.prod(now[name].whole for name in _SHARED if name in now)
+        found = now.get("data_parallel")
+        if self.whole_batch:
+            return shared * self.replicas
+        stated = found is not None and found.origin is not Origin.DERIVED
+        return shared * (found.whole if stated and found is not None else 1)

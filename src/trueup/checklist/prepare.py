@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -15,11 +15,15 @@ from trueup.checklist.fields import NotAValue, canonical, fields, same, yaml_of
 from trueup.checklist.judging import applies
 from trueup.checklist.readers import read_side
 from trueup.checklist.rules import rules
-from trueup.checklist.settings import Document
+from trueup.checklist.settings import Document, Setting, Undecided
 from trueup.checklist.writing import changed, file_name, writable, written
 from trueup.errors import ConfigError
 
 ENVIRONMENT = "environment.sh"
+_DEVICES = "num_devices"
+_WRITTEN_ANYWAY = frozenset({"seed", "deterministic"})
+"""fields that are written though the side says nothing of them; any other key that nobody set may be one that
+the program does not know"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +82,9 @@ def prepared(documents: Sequence[Document], output: Path) -> Reduced:
         ConfigError: none of the documents can be written.
     """
     changes, wanted = reduction(documents)
-    rung = write_rung("reduced", documents, changes, output, adds=())
-    environment = write_environment(configured(documents), output)
+    fitted = [*changes, *on_devices(1, documents)]
+    rung = write_rung("reduced", documents, fitted, output, adds=(), without=deterministic_names(documents))
+    environment = write_environment(documents, output)
     return Reduced(
         rungs=(rung,),
         changes=tuple(changes),
@@ -102,12 +107,10 @@ def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, ob
     side = configured(documents)
     changes: list[Change] = []
     wanted: dict[str, object] = {}
-    for section, rule in (
-        (section, rule) for section, file in rules().items() for rule in file if rule.reproduce
-    ):
+    for rule in (rule for file in rules().values() for rule in file if rule.reproduce):
         value = side.values.get(rule.field)
         after = _wanted(rule.reproduce, rule.field, side) if applies(rule.when, side) else None
-        if after is None or (value is None and (section == "parallel" or rule.when)):
+        if after is None or (value is None and rule.field not in _WRITTEN_ANYWAY):
             continue
         wanted[rule.field] = after
         if value is not None and same(value.value, after):
@@ -153,6 +156,20 @@ def _where_it_is_set(
     return setting or made[:1]
 
 
+def on_devices(number: int, documents: Sequence[Document]) -> list[Change]:
+    """What a framework is told so that it starts on so many devices, where it has a word for that."""
+    found = (
+        (at, writes(dialects()[d.dialect], d, _DEVICES, number))
+        for at, d in enumerate(documents)
+        if writable(d) and "1" in dialects()[d.dialect].write.get(_DEVICES, {})
+    )
+    return [
+        Change(field=_DEVICES, before=None, after=number, document=at, keys=keys)
+        for at, keys in found
+        if keys
+    ]
+
+
 def write_rung(
     name: str,
     documents: Sequence[Document],
@@ -160,8 +177,9 @@ def write_rung(
     folder: Path,
     *,
     adds: tuple[str, ...],
+    without: Container[str] = (),
 ) -> Rung:
-    """Write every document with its changes into ``folder``."""
+    """Write every document with its changes into ``folder``, without the variables of environment.sh."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     by_document: dict[int, dict[str, object]] = {}
@@ -180,7 +198,7 @@ def write_rung(
         data = changed(document, keys)
         remarks = [f"{name}: {document.path}, written by trueup check"]
         path = folder / file_name(document)
-        path.write_text(written(document, data, remarks=remarks), encoding="utf-8")
+        path.write_text(written(document, data, remarks=remarks, without=without), encoding="utf-8")
         files.append(path)
     return Rung(name=name, files=tuple(files), adds=adds)
 
@@ -197,25 +215,48 @@ def not_reached(documents: Sequence[Document], wanted: Mapping[str, object], run
     )
 
 
-def write_environment(side: Configuration, output: Path) -> Path:
-    """Write the variables of a deterministic run as lines to source."""
-    content = cast("Mapping[str, list[Mapping[str, str]]]", yaml_of("reproduction.yaml"))
-    framework = side.values.get("framework")
-    device = side.values.get("device")
-    ascend = (framework is not None and framework.value == "mindspore") or (
-        device is not None and device.value == "npu"
-    )
-    groups = ["any", "ascend"] if ascend else ["any", "cuda"]
+def write_environment(documents: Sequence[Document], output: Path) -> Path:
+    """Write the variables of a deterministic run, and all others of the side, as lines to source."""
+    groups, names = _groups(documents), deterministic_names(documents)
+    own = {
+        key: setting
+        for document in documents
+        if document.kind == "environment"
+        for key, setting in document.settings.items()
+        if _is_variable(key, setting) and key not in names
+    }
     lines = ["# the environment of a deterministic reproduction; source it before the training command"]
-    lines += [_export(line) for group in groups for line in content[group]]
-    if not ascend:
-        lines += ["# on Ascend, as well:", *(f"# {_export(line)}" for line in content["ascend"])]
+    lines += [f"export {key}={shlex.quote(str(setting.value))}" for key, setting in own.items()]
+    lines += [_export(line) for group in groups for line in _content()[group]]
+    if "ascend" not in groups:
+        lines += ["# on Ascend, as well:", *(f"# {_export(line)}" for line in _content()["ascend"])]
     lines.append(
         "# generators and kernels, in the script: trueup seed-all; from outside: trueup capture --seed 1234"
     )
     path = output / ENVIRONMENT
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def deterministic_names(documents: Sequence[Document]) -> frozenset[str]:
+    """The variables environment.sh sets for a deterministic run of this side."""
+    return frozenset(line["name"] for group in _groups(documents) for line in _content()[group])
+
+
+def _groups(documents: Sequence[Document]) -> list[str]:
+    side = configured(documents)
+    framework, device = side.values.get("framework"), side.values.get("device")
+    mindspore = framework is not None and framework.value == "mindspore"
+    return ["any", "ascend"] if mindspore or (device and device.value == "npu") else ["any", "cuda"]
+
+
+def _content() -> Mapping[str, list[Mapping[str, str]]]:
+    return cast("Mapping[str, list[Mapping[str, str]]]", yaml_of("reproduction.yaml"))
+
+
+def _is_variable(key: str, setting: Setting) -> bool:
+    """A variable, and no version of a package."""
+    return key.isupper() and not isinstance(setting.value, Undecided)
 
 
 def _export(line: Mapping[str, str]) -> str:

@@ -47,6 +47,12 @@ class Rule(BaseModel):
     """what is compared in place of the field's value: an expression over one side"""
     recommended: str = ""
     """what should hold on a side whose runs are compared"""
+    value: str = ""
+    """the recommended value: an expression over the side; by default what ``recommended`` compares with"""
+    consistent: bool = False
+    """whether the guide wants one value on both sides, though two values are the same training"""
+    unmet: Severity | None = None
+    """the severity where the recommendation is not met (docs/decisions/0028)"""
     reproduce: str = ""
     """the value of a first, reduced reproduction: an expression over the side"""
     verify: str = ""
@@ -75,7 +81,9 @@ class Rule(BaseModel):
             raise ValueError("expected one of `field`, `each`, `by_hand`, and a `name` without `field`")
         if self.field and self.field not in fields().all:
             raise ValueError(f"no such canonical field: {self.field}")
-        for text in (self.when, self.compare, self.recommended, self.reproduce, self.each):
+        if bool(self.recommended or self.consistent) != (self.unmet is not None):
+            raise ValueError("`unmet` goes with `recommended` or `consistent`, and these with it")
+        for text in (self.when, self.compare, self.recommended, self.value, self.reproduce, self.each):
             if text:
                 parsed(text)
         return self

@@ -42,6 +42,10 @@ class Document:
     notes: tuple[str, ...] = ()
     kind: str = "yaml"
     """how it is written: ``yaml json toml shell log checkpoint trace environment``"""
+    exports: Mapping[str, str] = field(default_factory=dict)
+    """every variable a launch script exports, with its value"""
+    setup: tuple[str, ...] = ()
+    """its lines that prepare the shell: ``source set_env.sh``, ``ulimit -n 65536``"""
 
 
 def scalar(text: str) -> object:

@@ -24,6 +24,8 @@ class VersionVerdict:
 
     together: bool | None
     sentence: Reason
+    stated: str = ""
+    """the versions, by name"""
 
 
 class Table(TypedDict):
@@ -49,16 +51,17 @@ def judge_versions(stated: dict[str, str]) -> VersionVerdict | None:
     if len(stated) < 2:
         return None
     content = table()
+    said = ", ".join(f"{name} {version}" for name, version in stated.items())
     facts = {"names": tuple(stated), "versions": tuple(stated.values()), "as_of": str(content["as_of"])}
     rows = content["sets"]
     if any(all(_alike(row[name], version) for name, version in stated.items()) for row in rows):
-        return VersionVerdict(together=True, sentence=reason(Code.ONE_SET, **facts))
+        return VersionVerdict(together=True, sentence=reason(Code.ONE_SET, **facts), stated=said)
     held = [row for row in rows if any(_alike(row[name], version) for name, version in stated.items())]
     known = all(any(_alike(row[name], version) for row in rows) for name, version in stated.items())
     if not known:
-        return VersionVerdict(together=None, sentence=reason(Code.UNKNOWN_VERSIONS, **facts))
+        return VersionVerdict(together=None, sentence=reason(Code.UNKNOWN_VERSIONS, **facts), stated=said)
     sets = [", ".join(f"{name} {row[name]}" for name in _FIELDS) for row in held[:2]]
-    return VersionVerdict(together=False, sentence=reason(Code.NO_SET, **facts, sets=sets))
+    return VersionVerdict(together=False, sentence=reason(Code.NO_SET, **facts, sets=sets), stated=said)
 
 
 def _alike(left: object, right: object) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
-from trueup.checklist.dialect import Dialect, dialects, elements, translated
+from trueup.checklist.configuration import Configuration
+from trueup.checklist.dialect import Dialect, dialects, elements, translated, writes
 from trueup.checklist.settings import Document
 from trueup.errors import ConfigError
 
@@ -67,6 +68,41 @@ def changed(document: Document, keys: Mapping[str, object]) -> dict[str, object]
     return data
 
 
+def setting_words(side: Configuration, field: str, value: object) -> str:
+    """How a side sets the field to this value, in its own form: ``--clip-grad 1.0``, ``seed: 1234``.
+
+    Where no form is known for the value, the keys that set the field; empty where the side cannot.
+    """
+    places = {s.place for s in side.values[field].settings} if field in side.values else set()
+    found: list[str] = []
+    for document in side.documents:
+        keys = writes(dialects()[document.dialect], document, field, value) if value is not None else None
+        words = [w for key, v in (keys or {}).items() if (w := _in_form(key, v, document))]
+        if words and places & {s.place for s in document.settings.values()}:
+            return ", ".join(words)
+        if words and writable(document):
+            found.append(", ".join(words))
+    return found[0] if found else side.how_to_set(field)
+
+
+def _in_form(key: str, value: object, document: Document) -> str:
+    if document.kind in ("shell", "log", "checkpoint"):
+        dialect = dialects()[document.dialect]
+        flag = "" if value is None else _flag(key, value, dialect, document)
+        own = document.settings[key].value if key in document.settings else None
+        there = "" if own is None or own == value else _flag(key, own, dialect, document)
+        return flag or (f"without {there.partition(' ')[0]}" if there else "")
+    if document.kind == "environment":
+        return f"export {key}={str(value).lower() if isinstance(value, bool) else value}"
+    if value is None:
+        setting = document.settings.get(elements(key)[0])
+        return f"without {key}" if setting is not None and setting.value is not None else ""
+    if document.kind == "trace":
+        return ""
+    shown = json.dumps(value) if isinstance(value, (bool, dict, list)) or value == "" else str(value)
+    return f"{key} = {_toml_value(value)}" if document.kind == "toml" else f"{key}: {shown}"
+
+
 def _place(data: dict[str, object], name: str, document: Document) -> tuple[dict[str, object], str]:
     """The mapping a dotted key lies in, made where missing; Megatron's keys are found wherever they lie."""
     if name in data or document.kind in ("shell", "log", "checkpoint"):
@@ -92,8 +128,12 @@ def _holding(data: dict[str, object], leaf: str) -> tuple[dict[str, object], str
     return None
 
 
-def written(document: Document, data: Mapping[str, object], *, remarks: list[str]) -> str:
+def written(
+    document: Document, data: Mapping[str, object], *, remarks: list[str], without: Container[str] = ()
+) -> str:
     """The text of the changed document; ``remarks`` head it where its form has remarks.
+
+    A launch script keeps its environment lines, but for the variables of ``without``.
 
     Raises:
         ConfigError: a kind that has no text.
@@ -109,8 +149,17 @@ def written(document: Document, data: Mapping[str, object], *, remarks: list[str
         case "toml":
             return head + _toml(data)
         case "shell" | "log" | "checkpoint":
-            return "#!/bin/bash\n" + head + _launch(document, data)
+            return "#!/bin/bash\n" + head + _environment(document, without) + _launch(document, data)
     raise ConfigError(f"{document.path}: {document.kind} cannot be written")
+
+
+def _environment(document: Document, without: Container[str]) -> str:
+    lines = [*document.setup]
+    for name, value in document.exports.items():
+        if name not in without:
+            text = value.replace("\\", "\\\\").replace('"', '\\"').replace("`", "\\`")
+            lines.append(f'export {name}="{text}"')
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _toml(data: Mapping[str, object], prefix: str = "") -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +12,23 @@ from trueup.cli.diagnose import PROGRAM_LOG
 from trueup.cli.printing import notes, print_json, stdout_to_file
 from trueup.cli.shared import Assumed, Conditions, Configs, Curves, Printed, Replay
 from trueup.errors import ConfigError
-from trueup.types.option import Option
+from trueup.types.option import Option, expected
+
+
+def waivers_from_words(words: Sequence[str], place: str) -> dict[str, str]:
+    """Row -> reason.
+
+    Raises:
+        ConfigError: a row without a reason, or twice.
+    """
+    found: dict[str, str] = {}
+    for row, why in zip_longest(words[::2], words[1::2], fillvalue=""):
+        if not row.strip() or not why.strip():
+            raise expected(place, 'a row and why it is not followed, in quotes: clip_grad "REASON"', row)
+        if row in found:
+            raise ConfigError(f"{place}: {row} is given twice")
+        found[row.strip()] = why.strip()
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +58,16 @@ class AcceptOptions:
         ),
     ] = None
     replay: Replay = None
+    waived: Annotated[
+        dict[str, str],
+        Option(
+            "Sign although this recommendation of the accuracy guide is not followed; the sign-off prints "
+            "the reason. May be repeated.",
+            "--waive ROW REASON",
+            several=True,
+            read_all=waivers_from_words,
+        ),
+    ] = field(default_factory=dict)
     assumed: Assumed = frozenset()
     conditions: Conditions = field(default_factory=dict)
     output: Annotated[Path, Option("Folder of the sign-off.", "-o --output DIR")]
@@ -72,6 +100,7 @@ def command(options: AcceptOptions, printed: Printed) -> int:
         command=options.replay,
         assumed=options.assumed,
         stated=options.conditions,
+        waived=options.waived,
     )
     make_writable(options.output)
     with stdout_to_file(options.output / PROGRAM_LOG):

@@ -14,6 +14,7 @@ from trueup.types.option import Option
 
 if TYPE_CHECKING:
     from trueup.checklist import Checklist
+    from trueup.checklist.settings import Document
 
 _HTML, _XLSX, _JSON = "checklist.html", "checklist.xlsx", "checklist.json"
 
@@ -53,11 +54,35 @@ class CheckOptions:
         tuple[str, ...],
         Option("Leave these out; may be repeated.", "--ignore SECTION|FIELD", read_all=names_from_words),
     ] = ()
+    data: Annotated[
+        tuple[str, ...],
+        Option(
+            "Training data, or a sample of it, whose ids are compared with the special ids and the "
+            "vocabulary: PREFIX.bin with PREFIX.idx, a folder of saved batches, or a trace; "
+            "may be repeated.",
+            "--data PATH",
+        ),
+    ] = ()
+    inference: Annotated[
+        str | None,
+        Option(
+            "Configuration of inference with the trained TARGET (of a tokenizer, a chat template, or of "
+            "MindFormers): its chat template is compared with the one of training.",
+            "--inference CONFIG",
+        ),
+    ] = None
+    no_recommendations: Annotated[
+        bool,
+        Option(
+            "Judge only whether the training is the same, and not the accuracy guide's recommendations.",
+            "--no-recommendations",
+        ),
+    ] = False
     prepare: Annotated[
         bool,
         Option(
             "Write TARGET reduced to a first, deterministic reproduction, in its own format, and the "
-            "environment for it, into -o.",
+            "environment for it, into -o; with REFERENCE both, side by side.",
             "--prepare",
             excludes="expand",
         ),
@@ -65,7 +90,8 @@ class CheckOptions:
     expand: Annotated[
         bool,
         Option(
-            "Write the way back from the reduced configuration to TARGET into -o, one feature a file.",
+            "Write the way back from the reduced configuration to TARGET into -o, one feature a file; with "
+            "REFERENCE both, rung by rung.",
             "--expand",
         ),
     ] = False
@@ -79,7 +105,8 @@ def command(options: CheckOptions, printed: Printed) -> int:
     pynative), Hugging Face (config.json, TrainingArguments, trainer_state.json), DeepSpeed, torchtitan,
     Lightning, NeMo, plain YAML, JSON and TOML, traces of trueup, and environments. Put a script that takes
     arguments in quotes with them. Exit status: 0 if they agree, 1 if they differ, 2 if that cannot be
-    decided.
+    decided. The verdict has two parts: whether both describe the same training, and whether the accuracy
+    guide's recommendations are followed; either can make it 1.
     """
     from trueup.checklist import check
     from trueup.checklist.document import to_json
@@ -90,8 +117,16 @@ def command(options: CheckOptions, printed: Printed) -> int:
     if options.prepare or options.expand:
         return _write_reduced(options, printed)
     references = None if options.reference is None else [options.reference]
-    checklist = check([options.target], references, only=list(options.only), ignore=list(options.ignore))
-    if not checklist.rows:
+    checklist = check(
+        [options.target],
+        references,
+        only=list(options.only),
+        ignore=list(options.ignore),
+        recommend=not options.no_recommendations,
+        data=options.data,
+        inference=() if options.inference is None else [options.inference],
+    )
+    if not checklist.rows and not checklist.unmet:
         raise ConfigError(f"{options.target}: it contains nothing that could be checked")
     text = json_text(document(to_json(checklist)))
     reports = [] if options.output is None else _write_reports(checklist, text, options.output)
@@ -122,13 +157,14 @@ def _write_reduced(options: CheckOptions, printed: Printed) -> int:
     from trueup.checklist.readers import read_side
 
     flag = "--prepare" if options.prepare else "--expand"
-    if options.reference is not None:
-        raise ConfigError(f"{flag} takes one configuration; run it once for each side")
     if options.output is None:
         raise ConfigError(f"-o is missing: trueup check {options.target} {flag} -o OUT")
     make_writable(options.output)
+    documents = read_side([options.target])
+    if options.reference is not None:
+        return _write_both(options, documents, read_side([options.reference]), options.output, printed)
     reduce = prepared if options.prepare else expanded
-    result = reduce(read_side([options.target]), options.output)
+    result = reduce(documents, options.output)
     if printed.as_json:
         print_json(result.to_json())
     elif not printed.quiet:
@@ -139,3 +175,25 @@ def _write_reduced(options: CheckOptions, printed: Printed) -> int:
 
         show(reduced_report(result), Console())
     return 0
+
+
+def _write_both(
+    options: CheckOptions,
+    target: Sequence[Document],
+    reference: Sequence[Document],
+    output: Path,
+    printed: Printed,
+) -> int:
+    from trueup.checklist.both_sides import reduced_together
+
+    result = reduced_together(target, reference, output, ladder=options.expand)
+    if printed.as_json:
+        print_json(result.to_json())
+    elif not printed.quiet:
+        from rich.console import Console
+
+        from trueup.reporting.checklist_reduced import both_reduced_report
+        from trueup.reporting.render import show
+
+        show(both_reduced_report(result), Console())
+    return result.exit_code

@@ -14,6 +14,7 @@ from trueup.checklist.fields import fields
 from trueup.checklist.judging import Row as Demand
 from trueup.checklist.judging import Status
 from trueup.checklist.versions import VersionVerdict
+from trueup.reporting.checklist_advice import advice_book, advice_section, verdict_facts
 from trueup.reporting.checklist_rows import (
     MARKS,
     book_table,
@@ -69,7 +70,12 @@ def checklist_report(
     """
     outcome = Outcome(checklist.outcome)
     mark, both = OUTCOMES[outcome], checklist.reference is not None
-    words = {Outcome.AGREE: "The configurations agree", Outcome.DIFFER: "The configurations differ"}
+    words = {
+        Outcome.AGREE: "The configurations agree",
+        Outcome.DIFFER: "The configurations differ"
+        if checklist.training == Outcome.DIFFER.value
+        else "Recommendations of the guide not met",
+    }
     sides = [checklist.target, *([checklist.reference] if checklist.reference else [])]
     sentence = schedule_sentence(checklist)
     return Document(
@@ -79,10 +85,13 @@ def checklist_report(
         subject=tuple(side.name for side in sides),
         blocks=(
             _files(checklist),
+            verdict_facts(checklist),
+            advice_section(checklist),
             *_sections(checklist, everything=everything),
             Paragraph(line=sentence if both else "", on=On.SCREEN if both and sentence else On(0)),
             _closing(checklist, reports, everything=everything),
             Section(title="checklist", key="checklist", blocks=(book_table(checklist),), on=On.BOOK),
+            Section(title="recommendations", key="guide", blocks=(advice_book(checklist),), on=On.BOOK),
             Section(
                 title="Computed schedules",
                 key="schedules",
@@ -135,7 +144,8 @@ def _counted(rows: Iterable[Demand]) -> str:
 
 def _sections(checklist: Checklist, *, everything: bool) -> Iterable[Section]:
     for key, section in fields().sections.items():
-        rows = ordered(r for r in checklist.rows if r.section == key and r.status is not Status.BY_HAND)
+        elsewhere = (Status.BY_HAND, Status.BROKEN)
+        rows = ordered(r for r in checklist.rows if r.section == key and r.status not in elsewhere)
         loud = [row for row in rows if matters(row, checklist)]
         quiet = [row for row in rows if row not in loud]
         blocks: list[Block] = [rows_table(loud, checklist)]

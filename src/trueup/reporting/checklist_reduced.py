@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trueup.checklist.both_sides import BothReduced
 from trueup.checklist.prepare import Reduced
 from trueup.reporting.checklist_rows import shown
 from trueup.reporting.document import (
@@ -18,8 +19,15 @@ from trueup.reporting.document import (
 )
 from trueup.reporting.formatting import count, plain
 
+_CHECK = (
+    "trueup check TARGET_RUNG REFERENCE_RUNG --no-recommendations "
+    "(a rung may put back what the guide advises against)"
+)
 _LADDER = "run both sides at each step; the first step whose runs disagree names the feature that causes it"
-_ONE = "prepare the other side too, trueup check the two, then trueup capture --preset diagnose both"
+_ONE = (
+    "prepare the other side too (trueup check TARGET REFERENCE --prepare), trueup check the two, "
+    "then trueup capture --preset diagnose both"
+)
 
 
 def reduced_report(result: Reduced) -> Document:
@@ -42,7 +50,53 @@ def reduced_report(result: Reduced) -> Document:
                     fact("by hand", *(Span(plain(one), tone=Tone.WARN) for one in result.unreachable)),
                     fact("written", *files),
                     fact("environment", str(result.environment)),
+                    fact("to check", Span(_CHECK, Look.COMMAND) if ladder else ""),
                     fact("next step", Span(_LADDER if ladder else _ONE, Look.COMMAND)),
+                ]
+            ),
+        ),
+    )
+
+
+def both_reduced_report(result: BothReduced) -> Document:
+    """Every rung of both sides, whether the two are aligned on it, and what to do with them."""
+    agreed = not result.exit_code
+    title = (
+        f"{count(len(result.pairs), 'configuration')} of both sides, "
+        f"{'the same training on every one' if agreed else 'not the same training on every one'}"
+    )
+    rows = [
+        Row(
+            cells=(
+                f"{at}",
+                pair.name,
+                "the same training" if not pair.differs else ", ".join(pair.differs),
+            ),
+            mark=Mark("✓", "aligned", Tone.GOOD) if not pair.differs else Mark("✗", "not aligned", Tone.BAD),
+            loud=bool(pair.differs),
+        )
+        for at, pair in enumerate(result.pairs)
+    ]
+    columns = (Column(title="step"), Column(title="name", grow=True), Column(title="both sides", grow=True))
+    ladder = len(result.pairs) > 1
+    return Document(
+        title=title,
+        mark=Mark("✓", "written", Tone.GOOD) if agreed else Mark("✗", "not aligned", Tone.BAD),
+        headline=title,
+        blocks=(
+            Table(columns=columns, rows=tuple(rows)),
+            facts(
+                [
+                    *(
+                        fact(
+                            f"{side}, by hand",
+                            *(Span(plain(one), tone=Tone.WARN) for one in one_side.unreachable),
+                        )
+                        for side, one_side in result.sides.items()
+                    ),
+                    fact("written", *(str(one.environment.parent) for one in result.sides.values())),
+                    fact("environment", *(str(one.environment) for one in result.sides.values())),
+                    fact("next step", Span(_LADDER, Look.COMMAND) if ladder else ""),
                 ]
             ),
         ),

@@ -18,6 +18,7 @@ MARKS = {
     Status.DIFFERENT: Mark("≠", "different", Tone.BAD),
     Status.BROKEN: Mark("!", "recommendation not met", Tone.BAD),
     Status.NOT_COMPARABLE: Mark("?", "not comparable", Tone.WARN),
+    Status.SUSPECT: Mark("?", "suspect", Tone.WARN),
     Status.NOT_SET: Mark("∅", "not set on one side", Tone.WARN),
     Status.NOT_CONFIGURABLE: Mark("–", "not configurable", Tone.QUIET),
     Status.DEFAULT: Mark("≈", "equal by a framework's default", Tone.QUIET),
@@ -27,7 +28,7 @@ MARKS = {
 """of each status, worst first"""
 SEVERITY = {"error": "different training", "warning": "may change the numbers", "note": "for information"}
 _TONES = {"error": Tone.BAD, "warning": Tone.WARN, "note": Tone.QUIET}
-_LOUD = (Status.DIFFERENT, Status.BROKEN, Status.NOT_COMPARABLE, Status.NOT_SET)
+_LOUD = (Status.DIFFERENT, Status.BROKEN, Status.NOT_COMPARABLE, Status.SUSPECT, Status.NOT_SET)
 _BOOK = (
     ("section", 22), ("setting", 26), ("description", 34), ("severity", 20), ("target", 18),
     ("reference", 18), ("target: set in", 42), ("reference: set in", 42), ("reason", 46),
@@ -38,7 +39,7 @@ _BOOK = (
 
 def matters(row: Demand, checklist: Checklist) -> bool:
     """Whether a row belongs on the first screen: it differs, breaks a rule, or leaves the verdict open."""
-    if row.status in (Status.DIFFERENT, Status.BROKEN, Status.NOT_COMPARABLE):
+    if row.status in (Status.DIFFERENT, Status.BROKEN, Status.NOT_COMPARABLE, Status.SUSPECT):
         return row.severity != "note"
     return row in checklist.undecided
 

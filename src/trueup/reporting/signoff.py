@@ -35,7 +35,7 @@ from trueup.reporting.document import (
     facts,
     said,
 )
-from trueup.reporting.formatting import as_sentence, count
+from trueup.reporting.formatting import as_sentence, count, plain
 from trueup.reporting.render import write
 from trueup.reporting.standard import conditions_table, signatures
 from trueup.types.codes import AcceptCode
@@ -49,6 +49,7 @@ _MARKS = {
     State.PASSED: Mark("✓", "passed", Tone.GOOD),
     State.FAILED: Mark("✗", "failed", Tone.BAD),
     State.WARNING: Mark("!", "warning", Tone.WARN),
+    State.WAIVED: Mark("~", "waived", Tone.WARN),
     State.NOT_SHOWN: Mark("·", "not shown", Tone.QUIET),
 }
 _OUTCOMES = {
@@ -102,6 +103,7 @@ def signoff_report(
                 blocks=(conditions_table(signoff.conditions),),
                 on=On.FILES,
             ),
+            _waivers(signoff),
             Section(
                 title="To check by hand",
                 blocks=(Tasks(lines=tuple(map(said, signoff.by_hand))),),
@@ -138,12 +140,16 @@ def _part(part: Part, items: Sequence[Item], link: str, picture: Path | None) ->
 
 
 def _row(item: Item) -> Row:
-    loud = item.state in (State.FAILED, State.WARNING)
+    loud = item.state in (State.FAILED, State.WARNING, State.WAIVED)
     tone = Tone.QUIET if item.state is State.NOT_SHOWN else Tone.PLAIN
     open_ = not item.binding and item.state in (State.NOT_SHOWN, State.WARNING)
     evidence = tuple(map(said, item.evidence))
-    below = (f"expected {said(item.threshold)}", *evidence[:_NUM_EVIDENCE]) if loud else ()
+    below: tuple[str | Span, ...] = (
+        (f"expected {said(item.threshold)}", *evidence[:_NUM_EVIDENCE]) if loud else ()
+    )
     how = (Span(f"→ {said(item.how)}", tone=Tone.FOLLOWS),) if item.how is not None else ()
+    if item.binding and item.state is State.WARNING:
+        below = (*below, *how)
     lines: tuple[str | Span, ...] = (*evidence, *how)
     return Row(
         cells=(
@@ -154,6 +160,19 @@ def _row(item: Item) -> Row:
         ),
         mark=_MARKS[item.state],
         loud=loud,
+    )
+
+
+def _waivers(signoff: SignOff) -> Section:
+    columns = (Column(title="recommendation", width=34), Column(title="why it is not followed", width=80))
+    rows = [Row(cells=(key, plain(why))) for key, why in signoff.waivers.items()]
+    return Section(
+        title="Waived recommendations",
+        lead="Recommendations of the accuracy guide that are not followed, by decision of those who sign."
+        if rows
+        else "",
+        blocks=(Table(columns=columns, rows=tuple(rows)),) if rows else (),
+        on=On.FILES if rows else On(0),
     )
 
 

@@ -18,6 +18,7 @@ PARTS = {
 }
 _TITLES = {
     "checklist": "Settings of both runs",
+    "recommendations": "Recommendations of the guide",
     "checklist:schedules": "Learning rate and weight decay, computed step by step",
     "loss_of_step_1": "Loss of step 1",
     "loss_of_step_2": "Loss of step 2",
@@ -77,6 +78,13 @@ def _settings(facts: Facts) -> str:
     return "; ".join(words)
 
 
+def _sides(facts: Facts) -> str:
+    values = {side: facts[side] for side in ("target", "reference") if facts[side]}
+    if len(values) == 2 and len(set(values.values())) == 1:
+        return f"{facts['target']} on both sides"
+    return ", ".join(f"{value} ({side})" for side, value in values.items())
+
+
 def _other_settings(facts: Facts) -> str:
     sides = zip(facts["names"], facts["target"], facts["reference"], strict=True)
     return "evaluated differently: " + "; ".join(f"{n} {a} (target), {b} (reference)" for n, a, b in sides)
@@ -108,6 +116,9 @@ PHRASES = {
     ),
     A.REFUSED: heading(lambda facts: f"Refused, not met: {_named(facts)}", _TITLE),
     A.FAILED_UNPROVED: heading(lambda facts: f"Undecided, failed without proof: {_named(facts)}", _TITLE),
+    A.UNFOLLOWED: heading(
+        lambda facts: f"Undecided, recommendations not met and not waived: {_named(facts)}", _TITLE
+    ),
     A.OPEN: heading(lambda facts: f"Undecided, not shown: {_named(facts)}", _TITLE),
     A.INPUT: clause(
         _input,
@@ -203,7 +214,24 @@ PHRASES = {
     A.LARGEST: clause("{num:count step}; largest difference at step {step}", {"num": 1000, "step": 12}),
     A.OUTLYING: clause("outlying steps: {steps}", {"steps": ("12", "40")}),
     A.LATE_GAP: clause("the long run leaves a small late gap: the guide lets downstream tasks decide"),
-    A.ROW: clause("{key}: {parts[0]}", {"key": "clip_grad", **_TITLE}),
+    A.SUSPECT: clause("to verify, {key}: {parts[0]}", {"key": "embedding_dtype", **_TITLE}),
+    A.RECOMMENDATION: clause("Recommended: {key}", {"key": "clip_grad"}),
+    A.NOT_FOLLOWED: clause(
+        _sides,
+        {"target": "5.0", "reference": "5.0"},
+        {"target": "5.0", "reference": "1.0"},
+        {"target": "", "reference": "bfloat16"},
+        {"target": "True", "reference": ""},
+    ),
+    A.ALL_FOLLOWED: clause("every recommendation that the settings tell of is met"),
+    A.WHY: clause("{why}", {"why": "Unclipped gradients of early steps are large."}),
+    A.WAIVED_BECAUSE: clause("waived: {why}", {"why": "the published recipe clips at 5.0"}),
+    A.WAIVE: clause(
+        lambda facts: "; ".join((*facts["ways"], f'or --waive {facts["key"]} "REASON"')),
+        {"key": "clip_grad", "ways": ("target: --clip-grad 1.0",)},
+        {"key": "clip_grad", "ways": ()},
+    ),
+    A.NEEDLESS_WAIVER: clause("--waive {key}: nothing that was given violates it", {"key": "clip_grad"}),
     A.NOT_COMPARED: clause("{key} is not compared: {parts[0]}", {"key": "clip_grad", **_TITLE}),
     A.AND_MORE: clause("and {num:count setting} more, in the checklist's report", {"num": 1}, {"num": 3}),
     A.BELOW_1_PERCENT: clause("less than 1 % difference"),

@@ -22,6 +22,26 @@ def _versions(facts: Facts) -> str:
     )
 
 
+def _wanted(facts: Facts) -> str:
+    value = facts["value"]
+    if isinstance(value, float) and 0 < abs(value) < 1e-3:
+        mantissa, _, exponent = f"{value:.10g}".partition("e")
+        return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+    return str(value)
+
+
+_PLACES = {
+    "bos_token_id": "documents begin with",
+    "eos_token_id": "documents end with",
+    "pad_token_id": "rows are padded with",
+}
+
+
+def _data_id(facts: Facts) -> str:
+    own = "never occurs" if not facts["times"] else f"occurs {count(facts['times'], 'time')}"
+    return f"{facts['path']}: {_PLACES[facts['key']]} {facts['id']}; {facts['own']} {own}"
+
+
 _DEFAULT = reason(C.DEFAULT, side="target", of="Megatron-LM")
 _WHY = ({"side": "target", "why": "a number was expected"}, {"side": "", "why": "it is fixed"})
 _STACK: dict[str, object] = {
@@ -40,15 +60,30 @@ def _other_training(facts: Facts) -> str:
 
 
 PHRASES = {
-    C.ALL_MET: heading("All recommendations for a comparison are met, as far as this configuration says"),
+    C.TWO_PARTS: heading(
+        lambda facts: ". ".join(facts.parts),
+        {"parts": (reason(C.SAME_TRAINING), reason(C.ALL_MET))},
+    ),
+    C.ALL_MET: heading("The guide's recommendations are met, as far as stated"),
+    C.LIMITED_MET: heading("No checked recommendation of the guide is violated"),
     C.UNMET: heading(
         lambda facts: (
-            f"{count(facts['num'], 'recommendation')} for a comparison "
+            f"{count(facts['num'], 'recommendation')} of the guide "
             f"{'is' if facts['num'] == 1 else 'are'} not met"
+            + (f" ({count(facts['notes'], 'suggestion')} more)" if facts["notes"] else "")
+        ),
+        {"num": 1, "notes": 0},
+        {"num": 3, "notes": 2},
+    ),
+    C.NOTES_UNMET: heading(
+        lambda facts: (
+            "The guide's recommendations are met; "
+            f"{count(facts['num'], 'suggestion')} {'is' if facts['num'] == 1 else 'are'} not"
         ),
         {"num": 1},
         {"num": 3},
     ),
+    C.NOT_ASKED: heading("The guide's recommendations were left out (--no-recommendations)"),
     C.OTHER_TRAINING: heading(_other_training, {"num": 1, "more": 0}, {"num": 2, "more": 1}),
     C.OTHER_NUMBERS: heading(
         lambda facts: (
@@ -86,6 +121,40 @@ PHRASES = {
         lambda facts: "; ".join(("the same in effect", *facts.parts)), {}, {"parts": (_DEFAULT,)}
     ),
     C.NOT_SET: clause("not set in the {side}", {"side": "target"}),
+    C.WANTED: clause(_wanted, {"value": 1e-8}, {"value": "float32"}),
+    C.WANTED_ON: clause("yes"),
+    C.WANTED_OFF: clause("no"),
+    C.WANTED_WORDS: clause("{words}", {"words": "below 0.05"}),
+    C.SAME_ON_BOTH: clause("the same on both sides"),
+    C.PUBLISHED_TOGETHER: clause("versions published as one set"),
+    C.FOLLOWS: clause(
+        lambda facts: _sided(facts, f"{facts['value']}, as it {facts['why']}"),
+        {"side": "reference", "value": "bfloat16", "why": "follows the dtype of the model's weights"},
+    ),
+    C.SUSPECTS: clause(
+        lambda facts: (
+            f"{', '.join(facts['keys'])}: computed in another dtype in the code of one framework; "
+            "verify it in the precision table of trueup compare"
+        ),
+        {"keys": ("embedding_dtype",)},
+    ),
+    C.IDS_BEYOND: clause(
+        "{path}: ids from {least} to {largest}", {"path": "wiki.bin", "least": 0, "largest": 32000}
+    ),
+    C.WITHIN_VOCABULARY: clause("0 <= id < vocab_size"),
+    C.DATA_ID: clause(
+        _data_id,
+        *(
+            {"path": "wiki.bin", "key": key, "id": 0, "own": 2, "times": times}
+            for key, times in zip(_PLACES, (0, 1, 5), strict=True)
+        ),
+    ),
+    C.UNKNOWN_IDS: clause(
+        "{path}: {share:percent} of the ids are {id}, what the tokenizer does not know",
+        {"path": "wiki.bin", "share": 0.12, "id": 0},
+    ),
+    C.ANOTHER_TOKENIZER: clause("data made with the tokenizer of this vocabulary"),
+    C.INFERENCE_TEMPLATE: clause("the template of inference, {place}", {"place": "tokenizer_config.json"}),
     C.ONE_SET: clause(
         lambda facts: f"{_versions(facts)}: published as one set (table of {facts['as_of']})", _STACK
     ),

@@ -29,6 +29,7 @@ _CONFIG_FLAGS = (
     *("config", "config_path", "config_file", "yaml_cfg", "job.config_file"),
     *("deepspeed", "deepspeed_config"),
 )
+_FEWEST_LINES = 3
 _LAUNCHER = {"nproc_per_node", "nnodes"}
 
 Word = tuple[str, str]
@@ -38,6 +39,17 @@ Word = tuple[str, str]
 def looks_like(text: str) -> bool:
     """Whether this is no name of a file but a command."""
     return " --" in f" {text}" and " " in text.strip()
+
+
+def flags_of_file(text: str) -> list[tuple[int, str]] | None:
+    """The numbered lines of a file of flags, one or more a line; lines of free text are left out.
+
+    None where most lines are something else.
+    """
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    found = [(number, line.rstrip("\\ ")) for number, line in lines if line.startswith("--")]
+    others = [line for _, line in lines if not line.startswith(("--", "#"))]
+    return found if len(found) >= _FEWEST_LINES and len(others) < len(found) else None
 
 
 def documents(text: str, *, path: str) -> list[Document]:
@@ -71,7 +83,14 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]
         wanted = "Megatron-LM, TrainingArguments or torchtitan"
         raise ConfigError(f"{path}: no flag of {wanted}, and no --config file, among {shown}")
     found = [
-        Document(dialect=dialect, path=path, settings=settings, data={"script": script, **data}, kind=kind)
+        Document(
+            dialect=dialect,
+            path=path,
+            settings=settings,
+            data={"script": script, **data},
+            kind=kind,
+            exports=dict(w.partition("=")[::2] for w, _ in variables),
+        )
     ]
     if variables:
         pairs = {

@@ -14,6 +14,7 @@ _LINE = re.compile(r"\s*([A-Za-z_]\w*)\s\.{2,}\s(.*)$")
 _TIMESTAMP = re.compile(r"^\s*(\[[^\]]*\]\s*)?(\d+:\s)?")
 _MEMBER = re.compile(r"[A-Z]\w*\.(\w+)$")
 _HEAD_LINES = 20_000
+_FEWEST = 3
 
 
 def looks_like_file(path: Path) -> bool:
@@ -36,6 +37,17 @@ def arguments_of(path: Path) -> list[tuple[int, str]] | None:
             elif _BEGIN.search(line):
                 inside = True
     return lines if inside else None
+
+
+def bare_arguments(text: str) -> list[tuple[int, str]] | None:
+    """The numbered lines of arguments that were copied without the lines around them; None where few are."""
+    lines = list(enumerate(text.splitlines(), start=1))
+    found = [(number, line) for number, line in lines if _LINE.match(_TIMESTAMP.sub("", line))]
+    return (
+        found
+        if len(found) >= _FEWEST and len(found) * 2 > len([1 for _, line in lines if line.strip()])
+        else None
+    )
 
 
 def document(lines: list[tuple[int, str]], path: str) -> Document:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import cast
 
 from trueup.checklist.readers.marks import toml_lines, yaml_lines
@@ -27,6 +29,9 @@ _DEEPSPEED = {
 }
 _NEMO = {"tensor_model_parallel_size", "encoder_seq_length", "megatron_amp_O2", "mcore_gpt"}
 _LARGEST_MARKED = 400_000
+_MOST_FREE = 3
+_SPEAKS = re.compile(r"[:=#{}\[\],\"']|^\s*-")
+"""a line that is more than words"""
 
 
 def parse(text: str, path: str) -> tuple[object, str]:
@@ -75,13 +80,47 @@ def document(text: str, path: str) -> Document:
     Raises:
         ConfigError: it is none of them, or holds no mapping.
     """
-    data, kind = parse(text, path)
+    notes: tuple[str, ...] = ()
+    try:
+        data, kind = parse(text, path)
+    except ConfigError:
+        kept, free = without_free_text(text)
+        if not free:
+            raise
+        data, kind = parse(kept, path)
+        text, notes = kept, (f"{path}: free text, not read: line {', '.join(map(str, free))}",)
     if not isinstance(data, Mapping) or not data:
         raise ConfigError(f"{path}: expected a mapping of settings, got {_what(data)}")
     data = {str(key): value for key, value in data.items()}
+    if isinstance(templates := data.get("chat_template"), list):
+        data["chat_template"] = _default_template(templates)
     dialect = dialect_of(data)
     lines = (toml_lines if kind == "toml" else yaml_lines)(text) if len(text) < _LARGEST_MARKED else {}
-    return from_data(data, dialect=dialect, path=path, kind=kind, lines=lines)
+    found = from_data(data, dialect=dialect, path=path, kind=kind, lines=lines)
+    return replace(found, notes=(*notes, *found.notes))
+
+
+def template(text: str, path: str) -> Document:
+    """A file that is a template of conversations."""
+    settings = {"chat_template": Setting("chat_template", text, path)}
+    return Document(dialect="plain", path=path, settings=settings, kind="template")
+
+
+def _default_template(templates: list[object]) -> object:
+    """Of several named templates the default one, or the first."""
+    named = [one for one in templates if isinstance(one, Mapping)]
+    chosen = next((one for one in named if one.get("name") == "default"), next(iter(named), {}))
+    return chosen.get("template")
+
+
+def without_free_text(text: str) -> tuple[str, list[int]]:
+    """The text with its few lines of plain words left blank, and their numbers; none where they are many."""
+    lines = text.splitlines()
+    free = [at for at, line in enumerate(lines) if line.strip() and not _SPEAKS.search(line)]
+    if not free or len(free) > _MOST_FREE or len(free) * 2 > len([line for line in lines if line.strip()]):
+        return text, []
+    kept = ["" if at in free else line for at, line in enumerate(lines)]
+    return "\n".join(kept) + "\n", [at + 1 for at in free]
 
 
 def from_data(

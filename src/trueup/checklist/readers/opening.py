@@ -28,6 +28,8 @@ _NAMED = (
     "ds_config.json",
     "deepspeed.json",
     "environment.txt",
+    "tokenizer_config.json",
+    "chat_template.jinja",
 )
 _PICKLE = b"\x80"
 _ZIP = b"PK\x03\x04"
@@ -130,6 +132,8 @@ def _file(path: Path) -> list[Document]:
     if text is not None:
         return [log.document(text, name)]
     content = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix in (".jinja", ".jinja2"):
+        return [mappings.template(content, name)]
     if "\x00" in content:
         raise ConfigError(f"{name}: a binary file of a kind that is not known")
     if shell.looks_like(content):
@@ -138,4 +142,9 @@ def _file(path: Path) -> list[Document]:
         return [environment.document(content, name)]
     if recipe.looks_like(content):
         return recipe.documents(content, name)
+    if (lines := command_line.flags_of_file(content)) is not None:
+        words = [(word, f"{name}:{number}") for number, line in lines for word in shlex.split(line)]
+        return _with_named(command_line.from_words(words, path=name, kind="shell"), path.parent)
+    if (bare := log.bare_arguments(content)) is not None:
+        return [log.document(bare, name)]
     return [mappings.document(content, name)]

@@ -35,8 +35,13 @@ def documents(text: str, path: str) -> list[Document]:
         for word in _words(key.rpartition(".")[2], value)
     ]
     found = command_line.from_words(words, path=path, kind="shell")
-    found[0] = replace(found[0], notes=(f"{path}: the flags of a command, kept in YAML",))
-    if known := environment.known(dict(_variables(data, lines, path))):
+    variables = dict(_variables(data, lines, path))
+    found[0] = replace(
+        found[0],
+        notes=(f"{path}: the flags of a command, kept in YAML",),
+        exports={name: str(one.value) for name, one in variables.items()},
+    )
+    if known := environment.known(variables):
         found.append(Document(dialect="environment", path=path, settings=known, kind="environment"))
     return found
 

@@ -35,6 +35,7 @@ _STARTERS = (
 _SKIPPED = frozenset(
     {"echo", "printf", "mkdir", "cd", "rm", "exit", "set", "source", ".", "sleep", "tee", "cat"}
 )
+_SETUP = frozenset({"source", ".", "ulimit", "module", "conda", "unset"})
 _FEWEST_FLAGS = 3
 
 
@@ -67,7 +68,13 @@ def documents(text: str, path: str, arguments: Sequence[str] | None = None) -> l
     found = command_line.from_words(words, path=path, kind="shell")
     notes = tuple(run.notes())
     first = found[0]
-    found[0] = replace(first, settings={**run.undecided, **first.settings}, notes=notes)
+    found[0] = replace(
+        first,
+        settings={**run.undecided, **first.settings},
+        notes=notes,
+        exports={**{name: str(one.value) for name, one in run.exported.items()}, **first.exports},
+        setup=tuple(run.setup),
+    )
     exported = environment.known(run.exported)
     if exported:
         found.append(Document(dialect="environment", path=path, settings=exported, kind="environment"))
@@ -81,6 +88,7 @@ class _Run:
     path: str
     variables: Variables = field(default_factory=Variables)
     exported: dict[str, Setting] = field(default_factory=dict)
+    setup: list[str] = field(default_factory=list)
     command: list[command_line.Word] = field(default_factory=list)
     branches: Branches = field(default_factory=Branches)
     possible: set[str] = field(default_factory=set)
@@ -148,17 +156,29 @@ class _Run:
         words = statement.words
         if words[0][0] == "shift":
             self.variables.shift()
+        if words[0][0] in _SETUP:
+            texts = (expanded(word, line, self.variables) for word, line in words)
+            self.setup.append(" ".join(text for found in texts for text, _ in found))
         index = 0
         exporting = words[0][0] in ("export", "declare", "local", "readonly", "typeset")
         if words[0][0] in ("then", "do", "{", "export", "declare", "local", "readonly", "typeset"):
             index = 1
+        before: list[tuple[str, int]] = []
         while index < len(words) and (name := self.variables.assign(*words[index])) is not None:
-            if exporting:
-                text = expanded_text(f"${{{name}}}", self.variables)
-                self.exported[name] = Setting(name, text, self._place(words[index][1]))
+            before.append((name, words[index][1]))
             index += 1
+        if exporting or index < len(words):
+            self._export(before)
+        if words[0][0] == "export":
+            self._export([(name, line) for name, line in words[index:] if name in self.variables.texts])
         if index < len(words) and words[index][0] not in _SKIPPED and not exporting:
             self._command(words[index:])
+
+    def _export(self, names: list[tuple[str, int]]) -> None:
+        """Variables the training command sees: exported, or set before a command."""
+        for name, line in names:
+            text = expanded_text(f"${{{name}}}", self.variables)
+            self.exported[name] = Setting(name, text, self._place(line))
 
     def _command(self, raw: list[tuple[str, int]]) -> None:
         """Keep the command where it starts a program and has more flags than the one kept so far."""

@@ -10,6 +10,7 @@ class AcceptCode(Code):
     ACCEPTED = "accept.accepted"
     REFUSED = "accept.refused"
     FAILED_UNPROVED = "accept.failed_without_proof"
+    UNFOLLOWED = "accept.recommendations_not_followed"
     OPEN = "accept.not_shown"
 
     # what was given, parts and titles of items
@@ -60,7 +61,14 @@ class AcceptCode(Code):
     LARGEST = "accept.largest_at_step"
     OUTLYING = "accept.outlying_steps"
     LATE_GAP = "accept.late_gap_left"
-    ROW = "accept.setting"
+    SUSPECT = "accept.suspect_setting"
+    RECOMMENDATION = "accept.recommendation"
+    NOT_FOLLOWED = "accept.not_followed"
+    ALL_FOLLOWED = "accept.all_followed"
+    WHY = "accept.why"
+    WAIVED_BECAUSE = "accept.waived_because"
+    WAIVE = "accept.waive"
+    NEEDLESS_WAIVER = "accept.needless_waiver"
     NOT_COMPARED = "accept.setting_not_compared"
     AND_MORE = "accept.and_more"
 

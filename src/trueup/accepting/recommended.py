@@ -1,0 +1,81 @@
+"""The guide's recommendations in a sign-off: none is signed over unless a person waives it with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trueup.accepting.item import Item, Part, State
+from trueup.checklist.check import EXTRA_ROWS
+from trueup.checklist.fields import fields
+from trueup.checklist.judging import Cell
+from trueup.checklist.recommendations import Unmet
+from trueup.checklist.rules import rules
+from trueup.diagnosing.stages.config import Configurations
+from trueup.errors import ConfigError
+from trueup.types.codes import AcceptCode as Code
+from trueup.types.option import unknown_key_message
+from trueup.types.reason import Reason, reason
+
+_KEY = "recommendations"
+
+
+def recommendation_items(both: Configurations | None, waived: Mapping[str, str]) -> list[Item]:
+    """One item for each recommendation that is not followed, or one that says all are.
+
+    An item that is not waived decides: the sign-off stays open until the setting is changed or waived.
+    """
+    if both is None:
+        return []
+    found = [one for one in both.checklist.unmet if one.counts]
+    return [_item(one, waived.get(one.key)) for one in found] or [_followed(both)]
+
+
+def needless(both: Configurations | None, waived: Mapping[str, str]) -> list[Reason]:
+    """Waivers of rows that are followed, or that nothing given tells of.
+
+    Raises:
+        ConfigError: a waived row that there is not.
+    """
+    known = {*EXTRA_ROWS, *(rule.key for file in rules().values() for rule in file)}
+    for key in waived:
+        if key not in known:
+            raise ConfigError(f"--waive: {unknown_key_message(key, known, 'row')}")
+    open_ = {one.key for one in both.checklist.unmet if one.counts} if both is not None else set()
+    return [reason(Code.NEEDLESS_WAIVER, key=key) for key in waived if key not in open_]
+
+
+def _item(one: Unmet, why_waived: str | None) -> Item:
+    evidence = [reason(Code.WHY, why=one.why)] if one.why else []
+    if why_waived is not None:
+        evidence.insert(0, reason(Code.WAIVED_BECAUSE, why=why_waived))
+    return Item(
+        key=f"recommendation:{one.key}",
+        part=Part.CHECKLIST,
+        title=reason(Code.RECOMMENDATION, key=one.key),
+        state=State.WARNING if why_waived is None else State.WAIVED,
+        binding=why_waived is None,
+        measured=reason(Code.NOT_FOLLOWED, target=_value(one.target), reference=_value(one.reference)),
+        threshold=one.wanted,
+        origin=reason(Code.CHECKLIST, section=fields().sections[one.section].title.lower()),
+        evidence=tuple(evidence),
+        how=reason(Code.WAIVE, key=one.key, ways=[f"{side}: {text}" for side, text in one.how])
+        if why_waived is None
+        else None,
+    )
+
+
+def _value(cell: Cell | None) -> str:
+    return "" if cell is None or cell.value is None else str(cell.value)
+
+
+def _followed(both: Configurations) -> Item:
+    return Item(
+        key=_KEY,
+        part=Part.CHECKLIST,
+        title=reason(Code.TITLE, key=_KEY),
+        state=State.PASSED,
+        binding=False,
+        measured=reason(Code.ALL_FOLLOWED),
+        threshold=reason(Code.ALL_FOLLOWED),
+        origin=reason(Code.CHECKLIST, section=""),
+    )

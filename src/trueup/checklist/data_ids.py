@@ -1,0 +1,215 @@
+"""Ids that occur in the data a run trains on: their range, and the special ones among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trueup.batches.indexed_dataset import IndexedDataset, files_of, prefix_of
+from trueup.batches.opening import open_source
+from trueup.batches.source import TOKENS
+from trueup.checklist.configuration import Configuration
+from trueup.checklist.dialect import Value
+from trueup.checklist.fields import fields
+from trueup.checklist.judging import Cell
+from trueup.checklist.recommendations import Unmet
+from trueup.checklist.rules import Severity
+from trueup.checklist.thresholds import (
+    FEWEST_DOCUMENTS,
+    PADDED_ROWS,
+    PADDING_RUN,
+    SHARED_END,
+    UNKNOWN_SHARE,
+)
+from trueup.checklist.writing import setting_words
+from trueup.errors import ConfigError, TraceError
+from trueup.types.arrays import Array
+from trueup.types.codes import ChecklistCode as Code
+from trueup.types.reason import Reason, reason
+
+INPUT_IDS = "input_ids"
+"""the row of ids outside the vocabulary"""
+_MOST_SEQUENCES = 4096
+_MOST_PLACES = 64
+_SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataIds:
+    """What a sample of the data says of its ids; None where it does not say."""
+
+    path: str
+    num_ids: int
+    least: int
+    largest: int
+    counts: Mapping[int, int]
+    """id -> how often it occurs in the sample"""
+    start: int | None = None
+    """the id documents begin with"""
+    end: int | None = None
+    """the id documents end with"""
+    padding: int | None = None
+    """the id rows are filled up with"""
+
+
+def ids_of(path: Path) -> DataIds:
+    """The ids of a data set (``PREFIX.bin`` and ``.idx``), of saved batches, or of a trace, from a sample.
+
+    Raises:
+        ConfigError: none of these, or it holds no ids.
+    """
+    try:
+        if any(file.is_file() for file in files_of(prefix_of(path))):
+            data = IndexedDataset(prefix_of(path))
+            rows = list(_documents(data))
+            return _summed(str(path), [row for row in rows if len(row)], are_documents=True)
+        source = open_source(path)
+        places = source.places
+        chosen = [places[at] for at in _spread(len(places), _MOST_PLACES)]
+        rows = [row for place in chosen for row in np.atleast_2d(source.read(place)[TOKENS])]
+        return _summed(str(path), rows, are_documents=False)
+    except TraceError as error:
+        raise ConfigError(f"--data {path}: expected token ids: {error}") from error
+
+
+def _documents(data: IndexedDataset) -> Iterator[Array]:
+    """Documents from all over the data set, their sequences end to end."""
+    marks = data.documents if len(data.documents) > 1 else np.arange(len(data) + 1)
+    for at in _spread(len(marks) - 1, _MOST_SEQUENCES):
+        parts = [np.asarray(data[number]) for number in range(int(marks[at]), int(marks[at + 1]))]
+        yield np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _spread(num: int, most: int) -> Iterable[int]:
+    return np.unique(np.linspace(0, num - 1, min(num, most)).round().astype(int)).tolist() if num else ()
+
+
+def _summed(path: str, rows: Sequence[Array], *, are_documents: bool) -> DataIds:
+    if not rows:
+        raise ConfigError(f"--data {path}: it holds no token ids")
+    values, counts = np.unique(np.concatenate([row.ravel() for row in rows]), return_counts=True)
+    lengths = {len(row) for row in rows}
+    ends = are_documents and len(lengths) > 1
+    return DataIds(
+        path=path,
+        num_ids=int(counts.sum()),
+        least=int(values[0]),
+        largest=int(values[-1]),
+        counts=dict(zip(values.tolist(), counts.tolist(), strict=True)),
+        start=_shared([int(row[0]) for row in rows]) if ends else None,
+        end=_shared([int(row[-1]) for row in rows]) if ends else None,
+        padding=_padding(rows),
+    )
+
+
+def _shared(ids: Sequence[int]) -> int | None:
+    """The id nearly all documents have at one place."""
+    if len(ids) < FEWEST_DOCUMENTS:
+        return None
+    values, counts = np.unique(ids, return_counts=True)
+    return int(values[counts.argmax()]) if counts.max() >= SHARED_END * len(ids) else None
+
+
+def _padding(rows: Sequence[Array]) -> int | None:
+    """The id that fills rows up: a run of it ends many of them, and no other id's run does."""
+    filled = [int(row[-1]) for row in rows if _run(row) >= PADDING_RUN]
+    if len(filled) < PADDED_ROWS * len(rows) or len(set(filled)) != 1:
+        return None
+    return filled[0]
+
+
+def _run(row: Array) -> int:
+    """Length of the run of one id that ends a row; a row of one id alone says nothing."""
+    other = np.flatnonzero(row != row[-1])
+    return len(row) - 1 - int(other[-1]) if len(other) else 0
+
+
+def judge_ids(
+    data: Iterable[DataIds], target: Configuration, reference: Configuration | None
+) -> Iterator[Unmet]:
+    """Ids outside the vocabulary, and special ids that are not those the data was made with."""
+    sides = {"target": target} if reference is None else {"target": target, "reference": reference}
+    for found in data:
+        beyond = {n: s.values["vocab_size"] for n, s in sides.items() if _is_beyond(found, s)}
+        if beyond:
+            ids = reason(Code.IDS_BEYOND, least=found.least, largest=found.largest, path=found.path)
+            yield _unmet(INPUT_IDS, "error", beyond, ids, reason(Code.WITHIN_VOCABULARY), {})
+        for key in _SPECIAL:
+            wrong = {n: (s.values[key], said) for n, s in sides.items() if (said := _differs(key, s, found))}
+            if wrong:
+                how = {
+                    name: setting_words(sides[name], key, wanted) for name, (_, (_, wanted)) in wrong.items()
+                }
+                values = {name: value for name, (value, _) in wrong.items()}
+                why, wanted = next(iter(wrong.values()))[1]
+                told = reason(Code.ANOTHER_TOKENIZER) if wanted is None else reason(Code.WANTED, value=wanted)
+                yield _unmet(key, "warning", values, why, told, how, value=wanted)
+
+
+def _is_beyond(found: DataIds, side: Configuration) -> bool:
+    size = side.values.get("padded_vocab_size") or side.values.get("vocab_size")
+    stated = side.values.get("vocab_size")
+    limit = max((value.whole for value in (size, stated) if value is not None), default=None)
+    return "vocab_size" in side.values and limit is not None and not 0 <= found.least <= found.largest < limit
+
+
+def _differs(key: str, side: Configuration, found: DataIds) -> tuple[Reason, int | None] | None:
+    """Why the side's id is not the data's, and the data's."""
+    if key not in side.values:
+        return None
+    own = side.values[key].whole
+    in_data = {"bos_token_id": found.start, "eos_token_id": found.end, "pad_token_id": found.padding}.get(key)
+    if key == "unk_token_id":
+        num = found.counts.get(own, 0)
+        if num <= UNKNOWN_SHARE * found.num_ids:
+            return None
+        return reason(Code.UNKNOWN_IDS, share=num / found.num_ids, id=own, path=found.path), None
+    if in_data is None or in_data == own:
+        return None
+    times = found.counts.get(own, 0)
+    return reason(Code.DATA_ID, key=key, id=in_data, own=own, times=times, path=found.path), in_data
+
+
+def _unmet(
+    key: str,
+    severity: Severity,
+    values: Mapping[str, Value],
+    why: Reason,
+    wanted: Reason,
+    how: Mapping[str, str],
+    *,
+    value: object = None,
+) -> Unmet:
+    known = fields().all
+    cells = {
+        name: Cell(
+            value=one.value,
+            origin=one.origin,
+            keys=tuple(s.key for s in one.settings),
+            places=tuple(s.place for s in one.settings),
+            says=one.says,
+        )
+        for name, one in values.items()
+    }
+    beyond = "other: input_ids check" if key == INPUT_IDS else "other: Special Words Check"
+    return Unmet(
+        key=key,
+        section="data",
+        about=known[key].about if key in known else "Ids of the data against the vocabulary",
+        severity=severity,
+        sides=tuple(values),
+        target=cells.get("target"),
+        reference=cells.get("reference"),
+        wanted=wanted,
+        value=value,
+        why="Special ids must be those the data was made with." if key in known else _BEYOND,
+        how=tuple((name, words) for name, words in how.items() if words),
+        reason=why,
+        sources=(beyond,),
+    )
+
+
+_BEYOND = "An id outside the vocabulary reads foreign memory in the embedding."

@@ -1,0 +1,110 @@
+"""Templates of conversations: whether two make the same text of the same messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from trueup.checklist.configuration import Configuration
+from trueup.checklist.judging import Cell
+from trueup.checklist.recommendations import Unmet
+from trueup.types.codes import ChecklistCode as Code
+from trueup.types.reason import reason
+
+FIELD = "chat_template"
+INFERENCE = "inference_template"
+"""the row of a template of inference that is not the one of training"""
+_USER, _ANSWER = {"role": "user", "content": "<<one>>"}, {"role": "assistant", "content": "<<two>>"}
+_SYSTEM = {"role": "system", "content": "<<zero>>"}
+_CONVERSATIONS = (
+    [_USER],
+    [_USER, _ANSWER],
+    [_USER, _ANSWER, {"role": "user", "content": " <<three>>\n"}],
+    [_SYSTEM, _USER],
+    [_SYSTEM, _USER, _ANSWER],
+)
+"""a system message, one turn and two, blanks around a text: what templates differ in"""
+
+
+def same_template(left: object, right: object) -> bool | None:
+    """Whether both make the same text of several conversations; None where one is only a name."""
+    one, other = str(left).strip(), str(right).strip()
+    if one == other:
+        return True
+    if not (_is_jinja(one) and _is_jinja(other)):
+        return None if _is_jinja(one) or _is_jinja(other) else False
+    return all(a == b for a, b in zip(_rendered(one), _rendered(other), strict=True))
+
+
+def _is_jinja(text: str) -> bool:
+    return "{{" in text or "{%" in text
+
+
+def _rendered(text: str) -> Iterator[str | None]:
+    """The text of each conversation, with and without the head of an answer; None where it is refused."""
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals["raise_exception"] = _refuse
+    try:
+        template = environment.from_string(text)
+    except TemplateError:
+        yield from [None] * (2 * len(_CONVERSATIONS))
+        return
+    for messages in _CONVERSATIONS:
+        for prompted in (False, True):
+            try:
+                yield template.render(
+                    messages=messages,
+                    add_generation_prompt=prompted,
+                    bos_token="<bos>",
+                    eos_token="<eos>",
+                    pad_token="<pad>",
+                    unk_token="<unk>",
+                )
+            except (TemplateError, TypeError, ValueError, ArithmeticError):
+                yield None
+
+
+def _refuse(message: object) -> None:
+    raise TemplateError(str(message))
+
+
+def judge_inference(training: Configuration, inference: Configuration) -> Unmet | None:
+    """The template of inference against the one of training; None where nothing shows two templates."""
+    if FIELD not in training.values or FIELD not in inference.values:
+        return None
+    own, other = training.values[FIELD], inference.values[FIELD]
+    if same_template(own.value, other.value) is not False:
+        return None
+    cells = [
+        Cell(
+            value=value.value,
+            origin=value.origin,
+            keys=tuple(s.key for s in value.settings),
+            places=tuple(s.place for s in value.settings),
+        )
+        for value in (own, other)
+    ]
+    places = (other.settings[0].place if other.settings else inference.name,)
+    return Unmet(
+        key=INFERENCE,
+        section="data",
+        about="Template of conversations in inference",
+        severity="error",
+        sides=("target",),
+        target=cells[0],
+        reference=None,
+        wanted=reason(Code.INFERENCE_TEMPLATE, place=places[0]),
+        value=other.value,
+        why="In fine-tuning the template of training and of inference must be the same.",
+        advice="Use one template for both",
+        sources=("other: Training Inference Template Consistency",),
+    )
+
+
+def is_shown_same(training: Configuration, inference: Configuration) -> bool:
+    """Whether both templates are known and the same, so that a person need not look."""
+    if FIELD not in training.values or FIELD not in inference.values:
+        return False
+    return same_template(training.values[FIELD].value, inference.values[FIELD].value) is True

@@ -1,0 +1,123 @@
+"""No sign-off over a recommendation of the guide that is not followed, unless a person waives it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.curves import logs
+from trueup.cli.app import run
+from trueup.curves.simulating import Truth, simulate
+from trueup.types.codes import AcceptCode
+from trueup.types.reason import read_reasons
+
+GOOD = {"num_layers": 2, "hidden_size": 64, "learning_rate": 0.001, "clip_grad": 1.0, "adam_beta2": 0.95}
+CASES: tuple[dict[str, Any], ...] = (
+    {"clip_grad": 5.0},
+    {"adam_eps": 1e-5},
+    {"vocab_size": 32001},
+    {"graph_kernel_fusion": True},
+    {"norm_compute_dtype": "bfloat16"},
+    {"optimizer_parallel": True},
+    {"overflow_mode": "SATURATION_MODE"},
+    {"hccl_deterministic": False},
+    {"micro_batch_interleave": 2},
+    {"hidden_dropout": 0.1},
+)
+
+
+@pytest.fixture(scope="module")
+def curves(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Logs of a good run and two runs of the reference."""
+    folder = tmp_path_factory.mktemp("logs")
+    target, references = simulate(Truth(num_steps=1200, sigma=0.004, spike_rate=0.0), 2)
+    made = {"t": target, "a": references[0], "b": references[1]}
+    for name, curve in made.items():
+        (folder / f"{name}.log").write_text(logs.megatron(curve))
+    return [str(folder / f"{name}.log") for name in made]
+
+
+def _accept(
+    folder: Path,
+    settings: dict[str, Any],
+    curves: list[str],
+    *words: str,
+    other: dict[str, Any] | None = None,
+) -> tuple[int, dict[str, Any]]:
+    for name, values in (("t", settings), ("r", settings if other is None else other)):
+        (folder / f"{name}.json").write_text(json.dumps(values))
+    files = (str(folder / "t.json"), str(folder / "r.json"))
+    out = folder / "out"
+    given = ("--config", *files, "--curves", *curves, "--assume", "all")
+    status = run(["accept", *given, *words, "-o", str(out), "-q"])
+    document: dict[str, Any] = json.loads((out / "signoff.json").read_text())
+    return status, document
+
+
+def _item(document: dict[str, Any], key: str) -> dict[str, Any]:
+    return next(one for part in document["parts"] for one in part["items"] if one["key"] == key)
+
+
+def test_what_follows_the_guide_is_signed(tmp_path: Path, curves: list[str]) -> None:
+    status, document = _accept(tmp_path, GOOD, curves)
+    assert status == 0
+    assert _item(document, "recommendations")["state"] == "passed"
+    assert document["waivers"] == []
+
+
+@pytest.mark.parametrize("change", CASES, ids=lambda case: next(iter(case)))
+def test_one_violation_is_not_signed_and_a_waiver_signs_it(
+    change: dict[str, Any], tmp_path: Path, curves: list[str]
+) -> None:
+    (row,) = change
+    status, document = _accept(tmp_path, GOOD | change, curves)
+    item = _item(document, f"recommendation:{row}")
+    assert status == 2
+    assert document["outcome"] == "undecided"
+    assert (item["state"], item["binding"]) == ("warning", True)
+    why = "as the published recipe has it"
+    status, document = _accept(tmp_path, GOOD | change, curves, "--waive", row, why)
+    item = _item(document, f"recommendation:{row}")
+    assert status == 0
+    assert (item["state"], item["binding"]) == ("waived", False)
+    assert document["waivers"] == [{"row": row, "reason": why}]
+    for name in ("signoff.md", "signoff.html"):
+        assert why in (tmp_path / "out" / name).read_text(), name
+
+
+def test_a_violation_of_one_side_and_two_waivers(tmp_path: Path, curves: list[str]) -> None:
+    changed = GOOD | {"clip_grad": 5.0, "router_version": "TopkRouterV1", "num_experts": 8}
+    words = ("--waive", "clip_grad", "one reason", "--waive", "router_version", "another")
+    status, document = _accept(tmp_path, changed, curves, *words)
+    assert status == 0
+    assert len(document["waivers"]) == 2
+    status, document = _accept(tmp_path, changed, curves, *words[:3])
+    assert status == 2
+    status, document = _accept(tmp_path, GOOD | {"launch_blocking": False}, curves)
+    assert status == 0, "a suggestion is no obstacle"
+
+
+def test_a_waiver_does_not_hide_a_difference(tmp_path: Path, curves: list[str]) -> None:
+    words = ("--waive", "clip_grad", "we like it")
+    status, document = _accept(tmp_path, GOOD | {"clip_grad": 5.0}, curves, *words, other=GOOD)
+    assert status == 1
+    assert _item(document, "checklist:optimizer")["state"] == "failed"
+
+
+def test_a_waiver_that_was_not_needed_is_noted(tmp_path: Path, curves: list[str]) -> None:
+    status, document = _accept(tmp_path, GOOD, curves, "--waive", "clip_grad", "to be safe")
+    assert status == 0
+    assert AcceptCode.NEEDLESS_WAIVER in [one.code for one in read_reasons(document, "notes")]
+
+
+@pytest.mark.parametrize("words", [("clip_grad",), ("clip_gradd", "x"), ("clip_grad", "")])
+def test_a_waiver_without_a_row_or_a_reason(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(GOOD))
+    given = ("--config", str(tmp_path / "t.json"), str(tmp_path / "t.json"))
+    assert run(["accept", *given, "--waive", *words, "-o", str(tmp_path / "out")]) == 2
+    assert "--waive" in capsys.readouterr().err

@@ -1,0 +1,221 @@
+"""Both sides reduced and climbed up again: aligned on every rung, able to start, environment kept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.checklist.guided import BASES, MEGATRON, MINDFORMERS
+from tests.checklist.pairs import pairs, side
+from trueup.checklist.both_sides import reduced_together
+from trueup.checklist.check import compared
+from trueup.checklist.configuration import configured
+from trueup.checklist.ladder import NUMBERS, expanded
+from trueup.checklist.prepare import prepared
+from trueup.checklist.readers import read_side
+from trueup.cli.app import run
+
+BY_HAND = {"llama3/torchtitan.toml": {"num_layers"}}
+"""a side that cannot be reduced in its own form -> the fields that it says are to be set by hand"""
+
+
+@pytest.mark.parametrize(("target", "reference"), pairs())
+def test_every_rung_is_the_same_training_on_both_sides(target: str, reference: str, tmp_path: Path) -> None:
+    sides = [read_side([side(name)]) for name in (target, reference)]
+    result = reduced_together(*sides, tmp_path, ladder=True)
+    by_hand = BY_HAND.get(target, set())
+    for pair in result.pairs:
+        assert set(pair.differs) <= by_hand, pair.name
+    assert [p.name for p in result.pairs] == sorted((p.name for p in result.pairs), key=NUMBERS.__getitem__)
+    left = {text.partition(" ")[0] for text in result.sides["target"].unreachable}
+    assert by_hand <= left
+
+
+@pytest.mark.parametrize(("target", "reference"), pairs()[::3])
+def test_rungs_of_one_number_are_aligned_though_each_side_was_written_alone(
+    target: str, reference: str, tmp_path: Path
+) -> None:
+    rungs = []
+    for number, name in enumerate((target, reference)):
+        (tmp_path / str(number)).mkdir()
+        result = expanded(read_side([side(name)]), tmp_path / str(number))
+        rungs.append({rung.files[0].parent.name: rung.files for rung in result.rungs})
+    common = rungs[0].keys() & rungs[1].keys()
+    assert {"00_reduced", "13_whole_job"} <= common
+    for name in common:
+        one, other = (configured([d for p in r[name] for d in read_side([str(p)])]) for r in rungs)
+        rows = compared(one, other, recommend=False).rows
+        assert {row.key for row in rows if row.matters} <= BY_HAND.get(target, set()), name
+
+
+def test_the_order_of_the_data_has_one_seed(tmp_path: Path) -> None:
+    """MindFormers' data loader has a seed of its own; Megatron shuffles by the seed of the run."""
+    text = MINDFORMERS.replace("config: {seed: 1234", "config: {seed: 77").replace(
+        " deterministic: 'ON',", ""
+    )
+    (tmp_path / "a.yaml").write_text(text.replace("seed: 1234\nuse", "seed: 77\nuse"))
+    (tmp_path / "b.sh").write_text(MEGATRON.replace("--seed 1234", "--seed 77"))
+    result = reduced_together(
+        read_side([str(tmp_path / "a.yaml")]),
+        read_side([str(tmp_path / "b.sh")]),
+        tmp_path / "out",
+        ladder=True,
+    )
+    assert [(pair.name, pair.differs) for pair in result.pairs if pair.differs] == []
+    data = yaml.safe_load((tmp_path / "out" / "target" / "00_reduced" / "a.yaml").read_text())
+    assert data["train_dataset"]["data_loader"]["config"]["seed"] == 1234
+    assert "seed" not in data["train_dataset"], "a key that was not there"
+    whole = yaml.safe_load((tmp_path / "out" / "target" / "13_whole_job" / "a.yaml").read_text())
+    assert whole["train_dataset"]["data_loader"]["config"]["seed"] == 77
+
+
+@pytest.mark.parametrize("data_parallel", [1, 2, 8])
+def test_mindformers_starts_on_the_devices_of_its_rung(data_parallel: int, tmp_path: Path) -> None:
+    text = MINDFORMERS.replace("data_parallel: 2", f"data_parallel: {data_parallel}")
+    (tmp_path / "a.yaml").write_text(text.replace("num_layers: 4", "num_layers: 6"))
+    result = expanded(read_side([str(tmp_path / "a.yaml")]), tmp_path)
+    used = {r.name: yaml.safe_load(r.files[0].read_text())["use_parallel"] for r in result.rungs}
+    assert used["reduced"] is False
+    assert used["full size"] is False
+    assert used["whole job"] is True
+    assert used.get("data parallel, whole batch", True) is True
+    (tmp_path / "p").mkdir()
+    prepared(read_side([str(tmp_path / "a.yaml")]), tmp_path / "p")
+    assert yaml.safe_load((tmp_path / "p" / "a.yaml").read_text())["use_parallel"] is False
+
+
+ENVIRONMENT = """\
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export NCCL_IB_DISABLE=0
+NVTE_FLASH_ATTN=1
+export NVTE_FLASH_ATTN
+export HCCL_DETERMINISTIC=false
+export WORK="/data/my runs"
+export LD_LIBRARY_PATH=/opt/lib:$LD_LIBRARY_PATH
+ulimit -n 65536
+"""
+KEPT = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    "NCCL_IB_DISABLE": "0",
+    "NVTE_FLASH_ATTN": "1",
+    "WORK": "/data/my runs",
+    "LD_LIBRARY_PATH": "/opt/lib:/old",
+}
+
+
+def _variables(folder: Path, script: Path, environment: Path) -> dict[str, str]:
+    """What the training command sees: torchrun is a program that prints its environment."""
+    binaries = folder / "bin"
+    binaries.mkdir(exist_ok=True)
+    (binaries / "torchrun").write_text("#!/bin/bash\nenv\n")
+    (binaries / "torchrun").chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", f"source {environment}; source {script}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": f"{binaries}:/usr/bin:/bin", "LD_LIBRARY_PATH": "/old"},
+    )
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+def test_every_environment_line_is_kept(tmp_path: Path) -> None:
+    _head, _, command = MEGATRON.partition("torchrun")
+    text = f"#!/bin/bash\n{ENVIRONMENT}OMP_NUM_THREADS=4 torchrun{command}"
+    (tmp_path / "run.sh").write_text(text.replace("--num-layers 4", "--num-layers 8"))
+    result = expanded(read_side([str(tmp_path / "run.sh")]), tmp_path)
+    for rung in result.rungs:
+        seen = _variables(tmp_path, rung.files[0], result.environment)
+        assert {name: seen.get(name) for name in KEPT} == KEPT, rung.name
+        assert seen["OMP_NUM_THREADS"] == "4"
+    first = _variables(tmp_path, result.rungs[0].files[0], result.environment)
+    assert first["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert "ulimit -n 65536" in result.rungs[0].files[0].read_text()
+
+
+def test_what_the_reproduction_sets_is_not_set_back_by_the_script(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(
+        MEGATRON.replace("#!/bin/bash\n", "#!/bin/bash\nexport PYTHONHASHSEED=9\n")
+    )
+    result = expanded(read_side([str(tmp_path / "run.sh")]), tmp_path)
+    assert _variables(tmp_path, result.rungs[0].files[0], result.environment)["PYTHONHASHSEED"] == "1234"
+    assert "PYTHONHASHSEED=" in result.rungs[-1].files[0].read_text()
+
+
+def test_an_environment_file_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(MINDFORMERS)
+    (tmp_path / "env.txt").write_text(
+        "export GLOO_SOCKET_IFNAME=eth0\nHCCL_DETERMINISTIC=false\nmindspore==2.6.0\nRANK_TABLE_FILE=/a\n"
+    )
+    result = prepared(read_side([f"{tmp_path / 'c.yaml'},{tmp_path / 'env.txt'}"]), tmp_path)
+    done = subprocess.run(
+        ["bash", "-euc", f"source {result.environment}; echo $GLOO_SOCKET_IFNAME $HCCL_DETERMINISTIC"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["eth0", "true"]
+
+
+@pytest.mark.parametrize("dialect", [name for name in BASES if name not in ("environment", "hf_model")])
+def test_a_reduced_configuration_is_read_back(dialect: str, tmp_path: Path) -> None:
+    name, text = BASES[dialect]
+    (tmp_path / name).write_text(text)
+    (tmp_path / "out").mkdir()
+    result = prepared(read_side([str(tmp_path / name)]), tmp_path / "out")
+    again = configured([d for path in result.rungs[0].files for d in read_side([str(path)])])
+    assert not again.unreadable
+
+
+def test_the_command_writes_both_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [side("qwen3/mindformers_tp.yaml"), side("qwen3/megatron_tp.yaml"), "--expand"]
+    assert run(["check", *words, "-o", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {one["outcome"] for one in document["aligned"]} == {"agree"}
+    assert len(document["target"]["rungs"]) == len(document["reference"]["rungs"])
+    changed = tmp_path / "other.yaml"
+    changed.write_text((tmp_path / "target" / "13_whole_job" / "mindformers_tp.yaml").read_text())
+    changed.write_text(changed.read_text().replace("rms_norm_eps: 1.0e-06", "rms_norm_eps: 1.0e-05"))
+    words = [
+        str(changed),
+        side("qwen3/megatron_tp.yaml"),
+        "--prepare",
+        "-o",
+        str(tmp_path / "second"),
+        "--json",
+    ]
+    status = run(["check", *words])
+    document = json.loads(capsys.readouterr().out)
+    eps = "norm_eps" in document["aligned"][0]["differs"]
+    assert status == int(eps)
+
+
+def test_a_script_for_many_nodes_starts_on_one_device(tmp_path: Path) -> None:
+    """What names the nodes of the job is left out: its variables are not set where one device is used."""
+    nodes = "--nnodes $NNODES --node_rank $RANK --master_addr $ADDR --master_port 6000"
+    launcher = f"torchrun --nproc_per_node 8 {nodes}"
+    text = MEGATRON.replace("torchrun --nproc_per_node 2", launcher).replace(
+        "--num-layers 4", "--num-layers 8"
+    )
+    (tmp_path / "run.sh").write_text(text)
+    (tmp_path / "out").mkdir()
+    result = prepared(read_side([str(tmp_path / "run.sh")]), tmp_path / "out")
+    written = result.rungs[0].files[0].read_text()
+    assert "torchrun --nproc_per_node=1 pretrain_gpt.py" in written
+    assert "ADDR" not in written
+
+
+def test_no_key_is_made_up(tmp_path: Path) -> None:
+    """What a file says nothing of is not written into it: its program may refuse a key it does not know."""
+    for dialect in ("lightning", "plain"):
+        name, text = BASES[dialect]
+        (tmp_path / name).write_text(text)
+        folder = tmp_path / dialect
+        folder.mkdir()
+        result = prepared(read_side([str(tmp_path / name)]), folder)
+        written = yaml.safe_load(result.rungs[0].files[0].read_text())
+        assert set(written) - set(yaml.safe_load(text)) <= {"seed", "seed_everything", "deterministic"}

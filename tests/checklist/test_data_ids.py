@@ -1,0 +1,253 @@
+"""Ids of the data against the vocabulary and the special ids; templates of training and of inference."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trueup.batches.indexed_dataset import write_indexed_dataset
+from trueup.checklist import check
+from trueup.checklist.check import Checklist
+from trueup.checklist.recommendations import Unmet
+from trueup.checklist.templates import INFERENCE, same_template
+from trueup.cli.app import run
+
+IDS = {"num_layers": 2, "vocab_size": 1008, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
+
+def _config(folder: Path, **changed: object) -> str:
+    path = folder / f"config{len(list(folder.glob('config*')))}.json"
+    path.write_text(json.dumps(IDS | dict(changed.items())))
+    return str(path)
+
+
+def _data(
+    folder: Path, *, start: int = 1, end: int = 2, largest: int = 1007, num: int = 40, seed: int = 0
+) -> str:
+    """Documents of many lengths with a first and a last id."""
+    random = np.random.default_rng(seed)
+    rows = [
+        np.array([start, *random.integers(3, largest + 1, 5 + at % 17), end], np.int32) for at in range(num)
+    ]
+    rows[0][1] = largest
+    write_indexed_dataset(folder / "data", rows, dtype="int32")
+    return str(folder / "data")
+
+
+def _batches(folder: Path, rows: Sequence[Sequence[int]]) -> str:
+    for step in range(2):
+        place = folder / "batches" / f"step_{step}" / "rank_0"
+        place.mkdir(parents=True)
+        np.save(place / "tokens.npy", np.array(rows, np.int64))
+        np.save(place / "labels.npy", np.array(rows, np.int64))
+    return str(folder / "batches")
+
+
+def _keys(found: Checklist) -> dict[str, Unmet]:
+    return {one.key: one for one in found.unmet if one.counts}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ids_that_fit(seed: int, tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    found = check([config], [config], data=[_data(tmp_path, seed=seed)])
+    assert (_keys(found), found.exit_code) == ({}, 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "row", "own", "wanted"),
+    [
+        ({"eos_token_id": 3}, "eos_token_id", 3, 2),
+        ({"bos_token_id": 5}, "bos_token_id", 5, 1),
+        ({"eos_token_id": 1, "bos_token_id": 2}, "eos_token_id", 1, 2),
+    ],
+)
+def test_a_special_id_that_is_not_the_data_s(
+    changed: dict[str, int], row: str, own: int, wanted: int, tmp_path: Path
+) -> None:
+    found = check([_config(tmp_path, **changed)], [_config(tmp_path)], data=[_data(tmp_path)])
+    one = _keys(found)[row]
+    assert one.sides == ("target",)
+    assert one.target is not None
+    assert (one.target.value, one.value) == (own, wanted)
+    assert found.exit_code == 1
+    assert row not in _keys(check([_config(tmp_path)], data=[str(tmp_path / "data.bin")]))
+
+
+@pytest.mark.parametrize(("largest", "is_beyond"), [(1007, False), (1008, True), (4000, True)])
+def test_ids_outside_the_vocabulary(largest: int, is_beyond: bool, tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    found = check([config], [config], data=[_data(tmp_path, largest=largest)])
+    assert ("input_ids" in _keys(found)) is is_beyond
+    if is_beyond:
+        assert _keys(found)["input_ids"].severity == "error"
+        assert found.exit_code == 1
+
+
+@pytest.mark.parametrize(("pad", "is_other"), [(0, False), (9, True)])
+def test_padding(pad: int, is_other: bool, tmp_path: Path) -> None:
+    rows = [[1, *range(20, 24 + at), 2, *[pad] * (12 - at)] for at in range(6)]
+    found = check([_config(tmp_path)], data=[_batches(tmp_path, rows)])
+    assert ("pad_token_id" in _keys(found)) is is_other
+    assert set(_keys(found)) <= {"pad_token_id"}
+
+
+def test_packed_rows_have_no_end_to_judge_by(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    rows = random.integers(3, 900, (4, 32)).tolist()
+    assert _keys(check([_config(tmp_path)], data=[_batches(tmp_path, rows)])) == {}
+
+
+def test_documents_without_an_end(tmp_path: Path) -> None:
+    """Data made without --append-eod: no end is shared, and none is claimed."""
+    random = np.random.default_rng(2)
+    rows = [random.integers(3, 900, 9 + at % 5).astype(np.int32) for at in range(60)]
+    write_indexed_dataset(tmp_path / "data", rows)
+    assert _keys(check([_config(tmp_path)], data=[str(tmp_path / "data")])) == {}
+
+
+def test_what_the_tokenizer_does_not_know(tmp_path: Path) -> None:
+    config = _config(tmp_path, unk_token_id=3)
+    rows = [np.array([1, *[3, 40 + at] * (5 + at % 3), 2], np.int32) for at in range(20)]
+    write_indexed_dataset(tmp_path / "data", rows)
+    found = check([config], data=[str(tmp_path / "data")])
+    assert set(_keys(found)) == {"unk_token_id"}
+    other = _config(tmp_path, unk_token_id=700)
+    assert _keys(check([other], data=[str(tmp_path / "data")])) == {}
+
+
+def test_the_command_takes_data_and_inference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = _config(tmp_path, eos_token_id=7)
+    assert run(["check", config, "--data", _data(tmp_path)]) == 1
+    assert "documents end with 2" in " ".join(capsys.readouterr().out.split())
+    assert run(["check", config, "--data", str(tmp_path / "none")]) == 2
+
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+    "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+CHATML_AGAIN = (
+    "{%- for m in messages -%}\n<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+NO_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHATML
+PLAIN = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (CHATML, CHATML, True),
+        (CHATML, f"\n{CHATML}  ", True),
+        (CHATML, PLAIN, False),
+        (CHATML, NO_SYSTEM, False),
+        (CHATML, CHATML.replace("<|im_end|>\\n", "<|im_end|>"), False),
+        (CHATML, CHATML.replace("message[", "m[").replace("for message", "for m"), True),
+        ("qwen", "qwen", True),
+        ("qwen", "llama3", False),
+        ("qwen", CHATML, None),
+        ("{{ broken", CHATML, False),
+    ],
+)
+def test_templates(one: str, other: str, is_same: bool | None) -> None:
+    assert same_template(one, other) is is_same
+    assert same_template(other, one) is is_same
+
+
+MINDFORMERS = """\
+runner_config: {{batch_size: 1}}
+model: {{model_config: {{type: LlamaConfig, num_layers: 2, param_init_type: float32}}}}
+train_dataset:
+  data_loader:
+    map_function_kwargs: {{user_prompt: "{user}", assistant_prompt: "{assistant}"}}
+"""
+PREFIXES = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'Q: ' + m['content'] }}"
+    "{% else %}{{ ' A: ' + m['content'] }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %} A: {% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("training", "inference", "is_unlike"),
+    [
+        ({"chat_template": CHATML}, ("chat_template.jinja", CHATML), False),
+        ({"chat_template": CHATML}, ("chat_template.jinja", PLAIN), True),
+        ({"chat_template": CHATML}, ("tokenizer_config.json", json.dumps({"chat_template": CHATML})), False),
+        (
+            {"chat_template": CHATML},
+            (
+                "tokenizer_config.json",
+                json.dumps(
+                    {
+                        "chat_template": [
+                            {"name": "tool", "template": PLAIN},
+                            {"name": "default", "template": CHATML},
+                        ]
+                    }
+                ),
+            ),
+            False,
+        ),
+        ({"chat_template": CHATML}, ("tokenizer_config.json", json.dumps({"chat_template": PLAIN})), True),
+        (
+            {"chat_template": PREFIXES},
+            ("predict.yaml", MINDFORMERS.format(user="Q: ", assistant=" A: ")),
+            False,
+        ),
+        (
+            {"chat_template": PREFIXES},
+            ("predict.yaml", MINDFORMERS.format(user="H: ", assistant=" A: ")),
+            True,
+        ),
+        ({"chat_template": "qwen"}, ("chat_template.jinja", CHATML), False),
+        ({}, ("chat_template.jinja", CHATML), False),
+    ],
+)
+def test_training_against_inference(
+    training: dict[str, str], inference: tuple[str, str], is_unlike: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train.json").write_text(json.dumps({"num_layers": 2, **training}))
+    name, text = inference
+    (tmp_path / name).write_text(text)
+    found = check([str(tmp_path / "train.json")], inference=[str(tmp_path / name)])
+    assert (INFERENCE in _keys(found)) is is_unlike
+    assert found.exit_code == int(is_unlike)
+
+
+def test_a_template_that_was_compared_is_not_left_to_a_person(tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_text(json.dumps({"num_layers": 2, "chat_template": CHATML}))
+    (tmp_path / "chat_template.jinja").write_text(
+        CHATML_AGAIN.replace("{%- for m in messages -%}\n", "{% for m in messages %}")
+    )
+    by_hand = "template_by_hand"
+    alone = check([str(tmp_path / "train.json")])
+    seen = check([str(tmp_path / "train.json")], inference=[str(tmp_path / "chat_template.jinja")])
+    assert by_hand in [row.key for row in alone.rows]
+    assert (by_hand in [row.key for row in seen.rows]) is False
+    assert seen.exit_code == 0
+
+
+@pytest.mark.torch
+def test_a_trace_among_the_sides_is_looked_at(tmp_path: Path) -> None:
+    import torch
+
+    import trueup
+
+    model = torch.nn.Sequential(torch.nn.Embedding(1200, 4), torch.nn.Linear(4, 1200))
+    ids = torch.randint(3, 1007, (4, 12))
+    ids[:, 8:] = 9
+    ids[0, 0] = 1100
+    kept = ["labels", "integers", "module"]
+    with trueup.Tracer(tmp_path / "run", level="L0", steps="0", store_values_of=kept):
+        out = model(ids)
+        torch.nn.functional.cross_entropy(out.flatten(0, 1), ids.flatten()).backward()
+    config = _config(tmp_path)
+    found = _keys(check([f"{config},{tmp_path / 'run'}"], [config]))
+    assert {"input_ids", "pad_token_id"} <= set(found)
+    assert found["input_ids"].sides == ("target", "reference")
