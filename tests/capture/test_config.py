@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from trueup.capture.config import CaptureConfig, name_from_msprobe, read_config, step_set
+from trueup.capture.call_names import name_from_msprobe
+from trueup.capture.config import CaptureConfig, read_config, step_set
 from trueup.capture.options import Level, StepSet, Task
 from trueup.errors import ConfigError
 
@@ -82,8 +83,8 @@ def test_every_key_that_counts(read: Any) -> None:
     assert options.steps.ranges == ((0, 0), (5, 8))
     assert options.level is Level.MIX
     assert not options.stacks
-    assert options.scope == ("layers.0", "head")
-    assert options.names == ("relu", "torch.nn.functional.linear", "mindspore.ops.linear")
+    assert options.scope == ("Module.layers.0.Block.forward.0", "Module.head.Linear.forward.0")
+    assert options.names == ("relu", "Functional.linear.0.forward")
     assert options.data_mode == {"forward", "input", "output"}
     assert options.crc32
 
@@ -243,9 +244,11 @@ def test_names(theirs: str, ours: str) -> None:
     assert name_from_msprobe(theirs) == ours
 
 
-def test_a_call_number_is_left_out_and_said(read: Any) -> None:
-    with pytest.warns(UserWarning, match="the call number is left out"):
-        read({"statistics": {"list": ["Functional.linear.3.forward"]}})
+def test_a_call_number_needs_no_warning(read: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        options = read({"statistics": {"list": ["Functional.linear.3.forward"]}}).options
+    assert options.names == ("Functional.linear.3.forward",)
 
 
 @pytest.mark.parametrize(
