@@ -54,6 +54,19 @@ def test_the_file_msprobe_ships_is_read_without_a_warning(read: Any) -> None:
     assert (config.dump_enable, config.saved_only) == (None, False)
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_dump_article_s_files_are_read_without_a_warning(read: Any) -> None:
+    section = {"scope": [], "list": [], "data_mode": ["all"]}
+    common = {"dump_path": "/home/data_dump", "rank": [], "step": [0, 1], "level": "mix"}
+    common |= {"enable_dataloader": False}
+    statistics = {"task": "statistics", **common, "statistics": {**section, "summary_mode": "statistics"}}
+    tensor = {"task": "tensor", **common, "tensor": {**section, "backward_input": []}}
+    for content, task in ((statistics, Task.STATISTICS), (tensor, Task.TENSOR)):
+        options = read(content).options
+        assert (options.task, options.level, options.steps.ranges) == (task, Level.MIX, ((0, 0), (1, 1)))
+    assert read({**statistics, "statistics": {**section, "summary_mode": "md5"}}).options.crc32
+
+
 def test_no_file_is_msprobe_s_defaults() -> None:
     assert read_config(None) == read_config(
         None, task="statistics", level="L1", dump_path="./dump_path", step=[]
@@ -98,6 +111,9 @@ def test_arguments_win_over_the_file(read: Any) -> None:
 
 def test_rank_has_a_second_name(read: Any) -> None:
     assert read({"module_ranks": [1]}).options.ranks.ranges == ((1, 1),)
+    assert read({"rank": [], "module_ranks": [0, 2]}).options.ranks.ranges == ((0, 0), (2, 2))
+    assert read({"rank": [1], "module_ranks": []}).options.ranks.ranges == ((1, 1),)
+    assert read({"rank": [], "module_ranks": []}).options.ranks.ranges is None
     with pytest.raises(ConfigError, match="'rank' and 'module_ranks' are the same key"):
         read({"module_ranks": [1], "rank": [1]})
 

@@ -225,11 +225,14 @@ def _nothing_kept(nearest: Mapping[str, Sequence[str]]) -> str:
     return f"nothing captured: {'; '.join(missing)}. Correct scope or list"
 
 
-def without_idle_arguments(calls: dict[str, list[object]], recorded: Container[object]) -> None:
-    """Drop what calls without a record of forward were given; that they ran remains, for the numbers of the
-    others."""
+def without_idle_arguments(
+    calls: Mapping[str, Sequence[object]], recorded: Container[object]
+) -> dict[str, Sequence[object]]:
+    """Columns of calls without what those without a record of forward were given; that they ran remains, for
+    the numbers of the others."""
     rows = zip(calls["kind"], calls["arguments"], strict=True)
-    calls["arguments"] = [
-        arguments if kind not in ("module", "api") or call in recorded else None
-        for call, (kind, arguments) in enumerate(rows)
+    arguments = [
+        given if kind not in ("module", "api") or call in recorded else None
+        for call, (kind, given) in enumerate(rows)
     ]
+    return {**calls, "arguments": arguments}

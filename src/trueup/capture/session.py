@@ -438,7 +438,7 @@ class Session:
             if self.scope is not None:
                 phases = zip(columns.records["call"], columns.records["phase"], strict=True)
                 forward = {call for call, phase in phases if phase == "forward"}
-                without_idle_arguments(columns.calls, forward)
+                columns = replace(columns, calls=without_idle_arguments(columns.calls, forward))
             writer.finish_step(self.clock.step, columns)
             self._write_facts(writer)
 
