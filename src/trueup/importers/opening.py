@@ -32,8 +32,8 @@ def open_trace(path: Path) -> TraceSource:
 
     ``path`` is a trueup trace, or one step or rank of it where msprobe would have put it (``RUN/step0``,
     ``RUN/step0/rank0/dump.json``); or of an msprobe dump its dump_path, one step, one rank, or a
-    ``dump.json``; of MindSpore's own dump the folder of ``path`` in its configuration, one rank, net, graph or iteration;
-    or an ``api_stack_dump.pkl`` with what lies around it.
+    ``dump.json``; of MindSpore's own dump the folder of ``path`` in its configuration, one rank, net, graph
+    or iteration; or an ``api_stack_dump.pkl`` with what lies around it.
 
     Example:
         >>> open_trace(Path("runs/reference")).steps()      # doctest: +SKIP

@@ -178,8 +178,12 @@ def with_padded_vocabulary(plan: ConversionPlan, made: Table, multiple: int) -> 
     return replace(plan, entries=entries)
 
 
+def is_vocabulary(name: str) -> bool:
+    """Whether a weight has a row for each token, by its name."""
+    return bool(_EMBEDDING.search(name) or _OUTPUT.search(name))
+
+
 def _padded(entry: Entry, info: WeightInfo, vocabulary: int, rows: int) -> Entry:
-    named = _EMBEDDING.search(info.name) or _OUTPUT.search(info.name)
-    if not rows or not named or not info.shape or info.shape[0] != vocabulary:
+    if not rows or not is_vocabulary(info.name) or not info.shape or info.shape[0] != vocabulary:
         return entry
     return replace(entry, padding=entry.padding + rows)
