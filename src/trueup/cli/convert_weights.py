@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,8 +133,9 @@ def command(options: ConvertOptions, printed: Printed) -> int:
         pad_vocabulary=options.pad_vocab,
         allow_unmatched=options.allow_unmatched,
         save_plan=options.save_plan,
+        proposal=options.destination.with_name(f"{options.destination.name}.plan.yaml"),
     )
-    plan = plan_conversion(weights, request, infer=infer_plan)
+    plan = plan_conversion(weights, request, infer=partial(infer_plan, by_structure=True))
     result = apply_plan(plan, weights)
     for_mindspore = (options.to or "").startswith(("mindspore", "mindformers"))
     write_weights(

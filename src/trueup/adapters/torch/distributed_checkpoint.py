@@ -109,7 +109,8 @@ def _kinds(described: object) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]
     for name, kind in _mapping(described, "state_dict_metadata").items():
         properties = getattr(kind, "properties", None)
         if isinstance(properties, Inert):
-            dtype = getattr(properties, "dtype", None) or properties.state[0]
+            state = vars(properties)
+            dtype = state["dtype"] if "dtype" in state else state["state"][0]
             yield str(name), (str(dtype).removeprefix("torch."), tuple(int(n) for n in kind.size))
 
 
