@@ -2,8 +2,8 @@
 
 Neither values nor known names help here, so every entry is a proposal (``how: structure``); a conversion
 stops and leaves the plan to a person. Layers are paired in order; in a layer a weight goes to the only one of
-its shape (or of the shape transposed), a fused one is put together of those whose rows add up to its own, and the
-rest of equal shapes is paired by likeness of name.
+its shape (or of the shape transposed), a fused one is put together of those whose rows add up to its own, and
+the rest of equal shapes is paired by likeness of name.
 """
 
 from __future__ import annotations
@@ -171,12 +171,16 @@ def _alike(layer: _Layer) -> Iterator[Entry]:
         while ours:
             one, other = max(
                 ((a, b) for a in ours for b in theirs),
-                key=lambda pair: SequenceMatcher(None, *map(_own_words, pair)).ratio(),
+                key=_likeness,
             )
             yield _one(one, other, layer, ONE_OF_SEVERAL)
             layer.take(one, other)
             ours.remove(one)
             theirs.remove(other)
+
+
+def _likeness(pair: tuple[str, str]) -> float:
+    return SequenceMatcher(None, _own_words(pair[0]), _own_words(pair[1])).ratio()
 
 
 def _own_words(name: str) -> str:
