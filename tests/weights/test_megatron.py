@@ -17,12 +17,14 @@ from torch import Tensor
 
 from tests.weights import megatron_checkpoints as made
 from tests.weights.megatron_checkpoints import Layout
-from trueup.errors import WeightsError
+from trueup.errors import ConfigError, WeightsError
 from trueup.weights.comparing import PairStatus, compare_weights
 from trueup.weights.layouts import Heads
+from trueup.weights.megatron_writing import layout_from_text
 from trueup.weights.opening import open_weights
 from trueup.weights.pairing import most_common
 from trueup.weights.weight_set import MemoryWeights, WeightSet
+from trueup.weights.writing import write_weights
 
 pytestmark = pytest.mark.torch
 
@@ -55,6 +57,46 @@ def test_every_layout_is_the_whole_model(layout: Layout, experts: int, gated: bo
     folder = made.write(tmp_path / "run", model, layout, experts=experts)
     assert_holds(open_weights(folder), model)
     assert_holds(open_weights(folder / "iter_0000100"), model)
+
+
+@pytest.mark.parametrize("split", ["1", "2", "2,2", "1,4", "2,2,2", "1,1,4"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_whole_model_is_split_and_put_together_again(split: str, tied: bool, tmp_path: Path) -> None:
+    experts = 4 if split.count(",") == 2 else 0
+    model = made.whole_model(experts=experts, tied=tied)
+    weights = MemoryWeights({name: value.numpy() for name, value in model.items()})
+    layout = layout_from_text(split, "--split")
+    write_weights(weights, tmp_path / "out", format="megatron", layout=layout, num_groups=made.GROUPS)
+    assert_holds(open_weights(tmp_path / "out"), model)
+    expected = made.write(
+        tmp_path / "as_megatron",
+        model,
+        Layout(tensor=layout.tensor, pipeline=layout.pipeline, expert=layout.expert),
+        experts=experts,
+    )
+    for file in expected.rglob("*.pt"):
+        theirs = torch.load(file, weights_only=False)["model"]
+        ours = torch.load(tmp_path / "out/release" / file.parent.name / file.name, weights_only=False)[
+            "model"
+        ]
+        for name, value in theirs.items():
+            assert value is None or torch.equal(ours[name], value), (file, name)
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [("1,3", "4 layers do not divide into 3"), ("4", "2 query groups do not divide into 4")],
+)
+def test_a_split_that_does_not_divide_is_refused(split: str, message: str, tmp_path: Path) -> None:
+    weights = MemoryWeights({name: value.numpy() for name, value in made.whole_model().items()})
+    layout = layout_from_text(split, "--split")
+    with pytest.raises(ConfigError, match=message):
+        write_weights(weights, tmp_path / "out", format="megatron", layout=layout, num_groups=made.GROUPS)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match="tensor, pipeline and expert"):
+        layout_from_text("2,x", "--split")
+    with pytest.raises(WeightsError, match="--to megatron"):
+        write_weights(MemoryWeights({"lm_head.weight": np.ones(2)}), tmp_path / "out", format="megatron")
 
 
 def test_tied_embeddings_have_no_output_layer(tmp_path: Path) -> None:

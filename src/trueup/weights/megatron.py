@@ -19,18 +19,17 @@ from trueup.weights.torch_file import TorchFile
 from trueup.weights.weight_set import Table, WeightInfo, known, same_bits
 
 LATEST = "latest_checkpointed_iteration.txt"
+_EMBEDDING, _OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 FILES = ("model_optim_rng.pt", "model_rng.pt")
 _PART = re.compile(r"mp_rank_(?P<tensor>\d{2,})(?:_(?P<second>\d{3,}))?(?:_(?P<third>\d{3,}))?")
-_LAYER = re.compile(r"(?P<before>(?:^|\.)(?:decoder|encoder)\.layers\.)(?P<number>\d+)(?=\.)")
-_EXPERT = re.compile(
-    r"(?P<before>\.local_experts\.|\.experts\.linear_fc[12]\.(?:weight|bias))(?P<number>\d+)"
-)
+LAYER = re.compile(r"(?P<before>(?:^|\.)(?:decoder|encoder)\.layers\.)(?P<number>\d+)(?=\.)")
+EXPERT = re.compile(r"(?P<before>\.local_experts\.|\.experts\.linear_fc[12]\.(?:weight|bias))(?P<number>\d+)")
 _CHUNK = re.compile(r"model(?P<number>\d+)\.")
-_ALONG_ROWS = re.compile(
+ALONG_ROWS = re.compile(
     r"(word_embeddings\.weight|output_layer\.(weight|bias)|linear_(qkv|fc1)\.(weight|bias)\d*"
     r"|linear_(q|q_up|kv_up)_proj\.weight)$"
 )
-_ALONG_COLUMNS = re.compile(r"linear_(proj|fc2)\.weight\d*$")
+ALONG_COLUMNS = re.compile(r"linear_(proj|fc2)\.weight\d*$")
 _GATED = re.compile(r"(?P<before>.*\.)linear_fc1\.(?P<what>weight|bias)(?P<number>\d*)$")
 
 
@@ -129,15 +128,32 @@ def read_megatron(path: Path, files: Mapping[str, Path]) -> PlannedWeights:
     parts = _parts(path, files)
     _check_complete(path, parts)
     every = _AllParts(path, parts)
-    entries = tuple(_entries(path, parts, every))
+    entries, copies = _without_copies(list(_entries(path, parts, every)), parts[0], every)
     whole = PlannedWeights(ConversionPlan(entries=entries), every)
     sizes = _sizes(parts[0])
     whole.remarks = (
         f"{len(parts)} parts put together: tensor parallel {sizes.tensor}, pipeline parallel "
         f"{sizes.pipeline}, expert parallel {sizes.expert}",
         *_vocabulary_remark(parts[0].weights.arguments),
+        *copies,
     )
     return whole
+
+
+def _without_copies(
+    entries: Sequence[Entry], part: _Part, every: _AllParts
+) -> tuple[tuple[Entry, ...], Iterator[str]]:
+    """Without the last stage's copy of a tied embedding, which is no weight of the model."""
+    made = {entry.target: entry for entry in entries}
+    output, embedding = made.get(_OUTPUT), made.get(_EMBEDDING)
+    tied = part.weights.arguments.get("untie_embeddings_and_output_weights") is False
+    if not tied or output is None or embedding is None:
+        return tuple(entries), iter(())
+    pairs = zip(output.pieces, embedding.pieces, strict=True)
+    if not all(same_bits(every.read(one.source), every.read(other.source)) for one, other in pairs):
+        return tuple(entries), iter(())
+    kept = tuple(entry for entry in entries if entry is not output)
+    return kept, iter((f"{_OUTPUT} is left out: the last stage's copy of the tied embedding",))
 
 
 def _vocabulary_remark(arguments: Mapping[str, object]) -> Iterator[str]:
@@ -223,10 +239,10 @@ def _whole_name(path: Path, name: str, part: _Part, sizes: _Sizes) -> str:
     bare = name[chunk.end() :] if chunk else name
     number = int(chunk["number"]) if chunk else 0
     at = _first_layer(path, part, sizes, number)
-    bare = _LAYER.sub(lambda found: f"{found['before']}{int(found['number']) + at}", bare)
+    bare = LAYER.sub(lambda found: f"{found['before']}{int(found['number']) + at}", bare)
     if sizes.expert > 1 and sizes.num_experts:
         ahead = part.expert * (sizes.num_experts // sizes.expert)
-        bare = _EXPERT.sub(lambda found: f"{found['before']}{int(found['number']) + ahead}", bare)
+        bare = EXPERT.sub(lambda found: f"{found['before']}{int(found['number']) + ahead}", bare)
     return bare
 
 
@@ -249,12 +265,12 @@ def _joined(path: Path, whole: str, keys: Sequence[str], every: _AllParts) -> En
     plain = tuple(Piece(source=key) for key in keys)
     if len(keys) == 1:
         return Entry(target=whole, pieces=plain, how="map")
-    if _ALONG_ROWS.search(whole):
-        if _is_gated(whole, keys[0], every):
+    if ALONG_ROWS.search(whole):
+        if is_gated(keys[0], every.table):
             half = shapes[0][0] // 2
             return Entry(target=whole, pieces=tuple(_halves(keys, half)), join="concat", how="map")
         return Entry(target=whole, pieces=plain, join="concat", how="map")
-    if _ALONG_COLUMNS.search(whole):
+    if ALONG_COLUMNS.search(whole):
         return Entry(target=whole, pieces=plain, join="concat", dim=1, how="map")
     for key in keys[1:]:
         if every.table[key].shape != shapes[0] or not same_bits(every.read(keys[0]), every.read(key)):
@@ -265,13 +281,11 @@ def _joined(path: Path, whole: str, keys: Sequence[str], every: _AllParts) -> En
     return Entry(target=whole, pieces=plain[:1], how="map")
 
 
-def _is_gated(whole: str, key: str, every: _AllParts) -> bool:
+def is_gated(name: str, table: Table) -> bool:
     """Whether ``linear_fc1`` holds the gate above the up projection: twice the columns of ``linear_fc2``."""
-    found = _GATED.fullmatch(key)
-    if found is None or _GATED.fullmatch(whole) is None:
-        return False
-    behind = every.table.get(f"{found['before']}linear_fc2.weight{found['number']}")
-    return behind is not None and every.table[key].shape[0] == 2 * behind.shape[1]
+    found = _GATED.fullmatch(name)
+    behind = None if found is None else table.get(f"{found['before']}linear_fc2.weight{found['number']}")
+    return behind is not None and table[name].shape[0] == 2 * behind.shape[1]
 
 
 def _halves(keys: Sequence[str], half: int) -> Iterator[Piece]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import pickle
 import re
 import warnings
@@ -19,7 +20,7 @@ from trueup.errors import WeightsError
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Array
 
-__all__ = ["Checkpoint", "DistributedCheckpoint", "write_checkpoint"]
+__all__ = ["Checkpoint", "DistributedCheckpoint", "write_checkpoint", "write_megatron_part"]
 
 _HOLDERS = ("model", "state_dict", "model_state_dict", "module", "net", "network")
 """keys under which training scripts keep the weights, beside the optimizer and its kin"""
@@ -99,6 +100,28 @@ def write_checkpoint(path: Path, weights: Iterable[tuple[str, str, Array]]) -> N
     try:
         torch.save(tensors, path)
     except RuntimeError as error:  # how torch's zip writer says that the disk is full
+        raise OSError(f"{path} could not be written: {error}") from error
+
+
+def write_megatron_part(
+    path: Path, weights: Iterable[tuple[str, str, Array]], arguments: Mapping[str, object]
+) -> None:
+    """Save the weights of one rank under ``model``, beside the arguments that say the layout.
+
+    Raises:
+        WeightsError: a dtype torch lacks.
+        OSError: the disk is full.
+    """
+    tensors = {name: _tensor(name, dtype, values) for name, dtype, values in weights}
+    whole = {
+        "args": argparse.Namespace(**arguments),
+        "checkpoint_version": 3.0,
+        "iteration": 0,
+        "model": tensors,
+    }
+    try:
+        torch.save(whole, path)
+    except RuntimeError as error:
         raise OSError(f"{path} could not be written: {error}") from error
 
 
