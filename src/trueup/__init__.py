@@ -73,11 +73,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    try:
-        home = _HOME[name]
-    except KeyError:
-        raise AttributeError(f"module 'trueup' has no attribute {name!r}") from None
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker knows the names above, and is to find the ones that are wrong
+
+    def __getattr__(name: str) -> object:
+        try:
+            home = _HOME[name]
+        except KeyError:
+            raise AttributeError(f"module 'trueup' has no attribute {name!r}") from None
+        value = getattr(importlib.import_module(home), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that nobody has used yet."""
+    return sorted({*globals(), *__all__})

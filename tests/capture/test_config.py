@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from trueup.capture.config import CaptureConfig, name_from_msprobe, read_config, step_set
+from trueup.capture.call_names import name_from_msprobe
+from trueup.capture.config import CaptureConfig, read_config, step_set
 from trueup.capture.options import Level, StepSet, Task
 from trueup.errors import ConfigError
 
@@ -53,6 +54,19 @@ def test_the_file_msprobe_ships_is_read_without_a_warning(read: Any) -> None:
     assert (config.dump_enable, config.saved_only) == (None, False)
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_dump_article_s_files_are_read_without_a_warning(read: Any) -> None:
+    section = {"scope": [], "list": [], "data_mode": ["all"]}
+    common = {"dump_path": "/home/data_dump", "rank": [], "step": [0, 1], "level": "mix"}
+    common |= {"enable_dataloader": False}
+    statistics = {"task": "statistics", **common, "statistics": {**section, "summary_mode": "statistics"}}
+    tensor = {"task": "tensor", **common, "tensor": {**section, "backward_input": []}}
+    for content, task in ((statistics, Task.STATISTICS), (tensor, Task.TENSOR)):
+        options = read(content).options
+        assert (options.task, options.level, options.steps.ranges) == (task, Level.MIX, ((0, 0), (1, 1)))
+    assert read({**statistics, "statistics": {**section, "summary_mode": "md5"}}).options.crc32
+
+
 def test_no_file_is_msprobe_s_defaults() -> None:
     assert read_config(None) == read_config(
         None, task="statistics", level="L1", dump_path="./dump_path", step=[]
@@ -82,8 +96,8 @@ def test_every_key_that_counts(read: Any) -> None:
     assert options.steps.ranges == ((0, 0), (5, 8))
     assert options.level is Level.MIX
     assert not options.stacks
-    assert options.scope == ("layers.0", "head")
-    assert options.names == ("relu", "torch.nn.functional.linear", "mindspore.ops.linear")
+    assert options.scope == ("Module.layers.0.Block.forward.0", "Module.head.Linear.forward.0")
+    assert options.names == ("relu", "Functional.linear.0.forward")
     assert options.data_mode == {"forward", "input", "output"}
     assert options.crc32
 
@@ -97,6 +111,9 @@ def test_arguments_win_over_the_file(read: Any) -> None:
 
 def test_rank_has_a_second_name(read: Any) -> None:
     assert read({"module_ranks": [1]}).options.ranks.ranges == ((1, 1),)
+    assert read({"rank": [], "module_ranks": [0, 2]}).options.ranks.ranges == ((0, 0), (2, 2))
+    assert read({"rank": [1], "module_ranks": []}).options.ranks.ranges == ((1, 1),)
+    assert read({"rank": [], "module_ranks": []}).options.ranks.ranges is None
     with pytest.raises(ConfigError, match="'rank' and 'module_ranks' are the same key"):
         read({"module_ranks": [1], "rank": [1]})
 
@@ -243,9 +260,11 @@ def test_names(theirs: str, ours: str) -> None:
     assert name_from_msprobe(theirs) == ours
 
 
-def test_a_call_number_is_left_out_and_said(read: Any) -> None:
-    with pytest.warns(UserWarning, match="the call number is left out"):
-        read({"statistics": {"list": ["Functional.linear.3.forward"]}})
+def test_a_call_number_needs_no_warning(read: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        options = read({"statistics": {"list": ["Functional.linear.3.forward"]}}).options
+    assert options.names == ("Functional.linear.3.forward",)
 
 
 @pytest.mark.parametrize(

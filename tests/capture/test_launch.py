@@ -41,6 +41,19 @@ def test_a_script_is_captured_and_computes_what_it_computes_alone(script: Path, 
     assert [line["step"] for line in Trace(tmp_path / "run").scalars(0)] == [0, 1, 2]
 
 
+def test_a_scope_that_leaves_nothing_is_an_error(script: Path, tmp_path: Path) -> None:
+    alone = python(script, cwd=tmp_path)
+    scope = ("--scope", "Functional.linear.777.forward", "Functional.relu.778.forward")
+    captured = run_trueup(
+        "capture", "-o", "run", "--level", "mix", *scope, "--", PYTHON, "train.py", cwd=tmp_path
+    )
+    assert captured.returncode == 2
+    assert captured.stdout == alone.stdout
+    said = Trace(tmp_path / "run").rank_facts(0)["outside_scope"]
+    assert "Functional.linear.777.forward" in said
+    assert said in captured.stderr
+
+
 def test_the_program_s_own_words_are_all_it_prints_when_quiet(script: Path, tmp_path: Path) -> None:
     captured = run_trueup("capture", "-q", "-o", "run", "--", PYTHON, "train.py", "1", cwd=tmp_path)
     assert captured.stderr == ""

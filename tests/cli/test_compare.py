@@ -72,6 +72,46 @@ def test_msprobe_s_compare_file(runs: Path, tmp_path: Path, keys: tuple[str, str
     assert suffixes >= {".xlsx", ".txt", ".html"}
 
 
+ARTICLE_SINGLE = """{
+    "npu_path": "./npu_dump/dump.json",
+    "bench_path": "./bench_dump/dump.json",
+    "stack_path": "./npu_dump/stack.json",
+    "is_print_compare_log": true
+}"""
+ARTICLE_MULTI = """{
+    "npu_path": "./npu_dump/step0",
+    "bench_path": "./bench_dump/step0",
+    "is_print_compare_log": true
+}"""
+
+
+@pytest.mark.parametrize(
+    "listing", [ARTICLE_SINGLE, ARTICLE_MULTI, ARTICLE_MULTI.replace("step0", "step0/rank0/dump.json")]
+)
+@pytest.mark.filterwarnings("error")
+def test_the_dump_article_s_compare_on_traces(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: str
+) -> None:
+    """Its listing and its command, word for word, where config.json's dump_path holds a trace."""
+    monkeypatch.chdir(tmp_path)
+    for name, run in (("npu_dump", "target"), ("bench_dump", "reference")):
+        (tmp_path / name).symlink_to(runs / run)
+    (tmp_path / "compare.json").write_text(listing)
+    command = "-f pytorch compare -i ./compare.json -o ./output -s"
+    assert app.run([*command.split(), "-q"]) == 1
+    names = [path.name for path in (tmp_path / "output").iterdir()]
+    assert any(name.startswith("advisor_") and name.endswith(".txt") for name in names)
+    assert any(name.startswith("compare_result_") and name.endswith(".xlsx") for name in names)
+    result = json.loads((tmp_path / "output/result.json").read_text())
+    assert result["verdict"]["step"] == 0
+
+
+def test_a_step_or_rank_that_a_trace_lacks(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in ("step7", "step0/rank3/dump.json"):
+        assert app.run(["inspect", str(runs / "target" / part)]) == 2
+        assert "has no step" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

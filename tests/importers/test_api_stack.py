@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.importers.dumps import rows
+from trueup.comparing.run import compare
 from trueup.errors import TraceError
 from trueup.importers import open_trace
 
@@ -136,3 +137,77 @@ def test_an_empty_list_and_several_of_one_rank(tmp_path: Path) -> None:
     assert "several dumps of one rank" in refusal(tmp_path)
     file.unlink()
     assert "is empty" in refusal(tmp_path)
+
+
+def linear_lines(
+    *, spoilt: float = 0.0, noise: float = 0.0, mean: bool = True, norm: bool = False, size: int = 64
+) -> list[list[Any]]:
+    """Three layers; ``spoilt`` moves the largest element of the second layer's output and another one back,
+    so that its mean stays."""
+    rng, lines = np.random.default_rng(size), []
+
+    def add(name: str, values: Any) -> None:
+        numbers = [float(values.max()), float(values.min())]
+        numbers += [float(values.mean())] if mean else []
+        numbers += [float(np.linalg.norm(values))] if norm else []
+        lines.append([name, 1, [], "torch.float32", list(values.shape), numbers])
+
+    x = rng.normal(size=(8, size)).astype(np.float32)
+    for layer in range(3):
+        weight = (rng.normal(size=(size, size)) / size**0.5).astype(np.float32)
+        add(f"Functional_linear_{layer}_forward_input.0", x)
+        add(f"Functional_linear_{layer}_forward_input.1", weight)
+        x = x @ weight.T
+        x = (x * (1 + noise * np.random.default_rng(layer).normal(size=x.shape))).astype(np.float32)
+        if layer == 1:
+            flat = x.reshape(-1)
+            largest, other = int(flat.argmax()), int(np.abs(flat).argmin())
+            flat[largest] += spoilt * flat[largest]
+            flat[other] -= flat[largest] - flat[largest] / (1 + spoilt)
+        add(f"Functional_linear_{layer}_forward_output", x)
+    return lines
+
+
+def compared(tmp_path: Path, target: list[list[Any]], reference: list[list[Any]]) -> dict[str, Any]:
+    sides = [
+        write(tmp_path / f"{name}/rank0/api_stack_dump.pkl", lines).parents[1]
+        for name, lines in (("target", target), ("reference", reference))
+    ]
+    summary: dict[str, Any] = compare(*sides).summary
+    return summary["verdict"]
+
+
+@pytest.mark.parametrize("size", [16, 200])
+def test_extremes_alone_show_a_difference(tmp_path: Path, size: int) -> None:
+    found = compared(tmp_path, linear_lines(spoilt=0.1, size=size), linear_lines(size=size))
+    assert found["outcome"] == "differ"
+    assert found["where"] == "torch.nn.functional.linear[1] · output.0"
+    codes = [one["code"] for one in found["evidence_reasons"]]
+    assert "evidence.extremes" in codes
+    assert "evidence.size" in codes
+
+
+@pytest.mark.parametrize("form", [{}, {"norm": True}, {"mean": False}])
+def test_rounding_is_no_difference_without_a_norm(tmp_path: Path, form: dict[str, bool]) -> None:
+    found = compared(tmp_path, linear_lines(noise=6e-8, **form), linear_lines(**form))
+    assert found["outcome"] == "agree"
+
+
+def test_norms_and_digests_of_later_versions(tmp_path: Path) -> None:
+    line = ["Torch_relu_0_forward_input.0", 1, [], "torch.float32", [2, 2]]
+    of_four = [*line, [3.0, -1.0, 0.5, 3.5]]
+    of_eight = [*line, [3.0, -1.0, 0.5], "0123456789abcdef0123456789abcdef", 3.5]
+    of_integers = [*line[:3], "torch.int64", [2, 2], [3.0, 1.0, 2.0, "Nan"]]
+    for lines, norm in ((of_four, 3.5), (of_eight, 3.5), (of_integers, None)):
+        (row,) = rows(open_trace(write(tmp_path / "api_stack_dump.pkl", [lines])).read(0, 0), "torch.relu")
+        assert row["l2_norm"] == norm
+    other = [*of_eight[:6], "f" * 32, 3.5]
+    assert compared(tmp_path, [of_eight], [of_eight])["headline_reason"]["code"] == "verdict.bit_identical"
+    assert compared(tmp_path, [other], [of_eight])["headline_reason"]["code"] == "verdict.agree"
+
+
+def test_one_extreme_alone_decides_nothing(tmp_path: Path) -> None:
+    same = ["Torch_exp_0_forward_input.0", 1, [], "torch.float32", [2, 2], [3.0, 1.0, 2.0]]
+    line = ["Torch_relu_0_forward_input.0", 1, [], "torch.float32", [2, 2]]
+    found = compared(tmp_path, [[*line, [3.5]], same], [[*line, [3.0]], same])
+    assert found["outcome"] == "undecided"

@@ -101,12 +101,15 @@ class Recorder(Protocol):
 
 
 class CallScope(Protocol):
-    """Which calls are captured."""
+    """Which calls are captured, asked in execution order."""
 
-    def wants(self, name: str, path: tuple[str, ...]) -> bool:
-        """Whether the call ``name`` inside the modules ``path`` (outermost first) is captured."""
+    def begins(self, call: int, row: CallRow) -> bool:
+        """A call of the step begins: whether anything of it can be wanted."""
 
-    def leave(self, name: str) -> None:
+    def takes(self, call: int, phase: str, row: CallRow) -> bool:
+        """Whether a record of the call in this phase is captured."""
+
+    def returned(self, call: int) -> None:
         """The call has returned."""
 
 

@@ -233,6 +233,8 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         sink = self.sink
         if not sink.active:  # capture was disabled in the middle of a call
             return None
+        if self.scope is not None and not self._is_in_scope(call, phase):
+            return None
         if microbatch is None:
             microbatch = sink.microbatch
         recorder = sink.recorder
@@ -271,6 +273,8 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
 
     def without_values(self, call: int, phase: str, slot: str, tensor: TensorT, reason: str) -> None:
         """Append one row of records for a tensor whose values mean nothing."""
+        if self.scope is not None and not self._is_in_scope(call, phase):
+            return
         row = (call, phase, slot, self.sink.microbatch, None, self.requires_grad(tensor), reason)
         self.sink.recorder.records.append(row)
 
@@ -324,13 +328,25 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
 
     # -- trouble ------------------------------------------
 
-    def left_scope(self, name: str) -> None:
+    def in_scope(self, call: int) -> bool:
+        """A call begins where capture is restricted: whether anything of it can be wanted."""
+        with self.lock:
+            kept: bool = self.scope.begins(call, self.sink.recorder.calls[call])
+        return kept
+
+    def _is_in_scope(self, call: int, phase: str) -> bool:
+        with self.lock:
+            kept: bool = self.scope.takes(call, phase, self.sink.recorder.calls[call])
+        return kept
+
+    def left_scope(self, call: int) -> None:
         """A call has returned to the program, where capture is restricted to a scope."""
         try:
             if self.scope is not None:
-                self.scope.leave(name)
+                with self.lock:
+                    self.scope.returned(call)
         except Exception as error:
-            self.failed(name, error)
+            self.failed(f"the end of call {call}", error)
 
     def is_of_the_run(self) -> bool:
         """Whether what this thread trains is part of the run."""

@@ -6,7 +6,6 @@ A key that has no effect here warns and says why; nothing a person asked for is 
 from __future__ import annotations
 
 import os
-import re
 import sys
 import warnings
 from dataclasses import dataclass, replace
@@ -23,25 +22,6 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 SAVED_ONLY = "(saved tensors only)"
 """a name no call has: level ``debug`` records nothing but what ``save`` is given"""
 _LEVELS = ("L0", "L1", "mix", "debug")
-_PREFIXES = {
-    "torch": {
-        "Functional": "torch.nn.functional",
-        "Tensor": "torch.Tensor",
-        "Torch": "torch",
-        "Distributed": "torch.distributed",
-    },
-    "mindspore": {
-        "Functional": "mindspore.ops",
-        "Tensor": "mindspore.Tensor",
-        "Mint": "mindspore.mint",
-        "MintFunctional": "mindspore.mint.nn.functional",
-        "MintDistributed": "mindspore.mint.distributed",
-        "Distributed": "mindspore.communication.comm_func",
-        "Primitive": "mindspore.ops.Primitive",
-        "Jit": "mindspore.jit",
-    },
-}
-"""msprobe's prefix of a function's name -> where the function lives; some prefixes both frameworks have"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +43,9 @@ def read_config(
     dump_path: str | Path | None = None,
     level: str | None = None,
     step: object = None,
-    framework: str | None = None,
 ) -> CaptureConfig:
     """Read ``path`` (None: all defaults) as msprobe would; the other arguments win over it.
 
-    ``framework`` says what a prefix such as ``Functional`` stands for. Where it is not known (None), a name
-    in ``list`` stands for either framework's, and one in ``scope`` for torch's unless only MindSpore has it.
     Defaults are msprobe's: task statistics, level L1, all steps, all ranks. The output folder is taken
     relative to the working folder and made absolute.
 
@@ -95,10 +72,8 @@ def read_config(
         steps=step_set(step if step is not None else file.step, what=f"{source}: step"),
         ranks=step_set(file.rank, what=f"{source}: rank"),
         crc32=section.summary_mode == "md5",
-        scope=_scope(section.scope, source, framework),
-        names=tuple(
-            dict.fromkeys(one for n in section.names for one in _captured_names(n, source, framework))
-        ),
+        scope=_scope(section.scope, source),
+        names=tuple(dict.fromkeys(_plain_name(name, source) for name in section.names)),
         data_mode=data_mode_from_words(section.data_mode, place=f"{source}: data_mode"),
         stacks=file.extra_info,
     )
@@ -144,31 +119,6 @@ def step_set(numbers: object, *, what: str) -> StepSet:
     return StepSet.parse(",".join(str(m) for m in members), what=what)
 
 
-def name_from_msprobe(name: str, framework: str = "torch") -> str:
-    """A call's name in a trace, from msprobe's name for it; a part of a name is left as it is.
-
-    A prefix that only the other framework has is taken for that one's.
-
-    Example:
-        >>> name_from_msprobe("Module.layers.0.ln1.LayerNorm.forward.0")
-        'layers.0.ln1'
-        >>> name_from_msprobe("Functional.linear.3.forward")
-        'torch.nn.functional.linear'
-        >>> name_from_msprobe("Functional.gather.0.forward", "mindspore")
-        'mindspore.ops.gather'
-    """
-    kind, dot, rest = name.partition(".")
-    if not dot:
-        return name
-    if kind in ("Module", "Cell"):
-        path = re.sub(r"\.(forward|backward)(\.\d+)?$", "", rest)
-        return path.rpartition(".")[0] if path != rest else path
-    homes = {**_PREFIXES["mindspore"], **_PREFIXES["torch"], **_PREFIXES[framework]}
-    if kind in homes:
-        return f"{homes[kind]}.{re.sub(r'([.][0-9]+)?([.](forward|backward))?$', '', rest)}"
-    return name
-
-
 def _task(task: str, source: str) -> str:
     if task in ("statistics", "tensor", "structure", "overflow_check"):
         return task
@@ -192,25 +142,20 @@ def _only_saved(options: CaptureOptions) -> CaptureOptions:
     )
 
 
-def _scope(scope: list[str], source: str, framework: str | None) -> tuple[str, str] | None:
+def _scope(scope: list[str], source: str) -> tuple[str, str] | None:
     if not scope:
         return None
     if len(scope) > 2:
         raise expected(f"{source}: scope", "the names of the first and the last call", scope)
-    return _captured_names(scope[0], source, framework)[0], _captured_names(scope[-1], source, framework)[0]
+    return scope[0], scope[-1]
 
 
-def _captured_names(name: str, source: str, framework: str | None) -> list[str]:
-    """Every name in a trace that one of msprobe's may stand for."""
+def _plain_name(name: str, source: str) -> str:
     if name.startswith("name-regex("):
         raise ConfigError(
             f"{source}: list: {name!r}: regular expressions are not supported; write a part of the name"
         )
-    ordinal = re.search(r"\.([1-9]\d*)(\.(forward|backward))?$", name)
-    if ordinal and name.partition(".")[0] in ("Module", "Cell", *_PREFIXES["torch"], *_PREFIXES["mindspore"]):
-        _warn(source, f"{name!r}: the call number is left out, every call of that name counts")
-    frameworks = ("torch", "mindspore") if framework is None else (framework,)
-    return list(dict.fromkeys(name_from_msprobe(name, one) for one in frameworks))
+    return name
 
 
 def _warn(source: str, sentence: str) -> None:

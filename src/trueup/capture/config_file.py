@@ -136,8 +136,7 @@ def read_config_file(path: Path) -> ConfigFile:
     """
     plain = read_json_object(path)
     _check_keys(plain, ConfigFile, path, where="", ignored=FOREIGN_TASKS)
-    if "rank" in plain and "module_ranks" in plain:
-        raise ConfigError(f"{path}: 'rank' and 'module_ranks' are the same key; keep one of them")
+    plain = _with_one_rank_key(plain, path)
     sections: tuple[tuple[str, type[BaseModel]], ...] = (
         ("statistics", TaskSection),
         ("tensor", TaskSection),
@@ -152,6 +151,19 @@ def read_config_file(path: Path) -> ConfigFile:
         return ConfigFile.model_validate(plain)
     except ValidationError as error:
         raise ConfigError(f"{path}: {_first_problem(error)}") from error
+
+
+def _with_one_rank_key(plain: dict[str, object], path: Path) -> dict[str, object]:
+    """Of ``rank`` and ``module_ranks``, which mean the same, the one that chooses; an empty one chooses
+    nothing."""
+    both = [plain[key] for key in ("rank", "module_ranks") if key in plain]
+    if len(both) < 2:
+        return plain
+    chosen = [value for value in both if value not in ([], None, "")]
+    if len(chosen) == 2:
+        raise ConfigError(f"{path}: 'rank' and 'module_ranks' are the same key; keep one of them")
+    others = {key: value for key, value in plain.items() if key not in ("rank", "module_ranks")}
+    return {**others, "rank": chosen[0] if chosen else []}
 
 
 def read_json_object(path: Path) -> dict[str, object]:

@@ -11,6 +11,8 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import wraps
+from inspect import signature
 from pathlib import Path
 from types import MethodType
 from typing import ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast
@@ -39,7 +41,7 @@ class _Arguments:
     level: str | None
     step: object
 
-    def read(self, file: Path | None, framework: str) -> CaptureConfig:
+    def read(self, file: Path | None) -> CaptureConfig:
         """The configuration, read anew."""
         return read_config(
             file,
@@ -47,7 +49,6 @@ class _Arguments:
             dump_path=self.dump_path,
             level=self.level,
             step=self.step,
-            framework=framework,
         )
 
 
@@ -57,12 +58,21 @@ class _Either(Generic[_Parameters, _Result]):
     def __init__(self, method: Callable[Concatenate[PrecisionDebugger, _Parameters], _Result]) -> None:
         self._method = method
         self.__doc__ = method.__doc__
+        _, *others = signature(method).parameters.values()
+        self._signature = signature(method).replace(parameters=others)
 
     def __get__(
         self, instance: PrecisionDebugger | None, owner: type[PrecisionDebugger]
     ) -> Callable[_Parameters, _Result]:
-        target = instance if instance is not None else owner.newest()
-        return cast("Callable[_Parameters, _Result]", MethodType(self._method, target))
+        if instance is not None:
+            return cast("Callable[_Parameters, _Result]", MethodType(self._method, instance))
+
+        @wraps(self._method)
+        def of_newest(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+            return self._method(owner.newest(), *args, **kwargs)
+
+        of_newest.__signature__ = self._signature  # type: ignore[attr-defined]
+        return of_newest
 
 
 class PrecisionDebugger:
@@ -106,7 +116,7 @@ class PrecisionDebugger:
         self._arguments = _Arguments(
             task=task, dump_path=Path(dump_path) if dump_path else None, level=level, step=step
         )
-        config = self._arguments.read(self._file, framework_in_use())
+        config = self._arguments.read(self._file)
         self._watch = FileWatch(self._file if config.dump_enable is not None else None)
         self._enabled = config.dump_enable is not False
         self._saved_only = config.saved_only
@@ -266,7 +276,7 @@ class PrecisionDebugger:
     def _move(self, output: Path) -> None:
         """Write to another folder from the next call on."""
         arguments = replace(self._arguments, dump_path=output)
-        config = arguments.read(self._file, framework_in_use(self._models))
+        config = arguments.read(self._file)
         self._arguments = arguments
         self._options = self._placed(config.options)
 
@@ -275,7 +285,7 @@ class PrecisionDebugger:
         if not self._watch.changed():
             return
         try:
-            config = self._arguments.read(self._file, framework_in_use(self._models))
+            config = self._arguments.read(self._file)
         except ConfigError as error:
             self._enabled = False
             self._session.stop()

@@ -177,7 +177,8 @@ class CaptureOptions:
     scope: Annotated[
         tuple[str, str] | None,
         _what(
-            "Only from the first named call to the last, both included.",
+            "Only from the first named call to the last, both included; also by full name, "
+            "Functional.linear.3.forward or Module.head.Linear.backward.0.",
             "--scope FIRST LAST",
             read=_scope_from_text,
             config_key="scope",
@@ -186,7 +187,8 @@ class CaptureOptions:
     names: Annotated[
         tuple[str, ...],
         _what(
-            "Only calls whose name contains one of these, and everything inside a module that matches.",
+            "Only calls whose name contains one of these, and everything inside a module that matches; a "
+            "full name (Functional.linear.3.forward): that pass of that call alone.",
             "--list NAMES",
             commas=True,
             config_key="list",

@@ -29,7 +29,7 @@ from trueup.capture.observer import Observer, Watch
 from trueup.capture.options import CaptureOptions, Task
 from trueup.capture.overflow import overflow_sentence
 from trueup.capture.recorder import Recorder
-from trueup.capture.scope import Scope
+from trueup.capture.scope import Scope, without_idle_arguments
 from trueup.capture.shield import say, shielded
 from trueup.store import RunWriter
 from trueup.store.layout import MANIFEST, rank_file, whole_steps
@@ -100,6 +100,7 @@ class Session:
         self._limits: dict[str, None] = {}
         self._overflows: list[dict[str, object]] = []
         self._unkept: list[str] = []
+        self._outside_scope = ""
         self._scalars: dict[str, Any] = {}
         self._writer: RunWriter | None = None
         self._pid = os.getpid()
@@ -111,7 +112,7 @@ class Session:
         self.watch = Watch(self, observer)
         self.layout: Layout | None = None
         self.recorder = Recorder(RunWriter(options.output, rank=0), self.clock.step)
-        self.scope = Scope.from_options(options)
+        self.scope = Scope.from_options(options, framework)
         self.adapter: Adapter = adapters.load(framework).Adapter(self)
         try:
             self.adapter.install()
@@ -165,7 +166,7 @@ class Session:
             self._writer, self._aside, self.output = None, None, options.output
             claim.release()
         self.options = replace(options, first_step=self.clock.step)
-        self.scope = Scope.from_options(self.options)
+        self.scope = Scope.from_options(self.options, self.framework)
         self.adapter.adopt()
         self.active = False
 
@@ -184,6 +185,7 @@ class Session:
                     f"the program ended by {died.__name__} in step {self.clock.step}; that step is partial"
                 )
             self._end_step()
+            self._note_scope()
             self._unkept = self.adapter.unkept()
             for sentence in self._unkept:
                 self.limit(sentence)
@@ -412,6 +414,8 @@ class Session:
             self.microbatch = 0
             with self.guard("the end of the step"):
                 self.adapter.end_step()
+                if self.scope is not None:
+                    self.scope.end_step()
             self.recorder = Recorder(self._writer or RunWriter(self.output, rank=self.rank), -1)
 
     def _write_step(self, writer: RunWriter, recorder: Recorder | None) -> None:
@@ -430,7 +434,12 @@ class Session:
             self.watch.step_over(line)
             writer.append_scalars(line)
         if recorder is not None and wanted:  # last: whoever waits for the step may stop the program then
-            writer.finish_step(self.clock.step, recorder.columns())
+            columns = recorder.columns()
+            if self.scope is not None:
+                phases = zip(columns.records["call"], columns.records["phase"], strict=True)
+                forward = {call for call, phase in phases if phase == "forward"}
+                columns = replace(columns, calls=without_idle_arguments(columns.calls, forward))
+            writer.finish_step(self.clock.step, columns)
             self._write_facts(writer)
 
     def _wants_step(self, writer: RunWriter) -> bool:
@@ -471,6 +480,17 @@ class Session:
             scale = self.adapter.item(self._scalars.get("loss_scale"))
             self._scalars["local_norm"] = norm / scale if scale else norm
 
+    def _note_scope(self) -> None:
+        """Say so where scope or list left nothing; also in the manifest, which the first rank writes."""
+        if self.scope is None or self._writer is None or self._aside or self._recorded_step < 0:
+            return
+        for sentence in self.scope.sentences():
+            say(sentence)
+            self.limit(sentence)
+        if not self.scope.num_kept:
+            self._outside_scope = self.scope.sentences()[0]
+            self._writer.add_to_manifest({"nothing_captured": self._outside_scope}, first=self.rank == 0)
+
     def _finish(self) -> None:
         if self._writer is not None and not self._aside:
             try:
@@ -488,6 +508,7 @@ class Session:
             **({} if self.layout is None else {"coordinate": self.layout.coordinate(self.rank)}),
             **({"overflows": self._overflows} if self.options.task is Task.OVERFLOW_CHECK else {}),
             **({"unkept": self._unkept} if self._unkept else {}),
+            **({"outside_scope": self._outside_scope} if self._outside_scope else {}),
             **({"stood_aside": self._aside} if self._aside else {}),
             "limits": list(self._limits),
             "failures": self._failures,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from trueup.cli.printing import note_line, print_json, warning_line
 from trueup.cli.shared import AllowUnmatched, NumHeads, NumKvHeads, Printed
+from trueup.errors import ConfigError
 from trueup.types.option import Option, expected
 
 if TYPE_CHECKING:
@@ -64,7 +66,15 @@ class ConvertOptions:
         ),
     ] = None
     format: Annotated[
-        str | None, Option("safetensors, ckpt, pth, hf or npy.", "--format F", default="by DST")
+        str | None, Option("safetensors, ckpt, pth, hf, npy or megatron.", "--format F", default="by DST")
+    ] = None
+    split: Annotated[
+        str | None,
+        Option(
+            "Tensor, pipeline and expert parallel sizes of --format megatron, such as 2,4,1.",
+            "--split TP,PP,EP",
+            default="1,1,1",
+        ),
     ] = None
     num_heads: NumHeads = None
     num_kv_heads: NumKvHeads = None
@@ -115,25 +125,31 @@ def command(options: ConvertOptions, printed: Printed) -> int:
     from trueup.weights.applying import apply_plan
     from trueup.weights.converting import Conversion, merged, plan_conversion
     from trueup.weights.layouts import Heads
+    from trueup.weights.megatron_writing import layout_from_text
     from trueup.weights.model_config import heads_beside
     from trueup.weights.opening import open_weights
     from trueup.weights.writing import format_of, write_weights
 
     file_format = format_of(options.destination, options.format)
+    if options.split is not None and file_format != "megatron":
+        raise ConfigError(f"--split {options.split} needs --format megatron (got {file_format})")
+    layout = layout_from_text(options.split or "1", "--split")
     weights = open_weights(options.source)
     given = Heads(num_heads=options.num_heads, num_kv_heads=options.num_kv_heads)
+    heads = merged(given, heads_beside(options.source))
     request = Conversion(
         to=options.to,
         source_family=options.source_family,
         plan=options.plan,
         turned_round=options.inverse,
         like=None if options.like is None else open_weights(options.like),
-        heads=merged(given, heads_beside(options.source)),
+        heads=heads,
         pad_vocabulary=options.pad_vocab,
         allow_unmatched=options.allow_unmatched,
         save_plan=options.save_plan,
+        proposal=options.destination.with_name(f"{options.destination.name}.plan.yaml"),
     )
-    plan = plan_conversion(weights, request, infer=infer_plan)
+    plan = plan_conversion(weights, request, infer=partial(infer_plan, by_structure=True))
     result = apply_plan(plan, weights)
     for_mindspore = (options.to or "").startswith(("mindspore", "mindformers"))
     write_weights(
@@ -142,6 +158,8 @@ def command(options: ConvertOptions, printed: Printed) -> int:
         format=file_format,
         shard_bytes=options.shard_size,
         made_for="ms" if for_mindspore else "pt",
+        layout=layout,
+        num_groups=heads.num_kv_heads or heads.num_heads,
     )
     converted = _converted(weights, result, plan, options.destination, file_format)
     if printed.as_json:

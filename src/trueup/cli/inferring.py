@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from trueup.weights.weight_set import WeightSet
 
 
-def infer_plan(target: WeightSet, source: WeightSet) -> ConversionPlan:
-    """The plan that values, names and shapes of both sides suggest.
+def infer_plan(target: WeightSet, source: WeightSet, *, by_structure: bool = False) -> ConversionPlan:
+    """The plan that values, names and shapes of both sides suggest; with ``by_structure``, where no values
+    are equal, also proposals (``matching.weights.structure``).
 
     Raises:
         ConfigError: nothing of the target was found in the source, or this version cannot infer.
@@ -26,7 +28,19 @@ def infer_plan(target: WeightSet, source: WeightSet) -> ConversionPlan:
         matching = import_module("trueup.matching.weights")
     except ModuleNotFoundError as error:
         raise ConfigError("plans cannot be inferred yet; give --to NAME or --plan FILE") from error
-    plan: ConversionPlan = matching.infer_plan(_Weights(target, matching), _Weights(source, matching))
+    ours, theirs = _Weights(target, matching), _Weights(source, matching)
+    plan: ConversionPlan = matching.infer_plan(ours, theirs)
+    converted = any(entry.how == "values" for entry in plan.entries)  # then what is left really differs
+    if by_structure and plan.only_target and not converted:
+        proposed = matching.by_structure(ours, theirs, plan.only_target, plan.only_source)
+        made = {entry.target for entry in proposed}
+        used = {piece.source for entry in proposed for piece in entry.pieces}
+        plan = replace(
+            plan,
+            entries=(*plan.entries, *proposed),
+            only_target=tuple(name for name in plan.only_target if name not in made),
+            only_source=tuple(name for name in plan.only_source if name not in used),
+        )
     if not plan.entries:
         raise ConfigError(
             f"nothing of {target.path} was found in {source.path}, neither by values nor by names; "

@@ -27,6 +27,18 @@ def rewritten(argv: list[str], verb: Verb) -> list[str]:
     return [*head, *tail]
 
 
+def with_verb_first(argv: list[str]) -> list[str]:
+    """msprobe's ``-f FRAMEWORK VERB ...`` as ``VERB -f FRAMEWORK ...``.
+
+    Example:
+        >>> with_verb_first(["-f", "pytorch", "compare", "-i", "compare.json"])
+        ['compare', '-f', 'pytorch', '-i', 'compare.json']
+    """
+    if len(argv) > 2 and argv[0] in ("-f", "--framework"):
+        return [argv[2], *argv[:2], *argv[3:]]
+    return argv
+
+
 def with_each_named(argv: list[str], flags: Collection[str]) -> list[str]:
     """``--reference A B`` as ``--reference A --reference B``.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from trueup.comparing.first import First, Preceding
 from trueup.comparing.ledger import Ledger
@@ -145,7 +145,17 @@ def _norms(row: RecordRow) -> list[Reason]:
             found.append(reason(EvidenceCode.COMMON_FACTOR, factor=factor, residual=row.residual))
     if row.target_l2_norm is not None and row.reference_l2_norm is not None:
         found.append(reason(EvidenceCode.NORMS, target=row.target_l2_norm, reference=row.reference_l2_norm))
+    else:
+        found += _extremes(row)
     return found
+
+
+def _extremes(row: RecordRow) -> Iterator[Reason]:
+    """Of a tensor without a norm: its maximum and minimum, where they differ."""
+    for what in ("maximum", "minimum"):
+        target, reference = (row.columns.get(f"{side}_{what}") for side in ("target", "reference"))
+        if isinstance(target, float) and isinstance(reference, float) and target != reference:
+            yield reason(EvidenceCode.EXTREMES, what=what, target=target, reference=reference)
 
 
 def _later(first: First, ledger: Ledger) -> Reason:

@@ -107,14 +107,28 @@ def measure(rows: Rows) -> Metrics:
 
 def _finite_norm(target: Half, reference: Half) -> Floats:
     """The reference's norm; where a tool counted infinities in, the target's, else the largest finite
-    element, which a norm is never less than."""
+    element, which a norm is never less than. Where it kept none, the most that the other statistics allow."""
     norm = reference.statistics["l2_norm"].copy()
     if np.isinf(norm).any():
         norm = np.where(np.isinf(norm), target.statistics["l2_norm"], norm)
         extremes = np.abs([reference.statistics["minimum"], reference.statistics["maximum"]])
         largest = np.fmax(*np.where(np.isinf(extremes), np.nan, extremes))
         norm = np.where(np.isinf(norm), largest, norm)
+    if np.isnan(norm).any():
+        norm = np.where(np.isnan(norm), _largest_norm(reference), norm)
     return np.asarray(norm)
+
+
+def _largest_norm(half: Half) -> Floats:
+    """sqrt(n ((M - mean)(mean - m) + mean^2)): no n numbers between m and M with that mean have a larger norm
+    (Bhatia and Davis 2000). Without a mean sqrt(n) times the largest magnitude; NaN without an extreme.
+    """
+    low, high, mean = (half.statistics[name] for name in ("minimum", "maximum", "mean"))
+    with np.errstate(invalid="ignore", over="ignore"):
+        spread = np.maximum((high - mean) * (mean - low), 0.0) + mean**2
+        extreme = np.maximum(np.abs(low), np.abs(high))  # NaN where either is
+        squared = np.fmin(spread, extreme**2)
+        return np.asarray(np.where(np.isfinite(extreme), np.sqrt(half.numel * squared), np.nan))
 
 
 def _all_non_finite(half: Half) -> Bools:

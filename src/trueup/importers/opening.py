@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import SequenceMatcher
 from pathlib import Path
 
@@ -11,13 +12,14 @@ from trueup.importers.mindspore.folders import STATISTIC, dump_folders
 from trueup.importers.mindspore.reader import MindsporeDump
 from trueup.importers.msprobe import files
 from trueup.importers.msprobe.reader import MsprobeDump
-from trueup.store import Trace, TraceSource, layout
+from trueup.store import Trace, TracePart, TraceSource, layout
 
 _LOOKED_FOR = (
     f"a trueup trace ({layout.MANIFEST}), a dump of msprobe ({files.DUMP}, or stepN/rankN/{files.DUMP}, "
     f"or stepN/procN/{files.DUMP}), MindSpore's own (rank_N/{{net}}/{{graph}}/{{iteration}}/), and one of "
     "ptdbg_ascend (rankN/api_stack_dump.pkl)"
 )
+_PART = re.compile(r"(?P<kind>step|rank|proc)(?P<number>\d+)")
 _MAX_NAMED = 8
 _MAX_SUGGESTED = 3
 _MAX_OPENED = 50
@@ -28,9 +30,10 @@ _ALIKE = 0.7
 def open_trace(path: Path) -> TraceSource:
     """The trace at ``path``, whoever wrote it.
 
-    ``path`` is a trueup trace, or of an msprobe dump its dump_path, one step, one rank, or a ``dump.json``;
-    of MindSpore's own dump the folder of ``path`` in its configuration, one rank, net, graph or iteration;
-    or an ``api_stack_dump.pkl`` with what lies around it.
+    ``path`` is a trueup trace, or one step or rank of it where msprobe would have put it (``RUN/step0``,
+    ``RUN/step0/rank0/dump.json``); or of an msprobe dump its dump_path, one step, one rank, or a
+    ``dump.json``; of MindSpore's own dump the folder of ``path`` in its configuration, one rank, net, graph
+    or iteration; or an ``api_stack_dump.pkl`` with what lies around it.
 
     Example:
         >>> open_trace(Path("runs/reference")).steps()      # doctest: +SKIP
@@ -40,6 +43,8 @@ def open_trace(path: Path) -> TraceSource:
         TraceError: nothing there, nothing we read, or several traces; says which.
     """
     path = Path(path)
+    if (part := _part_of_trace(path)) is not None:
+        return part
     if not path.exists():
         raise TraceError(f"no such trace: {path}{_nearest(path)}")
     if (path / layout.MANIFEST).is_file():
@@ -55,6 +60,22 @@ def open_trace(path: Path) -> TraceSource:
     if api_stack_files(path):
         return ApiStackDump(path)
     raise TraceError(_not_a_trace(path))
+
+
+def _part_of_trace(path: Path) -> TracePart | None:
+    """Where msprobe would have written into a trueup trace: ``RUN/dump.json``, ``RUN/step0``,
+    ``RUN/step0/rank0/dump.json``; None of any other path, and of what is there."""
+    if path.exists():
+        return None
+    inside = path.parent if path.name == files.DUMP else path
+    numbers: dict[str, int] = {}
+    while (found := _PART.fullmatch(inside.name)) is not None and not inside.exists():
+        if found["kind"] != "proc":
+            numbers[found["kind"]] = int(found["number"])
+        inside = inside.parent
+    if inside == path or not (inside / layout.MANIFEST).is_file():
+        return None
+    return TracePart(inside, step=numbers.get("step"), rank=numbers.get("rank"))
 
 
 def _wrong_file(path: Path) -> str:

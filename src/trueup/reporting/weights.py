@@ -79,12 +79,24 @@ def _closing(comparison: WeightComparison) -> Facts:
     counts = [
         f"{value:,} {_MARKS[PairStatus(key)].words}" for key, value in comparison.counts.items() if value
     ]
+    padded = [pair for pair in comparison.pairs if pair.padding]
     return facts(
         [
             _unmatched("target", comparison.only_target),
             _unmatched("reference", comparison.only_reference),
+            Fact(label="padding", lines=tuple(map(_padding, padded)), limit=_UNMATCHED_SHOWN),
             fact("pairs", "; ".join(counts)),
         ]
+    )
+
+
+def _padding(pair: WeightPair) -> str:
+    """Which rows were left out of a comparison."""
+    target, reference = pair.target.shape[0], pair.reference.shape[0]
+    side = "target" if target > reference else "reference"
+    return (
+        f"{pair.name}: compared up to row {min(target, reference):,}; the {side}'s last "
+        f"{count(pair.padding, 'row')} are vocabulary padding"
     )
 
 
@@ -137,6 +149,7 @@ def _plain_pair(pair: WeightPair) -> Json:
         "name": pair.name,
         "status": pair.status.value,
         "reason": pair.reason,
+        "padding": pair.padding,
         "target": {"dtype": pair.target.dtype, "shape": list(pair.target.shape)},
         "reference": {"dtype": pair.reference.dtype, "shape": list(pair.reference.shape)},
         "metrics": metrics and {key: _finite(value) for key, value in metrics.items()},

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trueup.store.part import TracePart
     from trueup.store.reader import StepTables, StoredTensor, Trace, TraceSource
     from trueup.store.view import StepView, step_view, view_if_there
     from trueup.store.writer import RunWriter, StepColumns, SummaryKind
@@ -22,6 +23,7 @@ _HOME = {
     "SummaryKind": "writer",
     "StoredTensor": "reader",
     "Trace": "reader",
+    "TracePart": "part",
     "TraceSource": "reader",
     "step_view": "view",
     "view_if_there": "view",
@@ -35,6 +37,7 @@ __all__ = [
     "StoredTensor",
     "SummaryKind",
     "Trace",
+    "TracePart",
     "TraceSource",
     "step_view",
     "view_if_there",

@@ -79,6 +79,16 @@ class RunWriter:
         if manifest is not None:
             write_json(self.root / layout.MANIFEST, {"schema_version": schema.SCHEMA_VERSION, **manifest})
 
+    def add_to_manifest(self, more: Mapping[str, object], *, first: bool) -> None:
+        """Add what came out later to ``manifest.json``, where this rank is the ``first`` and has written it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path = self.root / layout.MANIFEST
+        if first and path.is_file():
+            write_json(path, {**json.loads(path.read_text(encoding="utf-8")), **more})
+
     def clear(self, world_size: int) -> None:
         """Remove what an earlier run left under this rank; rank 0 also removes ranks this run has not.
 

@@ -144,6 +144,8 @@ class RankFacts(TypedDict, total=False):
     overflows: Sequence[Mapping[str, object]]
     long_run: Mapping[str, object]
     unkept: Sequence[str]
+    outside_scope: str
+    """why scope or list left nothing of any step"""
     replay: Replayed
     given_gradients: Mapping[str, object]
 

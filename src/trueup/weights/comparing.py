@@ -10,6 +10,7 @@ from trueup.errors import ConfigError, NothingCompared
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.pair import PairMetrics, compare_pair
 from trueup.types.arrays import Array
+from trueup.weights.converting import is_vocabulary
 from trueup.weights.weight_set import WeightInfo, WeightSet, same_bits
 
 
@@ -29,6 +30,8 @@ class PairStatus(str, Enum):
     """shapes differ, or the dtypes cannot be compared"""
 
 
+_LEAST_MULTIPLE, _MOST_ROWS = 64, 1024
+"""of published models: Qwen2's 151,665 tokens have 151,936 rows, a multiple of 128"""
 AGREEING = (PairStatus.EQUAL, PairStatus.SAME_VALUES, PairStatus.ROUNDED, PairStatus.WITHIN_TOLERANCE)
 
 
@@ -43,6 +46,8 @@ class WeightPair:
     reference: WeightInfo
     metrics: PairMetrics | None = None
     reason: str = ""
+    padding: int = 0
+    """rows of vocabulary padding at the end of one side, which were not compared"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,16 +116,38 @@ def _pairs(
 ) -> Iterator[WeightPair]:
     for name in names:
         mine, theirs = target.table[name], reference.table[name]
-        status, metrics, reason = PairStatus.UNDECIDED, None, _not_comparable(mine, theirs)
+        padding = _padding(mine, theirs)
+        status, metrics, reason = PairStatus.UNDECIDED, None, "" if padding else _not_comparable(mine, theirs)
         if not reason:
             actual, expected = target.read(name), reference.read(name)
+            if padding:
+                rows = min(mine.shape[0], theirs.shape[0])
+                actual, expected = actual[:rows], expected[:rows]
             if mine.dtype == theirs.dtype and same_bits(actual, expected):
                 status = PairStatus.EQUAL
             else:
                 status, metrics = _judged(actual, expected, mine.dtype, theirs.dtype, rtol, atol)
         yield WeightPair(
-            name=name, status=status, target=mine, reference=theirs, metrics=metrics, reason=reason
+            name=name,
+            status=status,
+            target=mine,
+            reference=theirs,
+            metrics=metrics,
+            reason=reason,
+            padding=padding,
         )
+
+
+def _padding(target: WeightInfo, reference: WeightInfo) -> int:
+    """Rows that one side of an embedding or output projection has more, where they can only be padding: the
+    larger vocabulary is the smaller one made a multiple of a power of two."""
+    one, other = target.shape, reference.shape
+    if not one or not other or one[1:] != other[1:] or not is_vocabulary(target.name):
+        return 0
+    larger, smaller = max(one[0], other[0]), min(one[0], other[0])
+    multiple = larger & -larger
+    fits = larger - smaller < multiple or (multiple >= _LEAST_MULTIPLE and larger - smaller < _MOST_ROWS)
+    return larger - smaller if fits else 0
 
 
 def _not_comparable(target: WeightInfo, reference: WeightInfo) -> str:

@@ -29,6 +29,8 @@ Infer = Callable[[WeightSet, WeightSet], ConversionPlan]
 """target, source -> plan; ``matching.weights.infer_plan``, passed in because weights lie below matching"""
 
 _NAMED = 6
+PROPOSED = "structure"
+"""``how`` of an entry that nothing but layer and shape speaks for"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class Conversion:
     pad_vocabulary: int | None = None
     allow_unmatched: bool = False
     save_plan: Path | None = None
+    proposal: Path | None = None
+    """file for a plan that rests on structure alone in part, where ``save_plan`` names none"""
 
 
 def plan_conversion(source: WeightSet, asked: Conversion, *, infer: Infer | None = None) -> ConversionPlan:
@@ -72,6 +76,7 @@ def plan_conversion(source: WeightSet, asked: Conversion, *, infer: Infer | None
     """
     _check(asked)
     plan = _plan(source, asked, infer)
+    _leave_proposal(plan, asked)
     made = apply_plan(plan, source)
     if asked.pad_vocabulary is not None:
         plan = with_padded_vocabulary(plan, made.table, asked.pad_vocabulary)
@@ -90,6 +95,22 @@ def plan_conversion(source: WeightSet, asked: Conversion, *, infer: Infer | None
             beginning = f"the result does not fit {asked.like.path}:"
             _complain(misfits(made.table, wanted), beginning, asked, left_over=plan.only_source)
     return plan
+
+
+def _leave_proposal(plan: ConversionPlan, asked: Conversion) -> None:
+    """A plan that is a proposal in part is written for a person to edit, and nothing is converted."""
+    proposed = [entry for entry in plan.entries if entry.how == PROPOSED]
+    file = asked.save_plan or asked.proposal
+    if asked.plan is not None or not proposed or file is None:
+        return
+    write_plan(plan, file)
+    left = len(plan.only_target)
+    open_ones = f" and {left} have no origin" if left else ""
+    raise ConfigError(
+        f"{len(proposed)} of {len(plan.entries)} weights are paired by layer and shape alone{open_ones}: "
+        f"neither values nor known names pair them. Check the plan in {file} (how: {PROPOSED}), then convert "
+        f"with --plan {file}"
+    )
 
 
 def _check(asked: Conversion) -> None:
@@ -178,8 +199,12 @@ def with_padded_vocabulary(plan: ConversionPlan, made: Table, multiple: int) -> 
     return replace(plan, entries=entries)
 
 
+def is_vocabulary(name: str) -> bool:
+    """Whether a weight has a row for each token, by its name."""
+    return bool(_EMBEDDING.search(name) or _OUTPUT.search(name))
+
+
 def _padded(entry: Entry, info: WeightInfo, vocabulary: int, rows: int) -> Entry:
-    named = _EMBEDDING.search(info.name) or _OUTPUT.search(info.name)
-    if not rows or not named or not info.shape or info.shape[0] != vocabulary:
+    if not rows or not is_vocabulary(info.name) or not info.shape or info.shape[0] != vocabulary:
         return entry
     return replace(entry, padding=entry.padding + rows)

@@ -90,6 +90,12 @@ class NameMap:
                     return rule, found
         return None
 
+    def plain_of(self, name: str) -> tuple[str, ...]:
+        """The plain weights that a stored one holds, the same for all its spellings; none where no rule reads
+        it."""
+        found = self.rule_of(unwrapped(name))
+        return () if found is None else tuple(filled(part, found[1]) for part in found[0].parts)
+
     def ignores(self, name: str) -> bool:
         """Whether it is a buffer that need not be converted."""
         return any(matched(pattern, name) is not None for pattern in self.ignored)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trueup.errors import WeightsError
 from trueup.store import layout
-from trueup.weights import ckpt_file, npy_folder, safetensors_file, torch_file
+from trueup.weights import ckpt_file, megatron, npy_folder, safetensors_file, torch_dist, torch_file
 from trueup.weights.plan import Values
 from trueup.weights.weight_set import Table, WeightSet, known, same_bits
 
@@ -44,7 +44,8 @@ _SUFFIXES = (("*.safetensors",), ("*.ckpt",), ("*.bin", "*.pth", "*.pt"))
 _BELOW = ("", "rank_*/")
 _NO_WEIGHTS = ("optimizer*", "scheduler*", "training_args*", "rng_state*")
 _KINDS = (
-    "safetensors, a MindSpore .ckpt, a file of torch.save, .npy files, a Hugging Face folder, a trueup trace"
+    "safetensors, a MindSpore .ckpt, a file of torch.save, .npy files, a Hugging Face folder, a Megatron or "
+    "distributed checkpoint, a trueup trace"
 )
 
 
@@ -98,6 +99,8 @@ def _open_folder(path: Path) -> WeightSet:
         from trueup.weights.trace_weights import TraceWeights
 
         return TraceWeights(path)
+    if (found := _open_megatron(path)) is not None:
+        return found
     if (path / safetensors_file.INDEX).is_file():
         return safetensors_file.read_folder(path)
     if (path / torch_file.INDEX).is_file():
@@ -110,6 +113,21 @@ def _open_folder(path: Path) -> WeightSet:
         return npy_folder.NpyFolder(path)
     there = ", ".join(sorted(child.name for child in path.iterdir())[:8]) or "nothing"
     raise WeightsError(f"{path} holds no weights that are read here ({_KINDS}); found {there}")
+
+
+def _open_megatron(path: Path) -> WeightSet | None:
+    """A checkpoint of Megatron, or a distributed one; None of any other folder."""
+    if _is_part(path) and (own := megatron.part_files(path.parent).get(path.name)) is not None:
+        return torch_file.TorchFile(own)
+    folder = megatron.iteration_folder(path)
+    if (folder / torch_dist.METADATA).is_file():
+        return torch_dist.DistributedWeights(folder)
+    parts = megatron.part_files(folder)
+    return megatron.read_megatron(folder, parts) if parts else None
+
+
+def _is_part(path: Path) -> bool:
+    return path.name.startswith("mp_rank_")
 
 
 def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:

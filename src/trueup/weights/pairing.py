@@ -7,6 +7,8 @@ from trueup.weights.applying import apply_plan
 from trueup.weights.conventions import FRAMEWORKS, plan_to_framework
 from trueup.weights.layouts import Heads
 from trueup.weights.mapping import family_of, plan_from_maps
+from trueup.weights.name_map import name_map
+from trueup.weights.plan import ConversionPlan, Entry, Piece
 from trueup.weights.weight_set import WeightSet
 
 
@@ -40,7 +42,7 @@ def most_common(target: WeightSet, reference: WeightSet, heads: Heads) -> tuple[
     """``reference`` as it is, or where most names are on one side alone, as maps name it."""
     common = _num_common(target, reference)
     if 2 * common >= max(len(target.table), len(reference.table)):
-        return reference, ""
+        return _other_spellings(target, reference)
     try:
         renamed, told = renamed_by_map(target, reference, heads)
     except ConfigError:
@@ -48,6 +50,30 @@ def most_common(target: WeightSet, reference: WeightSet, heads: Heads) -> tuple[
             raise
         return reference, ""
     return (renamed, told) if _num_common(target, renamed) > common else (reference, "")
+
+
+def _other_spellings(target: WeightSet, reference: WeightSet) -> tuple[WeightSet, str]:
+    """``reference`` with the names that one family has two of (Megatron's ``input_layernorm``, which
+    Transformer Engine keeps in ``linear_qkv``) as the target spells them."""
+    family = family_of(target.table)
+    if family is None or family != family_of(reference.table):
+        return reference, ""
+    rules = name_map(family)
+    missing = {rules.plain_of(name): name for name in target.table if name not in reference.table}
+    missing.pop((), None)
+    renamed = {
+        name: missing[plain]
+        for name in reference.table
+        if name not in target.table and (plain := rules.plain_of(name)) in missing
+    }
+    if not renamed:
+        return reference, ""
+    entries = (
+        Entry(target=renamed.get(name, name), pieces=(Piece(source=name),), how="map")
+        for name in reference.table
+    )
+    plan = ConversionPlan(entries=tuple(entries))
+    return apply_plan(plan, reference), f"{len(renamed)} names paired by the map {family}"
 
 
 def _num_common(target: WeightSet, reference: WeightSet) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -27,8 +28,10 @@ class TorchFile:
         if not path.exists():
             raise WeightsError(f"no such file: {path}")
         self.path = path
-        self._file = _checkpoints().Checkpoint(path)
+        self._file = checkpoints().Checkpoint(path)
         self.remarks: tuple[str, ...] = tuple(self._file.remarks)
+        self.arguments: Mapping[str, object] = self._file.arguments
+        """plain values of the arguments that Megatron keeps beside the weights"""
         self.table: Table = {
             name: WeightInfo(name=name, dtype=checked_dtype(dtype, name, path), shape=shape)
             for name, (dtype, shape) in self._file.table().items()
@@ -49,9 +52,14 @@ def write_torch(weights: WeightSet, path: Path) -> None:
         OSError: the disk is full.
     """
     table = weights.table
-    _checkpoints().write_checkpoint(path, ((n, info.dtype, weights.read(n)) for n, info in table.items()))
+    checkpoints().write_checkpoint(path, ((n, info.dtype, weights.read(n)) for n, info in table.items()))
 
 
-def _checkpoints() -> ModuleType:
+def checkpoints() -> ModuleType:
+    """PyTorch's side: ``Checkpoint``, ``DistributedCheckpoint``.
+
+    Raises:
+        ConfigError: PyTorch is not installed.
+    """
     require("torch", purpose="a .pth, .pt or .bin file")
     return import_module(".checkpoint", adapters.load("torch").__name__)

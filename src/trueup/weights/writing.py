@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trueup.errors import ConfigError, WeightsError
 from trueup.weights.ckpt_file import write_ckpt
+from trueup.weights.megatron_writing import MegatronLayout, write_megatron
 from trueup.weights.npy_folder import write_npy_folder
 from trueup.weights.safetensors_file import write_folder, write_safetensors
 from trueup.weights.torch_file import write_torch
@@ -22,8 +23,8 @@ _OF_SUFFIX = {
     ".pt": "pth",
     ".bin": "pth",
 }
-FORMATS = ("safetensors", "ckpt", "pth", "hf", "npy")
-_FOLDERS = ("hf", "npy")
+FORMATS = ("safetensors", "ckpt", "pth", "hf", "npy", "megatron")
+_FOLDERS = ("hf", "npy", "megatron")
 
 
 def format_of(path: Path, asked: str | None = None) -> str:
@@ -56,6 +57,8 @@ def write_weights(
     format: str | None = None,
     shard_bytes: int = SHARD_BYTES,
     made_for: str = "pt",
+    layout: MegatronLayout | None = None,
+    num_groups: int | None = None,
 ) -> None:
     """Write all of ``weights``, one tensor at a time but for ``pth``.
 
@@ -65,6 +68,8 @@ def write_weights(
         format: one of ``FORMATS``; default: as the suffix of ``path`` says, else ``hf``.
         shard_bytes: largest size of one file of ``hf``; no effect elsewhere.
         made_for: the mark safetensors files carry, ``pt`` or ``ms``; no effect elsewhere.
+        layout: over how many ranks ``megatron`` splits; no effect elsewhere.
+        num_groups: query groups of the model, which ``megatron`` must not cut; None: not known.
 
     Raises:
         ConfigError: an unknown format, a folder that is not empty, or writing over the source.
@@ -77,7 +82,11 @@ def write_weights(
     if path.exists() and weights.path.exists() and path.resolve() == weights.path.resolve():
         raise ConfigError(f"{path} is the source itself; give another destination")
     if chosen in _FOLDERS:
-        _whole_folder(path, _folder_writer(weights, chosen, shard_bytes))
+        if chosen == "megatron":
+            split = layout or MegatronLayout()
+            _whole_folder(path, lambda folder: write_megatron(weights, folder, split, num_groups=num_groups))
+        else:
+            _whole_folder(path, _folder_writer(weights, chosen, shard_bytes))
     else:
         _whole_file(path, _file_writer(weights, chosen, made_for))
 

@@ -187,6 +187,10 @@ PHRASES = {
         ),
         samples=({"factor": 0.01, "residual": 0.001},),
     ),
+    Is.EXTREMES: Phrase(
+        sentence="{what} {target:.6g} (target) vs {reference:.6g} (reference)",
+        samples=({"what": "maximum", "target": 1.5, "reference": 1.25},),
+    ),
     Is.NORMS: Phrase(
         sentence="norm {target:.6g} (target) vs {reference:.6g} (reference)",
         samples=({"target": 1.5, "reference": 1.25},),

@@ -149,6 +149,10 @@ PHRASES = {
     ),
     Is.NO_COMMON_EVIDENCE: Phrase(sentence="both sides have no digest, statistics or sketch in common"),
     Is.NOTHING_FINITE: Phrase(sentence="the summaries hold no finite number"),
+    Is.NO_NORM: Phrase(
+        sentence="the values differ, and the summaries hold neither a norm nor both minimum and maximum, so "
+        "no tolerance can be given"
+    ),
     Is.MAY_FOLLOW_ROUNDING: Phrase(
         sentence="integers that may follow from rounding differences in preceding records"
     ),

@@ -214,14 +214,14 @@ def captured(
     with_gradients = engine.training.with_gradients
     local.opaque += 1
     try:
-        if engine.scope is not None:
-            kept = engine.scope.wants(name, frame.path if frame is not None else ())
         tensors, arguments = split_call(args, kwargs)
         stack = engine.stack_number(2, frame) if engine.stacks_on else None
         mode = frame.mode if frame is not None else _mode(engine)
         call = engine.add_call(
             "api", name, None, mode, frame, opaque=opaque, stack=stack, arguments=arguments
         )
+        if engine.scope is not None:
+            kept = engine.in_scope(call)
         if kept and engine.inputs_on and engine.forward_on:
             for where, tensor in tensors:
                 engine.tensor(call, "forward", where, tensor)
@@ -252,8 +252,8 @@ def captured(
         engine.failed(name, error)
     finally:
         local.opaque -= 1
-    if engine.scope is not None:
-        engine.left_scope(name)
+    if engine.scope is not None and call >= 0:
+        engine.left_scope(call)
     return result
 
 

@@ -187,7 +187,7 @@ def _captured(engine: Engine, cell: nn.Cell, args: tuple[object, ...], kwargs: d
         if frame is not None:
             local.frames.pop()
             if engine.scope is not None:
-                engine.left_scope(frame.name)
+                engine.left_scope(frame.call)
     if frame is not None and frame.kept and frame.recorder is engine.sink.recorder and engine.sink.active:
         try:
             with engine.quiet():
@@ -215,12 +215,14 @@ def _enter(
     if opaque:
         engine.opaque_modules[name] = kind
     path = (*parent.path, name) if parent is not None else (name,)
-    kept = engine.modules_on and (engine.scope is None or engine.scope.wants(name, path[:-1]))
+    kept = engine.modules_on
     stack = engine.stack_number(3, parent) if engine.stacks_on else None
     tensors, arguments = split_call(args, kwargs) if kept else ([], None)
     call = engine.add_call(
         "module", name, kind, mode, parent, opaque=opaque, stack=stack, arguments=arguments
     )
+    if engine.scope is not None:
+        kept = engine.in_scope(call) and kept
     frame = Frame(call, name, mode, stack, path, kept, engine.sink.recorder)
     if not kept:
         return frame, []

@@ -103,12 +103,12 @@ def _captured(
     kept = True
     try:
         with quiet():
-            if engine.scope is not None:
-                kept = engine.scope.wants(name, frame.path if frame is not None else ())
             tensors, arguments = split_call(args, kwargs)
             stack = engine.stack_number(2, frame) if engine.stacks_on else None
             mode = frame.mode if frame is not None else _mode()
             call = engine.add_call("api", name, None, mode, frame, stack=stack, arguments=arguments)
+            if engine.scope is not None:
+                kept = engine.in_scope(call)
             if kept:
                 if engine.inputs_on and engine.forward_on:
                     read = tensors[1:] if name in OVERWRITING else tensors
@@ -156,8 +156,8 @@ def _captured(
                     gradients.at_api(engine, call, tracked, results, began)
         except Exception as error:
             engine.failed(name, error)
-    if engine.scope is not None:
-        engine.left_scope(name)
+    if engine.scope is not None and call >= 0:
+        engine.left_scope(call)
     return result
 
 

@@ -107,7 +107,8 @@ def _conclude(
             options.output.rmdir()
     looking = options.task is Task.OVERFLOW_CHECK or options.observer is not None
     looked = looking and outcome.num_steps_run > 0
-    return status or (0 if (outcome.steps or looked) and not missed else NOTHING_CAPTURED)
+    kept = (outcome.steps or looked) and not missed and not outcome.outside_scope
+    return status or (0 if kept else NOTHING_CAPTURED)
 
 
 def environment_from_options(options: CaptureOptions, *, base: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -29,6 +30,8 @@ class CaptureOutcome:
     num_bytes: int
     stood_aside: str = ""
     """why capture gave up before the program ended, in words"""
+    outside_scope: str = ""
+    """why scope or list left nothing on any rank, in words"""
 
 
 def outcome_from_folder(output: Path) -> CaptureOutcome:
@@ -42,8 +45,15 @@ def outcome_from_folder(output: Path) -> CaptureOutcome:
         num_steps_run=_steps_run(output),
         num_failures=sum(int(facts.get("num_failures") or 0) for facts in rank_facts),
         stood_aside=next((str(facts["stood_aside"]) for facts in rank_facts if facts.get("stood_aside")), ""),
+        outside_scope=_outside_scope(rank_facts),
         num_bytes=sum(p.stat().st_size for p in output.rglob("*") if p.is_file()) if output.is_dir() else 0,
     )
+
+
+def _outside_scope(facts: Sequence[RankFacts]) -> str:
+    """A rank of a pipeline may have nothing of what was asked for: only where all have is it an error."""
+    why = [one.get("outside_scope", "") for one in facts]
+    return why[0] if why and all(why) else ""
 
 
 def has_all_steps(options: CaptureOptions) -> bool:
@@ -70,6 +80,8 @@ def sentences(
         return [f"watched {count(outcome.num_steps_run, 'step')}, none captured in full, in {where}"]
     if not outcome.steps:
         return _why_nothing(outcome, options, command=command, advise=advise)
+    if outcome.outside_scope:
+        return [outcome.outside_scope]
     ranks = sorted({rank for there in outcome.steps.values() for rank in there})
     lines = [
         f"captured {describe(list(outcome.steps), 'step')} of {describe(ranks, 'rank')} "

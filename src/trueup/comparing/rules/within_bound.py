@@ -19,19 +19,21 @@ def _floating(context: StepContext, metrics: Metrics, judgement: Judgement) -> J
         score = difference / bound
     tolerance = np.where(metrics.norm == 0, np.where(bound > 0, np.inf, 0.0), tolerance)
     score = np.where(difference == 0, 0.0, score)
-    unknown = np.isnan(difference) | np.isnan(bound)
+    sizeless = np.isnan(metrics.norm) & (difference > 0)  # the bound is a part of a norm
+    unknown = np.isnan(difference) | np.isnan(bound) | sizeless
     status = np.where(unknown, UNDECIDED, np.where(difference <= bound, WITHIN, DIFFERENT))
     judged = judgement.at(
         floating, status=status[floating], tolerance=tolerance[floating], score=score[floating]
     )
     weak = floating & (metrics.evidence == STATISTICS) & (status == WITHIN) & metrics.known_bits
     judged = judged.at(floating & unknown, why=Reason(RecordCode.NOTHING_FINITE))
+    judged = judged.at(floating & sizeless, why=Reason(RecordCode.NO_NORM))
     return judged.at(weak, why=Reason(RecordCode.LOWER_BOUND))
 
 
 RULE = Rule(
     apply=_floating,
-    codes=(RecordCode.NOTHING_FINITE, RecordCode.LOWER_BOUND),
+    codes=(RecordCode.NOTHING_FINITE, RecordCode.NO_NORM, RecordCode.LOWER_BOUND),
     statuses=(Status.WITHIN_NOISE, Status.DIFFERENT, Status.UNDECIDED),
     place="after the bounds; before all that know better than the size of a difference",
     note="0002-tolerance",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +16,11 @@ _NAME = re.compile(
     r"(?P<prefix>[A-Za-z]+)_(?P<api>\w+)_(?P<number>\d+)_(?P<phase>forward|backward)"
     r"_(?P<side>input|output|stack_info)(?P<slot>(?:\.\d+)*)"
 )
-_STATISTICS = ("Max", "Min", "Mean")
+_STATISTICS = ("Max", "Min", "Mean", "Norm")
+"""the norm came with later versions"""
 _NUM_CELLS = 6
+_DIGEST_CELL, _NORM_CELL = 6, 7
+"""cells that troubleshooter's lists have besides"""
 
 
 _Sides = dict[str, dict[str, object]]
@@ -94,9 +98,19 @@ def _leaf(cells: list[object], place: str) -> dict[str, object]:
     if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
         raise TraceError(f"{place}: the shape is {shape!r}, not a list of numbers")
     leaf: dict[str, object] = {"type": "torch.Tensor", "dtype": dtype, "shape": shape}
-    for word, value in zip(_STATISTICS, statistics, strict=False):
-        leaf[word] = float(value) if isinstance(value, (int, float)) else None
+    more = dict(enumerate(cells[_NUM_CELLS:], _NUM_CELLS))
+    numbers = [*statistics, *[None] * len(_STATISTICS)][: len(_STATISTICS)]
+    numbers[-1] = more.get(_NORM_CELL) if numbers[-1] is None else numbers[-1]
+    leaf |= {word: _number(value) for word, value in zip(_STATISTICS, numbers, strict=True)}
+    digest = more.get(_DIGEST_CELL)
+    if isinstance(digest, str) and digest:
+        leaf["md5"] = digest
     return leaf | {"data_name": f"{name}.npy"}
+
+
+def _number(value: object) -> float | None:
+    """A statistic; of what has none these lists hold ``"Nan"`` or an empty list."""
+    return float(value) if isinstance(value, (int, float)) and not math.isnan(value) else None
 
 
 def _frame(frame: list[object]) -> str:

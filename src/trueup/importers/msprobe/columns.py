@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import NamedTuple
 
 import polars as pl
@@ -49,6 +50,8 @@ _USUAL_KEYS = frozenset(
 )
 _NEVER_KNOWN = ("device", "placement", "num_zero", "smallest_nonzero", "digest", "sketch")
 _USUAL_TYPES = ("torch.Tensor", "mindspore.Tensor")
+
+_MD5_DIGITS = 32
 
 MISSING_VALUES = "values named by the dump are not in dump_tensor_data"
 UNSAFE_NAME = "values refused: the dump names a file outside dump_tensor_data"
@@ -129,16 +132,17 @@ class Columns:
         return row, trouble
 
     def _crc32(self, row: int, value: object, dtype: str) -> int | None:
-        """msprobe's ``md5`` is a CRC-32 of the bytes, or an xor of their 64-bit words: no digest of ours."""
+        """msprobe's ``md5`` is a CRC-32 of the bytes, or an xor of their 64-bit words: no digest of ours. An
+        older list may hold a real one."""
         if value is None:
             return None
         text = str(value)
-        if len(text) == 8 and not text.startswith("0x"):
+        if re.fullmatch(r"[0-9a-fA-F]{8}", text):
             if self._framework == "mindspore" and dtype.startswith(("bfloat", "float8", "hifloat")):
                 self._digests[row] = f"crc32-float32:{text}"
                 return None
             return int(text, 16)
-        self._digests[row] = f"xor:{text}"
+        self._digests[row] = f"{'md5' if len(text) == _MD5_DIGITS else 'xor'}:{text}"
         return None
 
     def tables(self, step: int, rank: int) -> StepTables:

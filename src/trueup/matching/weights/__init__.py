@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from trueup.matching.weights.infer import Atom, Inferred, infer, infer_plan
+from trueup.matching.weights.structure import by_structure
 from trueup.matching.weights.table import TraceWeights, WeightFacts, WeightTable
 
-__all__ = ["Atom", "Inferred", "TraceWeights", "WeightFacts", "WeightTable", "infer", "infer_plan"]
+__all__ = [
+    "Atom",
+    "Inferred",
+    "TraceWeights",
+    "WeightFacts",
+    "WeightTable",
+    "by_structure",
+    "infer",
+    "infer_plan",
+]

@@ -25,6 +25,7 @@ class EvidenceCode(Code):
     NOT_FINITE = "evidence.not_finite"
     COMMON_FACTOR = "evidence.common_factor"
     NORMS = "evidence.norms"
+    EXTREMES = "evidence.extremes"
     SCALAR_DIFFERS = "evidence.scalar_differs"
     # why it is an origin, or is not
     INPUTS_BIT_IDENTICAL = "evidence.inputs_bit_identical"

@@ -39,6 +39,7 @@ class RecordCode(Code):
     REGROUPED = "record.regrouped"
     NO_COMMON_EVIDENCE = "record.no_common_evidence"
     NOTHING_FINITE = "record.nothing_finite"
+    NO_NORM = "record.no_norm"
     MAY_FOLLOW_ROUNDING = "record.may_follow_rounding"
     AUTOGRAD_ORDER = "record.autograd_order"
     AUTOGRAD_ORDER_ON_ONE_SIDE = "record.autograd_order_on_one_side"

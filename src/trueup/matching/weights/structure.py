@@ -1,0 +1,187 @@
+"""Weights of a port that was never converted, paired by layers and shapes alone: a plan to be edited.
+
+Neither values nor known names help here, so every entry is a proposal (``how: structure``); a conversion
+stops and leaves the plan to a person. Layers are paired in order; in a layer a weight goes to the only one of
+its shape (or of the shape transposed), a fused one is put together of those whose rows add up to its own, and
+the rest of equal shapes is paired by likeness of name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import combinations
+
+from trueup.matching.weights.table import WeightTable
+from trueup.weights.converting import PROPOSED
+from trueup.weights.plan import Entry, Permute, Piece, Slice
+
+ONLY_ONE, ONE_OF_SEVERAL = 0.5, 0.3
+"""confidence of the only weight of its shape in a layer, and of one chosen among several"""
+_NUMBER = re.compile(r"\d+")
+_ROLES = (("q", "k", "v"), ("query", "key", "value"), ("k", "v"), ("gate", "up"), ("w1", "w3"))
+"""what is fused, in its usual order"""
+_MOST_FUSED = 3
+_MOST_LEFT = 40
+"""weights of a layer among which sums of rows are looked for: costs time"""
+
+Shape = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Layer:
+    """What is left of one layer on both sides, by name."""
+
+    targets: dict[str, Shape]
+    sources: dict[str, Shape]
+
+    def take(self, target: str, *sources: str) -> None:
+        """These are paired."""
+        self.targets.pop(target, None)
+        for source in sources:
+            self.sources.pop(source, None)
+
+
+def by_structure(
+    target: WeightTable, source: WeightTable, left_target: Sequence[str], left_source: Sequence[str]
+) -> list[Entry]:
+    """Proposals for the weights that are left on both sides; none where the numbers of layers differ."""
+    ours = _layers(left_target, target)
+    theirs = _layers(left_source, source)
+    if len(ours) != len(theirs):
+        return []
+    found: list[Entry] = []
+    for mine, other in zip(ours, theirs, strict=True):
+        layer = _Layer(targets=dict(mine), sources=dict(other))
+        for step in (_only_ones, _fused, _split, _only_ones, _alike):
+            found += list(step(layer))
+    return found
+
+
+def _layers(names: Sequence[str], table: WeightTable) -> list[dict[str, Shape]]:
+    """Names with their shapes: those without a number, then layer by layer."""
+    groups: dict[int, dict[str, Shape]] = {-1: {}}
+    for name in sorted(names, key=_natural):
+        number = _NUMBER.search(name.rpartition(".")[0])
+        groups.setdefault(int(number[0]) if number else -1, {})[name] = tuple(table.facts(name).shape)
+    return [groups[number] for number in sorted(groups)]
+
+
+def _natural(name: str) -> list[tuple[int, int | str]]:
+    return [(0, int(word)) if word.isdigit() else (1, word) for word in re.split(r"(\d+)", name)]
+
+
+def _one(target: str, source: str, layer: _Layer, confidence: float) -> Entry:
+    turned = layer.targets[target] != layer.sources[source]
+    piece = Piece(source=source, steps=(Permute(dims=(1, 0)),) if turned else ())
+    return Entry(target=target, pieces=(piece,), how=PROPOSED, confidence=confidence)
+
+
+def _fits(one: Shape, other: Shape) -> bool:
+    return one == other or (len(one) == 2 and one == other[::-1])
+
+
+def _only_ones(layer: _Layer) -> Iterator[Entry]:
+    for name, shape in list(layer.targets.items()):
+        alike = [other for other, its in layer.targets.items() if _fits(shape, its)]
+        there = [other for other, its in layer.sources.items() if _fits(shape, its)]
+        if len(alike) == len(there) == 1:
+            yield _one(name, there[0], layer, ONLY_ONE)
+            layer.take(name, there[0])
+
+
+def _fused(layer: _Layer) -> Iterator[Entry]:
+    """A target put together of sources."""
+    for name, shape in list(layer.targets.items()):
+        if any(_fits(shape, its) for its in layer.sources.values()):
+            continue
+        parts = _parts(shape, layer.sources)
+        if parts:
+            pieces = tuple(Piece(source=part) for part in parts)
+            yield Entry(target=name, pieces=pieces, join="concat", how=PROPOSED, confidence=ONE_OF_SEVERAL)
+            layer.take(name, *parts)
+
+
+def _split(layer: _Layer) -> Iterator[Entry]:
+    """Targets that are rows of one source."""
+    for name, shape in list(layer.sources.items()):
+        if any(_fits(shape, its) for its in layer.targets.values()):
+            continue
+        at = 0
+        for part in _parts(shape, layer.targets):
+            rows = layer.targets[part][0]
+            piece = Piece(source=name, steps=(Slice(dim=0, start=at, stop=at + rows),))
+            yield Entry(target=part, pieces=(piece,), how=PROPOSED, confidence=ONE_OF_SEVERAL)
+            layer.take(part, name)
+            at += rows
+
+
+def _parts(shape: Shape, there: dict[str, Shape]) -> tuple[str, ...]:
+    """Those whose rows add up to ``shape``, in their usual order; none where two choices are as good."""
+    fitting = [name for name, its in there.items() if its and its[1:] == shape[1:] and its[0] < shape[0]]
+    if not shape or len(fitting) > _MOST_LEFT:
+        return ()
+    sums = [
+        chosen
+        for count in range(2, _MOST_FUSED + 1)
+        for chosen in combinations(fitting, count)
+        if sum(there[name][0] for name in chosen) == shape[0]
+    ]
+    ranked = sorted(sums, key=_rank, reverse=True)
+    if not ranked or (len(ranked) > 1 and _rank(ranked[0]) == _rank(ranked[1])):
+        return ()
+    return _in_usual_order(ranked[0])
+
+
+def _rank(names: Sequence[str]) -> tuple[bool, bool]:
+    parents = {name.rpartition(".")[0].rpartition(".")[0] for name in names}
+    return _roles_of(names) is not None, len(parents) == 1
+
+
+def _roles_of(names: Sequence[str]) -> dict[str, int] | None:
+    """Place of each name in a set of roles that they are, all of it; None where they are no such set."""
+    for roles in _ROLES:
+        places = {name: at for name in names for at, role in enumerate(roles) if _has(name, role)}
+        if len(roles) == len(names) == len(set(places.values())):
+            return places
+    return None
+
+
+def _has(name: str, role: str) -> bool:
+    return re.search(rf"(^|[._]|w){role}($|[._]|proj|_?lin)", name.lower()) is not None
+
+
+def _in_usual_order(names: Sequence[str]) -> tuple[str, ...]:
+    roles = _roles_of(names)
+    order: Callable[[str], int] = (lambda name: roles[name]) if roles is not None else names.index
+    return tuple(sorted(names, key=order))
+
+
+def _alike(layer: _Layer) -> Iterator[Entry]:
+    """What is left of equal shapes, nearest names first; none where the numbers of them differ."""
+    for name, shape in list(layer.targets.items()):
+        if name not in layer.targets:
+            continue
+        ours = [other for other, its in layer.targets.items() if _fits(shape, its)]
+        theirs = [other for other, its in layer.sources.items() if _fits(shape, its)]
+        if len(ours) != len(theirs):
+            continue
+        while ours:
+            one, other = max(
+                ((a, b) for a in ours for b in theirs),
+                key=_likeness,
+            )
+            yield _one(one, other, layer, ONE_OF_SEVERAL)
+            layer.take(one, other)
+            ours.remove(one)
+            theirs.remove(other)
+
+
+def _likeness(pair: tuple[str, str]) -> float:
+    return SequenceMatcher(None, _own_words(pair[0]), _own_words(pair[1])).ratio()
+
+
+def _own_words(name: str) -> str:
+    return ".".join(name.split(".")[-3:])

@@ -1,0 +1,294 @@
+"""Megatron checkpoints of one file a rank (``iter_0000100/mp_rank_01_002/model_optim_rng.pt``), joined.
+
+Every rank's weights are named as the whole model names them: layers of a pipeline stage count on, and so do
+experts. Tensor-parallel parts are joined as Megatron-core splits them, by a ``ConversionPlan`` over all
+parts, so that one weight at a time is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trueup.errors import WeightsError
+from trueup.weights.applying import PlannedWeights
+from trueup.weights.plan import ConversionPlan, Entry, Piece, Slice, Values
+from trueup.weights.torch_file import TorchFile
+from trueup.weights.weight_set import Table, WeightInfo, known, same_bits
+
+LATEST = "latest_checkpointed_iteration.txt"
+_EMBEDDING, _OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
+FILES = ("model_optim_rng.pt", "model_rng.pt")
+_PART = re.compile(r"mp_rank_(?P<tensor>\d{2,})(?:_(?P<second>\d{3,}))?(?:_(?P<third>\d{3,}))?")
+LAYER = re.compile(r"(?P<before>(?:^|\.)(?:decoder|encoder)\.layers\.)(?P<number>\d+)(?=\.)")
+EXPERT = re.compile(r"(?P<before>\.local_experts\.|\.experts\.linear_fc[12]\.(?:weight|bias))(?P<number>\d+)")
+_CHUNK = re.compile(r"model(?P<number>\d+)\.")
+ALONG_ROWS = re.compile(
+    r"(word_embeddings\.weight|output_layer\.(weight|bias)|linear_(qkv|fc1)\.(weight|bias)\d*"
+    r"|linear_(q|q_up|kv_up)_proj\.weight)$"
+)
+ALONG_COLUMNS = re.compile(r"linear_(proj|fc2)\.weight\d*$")
+_GATED = re.compile(r"(?P<before>.*\.)linear_fc1\.(?P<what>weight|bias)(?P<number>\d*)$")
+
+
+def iteration_folder(path: Path) -> Path:
+    """The folder of one iteration: ``path``, or what its ``latest_checkpointed_iteration.txt`` names.
+
+    Raises:
+        WeightsError: the text names no iteration, or its folder is not there.
+    """
+    latest = path / LATEST
+    if not latest.is_file():
+        return path
+    word = latest.read_text(encoding="utf-8", errors="replace").strip()
+    name = "release" if word == "release" else f"iter_{int(word):07d}" if word.isdecimal() else ""
+    if not name or not (path / name).is_dir():
+        raise WeightsError(f"{latest} says {word!r}, but {path / (name or 'iter_NNNNNNN')} is not there")
+    return path / name
+
+
+def part_files(path: Path) -> dict[str, Path]:
+    """``mp_rank_...`` folders below ``path`` with their files; empty where it is no such checkpoint."""
+    found = {}
+    for folder in sorted(path.glob("mp_rank_*")):
+        if _PART.fullmatch(folder.name):
+            file = next((folder / name for name in FILES if (folder / name).is_file()), None)
+            if file is not None:
+                found[folder.name] = file
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One rank's file, and where it stands in the layout."""
+
+    name: str
+    weights: TorchFile
+    tensor: int
+    pipeline: int
+    expert: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """What the arguments in the checkpoint say of the layout."""
+
+    tensor: int
+    pipeline: int
+    expert: int
+    num_layers: int | None
+    num_experts: int | None
+    num_chunks: int
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, object], num_chunks: int) -> _Sizes:
+        def number(name: str) -> int | None:
+            value = arguments.get(name)
+            return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+        return cls(
+            tensor=number("tensor_model_parallel_size") or 1,
+            pipeline=number("pipeline_model_parallel_size") or 1,
+            expert=number("expert_model_parallel_size") or 1,
+            num_layers=number("num_layers"),
+            num_experts=number("num_experts") or number("num_moe_experts"),
+            num_chunks=num_chunks,
+        )
+
+
+class _AllParts:
+    """Every weight of every part, as ``mp_rank_00/decoder...``."""
+
+    def __init__(self, path: Path, parts: Sequence[_Part]) -> None:
+        self.path = path
+        self.remarks: tuple[str, ...] = ()
+        self._home = {f"{part.name}/{name}": (part, name) for part in parts for name in part.weights.table}
+        self.table: Table = {
+            key: WeightInfo(
+                name=key, dtype=part.weights.table[name].dtype, shape=part.weights.table[name].shape
+            )
+            for key, (part, name) in self._home.items()
+        }
+
+    def read(self, name: str) -> Values:
+        """One part of one weight."""
+        part, inner = self._home[known(self, name)]
+        return part.weights.read(inner)
+
+
+def read_megatron(path: Path, files: Mapping[str, Path]) -> PlannedWeights:
+    """The whole model of the parts ``files``.
+
+    Raises:
+        WeightsError: parts are missing, do not fit each other, or hold different values of what every rank
+            should hold alike; says which.
+    """
+    parts = _parts(path, files)
+    _check_complete(path, parts)
+    every = _AllParts(path, parts)
+    entries, copies = _without_copies(list(_entries(path, parts, every)), parts[0], every)
+    whole = PlannedWeights(ConversionPlan(entries=entries), every)
+    sizes = _sizes(parts[0])
+    whole.remarks = (
+        f"{len(parts)} parts put together: tensor parallel {sizes.tensor}, pipeline parallel "
+        f"{sizes.pipeline}, expert parallel {sizes.expert}",
+        *_vocabulary_remark(parts[0].weights.arguments),
+        *copies,
+    )
+    return whole
+
+
+def _without_copies(
+    entries: Sequence[Entry], part: _Part, every: _AllParts
+) -> tuple[tuple[Entry, ...], Iterator[str]]:
+    """Without the last stage's copy of a tied embedding, which is no weight of the model."""
+    made = {entry.target: entry for entry in entries}
+    output, embedding = made.get(_OUTPUT), made.get(_EMBEDDING)
+    tied = part.weights.arguments.get("untie_embeddings_and_output_weights") is False
+    if not tied or output is None or embedding is None:
+        return tuple(entries), iter(())
+    pairs = zip(output.pieces, embedding.pieces, strict=True)
+    if not all(same_bits(every.read(one.source), every.read(other.source)) for one, other in pairs):
+        return tuple(entries), iter(())
+    kept = tuple(entry for entry in entries if entry is not output)
+    return kept, iter((f"{_OUTPUT} is left out: the last stage's copy of the tied embedding",))
+
+
+def _vocabulary_remark(arguments: Mapping[str, object]) -> Iterator[str]:
+    padded, own = arguments.get("padded_vocab_size"), arguments.get("vocab_size")
+    if isinstance(padded, int) and isinstance(own, int) and own < padded:
+        yield f"the vocabulary of {own:,} is padded to {padded:,} rows"
+
+
+def _sizes(part: _Part) -> _Sizes:
+    chunks = {found[0] for name in part.weights.table if (found := _CHUNK.match(name))}
+    return _Sizes.of(part.weights.arguments, len(chunks) or 1)
+
+
+def _parts(path: Path, files: Mapping[str, Path]) -> list[_Part]:
+    """All parts; the second number is the pipeline stage, or the expert rank where there is one stage."""
+    parts = []
+    for name, file in files.items():
+        found = _PART.fullmatch(name)
+        assert found is not None
+        weights = TorchFile(file)
+        sizes = _Sizes.of(weights.arguments, 1)
+        second, third = int(found["second"] or 0), int(found["third"] or 0)
+        alone = found["third"] is None and sizes.pipeline == 1 and sizes.expert > 1
+        parts.append(
+            _Part(
+                name=name,
+                weights=weights,
+                tensor=int(found["tensor"]),
+                pipeline=0 if alone else second,
+                expert=second if alone else third,
+            )
+        )
+    return parts
+
+
+def _check_complete(path: Path, parts: Sequence[_Part]) -> None:
+    sizes = _sizes(parts[0])
+    there = {(part.tensor, part.pipeline, part.expert) for part in parts}
+    wanted = {
+        (tensor, stage, expert)
+        for tensor in range(sizes.tensor)
+        for stage in range(sizes.pipeline)
+        for expert in range(sizes.expert)
+    }
+    missing = sorted(wanted - there)
+    if sizes.expert > 1 and sizes.tensor > 1:  # ranks are shared: each tensor rank has its own experts
+        held = {(stage, expert) for _, stage, expert in there}
+        missing = sorted(one for one in missing if one[1:] not in held)
+    if missing:
+        tensor, stage, expert = missing[0]
+        raise WeightsError(
+            f"{path}: the arguments say tensor parallel {sizes.tensor}, pipeline parallel {sizes.pipeline}, "
+            f"expert parallel {sizes.expert}, but {len(missing)} of the parts are missing, first that of "
+            f"tensor rank {tensor}, stage {stage}, expert rank {expert}; "
+            f"found {', '.join(part.name for part in parts)}"
+        )
+
+
+def _entries(path: Path, parts: Sequence[_Part], every: _AllParts) -> Iterator[Entry]:
+    """One entry a weight of the whole model, layers in order."""
+    held: dict[str, dict[tuple[int, int], str]] = {}
+    for part in parts:
+        sizes = _sizes(part)
+        for name in part.weights.table:
+            whole = _whole_name(path, name, part, sizes)
+            held.setdefault(whole, {}).setdefault((part.tensor, part.expert), f"{part.name}/{name}")
+    for whole in sorted(held, key=_in_order):
+        pieces = held[whole]
+        first = min(expert for _, expert in pieces)  # what other expert ranks hold as well is the same
+        by_rank = [pieces[key] for key in sorted(pieces) if key[1] == first]
+        yield _joined(path, whole, by_rank, every)
+
+
+def _in_order(name: str) -> tuple[tuple[int, int | str], ...]:
+    rank = 0 if name.startswith("embedding") else 1 if ".layers." in name else 2
+    words = re.split(r"(\d+)", name)
+    return ((0, rank), *((0, int(word)) if word.isdecimal() else (1, word) for word in words))
+
+
+def _whole_name(path: Path, name: str, part: _Part, sizes: _Sizes) -> str:
+    """The name in the whole model: layers and experts count on from the ranks before."""
+    chunk = _CHUNK.match(name)
+    bare = name[chunk.end() :] if chunk else name
+    number = int(chunk["number"]) if chunk else 0
+    at = _first_layer(path, part, sizes, number)
+    bare = LAYER.sub(lambda found: f"{found['before']}{int(found['number']) + at}", bare)
+    if sizes.expert > 1 and sizes.num_experts:
+        ahead = part.expert * (sizes.num_experts // sizes.expert)
+        bare = EXPERT.sub(lambda found: f"{found['before']}{int(found['number']) + ahead}", bare)
+    return bare
+
+
+def _first_layer(path: Path, part: _Part, sizes: _Sizes, chunk: int) -> int:
+    if sizes.pipeline == 1 and sizes.num_chunks == 1:
+        return 0
+    stages = sizes.pipeline * sizes.num_chunks
+    if sizes.num_layers is None or sizes.num_layers % stages:
+        raise WeightsError(
+            f"{path}: {sizes.num_layers or 'unknown'} layers over {sizes.pipeline} stages of "
+            f"{sizes.num_chunks} chunks: an uneven pipeline cannot be put together; save with one stage, or "
+            "as a distributed checkpoint (--ckpt-format torch_dist)"
+        )
+    each = sizes.num_layers // stages
+    return chunk * sizes.pipeline * each + part.pipeline * each
+
+
+def _joined(path: Path, whole: str, keys: Sequence[str], every: _AllParts) -> Entry:
+    shapes = [every.table[key].shape for key in keys]
+    plain = tuple(Piece(source=key) for key in keys)
+    if len(keys) == 1:
+        return Entry(target=whole, pieces=plain, how="map")
+    if ALONG_ROWS.search(whole):
+        if is_gated(keys[0], every.table):
+            half = shapes[0][0] // 2
+            return Entry(target=whole, pieces=tuple(_halves(keys, half)), join="concat", how="map")
+        return Entry(target=whole, pieces=plain, join="concat", how="map")
+    if ALONG_COLUMNS.search(whole):
+        return Entry(target=whole, pieces=plain, join="concat", dim=1, how="map")
+    for key in keys[1:]:
+        if every.table[key].shape != shapes[0] or not same_bits(every.read(keys[0]), every.read(key)):
+            raise WeightsError(
+                f"{path}: {keys[0]} and {key} differ, and tensor parallelism is not known to split "
+                f"{whole}; is it of another model family, or are the parts of different iterations?"
+            )
+    return Entry(target=whole, pieces=plain[:1], how="map")
+
+
+def is_gated(name: str, table: Table) -> bool:
+    """Whether ``linear_fc1`` holds the gate above the up projection: twice the columns of ``linear_fc2``."""
+    found = _GATED.fullmatch(name)
+    behind = None if found is None else table.get(f"{found['before']}linear_fc2.weight{found['number']}")
+    return behind is not None and table[name].shape[0] == 2 * behind.shape[1]
+
+
+def _halves(keys: Sequence[str], half: int) -> Iterator[Piece]:
+    for start in (0, half):
+        for key in keys:
+            yield Piece(source=key, steps=(Slice(dim=0, start=start, stop=start + half),))

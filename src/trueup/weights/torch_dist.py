@@ -1,0 +1,88 @@
+"""Distributed checkpoints of PyTorch and Megatron (``.metadata``, ``__0_0.distcp``), without a process group.
+
+The metadata says which file holds which part of which tensor. Megatron stacks layers, and experts, along
+leading dimensions (``decoder.layers.mlp...`` of shape (layers, ...)): they are given one by one, as the model
+names them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trueup.errors import WeightsError
+from trueup.weights.plan import Values
+from trueup.weights.torch_file import checkpoints
+from trueup.weights.weight_set import Table, WeightInfo, checked_dtype, known
+
+METADATA = ".metadata"
+_OTHERS = ("optimizer.", "rng_state", "rerun_state_machine", "chained_")
+_STACKED = re.compile(r"(?P<before>(?:.*\.)?(?:decoder|encoder)\.layers\.)(?P<after>[^\d].*)")
+_EXPERTS = re.compile(r"(?P<before>.*\.mlp\.experts\.)experts\.(?P<after>[^\d].*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weight:
+    """One weight: a stored tensor, at one place of its leading dimensions."""
+
+    info: WeightInfo
+    stored: str
+    at: tuple[int, ...]
+
+
+class DistributedWeights:
+    """A ``WeightSet`` over a distributed checkpoint; optimizer and other states are left out.
+
+    Raises:
+        WeightsError: damaged, parts missing, no weight, or the metadata names something that is refused.
+        ConfigError: PyTorch is not installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = checkpoints().DistributedCheckpoint(path)
+        tensors: dict[str, tuple[str, tuple[int, ...]]] = self._file.table()
+        wanted = {name: kind for name, kind in tensors.items() if not name.startswith(_OTHERS)}
+        self._weights = {
+            one.info.name: one for name, kind in wanted.items() for one in _each(path, name, *kind)
+        }
+        if not self._weights:
+            raise WeightsError(
+                f"{path} holds no weight: {len(tensors)} tensors, all of an optimizer or a state"
+            )
+        self.table: Table = {name: one.info for name, one in self._weights.items()}
+        left = len(tensors) - len(wanted)
+        self.remarks: tuple[str, ...] = (
+            (f"{left} tensors of optimizer and other states are left out",) if left else ()
+        )
+
+    def read(self, name: str) -> Values:
+        """One weight, put together of the parts that hold some of it."""
+        one = self._weights[known(self, name)]
+        values: Values = self._file.values(one.stored, one.at)
+        return np.ascontiguousarray(values).reshape(one.info.shape)
+
+
+def _each(path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> Iterator[_Weight]:
+    """The weights in one stored tensor."""
+    names: list[tuple[str, tuple[int, ...]]] = [(name, ())]
+    layers = _STACKED.fullmatch(name)
+    if layers is not None and shape:
+        names = [(f"{layers['before']}{at}.{layers['after']}", (at,)) for at in range(shape[0])]
+    split = []
+    for whole, at in names:
+        experts = _EXPERTS.fullmatch(whole)
+        if experts is None or len(shape) <= len(at) + 1:
+            split.append((whole, at))
+            continue
+        split += [
+            (f"{experts['before']}local_experts.{expert}.{experts['after']}", (*at, expert))
+            for expert in range(shape[len(at)])
+        ]
+    for whole, at in split:
+        info = WeightInfo(name=whole, dtype=checked_dtype(dtype, name, path), shape=shape[len(at) :])
+        yield _Weight(info=info, stored=name, at=at)

@@ -1,0 +1,317 @@
+"""Megatron checkpoints: parts put together bit for bit, and nothing that a pickle names is run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+
+from tests.weights import megatron_checkpoints as made
+from tests.weights.megatron_checkpoints import Layout
+from trueup.errors import ConfigError, WeightsError
+from trueup.weights.comparing import PairStatus, compare_weights
+from trueup.weights.layouts import Heads
+from trueup.weights.megatron_writing import layout_from_text
+from trueup.weights.opening import open_weights
+from trueup.weights.pairing import most_common
+from trueup.weights.weight_set import MemoryWeights, WeightSet
+from trueup.weights.writing import write_weights
+
+pytestmark = pytest.mark.torch
+
+
+def assert_holds(found: WeightSet, model: dict[str, Tensor]) -> None:
+    assert set(found.table) == set(model)
+    for name, whole in model.items():
+        assert np.array_equal(found.read(name), whole.numpy()), name
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize(
+    ("layout", "experts"),
+    [
+        (Layout(), 0),
+        (Layout(tensor=2), 0),
+        (Layout(tensor=2, pipeline=2), 0),
+        (Layout(pipeline=4), 0),
+        (Layout(pipeline=2, chunks=2), 0),
+        (Layout(tensor=2, pipeline=2, chunks=2), 0),
+        (Layout(), 4),
+        (Layout(expert=2), 4),
+        (Layout(expert=4, pipeline=2), 4),
+        (Layout(tensor=2, expert=2), 4),
+        (Layout(tensor=2, pipeline=2, expert=2), 4),
+    ],
+)
+def test_every_layout_is_the_whole_model(layout: Layout, experts: int, gated: bool, tmp_path: Path) -> None:
+    model = made.whole_model(experts=experts, gated=gated)
+    folder = made.write(tmp_path / "run", model, layout, experts=experts)
+    assert_holds(open_weights(folder), model)
+    assert_holds(open_weights(folder / "iter_0000100"), model)
+
+
+@pytest.mark.parametrize("split", ["1", "2", "2,2", "1,4", "2,2,2", "1,1,4"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_whole_model_is_split_and_put_together_again(split: str, tied: bool, tmp_path: Path) -> None:
+    experts = 4 if split.count(",") == 2 else 0
+    model = made.whole_model(experts=experts, tied=tied)
+    weights = MemoryWeights({name: value.numpy() for name, value in model.items()})
+    layout = layout_from_text(split, "--split")
+    write_weights(weights, tmp_path / "out", format="megatron", layout=layout, num_groups=made.GROUPS)
+    assert_holds(open_weights(tmp_path / "out"), model)
+    expected = made.write(
+        tmp_path / "as_megatron",
+        model,
+        Layout(tensor=layout.tensor, pipeline=layout.pipeline, expert=layout.expert),
+        experts=experts,
+    )
+    for file in expected.rglob("*.pt"):
+        theirs = torch.load(file, weights_only=False)["model"]
+        ours = torch.load(tmp_path / "out/release" / file.parent.name / file.name, weights_only=False)[
+            "model"
+        ]
+        for name, value in theirs.items():
+            assert value is None or torch.equal(ours[name], value), (file, name)
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [("1,3", "4 layers do not divide into 3"), ("4", "2 query groups do not divide into 4")],
+)
+def test_a_split_that_does_not_divide_is_refused(split: str, message: str, tmp_path: Path) -> None:
+    weights = MemoryWeights({name: value.numpy() for name, value in made.whole_model().items()})
+    layout = layout_from_text(split, "--split")
+    with pytest.raises(ConfigError, match=message):
+        write_weights(weights, tmp_path / "out", format="megatron", layout=layout, num_groups=made.GROUPS)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match="tensor, pipeline and expert"):
+        layout_from_text("2,x", "--split")
+    with pytest.raises(WeightsError, match="--to megatron"):
+        write_weights(MemoryWeights({"lm_head.weight": np.ones(2)}), tmp_path / "out", format="megatron")
+
+
+def test_tied_embeddings_have_no_output_layer(tmp_path: Path) -> None:
+    model = made.whole_model(tied=True)
+    found = open_weights(made.write(tmp_path / "run", model, Layout(tensor=2, pipeline=2)))
+    assert_holds(found, model)
+    assert any("padded to 64" in remark for remark in found.remarks)
+
+
+def test_one_part_is_read_as_it_is(tmp_path: Path) -> None:
+    folder = made.write(tmp_path / "run", made.whole_model(), Layout(tensor=2, pipeline=2))
+    part = open_weights(folder / "iter_0000100/mp_rank_01_001")
+    assert part.table["output_layer.weight"].shape == (made.PADDED // 2, made.HIDDEN)
+    assert "decoder.layers.2.mlp.linear_fc1.weight" not in part.table
+
+
+def test_parts_that_are_missing_or_do_not_fit_are_named(tmp_path: Path) -> None:
+    folder = made.write(tmp_path / "run", made.whole_model(), Layout(tensor=2, pipeline=2))
+    file = folder / "iter_0000100/mp_rank_01_001/model_optim_rng.pt"
+    kept = torch.load(file, weights_only=False)
+    kept["model"]["decoder.final_layernorm.weight"] += 1
+    torch.save(kept, file)
+    with pytest.raises(WeightsError, match=r"mp_rank_01_001/decoder\.final_layernorm\.weight differ"):
+        open_weights(folder)
+    file.unlink()
+    with pytest.raises(WeightsError, match="tensor rank 1, stage 1"):
+        open_weights(folder)
+    (folder / "latest_checkpointed_iteration.txt").write_text("200")
+    with pytest.raises(WeightsError, match="'200'"):
+        open_weights(folder)
+
+
+def test_an_uneven_pipeline_is_refused(tmp_path: Path) -> None:
+    folder = made.write(tmp_path / "run", made.whole_model(layers=4), Layout(pipeline=2), layers=4)
+    for file in folder.rglob("*.pt"):
+        kept = torch.load(file, weights_only=False)
+        kept["args"].num_layers = 5
+        torch.save(kept, file)
+    with pytest.raises(WeightsError, match="uneven pipeline"):
+        open_weights(folder)
+
+
+# -- pickles ------------------------------------------
+
+
+class _Hostile:
+    def __init__(self, witness: Path) -> None:
+        self._witness = witness
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._witness),)
+
+
+@pytest.mark.parametrize("where", ["args", "model", "beside"])
+def test_a_hostile_checkpoint_does_nothing(where: str, tmp_path: Path) -> None:
+    witness = tmp_path / "witness"
+    hostile = _Hostile(witness)
+    whole: dict[str, Any] = {"args": argparse.Namespace(num_layers=1), "model": {"a.weight": torch.ones(2)}}
+    if where == "args":
+        whole["args"].hook = hostile
+    elif where == "model":
+        whole["model"]["b.weight"] = hostile
+    else:
+        whole["rng_state"] = [hostile]
+    folder = tmp_path / "run/iter_0000100/mp_rank_00"
+    folder.mkdir(parents=True)
+    torch.save(whole, folder / "model_optim_rng.pt")
+    with pytest.raises(WeightsError, match=r"posix\.mkdir"):
+        open_weights(folder.parent)
+    assert not witness.exists()
+    torch.load(folder / "model_optim_rng.pt", weights_only=False)
+    assert witness.exists(), "this pickle is one that acts"
+
+
+@pytest.mark.parametrize("name", ["builtins.eval", "builtins.getattr", "torch.load", "megatron.core.enums.x"])
+def test_names_outside_the_list_are_refused_by_name(name: str, tmp_path: Path) -> None:
+    module, _, word = name.rpartition(".")
+    (tmp_path / ".metadata").write_bytes(f"c{module}\n{word}\n.".encode())
+    with pytest.raises(WeightsError, match=name.replace(".", r"\.")):
+        open_weights(tmp_path)
+
+
+def test_megatron_s_enums_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    module = types.ModuleType("megatron.core.enums")
+    module.ModelType = made.ModelType  # type: ignore[attr-defined]
+    whole = {
+        "args": argparse.Namespace(
+            num_layers=1, model_type=made.ModelType.encoder_or_decoder, path=Path("x")
+        ),
+        "model": {"output_layer.weight": torch.ones(2, 2)},
+    }
+    with monkeypatch.context() as patched:
+        for name in ("megatron", "megatron.core"):
+            patched.setitem(sys.modules, name, types.ModuleType(name))
+        patched.setitem(sys.modules, "megatron.core.enums", module)
+        (tmp_path / "mp_rank_00").mkdir()
+        torch.save(whole, tmp_path / "mp_rank_00/model_optim_rng.pt")
+    assert list(open_weights(tmp_path).table) == ["output_layer.weight"]
+    assert "megatron.core.enums" not in sys.modules
+
+
+# -- distributed checkpoints ------------------------------------------
+
+
+def distributed(folder: Path, model: dict[str, Tensor], *, experts: int = 0) -> Path:
+    """As Megatron-core writes it: layers, and experts, stacked; states of an optimizer beside."""
+    stacked: dict[str, Any] = {}
+    for name, whole in model.items():
+        words = name.split(".")
+        if "layers" in words:
+            del words[2]
+        if "local_experts" in words:
+            at = words.index("local_experts")
+            words[at : at + 2] = ["experts"]
+        stacked.setdefault(".".join(words), []).append(whole)
+    whole_state = {}
+    for name, parts in stacked.items():
+        if ".layers." not in name:
+            whole_state[name] = parts[0]
+        elif "experts.experts" in name:
+            each = [torch.stack(parts[at : at + experts]) for at in range(0, len(parts), experts)]
+            whole_state[name] = torch.stack(each)
+        else:
+            whole_state[name] = torch.stack(parts)
+    whole_state["optimizer.state.exp_avg.output_layer.weight"] = torch.zeros(3)
+    (folder / "iter_0000100").mkdir(parents=True)
+    dcp.save(whole_state, checkpoint_id=folder / "iter_0000100", no_dist=True)
+    (folder / "latest_checkpointed_iteration.txt").write_text("100")
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("experts", [0, 4])
+def test_a_distributed_checkpoint_is_the_whole_model(experts: int, tmp_path: Path) -> None:
+    model = made.whole_model(experts=experts)
+    folder = distributed(tmp_path / "dist", model, experts=experts)
+    found = open_weights(folder)
+    assert_holds(found, model)
+    assert any("1 tensors of optimizer" in remark for remark in found.remarks)
+    parts = open_weights(made.write(tmp_path / "run", model, Layout(pipeline=2), experts=experts))
+    assert compare_weights(found, parts).exit_code() == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_damaged_distributed_checkpoint_is_named(tmp_path: Path) -> None:
+    folder = distributed(tmp_path / "dist", made.whole_model()) / "iter_0000100"
+    (file,) = folder.glob("*.distcp")
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(WeightsError, match="cut off"):
+        open_weights(folder)
+    (folder / ".metadata").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(WeightsError, match="no whole metadata"):
+        open_weights(folder)
+    (folder / ".metadata").write_bytes(pickle.dumps(_Hostile(tmp_path / "witness")))
+    with pytest.raises(WeightsError, match=r"posix\.mkdir"):
+        open_weights(folder)
+    assert not (tmp_path / "witness").exists()
+
+
+# -- comparing ------------------------------------------
+
+
+def test_spellings_of_transformer_engine_are_paired(tmp_path: Path) -> None:
+    model = made.whole_model()
+    spelled = {
+        name.replace("input_layernorm.", "self_attention.linear_qkv.layer_norm_").replace(
+            "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"
+        ): value
+        for name, value in model.items()
+    }
+    target = open_weights(made.write(tmp_path / "run", model, Layout()))
+    reference = MemoryWeights({name: value.numpy() for name, value in spelled.items()})
+    renamed, _ = most_common(target, reference, Heads())
+    found = compare_weights(target, renamed)
+    assert (found.only_target, found.only_reference, found.exit_code()) == ((), (), 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "padded", "padding"),
+    [
+        (50, 64, 14),
+        (100, 128, 28),
+        (1_000, 1_024, 24),
+        (64, 64, 0),
+        (30, 64, 34),
+        (50, 100, None),
+        (64, 96, None),
+    ],
+)
+def test_a_padded_vocabulary_is_compared_up_to_its_padding(
+    rows: int, padded: int, padding: int | None
+) -> None:
+    rng = np.random.default_rng(1)
+    plain = rng.standard_normal((rows, 4)).astype(np.float32)
+    extended = np.concatenate([plain, rng.standard_normal((padded - rows, 4)).astype(np.float32)])
+    for name in ("embedding.word_embeddings.weight", "lm_head.weight"):
+        others = {"decoder.final_layernorm.weight": np.ones(4, np.float32)}
+        target = MemoryWeights({name: extended, **others})
+        reference = MemoryWeights({name: plain, **others})
+        for sides in ((target, reference), (reference, target)):
+            (pair, _) = compare_weights(*sides).pairs
+            if padding is None:
+                assert pair.status is PairStatus.UNDECIDED
+            else:
+                assert (pair.status, pair.padding) == (PairStatus.EQUAL, padding)
+        changed = extended.copy()
+        changed[rows - 1, 0] += 1
+        (pair, _) = compare_weights(MemoryWeights({name: changed, **others}), reference).pairs
+        assert pair.status is (PairStatus.UNDECIDED if padding is None else PairStatus.DIFFERENT)
+
+
+def test_a_matrix_of_another_size_is_not_padded() -> None:
+    target = MemoryWeights({"a.linear_fc1.weight": np.ones((64, 4)), "b": np.ones(2)})
+    reference = MemoryWeights({"a.linear_fc1.weight": np.ones((50, 4)), "b": np.ones(2)})
+    (pair, _) = compare_weights(target, reference).pairs
+    assert pair.status is PairStatus.UNDECIDED
