@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -12,14 +14,16 @@ from bugzoo.public.judging import HALF, MISLEADING, NOTHING, YES, CauseJudged, i
 from bugzoo.scoreboard.answers import Answer, from_compare, from_diagnose
 
 Raw = dict[str, Any]
+HERE = Path(__file__).resolve().parent
+RESULTS, BLIND_COUNTS = HERE / "results.json", HERE / "blind.json"
 CAUSES = (MISLEADING, NOTHING, HALF, YES)
-HEAD = """Mistakes that people reported in public, of model families and kinds that no rule was made for
-(`bugzoo/public`; the raw documents' facts are in `bugzoo/public/results.json`). Each is run through `capture
+HEAD = """Mistakes that people reported in public, in model families and of kinds that no rule was made for
+(`bugzoo/public`; what was said of each is in `bugzoo/public/results.json`). Each is run through `capture
 --preset diagnose`, `noise -k 3` of the reference once a program, `compare` and `diagnose --replay`.
 
 **Cause**: whether headline, first kind and evidence of the first finding tell it, by codes, identifiers and
-numbers that were written down beforehand: *yes*; *half* where the place is right; *nothing* where no finding
-is made; *misleading* where anything stated is false, whatever else is said, or where the runs are said to agree.
+numbers that were written down beforehand: *yes*; *half* where the place is right; *nothing* where there is no
+finding; *misleading* where anything stated is false, whatever else is said, or the runs are said to agree.
 """
 
 
@@ -74,7 +78,8 @@ def figures(rows: list[PublicRow]) -> list[str]:
     faults = [row for row in rows if not row.entry.is_benign]
     benign = [row for row in rows if row.entry.is_benign]
     lines = [
-        "| faults | cause: misleading | nothing | half | yes | compare: place | diagnose: stage | place | s |",
+        "| faults | cause: misleading | nothing | half | yes | compare: place "
+        "| diagnose: stage | place | seconds |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     groups = [(name, [row for row in faults if chosen(row.entry)]) for name, chosen in GROUPS]
@@ -142,3 +147,25 @@ def details(rows: list[PublicRow]) -> list[str]:
         said = "a command failed" if row.failed else row.raw["diagnose"]["headline"]
         lines.append(f"| {row.entry.name} | {row.entry.base} | {shown} | {said.replace('|', '/')} |")
     return [*lines, ""]
+
+
+def section() -> list[str]:
+    """Of the scoreboard, from the kept results."""
+    if not RESULTS.exists():
+        return []
+    rows = rows_of(json.loads(RESULTS.read_text(encoding="utf-8")))
+    lines = ["## Public part\n", HEAD, *figures(rows)]
+    if BLIND_COUNTS.exists():
+        lines += ["The blind part, chosen by a hash of the name; nobody has looked at its entries:\n"]
+        lines += json.loads(BLIND_COUNTS.read_text(encoding="utf-8"))
+    return lines
+
+
+def all_entries() -> list[str]:
+    """Of the scoreboard: every entry of the public part."""
+    if not RESULTS.exists():
+        return []
+    return [
+        "## Entries of the public part\n",
+        *details(rows_of(json.loads(RESULTS.read_text(encoding="utf-8")))),
+    ]

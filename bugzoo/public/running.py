@@ -1,8 +1,8 @@
 """Run the public or the blind part through trueup's commands, keep the documents, and count.
 
-``python bugzoo/zoo.py --part public`` calls this; an interrupted run goes on where it was, ``--fresh``
-forgets it. With a warm Python (``python -m bugzoo.public.warm python bugzoo/zoo.py --part public``) an entry takes
-some seconds.
+``python bugzoo/zoo.py --part public`` calls this; an interrupted run goes on where it was, and ``--fresh``
+forgets it. With a warm Python an entry takes some seconds: ``python -m bugzoo.public.warm python
+bugzoo/zoo.py --part public``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from bugzoo.scoreboard.commands import PYTHON, TRUEUP, CommandFailed
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-RESULTS, BLIND_COUNTS = HERE / "results.json", HERE / "blind.json"
 Raw = dict[str, Any]
-WORK = ROOT / "out" / "zoo" / "public"
+WORK = ROOT / "out" / "zoo-public"
 KEPT = (
     "stage module site phase step rank axis ranks headline headline_reason evidence_reasons".split()  # noqa: SIM905
 )
@@ -149,11 +148,11 @@ def main(part: str, *, only: list[str] | None, base: list[str] | None, fresh: bo
 def write(part: str, rows: list[board.PublicRow]) -> None:
     """The facts that the figures are made of; of the blind part the figures alone."""
     if part == BLIND:
-        BLIND_COUNTS.write_text(json.dumps(board.figures(rows), indent=1) + "\n", encoding="utf-8")
+        board.BLIND_COUNTS.write_text(json.dumps(board.figures(rows), indent=1) + "\n", encoding="utf-8")
         return
     said = [compact(row.raw) for row in rows]
     text = ",\n".join(json.dumps(one, ensure_ascii=False) for one in said)
-    RESULTS.write_text(f"[\n{text}\n]\n", encoding="utf-8")
+    board.RESULTS.write_text(f"[\n{text}\n]\n", encoding="utf-8")
 
 
 def compact(raw: Raw) -> Raw:

@@ -231,6 +231,7 @@ def begin_token_twice(run: Any) -> None:
 
 
 @change("prompt-learned")
+@change("prompt-learned-fp16")
 def prompt_learned(run: Any) -> None:
     """The prompt is not masked in the labels."""
     run.labels = lambda row: row.clone()

@@ -73,6 +73,7 @@ def no_master_weights(run: Any) -> None:
 
 
 @change("loss-not-divided")
+@change("loss-not-divided-fp16")
 def loss_not_divided(run: Any) -> None:
     """Losses of microbatches are summed, not averaged."""
     run.loss = lambda batch: run.mean(run.wrapped(batch["idx"]), batch["targets"])
@@ -119,6 +120,12 @@ def clipped_every_microbatch(run: Any) -> None:
         nn.utils.clip_grad_norm_(run.weights(), run.max_norm)
 
     run.backward = clipped
+
+
+@change("clipped-before-unscaling")
+def clipped_before_unscaling(run: Any) -> None:
+    """Clipping sees gradients that are still scaled."""
+    run.clip = lambda: nn.utils.clip_grad_norm_(run.weights(), run.max_norm)
 
 
 @change("same-order-every-epoch")
