@@ -102,7 +102,10 @@ def _false_claims(entry: PublicEntry, finding: Document) -> Iterator[str]:
     if named and named not in right:
         yield f"kind {named}"
     codes = [code for facts in (*entry.full, *entry.partial) for code in facts.codes]
-    for reason in reasons(finding):
+    found = list(reasons(finding))
+    if any(reason["code"].startswith("factor.") and _is_any(reason["code"], codes) for reason in found):
+        codes.append("factor.*")  # several quantities may equal the factor; the right one is among them
+    for reason in found:
         code, places = reason["code"], {**reason.get("places", {}), **reason.get("numbers", {})}
         if _is_any(code, SETTING_CODES):
             name = next((str(places[key]) for key in SETTING_KEYS if key in places), "weight_decay")

@@ -60,8 +60,7 @@ class LoraBf16(Lora):
 
     def checkpoint(self) -> None:
         """Gradients reach the adapters although the embedding is frozen."""
-        self.model.enable_input_require_grads()
-        self.model.gradient_checkpointing_enable({"use_reentrant": True})
+        self.model.activation_checkpointing_enable({"use_reentrant": True})
 
 
 class Dpo(Causal):

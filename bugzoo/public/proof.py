@@ -87,8 +87,8 @@ def _train(base: str, entry: PublicEntry | None, rank: int, number: int) -> Seen
 
 
 def _vector(model: Any) -> Tensor:
-    """Sorted by the name where nothing was renamed; a tied weight counts once."""
-    own = {name: weight.detach() for name, weight in model.named_parameters()}
+    """Weights and buffers sorted by name; a tied weight counts once."""
+    own = {name: x.detach() for name, x in (*model.named_parameters(), *model.named_buffers())}
     parts = [x.full_tensor() if isinstance(x, DTensor) else x for _, x in sorted(own.items())]
     return torch.cat([part.flatten().double() for part in parts])
 

@@ -53,7 +53,7 @@ def four_times_two(run: Any) -> None:
 @change("gradient-checkpointing")
 def gradient_checkpointing(run: Any) -> None:
     """Activations are computed again in backward."""
-    run.edits.append(lambda model: model.gradient_checkpointing_enable({"use_reentrant": False}))
+    run.edits.append(lambda model: model.activation_checkpointing_enable({"use_reentrant": False}))
 
 
 class FusedProjection(nn.Module):
