@@ -79,8 +79,8 @@ def figures(rows: list[PublicRow]) -> list[str]:
     benign = [row for row in rows if row.entry.is_benign]
     lines = [
         "| faults | cause: misleading | nothing | half | yes | compare: place "
-        "| diagnose: stage | place | seconds |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| diagnose: stage | place | seconds | noise: seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     groups = [(name, [row for row in faults if chosen(row.entry)]) for name, chosen in GROUPS]
     rated = sorted((g for g in groups[1:] if g[1]), key=lambda group: _share(group[1], YES))
@@ -113,8 +113,14 @@ def _line(name: str, rows: list[PublicRow]) -> str:
     cells += [
         f"{sum(row.is_right(what) for row in rows) / len(rows):.0%}" for what in ("compare", "stage", "place")
     ]
-    taken = [row.raw["diagnose_seconds"] for row in rows if not row.failed]
-    return f"| {name} | {' | '.join(cells)} | {median(taken) if taken else 0:.0f} |"
+    answered = [row for row in rows if not row.failed]
+    taken = [[row.raw["diagnose_seconds"] for row in answered], [_noise_seconds(row) for row in answered]]
+    cells += [f"{median(seconds):.0f}" if seconds else "" for seconds in taken]
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _noise_seconds(row: PublicRow) -> float:
+    return float(row.raw["reference_seconds"]["noise"])
 
 
 def details(rows: list[PublicRow]) -> list[str]:
