@@ -93,6 +93,8 @@ def figures(rows: list[PublicRow]) -> list[str]:
             counts = [outcomes.count(one) for one in ("differ", "undecided", "agree")]
             lines.append(f"| {name} ({len(group)}) | {' | '.join(map(str, counts))} |")
     failed = sum(row.failed for row in rows)
+    if any(row.raw.get("is_warm") for row in rows):
+        lines += ["", "Seconds are without the imports of PyTorch and transformers."]
     return [*lines, "", *([f"No answer to {failed} entries: a command failed.", ""] if failed else [])]
 
 

@@ -65,7 +65,7 @@ def _capture(out: Path) -> list[str]:
 def ask(entry: PublicEntry, work: Path) -> Raw:
     """The documents of ``compare`` and ``diagnose --replay`` on one entry."""
     began = time.perf_counter()
-    said: Raw = {"entry": entry.name}
+    said: Raw = {"entry": entry.name, "is_warm": sys.executable != PYTHON}
     folder = work / "entries" / entry.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -173,10 +173,10 @@ def compact(raw: Raw) -> Raw:
         for one in document["findings"]
     ]
     said = {key: document[key] for key in ("outcome", "exit_code", "headline")}
-    seconds = ("seconds", "reference_seconds", "compare_seconds", "diagnose_seconds")
+    seconds = ("seconds", "reference_seconds", "compare_seconds", "diagnose_seconds", "is_warm")
     return {
         "entry": raw["entry"],
         "compare": {"verdict": {key: verdict[key] for key in keys}, "scalars": scalars},
         "diagnose": said | {"findings": findings},
-        **{key: raw[key] for key in seconds},
+        **{key: raw.get(key) for key in seconds},
     }
