@@ -164,7 +164,9 @@ def section() -> list[str]:
     rows = rows_of(json.loads(RESULTS.read_text(encoding="utf-8")))
     lines = ["## Public part\n", HEAD, *figures(rows)]
     if BLIND_COUNTS.exists():
-        lines += ["The blind part, chosen by a hash of the name; nobody has looked at its entries:\n"]
+        lines += [
+            "The blind part, chosen by a hash of the name; what is said of its entries is not looked at:\n"
+        ]
         lines += json.loads(BLIND_COUNTS.read_text(encoding="utf-8"))
     return lines
 

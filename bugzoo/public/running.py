@@ -1,12 +1,13 @@
 """Run the public or the blind part through trueup's commands, keep the documents, and count.
 
-``python bugzoo/zoo.py --part public`` calls this; an interrupted run goes on where it was, and ``--fresh``
-forgets it. With a warm Python an entry takes some seconds: ``python -m bugzoo.public.warm python
-bugzoo/zoo.py --part public``.
+``python bugzoo/zoo.py --part public`` calls this. An interrupted run goes on where it was as long as neither
+trueup nor the programs have changed; ``--fresh`` asks anew. With a warm Python an entry takes some seconds:
+``python -m bugzoo.public.warm python bugzoo/zoo.py --part public``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import shutil
@@ -28,6 +29,38 @@ KEPT = (
     "stage module site phase step rank axis ranks headline headline_reason evidence_reasons".split()  # noqa: SIM905
 )
 """fields of a finding that judging reads"""
+
+
+PROGRAMS = ("run", "language", "encoders", "plain", "generative", "preference", "programs", "train")
+"""modules of this folder that the clean programs are made of"""
+JUDGES = ("comparing", "diagnosing/kinds", "diagnosing/stages", "diagnosing/checks", "diagnosing/evidence")
+WORDS = ("reporting", "wording", "cli", "checklist", "curves", "accepting", "monitoring", "types/codes")
+"""folders of trueup that a captured run and its noise profile do not depend on"""
+
+
+def references_folder() -> Path:
+    """Clean runs made by the present capture; those of another are not used again."""
+    own = [HERE / f"{name}.py" for name in PROGRAMS]
+    skipped = tuple(f"{ROOT / 'src' / 'trueup' / name}/" for name in (*JUDGES, *WORDS))
+    code = [path for path in _code(ROOT / "src" / "trueup") if not str(path).startswith(skipped)]
+    return WORK / f"references-{_digest([*own, *code])}"
+
+
+def documents_folder() -> Path:
+    """Answers of the present code; those of another are not gone on from."""
+    own = [path for path in _code(HERE) if path.name not in ("judging.py", "board.py", "running.py")]
+    return WORK / f"documents-{_digest([*own, *_code(ROOT / 'src' / 'trueup')])}"
+
+
+def _code(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".c", ".h"))
+
+
+def _digest(paths: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def program(base: str, entry: PublicEntry | None = None) -> list[str]:
@@ -62,7 +95,7 @@ def _capture(out: Path) -> list[str]:
     return [*TRUEUP, "capture", *options]
 
 
-def ask(entry: PublicEntry, work: Path) -> Raw:
+def ask(entry: PublicEntry, work: Path, references: Path) -> Raw:
     """The documents of ``compare`` and ``diagnose --replay`` on one entry."""
     began = time.perf_counter()
     said: Raw = {"entry": entry.name, "is_warm": sys.executable != PYTHON}
@@ -70,8 +103,8 @@ def ask(entry: PublicEntry, work: Path) -> Raw:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        said["reference_seconds"] = reference(entry.base, work / "references" / entry.base)
-        clean, planted = work / "references" / entry.base / "run", program(entry.base, entry)
+        said["reference_seconds"] = reference(entry.base, references / entry.base)
+        clean, planted = references / entry.base / "run", program(entry.base, entry)
         commands.run([*_capture(folder / "run"), *planted])
         said["compare"], said["compare_seconds"] = _document(
             ["compare", str(folder / "run"), str(clean), "-o", str(folder / "compare"), "--no-html", "--json"]
@@ -95,13 +128,16 @@ def _document(arguments: list[str]) -> tuple[Raw, float]:
 
 
 def run_all(chosen: list[PublicEntry], work: Path, *, fresh: bool) -> list[Raw]:
-    """Every entry's documents, one file each; those that are there are not asked for again."""
-    found = []
+    """Every entry's documents, one file each; those that the same code left are not asked for again."""
+    references, documents, found = references_folder(), documents_folder(), list[Raw]()
+    for old in work.glob("*-*"):
+        if old not in (references, documents):
+            shutil.rmtree(old, ignore_errors=True)
     for number, entry in enumerate(chosen, start=1):
-        path = work / "documents" / f"{entry.name}.json"
+        path = documents / f"{entry.name}.json"
         if fresh or not path.exists() or "failed" in json.loads(path.read_text()):
             path.parent.mkdir(parents=True, exist_ok=True)
-            said = ask(entry, work)
+            said = ask(entry, work, references)
             path.write_text(json.dumps(said))
             shown = entry.name if entry.part != BLIND else "(blind)"
             print(f"{number:3}/{len(chosen)} {said['seconds']:6.1f} s  {shown}", file=sys.stderr, flush=True)

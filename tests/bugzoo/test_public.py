@@ -170,6 +170,34 @@ def test_text_is_not_read() -> None:
     assert cause(said) == HALF
 
 
+# ---- what is kept of a run
+
+
+def test_clean_runs_are_kept_where_only_judging_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in (*running.JUDGES, *running.WORDS):
+        assert (ROOT / "src" / "trueup" / name).is_dir()
+    code = tmp_path / "src" / "trueup"
+    for name in ("capture/session.py", "diagnosing/kinds/wrong_scale.py"):
+        (code / name).parent.mkdir(parents=True)
+        (code / name).write_text("a = 1\n")
+    own = tmp_path / "bugzoo" / "public"
+    own.mkdir(parents=True)
+    for name in running.PROGRAMS:
+        assert (running.HERE / f"{name}.py").exists()
+        (own / f"{name}.py").write_text("")
+    monkeypatch.setattr(running, "ROOT", tmp_path)
+    monkeypatch.setattr(running, "HERE", own)
+    before = running.references_folder(), running.documents_folder()
+    (code / "diagnosing/kinds/wrong_scale.py").write_text("a = 2\n")
+    judged = running.references_folder(), running.documents_folder()
+    assert judged[0] == before[0]
+    assert judged[1] != before[1]
+    (code / "capture/session.py").write_text("a = 2\n")
+    assert running.references_folder() != judged[0]
+
+
 # ---- the results that are kept, and the blind part
 
 
