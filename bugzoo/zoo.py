@@ -2,6 +2,9 @@
 
 An interrupted run goes on where it was, as long as neither trueup nor the collection has changed.
 
+``--part public`` runs the mistakes that others reported (``public/``), judged also by their cause; ``--part
+blind`` those of them that nobody has looked at, and prints totals alone.
+
 Whether a change of trueup's code changes an answer: ``zoo.py --keep DIR`` once, with the code as it was
 (an hour; 15 GB), then ``zoo.py --judge DIR`` with the code as it is. That compares and diagnoses the kept
 runs again, starts no program (minutes) and prints every fact that is not in ``frozen.json``: outcome, exit
@@ -28,6 +31,8 @@ SHOWN = 10
 sys.path[0] = str(ROOT)
 
 from bugzoo.entries import HELD_OUT, TUNING, Entry, entries  # noqa: E402
+from bugzoo.public import running as public  # noqa: E402
+from bugzoo.public.entries import BLIND, PUBLIC  # noqa: E402
 from bugzoo.scoreboard import frozen, msprobe  # noqa: E402
 from bugzoo.scoreboard.answers import Answer  # noqa: E402
 from bugzoo.scoreboard.board import Raw, Row, board  # noqa: E402
@@ -41,7 +46,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", metavar="NAME", nargs="+", help="only these entries: shown, not written to the board"
     )
-    parser.add_argument("--part", choices=(TUNING, HELD_OUT), help="only this part: shown, not written")
+    parser.add_argument(
+        "--part",
+        choices=(TUNING, HELD_OUT, PUBLIC, BLIND),
+        help="only this part: shown, not written; public and blind are written to bugzoo/public",
+    )
+    parser.add_argument(
+        "--blind", action="store_true", help="show the entries of the blind part, not only totals"
+    )
     parser.add_argument("--base", metavar="NAME", nargs="+", help="only these programs: shown, not written")
     parser.add_argument("--passive", action="store_true", help="without replay")
     parser.add_argument("--no-noise", action="store_true", help="without noise profiles")
@@ -67,6 +79,10 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> int:
     """Run, print a line an entry, write the board; 1 where a control raised an alarm or an entry failed."""
     given = arguments().parse_args()
+    if given.part in (PUBLIC, BLIND):
+        return public.main(
+            given.part, only=given.only, base=given.base, fresh=given.fresh, shows_blind=given.blind
+        )
     chosen = chosen_entries(given.only, given.part, given.base)
     if given.keep is not None:
         return keep_all(chosen, given.keep)

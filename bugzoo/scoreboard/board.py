@@ -11,6 +11,7 @@ from typing import Any
 
 from bugzoo.bases import bases
 from bugzoo.entries import HELD_OUT, TUNING, Entry, entries
+from bugzoo.public import board as public
 from bugzoo.scoreboard import reliability
 from bugzoo.scoreboard.answers import RAN, Answer
 from bugzoo.scoreboard.curves import MOST, Curves
@@ -102,6 +103,7 @@ def board(raw: Iterable[Raw]) -> str:
     controls = [row for row in rows if row.entry.is_benign]
     parts = [
         _HEAD.format(most=MOST),
+        *public.section(),
         *_not_run(rows),
         "## Figures\n",
         *_figures(faults, controls),
@@ -110,6 +112,7 @@ def board(raw: Iterable[Raw]) -> str:
         *_faults(faults),
         "## Controls\n",
         *_controls(controls),
+        *public.all_entries(),
     ]
     return "\n".join(parts) + "\n"
 

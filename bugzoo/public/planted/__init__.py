@@ -1,0 +1,1 @@
+"""What is planted, a module and a YAML file an area."""
