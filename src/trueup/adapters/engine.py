@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from types import CodeType, FrameType
 
 from trueup.adapters.base import (
+    CallScope,
     ForcesValues,
     MeasuresModules,
     ModuleT,
@@ -233,7 +234,7 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         sink = self.sink
         if not sink.active:  # capture was disabled in the middle of a call
             return None
-        if self.scope is not None and not self._is_in_scope(call, phase):
+        if self.scope is not None and not self._is_in_scope(self.scope, call, phase):
             return None
         if microbatch is None:
             microbatch = sink.microbatch
@@ -273,7 +274,7 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
 
     def without_values(self, call: int, phase: str, slot: str, tensor: TensorT, reason: str) -> None:
         """Append one row of records for a tensor whose values mean nothing."""
-        if self.scope is not None and not self._is_in_scope(call, phase):
+        if self.scope is not None and not self._is_in_scope(self.scope, call, phase):
             return
         row = (call, phase, slot, self.sink.microbatch, None, self.requires_grad(tensor), reason)
         self.sink.recorder.records.append(row)
@@ -330,14 +331,15 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
 
     def in_scope(self, call: int) -> bool:
         """A call begins where capture is restricted: whether anything of it can be wanted."""
+        scope = self.scope
+        if scope is None:
+            return True
         with self.lock:
-            kept: bool = self.scope.begins(call, self.sink.recorder.calls[call])
-        return kept
+            return scope.begins(call, self.sink.recorder.calls[call])
 
-    def _is_in_scope(self, call: int, phase: str) -> bool:
+    def _is_in_scope(self, scope: CallScope, call: int, phase: str) -> bool:
         with self.lock:
-            kept: bool = self.scope.takes(call, phase, self.sink.recorder.calls[call])
-        return kept
+            return scope.takes(call, phase, self.sink.recorder.calls[call])
 
     def left_scope(self, call: int) -> None:
         """A call has returned to the program, where capture is restricted to a scope."""

@@ -21,7 +21,7 @@ from trueup.comparing.thresholds import DOUBT_AFTER_EQUAL, NO_DOUBT, REST_OF_DIF
 from trueup.matching.thresholds import SURE
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
 from trueup.types.confidence import Confidence, Question, Word, confidence_of
-from trueup.types.reason import Reason, reason
+from trueup.types.reason import Number, Place, Reason, reason
 from trueup.types.status import Outcome, Status
 from trueup.types.verdict import Verdict
 
@@ -349,8 +349,8 @@ def _buffers_differ(ledger: Ledger, runs: Runs) -> Verdict:
     """All that training reads agrees; what evaluation will read does not."""
     first = runs.buffers.written[0]
     num = len({gap.fqn for gap in runs.buffers.written if gap.step == first.step})
-    written = {"num": num, "step": first.step, "name": first.fqn}
-    norms = {"target": first.target, "reference": first.reference}
+    written: dict[str, Number | Place] = {"num": num, "step": first.step, "name": first.fqn}
+    norms: dict[str, Number | Place] = {"target": first.target, "reference": first.reference}
     settings = settings_of_writers(runs.buffers, *runs.attributes)
     site = (reason(EvidenceCode.ARGUMENTS_DIFFER, *settings, site=first.module),) if settings else ()
     return Verdict(

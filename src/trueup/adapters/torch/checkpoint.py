@@ -152,7 +152,7 @@ def _loaded(path: Path) -> object:
         ) from error
 
 
-def _loaded_restricted(path: Path, met: str) -> Any:
+def _loaded_restricted(path: Path, met: str) -> object:
     """Through the closed list of names that Megatron's checkpoints need."""
     try:
         if _is_zip(path):

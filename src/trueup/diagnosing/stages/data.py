@@ -314,9 +314,10 @@ def _lacking(target: Batch, reference: Batch) -> list[dict[str, str]]:
     """Side and name of every input that the model is given in one run alone, by name; what is given by place
     is told by its number, which says nothing."""
     slots = [{slot.partition(".")[2] for _, slot in batch.given} for batch in (target, reference)]
+    sides = (("target", slots[0], slots[1]), ("reference", slots[1], slots[0]))
     return [
         {"side": side, "name": name}
-        for side, own, other in (("target", *slots), ("reference", *reversed(slots)))
+        for side, own, other in sides
         for name in sorted(own - other)
         if not name.isdigit() and not (own | other) <= {name}
     ]

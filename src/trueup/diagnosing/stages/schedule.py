@@ -61,6 +61,7 @@ def stepping_findings(context: Context) -> list[Finding]:
     if target is None or reference is None or target == reference or not same:
         return []
     step, rank = context.steps[0][0], context.ranks[0]
+    causes: tuple[Reason, ...]
     if context.pair()[0].parameters_with(*UPDATED) or not context.pair()[1].parameters_with(*UPDATED):
         stepping = reason(Stages.STEPS_AFTER, target=target, reference=reference)
         causes = (reason(Stages.STEP_EACH_CAUSE), reason(Stages.ACCUMULATION_CAUSE))
