@@ -143,6 +143,7 @@ class Adapter:
             "wrapped_by": list(engine.wrapped_by),
             "optimizers": list(engine.training.optimizers.values()),
             "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
+            **({"summarised_by": paths} if (paths := engine.summariser.paths()) else {}),
             **({} if engine.long_run is None else {"long_run": engine.long_run.facts()}),
             **({} if engine.forcing is None else {"replay": engine.forcing.facts()}),
             **({"given_gradients": given.facts()} if (given := engine.training.given) else {}),

@@ -18,7 +18,7 @@ from torch import nn
 
 from trueup.adapters.base import Sink
 from trueup.adapters.placing import Place
-from trueup.adapters.torch import device_stats
+from trueup.adapters.torch.device.queue import Queue
 from trueup.adapters.torch.memory import (
     FREED,
     bytes_of,
@@ -74,7 +74,7 @@ class Summariser:
         self._distrusted: dict[int, StorageReference] = {}
         self._carried: dict[tuple[Any, ...], tuple[bytes, Any, int]] = {}
         """parameters after an update, for the start of the next step: its bytes are the same"""
-        self._queue = device_stats.Queue()
+        self._queue = Queue()
         self.take: Take = _long_way if self._stores else take_small(self._want_small, _MEMO_NUMEL)
         """row of a plain small tensor, by C alone; -1 where that is left to ``row``"""
         self._written = np.zeros(1, SUMMARY_DTYPE)
@@ -115,7 +115,6 @@ class Summariser:
             return self._odd_dtype_or_layout(tensor, self._not_in_place(placement), phase, slot)
         code, dtype, itemsize = spec
         if not (tensor.is_cpu and AVAILABLE):
-            placement = self._not_in_place(placement)
             return self._queued(tensor, dtype, placement, phase, slot)
         if tensor.is_neg() or tensor.is_conj():
             tensor = tensor.resolve_conj().resolve_neg()
@@ -217,7 +216,8 @@ class Summariser:
             if self._stores and not self._sink.recorder.has_values(known[0]):
                 self._store(known[0], tensor, dtype, shape, phase, slot)
             return known[0]
-        row = self._queue.add(self._sink.recorder, tensor, dtype, shape, placement, self._want)
+        recorder = self._sink.recorder
+        row = self._queue.add(recorder, tensor, dtype, shape, placement, self._want, self._place)
         if self._stores:
             self._store(row, tensor, dtype, shape, phase, slot)
         if not (self._distrusted and _storage_of(tensor) in self._distrusted):
@@ -326,11 +326,15 @@ class Summariser:
         """Rows belong to a step: forget them all."""
         self._memo.clear()
         self._distrusted = {p: r for p, r in self._distrusted.items() if not r.expired()}
-        self._queue = device_stats.Queue()
+        self._queue.forget()
 
     def to_host(self) -> None:
         """Bring what is queued on devices into its rows: one transfer a device."""
         self._queue.flush(self._sink.recorder)
+
+    def paths(self) -> dict[str, str]:
+        """What summarised the tensors of each device that is not the CPU."""
+        return self._queue.paths()
 
     def digest(self, tensors: list[Tensor]) -> Any:
         """Order-sensitive digest of several tensors, or None where it would cost a synchronisation."""
