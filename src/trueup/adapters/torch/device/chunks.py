@@ -34,7 +34,7 @@ class Numbers:
     """Of one box, still on the device.
 
     Attributes:
-        integers: int64: how many are finite, +inf, -inf, zero or not finite; the digest within the box; without
+        integers: int64: how many are finite, +inf, -inf, zero or not finite; the digest in the box; without
             float64 then minimum, maximum and smallest magnitude of integers, sum and sum of squares in fixed
             point, and the sketch.
         floats: minimum, maximum, smallest magnitude; with float64 then sum, sum of squares and the sketch;
