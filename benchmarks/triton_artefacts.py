@@ -40,7 +40,7 @@ RESULTS = Path(__file__).parent / "results" / "triton_artefacts.json"
 _BIN = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 SIGNATURE = {
     "job_of": "*i64", "jobs": "*i64", "rows": "*i64", "partials": "*i64", "counters": "*i32", "powers": "*i64",
-    "blocks": "*i16", "signs": "*i64", "float8": "*fp32",
+    "blocks": "*i16", "signs": "*i32", "float8": "*fp32",
 }  # fmt: skip
 CONSTANTS = ("CODE", "DIGEST", "SKETCH", "OFFSETS", "BLOCKS", "LANES")
 H100_BYTES_A_SECOND, H100_LANES_A_SECOND = 3.35e12, 132 * 128 * 1.755e9

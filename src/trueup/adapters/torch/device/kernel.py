@@ -16,7 +16,7 @@ import triton.language as tl
 
 from trueup.numerics.dtypes import DTYPES, REAL_PART
 
-LANES, BLOCKS = 1024, 8
+LANES, BLOCKS = 1024, 4
 """a sketch block, and how many are read at once"""
 NUM_WARPS = 8
 
@@ -43,16 +43,54 @@ def _power(powers, generator, exponent):
 
 
 @triton.jit
-def _raw(address, at, ok, CODE: tl.constexpr):
-    """Bits of elements as integers of their size, 0 where not ``ok``."""
+def _raw(address, at, CODE: tl.constexpr):
+    """Bits of elements as integers of their size."""
     if CODE == 0 or CODE == 11 or CODE == 15:
-        return tl.load(address.to(tl.pointer_type(tl.int64)) + at, mask=ok, other=0)
+        return tl.load(address.to(tl.pointer_type(tl.int64)) + at)
     elif CODE == 1 or CODE == 10 or CODE == 14:
-        return tl.load(address.to(tl.pointer_type(tl.int32)) + at, mask=ok, other=0)
+        return tl.load(address.to(tl.pointer_type(tl.int32)) + at)
     elif CODE == 2 or CODE == 3 or CODE == 9 or CODE == 13:
+        return tl.load(address.to(tl.pointer_type(tl.int16)) + at)
+    else:
+        return tl.load(address.to(tl.pointer_type(tl.int8)) + at)
+
+
+@triton.jit
+def _masked(address, at, ok, CODE: tl.constexpr):
+    """The same where ``ok``; elsewhere NaN, or 0 in dtypes without."""
+    if CODE == 0:
+        return tl.load(address.to(tl.pointer_type(tl.int64)) + at, mask=ok, other=0x7FF8000000000000)
+    elif CODE == 1:
+        return tl.load(address.to(tl.pointer_type(tl.int32)) + at, mask=ok, other=0x7FC00000)
+    elif CODE == 2 or CODE == 3:
+        return tl.load(address.to(tl.pointer_type(tl.int16)) + at, mask=ok, other=0x7FFF)
+    elif CODE == 4 or CODE == 5:
+        return tl.load(address.to(tl.pointer_type(tl.int8)) + at, mask=ok, other=0x7F)
+    elif CODE == 6 or CODE == 7:
+        return tl.load(address.to(tl.pointer_type(tl.int8)) + at, mask=ok, other=-128)
+    elif CODE == 11 or CODE == 15:
+        return tl.load(address.to(tl.pointer_type(tl.int64)) + at, mask=ok, other=0)
+    elif CODE == 10 or CODE == 14:
+        return tl.load(address.to(tl.pointer_type(tl.int32)) + at, mask=ok, other=0)
+    elif CODE == 9 or CODE == 13:
         return tl.load(address.to(tl.pointer_type(tl.int16)) + at, mask=ok, other=0)
     else:
         return tl.load(address.to(tl.pointer_type(tl.int8)) + at, mask=ok, other=0)
+
+
+@triton.jit
+def _count(marks):
+    return tl.sum(tl.sum(tl.sum(marks.to(tl.int32), axis=0), axis=0), axis=0)
+
+
+@triton.jit
+def _total(lanes):
+    return tl.sum(tl.sum(lanes, axis=0), axis=0)
+
+
+@triton.jit
+def _least(lanes):
+    return tl.min(tl.min(lanes, axis=0), axis=0)
 
 
 @triton.jit
@@ -127,7 +165,7 @@ def summarise(
         counters: int32, one a tensor, 0 before and after.
         powers: int64 (17, 4, 1024).
         blocks: int16, of each sketch block its rotation and, times 64, the start of its signs in units of 16.
-        signs: int64 (3072,), the sign bit of a float64 or 0.
+        signs: int32 (3072,), the sign bit of a float64's high half or 0.
         float8: float32 (4, 256), what bytes mean.
         CODE: of the dtype.
         DIGEST: whether it is wanted.
@@ -156,25 +194,30 @@ def summarise(
 
     WIDE: tl.constexpr = CODE == 0 or CODE == 10 or CODE == 11 or CODE == 14 or CODE == 15
     FLOAT: tl.constexpr = CODE < 8
-    lane = tl.arange(0, LANES)[None, :]
-    number = tl.arange(0, BLOCKS)[:, None]
-    zeros = tl.zeros([LANES], tl.int32)
-    total = tl.zeros([LANES], tl.float64)
-    squares = tl.zeros([LANES], tl.float64)
+    BYTES: tl.constexpr = 8 if CODE == 0 or CODE == 11 or CODE == 15 else (
+        4 if CODE == 1 or CODE == 10 or CODE == 14 else (2 if CODE == 2 or CODE == 3 or CODE == 9 or CODE == 13 else 1)
+    )
+    ROWS: tl.constexpr = LANES // 64
+    column = tl.arange(0, 64)[None, None, :]
+    across = tl.arange(0, ROWS)[None, :, None] * 64
+    number = tl.arange(0, BLOCKS)[:, None, None]
+    zeros = tl.zeros([ROWS, 64], tl.int32)
+    total = tl.zeros([ROWS, 64], tl.float64)
+    squares = tl.zeros([ROWS, 64], tl.float64)
     if DIGEST:
-        digest = tl.zeros([LANES], tl.int64)
+        digest = tl.zeros([ROWS, 64], tl.int64)
     if SKETCH:
-        sketch = tl.zeros([LANES], tl.float64)
+        sketch = tl.zeros([ROWS, 64], tl.float64)
     if WIDE:
-        low = tl.full([LANES], float("inf"), tl.float64)
-        high = tl.full([LANES], float("-inf"), tl.float64)
+        low = tl.full([ROWS, 64], float("inf"), tl.float64)
+        high = tl.full([ROWS, 64], float("-inf"), tl.float64)
     else:
-        low = tl.full([LANES], float("inf"), tl.float32)
-        high = tl.full([LANES], float("-inf"), tl.float32)
+        low = tl.full([ROWS, 64], float("inf"), tl.float32)
+        high = tl.full([ROWS, 64], float("-inf"), tl.float32)
     if CODE == 0:
-        small = tl.full([LANES], MOST64, tl.int64)
+        small = tl.full([ROWS, 64], MOST64, tl.int64).to(tl.uint64, bitcast=True)
     elif FLOAT:
-        small = tl.full([LANES], MOST32, tl.int32)
+        small = tl.full([ROWS, 64], MOST32, tl.int32).to(tl.uint32, bitcast=True)
     else:
         small = low
     num_nan = tl.full([], 0, tl.int64)
@@ -207,65 +250,76 @@ def summarise(
             if SKETCH:
                 there = block + number < num_blocks
                 packed = tl.load(blocks + flat // LANES + block + number, mask=there, other=0).to(tl.int32)
-                place = (lane & ~63) | ((lane - packed) & 63)
+                place = (column - packed) & 63
+                sign_at = (packed >> 6) * 16 + place
             else:
-                place = lane
-            element = ((block + number) * LANES - front).to(tl.int32) + place
-            ok = (element >= 0) & (element < length.to(tl.int32))
-            if OFFSETS:
-                raw = _raw(address, memory + tl.load(offsets + element, mask=ok, other=0), ok, CODE)
+                place = column
+            first = ((block + number) * LANES - front).to(tl.int32) + place
+            begin = block * LANES - front
+            if (begin >= 0) & (begin + BLOCKS * LANES <= length):
+                if OFFSETS:
+                    raw = _raw(address + memory * BYTES, tl.load(offsets + first + across), CODE)
+                else:
+                    raw = _raw(address + memory * BYTES + first * BYTES, across, CODE)
+                if DIGEST:
+                    weight_of = tl.load(weights + first + across)
             else:
-                raw = _raw(address, memory + element, ok, CODE)
+                ok = (first + across >= 0) & (first + across < length.to(tl.int32))
+                if OFFSETS:
+                    apart = tl.load(offsets + first + across, mask=ok, other=0)
+                    raw = _masked(address + memory * BYTES, apart, ok, CODE)
+                else:
+                    raw = _masked(address + memory * BYTES + first * BYTES, across, ok, CODE)
+                if DIGEST:
+                    weight_of = tl.load(weights + first + across, mask=ok, other=0)
             if DIGEST:
-                products = _mixed(raw, CODE) * tl.load(weights + element, mask=ok, other=0)
-                digest += tl.sum(products, axis=0) * weight
+                digest += tl.sum(_mixed(raw, CODE) * weight_of, axis=0) * weight
             value = _value(raw, float8, CODE)
             if FLOAT:
                 if CODE == 0:
-                    size_bits = raw & MOST64
-                    special = tl.max(tl.max(size_bits, axis=0), axis=0) >= INF64
-                    finite = size_bits < INF64
-                    zero = size_bits == 0
-                    candidates = tl.where(zero, MOST64, size_bits)
+                    size = raw & MOST64
+                    lacking = (size - 1).to(tl.uint64, bitcast=True)
+                    special = tl.max(tl.max(tl.max(size, axis=0), axis=0), axis=0) >= INF64
                 else:
-                    size_bits = value.to(tl.int32, bitcast=True) & MOST32
-                    special = tl.max(tl.max(size_bits, axis=0), axis=0) >= INF32
-                    finite = size_bits < INF32
-                    zero = size_bits == 0
-                    candidates = tl.where(zero, MOST32, size_bits)
-                small = tl.minimum(small, tl.min(candidates, axis=0))
+                    size = value.to(tl.int32, bitcast=True) & MOST32
+                    lacking = (size - 1).to(tl.uint32, bitcast=True)
+                    special = tl.max(tl.max(tl.max(size, axis=0), axis=0), axis=0) >= INF32
+                zeros += tl.sum((size == 0).to(tl.int32), axis=0)
+                small = tl.minimum(small, tl.min(lacking, axis=0))
                 if special:
-                    not_number = (value != value) & ok
-                    num_nan += tl.sum(tl.sum(not_number.to(tl.int32), axis=0), axis=0)
-                    positive = (value == float("inf")) & ok
-                    num_positive += tl.sum(tl.sum(positive.to(tl.int32), axis=0), axis=0)
-                    negative = (value == float("-inf")) & ok
-                    num_negative += tl.sum(tl.sum(negative.to(tl.int32), axis=0), axis=0)
-                kept = tl.where(finite, value, 0.0).to(tl.float64)
-                usable = finite & ok
+                    ok = (first + across >= 0) & (first + across < length.to(tl.int32))
+                    num_nan += _count((value != value) & ok)
+                    num_positive += _count(value == float("inf"))
+                    num_negative += _count(value == float("-inf"))
+                    finite = tl.abs(value) < float("inf")
+                    low = tl.minimum(low, tl.min(tl.where(finite, value, float("inf")), axis=0))
+                    high = tl.maximum(high, tl.max(tl.where(finite, value, float("-inf")), axis=0))
+                    value = tl.where(finite, value, 0.0)
+                else:
+                    low = tl.minimum(low, tl.min(value, axis=0))
+                    high = tl.maximum(high, tl.max(value, axis=0))
             else:
-                zero = raw == 0
-                kept = value.to(tl.float64)
-                usable = ok
-                small = tl.minimum(small, tl.min(tl.where(zero, float("inf"), tl.abs(value)), axis=0))
-            zeros += tl.sum((zero & ok).to(tl.int32), axis=0)
-            low = tl.minimum(low, tl.min(tl.where(usable, value, float("inf")), axis=0))
-            high = tl.maximum(high, tl.max(tl.where(usable, value, float("-inf")), axis=0))
+                ok = (first + across >= 0) & (first + across < length.to(tl.int32))
+                zeros += tl.sum(((raw == 0) & ok).to(tl.int32), axis=0)
+                small = tl.minimum(small, tl.min(tl.where(raw == 0, float("inf"), tl.abs(value)), axis=0))
+                low = tl.minimum(low, tl.min(tl.where(ok, value, float("inf")), axis=0))
+                high = tl.maximum(high, tl.max(tl.where(ok, value, float("-inf")), axis=0))
+            kept = value.to(tl.float64)
             total += tl.sum(kept, axis=0)
             squares += tl.sum(kept * kept, axis=0)
             if SKETCH:
-                sign = tl.load(signs + (packed >> 6) * 16 + place)
+                sign = tl.load(signs + sign_at + across).to(tl.int64) << 32
                 signed = (kept.to(tl.int64, bitcast=True) ^ sign).to(tl.float64, bitcast=True)
                 sketch += tl.sum(signed, axis=0)
 
     if CODE == 0:
-        smallest = tl.min(small, axis=0)
-        smallest = tl.where(smallest >= INF64, INF64, smallest).to(tl.float64, bitcast=True)
+        least = _least(small).to(tl.int64, bitcast=True)
+        smallest = tl.where(least >= INF64 - 1, INF64, least + 1).to(tl.float64, bitcast=True)
     elif FLOAT:
-        smallest32 = tl.min(small, axis=0)
-        smallest = tl.where(smallest32 >= INF32, INF32, smallest32).to(tl.float32, bitcast=True).to(tl.float64)
+        least = _least(small).to(tl.int32, bitcast=True)
+        smallest = tl.where(least >= INF32 - 1, INF32, least + 1).to(tl.float32, bitcast=True).to(tl.float64)
     else:
-        smallest = tl.min(small, axis=0).to(tl.float64)
+        smallest = _least(small).to(tl.float64)
     out = rows + tl.load(job + 1) * WORDS
     shared = num_programs > 1
     base = partials + tl.load(job + 4) * WORDS
@@ -275,19 +329,19 @@ def summarise(
     tl.store(out, num_nan)
     tl.store(out + 1, num_positive)
     tl.store(out + 2, num_negative)
-    tl.store(out + 3, tl.sum(zeros.to(tl.int64), axis=0))
+    tl.store(out + 3, _total(zeros.to(tl.int64)))
     if DIGEST:
-        tl.store(out + 4, tl.sum(digest, axis=0))
+        tl.store(out + 4, _total(digest))
     else:
         tl.store(out + 4, num_nan * 0)
-    tl.store(numbers + 5, tl.min(low, axis=0).to(tl.float64))
-    tl.store(numbers + 6, tl.max(high, axis=0).to(tl.float64))
+    tl.store(numbers + 5, _least(low).to(tl.float64))
+    tl.store(numbers + 6, tl.max(tl.max(high, axis=0), axis=0).to(tl.float64))
     tl.store(numbers + 7, smallest)
-    tl.store(numbers + 8, tl.sum(total, axis=0))
-    tl.store(numbers + 9, tl.sum(squares, axis=0))
+    tl.store(numbers + 8, _total(total))
+    tl.store(numbers + 9, _total(squares))
     bucket = tl.arange(0, 64)
     if SKETCH:
-        summed = tl.sum(tl.reshape(sketch, [LANES // 64, 64]), axis=0)
+        summed = tl.sum(sketch, axis=0)
     else:
         summed = tl.zeros([64], tl.float64)
     tl.store(numbers + 10 + bucket, summed)

@@ -87,6 +87,6 @@ def _powers() -> NDArray[np.int64]:
     return table.view(np.int64)
 
 
-def _signs() -> NDArray[np.int64]:
+def _signs() -> NDArray[np.int32]:
     signs = np.concatenate([sketches.SIGNS, sketches.SIGNS[: sketches.PERIOD]])
-    return np.where(signs < 0, np.int64(-(1 << 63)), np.int64(0))
+    return np.where(signs < 0, np.int32(-(1 << 31)), np.int32(0))
