@@ -10,6 +10,7 @@ memory over the bytes of an element, beside what its instructions allow when non
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 import os
 import re
@@ -68,14 +69,14 @@ class Artefact:
     spilled_bytes: int
     shared_bytes: int
     loop_instructions: int | None
-    """of the loop over elements, in one pass over 8192 of them by 256 threads"""
+    """of one pass over full blocks of finite values"""
     instructions_an_element: float | None
 
 
 def compiled(variant: Variant) -> triton.compiler.CompiledKernel:
     """The kernel for a target that need not be here."""
     values = (
-        kernel.code_of(variant.dtype), variant.digest, variant.sketch, variant.offsets, kernel.BLOCKS, kernel.LANES,
+        kernel.code_of(variant.dtype), variant.digest, variant.sketch, variant.offsets, kernel.blocks_of(variant.dtype), kernel.LANES,
     )  # fmt: skip
     signature = {**SIGNATURE, **dict.fromkeys(CONSTANTS, "constexpr")}
     names = list(signature)
@@ -98,14 +99,14 @@ def _of_nvidia(variant: Variant, made: triton.compiler.CompiledKernel) -> Artefa
         usage = _run("cuobjdump", "--dump-resource-usage", file.name)
         code = _run("nvdisasm", "-c", file.name)
     numbers = {name: int(value) for name, value in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", usage)}
-    loop = loop_of(code)
+    loop, threads = loop_of(code), 32 * kernel.NUM_WARPS
     return Artefact(
         variant=variant,
         registers=numbers["REG"],
         spilled_bytes=numbers["STACK"] + numbers["LOCAL"],
         shared_bytes=int(made.metadata.shared),
         loop_instructions=loop,
-        instructions_an_element=None if loop is None else loop * 256 / (kernel.BLOCKS * kernel.LANES),
+        instructions_an_element=None if loop is None else loop * threads / (kernel.blocks_of(variant.dtype) * kernel.LANES),
     )
 
 
@@ -119,7 +120,7 @@ def _of_amd(variant: Variant, made: triton.compiler.CompiledKernel) -> Artefact:
     return Artefact(
         variant=variant,
         registers=number("vgpr_count"),
-        spilled_bytes=4 * (number("vgpr_spill_count") + number("sgpr_spill_count")) + number("private_segment_fixed_size"),
+        spilled_bytes=number("private_segment_fixed_size"),  # scalar registers spill into vector ones
         shared_bytes=int(made.metadata.shared),
         loop_instructions=None,
         instructions_an_element=None,
@@ -127,22 +128,117 @@ def _of_amd(variant: Variant, made: triton.compiler.CompiledKernel) -> Artefact:
 
 
 def loop_of(code: str) -> int | None:
-    """Instructions of the innermost loop that reads most from device memory, of SASS with labels."""
-    lines = [line for line in code.splitlines() if re.match(r"\s*(/\*[0-9a-f]+\*/\s+\S|\.L_\S+:)", line)]
-    labels = {m[1]: at for at, line in enumerate(lines) if (m := re.match(r"\s*(\.L_\S+):", line))}
+    """Instructions of one pass over full blocks of finite values: the shortest way round the loop that reads most
+    from device memory, of SASS with labels."""
+    blocks, follow = _basic_blocks(code)
     best: tuple[int, int] | None = None
-    for at, line in enumerate(lines):
-        jump = re.search(r"BRA.*`\((\.L_\S+)\)", line)
-        start = labels.get(jump[1]) if jump else None
-        if start is None or start >= at:
-            continue
-        body = [one for one in lines[start : at + 1] if not one.strip().startswith(".L")]
-        inner = sum(1 for one in body if (m := re.search(r"BRA.*`\((\.L_\S+)\)", one)) and start < labels.get(m[1], at) < at and lines.index(one) > labels.get(m[1], at))
-        loads = sum("LDG" in one for one in body)
-        if not inner and loads > (best[0] if best else 8):
-            best = loads, len(body)
+    for latch, targets in follow.items():
+        for header in (target for target in targets if target <= latch):
+            way = _shortest(blocks, follow, header, latch)
+            if way is None:
+                continue
+            body = [line for number in way for line in blocks[number]]
+            loads = sum("LDG" in line for line in body)
+            if best is None or loads > best[0]:
+                best = loads, len(body)
     return None if best is None else best[1]
+
+
+def _basic_blocks(code: str) -> tuple[list[list[str]], dict[int, list[int]]]:
+    blocks: list[list[str]] = [[]]
+    labels: dict[str, int] = {}
+    jumps: dict[int, str] = {}
+    falls: set[int] = set()
+    for line in code.splitlines():
+        if label := re.match(r"\s*(\.L_\S+):", line):
+            if blocks[-1]:
+                falls.add(len(blocks) - 1)
+                blocks.append([])
+            labels[label[1]] = len(blocks) - 1
+        elif re.match(r"\s*/\*[0-9a-f]+\*/\s+\S", line):
+            blocks[-1].append(line)
+            jump = re.search(r"\bBRA\b.*`\((\.L_\S+)\)", line)
+            if jump or re.search(r"\b(EXIT|RET)\b", line):
+                if jump:
+                    jumps[len(blocks) - 1] = jump[1]
+                if "@" in line or re.search(r"\bBRA\S*\s+!?U?P\d", line):
+                    falls.add(len(blocks) - 1)
+                blocks.append([])
+    follow: dict[int, list[int]] = {number: [] for number in range(len(blocks))}
+    for number in follow:
+        if number in falls:
+            follow[number].append(number + 1)
+        if number in jumps:
+            follow[number].append(labels[jumps[number]])
+    return blocks, follow
+
+
+def _shortest(
+    blocks: list[list[str]], follow: dict[int, list[int]], header: int, latch: int
+) -> list[int] | None:
+    """Blocks from a loop's header to its latch, with the fewest instructions."""
+    queue = [(len(blocks[header]), header, [header])]
+    seen = set()
+    while queue:
+        length, at, way = heapq.heappop(queue)
+        if at == latch:
+            return way
+        if at in seen:
+            continue
+        seen.add(at)
+        for after in follow[at]:
+            if header < after <= latch:
+                heapq.heappush(queue, (length + len(blocks[after]), after, [*way, after]))
+    return None
 
 
 def _run(tool: str, *arguments: str) -> str:
     return subprocess.run([str(_BIN / tool), *arguments], capture_output=True, text=True, check=True).stdout
+
+
+WANTED = ((True, True, False), (True, True, True), (True, False, False), (False, False, False))
+"""digest, sketch, table of offsets: as captured by default, of views, without sketch, statistics alone"""
+
+
+def row_of(artefact: Artefact) -> dict[str, object]:
+    """As written to the results, with the roofline."""
+    itemsize = DTYPES[artefact.variant.dtype].itemsize
+    limit = artefact.instructions_an_element
+    issued = None if limit is None else H100_LANES_A_SECOND / limit * itemsize
+    return {
+        **asdict(artefact.variant),
+        "registers": artefact.registers,
+        "spilled_bytes": artefact.spilled_bytes,
+        "shared_bytes": artefact.shared_bytes,
+        "bytes_an_element": itemsize,
+        "instructions_an_element": limit,
+        "h100_bytes_a_second_by_issue": issued,
+        "h100_share_of_bandwidth": None if issued is None else round(min(1.0, issued / H100_BYTES_A_SECOND), 3),
+    }
+
+
+def main() -> int:
+    """Compile, print, and write; 1 where a variant spills or does not compile."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=list(TARGETS))
+    parser.add_argument("--dtypes", nargs="+", default=REAL, choices=REAL)
+    parser.add_argument("--first", action="store_true", help="only what is captured by default")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/triton_artefacts.json")
+    options = parser.parse_args()
+    rows, bad = [], 0
+    for target, dtype, (digest, sketch, offsets) in product(
+        options.targets, options.dtypes, WANTED[:1] if options.first else WANTED
+    ):
+        variant = Variant(target=target, dtype=dtype, digest=digest, sketch=sketch, offsets=offsets)
+        artefact = artefact_of(variant)
+        bad += artefact.spilled_bytes > 0
+        rows.append(row_of(artefact))
+        print(json.dumps(rows[-1]), flush=True)
+    if options.write:
+        content = {"triton": triton.__version__, "num_warps": kernel.NUM_WARPS, "num_spilling": bad, "kernels": rows}
+        RESULTS.write_text(json.dumps(content, indent=1) + "\n")
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

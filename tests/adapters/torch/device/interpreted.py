@@ -24,7 +24,7 @@ def summarised(
     whole: tuple[int, ...] | None = None,
     first: int = 0,
     *,
-    blocks: int = kernel.BLOCKS,
+    blocks: int = 4,
     max_programs: int = MAX_PROGRAMS,
 ) -> Array:
     """Summaries of tensors of one dtype by one launch."""

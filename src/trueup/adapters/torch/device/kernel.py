@@ -16,9 +16,17 @@ import triton.language as tl
 
 from trueup.numerics.dtypes import DTYPES, REAL_PART
 
-LANES, BLOCKS = 1024, 4
-"""a sketch block, and how many are read at once"""
-NUM_WARPS = 8
+LANES = 1024
+"""a sketch block"""
+NUM_WARPS = 16
+
+
+def blocks_of(dtype: str) -> int:
+    """Sketch blocks read at once: as many as leave two programs' registers on a processor, without spills."""
+    entry = DTYPES[dtype]
+    if entry.kind == "float" and entry.itemsize < 8:
+        return 4
+    return 1 if dtype == "float64" else 2
 
 WORDS = tl.constexpr(74)
 HEAD = tl.constexpr(18)
