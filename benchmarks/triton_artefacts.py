@@ -2,9 +2,9 @@
 
     python benchmarks/triton_artefacts.py [--targets sm_80 ...] [--dtypes bfloat16 ...] [--write]
 
-For sm_80, sm_90, sm_100 and gfx942, in every dtype, with and without digest, sketch and table of offsets. Fails where
-a variant does not compile or keeps variables in local memory. The roofline of a variant is the bandwidth of device
-memory over the bytes of an element, beside what its instructions allow when none of them ever waits.
+For sm_80, sm_90, sm_100 and gfx942, in every dtype, with and without digest, sketch and table of offsets. Fails
+where a variant does not compile or keeps variables in local memory. Beside the bandwidth of device memory stands
+what the instructions of a variant allow when none of them ever waits: the lower of the two is its roofline.
 """
 
 from __future__ import annotations
@@ -73,10 +73,14 @@ class Artefact:
     instructions_an_element: float | None
 
 
+def _blocks(variant: Variant) -> int:
+    return kernel.blocks_of(variant.dtype, 2 if variant.target == "sm_80" else 4)
+
+
 def compiled(variant: Variant) -> triton.compiler.CompiledKernel:
     """The kernel for a target that need not be here."""
     values = (
-        kernel.code_of(variant.dtype), variant.digest, variant.sketch, variant.offsets, kernel.blocks_of(variant.dtype), kernel.LANES,
+        kernel.code_of(variant.dtype), variant.digest, variant.sketch, variant.offsets, _blocks(variant), kernel.LANES,
     )  # fmt: skip
     signature = {**SIGNATURE, **dict.fromkeys(CONSTANTS, "constexpr")}
     names = list(signature)
@@ -106,7 +110,7 @@ def _of_nvidia(variant: Variant, made: triton.compiler.CompiledKernel) -> Artefa
         spilled_bytes=numbers["STACK"] + numbers["LOCAL"],
         shared_bytes=int(made.metadata.shared),
         loop_instructions=loop,
-        instructions_an_element=None if loop is None else loop * threads / (kernel.blocks_of(variant.dtype) * kernel.LANES),
+        instructions_an_element=None if loop is None else loop * threads / (_blocks(variant) * kernel.LANES),
     )
 
 
@@ -213,7 +217,9 @@ def row_of(artefact: Artefact) -> dict[str, object]:
         "bytes_an_element": itemsize,
         "instructions_an_element": limit,
         "h100_bytes_a_second_by_issue": issued,
-        "h100_share_of_bandwidth": None if issued is None else round(min(1.0, issued / H100_BYTES_A_SECOND), 3),
+        "h100_share_of_bandwidth": None
+        if issued is None
+        else round(min(1.0, issued / H100_BYTES_A_SECOND), 3),
     }
 
 
@@ -235,7 +241,12 @@ def main() -> int:
         rows.append(row_of(artefact))
         print(json.dumps(rows[-1]), flush=True)
     if options.write:
-        content = {"triton": triton.__version__, "num_warps": kernel.NUM_WARPS, "num_spilling": bad, "kernels": rows}
+        content = {
+            "triton": triton.__version__,
+            "num_warps": kernel.NUM_WARPS,
+            "num_spilling": bad,
+            "kernels": rows,
+        }
         RESULTS.write_text(json.dumps(content, indent=1) + "\n")
     return int(bad > 0)
 

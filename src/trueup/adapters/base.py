@@ -17,6 +17,10 @@ from trueup.types.table_rows import CallRow, RecordRow
 RowT = TypeVar("RowT", covariant=True)
 
 
+OnItsWay = Callable[[], dict[str, Any]]
+"""waits until the rows of a step are written, and returns its scalars as host numbers"""
+
+
 class Table(Protocol[RowT]):
     """A table that grows by rows of cells in the column order of ``store.schema``."""
 
@@ -134,6 +138,10 @@ class Adapter(Protocol):
 
     def to_host(self) -> None:
         """Bring everything still on the device into the recorder's rows; called once when a step ends."""
+
+    def on_its_way(self, recorder: Any, scalars: dict[str, Any]) -> OnItsWay | None:
+        """Start bringing the step's rows and scalars to the host without waiting; None where nothing of them is on
+        a device that lets the host go on. Called instead of ``to_host``."""
 
     def item(self, value: Any) -> float | None:
         """A noted scalar as a Python number."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trueup.adapters.base import Sink
+from trueup.adapters.base import OnItsWay, Recorder, Sink
 from trueup.adapters.measures import Measured, Wanted
 from trueup.adapters.torch import api, collectives, dynamo, escapes, gradients, long_run, modules, training
 from trueup.adapters.torch.engine import Engine
@@ -89,6 +89,13 @@ class Adapter:
         with quiet():
             self._engine.flush_gradients()
             self._engine.summariser.to_host()
+
+    def on_its_way(self, recorder: Recorder | None, scalars: dict[str, Any]) -> OnItsWay | None:
+        """Start the copies; see ``adapters.base``."""
+        with quiet():
+            if recorder is not None:
+                self._engine.flush_gradients()
+            return self._engine.summariser.on_its_way(recorder, scalars)
 
     def item(self, value: Any) -> float | None:
         """A noted scalar as a Python number; complex and non-numeric values are None."""

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from trueup.adapters.base import Sink
+from trueup.adapters.base import OnItsWay, Recorder, Sink
 from trueup.adapters.placing import Place
-from trueup.adapters.torch.device.queue import Queue
+from trueup.adapters.torch.device.queue import Queue, Step
 from trueup.adapters.torch.memory import (
     FREED,
     bytes_of,
@@ -209,6 +209,8 @@ class Summariser:
             return None, "a meta tensor holds no values"
         if is_freed(tensor):
             return None, FREED
+        if is_recorded_as_graph(tensor.device):
+            return None, "inside the capture of a device graph: its values come when the graph runs"
         shape = tuple(tensor.shape)
         key = (data_ptr(tensor), tensor._version, shape, tensor.stride(), dtype, placement)
         known = self._memo.get(key)
@@ -217,7 +219,10 @@ class Summariser:
                 self._store(known[0], tensor, dtype, shape, phase, slot)
             return known[0]
         recorder = self._sink.recorder
-        row = self._queue.add(recorder, tensor, dtype, shape, placement, self._want, self._place)
+        try:
+            row = self._queue.add(recorder, tensor, dtype, shape, placement, self._want, self._place)
+        except torch.OutOfMemoryError:
+            return None, "no device memory was left to summarise it"
         if self._stores:
             self._store(row, tensor, dtype, shape, phase, slot)
         if not (self._distrusted and _storage_of(tensor) in self._distrusted):
@@ -330,7 +335,29 @@ class Summariser:
 
     def to_host(self) -> None:
         """Bring what is queued on devices into its rows: one transfer a device."""
-        self._queue.flush(self._sink.recorder)
+        self._filled(self._queue.take(), self._sink.recorder)
+
+    def on_its_way(self, recorder: Recorder | None, scalars: dict[str, Any]) -> OnItsWay | None:
+        """Rows and scalars, started on their way to the host; None where the host would have to wait."""
+        if not self._queue.lets_the_host_go_on:
+            return None
+        step, numbers = self._queue.take(), self._queue.scalars(scalars)
+
+        def arrived() -> dict[str, Any]:
+            if recorder is not None:
+                self._filled(step, recorder)
+            return numbers()
+
+        return arrived
+
+    def _filled(self, step: Step, recorder: Recorder) -> None:
+        num_lost = step.fill(recorder)
+        if num_lost:
+            self._sink.limit(f"{num_lost} tensors were left out: no device memory was left to summarise them")
+
+    def launch(self) -> None:
+        """The program goes on: what was queued on devices may change."""
+        self._queue.launch()
 
     def paths(self) -> dict[str, str]:
         """What summarised the tensors of each device that is not the CPU."""
@@ -369,6 +396,12 @@ def take_small(want: int, limit: int) -> Take:
     except ValueError:
         return _long_way
     return take
+
+
+def is_recorded_as_graph(device: torch.device) -> bool:
+    """Whether what runs on the device now is recorded to run later (CUDA graphs): capture must add nothing."""
+    asked = getattr(torch.get_device_module(device), "is_current_stream_capturing", None)
+    return asked is not None and bool(asked())
 
 
 class StorageReference:

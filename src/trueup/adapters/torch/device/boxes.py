@@ -79,7 +79,8 @@ def runs_of(size: Sequence[int], whole: Sequence[int], offset: Sequence[int]) ->
     """
     strides = [math.prod(whole[dim + 1 :]) for dim in range(len(whole))]
     first = sum(start * stride for start, stride in zip(offset, strides, strict=True))
-    length, steps = 1, []
+    length = 1
+    steps: list[tuple[int, int]] = []
     for count, stride in zip(reversed(size), reversed(strides), strict=True):
         if count == 1:
             continue

@@ -21,19 +21,15 @@ LANES = 1024
 NUM_WARPS = 16
 
 
-def blocks_of(dtype: str) -> int:
-    """Sketch blocks read at once: as many as leave two programs' registers on a processor, without spills."""
+def blocks_of(dtype: str, most: int = 4) -> int:
+    """Sketch blocks read at once: as many as fit the registers of 512 threads without spills.
+
+    ``most``: 2 before compute capability 9.
+    """
     entry = DTYPES[dtype]
     if entry.kind == "float" and entry.itemsize < 8:
-        return 4
+        return most
     return 1 if dtype == "float64" else 2
-
-WORDS = tl.constexpr(74)
-HEAD = tl.constexpr(18)
-INF32 = tl.constexpr(0x7F800000)
-INF64 = tl.constexpr(0x7FF0000000000000)
-MOST32 = tl.constexpr(0x7FFFFFFF)
-MOST64 = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
 
 def code_of(dtype: str) -> int:
@@ -46,7 +42,9 @@ def _power(powers, generator, exponent):
     """One generator to a power below 2^40, from tables of 2^10 powers each."""
     table = powers + generator * 4096
     low = tl.load(table + (exponent & 1023)) * tl.load(table + 1024 + ((exponent >> 10) & 1023))
-    high = tl.load(table + 2048 + ((exponent >> 20) & 1023)) * tl.load(table + 3072 + ((exponent >> 30) & 1023))
+    high = tl.load(table + 2048 + ((exponent >> 20) & 1023)) * tl.load(
+        table + 3072 + ((exponent >> 30) & 1023)
+    )
     return low * high
 
 
@@ -202,8 +200,14 @@ def summarise(
 
     WIDE: tl.constexpr = CODE == 0 or CODE == 10 or CODE == 11 or CODE == 14 or CODE == 15
     FLOAT: tl.constexpr = CODE < 8
-    BYTES: tl.constexpr = 8 if CODE == 0 or CODE == 11 or CODE == 15 else (
-        4 if CODE == 1 or CODE == 10 or CODE == 14 else (2 if CODE == 2 or CODE == 3 or CODE == 9 or CODE == 13 else 1)
+    BYTES: tl.constexpr = (
+        8
+        if CODE == 0 or CODE == 11 or CODE == 15
+        else (
+            4
+            if CODE == 1 or CODE == 10 or CODE == 14
+            else (2 if CODE == 2 or CODE == 3 or CODE == 9 or CODE == 13 else 1)
+        )
     )
     ROWS: tl.constexpr = LANES // 64
     column = tl.arange(0, 64)[None, None, :]

@@ -27,6 +27,8 @@ HEAD_WORDS, DIM_WORDS = 18, 4
 """int64 words of a job, and of each of its outer dims"""
 POINTER, OUT_ROW, FIRST_PROGRAM, NUM_PROGRAMS, PARTIAL, COUNTER = range(6)
 """words that are known when a job is launched"""
+WEIGHTS, OFFSETS = 16, 17
+"""words that hold addresses of a run's tables"""
 
 
 @dataclass(frozen=True, slots=True)

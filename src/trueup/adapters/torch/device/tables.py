@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trueup.adapters.torch.device.plan import Dim, offsets_of, weights_of
-from trueup.adapters.torch.memory import data_ptr
+from trueup.adapters.torch.memory import data_ptr, numpy_of
 from trueup.numerics import sketch as sketches
 from trueup.numerics.digest import GENERATORS, MASK
 from trueup.numerics.dtypes import float64_from_array
@@ -25,10 +25,13 @@ _LEVELS = 4
 
 
 class Tables:
-    """Of one device; ``copied`` is told of every copy from the host."""
+    """Of one device."""
 
-    def __init__(self, device: torch.device, copied: Callable[[], None] = lambda: None) -> None:
-        self._device, self._copied = device, copied
+    def __init__(self, device: torch.device, pinned: Callable[[int], Tensor]) -> None:
+        """``pinned``: so many bytes of host memory, from which copies need not be waited for."""
+        self._device, self._pinned = device, pinned
+        self.num_copied = 0
+        """changes whenever something new lies on the device"""
         self.powers = self._put(_powers())
         self.signs = self._put(_signs())
         bytes_ = np.arange(256).astype(np.uint8)
@@ -72,8 +75,11 @@ class Tables:
         return int(data_ptr(self._kept[key]))
 
     def _put(self, array: NDArray[np.generic]) -> Tensor:
-        self._copied()
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        self.num_copied += 1
+        host = self._pinned(array.nbytes)
+        numpy_of(host)[:] = array.reshape(-1).view(np.uint8)
+        words = host.view(getattr(torch, array.dtype.name))
+        return words.to(self._device, non_blocking=True)
 
 
 def _powers() -> NDArray[np.int64]:
