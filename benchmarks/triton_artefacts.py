@@ -2,9 +2,9 @@
 
     python benchmarks/triton_artefacts.py [--targets sm_80 ...] [--dtypes bfloat16 ...] [--write]
 
-For sm_80, sm_90, sm_100 and gfx942, in every dtype, with and without digest, sketch and table of offsets. Fails
-where a variant does not compile or keeps variables in local memory. Beside the bandwidth of device memory stands
-what the instructions of a variant allow when none of them ever waits: the lower of the two is its roofline.
+For sm_80, sm_90, sm_100 and gfx942, in every dtype, with and without digest, sketch and table of offsets.
+Fails where a variant does not compile or keeps variables in local memory. Beside the bandwidth of device
+memory stands what the instructions of a variant allow when none of them ever waits: the lower of the two is its roofline.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ REAL = [name for name, entry in DTYPES.items() if entry.kind != "complex"]
 RESULTS = Path(__file__).parent / "results" / "triton_artefacts.json"
 _BIN = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 SIGNATURE = {
-    "job_of": "*i64", "jobs": "*i64", "rows": "*i64", "partials": "*i64", "counters": "*i32", "powers": "*i64",
-    "blocks": "*i16", "signs": "*i32", "float8": "*fp32",
+    "job_of": "*i64", "jobs": "*i64", "rows": "*i64", "partials": "*i64", "counters": "*i32",
+    "powers": "*i64", "blocks": "*i16", "signs": "*i32", "float8": "*fp32",
 }  # fmt: skip
 CONSTANTS = ("CODE", "DIGEST", "SKETCH", "OFFSETS", "BLOCKS", "LANES")
 H100_BYTES_A_SECOND, H100_LANES_A_SECOND = 3.35e12, 132 * 128 * 1.755e9
@@ -132,8 +132,8 @@ def _of_amd(variant: Variant, made: triton.compiler.CompiledKernel) -> Artefact:
 
 
 def loop_of(code: str) -> int | None:
-    """Instructions of one pass over full blocks of finite values: the shortest way round the loop that reads most
-    from device memory, of SASS with labels."""
+    """Instructions of one pass over full blocks of finite values: the shortest way round the loop that reads
+    most from device memory, of SASS with labels."""
     blocks, follow = _basic_blocks(code)
     best: tuple[int, int] | None = None
     for latch, targets in follow.items():

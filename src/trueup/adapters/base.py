@@ -56,6 +56,9 @@ class Recorder(Protocol):
     def view(self, row: int) -> Any:
         """The row as a numpy void, to read and write its fields."""
 
+    def put(self, row: int, summary: Any) -> None:
+        """Write a row that was kept empty: a numpy void."""
+
     def has_values(self, row: int) -> bool:
         """Whether the values of a row are on disk already."""
 
@@ -140,8 +143,9 @@ class Adapter(Protocol):
         """Bring everything still on the device into the recorder's rows; called once when a step ends."""
 
     def on_its_way(self, recorder: Any, scalars: dict[str, Any]) -> OnItsWay | None:
-        """Start bringing the step's rows and scalars to the host without waiting; None where nothing of them is on
-        a device that lets the host go on. Called instead of ``to_host``."""
+        """Start bringing the step's rows and scalars to the host without waiting; None where nothing of them is
+        on a device that lets the host go on. Called instead of ``to_host``; ``recorder``: None where the step
+        is not captured."""
 
     def item(self, value: Any) -> float | None:
         """A noted scalar as a Python number."""

@@ -50,7 +50,7 @@ def _splitmix64_array(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def block_places(block: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each block starts in the sign table, in units of ``SIGN_STEP``, and the rotation of its buckets."""
+    """Where each block starts in the sign table, in ``SIGN_STEP``s, and the rotation of its buckets."""
     noise = _splitmix64_array(block.astype(np.uint64) ^ np.uint64(_BLOCK_SEED))
     rotation = (noise & np.uint64(SKETCH_SIZE - 1)).astype(np.int64)
     return (noise >> np.uint64(57)).astype(np.int64), rotation

@@ -27,7 +27,7 @@ _local = _Depth()
 
 
 def launches(launch: Callable[[], None] | None) -> None:
-    """From now on ``launch`` runs whenever a thread leaves its outermost ``quiet``: the program goes on then."""
+    """From now on ``launch`` runs whenever a thread leaves its outermost ``quiet``: the program goes on."""
     global _launch
     _launch = launch
 

@@ -399,7 +399,7 @@ def take_small(want: int, limit: int) -> Take:
 
 
 def is_recorded_as_graph(device: torch.device) -> bool:
-    """Whether what runs on the device now is recorded to run later (CUDA graphs): capture must add nothing."""
+    """Whether what is called now is recorded to run later (CUDA graphs): capture must add nothing."""
     asked = getattr(torch.get_device_module(device), "is_current_stream_capturing", None)
     return asked is not None and bool(asked())
 

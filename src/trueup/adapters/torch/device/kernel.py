@@ -1,12 +1,12 @@
 """The Triton kernel: statistics, digest and sketch of any number of tensors of one dtype, each read once.
 
-Importing it imports triton. A program walks runs (``plan``) of one tensor and keeps one sum a lane, so the order of
-every addition is fixed by the tensor's dims alone; the last program of a tensor to arrive adds up what the
-others wrote, in their order. All sums are in float64, counts and the digest in integers, extremes are compared
-as they are: the result does not depend on how programs are scheduled, and there are no float atomics.
+Importing it imports triton. A program walks runs (``plan``) of one tensor and keeps one sum a lane: the order
+of every addition is fixed by the tensor's dims alone. The last program of a tensor to arrive adds up what the
+others wrote, in their order. All sums are in float64, counts and the digest in integers, extremes are
+compared as they are: the result does not depend on how programs are scheduled, and there are no float atomics.
 
-Lane ``l`` of a sketch block reads the element that belongs into bucket ``l % 64``: the rotation of the block is
-applied to addresses, within 64 elements, and the lane's sum stays in its registers.
+Lane ``l`` of a sketch block reads the element that belongs into bucket ``l % 64``: the rotation of the block
+is applied to addresses, within 64 elements, and the lane's sum stays in its registers.
 """
 
 from __future__ import annotations
@@ -30,6 +30,14 @@ def blocks_of(dtype: str, most: int = 4) -> int:
     if entry.kind == "float" and entry.itemsize < 8:
         return most
     return 1 if dtype == "float64" else 2
+
+
+WORDS = tl.constexpr(74)
+HEAD = tl.constexpr(18)
+INF32 = tl.constexpr(0x7F800000)
+INF64 = tl.constexpr(0x7FF0000000000000)
+MOST32 = tl.constexpr(0x7FFFFFFF)
+MOST64 = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
 
 def code_of(dtype: str) -> int:
@@ -244,7 +252,7 @@ def summarise(
         flat = first_flat + start * split_flat
         if DIGEST:
             weight = _power(powers, split_generator, start)
-        for dim in range(0, num_outer):
+        for dim in range(num_outer):
             at = job + HEAD + dim * 4
             size = tl.load(at)
             index = line % size
@@ -373,7 +381,7 @@ def _combine(partials, num_programs, out):
     by."""
     many = tl.arange(0, 64)
     numbers = out.to(tl.pointer_type(tl.float64))
-    for word in range(0, 5):
+    for word in range(5):
         count = tl.zeros([64], tl.int64)
         for first in range(0, num_programs, 64):
             ok = first + many < num_programs

@@ -1,8 +1,9 @@
-"""The kernel's jobs of one device: collected while capture looks at tensors, launched together, brought to the host
-on a stream of their own.
+"""The kernel's jobs of one device: collected while capture looks at tensors, launched together, and brought to
+the host on a stream of their own.
 
-Nothing here waits for the device. Results stay in blocks of rows; a block that is full, or the step's last one, is
-copied into pinned memory on the copy stream, after every stream that wrote to it; whoever writes the step waits.
+Nothing here waits for the device. Results stay in blocks of rows; a block that is full, or the step's last one,
+is copied into pinned memory on the copy stream, after every stream that wrote to it; whoever writes the step
+waits.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from trueup.adapters.torch.device.plan import (
     plan_of,
 )
 from trueup.adapters.torch.device.tables import Tables
-from trueup.adapters.torch.memory import data_ptr, numpy_of
+from trueup.adapters.torch.memory import data_ptr, numpy_of, ours
 from trueup.numerics.dtypes import DTYPES, REAL_PART
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH
 from trueup.types.arrays import Array
@@ -41,7 +42,7 @@ from trueup.types.arrays import Array
 BLOCK_ROWS = 4096
 """rows of a block, 2.4 MB: a full one is sent to the host while the step goes on"""
 MAX_LAUNCH_PROGRAMS = 4096
-"""programs of a launch; what tensors of several programs leave behind has room for so many, 2.4 MB a stream"""
+"""programs of a launch; there is room for what so many leave behind, 2.4 MB a stream"""
 MAX_TEMPLATES = 4096
 """kinds of tensors whose jobs are remembered"""
 
@@ -227,7 +228,7 @@ class Jobs:
 
     def _start(self, variant: Variant, jobs: list[_Job]) -> None:
         try:
-            with self._module.device(self._device):
+            with ours(), self._module.device(self._device):
                 self._start_here(variant, jobs)
         except torch.OutOfMemoryError:
             self.lost.update(job.part for job in jobs)
@@ -347,8 +348,7 @@ class Jobs:
         return found
 
     def taken(self) -> Callable[[], Array]:
-        """What was sent of the step, as a function that waits for it and returns the parts in order; those lost
-        are of no element."""
+        """What was sent of the step, as a function that waits for it and returns the parts in order."""
         sent, num_parts = self._sent, self._num_parts
 
         def parts() -> Array:

@@ -158,7 +158,7 @@ class Step:
                 if lost and not lost.isdisjoint(numbers):
                     summary["flags"] = 0
                     num_lost += 1
-                recorder.view(whole.row)[...] = summary
+                recorder.put(whole.row, summary)
         return num_lost
 
 

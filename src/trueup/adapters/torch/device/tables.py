@@ -1,4 +1,4 @@
-"""What the kernel looks up on a device: powers, signs, values of bytes, and per kind of tensor its run's tables.
+"""What the kernel looks up on a device: powers, signs, values of bytes, and tables of runs.
 
 All is made on the host once, copied once, and bounded: 0.6 MB of constants, 2 bytes for each 1024 elements of
 the largest tensor seen, and at most ``MAX_KEPT`` tables of 64 KB.
