@@ -32,6 +32,7 @@ forget_reference = _Storage._free_weak_ref
 in_transform = torch._C._functorch.is_functorch_wrapped_tensor
 """whether a function transform (vmap, grad) has wrapped it: it has no memory of its own then"""
 
+
 class _Ours(threading.local):
     depth = 0
 

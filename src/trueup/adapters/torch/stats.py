@@ -351,9 +351,11 @@ class Summariser:
         return arrived
 
     def _filled(self, step: Step, recorder: Recorder) -> None:
-        num_lost = step.fill(recorder)
-        if num_lost:
-            self._sink.limit(f"{num_lost} tensors were left out: no device memory was left to summarise them")
+        num_lost, errors = step.fill(recorder)
+        for error in errors:
+            self._sink.failed("a summary on a device", error)
+        if num_lost and not errors:
+            self._sink.limit(f"{num_lost} tensors have no summary: no device memory was left to compute it")
 
     def launch(self) -> None:
         """The program goes on: what was queued on devices may change."""

@@ -1,7 +1,8 @@
-"""What a launch of the kernel is to do, in numpy: quick enough to stand in for it where a whole run is captured."""
+"""What a launch of the kernel is to do, in numpy: it stands in for the kernel where a whole run is captured."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -29,8 +30,6 @@ NAMES = {entry.code: name for name, entry in DTYPES.items()}
 
 def memory(address: int, num_bytes: int) -> NDArray[np.uint8]:
     """Host memory at an address."""
-    import ctypes
-
     return np.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), np.uint8)
 
 

@@ -1,10 +1,10 @@
 """A device that is not the CPU, in Python on the PrivateUse1 key: ``lazy``.
 
-Its addresses are mapped nowhere: host code that reads device memory crashes. Its streams run nothing until somebody
-waits for them, and then nothing that was not waited for: what is read on another stream without an event
-is read before it was written. Its allocator hands out a freed block at once, and overwrites it in the order of
-the stream that it was allocated on; ``record_stream`` keeps it until that stream has run. Everything is
-counted. Registering it changes the process: import it in a process of its own.
+Its addresses are mapped nowhere: host code that reads device memory crashes. Its streams run nothing until
+somebody waits for them, and then nothing that was not waited for: what is read on another stream without an
+event is read before it was written. Its allocator hands out a freed block at once, and overwrites it in the
+order of the stream that it was allocated on; ``record_stream`` keeps it until that stream has run. Everything
+is counted. Registering it changes the process: import it in a process of its own.
 """
 
 from __future__ import annotations
@@ -102,8 +102,11 @@ class Event:
             _wait(self.queue, self.at)
 
     def query(self) -> bool:
-        """Whether it has run."""
-        return self.queue is None or self.queue.done >= self.at
+        """Whether it has run; time passes for the device too."""
+        if self.queue is None or self.queue.number in stuck:
+            return self.queue is None
+        self.queue.run(self.at)
+        return True
 
 
 class Queue:
@@ -126,8 +129,8 @@ class Queue:
         with _running, ours(), torch.no_grad(), torch._C._ExcludeDispatchKeyGuard(_AUTOGRAD):
             while self.done < until:
                 work = self.work.popleft()
-                self.done += 1
                 work()
+                self.done += 1
 
 
 _AUTOGRAD = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradPrivateUse1)
@@ -410,6 +413,10 @@ def _computed(op: Any, args: Any, kwargs: Any) -> Any:
 
     queue.submit(work)
     return outputs
+
+
+def _empty_like(one: Any) -> Any:
+    return empty_strided(tuple(one.shape), one.stride(), one.dtype) if isinstance(one, torch.Tensor) else one
 
 
 def _resize(op: Any, args: Any, kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Programs that train on ``lazy_device``, each in a process of its own; prints what a test asks as one JSON line.
+"""Programs that train on ``lazy_device``, each in a process of its own; prints one JSON line for a test.
 
 python -m tests.adapters.torch.device.on_device SCENARIO FOLDER
 """
@@ -10,6 +10,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 import trueup
 from tests.adapters.torch.device import contract, lazy_device
 from tests.models.gpt import GPT, GPTConfig, batch, loss_of
-from trueup.adapters.torch.device import queue
+from trueup.adapters.torch.device import launching, queue
 from trueup.adapters.torch.device.launching import Jobs, Variant
 from trueup.adapters.torch.device.tables import Tables
 
@@ -57,49 +58,171 @@ def with_kernel(where: torch.device) -> queue.Path:
     return queue.Kernel(Jobs(where, launch, pinned))
 
 
-def train(steps: int = 2, where: torch.device = device) -> list[float]:
-    """The demo's GPT; losses are read when all is over."""
+def with_operations(where: torch.device) -> queue.Path:
+    """As ``queue.path_for`` on a device that runs none."""
+    return queue.Operations(where)
+
+
+class Impatient(Jobs):
+    """Waits for the device at every tensor."""
+
+    def launch(self) -> None:
+        """Then wait."""
+        super().launch()
+        lazy_device.module.current_stream().synchronize()
+
+
+class Elsewhere(Jobs):
+    """Reads on a stream of its own."""
+
+    waits, records = True, True
+
+    def launch(self) -> None:
+        """There."""
+        here = lazy_device.module.current_stream()
+        self.side = getattr(self, "side", None) or lazy_device.Stream()
+        if self.waits:
+            self.side.wait_stream(here)
+        waiting = self._waiting.get(threading.get_ident(), [])
+        if self.records:
+            for _, job in waiting:
+                job.tensor.record_stream(self.side)
+        with lazy_device.module.stream(self.side):
+            super().launch()
+
+
+class NoWait(Elsewhere):
+    """Without an event: what it reads may not be written yet."""
+
+    waits = False
+
+
+class NoRecord(Elsewhere):
+    """Without telling the allocator: what it reads may be another tensor's by then."""
+
+    records = False
+
+
+PathFor = Callable[[torch.device], queue.Path]
+
+
+def path_of(kind: type[Jobs]) -> PathFor:
+    """The kernel with other jobs."""
+    return lambda where: queue.Kernel(kind(where, launch, pinned))
+
+
+marks: list[int] = []
+"""waits of the training thread before each step, and at the end"""
+
+
+def train(steps: int = 2, *, side: bool = False) -> list[float]:
+    """The demo's GPT; losses are read when all is over. ``side``: forward and backward on another stream."""
     torch.manual_seed(0)
-    model = GPT(TINY).to(where)
+    model = GPT(TINY).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    main = lazy_device.module.current_stream()
+    other = lazy_device.Stream() if side else main
     losses = []
+    marks.clear()
     for step in range(steps):
-        inputs, labels = (one.to(where, non_blocking=True) for one in batch(TINY, step=step, size=2))
-        with where:  # the model makes its positions as it goes
-            loss = loss_of(model, inputs, labels)
-        optimizer.zero_grad()
-        loss.backward()
+        marks.append(counters.synchronisations)
+        other.wait_stream(main)
+        with lazy_device.module.stream(other):
+            inputs, labels = (one.to(device, non_blocking=True) for one in batch(TINY, step=step, size=2))
+            optimizer.zero_grad()
+            with device:  # the model makes its positions as it goes
+                loss = loss_of(model, inputs, labels)
+            loss.backward()
+            losses.append(loss.detach())
+        main.wait_stream(other)
         optimizer.step()
-        losses.append(loss.detach())
+    marks.append(counters.synchronisations)
     return [float(one) for one in losses]
 
 
-def captured(folder: Path, **options: Any) -> list[float]:
+def measured(side: bool = False, steps: int = 2) -> dict[str, object]:
+    """Train; losses, and what it cost."""
+    before = vars(counters).copy()
+    counters.begin()
+    losses = train(steps, side=side)
+    lazy_device.module.synchronize()
+    cost = {name: value - before[name] for name, value in vars(counters).items()}
+    cost["most_bytes"] = counters.most_bytes - before["bytes_in_use"]
+    return {"losses": losses, "cost": cost, "waits": [b - a for a, b in pairwise(marks)]}
+
+
+def captured(
+    folder: Path, path: PathFor = with_kernel, *, side: bool = False, num_steps: int = 2, **options: Any
+) -> dict[str, object]:
     """The same under capture."""
-    settings = {"level": "mix", "steps": "all", "sketch": True, **options}
-    with trueup.Tracer(folder, **settings):
-        return train()
+    queue.Queue.__init__.__defaults__ = (path,)  # type: ignore[attr-defined]
+    with trueup.Tracer(folder, **{"level": "mix", "steps": "all", "sketch": True, **options}):
+        return measured(side, num_steps)
 
 
-def same(folder: Path) -> dict[str, object]:
-    """Captured on the CPU, on the device with the kernel, and not captured."""
-    plain = train()
-    bare = vars(counters).copy()
-    trained = captured(folder / "device")
-    with_capture = vars(counters).copy()
-    with trueup.Tracer(folder / "cpu", level="mix", steps="all", sketch=True):
-        train(where=torch.device("cpu"))
-    return {"plain": plain, "captured": trained, "bare": bare, "with_capture": with_capture}
+def runs(folder: Path) -> dict[str, object]:
+    """Captured as it should be: every way there is."""
+    found: dict[str, object] = {"bare": measured(), "kernel": captured(folder / "kernel")}
+    found["operations"] = captured(folder / "operations", with_operations, num_steps=1)
+    found["modules"] = captured(folder / "modules", level="L0")
+    found["side"] = captured(folder / "side", side=True)
+    found["elsewhere"] = captured(folder / "elsewhere", path_of(Elsewhere))
+    return found
 
 
-SCENARIOS: dict[str, Callable[[Path], dict[str, object]]] = {"same": same}
+def twins(folder: Path) -> dict[str, object]:
+    """Captured as it should not be."""
+    kinds = {"impatient": Impatient, "no_wait": NoWait, "no_record": NoRecord}
+    return {name: captured(folder / name, path_of(kind)) for name, kind in kinds.items()}
+
+
+def broken(*_: object) -> None:
+    """A kernel that does not start."""
+    raise RuntimeError("no kernel image is available for execution on the device")
+
+
+def faults(folder: Path) -> dict[str, object]:
+    """Memory that runs out at one allocation after another, a kernel that raises, a stream that is stuck."""
+    found: dict[str, object] = {"bare": measured()}
+    found["memory"] = captured(folder / "memory", path_of(scarce(5)))
+    found["kernel"] = captured(folder / "kernel", lambda where: queue.Kernel(Jobs(where, broken, pinned)))
+    launching.MAX_WAIT_SECONDS = 0.2
+    found["stuck"] = captured(folder / "stuck", path_of(Stuck))
+    return found
+
+
+def scarce(every: int) -> type[Jobs]:
+    """Jobs for which memory runs out at every so many launches."""
+
+    class Scarce(Jobs):
+        def _words(self, jobs: Any, block: Any) -> Any:
+            if self.num_launches % every == every - 1:
+                self.num_launches += 1
+                lazy_device.fail_at[0] = counters.allocations
+            try:
+                torch.empty(1, device=self._device)
+            finally:
+                lazy_device.fail_at[0] = -1
+            return super()._words(jobs, block)
+
+    return Scarce
+
+
+class Stuck(Jobs):
+    """Its copies never come."""
+
+    def _send(self) -> None:
+        super()._send()
+        lazy_device.stuck.add(self._copy_stream.stream_id)
+
+
+SCENARIOS = {"runs": runs, "twins": twins, "faults": faults}
 
 
 def main() -> None:
     """Run one."""
-    faulthandler.dump_traceback_later(25, exit=True)  # a test must not wait for ever
+    faulthandler.dump_traceback_later(280, exit=True)  # a test must not wait for ever
     lazy_device.training_thread[0] = threading.get_ident()
-    queue.Queue.__init__.__defaults__ = (with_kernel,)  # type: ignore[attr-defined]
     print(json.dumps(SCENARIOS[sys.argv[1]](Path(sys.argv[2]))))
 
 

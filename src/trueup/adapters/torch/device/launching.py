@@ -9,6 +9,7 @@ waits.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -43,6 +44,8 @@ BLOCK_ROWS = 4096
 """rows of a block, 2.4 MB: a full one is sent to the host while the step goes on"""
 MAX_LAUNCH_PROGRAMS = 4096
 """programs of a launch; there is room for what so many leave behind, 2.4 MB a stream"""
+MAX_WAIT_SECONDS = 600.0
+"""until a device that does not deliver is given up; the thread that trains does not wait meanwhile"""
 MAX_TEMPLATES = 4096
 """kinds of tensors whose jobs are remembered"""
 
@@ -113,6 +116,23 @@ def pinned_bytes(num_bytes: int) -> Tensor:
     return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
 
+def wait_for(event: Any) -> None:
+    """Wait for a device's event, but not for ever.
+
+    Raises:
+        TimeoutError: it has not come after ``MAX_WAIT_SECONDS``.
+    """
+    end, pause = time.monotonic() + MAX_WAIT_SECONDS, 5e-5
+    while not event.query():
+        if time.monotonic() > end:
+            raise TimeoutError(
+                f"a device has not delivered its summaries after {MAX_WAIT_SECONDS:.0f} s; "
+                "expected: its streams go on. Is a collective or a kernel of the program stuck?"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
+
+
 class Jobs:
     """Of one device; one step at a time."""
 
@@ -142,6 +162,8 @@ class Jobs:
         self._num_parts = 0
         self.lost: set[int] = set()
         """parts that could not be computed"""
+        self.error: Exception | None = None
+        """why, where it was not for lack of memory"""
 
     def add(self, tensor: Tensor, dtype: str, want: int, place: Place | None) -> list[tuple[int, bool]]:
         """Queue a tensor; numbers of its parts, and whether each holds the sketch alone.
@@ -230,8 +252,10 @@ class Jobs:
         try:
             with ours(), self._module.device(self._device):
                 self._start_here(variant, jobs)
-        except torch.OutOfMemoryError:
+        except Exception as error:  # the program is about to go on: told when the step is written
             self.lost.update(job.part for job in jobs)
+            if not isinstance(error, torch.OutOfMemoryError):
+                self.error = self.error or error
 
     def _start_here(self, variant: Variant, jobs: list[_Job]) -> None:
         stream = self._module.current_stream(self._device)
@@ -342,7 +366,7 @@ class Jobs:
             arrived = self._event(self._module.current_stream(self._device))
 
         def found() -> list[Tensor]:
-            arrived.synchronize()
+            wait_for(arrived)
             return hosts
 
         return found
@@ -354,7 +378,7 @@ class Jobs:
         def parts() -> Array:
             found = np.zeros(num_parts, PART_DTYPE)
             for one in sent:
-                one.arrived.synchronize()
+                wait_for(one.arrived)
                 rows = numpy_of(one.rows).reshape(-1).view(PART_DTYPE)
                 numbers = np.fromiter(one.row_of_part, np.int64, len(one.row_of_part))
                 places = np.fromiter(one.row_of_part.values(), np.int64, len(one.row_of_part))

@@ -20,8 +20,20 @@ from trueup.adapters.torch.device.triton_launch import launch_for
 from trueup.adapters.torch.quiet import is_grouping, launches
 from trueup.types.arrays import Array
 
-Taken = Callable[[], "tuple[Array | None, frozenset[int]]"]
-"""waits for a step's parts; with the numbers of those that were lost"""
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A step's parts on the host."""
+
+    parts: Array | None
+    lost: frozenset[int] = frozenset()
+    """numbers of those that could not be computed"""
+    error: Exception | None = None
+    """why, where it was not for lack of memory"""
+
+
+Taken = Callable[[], Arrived]
+"""waits for a step's parts"""
 
 
 Noted = dict[str, Any]
@@ -64,7 +76,7 @@ class Operations:
         """As ``Path.taken``."""
         numbers, wide = self._numbers, self._chunks.wide
         self._numbers = []
-        return lambda: (parts_from_numbers(numbers, wide=wide) if numbers else None, frozenset())
+        return lambda: Arrived(parts_from_numbers(numbers, wide=wide) if numbers else None)
 
 
 class Kernel:
@@ -107,11 +119,12 @@ class Kernel:
     def taken(self) -> Taken:
         """As ``Path.taken``."""
         self._jobs.send()
-        parts, only, lost = self._jobs.taken(), self._sketch_only, frozenset(self._jobs.lost)
+        parts, only = self._jobs.taken(), self._sketch_only
+        lost, error = frozenset(self._jobs.lost), self._jobs.error
         self._jobs.begin()
         self._sketch_only = []
 
-        def with_neutral() -> tuple[Array | None, frozenset[int]]:
+        def with_neutral() -> Arrived:
             found = parts()
             neutral = np.zeros((), found.dtype)
             for name, none in zip(EXTREMES, (np.inf, -np.inf, np.inf), strict=True):
@@ -120,7 +133,7 @@ class Kernel:
                 sketch = found[part]["sketch"].copy()
                 found[part] = neutral
                 found[part]["sketch"] = sketch
-            return found, lost
+            return Arrived(found, lost, error)
 
         return with_neutral
 
@@ -146,20 +159,21 @@ class Step:
     wholes: dict[torch.device, list[Whole]]
     taken: dict[torch.device, Taken]
 
-    def fill(self, recorder: Recorder) -> int:
-        """Wait, and write the rows; how many were lost, which keep no numbers."""
-        num_lost = 0
+    def fill(self, recorder: Recorder) -> tuple[int, list[Exception]]:
+        """Wait, and write the rows; how many were lost, which keep no numbers, and errors that explain it."""
+        num_lost, errors = 0, []
         for device, wholes in self.wholes.items():
-            parts, lost = self.taken[device]()
+            arrived = self.taken[device]()
+            errors += [] if arrived.error is None else [arrived.error]
             part = 0
-            for whole, summary in zip(wholes, summaries_from_parts(parts, wholes), strict=True):
+            for whole, summary in zip(wholes, summaries_from_parts(arrived.parts, wholes), strict=True):
                 numbers = range(part, part + whole.num_parts)
                 part += whole.num_parts
-                if lost and not lost.isdisjoint(numbers):
+                if not arrived.lost.isdisjoint(numbers):
                     summary["flags"] = 0
                     num_lost += 1
                 recorder.put(whole.row, summary)
-        return num_lost
+        return num_lost, errors
 
 
 class Queue:
