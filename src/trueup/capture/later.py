@@ -1,7 +1,7 @@
 """Steps whose numbers are still on a device: a thread of their own waits for them and writes them.
 
-The training thread starts the copies and goes on. At most ``MAX_STEPS`` steps wait: a device or a disk that is
-slower than training slows the next step's end, instead of filling memory.
+The training thread starts the copies and goes on. At most ``MAX_STEPS`` steps wait: a device or a disk that
+is slower than training slows the next step's end, instead of filling memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a launch of the kernel is to do, in numpy: it stands in for the kernel where a whole run is captured."""
+"""What a launch of the kernel is to do, in numpy: stands in for it where a whole run is captured."""
 
 from __future__ import annotations
 

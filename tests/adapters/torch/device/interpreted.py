@@ -14,7 +14,7 @@ from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH
 from trueup.types.arrays import Array
 
 CPU = torch.device("cpu")
-TABLES = Tables(CPU)
+TABLES = Tables(CPU, lambda num_bytes: torch.empty(num_bytes, dtype=torch.uint8))
 
 
 def summarised(

@@ -480,7 +480,7 @@ class Module:
 
     def synchronize(self, device: object = None) -> None:
         """Wait for all streams, the last one first."""
-        for number in sorted(_queues, reverse=True):
+        for number in sorted(_queues.keys() - stuck, reverse=True):
             _wait(_queues[number])
 
     def is_initialized(self) -> bool:

@@ -3,7 +3,7 @@
 Importing it imports triton. A program walks runs (``plan``) of one tensor and keeps one sum a lane: the order
 of every addition is fixed by the tensor's dims alone. The last program of a tensor to arrive adds up what the
 others wrote, in their order. All sums are in float64, counts and the digest in integers, extremes are
-compared as they are: the result does not depend on how programs are scheduled, and there are no float atomics.
+compared as they are: the result does not depend on how programs are scheduled. There are no float atomics.
 
 Lane ``l`` of a sketch block reads the element that belongs into bucket ``l % 64``: the rotation of the block
 is applied to addresses, within 64 elements, and the lane's sum stays in its registers.

@@ -1,8 +1,8 @@
-"""The kernel's jobs of one device: collected while capture looks at tensors, launched together, and brought to
+"""The kernel's jobs of one device: collected while capture looks at tensors, launched together, brought to
 the host on a stream of their own.
 
-Nothing here waits for the device. Results stay in blocks of rows; a block that is full, or the step's last one,
-is copied into pinned memory on the copy stream, after every stream that wrote to it; whoever writes the step
+Nothing here waits for the device. Results stay in blocks of rows; a block that is full, or the step's last
+one, is copied into pinned memory on the copy stream, after every stream that wrote to it; whoever writes the step
 waits.
 """
 

@@ -1,8 +1,8 @@
 """How the kernel walks a tensor: runs of elements whose digest weights and memory offsets are one table.
 
 A run is ``rows`` consecutive indices of one dim with everything inside them, at most ``MAX_RUN`` elements.
-The dims outside (and where in its dim the run starts) give one factor of the digest, one memory offset and one
-row-major index of the whole a run. Any strides, any number of dims and any part of a larger tensor are
+The dims outside (and where in its dim the run starts) give one factor of the digest, one memory offset and
+one row-major index of the whole a run. Any strides, any number of dims and any part of a larger tensor are
 walked so; a contiguous tensor needs no table of offsets.
 """
 
