@@ -1,10 +1,10 @@
-"""Everything that only a GPU can say, in one command: needs torch, triton (it comes with torch) and this repository.
+"""Everything that only a GPU can say, in one command: needs torch, the triton it brings, and this repository.
 
     PYTHONPATH=src python benchmarks/gpu.py [--minutes 9] [--layers 16] [--output benchmarks/results/gpu.json]
 
 Summaries of every dtype against the definitions; bandwidth of the kernel on one 1 GB bf16 tensor beside the
-device's own copy; a 1B-parameter Llama in bf16 at sequence 4096: step time and memory with capture off and on.
-It prints each row as it is measured, and writes what there is when the time is over.
+device's own copy; a 1B-parameter Llama in bf16 at sequence 4096: step time and memory with capture off and
+on. It prints each row as it is measured, and writes what there is when the time is over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import statistics
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import trueup
-from trueup.adapters.torch.device.parts import Whole, summaries_from_parts
+from trueup.adapters.torch.device.parts import COUNTS, EXTREMES, Whole, summaries_from_parts
 from trueup.adapters.torch.device.queue import Kernel, Operations, path_for
 from trueup.adapters.torch.device.queue import Path as DevicePath
 from trueup.numerics._native import summarise_array
@@ -34,16 +33,7 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS
 
 ALL = HAS_STATISTICS | HAS_DIGEST | HAS_SKETCH
-EXACT = (
-    "num_nan",
-    "num_posinf",
-    "num_neginf",
-    "num_zero",
-    "minimum",
-    "maximum",
-    "smallest_nonzero",
-    "digest",
-)
+EXACT = ("digest", *EXTREMES, *COUNTS)
 SHAPES = ((1,), (1025,), (3, 9000), (40, 3), (7, 1, 130), (513, 257), (5, 64, 3, 33))
 MODES: dict[str, dict[str, Any]] = {
     "L0": {"level": "L0"},
@@ -131,7 +121,7 @@ def wrong_summaries(path: DevicePath, device: torch.device) -> list[str]:
                 scale = float(np.nan_to_num(expected["l2_norm"]))
                 if not np.allclose(found["l2_norm"], expected["l2_norm"], rtol=1e-6, equal_nan=True):
                     bad.append("l2_norm")
-                if np.isfinite(scale) and not np.allclose(
+                if scale < 1e30 and not np.allclose(
                     found["sketch"], expected["sketch"], rtol=1e-5, atol=1e-6 * scale, equal_nan=True
                 ):
                     bad.append("sketch")
@@ -155,11 +145,11 @@ def seconds_of(work: Callable[[], object], times: int = 10) -> float:
 
 
 def bandwidth(path: DevicePath, device: torch.device, num_bytes: int = 1 << 30) -> dict[str, float]:
-    """Bytes a second: a copy on the device (read and written), and what the summaries read; and their memory."""
+    """Bytes a second of a copy on the device (read and written) and of the summaries (read); their memory."""
     tensor = torch.randn(num_bytes // 2 // 4096, 4096, device=device).bfloat16()
     target = torch.empty_like(tensor)
     copied = 2 * num_bytes / seconds_of(lambda: target.copy_(tensor))
-    del target
+    target.resize_(0)
     found = {"copy_bytes_a_second": copied}
     for name, want in (("statistics", HAS_STATISTICS), ("statistics_digest_sketch", ALL)):
 
@@ -200,19 +190,17 @@ def step_seconds(
 
 
 def trained(layers: int, mode: dict[str, Any] | None, steps: int, device: torch.device) -> dict[str, Any]:
-    """Median step time after the first two, peak memory, warnings of waits."""
+    """Median step time after the first two, peak memory."""
     torch.manual_seed(0)
     model = Llama(layers).to(device, torch.bfloat16)
     ids = torch.randint(0, 32000, (1, 4096), device=device)
     torch.cuda.reset_peak_memory_stats()
-    with warnings.catch_warnings(record=True) as caught, tempfile.TemporaryDirectory() as folder:
-        warnings.simplefilter("always")
+    with tempfile.TemporaryDirectory() as folder:
         if mode is None:
             seconds = step_seconds(model, ids, steps)
         else:
             with trueup.Tracer(Path(folder) / "run", steps="all", **mode):
                 seconds = step_seconds(model, ids, steps)
-    del caught
     return {
         "step_seconds": statistics.median(seconds[2:]),
         "steps": seconds,

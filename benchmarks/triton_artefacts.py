@@ -4,7 +4,8 @@
 
 For sm_80, sm_90, sm_100 and gfx942, in every dtype, with and without digest, sketch and table of offsets.
 Fails where a variant does not compile or keeps variables in local memory. Beside the bandwidth of device
-memory stands what the instructions of a variant allow when none of them ever waits: the lower of the two is its roofline.
+memory stands what the instructions of a variant allow when none of them ever waits: the lower of the two is
+its roofline.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def _blocks(variant: Variant) -> int:
 def compiled(variant: Variant) -> triton.compiler.CompiledKernel:
     """The kernel for a target that need not be here."""
     values = (
-        kernel.code_of(variant.dtype), variant.digest, variant.sketch, variant.offsets, _blocks(variant), kernel.LANES,
+        kernel.code_of(variant.dtype), variant.digest, variant.sketch, variant.offsets, _blocks(variant),
+        kernel.LANES,
     )  # fmt: skip
     signature = {**SIGNATURE, **dict.fromkeys(CONSTANTS, "constexpr")}
     names = list(signature)

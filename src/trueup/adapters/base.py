@@ -144,8 +144,8 @@ class Adapter(Protocol):
 
     def on_its_way(self, recorder: Any, scalars: dict[str, Any]) -> OnItsWay | None:
         """Start bringing the step's rows and scalars to the host without waiting; None where nothing of them
-        is on a device that lets the host go on. Called instead of ``to_host``; ``recorder``: None where the step
-        is not captured."""
+        is on a device that lets the host go on. Called instead of ``to_host``. ``recorder``: None where
+        the step is not captured."""
 
     def item(self, value: Any) -> float | None:
         """A noted scalar as a Python number."""

@@ -47,6 +47,7 @@ def run(
         table[words[OUT_ROW]] = part_of(variant, words, address)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def part_of(variant: Variant, words: list[int], address: Callable[[int], int]) -> np.void:
     """The part of one job."""
     code, digest, sketch, apart = variant

@@ -2,8 +2,8 @@
 the host on a stream of their own.
 
 Nothing here waits for the device. Results stay in blocks of rows; a block that is full, or the step's last
-one, is copied into pinned memory on the copy stream, after every stream that wrote to it; whoever writes the step
-waits.
+one, is copied into pinned memory on the copy stream, after every stream that wrote to it. Whoever writes the
+step waits.
 """
 
 from __future__ import annotations
