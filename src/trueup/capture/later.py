@@ -1,6 +1,6 @@
 """Steps whose numbers are still on a device: a thread of their own waits for them and writes them.
 
-The training thread starts the copies and goes on. At most ``MAX_STEPS`` steps wait: a device or a disk that
+The training thread starts the copies and continues. At most ``MAX_STEPS`` steps wait: a device or a disk that
 is slower than training slows the next step's end, instead of filling memory.
 """
 

@@ -73,34 +73,32 @@ class Impatient(Jobs):
 
 
 class Elsewhere(Jobs):
-    """Reads on a stream of its own."""
+    """Reads on a stream of its own, after what was submitted, and the program's stream goes on after it."""
 
-    waits, records = True, True
+    before, after = True, True
 
     def launch(self) -> None:
         """There."""
         here = lazy_device.module.current_stream()
         self.side = getattr(self, "side", None) or lazy_device.Stream()
-        if self.waits:
+        if self.before:
             self.side.wait_stream(here)
-        waiting = self._waiting.get(threading.get_ident(), [])
-        if self.records:
-            for _, job in waiting:
-                job.tensor.record_stream(self.side)
         with lazy_device.module.stream(self.side):
             super().launch()
+        if self.after:
+            here.wait_stream(self.side)
 
 
-class NoWait(Elsewhere):
-    """Without an event: what it reads may not be written yet."""
+class TooEarly(Elsewhere):
+    """What it reads may not be written yet."""
 
-    waits = False
+    before = False
 
 
-class NoRecord(Elsewhere):
-    """Without telling the allocator: what it reads may be another tensor's by then."""
+class TooLate(Elsewhere):
+    """What it reads may be freed, and another tensor's, or written again."""
 
-    records = False
+    after = False
 
 
 PathFor = Callable[[torch.device], queue.Path]
@@ -172,7 +170,7 @@ def runs(folder: Path) -> dict[str, object]:
 
 def twins(folder: Path) -> dict[str, object]:
     """Captured as it should not be."""
-    kinds = {"impatient": Impatient, "no_wait": NoWait, "no_record": NoRecord}
+    kinds = {"impatient": Impatient, "too_early": TooEarly, "too_late": TooLate}
     return {name: captured(folder / name, path_of(kind)) for name, kind in kinds.items()}
 
 

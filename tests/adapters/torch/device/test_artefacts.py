@@ -1,4 +1,4 @@
-"""The kernel compiles ahead of time, without a device, and keeps nothing in local memory: a sample of the variants.
+"""The kernel compiles ahead of time, without a device, and keeps nothing in local memory: a sample.
 
 All of them: ``benchmarks/triton_artefacts.py``.
 """

@@ -22,13 +22,8 @@ from torch import Tensor
 from trueup.adapters.placing import Place
 from trueup.adapters.torch.device.parts import PART_DTYPE, PART_WORDS
 from trueup.adapters.torch.device.plan import (
-    COUNTER,
-    FIRST_PROGRAM,
-    NUM_PROGRAMS,
+    AT_LAUNCH,
     OFFSETS,
-    OUT_ROW,
-    PARTIAL,
-    POINTER,
     WEIGHTS,
     Plan,
     dims_of,
@@ -281,24 +276,17 @@ class Jobs:
 
     def _words(self, jobs: list[_Job], block: _Block) -> tuple[Tensor, int, int]:
         """The words of a launch in pinned memory: for each program where its job starts, then the jobs."""
-        lengths = [len(job.words) for job in jobs]
-        programs = [job.plan.num_programs for job in jobs]
-        starts = np.cumsum([0, *lengths[:-1]])
-        num_map = sum(programs)
-        buffer = self._pinned(8 * (num_map + sum(lengths))).view(torch.int64)
+        num_map = sum(job.plan.num_programs for job in jobs)
+        buffer = self._pinned(8 * (num_map + sum(len(job.words) for job in jobs))).view(torch.int64)
         words: NDArray[np.int64] = numpy_of(buffer)
-        words[:num_map] = np.repeat(starts, programs)
-        program = 0
-        for number, (job, start) in enumerate(zip(jobs, starts, strict=True)):
-            mine = words[num_map + start : num_map + start + len(job.words)]
-            mine[:] = job.words
-            mine[POINTER] = job.pointer
-            mine[OUT_ROW] = row = block.used + number
-            mine[FIRST_PROGRAM] = mine[PARTIAL] = program
-            mine[NUM_PROGRAMS] = job.plan.num_programs
-            mine[COUNTER] = number
+        program, at, row = 0, num_map, block.used
+        for number, job in enumerate(jobs):
+            num_programs, end = job.plan.num_programs, at + len(job.words)
+            words[program : program + num_programs] = at - num_map
+            words[at:end] = job.words
+            words[at : at + AT_LAUNCH] = (job.pointer, row, program, num_programs, program, number)
             self._rows_of[job.part] = row
-            program += job.plan.num_programs
+            program, at, row = program + num_programs, end, row + 1
         block.used += len(jobs)
         return buffer, num_map, num_map
 

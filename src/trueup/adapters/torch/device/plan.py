@@ -25,8 +25,9 @@ MAX_PROGRAMS = 1024
 
 HEAD_WORDS, DIM_WORDS = 18, 4
 """int64 words of a job, and of each of its outer dims"""
-POINTER, OUT_ROW, FIRST_PROGRAM, NUM_PROGRAMS, PARTIAL, COUNTER = range(6)
-"""words that are known when a job is launched"""
+POINTER, OUT_ROW, AT_LAUNCH = 0, 1, 6
+"""the words before AT_LAUNCH are known at a launch: address of the tensor, its row, its first program in the
+launch, how many it has, where their parts go, and its counter"""
 WEIGHTS, OFFSETS = 16, 17
 """words that hold addresses of a run's tables"""
 
