@@ -81,12 +81,14 @@ class Elsewhere(Jobs):
         """There."""
         here = lazy_device.module.current_stream()
         self.side = getattr(self, "side", None) or lazy_device.Stream()
+        kept = list(self._waiting.get(threading.get_ident(), [])) if self.after else []
         if self.before:
             self.side.wait_stream(here)
         with lazy_device.module.stream(self.side):
             super().launch()
         if self.after:
             here.wait_stream(self.side)
+        del kept  # freed in the order of a stream that has waited
 
 
 class TooEarly(Elsewhere):
