@@ -74,8 +74,16 @@ class Artefact:
     instructions_an_element: float | None
 
 
+def _most(variant: Variant) -> int:
+    return 2 if variant.target == "sm_80" else 4
+
+
 def _blocks(variant: Variant) -> int:
-    return kernel.blocks_of(variant.dtype, 2 if variant.target == "sm_80" else 4)
+    return kernel.blocks_of(variant.dtype, _most(variant))
+
+
+def _warps(variant: Variant) -> int:
+    return kernel.warps_of(variant.dtype, _most(variant), sketch=variant.sketch)
 
 
 def compiled(variant: Variant) -> triton.compiler.CompiledKernel:
@@ -89,7 +97,11 @@ def compiled(variant: Variant) -> triton.compiler.CompiledKernel:
     constants = {(names.index(name),): value for name, value in zip(CONSTANTS, values, strict=True)}
     aligned = {(at,): [["tt.divisibility", 16]] for at in range(len(SIGNATURE))}
     source = ASTSource(kernel.summarise, signature, constants, aligned)
-    return triton.compile(source, target=TARGETS[variant.target], options={"num_warps": kernel.NUM_WARPS})
+    return triton.compile(
+        source,
+        target=TARGETS[variant.target],
+        options={"num_warps": _warps(variant)},
+    )
 
 
 def artefact_of(variant: Variant) -> Artefact:
@@ -105,7 +117,7 @@ def _of_nvidia(variant: Variant, made: triton.compiler.CompiledKernel) -> Artefa
         usage = _run("cuobjdump", "--dump-resource-usage", file.name)
         code = _run("nvdisasm", "-c", file.name)
     numbers = {name: int(value) for name, value in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", usage)}
-    loop, threads = loop_of(code), 32 * kernel.NUM_WARPS
+    loop, threads = loop_of(code), 32 * _warps(variant)
     return Artefact(
         variant=variant,
         registers=numbers["REG"],

@@ -92,9 +92,9 @@ class Elsewhere(Jobs):
 
 
 class TooEarly(Elsewhere):
-    """What it reads may not be written yet."""
+    """What it reads may not be written yet; nobody waits for it either."""
 
-    before = False
+    before = after = False
 
 
 class TooLate(Elsewhere):

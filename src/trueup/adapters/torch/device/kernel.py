@@ -21,6 +21,11 @@ LANES = 1024
 NUM_WARPS = 16
 
 
+def warps_of(dtype: str, most: int = 4, *, sketch: bool = True) -> int:
+    """Warps of a program. ``most`` as for ``blocks_of``: sketches of float64 would spill there."""
+    return 8 if dtype == "float64" and most < 4 and sketch else NUM_WARPS
+
+
 def blocks_of(dtype: str, most: int = 4) -> int:
     """Sketch blocks read at once: as many as fit the registers of 512 threads without spills.
 

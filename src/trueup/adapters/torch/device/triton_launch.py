@@ -47,7 +47,7 @@ def _launch(
     kernel.summarise[(num_programs,)](
         job_of, jobs, rows, partials, counters, tables.powers, tables.blocks, tables.signs, tables.float8,
         CODE=code, DIGEST=digest, SKETCH=sketch, OFFSETS=offsets, BLOCKS=kernel.blocks_of(_NAMES[code], most),
-        LANES=kernel.LANES, num_warps=kernel.NUM_WARPS,
+        LANES=kernel.LANES, num_warps=kernel.warps_of(_NAMES[code], most, sketch=sketch),
     )  # fmt: skip
 
 
