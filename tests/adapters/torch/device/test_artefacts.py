@@ -25,7 +25,8 @@ pytestmark = [
 
 def compiled(*options: str) -> list[dict[str, object]]:
     """What the script prints."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "triton_artefacts.py"), "--first", *options]
+    cold = Path(sys.prefix, "bin", "python")  # triton has not been imported there, and interprets nothing
+    command = [str(cold), str(ROOT / "benchmarks" / "triton_artefacts.py"), "--first", *options]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
