@@ -17,6 +17,9 @@ from tests.warm import COLD, OF_TRUEUP, WARM, warm_python
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
+# Triton decides at its first import: here its kernels run in its interpreter, on the CPU.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # A busy machine is no failure: hypothesis judges what a test computes, not how long examples take.
 settings.register_profile("trueup", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("trueup")

@@ -55,6 +55,10 @@ class GraphNode(Protocol):
         """In front of it."""
 
 
+OnItsWay = Callable[[], dict[str, Any]]
+"""waits until the rows of a step are written, and returns its scalars as host numbers"""
+
+
 class Table(Protocol[RowT]):
     """A table that grows by rows of cells in the column order of ``store.schema``."""
 
@@ -92,6 +96,9 @@ class Recorder(Protocol):
 
     def view(self, row: int) -> np.void:
         """The row as a numpy void, to read and write its fields."""
+
+    def put(self, row: int, summary: Any) -> None:
+        """Write a row that was kept empty: a numpy void."""
 
     def has_values(self, row: int) -> bool:
         """Whether the values of a row are on disk already."""
@@ -258,6 +265,11 @@ class Adapter(Protocol):
 
     def to_host(self) -> None:
         """Bring everything still on the device into the recorder's rows; called once when a step ends."""
+
+    def on_its_way(self, recorder: Any, scalars: dict[str, object]) -> OnItsWay | None:
+        """Start bringing the step's rows and scalars to the host without waiting; None where nothing of them
+        is on a device that lets the host go on. Called instead of ``to_host``. ``recorder``: None where
+        the step is not captured."""
 
     def item(self, value: object) -> float | None:
         """A noted scalar as a Python number."""

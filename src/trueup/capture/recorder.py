@@ -68,6 +68,10 @@ class Recorder:
         found: np.void = _rows_of(self.rows.blocks[row // BLOCK_ROWS])[row % BLOCK_ROWS]
         return found
 
+    def put(self, row: int, summary: np.void) -> None:
+        """Write a row that was kept empty."""
+        _rows_of(self.rows.blocks[row // BLOCK_ROWS])[row % BLOCK_ROWS] = summary
+
     def store_values(self, row: int, name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> None:
         """Append contiguous values to the step's chunk files."""
         key = f"{row}:{name}"

@@ -25,13 +25,14 @@ from trueup.capture.claim import role_of
 from trueup.capture.clock import StepClock
 from trueup.capture.declared import declared_layout
 from trueup.capture.facts import manifest_of, same_launch, scalar_line
+from trueup.capture.later import Later
 from trueup.capture.observer import Observer, Watch
 from trueup.capture.options import CaptureOptions, Task
 from trueup.capture.overflow import overflow_sentence
 from trueup.capture.recorder import Recorder
 from trueup.capture.scope import Scope, without_idle_arguments
 from trueup.capture.shield import say, shielded
-from trueup.store import RunWriter
+from trueup.store import RunWriter, StepColumns
 from trueup.store.layout import MANIFEST, rank_file, whole_steps
 from trueup.types.layout import Layout
 
@@ -103,6 +104,8 @@ class Session:
         self._outside_scope = ""
         self._scalars: dict[str, Any] = {}
         self._writer: RunWriter | None = None
+        self._later = Later()
+        self._closing = False
         self._pid = os.getpid()
         self._child = False
         self._hidden = False
@@ -184,6 +187,7 @@ class Session:
                 self.limit(
                     f"the program ended by {died.__name__} in step {self.clock.step}; that step is partial"
                 )
+            self._closing = True
             self._end_step()
             self._note_scope()
             self._unkept = self.adapter.unkept()
@@ -419,28 +423,58 @@ class Session:
             self.recorder = Recorder(self._writer or RunWriter(self.output, rank=self.rank), -1)
 
     def _write_step(self, writer: RunWriter, recorder: Recorder | None) -> None:
+        if self._written_later(writer, recorder):
+            return
+        self._later.join()
         if recorder is not None:
             self.adapter.to_host()
             self._note_local_norm(recorder)
         wanted = recorder is not None and self._wants_step(writer)
-        if self.clock.seen_forward or "saved" in self._scalars:
-            line = scalar_line(
-                self._scalars,
-                self.adapter,
-                step=self.clock.step,
-                rank=self.rank,
-                microbatches=self.clock.microbatch + 1,
-            )
+        self._write_scalars(writer, self._scalars, self.clock.step, self.clock.microbatch + 1)
+        if recorder is not None and wanted:  # last: whoever waits for the step may stop the program then
+            writer.finish_step(self.clock.step, self._columns(recorder))
+            self._write_facts(writer, self._rank_facts())
+
+    def _columns(self, recorder: Recorder) -> StepColumns:
+        columns = recorder.columns()
+        if self.scope is None:
+            return columns
+        phases = zip(columns.records["call"], columns.records["phase"], strict=True)
+        forward = {call for call, phase in phases if phase == "forward"}
+        return replace(columns, calls=without_idle_arguments(columns.calls, forward))
+
+    def _write_scalars(
+        self, writer: RunWriter, scalars: dict[str, Any], step: int, microbatches: int
+    ) -> None:
+        if self.clock.seen_forward or "saved" in scalars:
+            line = scalar_line(scalars, self.adapter, step=step, rank=self.rank, microbatches=microbatches)
             self.watch.step_over(line)
             writer.append_scalars(line)
-        if recorder is not None and wanted:  # last: whoever waits for the step may stop the program then
-            columns = recorder.columns()
-            if self.scope is not None:
-                phases = zip(columns.records["call"], columns.records["phase"], strict=True)
-                forward = {call for call, phase in phases if phase == "forward"}
-                columns = replace(columns, calls=without_idle_arguments(columns.calls, forward))
-            writer.finish_step(self.clock.step, columns)
-            self._write_facts(writer)
+
+    def _written_later(self, writer: RunWriter, recorder: Recorder | None) -> bool:
+        """Whether another thread waits for the step's numbers and writes it: where some are on a device, and
+        nobody is to be told of them at once."""
+        if self._closing or self.watch.observer is not None or self.options.task is not Task.STATISTICS:
+            return False
+        if not self.clock.seen_forward or self.options.store_values_of - {"configuration"}:
+            return False
+        on_its_way = self.adapter.on_its_way(recorder, self._scalars)
+        if on_its_way is None:
+            return False
+        step, microbatch, facts = self.clock.step, self.clock.microbatch, self._rank_facts()
+
+        def write() -> None:
+            scalars = on_its_way()
+            if recorder is not None:
+                self._note_local_norm(recorder, scalars, microbatch)
+            line = scalar_line(scalars, self.adapter, step=step, rank=self.rank, microbatches=microbatch + 1)
+            writer.append_scalars(line)
+            if recorder is not None:
+                writer.finish_step(step, self._columns(recorder))
+                self._write_facts(writer, facts)
+
+        self._later.submit(write)
+        return True
 
     def _wants_step(self, writer: RunWriter) -> bool:
         """Task overflow_check keeps a step only if a value that is not finite was made in it."""
@@ -463,22 +497,25 @@ class Session:
         wanted = self.options.overflow_nums
         return bool(self._overflows) and wanted is not None and len(self._overflows) >= wanted
 
-    def _write_facts(self, writer: RunWriter) -> None:
+    def _write_facts(self, writer: RunWriter, facts: dict[str, object]) -> None:
         """Facts only grow: they are written again when one of their lists has."""
-        facts = self._rank_facts()
         sizes = [len(value) for value in facts.values() if isinstance(value, list)]
         if sizes != self._facts_written:
             writer.write_rank(facts)
             self._facts_written = sizes
 
-    def _note_local_norm(self, recorder: Recorder) -> None:
+    def _note_local_norm(
+        self, recorder: Recorder, scalars: dict[str, Any] | None = None, microbatch: int | None = None
+    ) -> None:
         """Before reduction where the step has one microbatch; never scaled."""
-        slots = ("local", "accumulated") if self.clock.microbatch == 0 else ("accumulated",)
+        scalars = self._scalars if scalars is None else scalars
+        first = (self.clock.microbatch if microbatch is None else microbatch) == 0
+        slots = ("local", "accumulated") if first else ("accumulated",)
         norms = (recorder.local_norm(slot) for slot in slots)
         norm = next((n for n in norms if n is not None), None)
         if norm is not None:
-            scale = self.adapter.item(self._scalars.get("loss_scale"))
-            self._scalars["local_norm"] = norm / scale if scale else norm
+            scale = self.adapter.item(scalars.get("loss_scale"))
+            scalars["local_norm"] = norm / scale if scale else norm
 
     def _note_scope(self) -> None:
         """Say so where scope or list left nothing; also in the manifest, which the first rank writes."""
@@ -494,6 +531,7 @@ class Session:
     def _finish(self) -> None:
         if self._writer is not None and not self._aside:
             try:
+                self._later.join()
                 self._writer.write_rank(self._rank_facts())
             except OSError as error:
                 self._stand_aside(str(error))

@@ -26,6 +26,8 @@ from trueup.numerics.summary import SKETCH_SIZE
 from trueup.types.arrays import Array
 
 PERIOD = 1024
+SIGN_STEP = 16
+"""a block starts at a multiple of this in the sign table"""
 _NUM_SIGNS = 2048
 _BLOCK_SEED = 0xC0FFEE5EED
 
@@ -47,12 +49,18 @@ def _splitmix64_array(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return hashed
 
 
+def block_places(block: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each block starts in the sign table, in ``SIGN_STEP``s, and the rotation of its buckets."""
+    noise = _splitmix64_array(block.astype(np.uint64) ^ np.uint64(_BLOCK_SEED))
+    rotation = (noise & np.uint64(SKETCH_SIZE - 1)).astype(np.int64)
+    return (noise >> np.uint64(57)).astype(np.int64), rotation
+
+
 def places(flat: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Bucket and sign of each row-major index of the full tensor."""
     block, place = np.divmod(flat, PERIOD)
-    noise = _splitmix64_array(block.astype(np.uint64) ^ np.uint64(_BLOCK_SEED))
-    start = (noise >> np.uint64(57)).astype(np.int64) * 16
-    rotation = (noise & np.uint64(SKETCH_SIZE - 1)).astype(np.int64)
+    start, rotation = block_places(block)
+    start = start * SIGN_STEP
     return (place + rotation) % SKETCH_SIZE, SIGNS[(start + place) % _NUM_SIGNS]
 
 

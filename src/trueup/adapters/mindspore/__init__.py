@@ -5,7 +5,7 @@ from __future__ import annotations
 import mindspore
 from mindspore import Tensor, nn
 
-from trueup.adapters.base import Sink
+from trueup.adapters.base import Recorder, Sink
 from trueup.adapters.measures import Measured, Wanted
 from trueup.adapters.mindspore import api, collectives, compiled, long_run, modules, training
 from trueup.adapters.mindspore.determinism import contrary
@@ -86,6 +86,9 @@ class Adapter:
     def to_host(self) -> None:
         """Gradients still on their way will not come."""
         self._engine.flush_gradients()
+
+    def on_its_way(self, recorder: Recorder | None, scalars: dict[str, object]) -> None:
+        """Rows are written when a tensor is seen."""
 
     def item(self, value: object) -> float | None:
         """A noted scalar as a Python number; what is none is None."""

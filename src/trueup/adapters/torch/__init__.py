@@ -7,7 +7,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from trueup.adapters.base import Sink
+from trueup.adapters.base import OnItsWay, Recorder, Sink
 from trueup.adapters.measures import Measured, Wanted
 from trueup.adapters.torch import api, collectives, dynamo, escapes, gradients, long_run, modules, training
 from trueup.adapters.torch.engine import Engine
@@ -87,6 +87,13 @@ class Adapter:
             self._engine.flush_gradients()
             self._engine.summariser.to_host()
 
+    def on_its_way(self, recorder: Recorder | None, scalars: dict[str, object]) -> OnItsWay | None:
+        """Start the copies; see ``adapters.base``."""
+        with quiet():
+            if recorder is not None:
+                self._engine.flush_gradients()
+            return self._engine.summariser.on_its_way(recorder, scalars)
+
     def item(self, value: object) -> float | None:
         """A noted scalar as a Python number; complex and non-numeric values are None."""
         if isinstance(value, torch.Tensor):
@@ -141,6 +148,7 @@ class Adapter:
             "wrapped_by": list(engine.wrapped_by),
             "optimizers": list(engine.training.optimizers.values()),
             "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
+            **({"summarised_by": paths} if (paths := engine.summariser.paths()) else {}),
             **({} if engine.long_run is None else {"long_run": engine.long_run.facts()}),
             **({} if engine.forcing is None else {"replay": engine.forcing.facts()}),
             **({"given_gradients": given.facts()} if (given := engine.training.given) else {}),

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from trueup.adapters.torch.engine import Engine
-from trueup.adapters.torch.memory import data_of
+from trueup.adapters.torch.memory import data_of, is_ours
 from trueup.adapters.torch.quiet import quiet
 
 _is_compiling = torch.compiler.is_compiling
@@ -43,7 +43,7 @@ def install(engine: Engine) -> None:
 
 def _escaped(holder: object) -> None:
     engine = _engine
-    if engine is None or not engine.sink.active or engine.in_optimizer or engine.local.opaque:
+    if engine is None or is_ours() or not engine.sink.active or engine.in_optimizer or engine.local.opaque:
         return
     try:
         if isinstance(holder, torch.TypedStorage):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,30 @@ forget_reference = _Storage._free_weak_ref
 
 in_transform = torch._C._functorch.is_functorch_wrapped_tensor
 """whether a function transform (vmap, grad) has wrapped it: it has no memory of its own then"""
+
+
+class _Ours(threading.local):
+    depth = 0
+
+
+_ours = _Ours()
+
+
+@contextmanager
+def ours() -> Iterator[None]:
+    """What this thread does with memory is capture's own: a kernel's launcher asks for addresses through the
+    watched attributes too."""
+    _ours.depth += 1
+    try:
+        yield
+    finally:
+        _ours.depth -= 1
+
+
+def is_ours() -> bool:
+    """Whether this thread is in ``ours``."""
+    return _ours.depth > 0
+
 
 FREED = "its memory has been freed (a storage of no bytes)"
 

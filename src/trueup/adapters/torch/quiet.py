@@ -4,7 +4,8 @@ classes of the program that count or rewrite what is called.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -14,8 +15,46 @@ _num_modes = torch._C._len_torch_dispatch_stack
 _no_torch_function = torch._C.DisableTorchFunction
 
 
+_launch: Callable[[], None] | None = None
+"""what starts the summaries that were queued on devices; None where none ever is"""
+
+
+class _Depth(threading.local):
+    depth = 0
+
+
+_local = _Depth()
+
+
+def launches(launch: Callable[[], None] | None) -> None:
+    """From now on ``launch`` runs whenever a thread leaves its outermost ``quiet``: the program goes on."""
+    global _launch
+    _launch = launch
+
+
+def is_grouping() -> bool:
+    """Whether this thread is in a ``quiet`` at whose end queued summaries are started."""
+    return _local.depth > 0
+
+
+@contextmanager
+def _grouped(launch: Callable[[], None]) -> Iterator[None]:
+    _local.depth += 1
+    try:
+        with _silence() if _num_modes() else _no_torch_function():
+            try:
+                yield
+            finally:
+                if _local.depth == 1:
+                    launch()
+    finally:
+        _local.depth -= 1
+
+
 def quiet() -> AbstractContextManager[object]:
     """A context for what capture does with tensors; cheap where the program has no dispatch mode in place."""
+    if _launch is not None:
+        return _grouped(_launch)
     return _silence() if _num_modes() else _no_torch_function()
 
 

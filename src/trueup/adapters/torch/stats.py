@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from trueup.adapters.base import Row, Sink
+from trueup.adapters.base import OnItsWay, Recorder, Row, Sink
 from trueup.adapters.placing import Place
-from trueup.adapters.torch import device_stats
+from trueup.adapters.torch.device.queue import Queue, Step
 from trueup.adapters.torch.memory import (
     FREED,
     bytes_of,
@@ -73,7 +73,7 @@ class Summariser:
         self._distrusted: dict[int, StorageReference] = {}
         self._carried: dict[tuple[object, ...], tuple[bytes, StorageReference, int]] = {}
         """parameters after an update, for the start of the next step: its bytes are the same"""
-        self._queue = device_stats.Queue()
+        self._queue = Queue()
         self.take: Take = _long_way if self._stores else take_small(self._want_small, _MEMO_NUMEL)
         """row of a plain small tensor, by C alone; -1 where that is left to ``row``"""
         self._written = np.zeros(1, SUMMARY_DTYPE)
@@ -114,7 +114,6 @@ class Summariser:
             return self._odd_dtype_or_layout(tensor, self._not_in_place(placement), phase, slot)
         code, dtype, itemsize = spec
         if not (tensor.is_cpu and AVAILABLE):
-            placement = self._not_in_place(placement)
             return self._queued(tensor, dtype, placement, phase, slot)
         if tensor.is_neg() or tensor.is_conj():
             tensor = tensor.resolve_conj().resolve_neg()
@@ -210,6 +209,8 @@ class Summariser:
             return None, "a meta tensor holds no values"
         if is_freed(tensor):
             return None, FREED
+        if is_recorded_as_graph(tensor.device):
+            return None, "inside the capture of a device graph: its values come when the graph runs"
         shape = tuple(tensor.shape)
         key = (data_ptr(tensor), tensor._version, shape, tensor.stride(), dtype, placement)
         known = self._memo.get(key)
@@ -217,7 +218,11 @@ class Summariser:
             if self._stores and not self._sink.recorder.has_values(known[0]):
                 self._store(known[0], tensor, dtype, shape, phase, slot)
             return known[0]
-        row = self._queue.add(self._sink.recorder, tensor, dtype, shape, placement, self._want)
+        recorder = self._sink.recorder
+        try:
+            row = self._queue.add(recorder, tensor, dtype, shape, placement, self._want, self._place)
+        except torch.OutOfMemoryError:
+            return None, "no device memory was left to summarise it"
         if self._stores:
             self._store(row, tensor, dtype, shape, phase, slot)
         if not (self._distrusted and _storage_of(tensor) in self._distrusted):
@@ -326,11 +331,39 @@ class Summariser:
         """Rows belong to a step: forget them all."""
         self._memo.clear()
         self._distrusted = {p: r for p, r in self._distrusted.items() if not r.expired()}
-        self._queue = device_stats.Queue()
+        self._queue.forget()
 
     def to_host(self) -> None:
         """Bring what is queued on devices into its rows: one transfer a device."""
-        self._queue.flush(self._sink.recorder)
+        self._filled(self._queue.take(), self._sink.recorder)
+
+    def on_its_way(self, recorder: Recorder | None, scalars: dict[str, object]) -> OnItsWay | None:
+        """Rows and scalars, started on their way to the host; None where the host would have to wait."""
+        if not self._queue.lets_the_host_go_on:
+            return None
+        step, numbers = self._queue.take(), self._queue.scalars(scalars)
+
+        def arrived() -> dict[str, Any]:
+            if recorder is not None:
+                self._filled(step, recorder)
+            return numbers()
+
+        return arrived
+
+    def _filled(self, step: Step, recorder: Recorder) -> None:
+        num_lost, errors = step.fill(recorder)
+        for error in errors:
+            self._sink.failed("a summary on a device", error)
+        if num_lost and not errors:
+            self._sink.limit(f"{num_lost} tensors have no summary: no device memory was left to compute it")
+
+    def launch(self) -> None:
+        """The program goes on: what was queued on devices may change."""
+        self._queue.launch()
+
+    def paths(self) -> dict[str, str]:
+        """What summarised the tensors of each device that is not the CPU."""
+        return self._queue.paths()
 
     def digest(self, tensors: list[Tensor]) -> Any:
         """Order-sensitive digest of several tensors, or None where it would cost a synchronisation."""
@@ -365,6 +398,12 @@ def take_small(want: int, limit: int) -> Take:
     except ValueError:
         return _long_way
     return take
+
+
+def is_recorded_as_graph(device: torch.device) -> bool:
+    """Whether what is called now is recorded to run later (CUDA graphs): capture must add nothing."""
+    asked = getattr(torch.get_device_module(device), "is_current_stream_capturing", None)
+    return asked is not None and bool(asked())
 
 
 class StorageReference:

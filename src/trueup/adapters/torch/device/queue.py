@@ -1,0 +1,249 @@
+"""Rows whose numbers are still on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trueup.adapters.base import Recorder
+from trueup.adapters.placing import Place
+from trueup.adapters.torch.device.chunks import Chunks, Numbers
+from trueup.adapters.torch.device.launching import Jobs
+from trueup.adapters.torch.device.parts import EXTREMES, Whole, summaries_from_parts
+from trueup.adapters.torch.device.transfer import parts_from_numbers
+from trueup.adapters.torch.device.triton_launch import launch_for
+from trueup.adapters.torch.quiet import is_grouping, launches
+from trueup.types.arrays import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A step's parts on the host."""
+
+    parts: Array | None
+    lost: frozenset[int] = frozenset()
+    """numbers of those that could not be computed"""
+    error: Exception | None = None
+    """why, where it was not for lack of memory"""
+
+
+Taken = Callable[[], Arrived]
+"""waits for a step's parts"""
+
+
+Noted = dict[str, Any]
+"""scalars of a step, some of them tensors or lists with tensors"""
+
+
+class Path(Protocol):
+    """How the tensors of one device are summarised."""
+
+    name: str
+
+    def add(self, tensor: Tensor, dtype: str, want: int, place: Place | None) -> int:
+        """Queue a tensor; how many parts it has."""
+
+    def launch(self) -> None:
+        """What was queued by this thread may change from now on."""
+
+    def taken(self) -> Taken:
+        """The step is over: its parts, which are waited for later; begin the next."""
+
+
+class Operations:
+    """By torch operations."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._chunks = Chunks(device)
+        self._numbers: list[Numbers] = []
+        self.name = "torch operations" if self._chunks.wide else "torch operations without float64"
+
+    def add(self, tensor: Tensor, dtype: str, want: int, place: Place | None) -> int:
+        """As ``Path.add``; the operations start at once."""
+        numbers = self._chunks.numbers_of(tensor, dtype, want, place)
+        self._numbers += numbers
+        return len(numbers)
+
+    def launch(self) -> None:
+        """Nothing waits."""
+
+    def taken(self) -> Taken:
+        """As ``Path.taken``."""
+        numbers, wide = self._numbers, self._chunks.wide
+        self._numbers = []
+        return lambda: Arrived(parts_from_numbers(numbers, wide=wide) if numbers else None)
+
+
+class Kernel:
+    """By the Triton kernel."""
+
+    name = "triton"
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._sketch_only: list[int] = []
+
+    def add(self, tensor: Tensor, dtype: str, want: int, place: Place | None) -> int:
+        """As ``Path.add``; what is queued is read at the next ``launch``."""
+        found = self._jobs.add(tensor, dtype, want, place)
+        self._sketch_only += [part for part, only in found if only]
+        return len(found)
+
+    def launch(self) -> None:
+        """As ``Path.launch``."""
+        self._jobs.launch()
+
+    def scalars(self, noted: Noted) -> Callable[[Noted], Noted]:
+        """Start copies of the numbers that lie on the device; what returns waits, and puts them in place."""
+        tensors = {id(v): v for v in _flat(noted) if isinstance(v, Tensor) and self._jobs.holds(v)}
+        copied = self._jobs.copies(list(tensors.values())) if tensors else None
+
+        def arrived(found: Noted) -> Noted:
+            if copied is None:
+                return found
+            hosts = dict(zip(tensors, copied(), strict=True))
+            return {
+                name: [hosts.get(id(one), one) for one in value]
+                if isinstance(value, list)
+                else hosts.get(id(value), value)
+                for name, value in found.items()
+            }
+
+        return arrived
+
+    def taken(self) -> Taken:
+        """As ``Path.taken``."""
+        self._jobs.send()
+        parts, only = self._jobs.taken(), self._sketch_only
+        lost, error = frozenset(self._jobs.lost), self._jobs.error
+        self._jobs.begin()
+        self._sketch_only = []
+
+        def with_neutral() -> Arrived:
+            found = parts()
+            neutral = np.zeros((), found.dtype)
+            for name, none in zip(EXTREMES, (np.inf, -np.inf, np.inf), strict=True):
+                neutral[name] = none
+            for part in only:
+                sketch = found[part]["sketch"].copy()
+                found[part] = neutral
+                found[part]["sketch"] = sketch
+            return Arrived(found, lost, error)
+
+        return with_neutral
+
+
+def _flat(noted: Noted) -> Iterator[object]:
+    for value in noted.values():
+        if isinstance(value, list):
+            yield from value
+        else:
+            yield value
+
+
+def path_for(device: torch.device) -> Path:
+    """The kernel where one runs on the device, else torch operations."""
+    launch = launch_for(device.type)
+    return Operations(device) if launch is None else Kernel(Jobs(device, launch))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The rows of a step on their way to the host."""
+
+    wholes: dict[torch.device, list[Whole]]
+    taken: dict[torch.device, Taken]
+
+    def fill(self, recorder: Recorder) -> tuple[int, list[Exception]]:
+        """Wait, and write the rows; how many were lost, which keep no numbers, and errors that explain it."""
+        num_lost, errors = 0, []
+        for device, wholes in self.wholes.items():
+            arrived = self.taken[device]()
+            errors += [] if arrived.error is None else [arrived.error]
+            part = 0
+            for whole, summary in zip(wholes, summaries_from_parts(arrived.parts, wholes), strict=True):
+                numbers = range(part, part + whole.num_parts)
+                part += whole.num_parts
+                if not arrived.lost.isdisjoint(numbers):
+                    summary["flags"] = 0
+                    num_lost += 1
+                recorder.put(whole.row, summary)
+        return num_lost, errors
+
+
+class Queue:
+    """The rows of one step, by device."""
+
+    def __init__(self, path_for: Callable[[torch.device], Path] = path_for) -> None:
+        self._path_for = path_for
+        self._paths: dict[torch.device, Path] = {}
+        self._wholes: dict[torch.device, list[Whole]] = {}
+
+    def add(
+        self,
+        recorder: Recorder,
+        tensor: Tensor,
+        dtype: str,
+        shape: tuple[int, ...],
+        placement: str | None,
+        want: int,
+        place: Place | None = None,
+    ) -> int:
+        """Reserve a row and queue its computation."""
+        device, numel = tensor.device, tensor.numel()
+        path = self._paths.get(device)
+        if path is None:
+            path = self._paths[device] = self._path_for(device)
+            if isinstance(path, Kernel):
+                launches(self.launch)
+        num_parts = 0
+        if numel:
+            with torch.no_grad():
+                num_parts = path.add(tensor.detach(), dtype, want, place)
+                if not is_grouping():
+                    path.launch()
+        row = recorder.keep(0, dtype, shape, str(device), placement)
+        num_real = numel * (2 if tensor.is_complex() else 1)
+        whole = Whole(row=row, numel=numel, num_real=num_real, want=want, num_parts=num_parts)
+        self._wholes.setdefault(device, []).append(whole)
+        return row
+
+    def launch(self) -> None:
+        """The program goes on: what was queued may change."""
+        for path in self._paths.values():
+            path.launch()
+
+    def take(self) -> Step:
+        """What was queued in the step, on its way to the host."""
+        wholes, self._wholes = self._wholes, {}
+        return Step(wholes, {device: self._paths[device].taken() for device in wholes})
+
+    @property
+    def lets_the_host_go_on(self) -> bool:
+        """Whether there are devices, and the host need not wait for any of them."""
+        return bool(self._paths) and all(isinstance(path, Kernel) for path in self._paths.values())
+
+    def scalars(self, noted: Noted) -> Callable[[], Noted]:
+        """Noted scalars, as a function that waits for those on devices."""
+        copies = [path.scalars(noted) for path in self._paths.values() if isinstance(path, Kernel)]
+
+        def arrived() -> Noted:
+            found = noted
+            for copied in copies:
+                found = copied(found)
+            return found
+
+        return arrived
+
+    def forget(self) -> None:
+        """The step is over: what was not taken is not wanted."""
+        self.take()
+
+    def paths(self) -> dict[str, str]:
+        """What summarised the tensors of each device."""
+        return {str(device): path.name for device, path in self._paths.items()}

@@ -1,0 +1,73 @@
+"""The Triton kernel in Triton's interpreter: on the CPU, over CPU memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from trueup.adapters.torch.device import kernel
+from trueup.adapters.torch.device.parts import PART_DTYPE, PART_WORDS, Whole, summaries_from_parts
+from trueup.adapters.torch.device.plan import MAX_PROGRAMS, dims_of, plan_of
+from trueup.adapters.torch.device.tables import Tables
+from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH
+from trueup.types.arrays import Array
+
+CPU = torch.device("cpu")
+TABLES = Tables(CPU, lambda num_bytes: torch.empty(num_bytes, dtype=torch.uint8))
+
+
+def summarised(
+    tensors: list[torch.Tensor],
+    dtype: str,
+    want: int,
+    whole: tuple[int, ...] | None = None,
+    first: int = 0,
+    *,
+    blocks: int = 4,
+    max_programs: int = MAX_PROGRAMS,
+) -> Array:
+    """Summaries of tensors of one dtype by one launch."""
+    pairs = DTYPES[dtype].kind == "complex"
+    plans = [
+        plan_of(dims_of(t.shape, t.stride(), whole or tuple(t.shape), pairs=pairs), first) for t in tensors
+    ]
+    job_of, jobs, at, program, apart = [], [], 0, 0, False
+    for number, (tensor, plan) in enumerate(zip(tensors, plans, strict=True)):
+        words, num = plan.words.copy(), min(plan.num_programs, max_programs)
+        words[:6] = tensor.data_ptr(), number, program, num, program, number
+        words[16], words[17] = TABLES.weights(plan.inner), TABLES.offsets(plan.inner)
+        apart |= not plan.contiguous
+        TABLES.cover(plan.last_block)
+        job_of += [at] * num
+        at += len(words)
+        program += num
+        jobs.append(words)
+    rows = torch.full((len(tensors), PART_WORDS), -1)
+    partials = torch.full((program, PART_WORDS), -1)
+    counters = torch.zeros(len(tensors), dtype=torch.int32)
+    with np.errstate(all="ignore"):
+        kernel.summarise[(program,)](
+            torch.tensor(job_of),
+            torch.from_numpy(np.concatenate(jobs)),
+            rows,
+            partials,
+            counters,
+            TABLES.powers,
+            TABLES.blocks,
+            TABLES.signs,
+            TABLES.float8,
+            CODE=kernel.code_of(dtype),
+            DIGEST=bool(want & HAS_DIGEST),
+            SKETCH=bool(want & HAS_SKETCH),
+            OFFSETS=apart,
+            BLOCKS=blocks,
+            LANES=kernel.LANES,
+        )
+    assert not counters.any()
+    parts = rows.numpy().reshape(-1).view(PART_DTYPE)
+    wholes = [
+        Whole(row=n, numel=t.numel(), num_real=t.numel() * (2 if pairs else 1), want=want, num_parts=1)
+        for n, t in enumerate(tensors)
+    ]
+    return summaries_from_parts(parts, wholes)

@@ -1,0 +1,230 @@
+"""Programs that train on ``lazy_device``, each in a process of its own; prints one JSON line for a test.
+
+python -m tests.adapters.torch.device.on_device SCENARIO FOLDER
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import trueup
+from tests.adapters.torch.device import contract, lazy_device
+from tests.models.gpt import GPT, GPTConfig, batch, loss_of
+from trueup.adapters.torch.device import launching, queue
+from trueup.adapters.torch.device.launching import Jobs, Variant
+from trueup.adapters.torch.device.tables import Tables
+
+TINY = GPTConfig(vocab_size=64, num_layers=2, hidden_size=32, num_heads=4, seq_length=16, dropout=0.0)
+counters = lazy_device.counters
+device = lazy_device.register()
+
+
+def launch(
+    variant: Variant,
+    num_programs: int,
+    job_of: torch.Tensor,
+    jobs: torch.Tensor,
+    rows: torch.Tensor,
+    partials: torch.Tensor,
+    count: torch.Tensor,
+    tables: Tables,
+) -> None:
+    """The kernel's contract, as work of the current stream."""
+    counters.kernels += 1
+    specs = [lazy_device.spec_of(one) for one in (job_of, jobs, rows)]
+
+    def work() -> None:
+        contract.run(variant, *(spec.on_host() for spec in specs), lazy_device.host_address)
+
+    lazy_device._queues[lazy_device.module.current_stream().stream_id].submit(work)
+
+
+def pinned(num_bytes: int) -> torch.Tensor:
+    """Host memory: every copy to and from it is asynchronous here."""
+    return torch.empty(num_bytes, dtype=torch.uint8)
+
+
+def with_kernel(where: torch.device) -> queue.Path:
+    """As ``queue.path_for`` on a device that runs Triton."""
+    return queue.Kernel(Jobs(where, launch, pinned))
+
+
+def with_operations(where: torch.device) -> queue.Path:
+    """As ``queue.path_for`` on a device that runs none."""
+    return queue.Operations(where)
+
+
+class Impatient(Jobs):
+    """Waits for the device at every tensor."""
+
+    def launch(self) -> None:
+        """Then wait."""
+        super().launch()
+        lazy_device.module.current_stream().synchronize()
+
+
+class Elsewhere(Jobs):
+    """Reads on a stream of its own, after what was submitted, and the program's stream goes on after it."""
+
+    before, after = True, True
+
+    def launch(self) -> None:
+        """There."""
+        here = lazy_device.module.current_stream()
+        self.side = getattr(self, "side", None) or lazy_device.Stream()
+        kept = list(self._waiting.get(threading.get_ident(), [])) if self.after else []
+        if self.before:
+            self.side.wait_stream(here)
+        with lazy_device.module.stream(self.side):
+            super().launch()
+        if self.after:
+            here.wait_stream(self.side)
+        del kept  # freed in the order of a stream that has waited
+
+
+class TooEarly(Elsewhere):
+    """What it reads may not be written yet; nobody waits for it either."""
+
+    before = after = False
+
+
+class TooLate(Elsewhere):
+    """What it reads may be freed, and another tensor's, or written again."""
+
+    after = False
+
+
+PathFor = Callable[[torch.device], queue.Path]
+
+
+def path_of(kind: type[Jobs]) -> PathFor:
+    """The kernel with other jobs."""
+    return lambda where: queue.Kernel(kind(where, launch, pinned))
+
+
+marks: list[int] = []
+"""waits of the training thread before each step, and at the end"""
+
+
+def train(steps: int = 2, *, side: bool = False) -> list[float]:
+    """The demo's GPT; losses are read when all is over. ``side``: forward and backward on another stream."""
+    torch.manual_seed(0)
+    model = GPT(TINY).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    main = lazy_device.module.current_stream()
+    other = lazy_device.Stream() if side else main
+    losses = []
+    marks.clear()
+    for step in range(steps):
+        marks.append(counters.synchronisations)
+        other.wait_stream(main)
+        with lazy_device.module.stream(other):
+            inputs, labels = (one.to(device, non_blocking=True) for one in batch(TINY, step=step, size=2))
+            optimizer.zero_grad()
+            with device:  # the model makes its positions as it goes
+                loss = loss_of(model, inputs, labels)
+            loss.backward()
+            losses.append(loss.detach())
+        main.wait_stream(other)
+        optimizer.step()
+    marks.append(counters.synchronisations)
+    return [float(one) for one in losses]
+
+
+def measured(side: bool = False, steps: int = 2) -> dict[str, object]:
+    """Train; losses, and what it cost."""
+    before = vars(counters).copy()
+    counters.begin()
+    losses = train(steps, side=side)
+    lazy_device.module.synchronize()
+    cost = {name: value - before[name] for name, value in vars(counters).items()}
+    cost["most_bytes"] = counters.most_bytes - before["bytes_in_use"]
+    return {"losses": losses, "cost": cost, "waits": [b - a for a, b in pairwise(marks)]}
+
+
+def captured(
+    folder: Path, path: PathFor = with_kernel, *, side: bool = False, num_steps: int = 2, **options: Any
+) -> dict[str, object]:
+    """The same under capture."""
+    queue.Queue.__init__.__defaults__ = (path,)  # type: ignore[attr-defined]
+    with trueup.Tracer(folder, **{"level": "mix", "steps": "all", "sketch": True, **options}):
+        return measured(side, num_steps)
+
+
+def runs(folder: Path) -> dict[str, object]:
+    """Captured as it should be: every way there is."""
+    found: dict[str, object] = {"bare": measured(), "kernel": captured(folder / "kernel")}
+    found["operations"] = captured(folder / "operations", with_operations, num_steps=1)
+    found["modules"] = captured(folder / "modules", level="L0")
+    found["side"] = captured(folder / "side", side=True)
+    found["elsewhere"] = captured(folder / "elsewhere", path_of(Elsewhere))
+    return found
+
+
+def twins(folder: Path) -> dict[str, object]:
+    """Captured as it should not be."""
+    kinds = {"impatient": Impatient, "too_early": TooEarly, "too_late": TooLate}
+    return {name: captured(folder / name, path_of(kind)) for name, kind in kinds.items()}
+
+
+def broken(*_: object) -> None:
+    """A kernel that does not start."""
+    raise RuntimeError("no kernel image is available for execution on the device")
+
+
+def faults(folder: Path) -> dict[str, object]:
+    """Memory that runs out at one allocation after another, a kernel that raises, a stream that is stuck."""
+    found: dict[str, object] = {"bare": measured()}
+    found["memory"] = captured(folder / "memory", path_of(scarce(5)))
+    found["kernel"] = captured(folder / "kernel", lambda where: queue.Kernel(Jobs(where, broken, pinned)))
+    launching.MAX_WAIT_SECONDS = 0.2
+    found["stuck"] = captured(folder / "stuck", path_of(Stuck))
+    return found
+
+
+def scarce(every: int) -> type[Jobs]:
+    """Jobs for which memory runs out at every so many launches."""
+
+    class Scarce(Jobs):
+        def _words(self, jobs: Any, block: Any) -> Any:
+            if self.num_launches % every == every - 1:
+                self.num_launches += 1
+                lazy_device.fail_at[0] = counters.allocations
+            try:
+                torch.empty(1, device=self._device)
+            finally:
+                lazy_device.fail_at[0] = -1
+            return super()._words(jobs, block)
+
+    return Scarce
+
+
+class Stuck(Jobs):
+    """Its copies never come."""
+
+    def _send(self) -> None:
+        super()._send()
+        lazy_device.stuck.add(self._copy_stream.stream_id)
+
+
+SCENARIOS = {"runs": runs, "twins": twins, "faults": faults}
+
+
+def main() -> None:
+    """Run one."""
+    faulthandler.dump_traceback_later(280, exit=True)  # a test must not wait for ever
+    lazy_device.training_thread[0] = threading.get_ident()
+    print(json.dumps(SCENARIOS[sys.argv[1]](Path(sys.argv[2]))))
+
+
+if __name__ == "__main__":
+    main()

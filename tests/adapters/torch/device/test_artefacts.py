@@ -1,0 +1,42 @@
+"""The kernel compiles ahead of time, without a device, and keeps nothing in local memory: a sample.
+
+All of them: ``benchmarks/triton_artefacts.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("triton") is None, reason="triton is for Linux"),
+]
+
+
+def compiled(*options: str) -> list[dict[str, object]]:
+    """What the script prints."""
+    cold = Path(sys.prefix, "bin", "python")  # triton has not been imported there, and interprets nothing
+    command = [str(cold), str(ROOT / "benchmarks" / "triton_artefacts.py"), "--first", *options]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_compiles_without_spills(target: str) -> None:
+    (row,) = compiled("--targets", target, "--dtypes", "bfloat16")
+    assert row["spilled_bytes"] == 0
+    assert row["bytes_an_element"] == 2
+    if target == "sm_90":
+        assert 0 < float(str(row["instructions_an_element"])) < 60

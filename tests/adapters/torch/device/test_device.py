@@ -1,0 +1,152 @@
+"""A whole run on a device that is not the CPU (``lazy_device``): same numbers, bounded cost, no waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.adapters.reading import Captured
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+Found = tuple[Path, Mapping[str, Any]]
+EXACT = (
+    "digest",
+    "minimum",
+    "maximum",
+    "smallest_nonzero",
+    "num_nan",
+    "num_posinf",
+    "num_neginf",
+    "num_zero",
+)
+
+
+def ran(scenario: str, folder: Path) -> Found:
+    """One scenario, in a process of its own."""
+    command = [sys.executable, "-m", "tests.adapters.torch.device.on_device", scenario, str(folder)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=290, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder, json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return ran("runs", tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return ran("twins", tmp_path_factory.mktemp("twins"))
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return ran("faults", tmp_path_factory.mktemp("faults"))
+
+
+def num_different(actual: Captured, expected: Captured) -> int:
+    """Records whose counts, extremes or digest differ."""
+    assert len(actual.records) == len(expected.records) > 500
+    pairs = [(a["summary"], e["summary"]) for a, e in zip(actual.records, expected.records, strict=True)]
+    assert all((a is None) == (e is None) for a, e in pairs)
+    return sum(any(a[name] != e[name] for name in EXACT) for a, e in pairs if a is not None)
+
+
+@pytest.mark.parametrize("name", ["kernel", "operations", "modules", "side", "elsewhere"])
+def test_training_is_the_same_bits(runs: Found, name: str) -> None:
+    losses = runs[1][name]["losses"]
+    assert losses == runs[1]["bare"]["losses"][: len(losses)]
+    assert Captured(runs[0] / name).facts["failures"] == []
+
+
+def test_kernel_and_torch_operations_agree(runs: Found) -> None:
+    kernel, operations = Captured(runs[0] / "kernel"), Captured(runs[0] / "operations")
+    assert num_different(kernel, operations) == 0
+    assert kernel.facts["summarised_by"] == {"lazy:0": "triton"}
+    assert operations.facts["summarised_by"] == {"lazy:0": "torch operations"}
+    for one, other in zip(kernel.records, operations.records, strict=True):
+        a, b = one["summary"], other["summary"]
+        if a is not None and a["numel"]:
+            np.testing.assert_allclose(a["l2_norm"], b["l2_norm"], rtol=1e-6)
+            sketches = [np.frombuffer(s["sketch"], np.float32) for s in (a, b)]
+            np.testing.assert_allclose(*sketches, rtol=1e-5, atol=1e-6 * b["l2_norm"])
+
+
+@pytest.mark.parametrize("name", ["side", "elsewhere"])
+@pytest.mark.parametrize("step", [0, 1])
+def test_other_streams_give_the_same(runs: Found, name: str, step: int) -> None:
+    assert num_different(Captured(runs[0] / name, step), Captured(runs[0] / "kernel", step)) == 0
+
+
+@pytest.mark.parametrize("name", ["kernel", "modules", "side", "elsewhere"])
+def test_the_training_thread_waits_for_nothing(runs: Found, name: str) -> None:
+    """Content hashes of the parameters are taken once, in the first step."""
+    assert runs[1][name]["waits"][1:] == [0]
+
+
+def test_at_most_one_launch_a_tensor(runs: Found) -> None:
+    steps = [Captured(runs[0] / "kernel", step) for step in (0, 1)]
+    tensors = sum(
+        len({r["summary"]["digest"] for r in s.records if r["summary"] and r["summary"]["device"] != "cpu"})
+        for s in steps
+    )
+    assert 0 < runs[1]["kernel"]["cost"]["kernels"] <= tensors
+
+
+def test_at_most_two_launches_a_module_or_parameter(runs: Found) -> None:
+    """Modules are seen in forward and backward, parameters when a gradient comes and when updated."""
+    calls = [c for step in (0, 1) for c in Captured(runs[0] / "modules", step).calls]
+    places = [c for c in calls if c["kind"] in ("module", "parameter")]
+    assert 0 < runs[1]["modules"]["cost"]["kernels"] <= 2 * len(places)
+
+
+def test_extra_device_memory_is_bounded(runs: Found) -> None:
+    extra = runs[1]["kernel"]["cost"]["most_bytes"] - runs[1]["bare"]["cost"]["most_bytes"]
+    assert 0 < extra <= 64 << 20
+
+
+def test_waiting_at_every_tensor_is_noticed(twins: Found) -> None:
+    assert twins[1]["impatient"]["waits"][1] > 100
+
+
+@pytest.mark.parametrize("name", ["too_early", "too_late"])
+def test_reading_on_another_stream_without_care_is_noticed(twins: Found, runs: Found, name: str) -> None:
+    assert num_different(Captured(twins[0] / name, 1), Captured(runs[0] / "kernel", 1)) > 0
+
+
+def test_out_of_memory_leaves_tensors_out_and_says_so(faults: Found) -> None:
+    folder, found = faults
+    assert found["memory"]["losses"] == found["bare"]["losses"]
+    captured = Captured(folder / "memory")
+    assert captured.facts["failures"] == []
+    assert any("no device memory" in limit for limit in captured.facts["limits"])
+    known = [r["summary"] for r in captured.records if r["summary"] is not None]
+    lost = [s for s in known if s["num_zero"] is None]
+    assert 0 < len(lost) < len(known) / 2
+    assert all(s["digest"] is None and s["sketch"] is None for s in lost)
+
+
+def test_a_kernel_that_raises_stops_no_training(faults: Found) -> None:
+    folder, found = faults
+    assert found["kernel"]["losses"] == found["bare"]["losses"]
+    facts = Captured(folder / "kernel").facts
+    assert "no kernel image" in facts["failures"][0]["error"]
+
+
+def test_a_stream_that_is_stuck_stops_no_training(faults: Found) -> None:
+    folder, found = faults
+    assert found["stuck"]["losses"] == found["bare"]["losses"]
+    facts = json.loads((folder / "stuck" / "ranks" / "rank_00000.json").read_text())
+    assert facts["stood_aside"]
+    assert not (folder / "stuck" / "step_000000").exists()
