@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# setup.sh NAME ...: makes the environments that real programs run in, each a folder in .cache/realworld (or
+# $TRUEUP_REALWORLD_VENVS). Quiet; safe to repeat. PyTorch comes first, so that nothing else chooses another build of it.
+set -eu
+cd "$(dirname "$0")/.."
+folder=${TRUEUP_REALWORLD_VENVS:-.cache/realworld}
+constraints=realworld/constraints.txt
+
+packages() {
+    case $1 in
+        light) echo "transformers accelerate peft trl lightning megatron-core torch_geometric" ;;
+        heavy) echo "transformers accelerate deepspeed torchtitan diffusers" ;;
+        vision) echo "timm" ;;
+        verl) echo "verl ray transformers tensordict TransferQueue torchdata peft hydra-core cachetools pyzmq msgspec fastapi uvicorn" ;;
+        *) echo "setup.sh: expected one of: light, heavy, vision, verl (got '$1')" >&2; exit 2 ;;
+    esac
+}
+
+for name in "$@"; do
+    wanted=$(packages "$name")
+    venv=$folder/$name
+    pinned=$constraints
+    torch="torch==2.13.0"
+    [ "$name" = verl ] && pinned=realworld/constraints-verl.txt
+    [ "$name" = vision ] && torch="torch==2.14.1 torchvision==0.29.1"
+    stamp=$(cat "$pinned" pyproject.toml "$0" | sha256sum)
+    [ "$(cat "$venv/.ready" 2>/dev/null)" = "$stamp" ] && continue
+    mkdir -p "$folder"
+    echo "set-up: $venv (takes minutes)" >&2
+    [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
+    log=$venv/setup.log
+    install() {
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >>"$log" 2>&1 || {
+            tail -n 25 "$log" >&2
+            exit 1
+        }
+    }
+    : >"$log"
+    install $torch
+    install $torch -c "$pinned" $wanted
+    install -c "$pinned" -e .
+    echo "$stamp" >"$venv/.ready"
+done
