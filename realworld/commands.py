@@ -134,7 +134,9 @@ class Runner:
             raise CommandFailed(f"took longer than {LIMIT_SECONDS} s: {shlex.join(words)}") from None
         log = self.folder / "log"
         with log.open("a", encoding="utf-8") as file:
-            file.write(f"$ {shlex.join(words)}\n{output[-20000:]}\n{said[-20000:]}\n[{process.returncode}]\n\n")
+            file.write(
+                f"$ {shlex.join(words)}\n{output[-20000:]}\n{said[-20000:]}\n[{process.returncode}]\n\n"
+            )
         if process.returncode not in allowed:
             raise CommandFailed(f"ended with {process.returncode}: {shlex.join(words)}\n{said[-1500:]}")
         seconds = time.perf_counter() - began

@@ -35,7 +35,9 @@ def page(results: dict[str, dict[str, Any]], programs: dict[str, Program]) -> st
 
 def _row(program: Program, said: dict[str, Any]) -> str:
     capture = said.get("capture", {})
-    bits = ", ".join(f"{level} {'✓' if capture[level]['same_bits'] else '✗'}" for level in LEVELS if level in capture)
+    bits = ", ".join(
+        f"{level} {'✓' if capture[level]['same_bits'] else '✗'}" for level in LEVELS if level in capture
+    )
     times = " / ".join(f"{capture[level]['times_first_steps']:.1f}" for level in LEVELS if level in capture)
     versions = ", ".join(f"{name} {version}" for name, version in said["versions"].items() if name != "torch")
     again, seed = said.get("again"), said.get("seed")

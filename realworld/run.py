@@ -47,7 +47,11 @@ def main() -> int:
         raise SystemExit(f"no program {', '.join(unknown)}; expected some of: {', '.join(programs())}")
     chosen = [one for name, one in programs().items() if not given.names or name in given.names]
     chosen = [one for one in chosen if one.in_ci or not given.in_ci]
-    asked = Asked(faults=None if given.fault is None else tuple(given.fault), replay=not given.no_replay, seed=not given.no_seed)
+    asked = Asked(
+        faults=None if given.fault is None else tuple(given.fault),
+        replay=not given.no_replay,
+        seed=not given.no_seed,
+    )
     status = 0
     with ExitStack() as closing:
         pythons = {python: closing.enter_context(warm(python)) for python in {one.python for one in chosen}}

@@ -113,8 +113,16 @@ class Trial:
 
 
 def _told(answer: Answer) -> dict[str, Any]:
-    named = [{"stage": one.stage, "site": one.site, "kinds": one.kinds[:2], "headline": one.headline} for one in answer.named]
-    said: dict[str, Any] = {"state": answer.state, "outcome": answer.outcome, "named": named[:4], "count": len(named)}
+    named = [
+        {"stage": one.stage, "site": one.site, "kinds": one.kinds[:2], "headline": one.headline}
+        for one in answer.named
+    ]
+    said: dict[str, Any] = {
+        "state": answer.state,
+        "outcome": answer.outcome,
+        "named": named[:4],
+        "count": len(named),
+    }
     return said | ({"note": answer.note} if answer.note else {})
 
 
@@ -127,7 +135,9 @@ def versions(program: Program) -> dict[str, str]:
     """Of the packages that matter to it, as its environment has them."""
     ask = "import importlib.metadata as m, sys; print(*(m.version(one) for one in sys.argv[1:]))"
     words = [str(program.python), "-c", ask, "torch", *program.packages]
-    found = subprocess.run(words, capture_output=True, text=True, check=False, env=dict(os.environ)).stdout.split()
+    found = subprocess.run(
+        words, capture_output=True, text=True, check=False, env=dict(os.environ)
+    ).stdout.split()
     return dict(zip(["torch", *program.packages], found, strict=False))
 
 
@@ -150,4 +160,8 @@ def faults_of(results: dict[str, Any]) -> list[str]:
 
 def _first(said: dict[str, Any]) -> str:
     named = said["named"][0] if said["named"] else None
-    return f"{named['stage']} | {named['site']} | {named['headline']}" if named else f"nothing named {said.get('note', '')}"
+    return (
+        f"{named['stage']} | {named['site']} | {named['headline']}"
+        if named
+        else f"nothing named {said.get('note', '')}"
+    )

@@ -49,7 +49,9 @@ def main() -> None:
         model.norm2.module.eps = 1e-2
     if args.fault == "backward":
         halve_gradient(model.conv2.lin_l.weight)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, betas=(0.9, 0.95 if args.fault == "optimizer" else 0.999))
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=1e-2, betas=(0.9, 0.95 if args.fault == "optimizer" else 0.999)
+    )
     loader = DataLoader(graphs(args.seed, wrong=args.fault == "data"), batch_size=8, shuffle=True)
     batches = iter(loader)
     for _ in range(args.steps):

@@ -41,7 +41,10 @@ def main() -> None:
         halve_gradient(layers[0].mlp.down_proj.weight)
     if args.fault == "forward":
         tiny.raise_eps(layers[1].post_attention_layernorm)
-    sharded = {"fsdp": "full_shard", "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}}
+    sharded = {
+        "fsdp": "full_shard",
+        "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": "LlamaDecoderLayer"},
+    }
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
             model=model,

@@ -67,7 +67,10 @@ def main() -> None:
     ids = torch.randint(VOCABULARY, (32, LENGTH + 1), generator=torch.Generator().manual_seed(args.seed))
     if args.fault == "data":
         ids[:, 5] = (ids[:, 5] + 1) % VOCABULARY
-    loaders = [DataLoader(TensorDataset(ids[:24]), batch_size=4), DataLoader(TensorDataset(ids[24:]), batch_size=4)]
+    loaders = [
+        DataLoader(TensorDataset(ids[:24]), batch_size=4),
+        DataLoader(TensorDataset(ids[24:]), batch_size=4),
+    ]
     trainer = lightning.Trainer(
         max_steps=args.steps,
         accelerator="cpu",

@@ -47,6 +47,10 @@ _random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
 _random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
 
 from megatron.core.transformer import torch_norm as _norm  # noqa: E402
+from megatron.core.transformer.moe import moe_utils as _moe_utils  # noqa: E402
+
+if not hasattr(_moe_utils, "te_general_gemm"):  # 0.16.1 asks for it where Transformer Engine is not there
+    _moe_utils.te_general_gemm = None
 
 
 class _Stream:

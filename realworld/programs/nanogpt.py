@@ -32,7 +32,11 @@ class CausalSelfAttention(nn.Module):
 class MLP(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.c_fc, self.gelu, self.c_proj = nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+        self.c_fc, self.gelu, self.c_proj = (
+            nn.Linear(WIDTH, 4 * WIDTH),
+            nn.GELU(),
+            nn.Linear(4 * WIDTH, WIDTH),
+        )
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -118,6 +118,8 @@ class BaseEngine(NamedModules):
         self.watched: dict[int, Any] = {}
         """modules whose outputs are measured, by identity"""
         self.replicas: tuple[int, ...] = ()
+        self.groups: dict[str, list[int]] = {}
+        """ranks that hold the same weights as this one, or read other batches, as the program's wrapper says"""
         """ranks that hold the same weights, where that is known"""
 
     def adopt(self, sink: Sink) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,6 +91,7 @@ CLEAN: list[Change | None] = [
     trainings.slow_master_weights,
     trainings.recomputed,
     trainings.labels_of_something_else,
+    trainings.with_reference_model,
 ]
 
 
@@ -102,3 +104,33 @@ def test_what_is_no_fault_passes(
     assert status == 0
     for name in ("finite", "range", "gradients", "updates", "streams"):
         assert outcomes[name]["verdict"] == "passed", outcomes[name]
+
+
+@pytest.mark.parametrize(
+    ("divide", "is_low"),
+    [
+        (trainings.divided_by_all_tokens, False),
+        (trainings.divided_by_microbatches, False),
+        (trainings.summed, False),
+        (trainings.labels_visible, True),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_the_first_loss_is_read_as_it_was_divided(
+    divide: Callable[..., torch.Tensor], is_low: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, outcomes = checked(trainings.accumulate(tmp_path / "run", divide), capsys, "--only", "labels")
+    outcome = outcomes["labels"]
+    assert outcome["verdict"] == "passed"
+    codes = [note["code"] for note in outcome.get("notes_reasons", [])]
+    assert ("check.labels.first_loss_low" in codes) is is_low
+    if not is_low:
+        assert outcome["numbers"]["first_loss"] == pytest.approx(math.log(96), rel=0.3)
+
+
+def test_a_model_that_is_only_evaluated_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = capture(tmp_path / "run", trainings.with_reference_model)
+    _, outcomes = checked(trace, capsys, "--only", "gradients")
+    (note,) = outcomes["gradients"]["notes_reasons"]
+    assert note["code"] == "check.gradients.num_evaluated"
+    assert note["numbers"]["num"] == outcomes["gradients"]["numbers"]["parameters"]

@@ -141,6 +141,7 @@ class Adapter:
             "parameters": list(engine.parameter_table.values()),
             "roots": engine.root_types(),
             "wrapped_by": list(engine.wrapped_by),
+            "groups": engine.groups,
             "optimizers": list(engine.training.optimizers.values()),
             "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
             **({} if engine.long_run is None else {"long_run": engine.long_run.facts()}),

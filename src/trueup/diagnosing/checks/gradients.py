@@ -26,6 +26,8 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     table = run.parameters(rank)
     if not table:
         return judge.undecided(reason(Code.NO_PARAMETERS))
+    evaluated = _evaluated_alone(run, rank, table)
+    table = [p for p in table if p["fqn"] not in evaluated]
     trainable = [p["fqn"] for p in table if p["requires_grad"]]
     state = _gradients(run, rank)
     if not state:
@@ -39,6 +41,8 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     missing = [name for name in missing if name not in unreached]
     zero = [name for name in zero if name not in unreached]
     notes = _notes(table, unreached)
+    if evaluated:
+        notes += (reason(Code.NUM_EVALUATED, num=len(evaluated), parameter=min(evaluated)),)
     numbers: Measured = {
         "parameters": len(table),
         "trainable": len(trainable),
@@ -65,6 +69,17 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         parameter=places[0].site,
     )
     return judge.failed(sentence, places=tuple(places[:_MAX_PLACES]), numbers=numbers, notes=notes)
+
+
+def _evaluated_alone(run: CheckedRun, rank: int, table: list[ParameterFacts]) -> frozenset[str]:
+    """Parameters of models that no forward with gradients begins in: a reference model, a teacher, an average.
+
+    What a training forward reaches is recorded with its values, whether used or not.
+    """
+    views = [run.view(step, rank) for step, ranks in run.steps.items() if rank in ranks]
+    trained = {name for view in views for name in view.parameters_with("param", "value")}
+    given = _gradients(run, rank).keys()
+    return frozenset(p["fqn"] for p in table if trained and p["fqn"] not in trained | given)
 
 
 def _gradients(run: CheckedRun, rank: int) -> dict[str, bool]:
