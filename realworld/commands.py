@@ -1,4 +1,4 @@
-"""A program in its own environment: plain, under capture, and through the commands that judge what it left."""
+"""A program in its own environment: plain, under capture, and in the commands that judge it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bugzoo.scoreboard.answers import FAILED, Answer, from_compare, from_diagnose
+
 from realworld.entries import ROOT, Program
 
 LIMIT_SECONDS = 900
@@ -35,7 +36,7 @@ class Done:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a program computed: losses and a digest of the weights, a process each, and how long its steps took."""
+    """What a program computed: losses and a digest of the weights, by process, and how long its steps took."""
 
     ranks: list[dict[str, Any]]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from bugzoo.scoreboard.answers import Named
 
 HERE = Path(__file__).resolve().parent
@@ -49,7 +48,10 @@ class Program:
     """whose versions the table names"""
     arguments: list[str] = field(default_factory=list)
     processes: int = 1
-    in_ci: bool = False
+    in_ci: str | None = None
+    """the fault that CI plants into it; None: CI leaves it out"""
+    known: dict[str, str] = field(default_factory=dict)
+    """how a line of ``trial.faults_of`` begins -> why it is so for now"""
     faults: dict[str, Fault] = field(default_factory=dict)
     seed_stages: list[str] = field(default_factory=lambda: ["data", "weights"])
     settings: dict[str, str] = field(default_factory=dict)

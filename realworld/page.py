@@ -9,18 +9,19 @@ from realworld.trial import LEVELS, faults_of
 
 HEAD = """# Real programs
 
-Written by `make realworld`. Each program is a script in `realworld/programs` that trains with a library as its users do, on a
-tiny random model, on the CPU. A row is one setting of one program.
+Written by `make realworld`. Each program is a script in `realworld/programs` that trains with a library as its
+users do, on a tiny random model, on the CPU. A row is one setting of one program.
 
-- **bits**: losses of every step and final weights have the same bits with and without capture, at level L0 with values, at mix,
-  and at mix with all values.
+- **bits**: losses of every step and final weights have the same bits with and without capture, at level L0 with
+  values, at mix, and at mix with all values.
 - **again**: two runs of the same program agree (`trueup compare`, exit status 0).
 - **seed**: another seed is found, and called a difference of data or weights.
 - **check-run**: no check fails. `undecided` names those that cannot tell.
-- **faults**: planted faults of the data, the forward pass, the loss, the backward pass and the optimizer, whose stage and place
-  are right in the first finding: of `trueup compare`, and of `trueup diagnose --replay`.
-- **time**: of the two captured steps, times that of the same steps without capture, at L0 with values, mix, and mix with values.
-  These models compute next to nothing: the figure is what a call costs, not what a training run would see.
+- **compare**, **diagnose**: of five planted faults (data, forward pass, loss, backward pass, optimizer) how many have
+  the right stage and place in the first finding of `trueup compare`, and of `trueup diagnose --replay`.
+- **time**: of the two captured steps, times that of the same steps without capture: at L0 with values, mix, and mix
+  with values. These models compute next to nothing: it is what a call costs, not what a real training would see.
+  Measured on a shared machine; single figures vary by a factor of two.
 """
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bugzoo.scoreboard.answers import Answer
+
 from realworld.commands import CommandFailed, Outcome, Runner
 from realworld.entries import Fault, Program
 

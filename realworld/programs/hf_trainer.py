@@ -1,4 +1,4 @@
-"""transformers' Trainer on a tiny Llama: accumulation, a warm-up, clipping; DDP or FSDP2 in several processes."""
+"""transformers' Trainer on a tiny Llama: accumulation, warm-up, clipping; DDP or FSDP2 in several processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Losses(TrainerCallback):
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
 
-    def on_log(self, args, state, control, logs=None, **kwargs):  # noqa: ANN001, ANN201
+    def on_log(self, args, state, control, logs=None, **kwargs):
         if logs and "loss" in logs:
             self.outcome.loss(logs["loss"])
 

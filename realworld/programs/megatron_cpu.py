@@ -1,7 +1,7 @@
 """Lets Megatron-core run on a CPU: what it asks of the device is given by the CPU. Import it before Megatron.
 
-Megatron-core writes ``device='cuda'`` and ``torch.cuda.current_device()`` in its code, keeps dropout streams in the
-device's generator, and tells weights apart by ``tensor.type()``. Of its arithmetic nothing is touched.
+Megatron-core writes ``device='cuda'`` and ``torch.cuda.current_device()`` in its code, keeps dropout streams in
+the device's generator, and tells weights apart by ``tensor.type()``. Of its arithmetic nothing is touched.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ torch.cuda.stream = lambda stream: contextlib.nullcontext()
 
 
 def _make_norm(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **kwargs: Any) -> torch.nn.Module:
-    """Apex's norm marks its weights for sequence parallelism; torch's, which stands in for it, has no marks."""
+    """Apex's norm marks its weights for sequence parallelism; torch's, which stands in, has no marks."""
     kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
     norm = kind(hidden_size, eps=eps)
     for weight in norm.parameters():

@@ -1,4 +1,4 @@
-"""Megatron-core: GPTModel with the local spec, its schedules, its DDP and its optimizer, in one or two processes."""
+"""Megatron-core: GPTModel with the local spec, its schedules, DDP and optimizer, in one or two processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nanoGPT's model and loop: fused qkv, tied head, `(logits, loss)` from the model, clipping, maybe torch.compile."""
+"""nanoGPT's model and loop: fused qkv, tied head, `(logits, loss)`, clipping, maybe torch.compile."""
 
 from __future__ import annotations
 

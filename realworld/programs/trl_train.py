@@ -1,4 +1,4 @@
-"""TRL's trainers on a tiny Llama: SFT (padded or packed), DPO with a reference model, GRPO with generation."""
+"""TRL's trainers on a tiny Llama: SFT (padded or packed), DPO with a reference, GRPO with generation."""
 
 from __future__ import annotations
 

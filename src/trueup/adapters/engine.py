@@ -118,9 +118,9 @@ class BaseEngine(NamedModules):
         self.watched: dict[int, Any] = {}
         """modules whose outputs are measured, by identity"""
         self.replicas: tuple[int, ...] = ()
-        self.groups: dict[str, list[int]] = {}
-        """ranks that hold the same weights as this one, or read other batches, as the program's wrapper says"""
         """ranks that hold the same weights, where that is known"""
+        self.groups: dict[str, list[int]] = {}
+        """ranks that hold the same weights, or read different batches, as the program's wrapper says"""
 
     def adopt(self, sink: Sink) -> None:
         """Take the choices of the session (again, after a hot switch)."""

@@ -87,6 +87,7 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
             continue
         if len(summaries) == len(ranks) and decided.get(found) is None:
             told = megatron.get(found.name) if found.kind == "parameter" else None
+            told = told if told is not None and _is_cut(summaries, there.get(key), told) else None
             terms = found.kind != "parameter" or found.slot in ("local", "accumulated")
             decided[found] = told or placement_of(summaries, there.get(key), terms=terms)
     out = Inferred(mesh)
@@ -117,14 +118,21 @@ def _summaries(rank: RankStep) -> Iterator[tuple[RecordKey, Slot, Summary]]:
         yield key, found, rank.summary(row)[0]
 
 
-def _megatron(facts: RankFacts) -> dict[str, Placement]:
+def _megatron(facts: RankFacts) -> dict[str, Shard]:
     """Parameters whose layers say along which dim they are cut; fused ones, of several strides, do not."""
-    found: dict[str, Placement] = {}
+    found: dict[str, Shard] = {}
     for entry in facts.get("parameters") or []:
         told = entry.get("parallel")
         if told and told.get("partition_stride", 1) == 1 and told.get("partition_dim", -1) >= 0:
             found[entry["fqn"]] = Shard(told["partition_dim"])
     return found
+
+
+def _is_cut(parts: Sequence[Summary], whole: Summary | None, told: Shard) -> bool:
+    """Whether the parts are cut as their layer says: Megatron's say so where one rank has all of it too."""
+    if whole is None:
+        return not all(alike(parts[0], part) for part in parts[1:])
+    return parts[0].shape != whole.shape
 
 
 def placement_of(parts: Sequence[Summary], whole: Summary | None, *, terms: bool = True) -> Placement | None:

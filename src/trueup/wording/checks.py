@@ -132,7 +132,8 @@ PHRASES = {
         "no gradient, as experts that received no token: {num:count parameter}", {"num": 1}, {"num": 4}
     ),
     C.NUM_EVALUATED: clause(
-        "of models that are only evaluated, such as a reference model: {num:count parameter}, first {parameter}",
+        "of models that are only evaluated, such as a reference model: {num:count parameter}, first "
+        "{parameter}",
         {"num": 1, "parameter": "a.weight"},
         {"num": 21, "parameter": "a.weight"},
     ),

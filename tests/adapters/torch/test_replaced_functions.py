@@ -1,5 +1,5 @@
-"""Programs that put functions of their own in the place of torch's, as ports to another device do: each is called
-as often with capture on as with capture off, and records have torch's names."""
+"""Programs that put functions of their own in the place of torch's, as ports to another device do: each is
+called as often with capture on as with capture off, and records have torch's names."""
 
 from __future__ import annotations
 

@@ -336,7 +336,7 @@ def with_reference_model(training: Training) -> None:
 
 
 def accumulate(output: Path, divide: Callable[[Tensor, Tensor, int], Tensor], microbatches: int = 4) -> Path:
-    """The trace of a training whose loss is ``divide(logits, labels, microbatches)`` of several microbatches."""
+    """A trace of a training whose loss is ``divide(logits, labels, microbatches)`` of some microbatches."""
     torch.set_num_threads(1)
     with trueup.Tracer(output, level="mix", steps="0-1", store_values_of=KEPT):
         training = build()

@@ -72,7 +72,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
 
 
 def _evaluated_alone(run: CheckedRun, rank: int, table: list[ParameterFacts]) -> frozenset[str]:
-    """Parameters of models that no forward with gradients begins in: a reference model, a teacher, an average.
+    """Parameters of models that no forward with gradients begins in: reference models, teachers, averages.
 
     What a training forward reaches is recorded with its values, whether used or not.
     """
