@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class Done:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a program computed: losses and a digest of the weights, by process, and how long its steps took."""
+    """What each process computed: losses and a digest of the weights, and how long its steps took."""
 
     ranks: list[dict[str, Any]]
 
@@ -87,7 +87,10 @@ class Runner:
         """What ``compare`` says, and its exit status."""
         words = ["compare", self._at(target), self._at(reference), "--json"]
         done = self._run(self._trueup(*words), "compare", allowed=(0, 1, 2))
-        return _answer(done, from_compare), done.status
+        answer = _answer(done, from_compare)
+        if answer.named and answer.named[0].site == "loss":  # whatever else the model was or was not given
+            answer = replace(answer, named=[replace(answer.named[0], stage="loss"), *answer.named[1:]])
+        return answer, done.status
 
     def diagnose(self, target: str, reference: str, *, fault: str | None, replay: bool) -> Answer:
         """What ``diagnose`` says, with a replay of the target."""

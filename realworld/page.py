@@ -9,19 +9,21 @@ from realworld.trial import LEVELS, faults_of
 
 HEAD = """# Real programs
 
-Written by `make realworld`. Each program is a script in `realworld/programs` that trains with a library as its
-users do, on a tiny random model, on the CPU. A row is one setting of one program.
+Written by `make realworld`. Each program is a script in `realworld/programs` that trains with a library as
+its users do, on a tiny random model, on the CPU. A row is one setting of one program.
 
-- **bits**: losses of every step and final weights have the same bits with and without capture, at level L0 with
-  values, at mix, and at mix with all values.
+- **bits**: losses of every step and final weights have the same bits with and without capture: at level L0
+  with values, at mix, and at mix with all values.
 - **again**: two runs of the same program agree (`trueup compare`, exit status 0).
 - **seed**: another seed is found, and called a difference of data or weights.
 - **check-run**: no check fails. `undecided` names those that cannot tell.
-- **compare**, **diagnose**: of five planted faults (data, forward pass, loss, backward pass, optimizer) how many have
-  the right stage and place in the first finding of `trueup compare`, and of `trueup diagnose --replay`.
-- **time**: of the two captured steps, times that of the same steps without capture: at L0 with values, mix, and mix
-  with values. These models compute next to nothing: it is what a call costs, not what a real training would see.
-  Measured on a shared machine; single figures vary by a factor of two.
+- **compare**, **diagnose**: of five planted faults (data, forward pass, loss, backward pass, optimizer) how
+  many have the right stage and place in the first finding of `trueup compare`, and of
+  `trueup diagnose --replay`.
+- **time**: of the two captured steps, times that of the same steps without capture: at L0 with values, mix,
+  and mix with values. These models compute next to nothing: it is what a call costs, not what a real
+  training would see. Measured on a shared machine; single figures vary by a factor of two.
+- -: not run yet.
 """
 
 
@@ -46,8 +48,8 @@ def _row(program: Program, said: dict[str, Any]) -> str:
         f"`{program.name}`: {program.summary}",
         versions or f"torch {said['versions'].get('torch', '')}",
         bits,
-        "✓" if again and again["exit"] == 0 else "✗",
-        "✓" if seed and seed["right"] else "✗",
+        _mark(again, again is not None and again["exit"] == 0),
+        _mark(seed, seed is not None and seed["right"]),
         _checks(said.get("check_run")),
         _faults(said, "compare"),
         _faults(said, "diagnose"),
@@ -56,9 +58,13 @@ def _row(program: Program, said: dict[str, Any]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def _mark(said: dict[str, Any] | None, holds: bool) -> str:
+    return "-" if said is None else "✓" if holds else "✗"
+
+
 def _checks(said: dict[str, Any] | None) -> str:
     if said is None:
-        return "✗"
+        return "-"
     failed, undecided = said.get("failed", []), said.get("undecided", [])
     words = [f"✗ {', '.join(failed)}" if failed else "✓"]
     return "; undecided: ".join([*words, *([", ".join(undecided)] if undecided else [])])
@@ -66,6 +72,8 @@ def _checks(said: dict[str, Any] | None) -> str:
 
 def _faults(said: dict[str, Any], how: str) -> str:
     faults = said.get("faults", {})
+    if not faults:
+        return "-"
     wrong = [name for name, by in faults.items() if not by.get(how, {}).get("right")]
     right = f"{len(faults) - len(wrong)} of {len(faults)}"
     return f"{right} (not {', '.join(wrong)})" if wrong else right

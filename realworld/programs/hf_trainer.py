@@ -1,4 +1,4 @@
-"""transformers' Trainer on a tiny Llama: accumulation, warm-up, clipping; DDP or FSDP2 in several processes."""
+"""transformers' Trainer on a tiny Llama: accumulation, warm-up, clipping; DDP or FSDP2."""
 
 from __future__ import annotations
 

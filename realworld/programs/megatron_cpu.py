@@ -1,7 +1,7 @@
 """Lets Megatron-core run on a CPU: what it asks of the device is given by the CPU. Import it before Megatron.
 
-Megatron-core writes ``device='cuda'`` and ``torch.cuda.current_device()`` in its code, keeps dropout streams in
-the device's generator, and tells weights apart by ``tensor.type()``. Of its arithmetic nothing is touched.
+Megatron-core writes ``device='cuda'`` and ``torch.cuda.current_device()`` in its code, keeps dropout streams
+in the device's generator, and tells weights apart by ``tensor.type()``. Of its arithmetic nothing is touched.
 """
 
 from __future__ import annotations

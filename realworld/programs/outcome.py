@@ -1,6 +1,6 @@
 """What every program here takes and leaves: options, and losses with final weights as exact bits.
 
-The programs know nothing of what captures them. They import this by its plain name, as scripts of a folder do.
+The programs know nothing of what captures them. They import this by its plain name.
 """
 
 from __future__ import annotations

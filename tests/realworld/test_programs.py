@@ -1,4 +1,5 @@
-"""Programs that people train with: capture changes none, the same run twice agrees, no check fails, a fault is named.
+"""Programs that people train with: capture changes none, the same run twice agrees, no
+check fails, a fault is named.
 
 ``make realworld`` asks all of it of all programs; here the light ones, each with one fault and no replay.
 """
@@ -10,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from realworld.entries import SCRIPTS, programs
 from realworld.run import unknown_lines
 from realworld.trial import LEVELS, Asked, Trial, faults_of
+
 from tests.warm import OF_TRUEUP, warm_python
 
 IN_CI = [one for one in programs().values() if one.in_ci is not None]

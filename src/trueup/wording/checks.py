@@ -131,6 +131,11 @@ PHRASES = {
     C.EXPERTS: clause(
         "no gradient, as experts that received no token: {num:count parameter}", {"num": 1}, {"num": 4}
     ),
+    C.BEHIND_ZEROS: clause(
+        "gradient of zeros, behind weights that start at zero: {num:count parameter}, first {parameter}",
+        {"num": 1, "parameter": "a.weight"},
+        {"num": 4, "parameter": "a.weight"},
+    ),
     C.NUM_EVALUATED: clause(
         "of models that are only evaluated, such as a reference model: {num:count parameter}, first "
         "{parameter}",

@@ -40,6 +40,7 @@ FAULTS: list[tuple[Change, str, str]] = [
     (trainings.frozen_in_the_middle, "gradients", "layers.1.mlp.up.weight"),
     (trainings.detached, "gradients", "layers.2.attn.qkv.weight"),
     (trainings.times_zero, "gradients", "layers.1.mlp.up.weight"),
+    (trainings.adapted_and_cut_off, "gradients", "layers.0.attn.qkv.lora_A.default.weight"),
     (trainings.scaled_when_clipped, "grad_norm", "check.grad_norm.cause.not_unscaled"),
     (trainings.stale_parameters, "updates", "check.updates.stale_parameters"),
     (trainings.left_out_of_the_optimizer, "updates", "layers.2.mlp.down.bias"),
@@ -134,3 +135,13 @@ def test_a_model_that_is_only_evaluated_is_noted(tmp_path: Path, capsys: pytest.
     (note,) = outcomes["gradients"]["notes_reasons"]
     assert note["code"] == "check.gradients.num_evaluated"
     assert note["numbers"]["num"] == outcomes["gradients"]["numbers"]["parameters"]
+
+
+def test_a_gradient_behind_weights_that_start_at_zero(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = capture(tmp_path / "run", trainings.adapted)
+    _, outcomes = checked(trace, capsys, "--only", "gradients")
+    assert outcomes["gradients"]["verdict"] == "passed", outcomes["gradients"]
+    notes = {note["code"]: note["numbers"] for note in outcomes["gradients"]["notes_reasons"]}
+    assert notes["check.gradients.behind_zero_weights"]["num"] == trainings.CONFIG.num_layers

@@ -369,3 +369,33 @@ def labels_visible(logits: Tensor, labels: Tensor, microbatches: int) -> Tensor:
     """The model sees what it is to predict."""
     seen = logits + 12.0 * F.one_hot(labels, logits.shape[-1])
     return F.cross_entropy(seen.flatten(0, 1), labels.flatten()) / microbatches
+
+
+class Adapted(nn.Module):
+    """A layer with a low-rank term whose second factor starts at zero, as LoRA's."""
+
+    def __init__(self, inner: nn.Linear, *, zero: bool = True) -> None:
+        super().__init__()
+        self.base = inner
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(inner.in_features, 4, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(4, inner.out_features, bias=False)})
+        self.factor = 1.0 if zero else 0.0
+        if zero:
+            nn.init.zeros_(self.lora_B["default"].weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.lora_B["default"](self.lora_A["default"](x)) * self.factor
+
+
+def adapted(training: Training, *, zero: bool = True) -> None:
+    """Adapters alone are trained, at a rate that is still 0: their first factors have gradients of zeros."""
+    training.model.requires_grad_(False)
+    for layer in training.model.layers:
+        layer.attn.qkv = Adapted(layer.attn.qkv, zero=zero)
+    trained = [p for p in training.model.parameters() if p.requires_grad]
+    training.optimizer = torch.optim.AdamW(trained, lr=0.0)
+
+
+def adapted_and_cut_off(training: Training) -> None:
+    """Adapters that are multiplied with zero: no weight is zero, and none gets a gradient."""
+    adapted(training, zero=False)

@@ -43,6 +43,7 @@ class CheckCode(Code):
     FROZEN_HERE = "check.gradients.frozen_among_trained"
     NUM_FROZEN = "check.gradients.num_frozen"
     EXPERTS = "check.gradients.unused_experts"
+    BEHIND_ZEROS = "check.gradients.behind_zero_weights"
     NUM_EVALUATED = "check.gradients.num_evaluated"
 
     # grad_norm
