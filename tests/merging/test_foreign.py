@@ -85,6 +85,17 @@ def test_a_weight_of_blocks_that_differs_is_found(task: str, tmp_path: Path) -> 
     assert "last.up.weight" in found.summary["verdict"]["where"]
 
 
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_what_ranks_and_microbatches_give_is_not_put_together(task: str, tmp_path: Path) -> None:
+    one = traced("one accumulated", 1, tmp_path / "one", level="L0", task=task)
+    found = compare(traced("ddp", 2, tmp_path / "many", level="L0", task=task), one)
+    status = pl.col("status").cast(pl.String)
+    told = found.frame().filter(~status.is_in(["undecided", "unmatched", "equal", "within_noise"]))
+    assert set(told["phase"]) <= {"backward"}, told  # losses are divided by other numbers
+    whole = found.frame().filter(pl.col("phase").is_in(["param", "optimizer"]))
+    assert set(whole.select(status)["status"]) <= {"equal", "within_noise"}
+
+
 def test_a_gradient_that_one_rank_changed_is_seen_and_the_rank_is_named(one: Path, tmp_path: Path) -> None:
     found = compare(traced("ddp fault", 2, tmp_path / "fault", task="tensor"), one)
     assert found.exit_code == 1

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trueup.merging.assembling import alike
-from trueup.merging.ranks import RankStep
+from trueup.merging.ranks import RankStep, num_microbatches
 from trueup.merging.step import RecordKey
 from trueup.merging.summary import Summary, joined
 from trueup.numerics.dtypes import DTYPES
@@ -84,12 +84,19 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
         for key, found, summary in _summaries(rank):
             by_key.setdefault(key, (found, []))[1].append(summary)
     decided: dict[Slot, Placement | None] = {}
+    # what one microbatch gives is not what other parts of the batch give together
+    counts = {num_microbatches(side.view.tables, mesh) for side in (ranks[0], one)}
+    cut_otherwise = len(counts) > 1
     for key, (found, summaries) in by_key.items():
         if found.kind == "api":  # functions of one name are called in many places
             continue
         if len(summaries) == len(ranks) and decided.get(found) is None:
             told = megatron.get(found.name) if found.kind == "parameter" else None
             told = told if told is not None and _is_cut(summaries, there.get(key), told) else None
+            if cut_otherwise and found.kind != "parameter":
+                same = all(alike(summaries[0], summary) for summary in summaries[1:])
+                decided[found] = Invariant() if same else None
+                continue
             terms = found.kind != "parameter" or found.slot in ("local", "accumulated")
             decided[found] = told or placement_of(summaries, there.get(key), terms=terms)
     held_in = Blocks(parts, ranks, whole, one)
