@@ -63,7 +63,7 @@ def main() -> int:
             lines = faults_of(results)
             status |= bool(unknown_lines(programs()[results["name"]], lines))
             print(f"{results['name']}: {results['seconds']} s", *lines, sep="\n   ", flush=True)
-            if not given.no_results and given.fault is None and asked.seed:
+            if not given.no_results:
                 save(results)
     return status
 
@@ -101,9 +101,11 @@ def trial(program: Program, python: str, asked: Asked, *, keep: bool) -> dict[st
 
 
 def save(results: dict[str, Any]) -> None:
-    """Put one program's results among the others, and write the page."""
+    """Put one program's results among the others, and write the page; what was not asked for stays."""
     read = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    read[results["name"]] = results
+    before = {key: held for key, held in read.get(results["name"], {}).items() if key != "failed"}
+    faults = {**before.get("faults", {}), **results.get("faults", {})}
+    read[results["name"]] = {**before, **results, "faults": faults}
     ordered = {name: read[name] for name in programs() if name in read}
     RESULTS.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     PAGE.write_text(page(ordered, programs()), encoding="utf-8")

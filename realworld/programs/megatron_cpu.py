@@ -62,6 +62,11 @@ class _Stream:
 
     def synchronize(self) -> None: ...
 
+    def record_event(self, event: object = None) -> _Stream:
+        return self
+
+    def wait_event(self, event: object) -> None: ...
+
 
 torch.cuda.Stream = _Stream
 torch.cuda.current_stream = torch.cuda.default_stream = _Stream
