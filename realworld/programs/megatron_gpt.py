@@ -46,7 +46,7 @@ def config_of(args: object, optimizer: object) -> TransformerConfig:
         expert_model_parallel_size=args.ep,
         sequence_parallel=args.sp,
         num_moe_experts=args.experts or None,
-        moe_token_dispatcher_type="alltoall",
+        moe_token_dispatcher_type="allgather",
         moe_router_load_balancing_type="aux_loss",
         moe_aux_loss_coeff=0.01 if args.experts else 0.0,
         bf16=args.bf16,

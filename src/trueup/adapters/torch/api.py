@@ -59,13 +59,14 @@ _genuine: dict[object, Any] = {}
 
 _HOMES = (torch.Tensor, torch.nn.functional, torch.functional, torch.nn.init)
 """where torch looks up a function by its name, to hand it to a mode"""
-_ROOT = os.path.dirname(torch.__file__) + os.sep
+_ROOTS = tuple(os.path.dirname(file) + os.sep for file in (torch.__file__, __file__))
+"""torch's, and capture's own, which are to be called as they are"""
 
 
 def _is_torchs(value: object) -> bool:
-    """By the file of its code: ``functools.wraps`` copies name and module."""
+    """Or capture's own, by the file of its code: ``functools.wraps`` copies name and module."""
     code = getattr(getattr(value, "fget", value), "__code__", None)
-    return code is None or code.co_filename.startswith(_ROOT)
+    return code is None or code.co_filename.startswith(_ROOTS)
 
 
 _OWN = [{name: value for name, value in vars(home).items() if _is_torchs(value)} for home in _HOMES]
@@ -79,7 +80,7 @@ def genuine_of(func: Any) -> Any:
     """
     found = func
     holder, slot = getattr(func, "__self__", None), getattr(func, "__name__", "")
-    if not _is_torchs(func) or isinstance(holder, property):
+    if not _is_torchs(holder if isinstance(holder, property) else func):
         for home, own in zip(_HOMES, _OWN, strict=True):
             beneath = torch._C.TensorBase if home is torch.Tensor else None
             for name, value in list(vars(home).items()):
