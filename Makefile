@@ -35,7 +35,7 @@ zoo: $(DEV_STAMP)
 	@$(BIN)/python bugzoo/zoo.py
 
 realworld: $(DEV_STAMP)
-	@bash realworld/setup.sh light heavy verl vision
+	@bash realworld/setup.sh light heavy
 	@$(BIN)/python -m realworld.run $(PROGRAMS)
 
 docs: $(DEV_STAMP)

@@ -32,8 +32,15 @@ def page(results: dict[str, dict[str, Any]], programs: dict[str, Program]) -> st
     rows = [_row(programs[name], said) for name, said in results.items()]
     head = "| program | with | bits | again | seed | check-run | compare | diagnose | time |"
     lines = [HEAD, head, "|---|---|---|---|---|---|---|---|---|", *rows, "", "## What does not hold", ""]
-    left = [f"- `{name}`: {line}" for name, said in results.items() for line in faults_of(said)]
-    return "\n".join([*lines, *(left or ["Nothing."])]) + "\n"
+    left = [_line(programs[name], line) for name, said in results.items() for line in faults_of(said)]
+    rest = [name for name in programs if name not in results]
+    tail = ["", f"Not run yet: {', '.join(rest)}."] if rest else []
+    return "\n".join([*lines, *(left or ["Nothing."]), *tail]) + "\n"
+
+
+def _line(program: Program, line: str) -> str:
+    why = next((why for start, why in program.known.items() if line.startswith(start)), None)
+    return f"- `{program.name}`: {line.strip()}" + (f" (known: {why})" if why else "")
 
 
 def _row(program: Program, said: dict[str, Any]) -> str:

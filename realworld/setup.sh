@@ -9,21 +9,16 @@ constraints=realworld/constraints.txt
 packages() {
     case $1 in
         light) echo "transformers accelerate peft trl lightning megatron-core torch_geometric" ;;
-        heavy) echo "transformers accelerate deepspeed torchtitan diffusers" ;;
-        vision) echo "timm" ;;
-        verl) echo "verl ray transformers tensordict TransferQueue torchdata peft hydra-core cachetools pyzmq msgspec fastapi uvicorn" ;;
-        *) echo "setup.sh: expected one of: light, heavy, vision, verl (got '$1')" >&2; exit 2 ;;
+        heavy) echo "transformers accelerate deepspeed diffusers" ;;
+        *) echo "setup.sh: expected one of: light, heavy (got '$1')" >&2; exit 2 ;;
     esac
 }
 
 for name in "$@"; do
     wanted=$(packages "$name")
     venv=$folder/$name
-    pinned=$constraints
     torch="torch==2.13.0"
-    [ "$name" = verl ] && pinned=realworld/constraints-verl.txt
-    [ "$name" = vision ] && torch="torch==2.14.1 torchvision==0.29.1"
-    stamp=$(cat "$pinned" pyproject.toml "$0" | sha256sum)
+    stamp=$(cat "$constraints" pyproject.toml "$0" | sha256sum)
     [ "$(cat "$venv/.ready" 2>/dev/null)" = "$stamp" ] && continue
     mkdir -p "$folder"
     echo "set-up: $venv (takes minutes)" >&2
@@ -36,8 +31,8 @@ for name in "$@"; do
         }
     }
     : >"$log"
-    install $torch
-    install $torch -c "$pinned" $wanted
-    install -c "$pinned" -e .
+    install "$torch"
+    install "$torch" -c "$constraints" $wanted
+    install -c "$constraints" -e .
     echo "$stamp" >"$venv/.ready"
 done
