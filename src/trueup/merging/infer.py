@@ -135,8 +135,7 @@ def _in_blocks(
         is_own = slot.kind == "parameter" and slot.name == weight and placement.dim == as_whole.dim
         is_output = slot.kind == "module" and slot.name == owner and slot.slot.startswith("output")
         if is_own or (is_output and as_whole.dim == 0 and placement.dim == ndim[slot] - 1):
-            is_shard = isinstance(found, Shard)
-            decided[slot] = replace(found, dim=placement.dim) if is_shard else found
+            decided[slot] = replace(found, dim=placement.dim) if isinstance(found, Shard) else found
 
 
 class Blocks:
