@@ -35,6 +35,7 @@ def python() -> Iterator[str]:
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.realworld
+@pytest.mark.timeout(900)
 @pytest.mark.xdist_group("realworld")
 @pytest.mark.parametrize("name", [one.name for one in IN_CI])
 def test_a_real_program(name: str, python: str, tmp_path: Path) -> None:
