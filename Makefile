@@ -1,4 +1,4 @@
-# trueup's vocabulary: demo, demo-migration, test, check, fuzz, bench, zoo, docs. Each sets up what it needs in .venv, once.
+# trueup's vocabulary: demo, demo-migration, test, check, fuzz, bench, zoo, realworld, docs. Each sets up what it needs in .venv, once.
 # MindSpore needs an older numpy than the rest: what runs with it has an environment of its own.
 
 PYTHON ?= python3
@@ -11,7 +11,7 @@ MINDSPORE_VENV := .venv-mindspore
 MINDSPORE_STAMP := $(MINDSPORE_VENV)/.ready-mindspore
 INPUTS := pyproject.toml constraints.txt $(wildcard src/trueup/numerics/*.[ch]) src/trueup/curves/readers/_scan.c $(SETUP)
 
-.PHONY: demo demo-migration test check fuzz bench zoo docs mindspore clean
+.PHONY: demo demo-migration test check fuzz bench zoo realworld docs mindspore clean
 
 demo: $(RUN_STAMP)
 	@$(BIN)/python examples/demo.py
@@ -33,6 +33,10 @@ bench: $(DEV_STAMP) $(MINDSPORE_STAMP)
 
 zoo: $(DEV_STAMP)
 	@$(BIN)/python bugzoo/zoo.py
+
+realworld: $(DEV_STAMP)
+	@bash realworld/setup.sh light heavy
+	@$(BIN)/python -m realworld.run $(PROGRAMS)
 
 docs: $(DEV_STAMP)
 	@$(BIN)/python docs/images/make_screenshot.py

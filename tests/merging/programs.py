@@ -15,24 +15,29 @@ ROWS, WIDTH, INNER = 8, 12, 16
 
 
 class Block(nn.Module):
-    """x + down(gelu(up(x))), of which a rank may have a part of the inner width."""
+    """x + down(gelu(up(x))), of which a rank may have a part of the inner width; gated, ``up`` is two."""
 
-    def __init__(self, inner: int) -> None:
+    def __init__(self, inner: int, *, gated: bool = False) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, inner), nn.Linear(inner, WIDTH, bias=False)
-        self.shared = inner < INNER
+        self.up, self.down = nn.Linear(WIDTH, inner * (1 + gated)), nn.Linear(inner, WIDTH, bias=False)
+        self.shared, self.gated = inner < INNER, gated
 
     def forward(self, x: Tensor) -> Tensor:
         y = Copied.apply(self.norm(x)) if self.shared else self.norm(x)
-        y = self.down(torch.nn.functional.gelu(self.up(y)))
+        y = self.up(y)
+        if self.gated:
+            gate, y = y.chunk(2, -1)
+            y = self.down(torch.nn.functional.gelu(gate) * y)
+        else:
+            y = self.down(torch.nn.functional.gelu(y))
         return x + (Summed.apply(y) if self.shared else y)
 
 
 class Model(nn.Module):
-    def __init__(self, inner: int = INNER) -> None:
+    def __init__(self, inner: int = INNER, *, gated: bool = False) -> None:
         super().__init__()
-        self.first, self.last = Block(inner), Block(inner)
+        self.first, self.last = Block(inner, gated=gated), Block(inner, gated=gated)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return (self.last(self.first(x)) - y).square().mean()
@@ -70,13 +75,17 @@ def train(how: str, folder: str, options: dict[str, Any]) -> None:
     """In this process: one step, and a trace of it."""
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(5)
-    whole: nn.Module = Model().double()
+    gated = "gated" in how
+    whole: nn.Module = Model(gated=gated).double()
     x, y = torch.randn(ROWS, 3, WIDTH).double(), torch.randn(ROWS, 3, WIDTH).double()
     model = whole
-    if how == "tensor":
-        model = Model(INNER // size).double()
+    if how.startswith("tensor"):
+        model = Model(INNER // size, gated=gated).double()
         cut(model, whole, rank, size)
-    elif how != "one":
+        if how.endswith("wrong weight") and rank == 1:
+            with torch.no_grad():
+                model.last.up.weight[3, 5] += 1e-3  # type: ignore[union-attr,index,operator]
+    elif not how.startswith("one"):
         x, y = (one.chunk(size)[rank] for one in (x, y))
     if how == "fsdp":
         from torch.distributed.fsdp import fully_shard
@@ -84,13 +93,17 @@ def train(how: str, folder: str, options: dict[str, Any]) -> None:
         fully_shard(model)
         model.set_gradient_divide_factor(1.0)  # type: ignore[operator]
         model.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
+    if how == "ddp marked":  # as Megatron's layers mark weights, also where one rank has all of them
+        for parameter in model.parameters():
+            mark(parameter, 0)
     if how.startswith("ddp"):
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     tracer = trueup.Tracer(folder, **options)
     tracer.start()
     factor = 1.0 / size if how == "fsdp" else 1.0
-    (model(x, y) * factor).backward()
+    for rows, wanted in zip(*(one.chunk(2 if "accumulated" in how else 1) for one in (x, y)), strict=True):
+        (model(rows, wanted) * (factor / (2 if "accumulated" in how else 1))).backward()
     if how == "ddp fault" and rank == 1:
         with torch.no_grad():
             parameter = next(model.parameters())
@@ -107,12 +120,18 @@ def cut(part: nn.Module, whole: nn.Module, rank: int, size: int) -> None:
         for name, parameter in part.named_parameters():
             dim = 1 if name.endswith("down.weight") else 0
             if ".up." in name or ".down." in name:
-                parameter.copy_(weights[name].chunk(size, dim)[rank])
-                marks = {"tensor_model_parallel": True, "partition_dim": dim, "partition_stride": 1}
-                for mark, value in marks.items():
-                    setattr(parameter, mark, value)
+                blocks = weights[name].chunk(1 + (".up." in name and part.first.gated), dim)  # type: ignore[union-attr]
+                parameter.copy_(torch.cat([block.chunk(size, dim)[rank] for block in blocks], dim))
+                mark(parameter, dim)
             else:
                 parameter.copy_(weights[name])
+
+
+def mark(parameter: nn.Parameter, dim: int) -> None:
+    """As Megatron's layers do."""
+    marks = {"tensor_model_parallel": True, "partition_dim": dim, "partition_stride": 1}
+    for name, value in marks.items():
+        setattr(parameter, name, value)
 
 
 def traced(how: str, size: int, folder: Path, **options: Any) -> Path:

@@ -45,6 +45,7 @@ PLACEMENTS: list[Placement] = [
     Shard(1),
     Shard(-1),
     Shard(1, zigzag=True),
+    Shard(1, blocks=2),
     Partial(),
     Partial(mean=True),
 ]
@@ -79,7 +80,9 @@ def parts_of(
             segments: Any = ((0, values.shape[dim]),)
             for axis, one in cuts.items():
                 if one.dim % values.ndim == dim:
-                    segments = cut(segments, layout.mesh[axis], coordinate[axis], zigzag=one.zigzag)
+                    segments = cut(
+                        segments, layout.mesh[axis], coordinate[axis], zigzag=one.zigzag, blocks=one.blocks
+                    )
             index.append(np.concatenate([np.arange(s, s + n) for s, n in segments] or [np.arange(0)]))
             offsets.append(segments)
         local = np.ascontiguousarray(values[np.ix_(*index)])
@@ -131,7 +134,7 @@ def test_any_placements_give_the_whole_back(chosen: list[Placement]) -> None:
     if not any(isinstance(one, Partial) for one in placements.values()):
         assert (found.minimum, found.maximum, found.num_zero) == (expected.minimum, expected.maximum, 0)
         np.testing.assert_allclose(found.l2_norm, expected.l2_norm, rtol=1e-14)
-        zigzag = any(isinstance(one, Shard) and one.zigzag for one in placements.values())
+        zigzag = any(isinstance(one, Shard) and (one.zigzag or one.blocks > 1) for one in placements.values())
         assert found.digest == digest(whole) or (zigzag and found.digest is None)
     else:
         assert found.l2_norm is None
@@ -233,7 +236,15 @@ def test_gradients_are_placed_dually() -> None:
 
 @pytest.mark.parametrize(
     "one",
-    [*PLACEMENTS, Scattered(), Unknown(), At(-1), Shard(0, mean=True), Shard(2, 257, zigzag=True)],
+    [
+        *PLACEMENTS,
+        Scattered(),
+        Unknown(),
+        At(-1),
+        Shard(0, mean=True),
+        Shard(2, 257, zigzag=True),
+        Shard(0, blocks=3),
+    ],
     ids=str,
 )
 def test_placements_are_read_as_they_are_written(one: Placement) -> None:

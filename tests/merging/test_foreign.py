@@ -39,7 +39,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return traced("one", 1, tmp_path_factory.mktemp("one") / "trace", task="tensor")
 
 
-@pytest.mark.parametrize("how", ["ddp", "fsdp", "tensor"])
+@pytest.mark.parametrize("how", ["ddp", "ddp marked", "fsdp", "tensor"])
 def test_a_layout_that_nobody_says_is_inferred(how: str, one: Path, tmp_path: Path) -> None:
     found = compare(traced(how, 2, tmp_path / how, task="tensor"), one)
     frame = found.frame()
@@ -53,6 +53,47 @@ def test_a_layout_that_nobody_says_is_inferred(how: str, one: Path, tmp_path: Pa
     placements = [name for name, _ in inferred.numbers]
     shard = "shard(0" if how != "tensor" else "shard(1)"
     assert any(name.startswith(shard) for name in placements)
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return traced("one gated", 1, tmp_path_factory.mktemp("gated") / "trace", task="tensor")
+
+
+def test_gate_and_up_in_one_weight_are_each_cut(gated: Path, tmp_path: Path) -> None:
+    found = compare(traced("tensor gated", 2, tmp_path / "many", task="tensor"), gated)
+    status = found.frame()["status"].cast(pl.String)
+    assert found.exit_code == 0, (found.summary["verdict"], found.summary["notes"])
+    assert set(status.unique()) <= {"equal", "within_noise", "unmatched"}
+    (inferred,) = nested(found.content.notes, MergingCode.LAYOUT_INFERRED)
+    assert {"shard(0,blocks=2)", "shard(2,blocks=2)"} <= {name for name, _ in inferred.numbers}
+
+
+def test_without_values_the_order_of_a_weight_is_not_known(tmp_path: Path) -> None:
+    one = traced("one gated", 1, tmp_path / "one", level="L0")
+    found = compare(traced("tensor gated", 2, tmp_path / "many", level="L0"), one)
+    assert found.exit_code != 1, (found.summary["verdict"], found.summary["notes"])
+    (inferred,) = nested(found.content.notes, MergingCode.LAYOUT_INFERRED)
+    assert "scattered" in {name for name, _ in inferred.numbers}
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_a_weight_of_blocks_that_differs_is_found(task: str, tmp_path: Path) -> None:
+    one = traced("one gated", 1, tmp_path / "one", level="L0", task=task)
+    found = compare(traced("tensor gated wrong weight", 2, tmp_path / "many", level="L0", task=task), one)
+    assert found.exit_code == 1
+    assert "last.up.weight" in found.summary["verdict"]["where"]
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_what_ranks_and_microbatches_give_is_not_put_together(task: str, tmp_path: Path) -> None:
+    one = traced("one accumulated", 1, tmp_path / "one", level="L0", task=task)
+    found = compare(traced("ddp", 2, tmp_path / "many", level="L0", task=task), one)
+    status = pl.col("status").cast(pl.String)
+    told = found.frame().filter(~status.is_in(["undecided", "unmatched", "equal", "within_noise"]))
+    assert set(told["phase"]) <= {"backward"}, told  # losses are divided by other numbers
+    whole = found.frame().filter(pl.col("phase").is_in(["param", "optimizer"]))
+    assert set(whole.select(status)["status"]) <= {"equal", "within_noise"}
 
 
 def test_a_gradient_that_one_rank_changed_is_seen_and_the_rank_is_named(one: Path, tmp_path: Path) -> None:

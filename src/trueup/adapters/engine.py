@@ -132,6 +132,8 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         """modules whose outputs are measured, by identity"""
         self.replicas: tuple[int, ...] = ()
         """ranks that hold the same weights, where that is known"""
+        self.groups: dict[str, list[int]] = {}
+        """ranks that hold the same weights, or read different batches, as the program's wrapper says"""
 
     def adopt(self, sink: Sink) -> None:
         """Take the choices of the session (again, after a hot switch)."""

@@ -32,7 +32,9 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "bool")
 def embedded(view: StepView) -> dict[int, int]:
     """Digest of ids that an embedding looks up -> its number of rows."""
     integers = view.frame_of("forward").filter(pl.col("dtype").is_in(INTEGERS), pl.col("slot") == "input.0")
-    tables = {p["fqn"]: p["shape"] for p in view.facts.get("parameters") or []}
+    tables = {
+        p["fqn"]: p["shape"] for p in view.facts.get("parameters") or [] if not is_part(p.get("parallel"))
+    }
     found: dict[int, int] = {}
     for row in integers.filter(pl.col("kind") == "module").iter_rows(named=True):
         if f"{row['name']}.weight" in tables:
@@ -43,6 +45,14 @@ def embedded(view: StepView) -> dict[int, int]:
         if row["call"] in rows:
             found.setdefault(row["digest"], int(rows[row["call"]][0]))
     return found
+
+
+def is_part(told: Mapping[str, int] | None) -> bool:
+    """Whether Megatron marks a weight as cut along its rows: how many ranks share them is not known.
+
+    It marks them also where one rank has all. Its layer then looks ids up that it has shifted and masked.
+    """
+    return told is not None and told.get("partition_dim") == 0
 
 
 def loss_records(view: StepView, slot: str) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from trueup.merging.summary import Summary
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.codes import MergingCode
 from trueup.types.layout import BATCH, Layout, Placed
-from trueup.types.placement import At, Partial, Placement, Replicate, Scattered, Segments, Shard, Unknown, cut
+from trueup.types.placement import At, Partial, Placement, Replicate, Scattered, Segments, Shard, Unknown
 
 SAME = 16.0
 """unit roundoffs within which copies count as the same: a kernel may round otherwise from run to run"""
@@ -175,9 +175,9 @@ def _segments(children: Sequence[Node], shard: Shard) -> list[Segments]:
     if not -ndim <= shard.dim < ndim:
         raise Unfit(MergingCode.NO_SUCH_DIM, dim=shard.dim, shape=str(list(children[0].shape)))
     lengths = [child.shape[shard.dim] if len(child.shape) == ndim else 0 for child in children]
-    if shard.zigzag:
+    if shard.zigzag or shard.blocks > 1:
         total = sum(lengths)
-        return [cut(((0, total),), len(children), at, zigzag=True) for at in range(len(children))]
+        return [shard.segments(total, len(children), at) for at in range(len(children))]
     starts = accumulate(lengths, initial=0)
     return [((start, length),) if length else () for start, length in zip(starts, lengths, strict=False)]
 

@@ -9,20 +9,22 @@ distributed tensor says its place itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from trueup.merging.assembling import alike
-from trueup.merging.ranks import RankStep
+from trueup.merging.ranks import RankStep, num_microbatches
 from trueup.merging.step import RecordKey
 from trueup.merging.summary import Summary, joined
+from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource, step_view
+from trueup.types.arrays import Array
 from trueup.types.codes import MergingCode
 from trueup.types.layout import Layout, Row
-from trueup.types.placement import Invariant, Partial, Placement, Shard, Unknown
+from trueup.types.placement import Invariant, Partial, Placement, Scattered, Shard, Unknown
 from trueup.types.reason import Reason, reason
 from trueup.types.trace import RankFacts
 
@@ -82,13 +84,25 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
         for key, found, summary in _summaries(rank):
             by_key.setdefault(key, (found, []))[1].append(summary)
     decided: dict[Slot, Placement | None] = {}
+    # what one microbatch gives is not what other parts of the batch give together
+    counts = {num_microbatches(side.view.tables, mesh) for side in (ranks[0], one)}
+    cut_otherwise = len(counts) > 1
     for key, (found, summaries) in by_key.items():
         if found.kind == "api":  # functions of one name are called in many places
             continue
         if len(summaries) == len(ranks) and decided.get(found) is None:
             told = megatron.get(found.name) if found.kind == "parameter" else None
+            told = told if told is not None and _is_cut(summaries, there.get(key), told) else None
+            if cut_otherwise and found.kind != "parameter":
+                same = all(alike(summaries[0], summary) for summary in summaries[1:])
+                decided[found] = Invariant() if same else None
+                continue
             terms = found.kind != "parameter" or found.slot in ("local", "accumulated")
             decided[found] = told or placement_of(summaries, there.get(key), terms=terms)
+    held_in = Blocks(parts, ranks, whole, one)
+    for weight, placement in [*decided.items()]:
+        if weight[2:] == ("param", "value") and isinstance(placement, Shard):
+            _in_blocks(decided, weight.name, placement, held_in.of(weight.name, placement.dim), by_key)
     out = Inferred(mesh)
     rows: dict[bool, list[Row]] = {True: [], False: []}
     for (kind, name, phase, slot), placement in decided.items():
@@ -101,6 +115,94 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
         mesh=mesh.mesh, parameters=tuple(rows[True]), tensors=tuple(rows[False]), source="inferred"
     )
     return out
+
+
+def _in_blocks(
+    decided: dict[Slot, Placement | None],
+    weight: str,
+    as_whole: Shard,
+    found: Placement | None,
+    by_key: Mapping[RecordKey, tuple[Slot, list[Summary]]],
+) -> None:
+    """What is found of one weight holds of its gradients and states too, and of what its module gives."""
+    if found is None:
+        return
+    owner = weight.rpartition(".")[0]
+    ndim = {slot: len(summaries[0].shape) for slot, summaries in by_key.values()}
+    for slot, placement in decided.items():
+        if not isinstance(placement, Shard):
+            continue
+        is_own = slot.kind == "parameter" and slot.name == weight and placement.dim == as_whole.dim
+        is_output = slot.kind == "module" and slot.name == owner and slot.slot.startswith("output")
+        if is_own or (is_output and as_whole.dim == 0 and placement.dim == ndim[slot] - 1):
+            decided[slot] = replace(found, dim=placement.dim) if isinstance(found, Shard) else found
+
+
+class Blocks:
+    """Weights of several blocks, such as gate and up projections in one: each rank has a part of every block.
+
+    Told by values, which must agree in every bit; without them only that the elements are the whole's, in an
+    order that is not known.
+    """
+
+    def __init__(
+        self, parts: TraceSource, ranks: Sequence[RankStep], whole: TraceSource, one: RankStep
+    ) -> None:
+        self._sources = [*((parts, rank) for rank in ranks), (whole, one)]
+        self._rows = [self._values_at(rank) for _, rank in self._sources]
+
+    @staticmethod
+    def _values_at(rank: RankStep) -> dict[str, int]:
+        view = rank.view
+        columns = (view.record_call, view.phase, view.slot, view.content)
+        return {
+            call.name: row
+            for number, phase, slot, row in zip(*columns, strict=True)
+            if (phase, slot) == ("param", "value") and row is not None and (call := rank.calls[number])
+        }
+
+    def of(self, weight: str, dim: int) -> Placement | None:
+        """The placement of a weight whose parts, end to end, are not the whole; None where they may be."""
+        if not all(weight in rows for rows in self._rows):
+            return None
+        held = [
+            (source, rank, rows[weight])
+            for (source, rank), rows in zip(self._sources, self._rows, strict=True)
+        ]
+        *parts, whole = [rank.summary(row)[0] for _, rank, row in held]
+        starts = np.cumsum([0, *(part.shape[dim] for part in parts)])[:-1].tolist()
+        made = joined(parts, whole.shape, starts, dim)
+        if made.digest is None or made.digest == whole.digest or not _same_elements(made, whole):
+            return None
+        *pieces, expected = [_stored(source, rank, row) for source, rank, row in held]
+        if expected is None or any(piece is None for piece in pieces):
+            return Scattered()
+        length = parts[0].shape[dim]
+        for blocks in (count for count in range(2, length + 1) if length % count == 0):
+            cut_up = [np.split(piece, blocks, axis=dim) for piece in pieces if piece is not None]
+            ordered = [part[at] for at in range(blocks) for part in cut_up]
+            if np.array_equal(np.concatenate(ordered, axis=dim), expected):
+                return Shard(dim, blocks=blocks)
+        return None
+
+
+def _same_elements(made: Summary, whole: Summary) -> bool:
+    """Whether statistics that no order changes agree."""
+    if not made.l2_norm or not whole.l2_norm:
+        return False
+    extremes = (made.minimum, made.maximum) == (whole.minimum, whole.maximum)
+    return extremes and abs(made.l2_norm / whole.l2_norm - 1.0) < 1e-6
+
+
+def _stored(source: TraceSource, rank: RankStep, row: int) -> Array | None:
+    """Values of a record, as bits."""
+    if not rank.stored(row):
+        return None
+    found = source.tensor(rank.view.step, rank.rank, rank.summary_row(row))
+    if found is None or found.dtype not in DTYPES:
+        return None
+    storage = np.dtype(DTYPES[found.dtype].storage)
+    return np.asarray(found.data).view(storage).reshape(found.shape)
 
 
 def _summaries(rank: RankStep) -> Iterator[tuple[RecordKey, Slot, Summary]]:
@@ -117,14 +219,21 @@ def _summaries(rank: RankStep) -> Iterator[tuple[RecordKey, Slot, Summary]]:
         yield key, found, rank.summary(row)[0]
 
 
-def _megatron(facts: RankFacts) -> dict[str, Placement]:
+def _megatron(facts: RankFacts) -> dict[str, Shard]:
     """Parameters whose layers say along which dim they are cut; fused ones, of several strides, do not."""
-    found: dict[str, Placement] = {}
+    found: dict[str, Shard] = {}
     for entry in facts.get("parameters") or []:
         told = entry.get("parallel")
         if told and told.get("partition_stride", 1) == 1 and told.get("partition_dim", -1) >= 0:
             found[entry["fqn"]] = Shard(told["partition_dim"])
     return found
+
+
+def _is_cut(parts: Sequence[Summary], whole: Summary | None, told: Shard) -> bool:
+    """Whether the parts are cut as their layer says: Megatron's say so where one rank has all of it too."""
+    if whole is None:
+        return not all(alike(parts[0], part) for part in parts[1:])
+    return parts[0].shape != whole.shape
 
 
 def placement_of(parts: Sequence[Summary], whole: Summary | None, *, terms: bool = True) -> Placement | None:

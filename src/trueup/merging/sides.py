@@ -16,7 +16,7 @@ from trueup.merging.trace import MergedTrace, microbatches_of
 from trueup.store import Trace, TraceSource
 from trueup.types.codes import MergingCode
 from trueup.types.layout import BATCH, Layout, Row, layout_from_plain
-from trueup.types.placement import Partial
+from trueup.types.placement import Partial, Unknown
 from trueup.types.reason import Reason, reason
 
 _SMALL = 1e-300
@@ -162,8 +162,10 @@ def _with_numbers_placed(both: Sequence[tuple[TraceSource, Layout]]) -> list[Lay
     """The layouts, with numbers of microbatches (losses) added up or averaged: programs do either, and divide
     gradients accordingly. What brings a number of both sides nearer to each other is what it means."""
     common = min(set(both[0][0].steps()) & set(both[1][0].steps()), default=None)
-    if common is None or any(layout.size > 1 for _, layout in both):
+    if common is None:
         return [layout for _, layout in both]
+    if any(layout.size > 1 for _, layout in both):
+        return [_with_numbers_unknown(side, layout, common) for side, layout in both]
     target, reference = (_numbers(side, common) for side, _ in both)
     rows = []
     for key in target:
@@ -178,6 +180,18 @@ def _with_numbers_placed(both: Sequence[tuple[TraceSource, Layout]]) -> list[Lay
             if phase == "forward":  # of a mean each has its share of the gradient, of a sum the whole
                 rows.append(Row(name, {BATCH: Partial(mean=not averaged)}, slot, "backward"))
     return [replace(layout, tensors=(*rows, *layout.tensors)) for _, layout in both]
+
+
+def _with_numbers_unknown(trace: TraceSource, layout: Layout, step: int) -> Layout:
+    """The layout; of one process that says nothing, numbers of microbatches are no copies of one another."""
+    if layout.size > 1 or layout.tensors:
+        return layout
+    rows = [
+        Row(name, {BATCH: Unknown()}, slot, where)
+        for name, phase, slot in _numbers(trace, step)
+        for where in {phase, "backward" if phase == "forward" else phase}
+    ]
+    return replace(layout, tensors=tuple(rows))
 
 
 def _numbers(trace: TraceSource, step: int) -> dict[tuple[str, str, str], list[float]]:

@@ -2,7 +2,8 @@
 
     replicate       each has the whole; of a gradient it has only its term of the sum
     invariant       each has the whole, and its whole gradient
-    shard(d)        each has a part of dim d, in order; ``zigzag``: the i-th and the i-th last of 2n parts
+    shard(d)        each has a part of dim d, in order; ``zigzag``: the i-th and the i-th last of 2n parts;
+                    ``blocks=k``: a part of each of k blocks, as of gate and up projections in one weight
     partial         each has a term, the whole is the sum; ``partial(mean)``: the mean
     scattered       each has some of the elements, in an order that is not known
     unknown         nothing is known: parts that are not all the same are not put together
@@ -52,10 +53,13 @@ class Shard:
     """each rank's loss is a mean over its own part: gradients count 1/n in those of the whole's mean"""
     divided: bool = False
     """what ``mean`` makes of it for gradients: parts count 1/n"""
+    blocks: int = 1
+    """equal blocks that the dim consists of, each cut into parts of its own"""
 
     def __str__(self) -> str:
         said = [str(self.dim), *(name for name in ("zigzag", "mean", "divided") if getattr(self, name))]
-        return f"shard({','.join(said + ([] if self.total is None else [f'total={self.total}']))})"
+        said += [] if self.total is None else [f"total={self.total}"]
+        return f"shard({','.join(said + ([] if self.blocks == 1 else [f'blocks={self.blocks}']))})"
 
     def segments(self, total: int, parts: int, index: int) -> Segments:
         """Where part ``index`` lies in a dim of length ``total``.
@@ -64,7 +68,7 @@ class Shard:
             >>> Shard(0, zigzag=True).segments(8, 2, 0)
             ((0, 2), (6, 2))
         """
-        return cut(((0, total),), parts, index, zigzag=self.zigzag)
+        return cut(((0, total),), parts, index, zigzag=self.zigzag, blocks=self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,9 @@ _WORDS: dict[str, Placement] = {
     "scattered": Scattered(),
     "unknown": Unknown(),
 }
-_CALL = re.compile(r"(shard|at)\(\s*(-?\d+)\s*((?:,\s*(?:zigzag|mean|divided|total\s*=\s*\d+)\s*)*)\)")
+_CALL = re.compile(
+    r"(shard|at)\(\s*(-?\d+)\s*((?:,\s*(?:zigzag|mean|divided|total\s*=\s*\d+|blocks\s*=\s*[1-9]\d*)\s*)*)\)"
+)
 
 
 def placement_from(text: str) -> Placement:
@@ -122,7 +128,7 @@ def placement_from(text: str) -> Placement:
 
     Example:
         >>> placement_from("shard(1,zigzag)")
-        Shard(dim=1, total=None, zigzag=True, mean=False, divided=False)
+        Shard(dim=1, total=None, zigzag=True, mean=False, divided=False, blocks=1)
 
     Raises:
         ConfigError: no such placement.
@@ -134,14 +140,15 @@ def placement_from(text: str) -> Placement:
     if found is None or (found[1] == "at" and found[3]):
         raise ConfigError(
             f"{text!r} is not a placement; expected replicate, invariant, shard(DIM), shard(DIM,zigzag), "
-            "shard(DIM,total=N), partial, partial(mean), scattered, unknown or at(STAGE)"
+            "shard(DIM,total=N), shard(DIM,blocks=K), partial, partial(mean), scattered, unknown or at(STAGE)"
         )
     if found[1] == "at":
         return At(int(found[2]))
     more = [one.strip() for one in found[3].split(",")[1:]]
     total = next((int(one.partition("=")[2]) for one in more if one.startswith("total")), None)
+    blocks = next((int(one.partition("=")[2]) for one in more if one.startswith("blocks")), 1)
     flags = {name: name in more for name in ("zigzag", "mean", "divided")}
-    return Shard(int(found[2]), total=total, **flags)
+    return Shard(int(found[2]), total=total, blocks=blocks, **flags)
 
 
 def gradient_of(placement: Placement) -> Placement:
@@ -151,7 +158,7 @@ def gradient_of(placement: Placement) -> Placement:
     if isinstance(placement, Partial):
         return Replicate()
     if isinstance(placement, Shard) and placement.mean:
-        return Shard(placement.dim, placement.total, placement.zigzag, divided=True)
+        return Shard(placement.dim, placement.total, placement.zigzag, divided=True, blocks=placement.blocks)
     return placement
 
 
@@ -166,14 +173,19 @@ def part_of(total: int, parts: int, index: int) -> tuple[int, int]:
     return index * short + min(index, longer), short + (index < longer)
 
 
-def cut(segments: Segments, parts: int, index: int, *, zigzag: bool = False) -> Segments:
+def cut(segments: Segments, parts: int, index: int, *, zigzag: bool = False, blocks: int = 1) -> Segments:
     """Part ``index`` of what some segments hold, end to end.
 
     Example:
         >>> cut(((0, 8),), 2, 0, zigzag=True)
         ((0, 2), (6, 2))
+        >>> cut(((0, 8),), 2, 0, blocks=2)
+        ((0, 2), (4, 2))
     """
     total = sum(length for _, length in segments)
+    if blocks > 1:
+        each = (within(segments, *part_of(total, blocks, at)) for at in range(blocks))
+        return tuple(piece for block in each for piece in cut(block, parts, index, zigzag=zigzag))
     if not zigzag:
         return within(segments, *part_of(total, parts, index))
     first, second = (part_of(total, 2 * parts, at) for at in (index, 2 * parts - 1 - index))
@@ -215,7 +227,7 @@ def place(
         whole[dim] = shard.total if shard.total is not None else whole[dim] * mesh[axis]
     where: list[Segments] = [((0, size),) for size in whole]
     for axis, dim, shard in shards:
-        where[dim] = cut(where[dim], mesh[axis], coordinate[axis], zigzag=shard.zigzag)
+        where[dim] = cut(where[dim], mesh[axis], coordinate[axis], zigzag=shard.zigzag, blocks=shard.blocks)
     if any(sum(n for _, n in one) != size for one, size in zip(where, shape, strict=True)):
         return None
     return tuple(whole), tuple(where)

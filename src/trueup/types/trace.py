@@ -133,6 +133,9 @@ class RankFacts(TypedDict, total=False):
     roots: Sequence[Mapping[str, str]]
     """``name`` and ``type`` of modules that no other one calls"""
     wrapped_by: Sequence[str]
+    groups: Mapping[str, Sequence[int]]
+    """ranks, this one among them, that by its wrapper hold the same ``weights`` or ``experts``, or read
+    different ``batches``"""
     limits: Sequence[str]
     stood_aside: str
     failures: Sequence[Failure]

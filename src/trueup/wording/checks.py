@@ -52,6 +52,8 @@ PHRASES = {
     C.NO_STEP: clause("no complete step was captured"),
     C.NO_STATISTICS: clause("the trace holds no statistics"),
     C.ONE_RANK: clause("the run has one rank"),
+    C.ONE_DATA_RANK: clause("the run has one data-parallel rank"),
+    C.ONE_REPLICA: clause("each rank holds a part of the model of its own: no weight is replicated"),
     C.ALSO: clause(
         "{parts:join ; }",
         {"parts": (reason(C.NORM_DIFFERS, step=0, rank=0, **_NORM, factor=2.0), reason(C.MAYBE_SHARDS))},  # type: ignore[arg-type]
@@ -128,6 +130,17 @@ PHRASES = {
     ),
     C.EXPERTS: clause(
         "no gradient, as experts that received no token: {num:count parameter}", {"num": 1}, {"num": 4}
+    ),
+    C.BEHIND_ZEROS: clause(
+        "gradient of zeros, behind weights that start at zero: {num:count parameter}, first {parameter}",
+        {"num": 1, "parameter": "a.weight"},
+        {"num": 4, "parameter": "a.weight"},
+    ),
+    C.NUM_EVALUATED: clause(
+        "of models that are only evaluated, such as a reference model: {num:count parameter}, first "
+        "{parameter}",
+        {"num": 1, "parameter": "a.weight"},
+        {"num": 21, "parameter": "a.weight"},
     ),
     C.NORM_OF_MASTERS: clause(
         "gradients are moved to master weights before clipping, where the reported norm is measured"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +40,7 @@ FAULTS: list[tuple[Change, str, str]] = [
     (trainings.frozen_in_the_middle, "gradients", "layers.1.mlp.up.weight"),
     (trainings.detached, "gradients", "layers.2.attn.qkv.weight"),
     (trainings.times_zero, "gradients", "layers.1.mlp.up.weight"),
+    (trainings.adapted_and_cut_off, "gradients", "layers.0.attn.qkv.lora_A.default.weight"),
     (trainings.scaled_when_clipped, "grad_norm", "check.grad_norm.cause.not_unscaled"),
     (trainings.stale_parameters, "updates", "check.updates.stale_parameters"),
     (trainings.left_out_of_the_optimizer, "updates", "layers.2.mlp.down.bias"),
@@ -90,6 +92,7 @@ CLEAN: list[Change | None] = [
     trainings.slow_master_weights,
     trainings.recomputed,
     trainings.labels_of_something_else,
+    trainings.with_reference_model,
 ]
 
 
@@ -102,3 +105,43 @@ def test_what_is_no_fault_passes(
     assert status == 0
     for name in ("finite", "range", "gradients", "updates", "streams"):
         assert outcomes[name]["verdict"] == "passed", outcomes[name]
+
+
+@pytest.mark.parametrize(
+    ("divide", "is_low"),
+    [
+        (trainings.divided_by_all_tokens, False),
+        (trainings.divided_by_microbatches, False),
+        (trainings.summed, False),
+        (trainings.labels_visible, True),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_the_first_loss_is_read_as_it_was_divided(
+    divide: Callable[..., torch.Tensor], is_low: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, outcomes = checked(trainings.accumulate(tmp_path / "run", divide), capsys, "--only", "labels")
+    outcome = outcomes["labels"]
+    assert outcome["verdict"] == "passed"
+    codes = [note["code"] for note in outcome.get("notes_reasons", [])]
+    assert ("check.labels.first_loss_low" in codes) is is_low
+    if not is_low:
+        assert outcome["numbers"]["first_loss"] == pytest.approx(math.log(96), rel=0.3)
+
+
+def test_a_model_that_is_only_evaluated_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = capture(tmp_path / "run", trainings.with_reference_model)
+    _, outcomes = checked(trace, capsys, "--only", "gradients")
+    (note,) = outcomes["gradients"]["notes_reasons"]
+    assert note["code"] == "check.gradients.num_evaluated"
+    assert note["numbers"]["num"] == outcomes["gradients"]["numbers"]["parameters"]
+
+
+def test_a_gradient_behind_weights_that_start_at_zero(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = capture(tmp_path / "run", trainings.adapted)
+    _, outcomes = checked(trace, capsys, "--only", "gradients")
+    assert outcomes["gradients"]["verdict"] == "passed", outcomes["gradients"]
+    notes = {note["code"]: note["numbers"] for note in outcomes["gradients"]["notes_reasons"]}
+    assert notes["check.gradients.behind_zero_weights"]["num"] == trainings.CONFIG.num_layers

@@ -42,11 +42,27 @@ rank, kind = dist.get_rank(), sys.argv[1]
 training = trainings.build()
 torch.manual_seed(7 if kind == "same masks" else 100 + rank)
 inner = training.model
-training.model = nn.parallel.DistributedDataParallel(inner)
+alone = [dist.new_group([one]) for one in range(2)][rank]
+
+class OfMegatron(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.dp_group, self.dp_cp_group = module, alone, alone
+    def forward(self, *args):
+        return self.module(*args)
+
+OfMegatron.__name__ = "DistributedDataParallel"
+if kind.startswith("parts"):
+    inner.head.weight.data += rank  # each rank has a part of the model, and reads what the other reads
+    whole = kind == "parts of Megatron"
+    wrap = nn.parallel.DistributedDataParallel
+    training.model = OfMegatron(inner) if whole else wrap(inner, process_group=alone)
+else:
+    training.model = nn.parallel.DistributedDataParallel(inner)
 if kind == "bypassed":
     training.loss = lambda model, ids, labels: trainings.loss_of(model.module, ids, labels)
 given = training.batch
-shift = 0 if kind == "same batch" else 1000 * rank
+shift = 0 if kind == "same batch" or kind.startswith("parts") else 1000 * rank
 training.batch = lambda step: given(step + shift)
 if kind == "drifting":
     def drift(step):
@@ -168,3 +184,16 @@ def test_two_ranks(
     assert why is not None
     assert why.code is code
     assert facts.items() <= why.facts.items()
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("kind", ["parts", "parts of Megatron"])
+def test_ranks_that_hold_parts_of_a_model_are_no_replicas(kind: str, tmp_path: Path) -> None:
+    program = write(tmp_path / "train.py", RANKS)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    status, outcomes, error = check(tmp_path, "-o", "out", "--once", "--", *launcher, program, kind)
+    assert (status, undone(outcomes)) == (0, []), error
+    for name, code in (("own_batches", CheckCode.ONE_DATA_RANK), ("replicas", CheckCode.ONE_REPLICA)):
+        assert read_reason(outcomes[name], "sentence") == reason(code)
+    line = json.loads((tmp_path / "out" / "run" / "ranks" / "rank_00001.json").read_text())
+    assert line["groups"] == {"weights": [1], "batches": [1]}

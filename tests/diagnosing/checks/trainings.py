@@ -321,3 +321,81 @@ def labels_of_something_else(training: Training) -> None:
     """Not a next-token model: nothing to hold the labels against."""
     given = training.batch
     training.batch = lambda step: (given(step)[0], (given(step)[0] * 7 + 3) % CONFIG.vocab_size)
+
+
+def with_reference_model(training: Training) -> None:
+    """A loss against a copy that is only evaluated, whose weights could be trained, as DPO's."""
+    reference, own = copy.deepcopy(training.model), training.loss
+
+    def loss(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
+        with torch.no_grad():
+            expected = reference(ids)
+        return own(model, ids, labels) + 0.1 * F.mse_loss(model(ids), expected)
+
+    training.loss = loss
+
+
+def accumulate(output: Path, divide: Callable[[Tensor, Tensor, int], Tensor], microbatches: int = 4) -> Path:
+    """A trace of a training whose loss is ``divide(logits, labels, microbatches)`` of some microbatches."""
+    torch.set_num_threads(1)
+    with trueup.Tracer(output, level="mix", steps="0-1", store_values_of=KEPT):
+        training = build()
+        for step in range(2):
+            for at in range(microbatches):
+                ids, labels = training.batch(step * microbatches + at)
+                divide(training.model(ids), labels, microbatches).backward()
+            training.optimizer.step()
+            training.optimizer.zero_grad()
+    return output
+
+
+def divided_by_all_tokens(logits: Tensor, labels: Tensor, microbatches: int) -> Tensor:
+    """As transformers' Trainer does: the sum, by the labels of all microbatches of the step."""
+    total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+    return total / (labels.numel() * microbatches)
+
+
+def divided_by_microbatches(logits: Tensor, labels: Tensor, microbatches: int) -> Tensor:
+    """As nanoGPT does."""
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten()) / microbatches
+
+
+def summed(logits: Tensor, labels: Tensor, microbatches: int) -> Tensor:
+    """The sum itself."""
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+
+
+def labels_visible(logits: Tensor, labels: Tensor, microbatches: int) -> Tensor:
+    """The model sees what it is to predict."""
+    seen = logits + 12.0 * F.one_hot(labels, logits.shape[-1])
+    return F.cross_entropy(seen.flatten(0, 1), labels.flatten()) / microbatches
+
+
+class Adapted(nn.Module):
+    """A layer with a low-rank term whose second factor starts at zero, as LoRA's."""
+
+    def __init__(self, inner: nn.Linear, *, zero: bool = True) -> None:
+        super().__init__()
+        self.base = inner
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(inner.in_features, 4, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(4, inner.out_features, bias=False)})
+        self.factor = 1.0 if zero else 0.0
+        if zero:
+            nn.init.zeros_(self.lora_B["default"].weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.lora_B["default"](self.lora_A["default"](x)) * self.factor
+
+
+def adapted(training: Training, *, zero: bool = True) -> None:
+    """Adapters alone are trained, at a rate that is still 0: their first factors have gradients of zeros."""
+    training.model.requires_grad_(False)
+    for layer in training.model.layers:
+        layer.attn.qkv = Adapted(layer.attn.qkv, zero=zero)
+    trained = [p for p in training.model.parameters() if p.requires_grad]
+    training.optimizer = torch.optim.AdamW(trained, lr=0.0)
+
+
+def adapted_and_cut_off(training: Training) -> None:
+    """Adapters that are multiplied with zero: no weight is zero, and none gets a gradient."""
+    adapted(training, zero=False)

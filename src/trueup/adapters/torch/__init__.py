@@ -146,6 +146,7 @@ class Adapter:
             "buffers": list(engine.training.buffers.table.values()),
             "roots": engine.root_types(),
             "wrapped_by": list(engine.wrapped_by),
+            "groups": engine.groups,
             "optimizers": list(engine.training.optimizers.values()),
             "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
             **({"summarised_by": paths} if (paths := engine.summariser.paths()) else {}),

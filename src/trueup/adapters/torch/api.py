@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -52,6 +53,45 @@ _UNSEEN = (
 """torch's own machinery, collectives (which ``collectives`` records), and the marks of profilers"""
 
 _names: dict[object, str | None] = {}
+_genuine: dict[object, Any] = {}
+"""what torch hands to a mode -> torch's own function"""
+
+
+_HOMES = (torch.Tensor, torch.nn.functional, torch.functional, torch.nn.init)
+"""where torch looks up a function by its name, to hand it to a mode"""
+_ROOTS = tuple(os.path.dirname(file) + os.sep for file in (torch.__file__, __file__))
+"""torch's, and capture's own, which are to be called as they are"""
+
+
+def _is_torchs(value: object) -> bool:
+    """Or capture's own, by the file of its code: ``functools.wraps`` copies name and module."""
+    code = getattr(getattr(value, "fget", value), "__code__", None)
+    return code is None or code.co_filename.startswith(_ROOTS)
+
+
+_OWN = [{name: value for name, value in vars(home).items() if _is_torchs(value)} for home in _HOMES]
+
+
+def genuine_of(func: Any) -> Any:
+    """Torch's own function, where a program put one of its own in its place (``torch.Tensor.type = ...``).
+
+    Torch hands a mode what stands under the function's name. The program's has been entered by then, and has
+    called torch's own, whose place in the call this is: called again here, it would do its work twice.
+    """
+    found = func
+    holder, slot = getattr(func, "__self__", None), getattr(func, "__name__", "")
+    if not _is_torchs(holder if isinstance(holder, property) else func):
+        for home, own in zip(_HOMES, _OWN, strict=True):
+            beneath = torch._C.TensorBase if home is torch.Tensor else None
+            for name, value in list(vars(home).items()):
+                replaced = own.get(name, getattr(beneath, name, None))
+                if value is func and replaced is not None:
+                    found = replaced
+                elif value is holder and hasattr(replaced, slot):
+                    found = getattr(replaced, slot)
+    with contextlib.suppress(TypeError):
+        _genuine[func] = found
+    return found
 
 
 class ApiMode(TorchFunctionMode):
@@ -66,6 +106,10 @@ class ApiMode(TorchFunctionMode):
     ) -> Any:
         if _is_compiling() or _tracing() is not None:
             return func(*args, **(kwargs or {}))
+        try:
+            func = _genuine[func]
+        except (KeyError, TypeError):
+            func = genuine_of(func)
         engine = self.engine
         if not engine.sink.active or engine.in_optimizer:
             result = func(*args, **(kwargs or {}))

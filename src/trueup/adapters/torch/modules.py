@@ -95,6 +95,7 @@ def _is_unseen(engine: Engine, module: Module, kind: str, *, recompute: bool) ->
         if kind not in engine.wrapped_by:
             engine.wrapped_by[kind] = None
             engine.replicas = _replicas(module)
+            engine.groups = _groups(module)
         return True
     return bool(engine.models) and not recompute and _holds_parameters_of_others(engine, module)
 
@@ -134,6 +135,25 @@ def _replicas(wrapper: Module) -> tuple[int, ...]:
     if type(wrapper).__name__ != "DistributedDataParallel" or group is None:
         return ()
     return tuple(torch.distributed.get_process_group_ranks(group))
+
+
+_GROUPS = {
+    "weights": ("process_group", "dp_cp_group", "data_parallel_group", "dp_group"),
+    "batches": ("process_group", "dp_group", "data_parallel_group"),
+    "experts": ("expt_dp_group",),
+}
+"""what a wrapper keeps on every rank of a group -> attributes for that group, of torch's and of Megatron's
+DistributedDataParallel; batches: the ranks read different ones"""
+
+
+def _groups(wrapper: Module) -> dict[str, list[int]]:
+    """Ranks of this one's groups, by what a wrapper does among them; empty where it does not say."""
+    found: dict[str, list[int]] = {}
+    for kind, names in _GROUPS.items():
+        group = next((one for name in names if (one := getattr(wrapper, name, None)) is not None), None)
+        if isinstance(group, torch.distributed.ProcessGroup):
+            found[kind] = torch.distributed.get_process_group_ranks(group)
+    return found
 
 
 def _captured(engine: Engine, module: Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:

@@ -137,6 +137,8 @@ class Training:
         """How many ranks read other samples, where that can be told: DDP, FSDP, or one process alone."""
         if not (dist.is_available() and dist.is_initialized()):
             return 1
+        if "batches" in self.engine.groups:
+            return len(self.engine.groups["batches"])
         if self.engine.wrapped_by or any(base.__name__ == "FSDPModule" for base in type(module).__mro__):
             return dist.get_world_size()
         return 1 if dist.get_world_size() == 1 else None

@@ -16,6 +16,8 @@ from trueup.types.trace import ParameterFacts
 _MAX_PLACES = 8
 _ROUTED = re.compile(r"(^|\.)experts?(\.|_|$)", re.IGNORECASE)
 """a parameter that only some batches reach, by design"""
+_NEAR = 3
+"""parts of a name that may differ: ``q_proj`` of ``q_proj.lora_A.default.weight`` and of lora_B's"""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -27,6 +29,8 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     table = run.parameters(rank)
     if not table:
         return judge.undecided(reason(Code.NO_PARAMETERS))
+    evaluated = _evaluated_alone(run, rank, table)
+    table = [p for p in table if p["fqn"] not in evaluated]
     trainable = [p["fqn"] for p in table if p["requires_grad"]]
     state = _gradients(run, rank)
     if not state:
@@ -36,10 +40,16 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     missing = [name for name in trainable if name not in state]
     zero = [name for name in trainable if state.get(name) is True]
     holes = frozen_by_mistake([(p["fqn"], bool(p["requires_grad"])) for p in table])
+    blocked = _behind_zero_weights(run, rank, zero, state)
+    zero = [name for name in zero if name not in blocked]
     unreached = [name for name in (*missing, *zero) if _ROUTED.search(name)]
     missing = [name for name in missing if name not in unreached]
     zero = [name for name in zero if name not in unreached]
     notes = _notes(table, unreached)
+    if evaluated:
+        notes += (reason(Code.NUM_EVALUATED, num=len(evaluated), parameter=min(evaluated)),)
+    if blocked:
+        notes += (reason(Code.BEHIND_ZEROS, num=len(blocked), parameter=min(blocked)),)
     numbers: Measured = {
         "parameters": len(table),
         "trainable": len(trainable),
@@ -66,6 +76,46 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         parameter=places[0].site,
     )
     return judge.failed(sentence, places=tuple(places[:_MAX_PLACES]), numbers=numbers, notes=notes)
+
+
+def _evaluated_alone(run: CheckedRun, rank: int, table: list[ParameterFacts]) -> frozenset[str]:
+    """Parameters of models that no forward with gradients begins in: reference models, teachers, averages.
+
+    What a training forward reaches is recorded with its values, whether used or not.
+    """
+    views = [run.view(step, rank) for step, ranks in run.steps.items() if rank in ranks]
+    trained = {name for view in views for name in view.parameters_with("param", "value")}
+    given = _gradients(run, rank).keys()
+    return frozenset(p["fqn"] for p in table if trained and p["fqn"] not in trained | given)
+
+
+def _behind_zero_weights(
+    run: CheckedRun, rank: int, zero: list[str], state: dict[str, bool]
+) -> frozenset[str]:
+    """Parameters whose gradients are zeros because they go through weights that are: LoRA's second factor,
+    the last norm of a residual branch, a gate, that start at zero and have gradients themselves.
+
+    A bias adds, and lets gradients pass. Weights of the same layer, at most two modules apart, count alone.
+    """
+    views = [run.view(step, rank) for step, ranks in run.steps.items() if rank in ranks]
+    frames = [view.frame_of("param", "value").select("name", "num_zero", "numel") for view in views]
+    if not zero or not frames:
+        return frozenset()
+    values = (
+        pl.concat(frames).group_by("name").agg((pl.col("num_zero") == pl.col("numel")).all().alias("zero"))
+    )
+    gates = [
+        name.split(".")
+        for name in values.filter(pl.col("zero"))["name"]
+        if state.get(name) is False and "bias" not in name.rpartition(".")[2]
+    ]
+    return frozenset(
+        name
+        for name in zero
+        if any(
+            gate[:near] == name.split(".")[:near] for gate in gates for near in (max(1, len(gate) - _NEAR),)
+        )
+    )
 
 
 def _gradients(run: CheckedRun, rank: int) -> dict[str, bool]:

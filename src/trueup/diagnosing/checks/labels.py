@@ -37,6 +37,7 @@ class _Batch:
     vocabulary: int | None
     ignore_index: int
     reduction: str | None
+    num_microbatches: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,7 @@ def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
             vocabulary=sizes.get(ids["digest"]) if ids is not None else None,
             ignore_index=int(told.get("ignore_index", -100)),
             reduction=reduction_of(told),
+            num_microbatches=len(losses),
         )
 
 
@@ -197,9 +199,20 @@ def _on_padding(
 
 
 def _mean_loss(batch: _Batch, num_used: int) -> float | None:
-    if batch.loss is None or batch.reduction != "sum":
-        return batch.loss
-    return batch.loss / max(num_used, 1)
+    """The mean over counted positions, as far as it can be told by what the program divided.
+
+    A sum may have been divided already, by positions that also other microbatches count (transformers'
+    Trainer); a mean by the number of microbatches. What chance gives tells: an untrained model's mean is
+    about ln(vocabulary), its sum many times that, and its share of a step a part of it.
+    """
+    loss, size = batch.loss, batch.vocabulary
+    if loss is None or size is None or size < 2:
+        return loss if loss is None or batch.reduction != "sum" else loss / max(num_used, 1)
+    if batch.reduction == "sum" and first_loss_problem(loss, size) is not None:
+        return loss / max(num_used, 1)
+    whole = loss * batch.num_microbatches
+    is_share = loss < 0.5 * math.log(size) <= whole and first_loss_problem(whole, size) is None
+    return whole if is_share else loss
 
 
 def _notes(seen: list[tuple[_Batch, _Seen]]) -> tuple[Reason, ...]:

@@ -41,11 +41,20 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     steps = {step: ranks for step, ranks in run.steps.items() if len(ranks) > 1}
     if not steps:
         return judge.undecided(reason(Code.ONE_RANK_CAPTURED))
-    compared, apart = 0, []
+    groups = run.groups("weights")
+    if groups and all(len(group) < 2 for group in groups):
+        return judge.nothing(reason(Code.ONE_REPLICA))
+    experts = run.groups("experts")
+    compared, apart = 0, list[_Difference]()
     for step, ranks in steps.items():
-        count, found = _differences(run, step, ranks)
-        compared += count
-        apart += found
+        for group in groups or [ranks]:
+            members = [rank for rank in group if rank in ranks]
+            if len(members) < 2:
+                continue
+            count, found = _differences(run, step, members)
+            compared += count
+            own = [one for one in found if not (experts and experts != groups and _EXPERT.search(one.name))]
+            apart += own
     numbers: Measured = {"ranks": len(run.ranks), "compared": compared, "differing": len(apart)}
     if not compared:
         return judge.undecided(reason(Code.NO_WEIGHT_DIGESTS), numbers=numbers)
@@ -118,7 +127,7 @@ def _why_not_replicas(run: CheckedRun, apart: list[_Difference]) -> Reason | Non
         return reason(Code.ARE_SHARDS)
     if any(one.shapes_differ for one in apart):
         return reason(Code.SHAPES_DIFFER)
-    if run.replicated:
+    if run.groups("weights") or run.replicated:
         return None
     if all(_EXPERT.search(one.name) for one in apart):
         return reason(Code.OTHER_EXPERTS)

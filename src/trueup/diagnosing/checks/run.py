@@ -101,9 +101,21 @@ class CheckedRun:
         storage = np.dtype("bool" if stored.dtype == "bool" else DTYPES[stored.dtype].storage)
         return np.asarray(stored.data).view(storage).reshape(stored.shape)
 
+    def groups(self, kind: str) -> list[list[int]]:
+        """Captured ranks that by the program's own wrapper hold the same ``weights`` or ``experts``, or read
+        different ``batches``; empty where not every rank says so.
+        """
+        told = {rank: (self.facts(rank).get("groups") or {}).get(kind) for rank in self.ranks}
+        if not told or None in told.values():
+            return []
+        groups = {tuple(one for one in group if one in told) for group in told.values() if group is not None}
+        return [list(group) for group in sorted(groups)]
+
     @property
     def replicated(self) -> bool:
         """Every rank holds the same weights, by the program's own wrapper."""
+        if groups := self.groups("weights"):
+            return len(self.ranks) > 1 and groups == [self.ranks]
         wrapped = [self.facts(rank).get("wrapped_by") or [] for rank in self.ranks]
         return len(self.ranks) > 1 and all("DistributedDataParallel" in names for names in wrapped)
 

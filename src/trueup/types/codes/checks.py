@@ -9,6 +9,8 @@ class CheckCode(Code):
     NO_STEP = "check.no_complete_step"
     NO_STATISTICS = "check.no_statistics"
     ONE_RANK = "check.one_rank"
+    ONE_DATA_RANK = "check.one_data_parallel_rank"
+    ONE_REPLICA = "check.one_replica"
     ALSO = "check.with_limit"
     """a conclusion, and why it decides nothing"""
 
@@ -41,6 +43,8 @@ class CheckCode(Code):
     FROZEN_HERE = "check.gradients.frozen_among_trained"
     NUM_FROZEN = "check.gradients.num_frozen"
     EXPERTS = "check.gradients.unused_experts"
+    BEHIND_ZEROS = "check.gradients.behind_zero_weights"
+    NUM_EVALUATED = "check.gradients.num_evaluated"
 
     # grad_norm
     NORM_OF_MASTERS = "check.grad_norm.of_master_weights"

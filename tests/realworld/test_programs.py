@@ -1,0 +1,59 @@
+"""Programs that people train with: capture changes none, the same run twice agrees, no
+check fails, a fault is named.
+
+``make realworld`` asks all of it of all programs; here the light ones, each with one fault and no replay.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from realworld.entries import SCRIPTS, programs
+from realworld.run import unknown_lines
+from realworld.trial import LEVELS, Asked, Trial, faults_of
+
+from tests.warm import OF_TRUEUP, warm_python
+
+IN_CI = [one for one in programs().values() if one.in_ci is not None]
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[str]:
+    found = IN_CI[0].python
+    if not found.exists():
+        why = f"{found} is not there: bash realworld/setup.sh light makes it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(why)
+        pytest.skip(why)
+    with warm_python(str(found), *OF_TRUEUP) as warm:
+        yield warm
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.realworld
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("realworld")
+@pytest.mark.parametrize("name", [one.name for one in IN_CI])
+def test_a_real_program(name: str, python: str, tmp_path: Path) -> None:
+    program = programs()[name]
+    asked = Asked(faults=(program.in_ci or "",), replay=False, seed=False)
+    results = Trial(program, tmp_path, python).run(asked)
+    assert not unknown_lines(program, faults_of(results))
+    assert set(results["capture"]) == set(LEVELS)
+    assert results["again"]["outcome"] == "agree"
+    assert set(results["faults"]) == {program.in_ci}
+
+
+def test_every_stage_has_a_fault_in_ci() -> None:
+    assert {one.in_ci for one in IN_CI} == {"data", "forward", "loss", "backward", "optimizer"}
+
+
+def test_every_program_has_a_script_and_a_fault_of_every_stage() -> None:
+    for program in programs().values():
+        assert (SCRIPTS / program.script).exists()
+        assert set(program.faults) == {"data", "forward", "loss", "backward", "optimizer"}, program.name
+        assert program.alone is None or program.alone in programs()
