@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueup.types.threshold import chosen, derived
+from trueup.types.threshold import chosen, derived, measured
 
 _STANDARD = "the accuracy standard for migrated large models; its test standards are named in standard.py"
 
@@ -89,10 +89,47 @@ RUNS_MEMORY = chosen(
 RUNS_FEWEST = derived(
     "curves.runs_fewest", 10, "blocks", "fewer signs have no shape that chance does not have"
 )
+INTERVAL_LEVEL = chosen("curves.interval_level", 0.05, _CHANCE, "the interval that reports print is one of 95 %")
+_COVERAGE = "tests/curves/test_coverage.py::test_an_entry_that_moves_loses_coverage"
+TREND_SURE = measured(
+    "curves.trend_sure",
+    0.9,
+    _CHANCE,
+    "2,000 simulated benign pairs reach 0.5 at most; ramps and jumps that a person sees have 0.99 and more",
+)
+TREND_PRICE = measured(
+    "curves.trend_price",
+    1.0,
+    "times the logarithm of the number of shapes",
+    "0.65 covers a random walk 80 times in 100, 1.0 does 92 times; a ramp under white noise stays within 2.3 widths",
+    test=_COVERAGE,
+)
+TREND_LINE = measured(
+    "curves.trend_line",
+    4.0,
+    "logarithm of odds",
+    "a line is looked for at no place, and costs half a shape; 1.0 covers a random walk 4 in 100 less",
+    test=_COVERAGE,
+)
+TREND_WALK = measured(
+    "curves.trend_walk",
+    2.0,
+    "times another memory's prior",
+    "1 covers random walks 86 to 92 times in 100, 8 makes intervals of AR(1) 0.99 twice as wide",
+    test=_COVERAGE,
+)
+TREND_WHITE = measured(
+    "curves.trend_white",
+    4.0,
+    "times another memory's prior",
+    "1 covers white noise 99 times in 100 with intervals 1.3 times as wide as need be, 4 with 1.15",
+    test=_COVERAGE,
+)
 LATE_SHARE = chosen("curves.late_share", 0.2, "of the steps", "the last fifth: late")
 LATE_LEVEL = chosen(
     "curves.late_level", 0.01, _CHANCE, "one late part in a hundred may be called so by chance"
 )
+LATE_MOVES = chosen("curves.late_moves", 0.1, "of the late gap", "a gap that moves by less over its part is steady")
 LATE_FEWEST = derived("curves.late_fewest", 8, "steps", "a slope of fewer is that of one or two steps")
 ONSET_LEVEL = derived(
     "curves.onset_level", 0.0025, _CHANCE, "as for the mean, less what looking at two shapes costs"
@@ -110,6 +147,21 @@ ONSET_NOTHING = derived(
     0.2,
     "of a Brownian bridge",
     "below it the probability of more is 1 to twelve digits",
+)
+DEPARTED_SIGMAS = derived(
+    "curves.departed_sigmas", 5.0, _SIGMAS, "once in 3 million by chance: over all steps and lengths not once"
+)
+DEPARTED_WINDOWS = derived(
+    "curves.departed_windows", 8, "means", "the deviation of 8 numbers is known to a quarter of itself"
+)
+DEPARTED_FEWEST = derived(
+    "curves.departed_fewest", 16, "steps", "a deviation of 16 numbers is known to 18 % of itself"
+)
+BEND_MISFIT = derived(
+    "curves.bend_misfit", 4.0, "standard deviations of chi square", "once in 30,000 by chance; shapes miss by more"
+)
+JUMP_SHARE = chosen(
+    "curves.jump_share", 0.5, "of the final difference", "a change that is half made at once is a jump"
 )
 EARLY = chosen("curves.early", 0.1, "of the steps", "a difference that begins there was there from the start")
 SPIKE_AT_ONSET = chosen(
