@@ -28,7 +28,7 @@ from trueup.curves.standard import (
 from trueup.curves.statistics.centred import Centre, _runs, centre
 from trueup.curves.statistics.envelope import band_spread, window_of
 from trueup.curves.statistics.frozen import _outlying
-from trueup.curves.statistics.health import Health, _falls, _stalls, overflows, plateau, rates
+from trueup.curves.statistics.health import Health, overflows, plateau, rates
 from trueup.curves.statistics.late import Late, _slope, late
 from trueup.curves.statistics.noise import Memory, _coefficient, memory, outliers, robust_scale
 from trueup.curves.statistics.onset import Onset, _kolmogorov, _scale, onset
@@ -395,9 +395,6 @@ def scale_drop(share: float) -> object:
     return overflows(np.array([1.0, share]), None).any()
 
 
-@decides("curves.progress")
-def progress(share: float) -> object:
-    return _falls(np.where(np.arange(100) < 50, 1.0, 1 - share))
 
 
 @decides("curves.plateau_fewest")
@@ -406,9 +403,6 @@ def plateau_fewest(steps: float) -> object:
     return plateau(np.ones(int(steps)), 2 - numbers / 1000, numbers) is None
 
 
-@decides("curves.stall_fewest")
-def stall_fewest(steps: float) -> object:
-    return _stalls(np.ones(int(steps)))
 
 
 def first_rate(target: float, reference: float) -> int | None:

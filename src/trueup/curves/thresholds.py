@@ -29,6 +29,15 @@ WIDEST = chosen(
 ROUGH = chosen(
     "curves.rough", 0.05, "of the loss", "a reference that jumps by more from step to step hides differences"
 )
+NORMS_WEIGHTY = chosen(
+    "curves.norms_weighty",
+    1e-3,
+    "of the global norm",
+    "smaller differences, as those of biases whose gradient is zero but for rounding, are no finding",
+)
+NORMS_ALIKE = chosen(
+    "curves.norms_alike", 0.02, "relative difference", "of two norms without names that are taken for one weight's"
+)
 NORMS_APART = chosen(
     "curves.norms_apart",
     0.1,
@@ -148,6 +157,21 @@ ONSET_NOTHING = derived(
     "of a Brownian bridge",
     "below it the probability of more is 1 to twelve digits",
 )
+SYSTEMATIC = chosen(
+    "curves.systematic", 0.5, "of the mean difference", "more to one side than to both is no scatter around zero"
+)
+EXCURSION_HEIGHT = chosen(
+    "curves.excursion_height", 0.1, "of the loss", "ten times what the standard allows the mean"
+)
+EXCURSION_AGAIN = chosen(
+    "curves.excursion_again", 2.0, "times the reference's own", "the tallest of a few spikes is as tall as that by chance"
+)
+RISE = chosen(
+    "curves.rise",
+    0.2,
+    "of the loss at the onset",
+    "a loss that diverges rises by more than a late offset, which is some percent",
+)
 DEPARTED_SIGMAS = derived(
     "curves.departed_sigmas", 5.0, _SIGMAS, "once in 3 million by chance: over all steps and lengths not once"
 )
@@ -164,9 +188,7 @@ JUMP_SHARE = chosen(
     "curves.jump_share", 0.5, "of the final difference", "a change that is half made at once is a jump"
 )
 EARLY = chosen("curves.early", 0.1, "of the steps", "a difference that begins there was there from the start")
-SPIKE_AT_ONSET = chosen(
-    "curves.spike_at_onset", 20, "steps", "a change point of noisy curves is known to about that"
-)
+SPIKE_AT_ONSET = chosen("curves.spike_at_onset", 5, "steps", "the onset of a divergence is known to about that")
 BAND_SIGMAS = derived(
     "curves.band_sigmas", 4.0, _SIGMAS, "once in 16,000 by chance; a curve has some thousand steps"
 )
@@ -190,8 +212,25 @@ PROGRESS = chosen(
     "of the loss",
     "what another run loses over a part in which this one loses nothing",
 )
+PLATEAU_HIGH = chosen(
+    "curves.plateau_high",
+    0.1,
+    "of the reference's loss",
+    "a plateau so far above is a failure to learn; a late offset is some percent",
+)
+PLATEAU_SHARE = chosen(
+    "curves.plateau_share",
+    0.25,
+    "of what the other loses",
+    "a run that still learns as the other does, with less data noise than a quarter of that, loses more",
+)
+CONVERGED = chosen(
+    "curves.converged",
+    0.1,
+    "of what the reference learned",
+    "a run that learned less than a tenth of it does not converge at all",
+)
 PLATEAU_FEWEST = chosen("curves.plateau_fewest", 200, "steps", "eighths of them are 25 steps")
-STALL_FEWEST = chosen("curves.stall_fewest", 50, "steps", "a quarter of those that a plateau needs")
 RATES_APART = chosen(
     "curves.rates_apart", 2e-3, "relative difference", "logs print learning rates with four digits and more"
 )

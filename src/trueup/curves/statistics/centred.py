@@ -101,15 +101,6 @@ def _unknown(values: Floats, num_outliers: int) -> Centre:
     )
 
 
-def critical(level: float, freedom: float = math.inf) -> float:
-    """How many standard errors are exceeded with this probability, both sides together."""
-    low, high = 0.0, 1e4
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if two_sided(middle, freedom) > level else (low, middle)
-    return low
-
-
 def _runs(values: Floats) -> tuple[int, float, float]:
     """Wald and Wolfowitz: runs of one sign around zero, among means of blocks that forget each other."""
     x = values - values.mean()
