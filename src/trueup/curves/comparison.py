@@ -235,7 +235,7 @@ def _evidence(
     spread = paired.references.once("spread", column, lambda: band_spread(repeats, theirs))
     room = band(difference, theirs, spread, floor_abs=limit_abs, floor_rel=limit_rel)
     gone_and_back, spiked = excursions(difference, theirs, steps, len(repeats))
-    bad = outliers(difference) | spiked
+    bad = outliers(np.where(spiked, np.nan, difference))
     noise = None if bad.all() else trended(difference, ~bad)
     known = _known_until(difference)
     parting = None if still is not None else onset(difference[:known], steps[:known], bad[:known], noise)

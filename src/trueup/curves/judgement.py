@@ -26,7 +26,7 @@ from trueup.curves.thresholds import (
     SPIKE_AT_ONSET,
     SYSTEMATIC,
 )
-from trueup.types.codes import Code
+from trueup.types.codes import Code, CriterionCode
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import Number, Reason, reason
 from trueup.types.status import Outcome
@@ -126,7 +126,7 @@ def judge(evidence: Evidence) -> Judgement:
         outcome=outcome,
         case=case.name,
         headline=headline,
-        reasons=(*map(_criterion, failed), *_reasons(evidence, case.name)),
+        reasons=(*map(_failed, failed), *_reasons(evidence, case.name)),
         remarks=tuple(_remarks(evidence, outcome, case.name)),
         advice=case.advice,
         step=case.step,
@@ -143,6 +143,7 @@ _DIFFERING = {
     "steady_offset",
     "learning_rates_differ",
 }
+_STUCK = {"does_not_converge", "plateau_too_high"}
 _FINDINGS = {"spike", "local_norm"}
 """cases that do not reject a run, and do not let it be accepted before somebody looked"""
 _DATA_ADVICE: tuple[Reason, ...] = (
@@ -347,6 +348,13 @@ def _explained(e: Evidence, gap: float) -> bool:
     return apart is not None and abs(gap) <= apart
 
 
+def _failed(c: Criterion) -> Reason:
+    """A criterion not met; one that is not for the losses that are missing says so."""
+    if c.note is not None and c.note.code is CriterionCode.LOST_LOSSES:
+        return reason(Curves.FAILED_BY_LOST, c.title, c.value, c.note, criterion=c.key)
+    return _criterion(c)
+
+
 def _criterion(c: Criterion, code: Code = Curves.FAILED) -> Reason:
     note = () if c.note is None else (c.note,)
     return reason(code, c.title, c.value, c.threshold, *note, criterion=c.key)
@@ -410,7 +418,7 @@ def _of_curves(e: Evidence, case: str) -> Iterator[Reason]:
             yield reason(Curves.OVERFLOWS, side=side, **facts)
         if h.num_not_finite:
             yield reason(Curves.NOT_FINITE_STEPS, side=side, **_steps(h.not_finite, h.num_not_finite))
-        if h.plateau_from is not None and case not in ("does_not_converge", "plateau_too_high"):
+        if h.plateau_from is not None and case not in _STUCK and not e.rises:
             yield reason(Curves.PLATEAU, side=side, step=h.plateau_from)
     if e.rates is not None and e.rates.first_different is not None:
         yield reason(Curves.LOGGED_RATES, step=e.rates.first_different, relative=e.rates.max_rel_diff)

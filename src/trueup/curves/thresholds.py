@@ -161,14 +161,17 @@ SYSTEMATIC = chosen(
     "curves.systematic", 0.5, "of the mean difference", "more to one side than to both is no scatter around zero"
 )
 EXCURSION_HEIGHT = chosen(
-    "curves.excursion_height", 0.1, "of the loss", "ten times what the standard allows the mean"
+    "curves.excursion_height", 0.2, "of the loss", "twenty times what the standard allows the mean"
 )
 EXCURSION_AGAIN = chosen(
-    "curves.excursion_again", 2.0, "times the reference's own", "the tallest of a few spikes is as tall as that by chance"
+    "curves.excursion_again",
+    3.0,
+    "times the reference's own",
+    "of as few spikes the tallest is twice the other's by chance",
 )
 RISE = chosen(
     "curves.rise",
-    0.2,
+    0.1,
     "of the loss at the onset",
     "a loss that diverges rises by more than a late offset, which is some percent",
 )
@@ -184,8 +187,14 @@ DEPARTED_FEWEST = derived(
 BEND_MISFIT = derived(
     "curves.bend_misfit", 4.0, "standard deviations of chi square", "once in 30,000 by chance; shapes miss by more"
 )
+BEND_SIGMAS = chosen(
+    "curves.bend_sigmas", 30.0, _SIGMAS, "far beyond what is needed to see a bend, near enough to be still one"
+)
+ONSET_AWAY = chosen(
+    "curves.onset_away", 0.2, "of the change", "a change that is made by a fifth before a step began before it"
+)
 JUMP_SHARE = chosen(
-    "curves.jump_share", 0.5, "of the final difference", "a change that is half made at once is a jump"
+    "curves.jump_share", 0.7, "of the final difference", "a change most of which is made at once is a jump"
 )
 EARLY = chosen("curves.early", 0.1, "of the steps", "a difference that begins there was there from the start")
 SPIKE_AT_ONSET = chosen("curves.spike_at_onset", 5, "steps", "the onset of a divergence is known to about that")

@@ -243,6 +243,12 @@ PHRASES = {
         sentence="{parts[0]}: {parts[1]}, expected {parts[2]}",
         samples=({"criterion": "first_loss", "parts": FIRST_LOSS},),
     ),
+    Curves.FAILED_BY_LOST: Phrase(
+        sentence="{parts[0]}: {parts[2]}; over the finite part {parts[1]}",
+        samples=(
+            {"criterion": "mean_loss", "parts": (*FIRST_LOSS[:2], reason(Criteria.LOST_LOSSES, num=12))},
+        ),
+    ),
     Curves.MEAN: Phrase(
         sentence=_mean,
         samples=(

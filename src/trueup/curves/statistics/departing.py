@@ -15,6 +15,7 @@ import numpy as np
 from trueup.curves.statistics.noise import robust_scale
 from trueup.curves.thresholds import (
     BEND_MISFIT,
+    BEND_SIGMAS,
     DEPARTED_FEWEST,
     DEPARTED_SIGMAS,
     DEPARTED_WINDOWS,
@@ -24,7 +25,8 @@ from trueup.types.arrays import Floats, Ints
 _SCALES, _POINTS, _PLACES = 2, 240, 80
 _POWERS = (0.5, 1.0, 1.5, 2.0, 3.0)
 _RATES = (0.05, 0.12, 0.25, 0.6)
-_ROUNDS = 3
+_HALVED = 4
+"""how often what is taken for before is halved: its latter part may be after"""
 _NOTHING = 1e-300
 
 
@@ -45,18 +47,9 @@ def departure(values: Floats, coarse: int) -> Departure | None:
 
     None where they do not stay away, or too little is known of before.
     """
-    before, found = coarse, None
-    for _ in range(_ROUNDS):
-        if before < DEPARTED_FEWEST:
-            return found
-        gone, window = _gone(values, before)
-        if gone is None or gone < DEPARTED_FEWEST:
-            return found
-        found = _bend(values, gone, window)
-        if found.index >= before:
-            return found
-        before = found.index
-    return found
+    tried = [_gone(values, coarse >> halved) for halved in range(_HALVED) if coarse >> halved >= DEPARTED_FEWEST]
+    known = [(gone, window) for gone, window in tried if gone is not None and gone >= DEPARTED_FEWEST]
+    return _bend(values, *min(known)) if known else None
 
 
 def _gone(values: Floats, before: int) -> tuple[int | None, int]:
@@ -80,17 +73,26 @@ def _gone(values: Floats, before: int) -> tuple[int | None, int]:
 
 def _bend(values: Floats, gone: int, window: int) -> Departure:
     """Fit one bend over ever more steps after ``gone``; the last that fits is the best known."""
-    found, ahead = None, max(4, window)
+    found, ahead, last = None, max(4, window), _far(values, gone, window)
     while True:
-        end = min(len(values), gone + ahead)
+        end = min(last, gone + ahead)
         places, chances, misfit = _fitted(values, gone, end)
         if found is None or misfit < BEND_MISFIT:
             share = np.cumsum(chances) / chances.sum()
             index, earliest = (int(places[np.searchsorted(share, at)]) for at in (0.5, 0.05))
             found = Departure(index=index, earliest=earliest, gone=gone)
-        if end == len(values):
+        if end == last:
             return found
         ahead *= 2
+
+
+def _far(values: Floats, gone: int, window: int) -> int:
+    """Where values are so far away that they tell of how a run blows up, and no more of where it began."""
+    early = values[: max(DEPARTED_FEWEST, gone - 2 * window)]
+    size = np.abs(values[gone:] - np.median(early))
+    far = np.flatnonzero(size > BEND_SIGMAS * robust_scale(early))
+    reach = int(far[0]) if len(far) else len(values)
+    return min(len(values), gone + max(4, 2 * window, reach))
 
 
 def _fitted(values: Floats, gone: int, end: int) -> tuple[Ints, Floats, float]:

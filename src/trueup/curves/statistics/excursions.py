@@ -11,7 +11,7 @@ from trueup.curves.statistics.noise import robust_scale
 from trueup.curves.thresholds import EXCURSION_AGAIN, EXCURSION_HEIGHT, TAIL_SIGMAS
 from trueup.types.arrays import Bools, Floats, Ints
 
-_LISTED = 20
+_LISTED, _PARTS = 20, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Excursions:
     """where they begin, the first 20"""
     num: int
     others: float
-    """height of the tallest that a run of the reference has by itself"""
+    """how far a run of the reference goes above the target at most"""
 
     @property
     def stands_out(self) -> bool:
@@ -60,12 +60,14 @@ def excursions(
     inside = np.zeros(len(difference), bool)
     if not known.any():
         return None, inside
-    above = np.where(known, difference - np.median(difference[known]), 0.0)
+    high, low = _levels(np.where(known, difference, np.nan))
+    above, below = (np.where(known, difference - level, 0.0) for level in (high, low))
+    end = int(np.flatnonzero(known)[-1]) + 1
     limit = EXCURSION_HEIGHT * np.abs(np.where(known, reference, np.inf))
     spread = TAIL_SIGMAS * robust_scale(difference)
     found = []
     for first, last in _stretches(above > limit, window_of(len(above))):
-        if last + window_of(len(above)) >= len(above):
+        if last + window_of(len(above)) >= end:
             continue
         while first > 0 and above[first - 1] > spread:
             first -= 1
@@ -76,10 +78,20 @@ def excursions(
         found.append(Excursion(first_step=int(steps[first]), last_step=int(steps[last]), height=height))
     if not found:
         return None, inside
-    others = num_references * float(np.where(-above > limit / num_references, -above, 0.0).max())
+    others = num_references * max(0.0, float(-below.min()))
     largest = max(found, key=lambda one: one.height)
     begins = tuple(one.first_step for one in found)
     return Excursions(largest=largest, steps=begins[:_LISTED], num=len(found), others=others), inside
+
+
+def _levels(difference: Floats) -> tuple[Floats, Floats]:
+    """What the difference is around each step but for spikes: the higher and the lower of the medians over the
+    tenths of the run before and after."""
+    parts = np.array_split(difference, _PARTS)
+    medians = [float(np.median(known)) if len(known := p[np.isfinite(p)]) else 0.0 for p in parts]
+    beside = [(*medians[max(0, at - 1) : at], *medians[at + 1 : at + 2]) for at in range(len(parts))]
+    sizes = [len(p) for p in parts]
+    return np.repeat([max(b) for b in beside], sizes), np.repeat([min(b) for b in beside], sizes)
 
 
 def _stretches(above: Bools, gap: int) -> list[tuple[int, int]]:

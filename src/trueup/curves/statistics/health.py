@@ -124,7 +124,7 @@ def plateau(loss: Floats, other: Floats, steps: NDArray[np.int64]) -> Plateau | 
     lost, others = mine[begins] - lowest[begins], theirs[begins] - theirs[-1]
     stalled = (others > PROGRESS * np.abs(theirs[begins])) & (lost < PLATEAU_SHARE * others)
     stalled &= lost < PROGRESS * np.abs(mine[begins])
-    stalled &= mine[-1] > theirs[-1]
+    stalled &= (mine[-1] > theirs[-1]) & (mine[-1] - mine[begins] < PLATEAU_SHARE * others)
     if not stalled.any():
         return None
     at = int(begins[np.flatnonzero(stalled)[0]])

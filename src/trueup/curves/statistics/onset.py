@@ -14,6 +14,7 @@ from trueup.curves.statistics.noise import Memory, memory, outliers
 from trueup.curves.statistics.trend import Trended
 from trueup.curves.thresholds import (
     JUMP_SHARE,
+    ONSET_AWAY,
     ONSET_EDGE,
     ONSET_FEWEST,
     ONSET_LEVEL,
@@ -88,9 +89,9 @@ def onset(
     if p_value < ONSET_LEVEL or has_trend:
         raw = _filled(difference, ~np.isfinite(difference))
         found = departure(raw, index)
-        if found is not None:
+        if found is not None and _is_before(raw, index, found.index):
             index, earliest = found.index, found.earliest
-            shape = _shape(raw, index)
+        shape = _shape(raw, index)
     before, after, growth = _sizes(y, index, shape)
     return Onset(
         index=index,
@@ -122,16 +123,22 @@ def _fit(y: Floats, centred: Floats, total: Floats) -> tuple[int, str, Floats]:
     return index, "slope", float((y - ramp).mean()) + ramp
 
 
+def _is_before(y: Floats, index: int, other: int) -> bool:
+    """Whether nothing has changed from ``index`` to ``other``, compared with what changes in all."""
+    if other <= index:
+        return True
+    before, after = float(np.mean(y[:index])), float(np.mean(y[other:]))
+    return abs(float(np.mean(y[index:other])) - before) < ONSET_AWAY * abs(after - before)
+
+
 def _shape(y: Floats, index: int) -> str:
-    """A jump has most of its size a hundredth of the run after it began."""
+    """A jump has most of its size a hundredth of the run after it began, and none as long before."""
     window = window_of(len(y))
-    before = float(np.mean(y[:index]))
-    after = float(np.mean(y[-window:])) - before
-    soon = y[index + window : index + 2 * window]
-    if not len(soon):
+    begin, soon = y[max(0, index - 2 * window) : index - window], y[index + window : index + 2 * window]
+    if not len(soon) or not len(begin):
         return "jump"
-    most = float(np.mean(soon)) - before
-    return "jump" if most * math.copysign(1.0, after) > JUMP_SHARE * abs(after) else "slope"
+    moved = float(np.mean(y[-window:])) - float(np.mean(y[:index]))
+    return "jump" if (soon.mean() - begin.mean()) * math.copysign(1.0, moved) > JUMP_SHARE * abs(moved) else "slope"
 
 
 def _sizes(y: Floats, index: int, shape: str) -> tuple[float, float, float]:

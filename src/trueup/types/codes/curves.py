@@ -35,6 +35,7 @@ class CurvesCode(Code):
 
     # reasons
     FAILED = "curves.criterion_failed"
+    FAILED_BY_LOST = "curves.criterion_failed_by_missing_losses"
     MEAN = "curves.signed_mean"
     FINITE_MEAN = "curves.signed_mean_of_finite_steps"
     REPEATS_DIFFER = "curves.repeats_differ_without_updates"
