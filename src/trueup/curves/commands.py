@@ -54,7 +54,16 @@ def commands(
         ]
     if case in ("loss_diffusion", "spike") and at is not None:
         return _around(at, run, _captured_before(judgement, target, at))
-    if case in ("first_step_gap", "local_norm", "does_not_converge", "plateau_too_high", "steady_offset", "late_difference", "learning_rates_differ", "fluctuation"):
+    if case in (
+        "first_step_gap",
+        "local_norm",
+        "does_not_converge",
+        "plateau_too_high",
+        "steady_offset",
+        "late_difference",
+        "learning_rates_differ",
+        "fluctuation",
+    ):
         found = []
         if target.trace is None or case != "first_step_gap":
             found.append(

@@ -19,7 +19,6 @@ from trueup.curves.local_norms import LocalNorms, compare_local_norms, norm_note
 from trueup.curves.pairing import Paired, References, Shared, Side, pair
 from trueup.curves.standard import ADVISORY, Met, criteria
 from trueup.curves.statistics.centred import centre
-from trueup.curves.statistics.excursions import excursions
 from trueup.curves.statistics.envelope import (
     Band,
     band,
@@ -28,6 +27,7 @@ from trueup.curves.statistics.envelope import (
     mean_around,
     repeat_distances,
 )
+from trueup.curves.statistics.excursions import excursions
 from trueup.curves.statistics.frozen import Frozen, frozen
 from trueup.curves.statistics.health import Health, health, overflows, plateau, rates
 from trueup.curves.statistics.late import late
@@ -35,7 +35,14 @@ from trueup.curves.statistics.noise import outliers
 from trueup.curves.statistics.onset import Onset, onset
 from trueup.curves.statistics.spikes import Spikes, heights, spikes
 from trueup.curves.statistics.trend import trended
-from trueup.curves.thresholds import DECIMALS_EXACT, DECIMALS_EXACT_REL, DECIMALS_FEWEST, FIRST_ABS, FIRST_REL, RISE
+from trueup.curves.thresholds import (
+    DECIMALS_EXACT,
+    DECIMALS_EXACT_REL,
+    DECIMALS_FEWEST,
+    FIRST_ABS,
+    FIRST_REL,
+    RISE,
+)
 from trueup.errors import NothingCompared
 from trueup.types.arrays import Floats, Ints
 from trueup.types.codes import CurvesCode as Curves
@@ -141,9 +148,7 @@ def compare_curves(
         raise NothingCompared("there is no reference to compare with")
     alignments = tuple(align(target, reference, offset=options.offset) for reference in references)
     paired = _cut(pair(target, references, alignments, shared), options)
-    first = compare_local_norms(
-        target, references[0], int(paired.steps[0]), alignments[0].offset, first=True
-    )
+    first = compare_local_norms(target, references[0], int(paired.steps[0]), alignments[0].offset, first=True)
     evidence, found_band = _evidence(paired, target, references, options, first)
     judgement = judge(evidence)
     trace = options.target_trace or target.trace
@@ -251,7 +256,9 @@ def _evidence(
         criteria=tuple(found),
         centre=centre(difference, bad, noise),
         onset=_no_later(parting, seen.first_exceedance, steps),
-        late=None if still is not None else late(difference[:known], theirs[:known], steps[:known], bad[:known]),
+        late=None
+        if still is not None
+        else late(difference[:known], theirs[:known], steps[:known], bad[:known]),
         envelope=seen,
         excursions=None if still is not None else gone_and_back,
         spikes=_spikes(paired, column),

@@ -115,7 +115,7 @@ def judge(evidence: Evidence) -> Judgement:
     headline = case.headline
     if failed or case.name in _DIFFERING:
         outcome = Outcome.DIFFER
-    elif case.name in _FINDINGS:
+    elif case.name in FINDINGS:
         outcome = Outcome.UNDECIDED
     elif open_:
         outcome = Outcome.UNDECIDED
@@ -144,7 +144,7 @@ _DIFFERING = {
     "learning_rates_differ",
 }
 _STUCK = {"does_not_converge", "plateau_too_high"}
-_FINDINGS = {"spike", "local_norm"}
+FINDINGS = {"spike", "local_norm"}
 """cases that do not reject a run, and do not let it be accepted before somebody looked"""
 _DATA_ADVICE: tuple[Reason, ...] = (
     reason(Curves.LOOK_AT_BATCHES),
@@ -221,7 +221,9 @@ def _of_training(e: Evidence, *, late_gap: bool, gap: bool, systematic: bool) ->
         if not begun_early and (_beyond(e, onset.after) or late_gap or systematic):
             return _diverged(e, onset)
     if late_gap and e.late is not None and not _explained(e, e.late.gap) and not gap:
-        return _Case("late_difference", _late_headline(e, e.late.first_step), e.late.first_step, _late_advice(e))
+        return _Case(
+            "late_difference", _late_headline(e, e.late.first_step), e.late.first_step, _late_advice(e)
+        )
     if gap and e.centre is not None and not _explained(e, e.centre.mean):
         advice = (*_OPTIMIZER_ADVICE, reason(Curves.COMPARE_LOCAL_NORMS))
         return _Case("steady_offset", reason(Curves.OFFSET, mean=e.centre.mean), None, advice)

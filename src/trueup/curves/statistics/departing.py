@@ -47,7 +47,9 @@ def departure(values: Floats, coarse: int) -> Departure | None:
 
     None where they do not stay away, or too little is known of before.
     """
-    tried = [_gone(values, coarse >> halved) for halved in range(_HALVED) if coarse >> halved >= DEPARTED_FEWEST]
+    tried = [
+        _gone(values, coarse >> halved) for halved in range(_HALVED) if coarse >> halved >= DEPARTED_FEWEST
+    ]
     known = [(gone, window) for gone, window in tried if gone is not None and gone >= DEPARTED_FEWEST]
     return _bend(values, *min(known)) if known else None
 
@@ -77,13 +79,18 @@ def _bend(values: Floats, gone: int, window: int) -> Departure:
     while True:
         end = min(last, gone + ahead)
         places, chances, misfit = _fitted(values, gone, end)
-        if found is None or misfit < BEND_MISFIT:
+        if found is None or _fits(misfit):
             share = np.cumsum(chances) / chances.sum()
             index, earliest = (int(places[np.searchsorted(share, at)]) for at in (0.5, 0.05))
             found = Departure(index=index, earliest=earliest, gone=gone)
         if end == last:
             return found
         ahead *= 2
+
+
+def _fits(misfit: float) -> bool:
+    """Whether one bend describes the steps, by how many of its errors the best misses."""
+    return misfit < BEND_MISFIT
 
 
 def _far(values: Floats, gone: int, window: int) -> int:
@@ -104,7 +111,11 @@ def _fitted(values: Floats, gone: int, end: int) -> tuple[Ints, Floats, float]:
     known = max(4, (gone - begin) // width)
     at = np.arange(num) + 0.5
     first, last = max(1, known // 8), min(known, num - 3)
-    edges = np.unique(np.linspace(first, last, min(_PLACES, last - first + 1)).round()) if last > first else np.array([last])
+    edges = (
+        np.unique(np.linspace(first, last, min(_PLACES, last - first + 1)).round())
+        if last > first
+        else np.array([last])
+    )
     early = y[: max(4, int(edges[len(edges) // 2]))]
     memory = _neighbours(early)
     y = y[1:] - memory * y[:-1]

@@ -17,12 +17,21 @@ RATIOS = (0.0, 1.0, 5.0, 25.0)
 """noise of single steps beside it, over what the slow part moves in a block"""
 _BESIDE = (1.0, 16.0)
 """memories that may have such noise beside them: a slower one could pass for any trend"""
-_PILOTS = ((0.0, 0.0), (1.0, 0.0), (3.3, 0.0), (11.0, 0.0), (40.0, 0.0), (9600.0, 0.0), (5.0, 5.0), (16.0, 25.0))
+_PILOTS = (
+    (0.0, 0.0),
+    (1.0, 0.0),
+    (3.3, 0.0),
+    (11.0, 0.0),
+    (40.0, 0.0),
+    (9600.0, 0.0),
+    (5.0, 5.0),
+    (16.0, 25.0),
+)
 """noise models under which shapes are looked for"""
 _KNOTS = (0, 5, 10, 20, 36)
 _RAMPS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 _SIGMOIDS = (1.5, 3.0, 6.0, 12.0)
-_SATURATIONS = (3.0, 8.0, 20.0)
+_SATURATIONS = (3.0, 5.0, 8.0, 12.0, 18.0, 28.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +118,9 @@ def shapes(num: int) -> Floats:
     at = np.arange(num) + 0.5
     found = [(at > k).astype(np.float64) for k in range(1, num)]
     after = [np.maximum(at - k, 0) for k in range(num - 2)]
-    found += [u / num for u in after] + [np.sqrt(u / num) for u in after] + [(u / num) ** 2 for u in after[:-1]]
+    found += (
+        [u / num for u in after] + [np.sqrt(u / num) for u in after] + [(u / num) ** 2 for u in after[:-1]]
+    )
     found += [np.clip((at - k) / w, 0, 1) for w in _RAMPS for k in range(num - w)]
     found += [1 / (1 + np.exp(-(at - k) / w)) for w in _SIGMOIDS for k in range(2, num - 2)]
     found += [-np.expm1(-u / w) for w in _SATURATIONS for u in after]

@@ -138,7 +138,11 @@ def _shape(y: Floats, index: int) -> str:
     if not len(soon) or not len(begin):
         return "jump"
     moved = float(np.mean(y[-window:])) - float(np.mean(y[:index]))
-    return "jump" if (soon.mean() - begin.mean()) * math.copysign(1.0, moved) > JUMP_SHARE * abs(moved) else "slope"
+    return (
+        "jump"
+        if (soon.mean() - begin.mean()) * math.copysign(1.0, moved) > JUMP_SHARE * abs(moved)
+        else "slope"
+    )
 
 
 def _sizes(y: Floats, index: int, shape: str) -> tuple[float, float, float]:
