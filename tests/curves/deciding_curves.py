@@ -426,7 +426,7 @@ def outlying_least(loss: float) -> object:
 
 @decides("curves.interval_level")
 def interval_level(chance: float) -> object:
-    """A part of the models that is as likely as the level, and of an error beyond all others, decides the interval."""
+    """Models that are as likely as the level, and have an error beyond all others, decide the interval."""
     found = Trended(
         probability=0.0,
         weights=np.array([1 - chance, chance]),
@@ -533,7 +533,7 @@ def scale_drop(share: float) -> object:
 
 
 def stuck(lost: float, other: float) -> object:
-    """Whether a run that loses so much of its loss of 1 is said to stall at once while the other loses more."""
+    """Whether a run that loses so much of its loss of 1 is said to stall at once."""
     ends = np.interp(np.arange(1000), [0, 100, 900, 999], [0, 0, 1, 1])
     found = plateau(1 - lost * ends, 1 - other * ends, np.arange(1000))
     return found is not None and found.step == 0

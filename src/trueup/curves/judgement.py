@@ -198,6 +198,9 @@ def _of_plateau(e: Evidence, *, late_gap: bool) -> _Case | None:
     health = e.target_health
     if not late_gap or e.late is None or e.late.relative_gap < PLATEAU_HIGH or e.rises:
         return None
+    jumps = e.onset is not None and e.onset.is_sure and e.onset.shape == "jump"
+    if jumps and e.onset is not None and e.onset.index >= EARLY * e.num_steps:
+        return None
     if health.plateau_from is None or health.plateau_level is None or health.fell is None:
         return None
     at, level = health.plateau_from, health.plateau_level

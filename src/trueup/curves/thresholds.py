@@ -115,7 +115,7 @@ TREND_PRICE = measured(
     "curves.trend_price",
     1.0,
     "times the logarithm of the number of shapes",
-    "0.65 covers a random walk 80 times in 100, 1.0 does 92 times; a ramp under white noise stays within 2.3 widths",
+    "0.65 covers a random walk 80 times in 100, 1.0 does 92 times; beyond it ramps look like walks",
     test=_COVERAGE,
 )
 TREND_LINE = measured(

@@ -63,8 +63,8 @@ def _spike(facts: Facts) -> str:
     num = facts["num"]
     more = f"; {num} such spikes in all" if num > 1 else ""
     return (
-        f"The target's loss spikes by {signed(facts['height'])} at step {facts['first']} and recovers by step "
-        f"{facts['last']}; the reference's does not{more}"
+        f"The target's loss spikes by {signed(facts['height'])} at step {facts['first']} and recovers by "
+        f"step {facts['last']}; the reference's does not{more}"
     )
 
 
@@ -428,7 +428,7 @@ PHRASES = {
         samples=({"curve": "a.log", "other": "b.log"},),
     ),
     Curves.NORMS_UNREAD: Phrase(
-        sentence="it mentions local norms, none could be read: expected a whole list before the line of its step"
+        sentence="it mentions local norms, none could be read: expected a whole list before its step's line"
     ),
     Curves.NORMS_UNPAIRED: Phrase(
         sentence=lambda facts: facts.fill(

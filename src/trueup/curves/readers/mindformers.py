@@ -17,7 +17,7 @@ _NORM = re.compile(
 
 
 _LIST = re.compile(rb"norm_size: ([^\n]*?)\s*\n?[^\n\[]*local_norm:\s*(\[[^\]]*\])", re.IGNORECASE)
-"""what the training wrapper returns with ``local_norm: True``: sums of squares, in the order of the weights"""
+"""what the training wrapper returns with ``local_norm: True``: sums of squares in the weights' order"""
 _LINE = re.compile(rb"Epoch:\[ *(\d+)/ *\d+\], step:\[ *(\d+)/ *(\d+)\]", re.IGNORECASE)
 _NUMBER = re.compile(rb"[-+]?(?:nan|inf|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(?=[\s,\])]|$)", re.IGNORECASE)
 _SHORTENED = b"..."

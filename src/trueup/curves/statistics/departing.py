@@ -1,8 +1,8 @@
 """Where exactly two runs part: the last step at which their difference is what it was before.
 
-A least-squares change point of a curve that bends away slowly, or blows up, is late: it is drawn to the middle of
-what comes after. Here the difference is followed back from where it has left its early level for good, and
-the first bend is fitted by itself, over as many steps as one bend describes.
+A least-squares change point of a curve that bends away slowly, or blows up, is late: it is drawn to the
+middle of what comes after. Here the difference is followed back from where it has left its early level for
+good, and the first bend is fitted by itself, over as many steps as one bend describes.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def departure(values: Floats, coarse: int) -> Departure | None:
 
 
 def _gone(values: Floats, before: int) -> tuple[int | None, int]:
-    """By when values have left for good: the end of the first steps whose mean, and all later ones, is away to one
-    side; and how many steps a mean is over."""
+    """By when values have left for good: the end of the first steps whose mean, and all later ones, is away
+    to one side; and how many steps a mean is over."""
     level = float(np.median(values[:before]))
     sums = np.concatenate([[0.0], np.cumsum(values - level)])
     best, used, window = None, 1, 1
@@ -111,11 +111,9 @@ def _fitted(values: Floats, gone: int, end: int) -> tuple[Ints, Floats, float]:
     known = max(4, (gone - begin) // width)
     at = np.arange(num) + 0.5
     first, last = max(1, known // 8), min(known, num - 3)
-    edges = (
-        np.unique(np.linspace(first, last, min(_PLACES, last - first + 1)).round())
-        if last > first
-        else np.array([last])
-    )
+    edges: Floats = np.array([last], np.float64)
+    if last > first:
+        edges = np.unique(np.linspace(first, last, min(_PLACES, last - first + 1)).round())
     early = y[: max(4, int(edges[len(edges) // 2]))]
     memory = _neighbours(early)
     y = y[1:] - memory * y[:-1]

@@ -1,4 +1,4 @@
-"""Spikes of the difference from which the target recovers: how tall, how long, and whether the others have them."""
+"""Spikes of the difference from which the target recovers: how tall, how long, and who else has them."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def excursions(
 
 
 def _levels(difference: Floats) -> tuple[Floats, Floats]:
-    """What the difference is around each step but for spikes: the higher and the lower of the medians over the
-    tenths of the run before and after."""
+    """What the difference is around each step but for spikes: the higher and the lower of the medians over
+    the tenths of the run before and after."""
     parts = np.array_split(difference, _PARTS)
     medians = [float(np.median(known)) if len(known := p[np.isfinite(p)]) else 0.0 for p in parts]
     beside = [(*medians[max(0, at - 1) : at], *medians[at + 1 : at + 2]) for at in range(len(parts))]
