@@ -140,9 +140,10 @@ def norm_notes(target: Curve, reference: Curve, found: LocalNorms | None) -> Ite
     if any(read) and not all(read):
         has, lacks = (target, reference) if read[0] else (reference, target)
         yield reason(CurvesCode.NORMS_ONE_SIDE, curve=has.name, other=lacks.name)
-    if all(read) and found is None and target.local_norms is not None and reference.local_norms is not None:
-        nums = [
-            int(frame.group_by("step").len()["len"].max() or 0)
-            for frame in (target.local_norms, reference.local_norms)
-        ]  # type: ignore[arg-type]
-        yield reason(CurvesCode.NORMS_UNPAIRED, target=nums[0], reference=nums[1])
+    mine, theirs = target.local_norms, reference.local_norms
+    if all(read) and found is None and mine is not None and theirs is not None:
+        yield reason(CurvesCode.NORMS_UNPAIRED, target=_num_weights(mine), reference=_num_weights(theirs))
+
+
+def _num_weights(norms: pl.DataFrame) -> int:
+    return len(set(norms["index"]))

@@ -113,7 +113,7 @@ def _fitted(values: Floats, gone: int, end: int) -> tuple[Ints, Floats, float]:
     first, last = max(1, known // 8), min(known, num - 3)
     edges: Floats = np.array([last], np.float64)
     if last > first:
-        edges = np.unique(np.linspace(first, last, min(_PLACES, last - first + 1)).round())
+        edges = np.unique(np.linspace(first, last, min(_PLACES, last - first + 1)).round()).astype(np.float64)
     early = y[: max(4, int(edges[len(edges) // 2]))]
     memory = _neighbours(early)
     y = y[1:] - memory * y[:-1]
