@@ -1,8 +1,8 @@
-"""How often the 95 % interval of a signed mean covers the truth, how wide it is, and how far off an onset is named.
+"""How often the 95 % interval of a signed mean covers the truth, and how wide it is.
 
-The truth is the mean, over the compared steps, of the systematic part: what many repetitions of both runs have in
-common. AR(1) noise and random walks have none; of ramps and jumps it is their mean. The width is held against
-that of an interval around the same mean by one who knows the shape and the noise.
+The truth is the mean, over the compared steps, of the systematic part: what many repetitions of both runs
+have in common. AR(1) noise and random walks have none; of ramps and jumps it is their mean. The width is held
+against that of an interval around the same mean by one who knows the shape and the noise.
 """
 
 from __future__ import annotations

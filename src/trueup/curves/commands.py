@@ -97,8 +97,8 @@ def commands(
 
 def _captured_before(judgement: Judgement, target: Curve, at: int) -> int:
     """The first step to capture: the one before the onset may be, but no more than some steps back."""
-    earliest = [found.number("earliest") for found in judgement.reasons if found.code is Curves.ONSET]
-    first = captured_step(target, int(earliest[0])) if earliest else at
+    found = [one.number("earliest") for one in judgement.reasons if one.code is Curves.ONSET]
+    first = captured_step(target, int(found[0])) if found and found[0] is not None else at
     return max(0, min(at, max(first, at - _STEPS_BEFORE)) - 1)
 
 
