@@ -109,7 +109,7 @@ def _fitted(values: Floats, gone: int, end: int) -> tuple[Ints, Floats, float]:
     num = (end - begin) // width
     y = values[begin : begin + num * width].reshape(num, width).mean(axis=1)
     known = max(4, (gone - begin) // width)
-    at = np.arange(num) + 0.5
+    at: Floats = np.arange(num, dtype=np.float64) + 0.5
     first, last = max(1, known // 8), min(known, num - 3)
     edges: Floats = np.array([last], np.float64)
     if last > first:
