@@ -551,7 +551,9 @@ def plateau_share(share: float) -> object:
 
 def plateaued(gap: float, fell: float) -> object:
     health = replace(HEALTHY, plateau_from=1, plateau_level=1.0, fell=fell)
-    found = replace(evidence(change()), target_health=health, late=last_part(relative=gap), learned=1.0)
+    found = replace(
+        evidence(change(shape="slope")), target_health=health, late=last_part(relative=gap), learned=1.0
+    )
     case = _of_plateau(found, late_gap=True)
     return None if case is None else case.name
 
