@@ -114,10 +114,35 @@ ALLOWED: dict[str, set[float | str]] = {
     "curves/readers/scanning.py": {"_SAMPLE_BYTES", 1e3, 1e6, 1e9, 1e12, 1.2},  # units; room for lines
     "curves/reading.py": {"_MOST_NORMS"},  # costs memory
     "curves/simulating.py": {0.1, 1e-4, "NUM_DECAY", "_SETTING_IN", 0.01, 1e-3, 20.0, 0.05, 8.0},  # made runs
+    "curves/commands.py": {"_STEPS_BEFORE"},  # costs time
     "curves/standard.py": {1e-30},  # against a division by 0
-    "curves/statistics/centred.py": {0.9999, 1e4},  # against a division by 0; where a bisection looks
+    "curves/statistics/departing.py": {
+        1.5,
+        3.0,
+        0.05,
+        0.12,
+        0.25,
+        0.6,
+        "_NOTHING",
+        1e-300,
+        0.99,
+        4.0,
+        "_HALVED",
+    }
+    | {"_PLACES"},  # where a search looks; against a division by 0
+    "curves/statistics/excursions.py": {"_LISTED"},  # shown
+    "curves/statistics/memories.py": {0.3, 0.6, 1.5, 2.2, 3.3, 5.0, 7.5, 11.0, 16.0, 24.0, 40.0, 9600.0, 25.0}
+    | {10.0, 3.0, 6.0, 12.0, 8.0, 18.0, 28.0},  # a grid of memories and shapes
+    "curves/statistics/trend.py": {
+        1e-4,
+        20.0,
+        1e-20,
+        "_NOTHING",
+        1e-10,
+    },  # cost time; against a division by 0
+    "curves/statistics/centred.py": {0.9999},  # against a division by 0
     "curves/statistics/frozen.py": {"_LISTED", 1e-30},
-    "curves/statistics/health.py": {"_LISTED", 1e-30},
+    "curves/statistics/health.py": {"_LISTED"},
     "curves/statistics/noise.py": {0.95},  # a coefficient of -1 has no long-run variance
     # confidences: what decides is on which side of matching.sure they are; what costs time; next to nothing
     "matching/align.py": {0.98, 0.93, 0.7, 0.85, 0.8, 0.75, "_GRAM", "_FIRST_WINDOW", "_MAX_CELLS", 1e-3}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,9 @@ import polars as pl
 
 from tests.deciding import decides
 from trueup.curves.aligning import Alignment, _correlation, _is_found, _stands_alone
-from trueup.curves.comparison import decimals
+from trueup.curves.comparison import _rises, decimals
 from trueup.curves.curve import Curve
-from trueup.curves.judgement import Evidence, _diverged, _of_training
+from trueup.curves.judgement import Evidence, _diverged, _of_plateau, _of_training, _to_one_side
 from trueup.curves.local_norms import compare_local_norms
 from trueup.curves.pairing import Paired, References, Side
 from trueup.curves.simulating import autoregressive
@@ -26,13 +27,17 @@ from trueup.curves.standard import (
     smooth,
 )
 from trueup.curves.statistics.centred import Centre, _runs, centre
+from trueup.curves.statistics.departing import _far, _fits, _gone, departure
 from trueup.curves.statistics.envelope import band_spread, window_of
+from trueup.curves.statistics.excursions import Excursion, Excursions, excursions
 from trueup.curves.statistics.frozen import _outlying
-from trueup.curves.statistics.health import Health, _falls, _stalls, overflows, plateau, rates
+from trueup.curves.statistics.health import Health, overflows, plateau, rates
 from trueup.curves.statistics.late import Late, _slope, late
 from trueup.curves.statistics.noise import Memory, _coefficient, memory, outliers, robust_scale
-from trueup.curves.statistics.onset import Onset, _kolmogorov, _scale, onset
+from trueup.curves.statistics.onset import Onset, _is_before, _kolmogorov, _scale, _shape, onset
 from trueup.curves.statistics.spikes import Spikes, heights, spikes
+from trueup.curves.statistics.trend import Trended
+from trueup.curves.thresholds import INTERVAL_LEVEL
 from trueup.types.arrays import Floats
 
 # -- the accuracy standard ------------------------------------------
@@ -138,6 +143,28 @@ def norms_apart(relative: float) -> object:
     found = compare_local_norms(curve(norms=1 + relative), curve(norms=1.0), 0, 0)
     assert found is not None
     return found.num_beyond
+
+
+def norms(*values: float) -> Curve:
+    """A log of some weights' local norms without names."""
+    local = {"step": 0, "index": list(range(len(values))), "name": None, "local_norm": list(values)}
+    schema = {"step": pl.Int64, "index": pl.Int64, "name": pl.String, "local_norm": pl.Float64}
+    return replace(curve(), local_norms=pl.DataFrame(local, schema=schema))
+
+
+@decides("curves.norms_weighty")
+def norms_weighty(share: float) -> object:
+    found = compare_local_norms(norms(1.0, 2 * share), norms(1.0, share), 0, 0, first=True)
+    assert found is not None
+    return found.finding is None
+
+
+@decides("curves.norms_alike")
+def norms_alike(relative: float) -> object:
+    order = (1.0, 4.0, 16.0, 64.0)
+    found = compare_local_norms(norms(*order), norms(*(one / (1 + relative) for one in order[::-1])), 0, 0)
+    assert found is not None
+    return found.paired_by
 
 
 # -- noise ------------------------------------------
@@ -274,6 +301,7 @@ def late_level(chance: float) -> object:
         p_value=0.0,
         per_1000_steps=1.0,
         trend_p_value=chance,
+        num_steps=1000,
     )
     return found.trend
 
@@ -288,6 +316,7 @@ def change(index: int = 500, shape: str = "jump", chance: float = 0.0) -> Onset:
     return Onset(
         index=index,
         step=index,
+        earliest=index,
         shape=shape,
         before=0.0,
         after=1.0,
@@ -346,12 +375,20 @@ def evidence(found: Onset, at: tuple[int, ...] = ()) -> Evidence:
         level=1.0,
         num_steps=1000,
         rises=False,
+        mean_size=1.0,
+        learned=1.0,
+        excursions=None,
+        repeats_frozen=None,
+        local_norms=None,
     )
 
 
 @decides("curves.early")
 def early(share: float) -> object:
-    return _of_training(evidence(change(round(1000 * share))), late_gap=False, gap=False) is None
+    return (
+        _of_training(evidence(change(round(1000 * share))), late_gap=False, gap=False, systematic=False)
+        is None
+    )
 
 
 @decides("curves.spike_at_onset", beside=(0, 1))
@@ -387,6 +424,106 @@ def outlying_least(loss: float) -> object:
     return _outlying(np.append(np.zeros(9), loss)).any()
 
 
+@decides("curves.interval_level")
+def interval_level(chance: float) -> object:
+    """Models that are as likely as the level, and have an error beyond all others, decide the interval."""
+    found = Trended(
+        probability=0.0,
+        weights=np.array([1 - chance, chance]),
+        errors=np.array([1e-9, 1e9]),
+        freedom=np.full(2, 1e9),
+    )
+    return found.reach(INTERVAL_LEVEL) > 1.0
+
+
+@decides("curves.trend_sure")
+def trend_sure(chance: float) -> object:
+    one = np.ones(1)
+    return Trended(probability=chance, weights=one, errors=one, freedom=one).is_sure
+
+
+def last_part(gap: float = 1.0, moved: float = 0.0, relative: float = 1.0) -> Late:
+    return Late(
+        first_step=0,
+        gap=gap,
+        standard_error=0.01,
+        relative_gap=relative,
+        p_value=0.0,
+        per_1000_steps=moved,
+        trend_p_value=0.0,
+        num_steps=1000,
+    )
+
+
+@decides("curves.late_moves")
+def late_moves(share: float) -> object:
+    return last_part(moved=share).trend
+
+
+@decides("curves.systematic")
+def systematic(share: float) -> object:
+    found = centre(np.where(np.arange(1000) % 2, share + 1, share - 1))
+    return _to_one_side(replace(evidence(change()), centre=found))
+
+
+@decides("curves.excursion_height")
+def excursion_height(share: float) -> object:
+    values = np.where(np.arange(1000) == 500, share, 0.0)
+    return excursions(values, np.ones(1000), np.arange(1000), 1)[0] is None
+
+
+@decides("curves.excursion_again")
+def excursion_again(times: float) -> object:
+    one = Excursion(first_step=0, last_step=1, height=times)
+    return Excursions(largest=one, steps=(0,), num=1, others=1.0).stands_out
+
+
+@decides("curves.rise")
+def rise(share: float) -> object:
+    return _rises(np.where(np.arange(1000) < 500, 1.0, 1 + share), 490)
+
+
+@decides("curves.departed_sigmas")
+def departed_sigmas(sigmas: float) -> object:
+    """Single steps at this height, around a mean of zero: no mean over more of them is farther away."""
+    noise = np.where(np.arange(14) % 2, 1.0, -1.0)
+    height = sigmas * 1.4826
+    return _gone(np.append(noise, [height] * 4), 14)[0] == 14
+
+
+@decides("curves.departed_windows")
+def departed_windows(means: float) -> object:
+    return _gone(np.append(np.zeros(int(means)), np.ones(40)), int(means))[0] is None
+
+
+@decides("curves.departed_fewest")
+def departed_fewest(steps: float) -> object:
+    at = int(steps)
+    values = np.append(np.where(np.arange(at) % 2, 1e-3, -1e-3), np.ones(100))
+    return departure(values, at) is None
+
+
+@decides("curves.bend_misfit")
+def bend_misfit(errors: float) -> object:
+    return _fits(errors)
+
+
+@decides("curves.bend_sigmas")
+def bend_sigmas(sigmas: float) -> object:
+    noise = np.where(np.arange(100) % 2, 1.0, -1.0)
+    return _far(np.append(noise, np.full(400, sigmas * 1.4826)), 100, 1)
+
+
+@decides("curves.onset_away")
+def onset_away(share: float) -> object:
+    return _is_before(np.repeat([0.0, share, 1.0], 100), 100, 200)
+
+
+@decides("curves.jump_share")
+def jump_share(share: float) -> object:
+    return _shape(np.repeat([0.0, share, 1.0], 100), 100)
+
+
 # -- one curve ------------------------------------------
 
 
@@ -395,20 +532,46 @@ def scale_drop(share: float) -> object:
     return overflows(np.array([1.0, share]), None).any()
 
 
+def stuck(lost: float, other: float) -> object:
+    """Whether a run that loses so much of its loss of 1 is said to stall at once."""
+    ends = np.interp(np.arange(1000), [0, 100, 900, 999], [0, 0, 1, 1])
+    found = plateau(1 - lost * ends, 1 - other * ends, np.arange(1000))
+    return found is not None and found.step == 0
+
+
 @decides("curves.progress")
 def progress(share: float) -> object:
-    return _falls(np.where(np.arange(100) < 50, 1.0, 1 - share))
+    return stuck(share, 0.5)
+
+
+@decides("curves.plateau_share")
+def plateau_share(share: float) -> object:
+    return stuck(0.02 * share, 0.02)
+
+
+def plateaued(gap: float, fell: float) -> object:
+    health = replace(HEALTHY, plateau_from=1, plateau_level=1.0, fell=fell)
+    found = replace(
+        evidence(change(shape="slope")), target_health=health, late=last_part(relative=gap), learned=1.0
+    )
+    case = _of_plateau(found, late_gap=True)
+    return None if case is None else case.name
+
+
+@decides("curves.plateau_high")
+def plateau_high(share: float) -> object:
+    return plateaued(share, 0.5)
+
+
+@decides("curves.converged")
+def converged(share: float) -> object:
+    return plateaued(1.0, share)
 
 
 @decides("curves.plateau_fewest")
 def plateau_fewest(steps: float) -> object:
     numbers = np.arange(int(steps))
-    return plateau(np.ones(int(steps)), 2 - numbers / 1000, numbers) is None
-
-
-@decides("curves.stall_fewest")
-def stall_fewest(steps: float) -> object:
-    return _stalls(np.ones(int(steps)))
+    return plateau(np.ones(int(steps)), 1.9 - numbers / 200, numbers) is None
 
 
 def first_rate(target: float, reference: float) -> int | None:

@@ -87,6 +87,13 @@ def mindformers_norm(step: int, per_epoch: int, name: str, value: float) -> str:
     )
 
 
+def mindformers_norms(squares: Sequence[float]) -> str:
+    """What MFLossMonitor prints of the wrapper's ``local_norm: True`` before the line of its step."""
+    head = "2026-11-21 10:00:00,123 - mindformers./log[mindformers/core/callback.py:97] - INFO - "
+    sizes = ", ".join(str(4096 * (at + 1)) for at in range(len(squares)))
+    return f"{head} norm_size: ({sizes})\nlocal_norm:\n{np.array(squares, np.float32)}\n"
+
+
 def epoch_step(curve: Curve, *, per_epoch: int | None = None, scales: Floats | None = None) -> str:
     """The dynamic-graph trainer of MindFormers."""
     steps, loss, norm, rate = columns(curve)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from trueup.curves.many import compare_many
 from trueup.curves.simulating import Truth, simulate
 from trueup.curves.standard import Met, below
 from trueup.errors import NothingCompared
+from trueup.types.arrays import Floats
 from trueup.types.codes import CriterionCode, CurvesCode
 
 ASSUMED = Options(assumed=frozenset(ASSUMABLE))
@@ -315,3 +317,114 @@ def test_many_targets_are_judged_alike_and_hold_less(tmp_path: Path) -> None:
     assert "tokens" not in found[0].target.frame.columns
     assert found[9].evidence.centre is not None
     assert found[9].evidence.centre.mean == pytest.approx(found[0].evidence.centre.mean + 0.009)  # type: ignore[union-attr]
+
+
+RAMP = {
+    "line": lambda u: np.minimum(u, 1),
+    "exponential": lambda u: -np.expm1(-3 * u),
+    "logistic": lambda u: 1 / (1 + np.exp(-10 * (u - 0.5))) * (u > 0),
+    "root": lambda u: np.minimum(np.sqrt(u), 1),
+}
+
+
+@pytest.mark.parametrize("shape", RAMP)
+@pytest.mark.parametrize(("steps", "sigma"), [(600, 0.002), (1200, 0.01), (1800, 0.002)])
+def test_the_guides_late_offset_is_named_with_its_size(shape: str, steps: int, sigma: float) -> None:
+    target, references = runs(num_steps=5000, sigma=sigma)
+    ramp = 0.1 * RAMP[shape](np.maximum(np.arange(5000) - 1800, 0) / steps)
+    found = compare_curves(moved(target, ramp), references, ASSUMED)
+    assert found.judgement.case == "late_difference"
+    assert found.judgement.headline.code is CurvesCode.LATE
+    assert found.judgement.headline.number("gap") == pytest.approx(0.1, abs=0.005)
+    assert found.judgement.step is not None
+    assert found.judgement.step < 1800 + steps
+
+
+def test_a_steady_offset_beyond_the_standard_is_no_fluctuation() -> None:
+    level = np.where(np.arange(2000) < 200, 11 - np.arange(2000) / 20, 1.0)
+    level = level + 0.02 * np.random.default_rng(1).standard_normal(2000)
+    target, references = runs(num_steps=2000)
+    steady = level + 0.018 + 1e-4 * np.random.default_rng(0).standard_normal(2000)
+    found = compare_curves(
+        changed(target, loss=pl.Series(steady)), [changed(references[0], loss=pl.Series(level))], ASSUMED
+    )
+    assert found.judgement.case == "steady_offset"
+    assert found.evidence.late is not None
+    assert found.evidence.late.trend == "steady"
+
+
+@pytest.mark.parametrize("steps", [1, 40, 150])
+def test_a_spike_that_recovers_is_a_finding(steps: int) -> None:
+    at = np.arange(3000)
+    target, references = runs()
+    spiked = moved(target, 2.5 * ((at >= 885) & (at < 885 + steps)))
+    found = compare_curves(spiked, references, ASSUMED)
+    assert found.judgement.case == "spike" if steps < 150 else found.to_json()["exit_code"] == 1
+    assert found.to_json()["exit_code"] != 0
+    assert CurvesCode.LEAVES_BAND not in [one.code for one in found.judgement.reasons]
+    if steps < 150:
+        assert found.judgement.headline.number("first") == 886
+        assert "--skip-batch 885" in found.commands[-1].line
+    both = [moved(one, 2.5 * (at == 885)) for one in references]
+    assert compare_curves(moved(target, 2.5 * (at == 885)), both, ASSUMED).judgement.case == "aligned"
+
+
+def test_a_nan_is_the_headline_and_the_rest_is_of_the_steps_before() -> None:
+    target, references = runs()
+    loss = target.frame["loss"].to_numpy().copy()
+    loss[2000:] = np.nan
+    found = compare_curves(changed(target, loss=pl.Series(loss)), references, ASSUMED)
+    assert found.judgement.headline.code is CurvesCode.NOT_FINITE
+    codes = [one.code for one in found.judgement.reasons]
+    assert CurvesCode.FINITE_MEAN in codes
+    assert CurvesCode.FAILED_BY_LOST in codes
+    assert not {CurvesCode.ONSET, CurvesCode.LEAVES_BAND} & set(codes)
+
+
+def test_a_loss_that_stays_up_is_a_case_of_its_own() -> None:
+    at = np.arange(3000)
+    target, references = runs()
+    loss = target.frame["loss"].to_numpy()
+    noise = 0.02 * np.random.default_rng(0).standard_normal(3000)
+    never = changed(target, loss=pl.Series(np.where(at < 3, loss, 10 + noise)))
+    found = compare_curves(never, references, ASSUMED)
+    assert found.judgement.case == "does_not_converge"
+    stuck = changed(target, loss=pl.Series(np.where(at < 600, loss, loss[590:600].mean() + noise)))
+    found = compare_curves(stuck, references, ASSUMED)
+    assert found.judgement.case == "plateau_too_high"
+    assert found.judgement.step is not None
+    assert abs(found.judgement.step - 600) < 100
+    slower = changed(target, loss=pl.Series(2 + 8 * (1 + at / 100) ** -0.35))
+    assert compare_curves(slower, references, ASSUMED).evidence.target_health.plateau_from is None
+
+
+@pytest.mark.parametrize("at", [500, 1234, 2000])
+@pytest.mark.parametrize(
+    "blow",
+    [lambda u: 0.01 * u, lambda u: 1e-4 * u**2, lambda u: 3 * -np.expm1(-u / 30), lambda u: 2.0 * (u > 0)],
+)
+def test_a_blow_up_is_named_within_five_steps(at: int, blow: Callable[[Floats], Floats]) -> None:
+    target, references = runs()
+    steps = np.maximum(np.arange(1, 3001) - at, 0)
+    found = compare_curves(moved(target, np.minimum(blow(steps), 6)), references, ASSUMED)
+    assert found.judgement.case == "loss_diffusion"
+    assert found.judgement.step is not None
+    assert abs(found.judgement.step - at) <= 5
+    left = found.evidence.envelope.first_exceedance  # type: ignore[union-attr]
+    assert left is not None
+    assert found.judgement.step <= left
+
+
+def test_determinism_off_is_named_where_the_learning_rate_is_zero() -> None:
+    flat = 10 + 0.05 * np.random.default_rng(0).standard_normal(1200)
+    target, references = runs(num_steps=1200)
+    scattered = [flat + 0.2 * np.random.default_rng(seed).standard_normal(1200) for seed in (1, 2, 3)]
+    still = [
+        changed(curve, loss=pl.Series(loss), learning_rate=pl.lit(0.0))
+        for curve, loss in zip((target, *references), scattered, strict=True)
+    ]
+    headline = compare_curves(still[0], still[1:], ASSUMED).judgement.headline
+    assert headline.code is CurvesCode.FROZEN_DIFFERS
+    assert [part.code for part in headline.parts] == [CurvesCode.REPEATS_DIFFER]
+    steady = [changed(one, loss=pl.Series(flat)) for one in still[1:]]
+    assert compare_curves(still[0], steady, ASSUMED).judgement.headline.parts == ()

@@ -12,12 +12,14 @@ import polars as pl
 import pytest
 
 from tests.curves import logs
+from trueup.curves.comparison import compare_curves
 from trueup.curves.curve import Curve
 from trueup.curves.readers import READERS, scanning
 from trueup.curves.readers.scanning import Key
 from trueup.curves.reading import read_curve
 from trueup.curves.simulating import Truth, simulate
 from trueup.errors import ConfigError, TraceError
+from trueup.types.codes import CurvesCode
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +150,58 @@ def test_local_norms_of_both_frameworks(curve: Curve, tmp_path: Path) -> None:
     norms = read_curve(tmp_path / "f").local_norms
     assert norms is not None
     assert norms.rows() == [(1, 0, "model.embedding_weight", 2.0)]
+
+
+def wrapped(curve: Curve, squares: list[float]) -> str:
+    """A log of MindFormers' whose wrapper prints the local norms of its first step."""
+    return logs.mindformers_norms(squares) + logs.mindformers(curve)
+
+
+def test_local_norms_of_the_training_wrapper(curve: Curve, tmp_path: Path) -> None:
+    squares = [float(at + 1) ** 2 for at in range(40)]  # printed over several lines
+    (tmp_path / "log").write_text(wrapped(curve, squares))
+    norms = read_curve(tmp_path / "log").local_norms
+    assert norms is not None
+    assert [row[0] for row in norms.rows()] == [1] * 40
+    assert norms["local_norm"].to_list() == pytest.approx([at + 1 for at in range(40)])
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 4, 0, 2, 1]])
+def test_the_embeddings_local_norm_is_a_finding(curve: Curve, tmp_path: Path, order: list[int]) -> None:
+    """Megatron's optimizer may have its weights in another order than MindFormers."""
+    theirs = [4.0, 0.25, 1.0, 9.0, 2.25]
+    mine = [1.4 * theirs[0], *theirs[1:]]
+    (tmp_path / "target").write_text(wrapped(curve, mine))
+    there = logs.megatron_norms([theirs[at] for at in order]) + logs.megatron(curve)
+    (tmp_path / "reference").write_text(there)
+    found = compare_curves(read_curve(tmp_path / "target"), [read_curve(tmp_path / "reference")])
+    assert found.judgement.case == "local_norm"
+    headline = found.judgement.headline
+    assert headline.number("rel_square") == pytest.approx(0.4, abs=1e-3)
+    assert (headline.number("num"), headline.number("total")) == (1, 5)
+    assert found.judgement.outcome.value == "undecided"
+    assert "diagnose" in found.commands[-1].line
+
+
+def test_local_norms_that_agree_are_no_finding(curve: Curve, tmp_path: Path) -> None:
+    squares = [4.0, 0.25, 1e-12]
+    (tmp_path / "target").write_text(wrapped(curve, [*squares[:2], 3e-12]))  # a bias: nothing but rounding
+    (tmp_path / "reference").write_text(logs.megatron_norms(squares) + logs.megatron(curve))
+    found = compare_curves(read_curve(tmp_path / "target"), [read_curve(tmp_path / "reference")])
+    assert found.judgement.case != "local_norm"
+
+
+def test_local_norms_that_cannot_be_read_are_told(curve: Curve, tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("local_norm: see tensorboard\n" + logs.mindformers(curve))
+    (tmp_path / "reference").write_text(logs.megatron_norms([1.0]) + logs.megatron(curve))
+    target, reference = (read_curve(tmp_path / name) for name in ("target", "reference"))
+    assert CurvesCode.NORMS_UNREAD in [note.code for note in target.notes]
+    assert reference.notes == ()
+    codes = [note.code for note in compare_curves(target, [reference]).notes]
+    assert CurvesCode.NORMS_ONE_SIDE in codes
+    (tmp_path / "more").write_text(wrapped(curve, [1.0, 2.0]))
+    more = compare_curves(read_curve(tmp_path / "more"), [reference])
+    assert CurvesCode.NORMS_UNPAIRED in [note.code for note in more.notes]
 
 
 def test_packed_logs_even_half_written(curve: Curve, tmp_path: Path) -> None:

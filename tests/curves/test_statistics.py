@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trueup.curves.simulating import autoregressive
-from trueup.curves.statistics.centred import centre, critical
+from trueup.curves.statistics.centred import centre
 from trueup.curves.statistics.envelope import (
     Band,
     Envelope,
@@ -25,6 +25,7 @@ from trueup.curves.statistics.late import late
 from trueup.curves.statistics.noise import memory, outliers, two_sided
 from trueup.curves.statistics.onset import onset
 from trueup.curves.statistics.spikes import heights, spikes
+from trueup.curves.statistics.trend import trended
 
 
 def noise(num: int = 4000, coefficient: float = 0.8, sigma: float = 0.01, seed: int = 0) -> np.ndarray:
@@ -78,10 +79,11 @@ def test_differences_that_are_all_the_same() -> None:
     assert centre(np.array([1.0, 2.0])).is_centred  # too few to say
 
 
-@given(st.floats(0.001, 0.3))
-def test_the_critical_number_is_exceeded_that_often(level: float) -> None:
-    assert two_sided(critical(level)) == pytest.approx(level, rel=1e-6)
-    assert critical(level, 5) > critical(level)
+def test_the_interval_misses_as_often_as_it_says() -> None:
+    found = trended(noise(1000, 0.5), np.ones(1000, bool))
+    assert found is not None
+    for level in (0.3, 0.05, 0.001):
+        assert found.p_value(found.reach(level)) == pytest.approx(level, rel=1e-6)
 
 
 def test_student_is_close_to_the_tables() -> None:
@@ -147,7 +149,8 @@ def test_a_plateau_is_one_only_while_the_other_learns() -> None:
     stuck = np.where(np.arange(2000) < 500, falls, falls[500]) + noise(2000, seed=3)
     found = plateau(stuck, falls, steps(2000))
     assert found is not None
-    assert 500 <= found <= 760
+    assert 450 <= found.step <= 600
+    assert found.level == pytest.approx(falls[500], abs=0.05)
     assert plateau(falls, falls, steps(2000)) is None
     assert plateau(stuck, stuck, steps(2000)) is None
 

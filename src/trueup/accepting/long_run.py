@@ -8,6 +8,7 @@ from dataclasses import replace
 from trueup.accepting.item import Item, Part, State, item_from_criterion
 from trueup.curves.comparison import CurveComparison, Options, compare_curves
 from trueup.curves.conditions import ASSUMABLE
+from trueup.curves.judgement import FINDINGS, Judgement
 from trueup.curves.reading import read_curve
 from trueup.curves.standard import below
 from trueup.curves.statistics.frozen import Frozen
@@ -124,11 +125,18 @@ def _beyond(found: CurveComparison | None) -> Item:
     judgement = found.judgement
     return replace(
         item,
-        state=State.FAILED if judgement.outcome is Outcome.DIFFER else State.PASSED,
+        state=_state(judgement),
         measured=_without_proofs(judgement.headline),
         evidence=(*judgement.reasons, *judgement.remarks),
         how=None,
     )
+
+
+def _state(judgement: Judgement) -> State:
+    """A finding is for a person to look at: it neither fails nor passes."""
+    if judgement.outcome is Outcome.DIFFER:
+        return State.FAILED
+    return State.WARNING if judgement.case in FINDINGS else State.PASSED
 
 
 def _without_proofs(headline: Reason) -> Reason:

@@ -14,6 +14,8 @@ from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
 
 _PLACEHOLDER = "python train.py"
+_STEPS_BEFORE = 5
+"""captured before an onset that is not known to the step: each costs time and room"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +52,18 @@ def commands(
                 purpose=reason(Curves.NAME_FIRST_OVERFLOW),
             )
         ]
-    if case in ("loss_diffusion",) and at is not None:
-        return _around(at, run)
-    if case in ("first_step_gap", "steady_offset", "late_difference", "learning_rates_differ", "fluctuation"):
+    if case in ("loss_diffusion", "spike") and at is not None:
+        return _around(at, run, _captured_before(judgement, target, at))
+    if case in (
+        "first_step_gap",
+        "local_norm",
+        "does_not_converge",
+        "plateau_too_high",
+        "steady_offset",
+        "late_difference",
+        "learning_rates_differ",
+        "fluctuation",
+    ):
         found = []
         if target.trace is None or case != "first_step_gap":
             found.append(
@@ -84,8 +95,15 @@ def commands(
     return []
 
 
-def _around(at: int, run: str) -> list[Command]:
-    steps = f"{max(0, at - 1)}-{at + 1}"
+def _captured_before(judgement: Judgement, target: Curve, at: int) -> int:
+    """The first step to capture: the one before the onset may be, but no more than some steps back."""
+    found = [one.number("earliest") for one in judgement.reasons if one.code is Curves.ONSET]
+    first = captured_step(target, int(found[0])) if found and found[0] is not None else at
+    return max(0, min(at, max(first, at - _STEPS_BEFORE)) - 1)
+
+
+def _around(at: int, run: str, begin: int) -> list[Command]:
+    steps = f"{begin}-{at + 1}"
     return [
         Command(
             line=f"trueup capture -o target-step-{at} --preset diagnose --steps {steps} -- {run}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from trueup.curves.commands import Command, commands
 from trueup.curves.conditions import ASSUMABLE, Condition, conditions, proofs
 from trueup.curves.curve import Curve
 from trueup.curves.judgement import Evidence, Judgement, judge, limits
-from trueup.curves.local_norms import LocalNorms, compare_local_norms
+from trueup.curves.local_norms import LocalNorms, compare_local_norms, norm_notes
 from trueup.curves.pairing import Paired, References, Shared, Side, pair
 from trueup.curves.standard import ADVISORY, Met, criteria
 from trueup.curves.statistics.centred import centre
@@ -27,13 +27,22 @@ from trueup.curves.statistics.envelope import (
     mean_around,
     repeat_distances,
 )
+from trueup.curves.statistics.excursions import excursions
 from trueup.curves.statistics.frozen import Frozen, frozen
 from trueup.curves.statistics.health import Health, health, overflows, plateau, rates
 from trueup.curves.statistics.late import late
 from trueup.curves.statistics.noise import outliers
-from trueup.curves.statistics.onset import onset
+from trueup.curves.statistics.onset import Onset, onset
 from trueup.curves.statistics.spikes import Spikes, heights, spikes
-from trueup.curves.thresholds import DECIMALS_EXACT, DECIMALS_EXACT_REL, DECIMALS_FEWEST, FIRST_ABS, FIRST_REL
+from trueup.curves.statistics.trend import trended
+from trueup.curves.thresholds import (
+    DECIMALS_EXACT,
+    DECIMALS_EXACT_REL,
+    DECIMALS_FEWEST,
+    FIRST_ABS,
+    FIRST_REL,
+    RISE,
+)
 from trueup.errors import NothingCompared
 from trueup.types.arrays import Floats, Ints
 from trueup.types.codes import CurvesCode as Curves
@@ -89,6 +98,7 @@ class CurveComparison:
             "onset": e.onset,
             "late": e.late,
             "envelope": e.envelope,
+            "excursions": e.excursions,
             "spikes": e.spikes,
             "grad_norm_spikes": e.norm_spikes,
             "learning_rates": e.rates,
@@ -138,10 +148,12 @@ def compare_curves(
         raise NothingCompared("there is no reference to compare with")
     alignments = tuple(align(target, reference, offset=options.offset) for reference in references)
     paired = _cut(pair(target, references, alignments, shared), options)
-    evidence, found_band = _evidence(paired, target, references, options)
+    first = compare_local_norms(target, references[0], int(paired.steps[0]), alignments[0].offset, first=True)
+    evidence, found_band = _evidence(paired, target, references, options, first)
     judgement = judge(evidence)
     trace = options.target_trace or target.trace
     at = judgement.step if judgement.step is not None else int(paired.steps[0])
+    norms = compare_local_norms(target, references[0], at, alignments[0].offset)
     return CurveComparison(
         target=target,
         references=tuple(references),
@@ -152,8 +164,11 @@ def compare_curves(
         judgement=judgement,
         conditions=tuple(conditions(trace, options.stated)),
         commands=tuple(commands(judgement, target, program=options.program, proved=_is_proved(evidence))),
-        local_norms=compare_local_norms(target, references[0], at, alignments[0].offset),
-        notes=tuple(_notes(target, references, alignments, paired)),
+        local_norms=norms,
+        notes=(
+            *_notes(target, references, alignments, paired),
+            *norm_notes(target, references[0], norms),
+        ),
     )
 
 
@@ -184,7 +199,11 @@ def _cut(paired: Paired, options: Options) -> Paired:
 
 
 def _evidence(
-    paired: Paired, target: Curve, references: Sequence[Curve], options: Options
+    paired: Paired,
+    target: Curve,
+    references: Sequence[Curve],
+    options: Options,
+    norms: LocalNorms | None,
 ) -> tuple[Evidence, Band | None]:
     column = (
         LOSS
@@ -220,21 +239,28 @@ def _evidence(
     limit_abs, limit_rel = limits(found)
     spread = paired.references.once("spread", column, lambda: band_spread(repeats, theirs))
     room = band(difference, theirs, spread, floor_abs=limit_abs, floor_rel=limit_rel)
-    bad = outliers(difference)
-    parting = None if still is not None else onset(difference, steps, bad)
+    gone_and_back, spiked = excursions(difference, theirs, steps, len(repeats))
+    bad = outliers(np.where(spiked, np.nan, difference))
+    noise = None if bad.all() else trended(difference, ~bad)
+    known = _known_until(difference)
+    parting = None if still is not None else onset(difference[:known], steps[:known], bad[:known], noise)
     level = theirs[np.isfinite(theirs)]
+    seen = envelope(
+        mine,
+        repeats,
+        room,
+        steps,
+        paired.references.once("apart", column, lambda: repeat_distances(repeats)),
+    )
     evidence = Evidence(
         criteria=tuple(found),
-        centre=centre(difference, bad),
-        onset=parting,
-        late=None if still is not None else late(difference, theirs, steps, bad),
-        envelope=envelope(
-            mine,
-            repeats,
-            room,
-            steps,
-            paired.references.once("apart", column, lambda: repeat_distances(repeats)),
-        ),
+        centre=centre(difference, bad, noise),
+        onset=_no_later(parting, seen.first_exceedance, steps),
+        late=None
+        if still is not None
+        else late(difference[:known], theirs[:known], steps[:known], bad[:known]),
+        envelope=seen,
+        excursions=None if still is not None else gone_and_back,
         spikes=_spikes(paired, column),
         norm_spikes=_spikes(paired, GRAD_NORM),
         rates=found_rates,
@@ -245,9 +271,27 @@ def _evidence(
         limit_rel=limit_rel,
         level=float(level.mean()) if len(level) else math.nan,
         num_steps=len(steps),
-        rises=parting is not None and _rises(mine, parting.index),
+        rises=parting is not None and _rises(mine[:known], parting.index),
+        mean_size=float(np.abs(difference[~bad]).mean()) if not bad.all() else math.nan,
+        learned=_learned(theirs),
+        repeats_frozen=_frozen_repeats(paired) if still is not None else None,
+        local_norms=norms,
     )
     return evidence, room
+
+
+def _no_later(found: Onset | None, left: int | None, steps: Ints) -> Onset | None:
+    """Nothing begins after the step from which on the thresholds are left for good."""
+    if found is None or left is None or not found.is_sure or not found.grows or found.step <= left:
+        return found
+    index = int(np.searchsorted(steps, left))
+    return replace(found, index=index, step=left, earliest=min(found.earliest, left))
+
+
+def _known_until(difference: Floats) -> int:
+    """Steps before the runs have no finite difference any more: nothing is told of those after."""
+    finite = np.flatnonzero(np.isfinite(difference))
+    return int(finite[-1]) + 1 if len(finite) else len(difference)
 
 
 def _spikes(paired: Paired, column: str) -> Spikes | None:
@@ -260,9 +304,22 @@ def _spikes(paired: Paired, column: str) -> Spikes | None:
 
 
 def _rises(loss: Floats, index: int) -> bool:
-    """Whether a loss is higher at its end than around ``index``."""
+    """Whether a loss is higher at its end than around ``index``, by more than a late offset makes it."""
     num, window = len(loss), max(8, len(loss) // 50)
-    return mean_around(loss, num - 1, window) > mean_around(loss, max(0, index - num // 100), window)
+    before = mean_around(loss, max(0, index - window // 2), window)
+    return mean_around(loss, num - 1, window) - before > RISE * abs(before)
+
+
+def _learned(loss: Floats) -> float:
+    """How far a loss fell from its first to its last steps."""
+    num, window = len(loss), max(8, len(loss) // 50)
+    return mean_around(loss, 0, min(window, 8)) - mean_around(loss, num - 1, window)
+
+
+def _frozen_repeats(paired: Paired) -> Frozen | None:
+    """A repeat of the reference against the reference, while no weight is updated."""
+    sides = paired.references.sides
+    return _frozen(replace(paired, target=sides[1])) if len(sides) > 1 else None
 
 
 def _frozen(paired: Paired) -> Frozen | None:
@@ -293,7 +350,7 @@ def _health(side: Side, other: Side, steps: Ints, trains: bool) -> Health:
     flat = (
         plateau(target, reference, steps) if trains and target is not None and reference is not None else None
     )
-    return health(steps=steps, bad=bad, overflow=overflow, plateau_from=flat)
+    return health(steps=steps, bad=bad, overflow=overflow, plateau=flat)
 
 
 def _notes(

@@ -6,16 +6,27 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from trueup.curves.local_norms import LocalNorms
 from trueup.curves.standard import Criterion, Met
 from trueup.curves.statistics.centred import Centre
 from trueup.curves.statistics.envelope import Envelope
+from trueup.curves.statistics.excursions import Excursions
 from trueup.curves.statistics.frozen import Frozen
 from trueup.curves.statistics.health import Health, Rates
 from trueup.curves.statistics.late import Late
 from trueup.curves.statistics.onset import Onset
 from trueup.curves.statistics.spikes import Spikes
-from trueup.curves.thresholds import EARLY, LATE_LEVEL, MEAN_ABS, MEAN_REL, SPIKE_AT_ONSET
-from trueup.types.codes import Code
+from trueup.curves.thresholds import (
+    CONVERGED,
+    EARLY,
+    LATE_LEVEL,
+    MEAN_ABS,
+    MEAN_REL,
+    PLATEAU_HIGH,
+    SPIKE_AT_ONSET,
+    SYSTEMATIC,
+)
+from trueup.types.codes import Code, CriterionCode
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import Number, Reason, reason
 from trueup.types.status import Outcome
@@ -43,7 +54,16 @@ class Evidence:
     """mean loss of the reference"""
     num_steps: int
     rises: bool
-    """whether the target's loss is higher at the end than around the onset"""
+    """whether the target's loss is higher at the end than around the onset, by more than an offset is"""
+    mean_size: float
+    """mean |difference|, without outliers"""
+    learned: float
+    """how far the reference's loss fell"""
+    excursions: Excursions | None
+    repeats_frozen: Frozen | None
+    """a repeat against the reference, where no weight is updated"""
+    local_norms: LocalNorms | None
+    """of the first step"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +108,15 @@ class _Case:
 def judge(evidence: Evidence) -> Judgement:
     """Decide. A decisive criterion that is not met, a loss that is not finite in the target alone, or a gap
     larger than the standard allows that the noise does not explain makes the runs differ; what could not be
-    proved leaves them undecided."""
+    proved, and what somebody must look at first, leaves them undecided."""
     failed = [c for c in evidence.criteria if c.decisive and c.status is Met.NOT_MET]
     open_ = [c for c in evidence.criteria if c.decisive and c.status is Met.UNDECIDED]
     case = _case(evidence, failed)
     headline = case.headline
     if failed or case.name in _DIFFERING:
         outcome = Outcome.DIFFER
+    elif case.name in FINDINGS:
+        outcome = Outcome.UNDECIDED
     elif open_:
         outcome = Outcome.UNDECIDED
         headline = reason(Curves.NOT_PROVED, headline, criteria=[c.key for c in open_])
@@ -104,8 +126,8 @@ def judge(evidence: Evidence) -> Judgement:
         outcome=outcome,
         case=case.name,
         headline=headline,
-        reasons=(*map(_criterion, failed), *_reasons(evidence)),
-        remarks=tuple(_remarks(evidence, outcome)),
+        reasons=(*map(_failed, failed), *_reasons(evidence, case.name)),
+        remarks=tuple(_remarks(evidence, outcome, case.name)),
         advice=case.advice,
         step=case.step,
     )
@@ -114,11 +136,16 @@ def judge(evidence: Evidence) -> Judgement:
 _DIFFERING = {
     "not_finite",
     "first_step_gap",
+    "does_not_converge",
+    "plateau_too_high",
     "loss_diffusion",
     "late_difference",
     "steady_offset",
     "learning_rates_differ",
 }
+_STUCK = {"does_not_converge", "plateau_too_high"}
+FINDINGS = {"spike", "local_norm"}
+"""cases that do not reject a run, and do not let it be accepted before somebody looked"""
 _DATA_ADVICE: tuple[Reason, ...] = (
     reason(Curves.LOOK_AT_BATCHES),
     reason(Curves.LEAVE_BATCH_OUT),
@@ -129,45 +156,118 @@ _OPTIMIZER_ADVICE: tuple[Reason, ...] = (reason(Curves.CHECK_OPTIMIZER), reason(
 
 def _case(e: Evidence, failed: Sequence[Criterion]) -> _Case:
     names = {c.key for c in failed}
-    if e.target_health.num_not_finite and not e.reference_health.num_not_finite:
+    if e.target_health.num_not_finite > e.reference_health.num_not_finite:
         at = e.target_health.not_finite[0]
         advice: tuple[Reason, ...] = (reason(Curves.OVERFLOW_CHECK), *_DATA_ADVICE[:2])
         return _Case("not_finite", reason(Curves.NOT_FINITE, step=at), at, advice)
     if e.frozen is not None:
-        return _of_frozen(e.frozen)
+        return _of_frozen(e, e.frozen, failed)
     if "first_loss" in names:
         advice = (reason(Curves.COMPARE_FIRST_FORWARD), reason(Curves.DIAGNOSE_FIRST_STEP))
         return _Case("first_step_gap", reason(Curves.FIRST_LOSS), None, advice)
-    late_gap = e.late is not None and e.late.p_value < LATE_LEVEL and _beyond(e, e.late.gap)
-    gap = e.centre is not None and not e.centre.is_centred and _beyond(e, e.centre.mean)
+    late_gap = _late_gap(e)
+    systematic = "mean_loss" in names and _to_one_side(e)
+    gap = e.centre is not None and not e.centre.is_centred and (systematic or _beyond(e, e.centre.mean))
     first_rate = None if e.rates is None else e.rates.first_different
     if first_rate is not None and (failed or late_gap or gap):
         said = reason(Curves.LEARNING_RATES, step=first_rate)
         return _Case("learning_rates_differ", said, first_rate, _OPTIMIZER_ADVICE[:1])
-    return _of_training(e, late_gap=late_gap, gap=gap) or _of_standard(e, names, failed)
+    return (
+        _of_plateau(e, late_gap=late_gap)
+        or _of_training(e, late_gap=late_gap, gap=gap, systematic=systematic)
+        or _of_findings(e)
+        or _of_standard(e, names, failed)
+    )
 
 
-def _of_training(e: Evidence, *, late_gap: bool, gap: bool) -> _Case | None:
+def _late_gap(e: Evidence) -> bool:
+    """Whether the last part is off by more than the standard allows, of the loss there."""
+    late = e.late
+    if late is None or not late.p_value < LATE_LEVEL:
+        return False
+    return abs(late.gap) >= e.limit_abs and abs(late.relative_gap) >= e.limit_rel
+
+
+def _to_one_side(e: Evidence) -> bool:
+    """Whether most of the difference is an offset, not scatter to both sides."""
+    return e.centre is not None and abs(e.centre.mean) > SYSTEMATIC * e.mean_size
+
+
+def _of_plateau(e: Evidence, *, late_gap: bool) -> _Case | None:
+    """A target that learns nothing, or no more, far above the reference."""
+    health = e.target_health
+    if not late_gap or e.late is None or e.late.relative_gap < PLATEAU_HIGH or e.rises:
+        return None
+    jumps = e.onset is not None and e.onset.is_sure and e.onset.shape == "jump"
+    if jumps and e.onset is not None and e.onset.index >= EARLY * e.num_steps:
+        return None
+    if health.plateau_from is None or health.plateau_level is None or health.fell is None:
+        return None
+    at, level = health.plateau_from, health.plateau_level
+    facts = {"step": at, "level": level, "gap": e.late.gap, "reference": level_of(e.late)}
+    advice = (*_OPTIMIZER_ADVICE, reason(Curves.DIAGNOSE_FIRST_STEP))
+    if health.fell < CONVERGED * e.learned:
+        return _Case("does_not_converge", reason(Curves.NO_CONVERGENCE, **facts), at, advice)
+    return _Case("plateau_too_high", reason(Curves.PLATEAU_HIGH, **facts), at, advice)
+
+
+def level_of(late: Late) -> float:
+    """The reference's mean loss in the last part."""
+    return abs(late.gap / late.relative_gap) if late.relative_gap else 0.0
+
+
+def _of_training(e: Evidence, *, late_gap: bool, gap: bool, systematic: bool) -> _Case | None:
     """A divergence, a late difference or an offset that the repeats do not explain."""
     onset = e.onset if e.onset is not None and e.onset.is_sure else None
-    if onset is not None and _beyond(e, onset.after) and not _explained(e, onset.after):
+    if onset is not None and not _explained(e, onset.after) and onset.grows:
         begun_early = onset.index < EARLY * e.num_steps and onset.shape == "jump"
-        if not begun_early and onset.grows:
+        if not begun_early and (_beyond(e, onset.after) or late_gap or systematic):
             return _diverged(e, onset)
     if late_gap and e.late is not None and not _explained(e, e.late.gap) and not gap:
-        said = reason(Curves.LATE, gap=e.late.gap, relative=e.late.relative_gap)
-        return _Case("late_difference", said, e.late.first_step, _OPTIMIZER_ADVICE)
+        return _Case(
+            "late_difference", _late_headline(e, e.late.first_step), e.late.first_step, _late_advice(e)
+        )
     if gap and e.centre is not None and not _explained(e, e.centre.mean):
         advice = (*_OPTIMIZER_ADVICE, reason(Curves.COMPARE_LOCAL_NORMS))
         return _Case("steady_offset", reason(Curves.OFFSET, mean=e.centre.mean), None, advice)
     return None
 
 
+def _of_findings(e: Evidence) -> _Case | None:
+    """What somebody must look at, although the curves agree otherwise."""
+    norms = e.local_norms
+    if norms is not None and norms.finding is not None:
+        name, target, reference, _ = norms.finding
+        said = reason(
+            Curves.LOCAL_NORM,
+            name=name,
+            step=norms.step,
+            rel=_apart(target, reference),
+            rel_square=_apart(target**2, reference**2),
+            num=norms.num_beyond,
+            total=norms.num_pairs,
+        )
+        advice: tuple[Reason, ...] = (reason(Curves.COMPARE_LOCAL_NORMS), reason(Curves.DIAGNOSE_FIRST_STEP))
+        return _Case("local_norm", said, norms.step, advice)
+    if e.excursions is not None and e.excursions.stands_out:
+        one = e.excursions.largest
+        said = reason(
+            Curves.SPIKE, height=one.height, first=one.first_step, last=one.last_step, num=e.excursions.num
+        )
+        return _Case("spike", said, one.first_step, _DATA_ADVICE)
+    return None
+
+
+def _apart(target: float, reference: float) -> float:
+    return abs(target - reference) / abs(reference) if reference else math.inf
+
+
 def _of_standard(e: Evidence, names: set[str], failed: Sequence[Criterion]) -> _Case:
     """What the criteria alone say."""
     if "mean_loss" in names:
         advice = (reason(Curves.REPEAT_REFERENCE), reason(Curves.FREEZE_WEIGHTS))
-        return _Case("fluctuation", reason(Curves.FLUCTUATES), None, advice)
+        centred = e.centre is None or e.centre.is_centred
+        return _Case("fluctuation", reason(Curves.FLUCTUATES if centred else Curves.SCATTERS), None, advice)
     if failed:
         notes = tuple(c.note for c in failed if c.note is not None)
         return _Case("conditions", reason(Curves.CONDITIONS), None, notes)
@@ -176,31 +276,59 @@ def _of_standard(e: Evidence, names: set[str], failed: Sequence[Criterion]) -> _
 
 def _diverged(e: Evidence, onset: Onset) -> _Case:
     spike = e.spikes is not None and any(abs(s - onset.step) <= SPIKE_AT_ONSET for s in e.spikes.target_only)
-    jumps = onset.shape == "jump" or spike or e.rises
-    headline = reason(
-        Curves.JUMP if jumps else Curves.GROWS,
-        step=onset.step,
-        before=onset.before,
-        after=onset.after,
-        shape=onset.shape,
-    )
-    if jumps:
+    if onset.shape == "jump" or spike or e.rises:
+        headline = reason(
+            Curves.JUMP, step=onset.step, before=onset.before, after=onset.after, shape=onset.shape
+        )
         return _Case("loss_diffusion", headline, onset.step, _DATA_ADVICE)
-    advice = _OPTIMIZER_ADVICE
-    if e.late is not None and abs(e.late.relative_gap) < MEAN_REL:
-        advice = (*advice, reason(Curves.DOWNSTREAM))
-    return _Case("late_difference", headline, onset.step, advice)
+    if e.late is None or e.late.trend == "grows":
+        facts = {"step": onset.step, "before": onset.before, "after": onset.after}
+        return _Case(
+            "late_difference", reason(Curves.GROWS, shape=onset.shape, **facts), onset.step, _late_advice(e)
+        )
+    return _Case("late_difference", _late_headline(e, onset.step), onset.step, _late_advice(e))
 
 
-def _of_frozen(f: Frozen) -> _Case:
+def _late_headline(e: Evidence, step: int) -> Reason:
+    assert e.late is not None
+    return reason(Curves.LATE, gap=e.late.gap, relative=e.late.relative_gap, step=step)
+
+
+def _late_advice(e: Evidence) -> tuple[Reason, ...]:
+    small = e.late is not None and abs(e.late.relative_gap) < MEAN_REL
+    return (*_OPTIMIZER_ADVICE, reason(Curves.DOWNSTREAM)) if small else _OPTIMIZER_ADVICE
+
+
+def _of_frozen(e: Evidence, f: Frozen, failed: Sequence[Criterion]) -> _Case:
+    cause = _cause_of_frozen(e, f, failed)
     if f.num_beyond:
-        said = reason(Curves.FROZEN_DIFFERS, num=f.num_beyond, total=f.num_steps)
+        said = reason(Curves.FROZEN_DIFFERS, *cause, num=f.num_beyond, total=f.num_steps)
         advice: tuple[Reason, ...] = (reason(Curves.FORWARD_ALONE), reason(Curves.RUN_ONE_BATCH))
+        if cause:
+            advice = (reason(Curves.TURN_DETERMINISM_ON), *advice)
         return _Case("first_step_gap", said, f.max_loss_step, advice)
+    if cause:
+        said = reason(Curves.FROZEN_CAUSE, *cause)
+        notes = tuple(c.note for c in failed if c.note is not None)
+        return _Case("conditions", said, None, notes or (reason(Curves.TURN_DETERMINISM_ON),))
+    if failed:
+        notes = tuple(c.note for c in failed if c.note is not None)
+        return _Case("conditions", reason(Curves.CONDITIONS), None, notes)
     if f.outlying_steps:
         advice = (reason(Curves.ANALYSE_OUTLIER),)
         return _Case("aligned", reason(Curves.FROZEN_OUTLIERS), f.outlying_steps[0], advice)
     return _Case("aligned", reason(Curves.FROZEN_AGREES), None, (reason(Curves.LONG_TEST),))
+
+
+def _cause_of_frozen(e: Evidence, f: Frozen, failed: Sequence[Criterion]) -> tuple[Reason, ...]:
+    """What was not fixed on a side, as traces show it; or that the reference's repeats differ as much."""
+    shown = next((c.value for c in failed if c.key == "randomness"), None)
+    if shown is not None:
+        return (shown,)
+    again = e.repeats_frozen
+    if again is not None and again.num_beyond and again.num_beyond >= f.num_beyond / 2:
+        return (reason(Curves.REPEATS_DIFFER, num=again.num_beyond, total=again.num_steps),)
+    return ()
 
 
 def _aligned(e: Evidence) -> Reason:
@@ -225,25 +353,29 @@ def _explained(e: Evidence, gap: float) -> bool:
     return apart is not None and abs(gap) <= apart
 
 
+def _failed(c: Criterion) -> Reason:
+    """A criterion not met; one that is not for the losses that are missing says so."""
+    if c.note is not None and c.note.code is CriterionCode.LOST_LOSSES:
+        return reason(Curves.FAILED_BY_LOST, c.title, c.value, c.note, criterion=c.key)
+    return _criterion(c)
+
+
 def _criterion(c: Criterion, code: Code = Curves.FAILED) -> Reason:
     note = () if c.note is None else (c.note,)
     return reason(code, c.title, c.value, c.threshold, *note, criterion=c.key)
 
 
-def _reasons(e: Evidence) -> Iterator[Reason]:
+def _reasons(e: Evidence, case: str) -> Iterator[Reason]:
+    """Of a loss that is not finite only what was before it."""
     c, o, v = e.centre, e.onset, e.envelope
     diverged = o is not None and o.is_sure
     if c is not None and math.isfinite(c.standard_error) and not diverged:
-        yield reason(
-            Curves.MEAN,
-            mean=c.mean,
-            standard_error=c.standard_error,
-            low=c.low,
-            high=c.high,
-            is_centred=c.is_centred,
-        )
+        yield _mean(c, e.target_health.num_not_finite)
     if o is not None and diverged:
-        yield reason(Curves.ONSET, step=o.step, before=o.before, after=o.after, shape=o.shape)
+        facts = {"step": o.step, "before": o.before, "after": o.after}
+        yield reason(Curves.ONSET, shape=o.shape, earliest=o.earliest, **facts)
+    if case == "not_finite":
+        return
     if e.late is not None and e.late.p_value < LATE_LEVEL:
         yield reason(
             Curves.LATE_GAP,
@@ -256,12 +388,31 @@ def _reasons(e: Evidence) -> Iterator[Reason]:
         yield reason(Curves.LEAVES_BAND, step=v.first_exceedance, band=v.origin)
 
 
+def _mean(c: Centre, num_not_finite: int) -> Reason:
+    facts = {"mean": c.mean, "standard_error": c.standard_error, "low": c.low, "high": c.high}
+    if num_not_finite:
+        return reason(Curves.FINITE_MEAN, num=c.num_steps, **facts)
+    return reason(Curves.MEAN, is_centred=c.is_centred, **facts)
+
+
 # In one piece: one branch a remark.
-def _remarks(e: Evidence, outcome: Outcome) -> Iterator[Reason]:
+def _remarks(e: Evidence, outcome: Outcome, case: str) -> Iterator[Reason]:
     yield from (_criterion(c, Curves.WARNED) for c in e.criteria if c.status is Met.WARNING)
     c, late = e.centre, e.late
     if outcome is not Outcome.DIFFER and c is not None and not c.is_centred and e.frozen is None:
         yield reason(Curves.SYSTEMATIC, mean=c.mean, standard_error=c.standard_error)
+    if e.excursions is not None and case != "spike":
+        one = e.excursions.largest
+        yield reason(
+            Curves.SPIKE, height=one.height, first=one.first_step, last=one.last_step, num=e.excursions.num
+        )
+    yield from _of_curves(e, case)
+    if late is not None and late.p_value < LATE_LEVEL and 0 < abs(late.relative_gap) < MEAN_REL:
+        yield reason(Curves.LATE_BELOW_1_PERCENT, relative=abs(late.relative_gap))
+
+
+def _of_curves(e: Evidence, case: str) -> Iterator[Reason]:
+    """What is to be seen in one curve by itself."""
     for name, s in (("loss", e.spikes), ("gradient norm", e.norm_spikes)):
         if s is not None and s.target_only:
             yield reason(Curves.SPIKES_TARGET, column=name, **_steps(s.target_only))
@@ -273,12 +424,10 @@ def _remarks(e: Evidence, outcome: Outcome) -> Iterator[Reason]:
             yield reason(Curves.OVERFLOWS, side=side, **facts)
         if h.num_not_finite:
             yield reason(Curves.NOT_FINITE_STEPS, side=side, **_steps(h.not_finite, h.num_not_finite))
-        if h.plateau_from is not None:
+        if h.plateau_from is not None and case not in _STUCK and not e.rises:
             yield reason(Curves.PLATEAU, side=side, step=h.plateau_from)
     if e.rates is not None and e.rates.first_different is not None:
         yield reason(Curves.LOGGED_RATES, step=e.rates.first_different, relative=e.rates.max_rel_diff)
-    if late is not None and late.p_value < LATE_LEVEL and 0 < abs(late.relative_gap) < MEAN_REL:
-        yield reason(Curves.LATE_BELOW_1_PERCENT, relative=abs(late.relative_gap))
 
 
 def _steps(steps: Sequence[int], num: int | None = None) -> dict[str, Number | tuple[str, ...]]:

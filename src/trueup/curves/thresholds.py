@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueup.types.threshold import chosen, derived
+from trueup.types.threshold import chosen, derived, measured
 
 _STANDARD = "the accuracy standard for migrated large models; its test standards are named in standard.py"
 
@@ -28,6 +28,18 @@ WIDEST = chosen(
 )
 ROUGH = chosen(
     "curves.rough", 0.05, "of the loss", "a reference that jumps by more from step to step hides differences"
+)
+NORMS_WEIGHTY = chosen(
+    "curves.norms_weighty",
+    1e-3,
+    "of the global norm",
+    "smaller differences, as those of biases whose gradient is zero but for rounding, are no finding",
+)
+NORMS_ALIKE = chosen(
+    "curves.norms_alike",
+    0.02,
+    "relative difference",
+    "of two norms without names that are taken for one weight's",
 )
 NORMS_APART = chosen(
     "curves.norms_apart",
@@ -89,9 +101,50 @@ RUNS_MEMORY = chosen(
 RUNS_FEWEST = derived(
     "curves.runs_fewest", 10, "blocks", "fewer signs have no shape that chance does not have"
 )
+INTERVAL_LEVEL = chosen(
+    "curves.interval_level", 0.05, _CHANCE, "the interval that reports print is one of 95 %"
+)
+_COVERAGE = "tests/curves/test_coverage.py::test_an_entry_that_moves_loses_coverage"
+TREND_SURE = measured(
+    "curves.trend_sure",
+    0.9,
+    _CHANCE,
+    "2,000 simulated benign pairs reach 0.5 at most; ramps and jumps that a person sees have 0.99 and more",
+)
+TREND_PRICE = measured(
+    "curves.trend_price",
+    1.0,
+    "times the logarithm of the number of shapes",
+    "0.65 covers a random walk 80 times in 100, 1.0 does 92 times; beyond it ramps look like walks",
+    test=_COVERAGE,
+)
+TREND_LINE = measured(
+    "curves.trend_line",
+    4.0,
+    "logarithm of odds",
+    "a line is looked for at no place, and costs half a shape; 1.0 covers a random walk 4 in 100 less",
+    test=_COVERAGE,
+)
+TREND_WALK = measured(
+    "curves.trend_walk",
+    2.0,
+    "times another memory's prior",
+    "1 covers random walks 86 to 92 times in 100, 8 makes intervals of AR(1) 0.99 twice as wide",
+    test=_COVERAGE,
+)
+TREND_WHITE = measured(
+    "curves.trend_white",
+    4.0,
+    "times another memory's prior",
+    "1 covers white noise 99 times in 100 with intervals 1.3 times as wide as need be, 4 with 1.15",
+    test=_COVERAGE,
+)
 LATE_SHARE = chosen("curves.late_share", 0.2, "of the steps", "the last fifth: late")
 LATE_LEVEL = chosen(
     "curves.late_level", 0.01, _CHANCE, "one late part in a hundred may be called so by chance"
+)
+LATE_MOVES = chosen(
+    "curves.late_moves", 0.1, "of the late gap", "a gap that moves by less over its part is steady"
 )
 LATE_FEWEST = derived("curves.late_fewest", 8, "steps", "a slope of fewer is that of one or two steps")
 ONSET_LEVEL = derived(
@@ -111,9 +164,60 @@ ONSET_NOTHING = derived(
     "of a Brownian bridge",
     "below it the probability of more is 1 to twelve digits",
 )
+SYSTEMATIC = chosen(
+    "curves.systematic",
+    0.5,
+    "of the mean difference",
+    "more to one side than to both is no scatter around zero",
+)
+EXCURSION_HEIGHT = chosen(
+    "curves.excursion_height", 0.2, "of the loss", "twenty times what the standard allows the mean"
+)
+EXCURSION_AGAIN = chosen(
+    "curves.excursion_again",
+    3.0,
+    "times the reference's own",
+    "of as few spikes the tallest is twice the other's by chance",
+)
+RISE = chosen(
+    "curves.rise",
+    0.1,
+    "of the loss at the onset",
+    "a loss that diverges rises by more than a late offset, which is some percent",
+)
+DEPARTED_SIGMAS = derived(
+    "curves.departed_sigmas", 5.0, _SIGMAS, "once in 3 million by chance: over all steps and lengths not once"
+)
+DEPARTED_WINDOWS = derived(
+    "curves.departed_windows", 8, "means", "the deviation of 8 numbers is known to a quarter of itself"
+)
+DEPARTED_FEWEST = derived(
+    "curves.departed_fewest", 16, "steps", "a deviation of 16 numbers is known to 18 % of itself"
+)
+BEND_MISFIT = derived(
+    "curves.bend_misfit",
+    4.0,
+    "standard deviations of chi square",
+    "once in 30,000 by chance; shapes miss by more",
+)
+BEND_SIGMAS = chosen(
+    "curves.bend_sigmas",
+    300.0,
+    _SIGMAS,
+    "far beyond what is needed to see a bend, near enough to be still one",
+)
+ONSET_AWAY = chosen(
+    "curves.onset_away",
+    0.2,
+    "of the change",
+    "a change that is made by a fifth before a step began before it",
+)
+JUMP_SHARE = chosen(
+    "curves.jump_share", 0.7, "of the final difference", "a change most of which is made at once is a jump"
+)
 EARLY = chosen("curves.early", 0.1, "of the steps", "a difference that begins there was there from the start")
 SPIKE_AT_ONSET = chosen(
-    "curves.spike_at_onset", 20, "steps", "a change point of noisy curves is known to about that"
+    "curves.spike_at_onset", 5, "steps", "the onset of a divergence is known to about that"
 )
 BAND_SIGMAS = derived(
     "curves.band_sigmas", 4.0, _SIGMAS, "once in 16,000 by chance; a curve has some thousand steps"
@@ -138,8 +242,25 @@ PROGRESS = chosen(
     "of the loss",
     "what another run loses over a part in which this one loses nothing",
 )
+PLATEAU_HIGH = chosen(
+    "curves.plateau_high",
+    0.1,
+    "of the reference's loss",
+    "a plateau so far above is a failure to learn; a late offset is some percent",
+)
+PLATEAU_SHARE = chosen(
+    "curves.plateau_share",
+    0.25,
+    "of what the other loses",
+    "a run that still learns as the other does, with less data noise than a quarter of that, loses more",
+)
+CONVERGED = chosen(
+    "curves.converged",
+    0.1,
+    "of what the reference learned",
+    "a run that learned less than a tenth of it does not converge at all",
+)
 PLATEAU_FEWEST = chosen("curves.plateau_fewest", 200, "steps", "eighths of them are 25 steps")
-STALL_FEWEST = chosen("curves.stall_fewest", 50, "steps", "a quarter of those that a plateau needs")
 RATES_APART = chosen(
     "curves.rates_apart", 2e-3, "relative difference", "logs print learning rates with four digits and more"
 )

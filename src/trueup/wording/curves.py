@@ -10,7 +10,7 @@ from trueup.types.reason import reason
 from trueup.wording.criterion import FIRST_LOSS, TITLES
 from trueup.wording.phrase import Facts, Phrase, absolute, listed, percent
 
-_DIVERGENCE = {"step": 400, "before": 0.0001, "after": 0.2, "shape": "jump"}
+_DIVERGENCE = {"step": 400, "earliest": 397, "before": 0.0001, "after": 0.2, "shape": "jump"}
 _BATCH_STEPS = {"num": 7, "steps": ["12", "40", "41", "90", "95", "99", "120"]}
 
 
@@ -36,11 +36,47 @@ def _onset(facts: Facts) -> str:
 
 
 def _mean(facts: Facts) -> str:
-    where = "within" if facts["is_centred"] else "outside"
-    return (
-        f"signed mean difference {signed(facts['mean'])} ± {absolute(facts['standard_error'])}: {where} its "
-        f"noise (interval {signed(facts['low'])} to {signed(facts['high'])})"
+    zero = facts["low"] <= 0 <= facts["high"]
+    where = (
+        "not centred on zero"
+        if not facts["is_centred"]
+        else "within its noise"
+        if zero
+        else "no clear offset"
     )
+    return f"signed mean difference {_interval(facts)}: {where}"
+
+
+def _interval(facts: Facts) -> str:
+    return (
+        f"{signed(facts['mean'])} ± {absolute(facts['standard_error'])} "
+        f"(95 % interval {signed(facts['low'])} to {signed(facts['high'])})"
+    )
+
+
+def _frozen_differs(facts: Facts) -> str:
+    cause = "".join(f"; {part}" for part in facts.parts)
+    return f"With learning rate 0, the loss of {facts['num']:,} of {facts['total']:,} steps differs{cause}"
+
+
+def _spike(facts: Facts) -> str:
+    num = facts["num"]
+    more = f"; {num} such spikes in all" if num > 1 else ""
+    return (
+        f"The target's loss spikes by {signed(facts['height'])} at step {facts['first']} and recovers by "
+        f"step {facts['last']}; the reference's does not{more}"
+    )
+
+
+def _norm(facts: Facts) -> str:
+    return (
+        f"The local norm of {facts['name']} differs by {percent(facts['rel'])} at step {facts['step']} "
+        f"({percent(facts['rel_square'])} in its square); beyond 10 %: {facts['num']} of {facts['total']}"
+    )
+
+
+_INTERVAL = {"mean": 0.01, "standard_error": 0.002, "low": 0.006, "high": 0.014}
+_STUCK = {"step": 700, "level": 4.2, "gap": 1.7, "reference": 2.5}
 
 
 def _late_gap(facts: Facts) -> str:
@@ -105,8 +141,59 @@ PHRASES = {
         sentence="The target's loss or gradient norm is not finite from step {step}", samples=({"step": 12},)
     ),
     Curves.FROZEN_DIFFERS: Phrase(
-        sentence="With learning rate 0, the loss of {num:,} of {total:,} steps differs",
+        sentence=_frozen_differs,
+        samples=(
+            {"num": 3, "total": 1000},
+            {"num": 3, "total": 1000, "parts": (reason(Criteria.NOT_DETERMINISTIC, sides=["target"]),)},
+        ),
+    ),
+    Curves.FROZEN_CAUSE: Phrase(
+        sentence="The learning-rate-0 test proves nothing: {parts:join ; }",
+        samples=({"parts": (reason(Criteria.NOT_DETERMINISTIC, sides=["target"]),)},),
+    ),
+    Curves.REPEATS_DIFFER: Phrase(
+        sentence=lambda facts: (
+            f"determinism is off: the reference's own repeats differ at {facts['num']:,} of "
+            f"{facts['total']:,} steps"
+        ),
         samples=({"num": 3, "total": 1000},),
+    ),
+    Curves.NO_CONVERGENCE: Phrase(
+        sentence=lambda facts: (
+            f"The target's loss does not converge: it stays at {absolute(facts['level'])}, the reference "
+            f"reaches {absolute(facts['reference'])}"
+        ),
+        samples=(_STUCK,),
+    ),
+    Curves.PLATEAU_HIGH: Phrase(
+        sentence=lambda facts: (
+            f"The target's loss stops falling at step {facts['step']}, at {absolute(facts['level'])}; the "
+            f"reference reaches {absolute(facts['reference'])}"
+        ),
+        samples=(_STUCK,),
+    ),
+    Curves.SPIKE: Phrase(
+        sentence=_spike,
+        samples=(
+            {"height": 2.5, "first": 886, "last": 930, "num": 1},
+            {"height": 2.5, "first": 886, "last": 930, "num": 3},
+        ),
+    ),
+    Curves.LOCAL_NORM: Phrase(
+        sentence=_norm,
+        samples=(
+            {
+                "name": "model.tok_embeddings.embedding_weight",
+                "step": 1,
+                "rel": 0.4,
+                "rel_square": 0.96,
+                "num": 1,
+                "total": 291,
+            },
+        ),
+    ),
+    Curves.SCATTERS: Phrase(
+        sentence="The loss difference scatters by more than the standard allows, with a small offset"
     ),
     Curves.FROZEN_AGREES: Phrase(sentence="With learning rate 0, forward and backward agree at every step"),
     Curves.FROZEN_OUTLIERS: Phrase(
@@ -125,10 +212,10 @@ PHRASES = {
     ),
     Curves.LATE: Phrase(
         sentence=lambda facts: (
-            f"The runs agree at first; the late loss differs by {signed(facts['gap'])} "
-            f"({percent(facts['relative'])})"
+            f"Late-stage offset: the runs agree until step {facts['step']}, then the loss differs by "
+            f"{signed(facts['gap'])} ({percent(abs(facts['relative']))})"
         ),
-        samples=({"gap": -0.02, "relative": -0.01},),
+        samples=({"gap": -0.02, "relative": -0.01, "step": 3000},),
     ),
     Curves.OFFSET: Phrase(
         sentence=lambda facts: (
@@ -160,12 +247,25 @@ PHRASES = {
         sentence="{parts[0]}: {parts[1]}, expected {parts[2]}",
         samples=({"criterion": "first_loss", "parts": FIRST_LOSS},),
     ),
+    Curves.FAILED_BY_LOST: Phrase(
+        sentence="{parts[0]}: {parts[2]}; over the finite part {parts[1]}",
+        samples=(
+            {"criterion": "mean_loss", "parts": (*FIRST_LOSS[:2], reason(Criteria.LOST_LOSSES, num=12))},
+        ),
+    ),
     Curves.MEAN: Phrase(
         sentence=_mean,
         samples=(
-            {"mean": 0.01, "standard_error": 0.002, "low": 0.006, "high": 0.014, "is_centred": False},
-            {"mean": 0.001, "standard_error": 0.002, "low": -0.003, "high": 0.005, "is_centred": True},
+            {**_INTERVAL, "is_centred": False},
+            {**_INTERVAL, "is_centred": True},
+            {**_INTERVAL, "low": -0.001, "is_centred": True},
         ),
+    ),
+    Curves.FINITE_MEAN: Phrase(
+        sentence=lambda facts: facts.fill(
+            f"signed mean difference over the {{num:count step}} with finite losses: {_interval(facts)}"
+        ),
+        samples=({**_INTERVAL, "num": 2000},),
     ),
     Curves.ONSET: Phrase(sentence=_onset, samples=(_DIVERGENCE, {**_DIVERGENCE, "shape": "slope"})),
     Curves.LATE_GAP: Phrase(
@@ -279,6 +379,9 @@ PHRASES = {
         sentence="set the learning rate to 0 and compare step by step: what still differs is forward or "
         "backward"
     ),
+    Curves.TURN_DETERMINISM_ON: Phrase(
+        sentence="turn determinism on on both sides (and dropout off), then repeat the test"
+    ),
     Curves.DOWNSTREAM: Phrase(
         sentence="the late gap is below 1 %: acceptance can continue with the evaluation of downstream tasks"
     ),
@@ -319,6 +422,20 @@ PHRASES = {
         sentence="{curve} prints its loss with {places:count decimal}: differences below {unseen:g} are not "
         "visible",
         samples=({"curve": "a.log", "places": 1, "unseen": 0.05},),
+    ),
+    Curves.NORMS_ONE_SIDE: Phrase(
+        sentence="{curve} prints local norms, no local norm was read from {other}: they are not compared",
+        samples=({"curve": "a.log", "other": "b.log"},),
+    ),
+    Curves.NORMS_UNREAD: Phrase(
+        sentence="it mentions local norms, none could be read: expected a whole list before its step's line"
+    ),
+    Curves.NORMS_UNPAIRED: Phrase(
+        sentence=lambda facts: facts.fill(
+            "local norms are not compared: {target:count weight} (target) vs {reference:count weight} "
+            "(reference), without names or steps in common"
+        ),
+        samples=({"target": 3, "reference": 4},),
     ),
     Curves.COUNTED_LINES: Phrase(
         sentence="it has no step numbers: each {unit} counts as one step, from 1", samples=({"unit": "row"},)

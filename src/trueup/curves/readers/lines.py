@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from trueup.curves.columns import GRAD_NORM, LOSS, SCHEMA, STEP
-from trueup.curves.readers.protocol import Rows
+from trueup.curves.readers.protocol import Rows, mentions
 from trueup.curves.readers.scanning import Key, scan
 from trueup.types.codes import CurvesCode
 from trueup.types.reason import reason
@@ -17,6 +17,9 @@ from trueup.types.reason import reason
 SAMPLE_BYTES = 1 << 17
 """Of the marked lines of this much text the keys are chosen that a program uses, and it is seen what else
 is there."""
+
+_NORMS = (b"local_norm:", b"local norm:", b"local_norm/")
+"""what a program writes where it prints local norms"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +69,16 @@ class LineFormat:
         )
         measured = [column for column in (LOSS, GRAD_NORM) if column in frame.columns]
         frame = frame.filter(pl.col(STEP).is_not_null() & pl.any_horizontal(pl.col(measured).is_not_null()))
+        norms = self.local_norms(data) if self.local_norms is not None else None
+        notes = (reason(CurvesCode.COUNTED_LINES, unit="line"),) if self.numbered else ()
+        if (norms is None or not norms.height) and any(mentions(data, words) for words in _NORMS):
+            notes = (*notes, reason(CurvesCode.NORMS_UNREAD))
         return Rows(
             frame=frame,
-            local_norms=self.local_norms(data) if self.local_norms is not None else None,
+            local_norms=norms,
             units={column: unit for column, unit in self.units.items() if column in frame.columns},
             loss_is_mean=self.loss_is_mean,
-            notes=(reason(CurvesCode.COUNTED_LINES, unit="line"),) if self.numbered else (),
+            notes=notes,
         )
 
     def _present(self, data: bytes) -> dict[str, Key]:

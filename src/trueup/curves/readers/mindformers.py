@@ -1,4 +1,4 @@
-"""MindFormers' MFLossMonitor, and the local norms its TrainingStateMonitor logs."""
+"""MindFormers' MFLossMonitor, and the local norms that it prints or that TrainingStateMonitor logs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,23 @@ _NORM = re.compile(
 )
 
 
+_LIST = re.compile(rb"norm_size: ([^\n]*?)\s*\n?[^\n\[]*local_norm:\s*(\[[^\]]*\])", re.IGNORECASE)
+"""what the training wrapper returns with ``local_norm: True``: sums of squares in the weights' order"""
+_LINE = re.compile(rb"Epoch:\[ *(\d+)/ *\d+\], step:\[ *(\d+)/ *(\d+)\]", re.IGNORECASE)
+_NUMBER = re.compile(rb"[-+]?(?:nan|inf|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(?=[\s,\])]|$)", re.IGNORECASE)
+_SHORTENED = b"..."
+"""what a list of more than a thousand numbers is printed with, in place of those in the middle"""
+
+
 def _global_step(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(pl.col(STEP) + (pl.col("epoch") - 1) * pl.col("steps_per_epoch"))
 
 
 def local_norms(data: bytes) -> pl.DataFrame | None:
-    """Lines ``Epoch:[...], step:[...] local_norm/NAME: VALUE``: L2 norms."""
+    """Lines ``Epoch:[...], step:[...] local_norm/NAME: VALUE``, L2 norms; else lists ``norm_size: ...``,
+    ``local_norm:`` and the sums of squares, before the line of their step."""
+    if mentions(data, b"norm_size: "):
+        return _listed(data)
     if not mentions(data, b"local_norm/"):
         return None
     rows: list[tuple[int, int, str, float]] = []
@@ -30,6 +41,19 @@ def local_norms(data: bytes) -> pl.DataFrame | None:
         at = int(step) + (int(epoch) - 1) * int(steps)
         index = seen[at] = seen.get(at, -1) + 1
         rows.append((at, index, name.decode("utf-8", "replace"), float(value)))
+    return pl.DataFrame(rows, schema=LOCAL_NORM_SCHEMA, orient="row")
+
+
+def _listed(data: bytes) -> pl.DataFrame:
+    rows: list[tuple[int, int, None, float]] = []
+    for match in _LIST.finditer(data):
+        line = _LINE.search(data, match.end())
+        if line is None or _SHORTENED in match.group(2):
+            continue
+        epoch, step, steps = (int(number) for number in line.groups())
+        squares = [float(number) for number in _NUMBER.findall(match.group(2))]
+        at = step + (epoch - 1) * steps
+        rows += [(at, index, None, square**0.5) for index, square in enumerate(squares)]
     return pl.DataFrame(rows, schema=LOCAL_NORM_SCHEMA, orient="row")
 
 

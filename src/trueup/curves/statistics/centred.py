@@ -1,4 +1,4 @@
-"""Is a difference centred on zero? Its signed mean against its standard error, and a runs test."""
+"""Is a difference centred on zero? Its signed mean against the error that trend and memory leave it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.curves.statistics.noise import memory, outliers, two_sided
-from trueup.curves.thresholds import CENTRED_FEWEST, CENTRED_LEVEL, RUNS_FEWEST, RUNS_MEMORY
+from trueup.curves.statistics.trend import Trended, trended
+from trueup.curves.thresholds import (
+    CENTRED_FEWEST,
+    CENTRED_LEVEL,
+    INTERVAL_LEVEL,
+    RUNS_FEWEST,
+    RUNS_MEMORY,
+)
 from trueup.types.arrays import Floats
 
 
@@ -22,7 +29,7 @@ class Centre:
     standard_error: float
     low: float
     high: float
-    """interval of confidence 1 - CENTRED_LEVEL"""
+    """interval of confidence 1 - INTERVAL_LEVEL, 95 %"""
     p_value: float
     """of a mean so far from zero, were the difference centred"""
     autocorrelation: float
@@ -43,47 +50,30 @@ class Centre:
         return asdict(self) | {"is_centred": self.is_centred}
 
 
-def centre(difference: Floats, bad: NDArray[np.bool_] | None = None) -> Centre:
+def centre(difference: Floats, bad: NDArray[np.bool_] | None = None, noise: Trended | None = None) -> Centre:
     """Test whether the mean of a difference is zero.
 
-    ``bad``: its outliers, where they are known already.
+    ``bad``: its outliers, ``noise``: its trend and noise, where they are known already.
 
-    The standard error is that of a prewhitened block bootstrap
-    (:func:`~trueup.curves.statistics.noise.memory`);
-    outliers are left out of the mean, for one spike can hide or feign an offset.
+    The standard error is that of :mod:`~trueup.curves.statistics.trend`; outliers are left out of the mean,
+    for one spike can hide or feign an offset.
     """
     bad = outliers(difference) if bad is None else bad
     good = ~bad
     num = int(good.sum())
     if num < CENTRED_FEWEST:
-        return Centre(
-            mean=float(np.mean(difference[good])) if num else math.nan,
-            standard_error=math.nan,
-            low=math.nan,
-            high=math.nan,
-            p_value=1.0,
-            autocorrelation=0.0,
-            num_steps=num,
-            num_outliers=int(bad.sum()),
-            num_runs=0,
-            expected_runs=0.0,
-            runs_p_value=1.0,
-        )
+        return _unknown(difference[good], int(bad.sum()))
     mean = float(difference[good].mean())
-    fitted = memory(difference, good)
-    error = fitted.standard_error(num)
-    exact = error == 0 or not math.isfinite(error)
-    z = (math.inf if mean else 0.0) if exact else mean / error
-    freedom = fitted.freedom(num)
-    reach = critical(CENTRED_LEVEL, freedom) * (0.0 if exact else error)
+    noise = trended(difference, good) if noise is None else noise
+    reach = 0.0 if noise is None else noise.reach(INTERVAL_LEVEL)
     runs, expected, runs_p = _runs(difference[good])
     return Centre(
         mean=mean,
-        standard_error=0.0 if exact else error,
+        standard_error=0.0 if noise is None else noise.standard_error,
         low=mean - reach,
         high=mean + reach,
-        p_value=two_sided(z, freedom),
-        autocorrelation=fitted.coefficient,
+        p_value=(0.0 if mean else 1.0) if noise is None else noise.p_value(mean),
+        autocorrelation=memory(difference, good).coefficient,
         num_steps=num,
         num_outliers=int((bad & np.isfinite(difference)).sum()),
         num_runs=runs,
@@ -92,13 +82,21 @@ def centre(difference: Floats, bad: NDArray[np.bool_] | None = None) -> Centre:
     )
 
 
-def critical(level: float, freedom: float = math.inf) -> float:
-    """How many standard errors are exceeded with this probability, both sides together."""
-    low, high = 0.0, 1e4
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if two_sided(middle, freedom) > level else (low, middle)
-    return low
+def _unknown(values: Floats, num_outliers: int) -> Centre:
+    """Of too few steps."""
+    return Centre(
+        mean=float(np.mean(values)) if len(values) else math.nan,
+        standard_error=math.nan,
+        low=math.nan,
+        high=math.nan,
+        p_value=1.0,
+        autocorrelation=0.0,
+        num_steps=len(values),
+        num_outliers=num_outliers,
+        num_runs=0,
+        expected_runs=0.0,
+        runs_p_value=1.0,
+    )
 
 
 def _runs(values: Floats) -> tuple[int, float, float]:

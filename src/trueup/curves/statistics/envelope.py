@@ -40,7 +40,7 @@ class Envelope:
     largest_offset: float | None
     """largest |mean difference| between two repeats"""
     first_exceedance: int | None
-    """first step of the earliest lasting departure"""
+    """first step outside from which on the average stays outside until the end"""
     share_outside: float
     """of the steps whose average is outside the band"""
 
@@ -115,9 +115,17 @@ def envelope(
         expected_inside=expected,
         largest_apart=apart,
         largest_offset=offset,
-        first_exceedance=_lasting(outside, found.window, steps),
+        first_exceedance=_for_good(target - repeats_centre(repeats), found, steps),
         share_outside=float(outside.mean()) if len(outside) else 0.0,
     )
+
+
+def repeats_centre(repeats: Floats) -> Floats:
+    """Mean of the repeats (k, S) that have a number, (S,)."""
+    known = np.isfinite(repeats)
+    total, count = np.where(known, repeats, 0.0).sum(axis=0), known.sum(axis=0)
+    mean: Floats = np.divide(total, count, out=np.full(repeats.shape[1], np.nan), where=count > 0)
+    return mean
 
 
 def repeat_distances(repeats: Floats) -> tuple[float | None, float | None]:
@@ -170,9 +178,19 @@ def mean_around(values: Floats, at: int, window: int) -> float:
     return float(known.mean()) if len(known) else math.nan
 
 
-def _lasting(outside: NDArray[np.bool_], window: int, steps: NDArray[np.int64]) -> int | None:
-    """The first step of the first stretch outside that is as long as the window."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], outside.astype(np.int8), [0]])))
-    begins, ends = edges[::2], edges[1::2]
-    long = begins[(ends - begins) >= min(window, len(outside))]
-    return int(steps[long[0]]) if len(long) else None
+def _for_good(difference: Floats, found: Band, steps: NDArray[np.int64]) -> int | None:
+    """The first step outside the band after which the average over the window does not come back.
+
+    An average sees what comes after: of the first window the first step that is outside by itself counts.
+    """
+    known = np.flatnonzero(np.isfinite(found.smoothed))
+    if not len(known):
+        return None
+    size = np.abs(found.smoothed[known])
+    inside = np.flatnonzero(size <= found.half_width[known])
+    begin = int(inside[-1]) + 1 if len(inside) else 0
+    if len(known) - begin < min(found.window, len(known)):
+        return None
+    ahead = known[begin : begin + found.window]
+    out = np.flatnonzero(np.abs(np.nan_to_num(difference[ahead])) > found.half_width[ahead])
+    return int(steps[ahead[int(out[0]) if len(out) else 0]])

@@ -8,15 +8,14 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.curves.statistics.noise import memory, outliers, two_sided
+from trueup.curves.statistics.envelope import moving_mean
 from trueup.curves.thresholds import (
-    LATE_LEVEL,
     PLATEAU_FEWEST,
+    PLATEAU_SHARE,
     PROGRESS,
     RATES_APART,
     RATES_SMALL,
     SCALE_DROP,
-    STALL_FEWEST,
 )
 from trueup.types.arrays import Floats
 
@@ -35,10 +34,23 @@ class Health:
     num_overflow_steps: int
     plateau_from: int | None
     """step from which its loss no longer falls while the other's does"""
+    plateau_level: float | None = None
+    """its mean loss from there on"""
+    fell: float | None = None
+    """how far its loss fell before"""
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plateau:
+    """Where a loss stopped falling."""
+
+    step: int
+    level: float
+    fell: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +91,7 @@ def health(
     steps: NDArray[np.int64],
     bad: NDArray[np.bool_],
     overflow: NDArray[np.bool_],
-    plateau_from: int | None,
+    plateau: Plateau | None = None,
 ) -> Health:
     """Put together what was found."""
     return Health(
@@ -87,51 +99,46 @@ def health(
         num_not_finite=int(bad.sum()),
         overflow_steps=tuple(steps[: len(overflow)][overflow][:_LISTED].tolist()),
         num_overflow_steps=int(overflow.sum()),
-        plateau_from=plateau_from,
+        plateau_from=None if plateau is None else plateau.step,
+        plateau_level=None if plateau is None else plateau.level,
+        fell=None if plateau is None else plateau.fell,
     )
 
 
-def plateau(loss: Floats, other: Floats, steps: NDArray[np.int64]) -> int | None:
-    """The step from which a loss falls no more although the other run's does; None where it is not so.
+def plateau(loss: Floats, other: Floats, steps: NDArray[np.int64]) -> Plateau | None:
+    """Where a loss stops falling although the other run's goes on; None where it is not so.
 
-    Looked for in the last three quarters of the steps, by quarters: the slope is not below zero by more than
-    its noise, while the other loses at least a hundredth of its loss.
+    From the step found on the loss, averaged over a fiftieth of the steps, falls by less than a
+    hundredth, and by less than a quarter of what the other run loses, which is more than a hundredth.
     """
     num = len(loss)
-    if num < PLATEAU_FEWEST:
+    known = np.isfinite(loss) & np.isfinite(other)
+    if num < PLATEAU_FEWEST or known.sum() < PLATEAU_FEWEST:
         return None
-    begins = [num * q // 8 for q in range(1, 7)]
-    for begin in begins:
-        if _falls(other[begin:]) and _stalls(loss[begin:]):
-            return int(steps[begin])
-    return None
-
-
-def _falls(values: Floats) -> bool:
-    num = max(10, len(values) // 10)
-    first, last = (part[np.isfinite(part)] for part in (values[:num], values[-num:]))
-    return bool(len(first) and len(last) and last.mean() < (1 - PROGRESS) * first.mean())
-
-
-def _stalls(values: Floats) -> bool:
-    """Whether the loss falls by less than a quarter of a hundredth, and no more than its noise explains."""
-    known = np.isfinite(values)
-    if known.sum() < STALL_FEWEST or _falls(values):
-        return False
-    good = ~outliers(values)
-    x = np.arange(len(values), dtype=float)
-    x -= x[good].mean()
-    spread = float(x[good] @ x[good])
-    slope = float(x[good] @ (values[good] - values[good].mean())) / spread
-    lost = -slope * len(values) / max(abs(float(values[good].mean())), 1e-30)
-    if lost >= PROGRESS / 4:
-        return False
-    rest = memory(values - slope * x, good)
-    sure = (
-        rest.long_run_variance > 0
-        and two_sided(slope / (rest.long_run_variance / spread) ** 0.5) < LATE_LEVEL
+    where, window = np.arange(num), max(8, num // 50)
+    mine, theirs = (
+        moving_median(np.interp(where, where[known], values[known]), window) for values in (loss, other)
     )
-    return not (sure and lost > PROGRESS / 8)
+    begins = np.arange(0, num - num // 4, max(1, num // 200))
+    lowest = np.minimum.accumulate(mine[::-1])[::-1]
+    lost, others = mine[begins] - lowest[begins], theirs[begins] - theirs[-1]
+    stalled = (others > PROGRESS * np.abs(theirs[begins])) & (lost < PLATEAU_SHARE * others)
+    stalled &= lost < PROGRESS * np.abs(mine[begins])
+    stalled &= (mine[-1] > theirs[-1]) & (mine[-1] - mine[begins] < PLATEAU_SHARE * others)
+    if not stalled.any():
+        return None
+    at = int(begins[np.flatnonzero(stalled)[0]])
+    return Plateau(step=int(steps[at]), level=float(mine[at:].mean()), fell=float(mine[0] - mine[at]))
+
+
+def moving_median(values: Floats, window: int) -> Floats:
+    """Averages that a spike does not move: medians of three averages over a third of the window each."""
+    part = max(1, window // 3)
+    mean = moving_mean(values, part)
+    parts = np.stack([np.roll(mean, -part), mean, np.roll(mean, part)])
+    parts[0, len(values) - part :], parts[2, :part] = mean[len(values) - part :], mean[:part]
+    found: Floats = np.median(parts, axis=0)
+    return found
 
 
 def rates(target: Floats | None, reference: Floats | None, steps: NDArray[np.int64]) -> Rates | None:

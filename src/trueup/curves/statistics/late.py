@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trueup.curves.statistics.centred import centre
 from trueup.curves.statistics.noise import memory, outliers, two_sided
-from trueup.curves.thresholds import LATE_FEWEST, LATE_LEVEL, LATE_SHARE
+from trueup.curves.thresholds import LATE_FEWEST, LATE_LEVEL, LATE_MOVES, LATE_SHARE
 from trueup.types.arrays import Floats, Ints
 
 
@@ -28,11 +28,14 @@ class Late:
     per_1000_steps: float
     """slope of the difference"""
     trend_p_value: float
+    num_steps: int
+    """in steps' numbers, over which it is measured"""
 
     @property
     def trend(self) -> str:
-        """``grows``, ``shrinks`` or ``steady``."""
-        if self.trend_p_value >= LATE_LEVEL:
+        """``grows``, ``shrinks`` or ``steady``: it moves by no more than its noise, or than a tenth of it."""
+        moved = abs(self.per_1000_steps) / 1000 * self.num_steps
+        if self.trend_p_value >= LATE_LEVEL or moved < LATE_MOVES * abs(self.gap):
             return "steady"
         return "grows" if self.per_1000_steps * (self.gap or self.per_1000_steps) > 0 else "shrinks"
 
@@ -59,6 +62,7 @@ def late(difference: Floats, reference: Floats, steps: Ints, bad: NDArray[np.boo
         p_value=found.p_value,
         per_1000_steps=1000 * slope,
         trend_p_value=p_value,
+        num_steps=int(there[-1] - there[0]) + 1,
     )
 
 

@@ -1,4 +1,4 @@
-"""When two curves part: one change point of their difference, a step or the beginning of a slope."""
+"""When two curves part: one change point of their difference, a jump or the beginning of a slope."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.curves.statistics.departing import departure
+from trueup.curves.statistics.envelope import window_of
 from trueup.curves.statistics.noise import Memory, memory, outliers
-from trueup.curves.thresholds import ONSET_EDGE, ONSET_FEWEST, ONSET_LEVEL, ONSET_NOTHING, ONSET_TAKEN
+from trueup.curves.statistics.trend import Trended
+from trueup.curves.thresholds import (
+    JUMP_SHARE,
+    ONSET_AWAY,
+    ONSET_EDGE,
+    ONSET_FEWEST,
+    ONSET_LEVEL,
+    ONSET_NOTHING,
+    ONSET_TAKEN,
+)
 from trueup.types.arrays import Bools, Floats, Ints
 
 
@@ -19,22 +30,26 @@ class Onset:
 
     index: int
     step: int
+    earliest: int
+    """the step before which it did not change, but for a chance of one in twenty"""
     shape: str
     """``jump`` or ``slope``"""
     before: float
     """mean difference before it"""
     after: float
-    """mean difference after it; of a slope, the end of the fitted line"""
+    """mean difference after it; of a slope, at the end"""
     per_step: float
-    """growth a step after it; 0 of a jump"""
+    """mean growth a step after it; 0 of a jump"""
     statistic: float
     """largest excursion of the cumulated difference, in units of a Brownian bridge"""
     p_value: float
+    has_trend: bool = False
+    """whether trend and noise weighed against each other leave no doubt of a trend"""
 
     @property
     def is_sure(self) -> bool:
         """Whether the change is more than the noise explains."""
-        return self.p_value < ONSET_LEVEL
+        return self.p_value < ONSET_LEVEL or self.has_trend
 
     @property
     def grows(self) -> bool:
@@ -46,11 +61,15 @@ class Onset:
         return asdict(self) | {"is_sure": self.is_sure, "grows": self.grows}
 
 
-def onset(difference: Floats, steps: Ints, bad: NDArray[np.bool_] | None = None) -> Onset | None:
-    """The likeliest change point, by least squares over all steps and both shapes; None of too few steps.
+def onset(
+    difference: Floats, steps: Ints, bad: NDArray[np.bool_] | None = None, noise: Trended | None = None
+) -> Onset | None:
+    """The likeliest change point; None of too few steps.
 
-    Its significance is that of the CUSUM against a Brownian bridge, scaled by the long-run variance of what
-    is left when the fit is taken away. ``bad``: the outliers, where they are known already.
+    A least-squares change over all steps and both shapes says whether there is one: by the CUSUM of the
+    difference against a Brownian bridge, scaled by the long-run variance of what is left when the fit is
+    taken away, or by ``noise``. Where it is sure, :mod:`~trueup.curves.statistics.departing` says where.
+    ``bad``: the outliers, where they are known already.
     """
     num = len(difference)
     if num < ONSET_FEWEST:
@@ -59,36 +78,81 @@ def onset(difference: Floats, steps: Ints, bad: NDArray[np.bool_] | None = None)
     y = _filled(difference, bad)
     centred = y - y.mean()
     total = np.cumsum(centred)
-    edge = max(2, int(ONSET_EDGE * num))
-    at = np.arange(edge, num - edge)
-    jump = total[at - 1] ** 2 * (num / (at * (num - at)))
-    slope, product, spread = _slopes(centred, at)
-    if jump.max() >= slope.max():
-        index, shape = int(at[jump.argmax()]), "jump"
-        before, after, growth = float(y[:index].mean()), float(y[index:].mean()), 0.0
-        fit = np.where(np.arange(num) < index, before, after)
-    else:
-        best = int(slope.argmax())
-        index, shape = int(at[best]), "slope"
-        growth = float(product[best] / spread[best])
-        ramp = growth * np.maximum(np.arange(num) - index, 0)
-        before = float((y - ramp).mean())
-        after = before + growth * (num - 1 - index)
-        fit = before + ramp
+    index, shape, fit = _fit(y, centred, total)
     rest = memory(np.where(bad, np.nan, y - fit), ~bad)
     scale = _scale(rest, num)
     excursion = float(np.abs(total).max())
     statistic = excursion / scale if scale else (math.inf if excursion > 0 else 0.0)
+    p_value = _kolmogorov(statistic)
+    has_trend = noise is not None and noise.is_sure
+    earliest = index
+    if p_value < ONSET_LEVEL or has_trend:
+        raw = _filled(difference, ~np.isfinite(difference))
+        found = departure(raw, index)
+        if found is not None and _is_before(raw, index, found.index):
+            index, earliest = found.index, found.earliest
+        shape = _shape(raw, index)
+    before, after, growth = _sizes(y, index, shape)
     return Onset(
         index=index,
         step=int(steps[index]),
+        earliest=int(steps[earliest]),
         shape=shape,
         before=before,
         after=after,
         per_step=growth,
         statistic=statistic,
-        p_value=_kolmogorov(statistic),
+        p_value=p_value,
+        has_trend=has_trend,
     )
+
+
+def _fit(y: Floats, centred: Floats, total: Floats) -> tuple[int, str, Floats]:
+    """Least squares over all steps and both shapes."""
+    num = len(y)
+    edge = max(2, int(ONSET_EDGE * num))
+    at = np.arange(edge, num - edge)
+    jump = total[at - 1] ** 2 * (num / (at * (num - at)))
+    slope, product, spread = _slopes(centred, at)
+    if jump.max() >= slope.max():
+        index = int(at[jump.argmax()])
+        return index, "jump", np.where(np.arange(num) < index, y[:index].mean(), y[index:].mean())
+    best = int(slope.argmax())
+    index = int(at[best])
+    ramp = float(product[best] / spread[best]) * np.maximum(np.arange(num) - index, 0)
+    return index, "slope", float((y - ramp).mean()) + ramp
+
+
+def _is_before(y: Floats, index: int, other: int) -> bool:
+    """Whether nothing has changed from ``index`` to ``other``, compared with what changes in all."""
+    if other <= index:
+        return True
+    before, after = float(np.mean(y[:index])), float(np.mean(y[other:]))
+    return abs(float(np.mean(y[index:other])) - before) < ONSET_AWAY * abs(after - before)
+
+
+def _shape(y: Floats, index: int) -> str:
+    """A jump has most of its size a hundredth of the run after it began, and none as long before."""
+    window = window_of(len(y))
+    begin, soon = y[max(0, index - 2 * window) : index - window], y[index + window : index + 2 * window]
+    if not len(soon) or not len(begin):
+        return "jump"
+    moved = float(np.mean(y[-window:])) - float(np.mean(y[:index]))
+    return (
+        "jump"
+        if (soon.mean() - begin.mean()) * math.copysign(1.0, moved) > JUMP_SHARE * abs(moved)
+        else "slope"
+    )
+
+
+def _sizes(y: Floats, index: int, shape: str) -> tuple[float, float, float]:
+    """Mean before, mean after (of a slope: at the end), and mean growth a step."""
+    before = float(y[:index].mean()) if index else float(y[0])
+    if shape == "jump":
+        soon = index + min(window_of(len(y)), (len(y) - index) // 2)
+        return before, float(y[soon:].mean()), 0.0
+    after = float(y[-min(window_of(len(y)), len(y) - index) :].mean())
+    return before, after, (after - before) / max(1, len(y) - 1 - index)
 
 
 def _scale(rest: Memory, num: int) -> float:

@@ -18,6 +18,13 @@ class CurvesCode(Code):
     LATE = "curves.late_difference"
     OFFSET = "curves.steady_offset"
     FLUCTUATES = "curves.fluctuates"
+    SCATTERS = "curves.scatters"
+    NO_CONVERGENCE = "curves.does_not_converge"
+    PLATEAU_HIGH = "curves.plateau_too_high"
+    SPIKE = "curves.spike_recovers"
+    LOCAL_NORM = "curves.local_norm_differs"
+    FROZEN_CAUSE = "curves.frozen_not_deterministic"
+    """its part is what was not fixed"""
     CONDITIONS = "curves.conditions_differ"
     IDENTICAL = "curves.identical"
     CENTRED = "curves.agree_centred"
@@ -28,7 +35,10 @@ class CurvesCode(Code):
 
     # reasons
     FAILED = "curves.criterion_failed"
+    FAILED_BY_LOST = "curves.criterion_failed_by_missing_losses"
     MEAN = "curves.signed_mean"
+    FINITE_MEAN = "curves.signed_mean_of_finite_steps"
+    REPEATS_DIFFER = "curves.repeats_differ_without_updates"
     ONSET = "curves.onset"
     LATE_GAP = "curves.late_gap"
     LEAVES_BAND = "curves.leaves_band"
@@ -60,6 +70,7 @@ class CurvesCode(Code):
     COMPARE_LOCAL_NORMS = "curves.advice.compare_local_norms"
     REPEAT_REFERENCE = "curves.advice.repeat_reference"
     FREEZE_WEIGHTS = "curves.advice.freeze_weights"
+    TURN_DETERMINISM_ON = "curves.advice.turn_determinism_on"
     DOWNSTREAM = "curves.advice.downstream_tasks"
 
     # how steps were paired
@@ -73,6 +84,9 @@ class CurvesCode(Code):
     OTHER_LOGS = "curves.note.other_logs"
     RESTARTED = "curves.note.restarted"
     FEW_DECIMALS = "curves.note.few_decimals"
+    NORMS_ONE_SIDE = "curves.note.local_norms_on_one_side"
+    NORMS_UNREAD = "curves.note.local_norms_not_read"
+    NORMS_UNPAIRED = "curves.note.local_norms_not_paired"
     COUNTED_LINES = "curves.note.steps_counted"
 
     # what a command is for
