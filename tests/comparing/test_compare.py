@@ -334,7 +334,7 @@ def test_other_data_are_said_to_be_other_data(tmp_path: Path) -> None:
         return out
 
     verdict = compared(tmp_path, given([1, 2, 3]), given([3, 2, 1])).verdict
-    assert verdict.headline == reason(VerdictCode.DATA_DIFFERS, step=0)
+    assert verdict.headline == reason(VerdictCode.DATA_DIFFERS, step=0, name="ids")
     assert (verdict.evidence[0].code, verdict.evidence[0].number("score")) == (EvidenceCode.SIZE, np.inf)
     assert not coded(verdict.evidence, EvidenceCode.INPUTS_BIT_IDENTICAL)
     assert not coded(verdict.evidence, EvidenceCode.INPUTS_EXPLAIN)

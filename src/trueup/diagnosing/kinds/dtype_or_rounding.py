@@ -140,19 +140,15 @@ def _size(evidence: Evidence) -> Found | None:
     if vectors is None or vectors.num_values < FEW_NUMBERS or not vectors.rel > 0:
         return None
     dtype = dtype_of_error(vectors.rel) if _is_floating_case(evidence) else None
-    if dtype is None or (dtype.startswith("float8") and not _uses_float8(evidence)):
-        return None
-    runs = evidence.target_run, evidence.reference_run
-    if dtype == "tf32" and all(run.on_cpu for run in runs):
+    if dtype is None or not _is_possible(evidence, dtype):
         return None
     bias = fit(vectors.target - vectors.reference, vectors.reference)
     small = ROUNDOFF[dtype] / 2 if dtype == "float32" else vectors.rel * BIAS_OF_ERROR
     if bias is None or (bias.z >= SIGNIFICANT_Z and abs(bias.factor) > small):
         return None
     fine = dtype == "float32"
-    # Where no record of either run is in the dtype, its size alone is a weak sign of it.
-    held = fine or dtype == "tf32" or any(dtype in run.dtypes or not run.dtypes for run in runs)
-    like_rounding = fine or (held and _spread_like_rounding(vectors, ROUNDOFF[dtype]))
+    spread = _is_held(evidence, dtype) and _spread_like_rounding(vectors, ROUNDOFF[dtype])
+    like_rounding = fine or spread
     sentence = said(
         evidence, KindReason.SIZE_OF_ROUNDING, dtype=dtype, rel_l2=vectors.rel, roundoff=ROUNDOFF[dtype]
     )
@@ -161,6 +157,19 @@ def _size(evidence: Evidence) -> Found | None:
         sentence=sentence,
         causes=(CauseCode.ORDER_OF_SUMS if fine else CauseCode.COARSER_ON_ONE_SIDE,),
     )
+
+
+def _is_possible(evidence: Evidence, dtype: str) -> bool:
+    """Whether anything may have computed in the dtype: no CPU does in tf32."""
+    if dtype.startswith("float8"):
+        return _uses_float8(evidence)
+    return dtype != "tf32" or not (evidence.target_run.on_cpu and evidence.reference_run.on_cpu)
+
+
+def _is_held(evidence: Evidence, dtype: str) -> bool:
+    """Whether a record of either run is in the dtype; else the size of an error is a weak sign of it."""
+    runs = evidence.target_run, evidence.reference_run
+    return dtype == "tf32" or any(dtype in run.dtypes or not run.dtypes for run in runs)
 
 
 def _uses_float8(evidence: Evidence) -> bool:

@@ -113,18 +113,22 @@ def _quantities(evidence: Evidence) -> Iterator[Factor]:
         for side in dict.fromkeys((getattr(target, attribute), getattr(reference, attribute))):
             if side and side > 1:
                 yield from _both_ways(float(side), code, number=side)
-    if evidence.origin.phase != "forward":  # what a forward computes knows none of these
-        yield from _ratios(target, reference)
+    yield from _ratios(target, reference)
+    if evidence.origin.phase != "forward":  # which knows of neither
+        yield from _ratios_of_update(target, reference)
     yield from _clipping(evidence)
 
 
 def _ratios(target: RunFacts, reference: RunFacts) -> Iterator[Factor]:
     if target.tokens and reference.tokens and target.tokens != reference.tokens:
         yield from _both_ways(target.tokens / reference.tokens, FactorCode.TOKENS)
-    if target.grad_norm and reference.grad_norm:
-        yield from _both_ways(target.grad_norm / reference.grad_norm, FactorCode.GRADIENT_NORMS)
     if len(target.rank_tokens) > 1 and target.tokens:
         yield from _both_ways(sum(target.rank_tokens) / target.tokens, FactorCode.TOKENS_OF_RANK)
+
+
+def _ratios_of_update(target: RunFacts, reference: RunFacts) -> Iterator[Factor]:
+    if target.grad_norm and reference.grad_norm:
+        yield from _both_ways(target.grad_norm / reference.grad_norm, FactorCode.GRADIENT_NORMS)
     if target.learning_rate and reference.learning_rate and reference.learning_rate[0]:
         ratio = target.learning_rate[0] / reference.learning_rate[0]
         if ratio != 1:
