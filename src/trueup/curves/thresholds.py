@@ -109,7 +109,7 @@ TREND_SURE = measured(
     "curves.trend_sure",
     0.9,
     _CHANCE,
-    "2,000 simulated benign pairs reach 0.5 at most; ramps and jumps that a person sees have 0.99 and more",
+    "600 simulated benign pairs reach 0.5 at most; ramps and jumps that a person sees have 0.99 and more",
 )
 TREND_PRICE = measured(
     "curves.trend_price",
