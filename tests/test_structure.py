@@ -42,7 +42,7 @@ STATE = {
     "trueup.adapters.torch.batches": "hooks",
     "trueup.adapters.torch.collectives": "hooks",
     "trueup.adapters.torch.determinism": "hooks",
-    "trueup.adapters.torch.device_stats": "powers of a hash, by device",
+    "trueup.adapters.torch.quiet": "hooks",
     "trueup.adapters.torch.escapes": "hooks",
     "trueup.adapters.torch.long_run": "hooks",
     "trueup.adapters.torch.modules": "hooks",

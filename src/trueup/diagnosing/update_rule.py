@@ -74,6 +74,8 @@ class StepFit:
     """what the rule of the first moment leaves unexplained of it, from the step before's, over its norm"""
     residual: float | None = None
     """what the rule leaves unexplained of the update, over its norm"""
+    eps_inside: bool | None = None
+    """eps is added to the second moment before its root is taken; None where that cannot be told"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,19 @@ def _adam(step: OptimizerStep, first: Floats, second: Floats) -> StepFit:
     best = _best_fit(moved, directions, eps, p, noise, settings.get("lr"))
     if best is None:
         return StepFit(constants=constants, coupled=coupled, moments=moments)
+    inside = _eps_inside(moved, directions[best[0] is not False], eps, p, noise)
+    if inside is not None and inside[0]:
+        constants["lr"] = inside[1].rate
+        decay = None if coupled else _decay(inside[1])
+        known = constants if decay is None else {**constants, "weight_decay": decay}
+        return StepFit(
+            constants=known,
+            coupled=coupled,
+            moments=moments,
+            bias_corrected=best[0],
+            residual=inside[1].residual,
+            eps_inside=True,
+        )
     corrected, fit = best
     constants["lr"] = fit.rate
     decay = None if coupled else _decay(fit)
@@ -213,7 +228,24 @@ def _adam(step: OptimizerStep, first: Floats, second: Floats) -> StepFit:
         moments=moments,
         bias_corrected=corrected,
         residual=fit.residual,
+        eps_inside=None if inside is None else inside[0],
     )
+
+
+def _eps_inside(
+    moved: Floats, direction: tuple[Floats, Floats], eps: float, p: Floats, noise: float
+) -> tuple[bool, UpdateFit] | None:
+    """Whether m / sqrt(v + eps) explains every element of the update and m / (sqrt(v) + eps) does not, and
+    that fit; None where both or neither do."""
+    top, bottom = direction
+    roots = np.sqrt(np.square(bottom) + eps), bottom + eps
+    if not all((root > 0).all() for root in roots):
+        return None
+    fits = [fit_update(moved, top / root, p, noise=noise) for root in roots]
+    if fits[0] is None or fits[1] is None:
+        return None
+    explained = [fit.residual < UPDATE_REST for fit in fits if fit is not None]
+    return None if explained[0] == explained[1] else (explained[0], fits[0])
 
 
 def _moment_constants(
@@ -287,12 +319,23 @@ def _corrected(fits: dict[bool, UpdateFit | None], lr: float | None) -> bool | N
 # -- SGD ------------------------------------------
 
 
+def _descent(step: OptimizerStep) -> Floats:
+    """What is taken off the weights, but for the decay: with Nesterov's momentum the gradient and what the
+    buffer will have become."""
+    if step.buffer is None:
+        return step.gradient
+    if not step.settings.get("nesterov"):
+        return step.buffer
+    decayed = step.gradient + float(step.settings.get("weight_decay") or 0.0) * step.before
+    return np.asarray(decayed + float(step.settings.get("momentum") or 0.0) * step.buffer)
+
+
 def _gradient_descent(step: OptimizerStep) -> StepFit:
     if step.settings.get("class", "SGD") not in ("SGD", "Momentum"):
         return StepFit()
     if step.moved.size < 2:
         return StepFit()
-    direction = step.gradient if step.buffer is None else step.buffer
+    direction = _descent(step)
     noise = roundoff_of(step.dtype) * float(np.sqrt(np.mean(np.square(step.before))))
     fit = fit_update(step.moved, direction, step.before, noise=noise)
     if fit is None:

@@ -64,6 +64,7 @@ class Inferred:
         return notes
 
 
+# In one piece: each answer narrows what the next question may be about.
 def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) -> Inferred:
     """The layout of ``parts``, of many ranks, beside ``whole``, of one process.
 
@@ -161,6 +162,7 @@ class Blocks:
             if (phase, slot) == ("param", "value") and row is not None and (call := rank.calls[number])
         }
 
+    # In one piece: one branch a way in which parts of a tensor come to differ.
     def of(self, weight: str, dim: int) -> Placement | None:
         """The placement of a weight whose parts, end to end, are not the whole; None where they may be."""
         if not all(weight in rows for rows in self._rows):

@@ -234,6 +234,7 @@ _SETTINGS = {
     "weight_decay": "weight decay",
     "bias_correction": "bias correction",
     "decoupled": "decoupled weight decay",
+    "eps_place": "place of eps",
     "class": "optimizer",
     "dtype": "dtype of the weights",
     "state": "dtype of the optimizer state",

@@ -35,6 +35,7 @@ class _Difference:
     """largest L2 norm over smallest"""
 
 
+# In one piece: what is held by several ranks is told apart case by case.
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     if run.world_size < 2:
         return judge.nothing(reason(Code.ONE_RANK))

@@ -101,6 +101,9 @@ def _measured_gaps(target: Update, reference: Update) -> Iterator[Gap]:
     if target.coupled is not None and reference.coupled is not None and target.coupled != reference.coupled:
         words = [str(not coupled) for coupled in (target.coupled, reference.coupled)]
         yield Gap(key="decoupled", target=words[0], reference=words[1], declared=False)
+    if None not in (target.eps_inside, reference.eps_inside) and target.eps_inside != reference.eps_inside:
+        words = [f"{'inside' if s.eps_inside else 'outside'} the root" for s in (target, reference)]
+        yield Gap(key="eps_place", target=words[0], reference=words[1], declared=False)
     for key in target.constants:
         a, b = target.constants[key], reference.constants.get(key)
         if b is not None and _constant_differs(key, a, b):
@@ -129,6 +132,8 @@ def _drop_contradicted(gaps: dict[str, Gap], target: Update, reference: Update) 
         for key in ("weight_decay", "beta1", "beta2", "eps", "lr"):
             if key in gaps and not gaps[key].declared:
                 del gaps[key]
+    if "eps_place" in gaps and "eps" in gaps and not gaps["eps"].declared:
+        del gaps["eps"]
     if "bias_correction" in gaps and "eps" in gaps and not gaps["eps"].declared:
         del gaps["eps"]
     residuals = target.residual or 0.0, reference.residual or 0.0

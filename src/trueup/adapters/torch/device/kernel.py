@@ -156,6 +156,7 @@ def _mixed(raw, CODE: tl.constexpr):
         return raw.to(tl.int64) & 0xFF
 
 
+# In one piece: one program of a device; what it calls would be put in line all the same.
 @triton.jit
 def summarise(
     job_of,
