@@ -11,10 +11,13 @@ MINDSPORE_VENV := .venv-mindspore
 MINDSPORE_STAMP := $(MINDSPORE_VENV)/.ready-mindspore
 INPUTS := pyproject.toml constraints.txt $(wildcard src/trueup/numerics/*.[ch]) src/trueup/curves/readers/_scan.c $(SETUP)
 
-.PHONY: demo demo-migration test check fuzz bench zoo realworld docs mindspore clean
+.PHONY: demo demo-guide demo-migration test check fuzz bench zoo realworld docs mindspore clean
 
 demo: $(RUN_STAMP)
 	@$(BIN)/python examples/demo.py
+
+demo-guide: $(RUN_STAMP)
+	@$(BIN)/python examples/demo_guide.py
 
 demo-migration: $(MINDSPORE_STAMP)
 	@$(MINDSPORE_VENV)/bin/python examples/migration/story.py

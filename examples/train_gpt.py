@@ -7,6 +7,7 @@ mistake, the kind a person makes when moving a model.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from pydoc_data.topics import topics
 
 import torch
@@ -119,8 +120,8 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-def plant(model: GPT, fault: str) -> float:
-    """Make the mistake; returns the weight decay to train with."""
+def plant(model: GPT, fault: str) -> None:
+    """Make the mistake in the model."""
     if fault == "rope-bf16":
         model.layers[2].attn.rotary.dtype = torch.bfloat16
     elif fault == "norm-eps":
@@ -129,13 +130,23 @@ def plant(model: GPT, fault: str) -> float:
         model.layers[1].mlp.act = nn.GELU(approximate="tanh")
     elif fault == "mask":
         model.layers[3].attn.diagonal = 1
-    return 0.1 if fault == "weight-decay" else 0.01
+
+
+def settings_of(file: Path | None, fault: str) -> dict[str, float]:
+    """Learning rate, weight decay and clipping: lines of ``name: value`` in the file, else the usual ones."""
+    decay = 0.1 if fault == "weight-decay" else 0.01
+    settings = {"learning_rate": 1e-3, "weight_decay": decay, "clip_grad": 1.0}
+    lines = [] if file is None else file.read_text(encoding="utf-8").splitlines()
+    given = (line.partition(":") for line in lines if ":" in line)
+    return settings | {name.strip(): float(value) for name, _, value in given}
 
 
 def main() -> None:
     """Train and print the loss of every step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--length", type=int, default=LENGTH, help="tokens of a sequence")
+    parser.add_argument("--settings", type=Path, metavar="FILE", help="lines of name: value")
     parser.add_argument(
         "--fault", choices=FAULTS, default="none", help="; ".join(f"{k}: {v}" for k, v in FAULTS.items())
     )
@@ -143,15 +154,18 @@ def main() -> None:
     text = torch.frombuffer(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8).long()
     torch.manual_seed(1234)
     model = GPT()
-    decay = plant(model, args.fault)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=decay)
+    plant(model, args.fault)
+    settings = settings_of(args.settings, args.fault)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=settings["learning_rate"], weight_decay=settings["weight_decay"]
+    )
     for step in range(args.steps):
-        starts = torch.arange(BATCH) * 4096 + step * LENGTH
-        window = torch.stack([text[s : s + LENGTH + 1] for s in starts.tolist()])
+        starts = (torch.arange(BATCH) * 4096 + step * args.length) % (len(text) - args.length - 1)
+        window = torch.stack([text[s : s + args.length + 1] for s in starts.tolist()])
         logits = model(window[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings["clip_grad"])
         optimizer.step()
         optimizer.zero_grad()
         print(f"step {step} loss {loss.item():.6f}", flush=True)

@@ -178,7 +178,7 @@ class CaptureOptions:
         tuple[str, str] | None,
         _what(
             "Only from the first named call to the last, both included; also by full name, "
-            "Functional.linear.3.forward or Module.head.Linear.backward.0.",
+            "as Functional.gelu.3.forward or Module.fc.Linear.forward.0 is one.",
             "--scope FIRST LAST",
             read=_scope_from_text,
             config_key="scope",
@@ -188,7 +188,7 @@ class CaptureOptions:
         tuple[str, ...],
         _what(
             "Only calls whose name contains one of these, and everything inside a module that matches; a "
-            "full name (Functional.linear.3.forward): that pass of that call alone.",
+            "full name, Functional.gelu.3.forward, takes that pass of that call alone.",
             "--list NAMES",
             commas=True,
             config_key="list",

@@ -43,9 +43,11 @@ def install(engine: Engine) -> None:
 
 def _escaped(holder: object) -> None:
     engine = _engine
-    if engine is None or is_ours() or not engine.sink.active or engine.in_optimizer or engine.local.opaque:
+    if engine is None or not engine.sink.active or engine.in_optimizer or engine.local.opaque:
         return
     try:
+        if is_ours():
+            return
         if isinstance(holder, torch.TypedStorage):
             holder = holder._untyped_storage
         if not isinstance(holder, (torch.Tensor, torch.UntypedStorage)):

@@ -19,7 +19,8 @@ def _floating(context: StepContext, metrics: Metrics, judgement: Judgement) -> J
         score = difference / bound
     tolerance = np.where(metrics.norm == 0, np.where(bound > 0, np.inf, 0.0), tolerance)
     score = np.where(difference == 0, 0.0, score)
-    sizeless = np.isnan(metrics.norm) & (difference > 0)  # the bound is a part of a norm
+    # A bound is a part of a norm: the record's own, or of what it was made from.
+    sizeless = np.isnan(metrics.norm) & (difference > 0) & ~(bound > 0)
     unknown = np.isnan(difference) | np.isnan(bound) | sizeless
     status = np.where(unknown, UNDECIDED, np.where(difference <= bound, WITHIN, DIFFERENT))
     judged = judgement.at(

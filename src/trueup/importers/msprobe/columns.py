@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import NamedTuple
 
 import polars as pl
@@ -137,7 +136,7 @@ class Columns:
         if value is None:
             return None
         text = str(value)
-        if re.fullmatch(r"[0-9a-fA-F]{8}", text):
+        if len(text) == 8 and not text.startswith("0x"):
             if self._framework == "mindspore" and dtype.startswith(("bfloat", "float8", "hifloat")):
                 self._digests[row] = f"crc32-float32:{text}"
                 return None
