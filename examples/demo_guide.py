@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -78,11 +79,9 @@ def _say(title: str, sentence: str) -> None:
 def _run(command: str) -> int:
     """Run a command as it is shown; its exit status."""
     print(f"\n$ {command}", flush=True)
-    words = shlex.split(command)
-    start = words.index("--") + 1 if "--" in words else len(words)
-    if start < len(words):
-        words[start] = sys.executable
-    return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, check=False).returncode
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    program = [sys.executable, "-m", *shlex.split(command)]
+    return subprocess.run(program, cwd=ROOT, env={**os.environ, "PATH": path}, check=False).returncode
 
 
 if __name__ == "__main__":

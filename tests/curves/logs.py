@@ -152,6 +152,25 @@ def nanotron(curve: Curve) -> str:
     )
 
 
+def loop(curve: Curve) -> str:
+    """A program of one's own."""
+    steps, loss, norm, rate = columns(curve)
+    return "".join(
+        f"step {step} loss {float(loss[at])!r} norm {float(norm[at])!r} lr {float(rate[at])!r}\n"
+        for at, step in enumerate(steps)
+    )
+
+
+def nanogpt(curve: Curve) -> str:
+    """nanoGPT's line, with what people add at its end."""
+    steps, loss, norm, rate = columns(curve)
+    return "".join(
+        f"iter {step}: loss {loss[at]:.4f}, time 12.31ms, mfu 3.10%, lr {float(rate[at])!r} "
+        f"norm {float(norm[at])!r}\n"
+        for at, step in enumerate(steps)
+    )
+
+
 def verl(curve: Curve) -> str:
     """The console of verl, as numpy 2 prints scalars."""
     steps, loss, norm, rate = columns(curve)

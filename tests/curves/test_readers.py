@@ -39,6 +39,8 @@ WRITERS = {
     "verl": (logs.verl, 0, {}),
     "Hugging Face trainer_state.json": (logs.trainer_state, 0, {}),
     "Hugging Face Trainer, console": (logs.trainer_console, 0, {"loss": 5e-5}),
+    "nanoGPT": (logs.nanogpt, 0, {"loss": 5e-5}),
+    "a loop that prints its step and loss": (logs.loop, 0, {}),
     "JSON lines": (logs.jsonl, 0, {}),
 }
 
@@ -373,3 +375,25 @@ def test_lines_that_end_early_and_keys_that_are_not_there() -> None:
 def test_a_log_whose_lines_shorten_needs_more_room(curve: Curve) -> None:
     data = ("step 1" + " " * 5000 + "value: 1\n").encode() * 20 + b"step 2 value: 2\n" * 5000
     assert scanning.scan(data, "step", [Key("value: ")]).height == 5020
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("iter {step}: loss {loss:.4f}, time 12.31ms, mfu 3.1%", "nanogpt"),
+        ("step {step} loss {loss:.6f}", "loop"),
+        ("step {step}: loss={loss:.6f} lr=0.001", "loop"),
+        ("[rank0] step {step} | loss {loss:.6f} | norm 1.5", "loop"),
+    ],
+)
+def test_what_a_loop_prints_by_itself(line: str, name: str, tmp_path: Path) -> None:
+    losses = [5.5 - 0.01 * step for step in range(40)]
+    lines = [line.format(step=step, loss=loss) for step, loss in enumerate(losses)]
+    lines.insert(
+        10, "step 10: train loss 9.0000, val loss 9.5000" if name == "nanogpt" else "saved at step 10"
+    )
+    file = tmp_path / "run.log"
+    file.write_text("\n".join(lines) + "\n")
+    frame = read_curve(file).frame
+    assert frame["step"].to_list() == list(range(40))
+    assert frame["loss"].to_list() == pytest.approx(losses, abs=1e-4)

@@ -151,8 +151,8 @@ class CurvesOptions:
 def command(options: CurvesOptions, printed: Printed) -> int:
     """Judge loss curves by a reference, its repeats and the migration standard.
 
-    Reads logs of Megatron-LM, MindFormers, trueup_gpt, Hugging Face Trainer, torchtitan, nanotron and verl,
-    TensorBoard events, CSV, JSON and traces.
+    Reads logs of Megatron-LM, MindFormers, trueup_gpt, Hugging Face Trainer, torchtitan, nanotron, verl,
+    nanoGPT and of loops that print "step 5 loss 3.2", TensorBoard events, CSV, JSON and traces.
 
     Exit status: 0 if the target is accepted, 1 if it differs, 2 if that cannot be decided.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trueup.curves.readers import epoch_step, megatron, mindformers, nanotron, torchtitan, verl
+from trueup.curves.readers import epoch_step, loop, megatron, mindformers, nanotron, torchtitan, verl
 from trueup.curves.readers.protocol import Reader, Rows
 from trueup.curves.readers.tables import Csv, JsonLines, JsonList, Parquet
 from trueup.curves.readers.tensorboard import EventFile
@@ -24,6 +24,8 @@ READERS: tuple[Reader, ...] = (
     Csv(),
     JsonList(),
     CONSOLE,
+    loop.NANOGPT,
+    loop.STEPS,
 )
 """In the order they are asked: what is surest to recognise first."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -176,8 +177,9 @@ class JsonList:
 
     def recognises(self, head: bytes, path: Path) -> bool:
         """Whether it begins like one; what is in it is seen on reading."""
-        begin = head.lstrip()[:1]
-        return begin == b"[" or (begin == b"{" and path.name.lower().removesuffix(".gz").endswith(".json"))
+        if re.match(rb"\s*\[\s*([\[{\"\d\]-]|$)", head):  # a console's line begins with ``[rank0]``
+            return True
+        return head.lstrip()[:1] == b"{" and path.name.lower().removesuffix(".gz").endswith(".json")
 
     def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> Rows:
         """The rows of the list.
