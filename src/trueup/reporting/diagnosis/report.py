@@ -116,11 +116,12 @@ def diagnosis_report(diagnosis: Diagnosis, *, reports: Sequence[Path] = ()) -> D
 
 
 def _lede(finding: Finding | None) -> str:
-    """What the likeliest kind says of this case; where there is none, the first piece of evidence."""
+    """What the likeliest kind says of this case, else the first piece of evidence that the headline does not
+    say already."""
     if finding is None:
         return ""
-    sentence = said(finding.kinds[0].sentence) if finding.kinds else ""
-    sentence = sentence or next((said(one) for one in finding.evidence), "")
+    told = [*(kind.sentence for kind in finding.kinds[:1]), *finding.evidence]
+    sentence = next((text for one in told if (text := said(one)) != said(finding.headline)), "")
     return as_sentence(sentence).rstrip(".") + "." if sentence else ""
 
 

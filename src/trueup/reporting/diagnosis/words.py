@@ -38,13 +38,11 @@ _WAYS = {
     Stage.DATA: "The error enters with the batch and reaches everything computed from it.",
     Stage.WEIGHTS: "The error is in the initial weights and reaches everything computed with them.",
     Stage.REDUCTION: "Forward and backward agree; the error is introduced between gradients and optimizer.",
-    Stage.OPTIMIZER: "Everything before the update agrees; the error is introduced by the update and shows "
-    "in the next loss.",
+    Stage.OPTIMIZER: "Everything before the update agrees; the error is introduced by the update.",
     Stage.RESUME: "The optimizer states differ; the error shows after the first update.",
-    Stage.BACKWARD: "The forward pass agrees; the error is introduced in the backward pass and propagates to "
-    "the earlier layers.",
+    Stage.BACKWARD: "The forward pass agrees; the error is introduced in the backward pass.",
 }
-_FORWARD = "The error is introduced in the forward pass, and propagates to the loss and to every gradient."
+_FORWARD = "The error is introduced in the forward pass and reaches what is computed from there."
 _ONE_GRADIENT = "Forward and backward agree, but for the gradient of one weight and that weight's update."
 _NO_FINDING = "Every part of the model on both sides, forward to the loss and back."
 
