@@ -125,6 +125,8 @@ def _inputs_of_one_side(rows: Rows, row: int) -> list[Reason]:
     found = []
     for side, half, own in zip(("target", "reference"), (rows.target, rows.reference), around, strict=True):
         at = inputs & (half.record >= 0) & np.isin(half.call, [call for call in own if call >= 0])
+        if rows.reference.numel[row] > 1:  # a single number, a count say, is what a loss is made with
+            at &= half.numel != 1
         for name in dict.fromkeys(rows.match.words.slot[code] for code in rows.slot[at].tolist()):
             short = name.partition(".")[2]
             found.append(reason(EvidenceCode.INPUT_OF_ONE_SIDE, side=side, name=short))

@@ -147,8 +147,7 @@ def _size(evidence: Evidence) -> Found | None:
     if bias is None or (bias.z >= SIGNIFICANT_Z and abs(bias.factor) > small):
         return None
     fine = dtype == "float32"
-    spread = _is_held(evidence, dtype) and _spread_like_rounding(vectors, ROUNDOFF[dtype])
-    like_rounding = fine or spread
+    like_rounding = fine or _spread_like_rounding(vectors, ROUNDOFF[dtype])
     sentence = said(
         evidence, KindReason.SIZE_OF_ROUNDING, dtype=dtype, rel_l2=vectors.rel, roundoff=ROUNDOFF[dtype]
     )
@@ -160,16 +159,13 @@ def _size(evidence: Evidence) -> Found | None:
 
 
 def _is_possible(evidence: Evidence, dtype: str) -> bool:
-    """Whether anything may have computed in the dtype: no CPU does in tf32."""
+    """Whether anything may have computed in the dtype: a record of either run is in it; no CPU has tf32."""
+    runs = evidence.target_run, evidence.reference_run
     if dtype.startswith("float8"):
         return _uses_float8(evidence)
-    return dtype != "tf32" or not (evidence.target_run.on_cpu and evidence.reference_run.on_cpu)
-
-
-def _is_held(evidence: Evidence, dtype: str) -> bool:
-    """Whether a record of either run is in the dtype; else the size of an error is a weak sign of it."""
-    runs = evidence.target_run, evidence.reference_run
-    return dtype == "tf32" or any(dtype in run.dtypes or not run.dtypes for run in runs)
+    if dtype == "tf32":
+        return not all(run.on_cpu for run in runs)
+    return dtype == "float32" or any(dtype in run.dtypes or not run.dtypes for run in runs)
 
 
 def _uses_float8(evidence: Evidence) -> bool:

@@ -31,7 +31,7 @@ def _is_batch(evidence: Evidence) -> bool:
 def _known_batch(evidence: Evidence) -> Found | None:
     """Bit for bit a batch of another step or rank."""
     t, r = evidence.target, evidence.reference
-    if t is None or not _is_batch(evidence):
+    if t is None or not _is_batch(evidence) or _is_mask(evidence, t):
         return None
     for code, number, known in _held(evidence):
         if t.same_bits(known) and (r is None or not r.same_bits(known)):
@@ -48,6 +48,11 @@ def _held(evidence: Evidence) -> Iterator[tuple[KindReason, int, Known]]:
         (KindReason.BATCH_OF_TARGET_STEP, () if _is_constant(evidence) else elsewhere.target_earlier),
     ):
         yield from ((code, number, known) for number, known in held)
+
+
+def _is_mask(evidence: Evidence, known: Known) -> bool:
+    """What hides is often the same at every step, and is no sample."""
+    return known.dtype == "bool" or "mask" in evidence.origin.slot
 
 
 def _is_constant(evidence: Evidence) -> bool:

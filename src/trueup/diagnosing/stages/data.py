@@ -112,8 +112,19 @@ def _rows_of(batch: Batch) -> tuple[list[int], list[bytes]] | None:
         if len(sizes) != 1:
             return None
         counts.append(sizes.pop())
-        rows += [b"".join(held[slot][row].tobytes() for slot in sorted(held)) for row in range(counts[-1])]
+        rows += [_row(held, at) for at in range(counts[-1])]
     return counts, rows
+
+
+def _row(held: dict[str, Ints], at: int) -> bytes:
+    """What one row is given, without its padding where a mask tells of it."""
+    mask = next((ids[at] for slot, ids in held.items() if "mask" in slot and ids[at].any()), None)
+    seen = slice(None) if mask is None else slice(int(mask.argmax()), len(mask) - int(mask[::-1].argmax()))
+    cut = (
+        ids[at][seen] if mask is not None and ids.shape[1] == len(mask) else ids[at]
+        for _, ids in sorted(held.items())
+    )
+    return b"|".join(row.tobytes() for row in cut)
 
 
 def _whose(findings: list[Finding], context: Context, at: int) -> list[Finding]:
@@ -277,16 +288,17 @@ def _one_sided(target: Batch, reference: Batch, context: Context) -> list[Findin
     for one in _lacking(target, reference):
         if one["name"] in acts:
             said = reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one)
-            kind = replace(
-                kind_named("wrong_data", EvidenceRank.STATED, said), causes=(Reason(CauseCode.NOT_PASSED_ON),)
-            )
+            divided = _divisors(target, reference)
+            name = "wrong_scale" if divided else "wrong_data"
+            kind = kind_named(name, EvidenceRank.STATED, *divided or (said,))
+            kind = replace(kind, causes=(Reason(CauseCode.NOT_PASSED_ON),))
             found.append(
                 data_finding(
                     headline=reason(Stages.INPUT_OF_ONE_SIDE, **one),
                     site=f"batch of step {target.book.step}, input.{one['name']}",
                     book=target.book,
                     kinds=(kind,),
-                    evidence=(said, *_divisors(target, reference)),
+                    evidence=(said, *divided),
                     next_note=reason(Stages.GIVE_BOTH, name=one["name"]),
                 )
             )
@@ -358,8 +370,11 @@ def _elsewhere(ids: Ints, name: str, reference: Batch, context: Context) -> list
 
 
 def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str, book: StepView) -> Finding:
+    slot = where.rpartition(".")[2]
+    if _batch_headline(name, where).code is Stages.INPUT_DIFFERS:  # what becomes of ids says nothing of it
+        name, said, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
-    kind = "shifted_by_one" if name == "shift" else "wrong_data"
+    kind = "shifted_by_one" if name == "shift" else "wrong_mask" if "mask" in slot else "wrong_data"
     return data_finding(
         headline=_batch_headline("elsewhere" if moved else name, where),
         site=f"batch of step {book.step}, {where}",
