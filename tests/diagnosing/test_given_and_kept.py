@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from tests.adapters.torch.reading import capture
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.run import compare
 from trueup.diagnosing.pipeline import diagnose
+from trueup.diagnosing.stages.data import _row
 from trueup.types.codes import EvidenceCode, StagesCode, VerdictCode
 from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import Finding, Stage
@@ -251,3 +253,19 @@ def test_gradients_cleared_before_the_update(tmp_path: Path) -> None:
     codes = [one.headline.code for one in findings]
     assert StagesCode.CLEARED_BEFORE_UPDATE in codes
     assert StagesCode.STEPS_AFTER not in codes
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "same"),
+    [
+        ([5, 6, 0, 0], [1, 1, 0, 0], True),
+        ([0, 0, 5, 6], [0, 0, 1, 1], True),
+        ([5, 7, 0, 0], [1, 1, 0, 0], False),
+        ([5, 0, 6, 0], [1, 0, 1, 0], False),
+        ([5, 6, 0, 0], [1, 1, 1, 0], False),
+    ],
+)
+def test_a_row_is_what_it_is_without_its_padding(ids: list[int], mask: list[int], same: bool) -> None:
+    given = {"input.input_ids": np.array([ids]), "input.attention_mask": np.array([mask])}
+    trimmed = {"input.input_ids": np.array([[5, 6]]), "input.attention_mask": np.array([[1, 1]])}
+    assert (_row(given, 0) == _row(trimmed, 0)) is same
