@@ -27,6 +27,7 @@ from trueup.comparing.noise import StepNoise
 from trueup.comparing.optimizer_settings import setting_gaps
 from trueup.comparing.origins import likelihood
 from trueup.comparing.record_row import RecordRow
+from trueup.comparing.row_order import _elsewhere
 from trueup.comparing.rules import (
     StepContext,
     clipped,
@@ -154,6 +155,28 @@ def rows_per_rounding(rows: float) -> object:
 def length_per_rounding(length: float) -> object:
     made = record("forward", "output.0", np.ones(25_600, np.float32))
     return differs(made, 4 * FLOAT32 * math.sqrt(1 + 25_600 / length))
+
+
+@decides("comparing.channel_per_rounding")
+def channel_per_rounding(terms: float) -> object:
+    values = np.where(np.arange(51_200) % 2, 1, -1).astype(np.float32).reshape(4, 2, 80, 80)
+
+    def make(out: Recorder, target: bool) -> None:
+        call = out.call("module", "bn", type_="BatchNorm2d")
+        out.record(call, "forward", "input.0", values)
+        out.record(call, "forward", "output.0", values * np.float32(1 + target * 1e-6))
+
+    return step(make)[0].rounding.unvaried[-1] >= FLOAT32 * math.sqrt(25_600 / terms)
+
+
+@decides("comparing.in_place")
+def in_place(relative: float) -> object:
+    def make(out: Recorder, target: bool) -> None:
+        call = out.call("module", "m", type_="Linear")
+        out.record(call, "forward", "output.0", np.ones((4, 3), np.float32) * (1 + target * relative))
+
+    context, metrics = step(make)
+    return bool(_elsewhere(context.rows, metrics)[-1])
 
 
 @decides("comparing.dtypes_apart", margin=0.05)

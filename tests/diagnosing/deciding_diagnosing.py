@@ -29,7 +29,7 @@ from trueup.diagnosing.optimizer_fit import (
     fit_update,
     roundoff_of,
 )
-from trueup.diagnosing.pipeline import far_later
+from trueup.diagnosing.pipeline import against_agreement, far_later
 from trueup.diagnosing.replay.alone import lone_score
 from trueup.diagnosing.replay.exact_loss import allowed_error
 from trueup.diagnosing.replay.judge import allowed_bias, allowed_size, least_scale
@@ -338,6 +338,11 @@ def far_beyond(score: float) -> object:
 @decides("diagnosing.far_later")
 def of_later(score: float) -> object:
     return len(far_later([replace(ORIGIN, score=score)], 0))
+
+
+@decides("diagnosing.against_agreement")
+def of_replay(score: float) -> object:
+    return len(against_agreement([replace(ORIGIN, score=score)]))
 
 
 def most(basis: Basis, rank: float, **more: bool) -> bool:

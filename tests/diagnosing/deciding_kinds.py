@@ -39,6 +39,7 @@ from trueup.diagnosing.kinds import (
     wrong_sign,
 )
 from trueup.diagnosing.kinds.attended import Attention
+from trueup.diagnosing.kinds.attention import on_unit_circle
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.loss_form import LossForm
 from trueup.diagnosing.optimizer_fit import Measured
@@ -480,7 +481,9 @@ def attended(base: Attention, change: Attention, leaves: float) -> Solved | None
     r, changed = base.of(Q, K, V), change.of(Q, K, V)
     difference = changed - r
     aside = unit(*r.shape, seed=14, beside=(difference,)) * np.linalg.norm(difference)
-    return attention._explained(arrays(r, r), (Q, K, V), changed + off_by(leaves) * aside, r)
+    return attention._explained(
+        arrays(r, r), (Q, K, V), attention.Hints(), changed + off_by(leaves) * aside, r
+    )
 
 
 PLAIN = Attention(head=16, scale=0.25)
@@ -508,6 +511,11 @@ def angles_leave(share: float) -> object:
 @decides("kinds.softmax_leaves")
 def softmax_leaves(share: float) -> object:
     return attended(PLAIN, replace(PLAIN, dtype="bfloat16"), share) is None
+
+
+@decides("kinds.unit_circle")
+def unit_circle(apart: float) -> object:
+    return on_unit_circle(np.full((4, 3), math.sqrt(1 + apart)), np.zeros((4, 3)))
 
 
 # -- updates ------------------------------------------

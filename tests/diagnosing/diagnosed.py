@@ -114,12 +114,6 @@ def shifted_twice(step: int) -> tuple[Tensor, Tensor]:
     return ids, torch.cat([labels[:, 1:], labels[:, :1]], 1)
 
 
-def other_order(step: int) -> tuple[Tensor, Tensor]:
-    """The same rows, the last first."""
-    ids, labels = ordinary(step)
-    return ids.flip(0), labels.flip(0)
-
-
 def a_step_ahead(step: int) -> tuple[Tensor, Tensor]:
     """The batch of the next step."""
     return ordinary(step + 1)

@@ -130,3 +130,69 @@ def test_rounding_alone_is_not_given_a_cause() -> None:
     noise = 1e-7 * normal(*reference.shape, seed=41) * reference.abs()
     found = name_kinds(evidence_of(reference + noise, reference))
     assert not any(kind.sentence.code in ATTENDED for kind in found)
+
+
+# -- what stands around the attention ------------------------------------------
+
+SMALL = 12
+"""size of a head that no program is expected to have"""
+REAL = 9
+"""tokens of the first row that are not padding"""
+ANGLES = torch.outer(torch.arange(TOKENS).double() + 3, 7.0 ** -torch.arange(SMALL // 2).double()) / 5
+"""of no theta: a scaled embedding's"""
+
+
+def padded(pairing: str = "halves", *, laid: str = "halves", alternating: bool = False) -> tuple[Any, ...]:
+    """Queries, keys, values, cosines, sines, mask and what goes into the projection."""
+    q, k, v = (normal(2, TOKENS, heads * SMALL, seed=seed) for heads, seed in ((4, 4), (2, 2), (2, 3)))
+    tables = [
+        torch.cat((one, one), -1) if laid == "halves" else one.repeat_interleave(2, -1)
+        for one in (ANGLES.cos(), ANGLES.sin())
+    ]
+    hidden = ~torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril().expand(2, 1, -1, -1).clone()
+    hidden[0, :, :, REAL:] = True
+    heads = [x.unflatten(-1, (-1, SMALL)).transpose(1, 2).double() for x in (q, k, v)]
+    for at in (0, 1):
+        x = heads[at]
+        if pairing == "halves":
+            other = torch.cat((-x[..., SMALL // 2 :], x[..., : SMALL // 2]), -1)
+        else:
+            other = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+        heads[at] = x * tables[0] + other * tables[1]
+    a, b, c = heads
+    b, c = (x.repeat(1, 2, 1, 1) if alternating else x.repeat_interleave(2, 1) for x in (b, c))
+    scores = (a @ b.transpose(-2, -1) * SMALL**-0.5).masked_fill(hidden, -math.inf)
+    out = (scores.softmax(-1) @ c).transpose(1, 2).flatten(-2).float()
+    mask = torch.zeros(hidden.shape).masked_fill(hidden, torch.finfo(torch.float32).min)
+    return q, k, v, tables[0][None].float(), tables[1][None].float(), mask, out
+
+
+def around(reference: tuple[Any, ...], target: Tensor) -> Any:
+    q, k, v, cos, sin, mask, out = reference
+    slots = ("output.0", "output.0", "output.0", "input.turn.0", "input.turn.1", "input.mask")
+    held = zip(slots, (q, k, v, cos, sin, mask), strict=True)
+    near = tuple(pair(slot, None, value) for slot, value in held)
+    known = Surroundings(module="layers.0.attn", name="layers.0.attn.proj", type="Attention", nearby=near)
+    return case(target, out, slot="input.0", module="layers.0.attn", surroundings=known)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"alternating": True}, KindReason.KEY_HEADS_ALTERNATE),
+        ({"pairing": "pairs", "laid": "pairs"}, KindReason.ROTARY_PAIRING),
+        ({"pairing": "pairs", "laid": "halves"}, KindReason.ROTARY_PAIRING),
+    ],
+    ids=["heads taken in turn", "pairs", "pairs, with the tables of halves"],
+)
+def test_padding_and_a_scaled_embedding_are_read_from_what_the_module_is_given(
+    change: dict[str, Any], code: KindReason
+) -> None:
+    assert tells(name_kinds(around(padded(), padded(**change)[-1]))[0].sentence, code)
+
+
+def test_another_value_is_no_other_attention() -> None:
+    reference = padded()
+    kinds = name_kinds(around(reference, reference[-1] + 0.01 * normal(2, TOKENS, 4 * SMALL, seed=9)))
+    codes = KindReason.KEY_HEADS_ALTERNATE, KindReason.ROTARY_PAIRING
+    assert not any(tells(kind.sentence, *codes) for kind in kinds)

@@ -47,7 +47,6 @@ def status_of(diagnosis: Diagnosis, stage: Stage) -> StageStatus:
 
 BY_NUMBERS: list[tuple[str, dict[str, Any], Stage, str, str]] = [
     ("labels twice", {"data": runs.shifted_twice}, Stage.DATA, "shifted_by_one", "labels.shifted_twice"),
-    ("rows in another order", {"data": runs.other_order}, Stage.DATA, "wrong_data", "relation order"),
     ("a batch early", {"data": runs.a_step_ahead}, Stage.DATA, "wrong_data", "data.batch_differs"),
     ("transposed", {"change": runs.transposed}, Stage.WEIGHTS, "transposed_or_permuted", "way transposed"),
     ("initialised", {"change": runs.initialised_wider}, Stage.WEIGHTS, "wrong_data", "layers.0.mlp.up"),

@@ -20,11 +20,12 @@ Counted = Mapping[tuple[str, Status], int]
 
 
 def unseen(counts: Counted) -> list[str]:
-    """Phases that have records, none of them comparable."""
+    """Phases that have records, none of them paired."""
+    paired = (*_COMPARED, Status.UNDECIDED)
     return [
         phase
         for phase in PASSES
-        if counts.get((phase, Status.UNMATCHED), 0) and not any(counts.get((phase, s), 0) for s in _COMPARED)
+        if counts.get((phase, Status.UNMATCHED), 0) and not any(counts.get((phase, s), 0) for s in paired)
     ]
 
 

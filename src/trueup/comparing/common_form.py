@@ -42,7 +42,7 @@ def _of_masks(rows: Rows) -> Rows:
     hides = [_hides(rows, half) & floating[at] for at, half in enumerate(sides)]
     flags = [_is_flags(half) & ~floating[at] for at, half in enumerate(sides)]
     boolean = [_kind_is(rows, half, "bool") for half in sides]
-    forward = rows.paired & rows.phase_is("forward") & (rows.layout < 0)
+    forward = rows.paired & rows.phase_is("forward") & (rows.layout < 0) & _of_one_size(rows)
     additive = forward & ((hides[0] & (floating[1] | flags[1])) | (hides[1] & (floating[0] | flags[0])))
     of_flags = forward & (boolean[0] ^ boolean[1]) & (flags[0] | _is_flags(sides[0])) & _is_flags(sides[1])
     if not (additive | of_flags).any():
@@ -54,6 +54,19 @@ def _of_masks(rows: Rows) -> Rows:
     target.dtype[other] = reference.dtype[other] = dtype
     mixed = other[(floating[0] != floating[1])[other] | of_flags[other]]
     return _with_layout(replace(rows, target=target, reference=reference), mixed, FLAGS)
+
+
+def _of_one_size(rows: Rows) -> Bools:
+    """Pairs whose shapes are one, or become one by repeating: masks of other sizes are made of one another
+    in ways that are not seen."""
+    shapes, fits = rows.match.words.shape, np.ones(len(rows), bool)
+    t, r = rows.target, rows.reference
+    for row in np.flatnonzero(rows.paired & (t.shape != r.shape) & (t.numel != r.numel)).tolist():
+        try:
+            np.broadcast_shapes(shapes[t.shape[row]], shapes[r.shape[row]])
+        except ValueError:
+            fits[row] = False
+    return fits
 
 
 def _kind_is(rows: Rows, half: Half, kind: str) -> Bools:
@@ -116,8 +129,8 @@ def _settle(target: Floats, reference: Floats, numel: Floats, chosen: Bools) -> 
 
 def _viewed(rows: Rows) -> Rows:
     t, r = rows.target, rows.reference
-    apart = rows.paired & rows.phase_is("forward", "backward") & (rows.layout < 0) & (t.shape != r.shape)
-    apart &= (t.summary >= 0) & (r.summary >= 0) & (t.numel == r.numel)
+    apart = rows.paired & rows.phase_is("forward", "loss", "backward") & (rows.layout < 0)
+    apart &= (t.shape != r.shape) & (t.summary >= 0) & (r.summary >= 0) & (t.numel == r.numel)
     shapes = rows.match.words.shape
     for row in np.flatnonzero(apart).tolist():
         pair = shapes[t.shape[row]], shapes[r.shape[row]]

@@ -20,6 +20,7 @@ from trueup.comparing.pairing import StepPair
 from trueup.comparing.record_row import RecordRow
 from trueup.comparing.rows import Rows
 from trueup.matching.codes import Codes
+from trueup.types.arrays import Bools
 from trueup.types.codes import EvidenceCode
 from trueup.types.reason import Reason, reason
 
@@ -125,12 +126,20 @@ def _inputs_of_one_side(rows: Rows, row: int) -> list[Reason]:
     found = []
     for side, half, own in zip(("target", "reference"), (rows.target, rows.reference), around, strict=True):
         at = inputs & (half.record >= 0) & np.isin(half.call, [call for call in own if call >= 0])
+        at &= ~_of_other_loss(rows)
         if rows.reference.numel[row] > 1:  # a single number, a count say, is what a loss is made with
             at &= half.numel != 1
         for name in dict.fromkeys(rows.match.words.slot[code] for code in rows.slot[at].tolist()):
             short = name.partition(".")[2]
             found.append(reason(EvidenceCode.INPUT_OF_ONE_SIDE, side=side, name=short))
     return found
+
+
+def _of_other_loss(rows: Rows) -> Bools:
+    """Labels that one model is given and the other run's loss takes outside its model."""
+    made = rows.paired & rows.phase_is("loss") & ~rows.slot_is("value")
+    labels = np.array(["label" in word for word in rows.match.words.slot] + [False])[rows.slot]
+    return np.asarray(labels & made.any())
 
 
 def _preceding(verdict: Judgement, table: pa.Table, row: int) -> Preceding:

@@ -5,7 +5,8 @@
 - noise: the largest relative difference that reruns of the reference showed at this very site, with the
   allowance for small tensors because the largest of a few draws of a few numbers says little.
 - u * scale: one rounding of the coarser dtype of both sides, of the record or of its operands where they are
-  larger (tolerance.py): noise below the dtype's own rounding is luck.
+  larger (tolerance.py): noise below the dtype's own rounding is luck. Sums over a channel that came before
+  round by more, in an order that is the same in all reruns.
 - Where everything before is bit-equal, the rounding bound holds if it is tighter: noise that has not come in
   cannot go out. Noise of plain repeats can: it arises at the site, or before the first record.
 - Where the reference differs from itself by more than LOTTERY (a gradient that is 0 but for rounding, a
@@ -32,7 +33,7 @@ PHASES = ("forward", "loss", "backward", "param_grad", "collective")
 def noise_bound(rows: Rows, metrics: Metrics, rounding: Bound, noise: StepNoise, factor: float) -> Floats:
     """The bound of every row: measured where there is a measurement, else that of rounding."""
     measured = measured_size(rows, metrics, noise)
-    floor = _own_roundoff(rows) * rounding.scale
+    floor = np.fmax(_own_roundoff(rows), rounding.unvaried) * rounding.scale
     bound = factor * NOISE_TIMES * np.fmax(measured, floor)
     spontaneous = factor * NOISE_TIMES * np.nan_to_num(_as_norm(rows, metrics, noise.repeat))
     untouched = np.fmax(np.fmin(bound, rounding.absolute), spontaneous)

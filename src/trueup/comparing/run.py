@@ -25,6 +25,7 @@ from trueup.comparing.inflow import Inflow
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.label_parts import with_joined_parts
 from trueup.comparing.ledger import Ledger
+from trueup.comparing.loss_scale import in_one_scale, loss_scales
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
 from trueup.comparing.optimizer_settings import Setting, declared, update_rule_gaps
@@ -33,6 +34,7 @@ from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.precision import precision_noted, precision_rows
 from trueup.comparing.precision_gap import gap_of_step
 from trueup.comparing.result import Comparison, comparison_of, write_document
+from trueup.comparing.row_order import in_row_order, measure_rows
 from trueup.comparing.rows import Rows, rows_from_match, without_sketches
 from trueup.comparing.rules import StepContext, judge_step
 from trueup.comparing.scalars import ScalarPair, compare_scalars
@@ -145,13 +147,24 @@ class _Work:
         rows = self._rows(pair)
         refuse_different_models(rows, self.target.path, self.reference.path)
         metrics = measure(rows)
+        ordered = in_row_order(rows, metrics, self.target, self.reference, pair)
+        if ordered is not rows:
+            rows, metrics = measure_rows(ordered)
+            self.ledger.notes.append(Reason(NoteCode.ROWS_LAID_OTHERWISE))
         history = observe(rows, self.histories.get(pair.rank, History()))
         rows = without_sketches(rows)
         if not self.seen:
             self.tied = _tied(self.target, pair.rank)
+        rounding = self._rounding(rows, metrics, pair)
+        scales = loss_scales(self.target, self.reference, pair)
+        if scales[0] != scales[1]:
+            metrics = in_one_scale(rows, metrics, scales[0] / scales[1])
+            self.ledger.notes.append(
+                reason(NoteCode.LOSS_SCALES_DIFFER, target=scales[0], reference=scales[1])
+            )
         context = StepContext(
             rows=rows,
-            rounding=self._rounding(rows, metrics, pair),
+            rounding=rounding,
             noise=self._noise(rows, pair),
             inflow=Inflow(rows, tied=self.tied),
             history=history,

@@ -22,9 +22,10 @@ _EXACT = (
 )
 _MEASURED = ("loss", "grad_norm", "local_norm")
 NORM = "grad_norm"
-DECISIVE = (RATE, "loss_scale", "skipped", NORM)
+DECISIVE = (RATE, "skipped", NORM)
 """A difference here is one even where every record agrees. Not the batch digest: it sees the dtype of the
-inputs, and a batch that really differs differs in the root's own inputs."""
+inputs, and a batch that really differs differs in the root's own inputs. Not the loss scale: it is taken out
+before the update, and what it does to gradients is seen in them."""
 
 Value = object
 """of a scalar: a number, text, or a list of them, as the program gave it"""

@@ -60,6 +60,13 @@ LENGTH_PER_ROUNDING = chosen(
     "terms of a dot product",
     "set by hand: kernels add in blocks, and the blocks' sums one after another",
 )
+CHANNEL_PER_ROUNDING = measured(
+    "comparing.channel_per_rounding",
+    16.0,
+    "terms of a channel's statistics",
+    "tests/comparing/test_channel_sums.py: batch norms of channels-last tensors add one after another and "
+    "are off by at most the root of n roundoffs, from 256 to 200,704 terms; k = 4 times the root of n / 16",
+)
 DTYPES_APART = chosen(
     "comparing.dtypes_apart",
     0.2,
@@ -294,6 +301,13 @@ WHOLE_SHARE = derived(
     1e-6,
     "of the elements",
     "a mean in float32 is off by a few 2^-24; a count worked out of it by as much of all elements",
+)
+IN_PLACE = derived(
+    "comparing.in_place",
+    0.01,
+    "relative difference",
+    "rows in another order differ by the root of 2 times what tells rows apart: below a hundredth a tensor "
+    "is compared as it stands, a weight that is not one of the step's among them",
 )
 SUM_OF_FLOAT64 = derived(
     "comparing.sum_of_float64",

@@ -36,6 +36,7 @@ from trueup.comparing.sites import charged_column
 from trueup.comparing.thresholds import (
     ACROSS,
     API_CALLS_PER_LEAF,
+    CHANNEL_PER_ROUNDING,
     DTYPES_APART,
     FACTORS,
     FLOAT32,
@@ -59,6 +60,8 @@ class Bound:
     """k * u * sqrt(1 + depth)"""
     scale: Floats
     depth: Floats
+    unvaried: Floats
+    """relative rounding, without k, of sums whose order reruns of one program do not vary"""
 
 
 _NORMS_OVER_SAMPLES = ("BatchNorm", "GroupNorm", "InstanceNorm")
@@ -94,12 +97,15 @@ def rounding_bound(
     wide = np.minimum(u, FLOAT32)
     summed_rows, vector = _summed_rows(rows)
     length = np.where(settled | (summed_rows > 0), 0.0, _dot_lengths(rows) / LENGTH_PER_ROUNDING)
+    unvaried = _channel_sums(rows, metrics, wide)
     walk = (u**2 + wide**2 * length) * (1.0 + depth) + np.where(
         vector, u, wide
     ) ** 2 * summed_rows / ROWS_PER_ROUNDING
+    walk = walk + unvaried**2
     relative = factor * k * _implementations(rows) * np.sqrt(np.where(settled, own**2, walk))
     scale = operand_scale(rows, metrics)
-    return Bound(absolute=relative * scale, relative=relative, scale=scale, depth=depth)
+    unvaried = np.where(settled, 0.0, unvaried)
+    return Bound(absolute=relative * scale, relative=relative, scale=scale, depth=depth, unvaried=unvaried)
 
 
 def _implementations(rows: Rows) -> Floats:
@@ -255,7 +261,7 @@ def _gradient_scale(rows: Rows, norm: Floats, floating: Bools) -> Floats:
 
 def _dot_lengths(rows: Rows) -> Floats:
     """For each row the larger of the last two dimensions among all tensors of its call; of a convolution what
-    one output is summed over, of a norm over samples or groups what a channel's statistics are."""
+    one output is summed over."""
     words, half = rows.match.words, rows.reference
     ends = np.array([max(shape[-2:], default=1) for shape in words.shape] + [1], float)
     longest = _largest_by_call(half, half.call >= 0, ends[half.shape])
@@ -264,15 +270,36 @@ def _dot_lengths(rows: Rows) -> Floats:
     of_owner = np.ones(len(words.name) + 1)
     owners = _owners_of_parameters(rows, weights)
     np.maximum.at(of_owner, owners[owners >= 0], summed[half.shape[weights]][owners >= 0])
-    channels = np.array(
-        [float(np.prod(s) / s[1]) if len(s) > 1 and s[1] else 1.0 for s in words.shape] + [1.0]
-    )
     modules = rows.kind_is("module") & (half.call >= 0)
-    over_samples = _over_samples(rows) & (half.call >= 0)
     lengths = np.where(modules, of_owner[half.side.plain[half.call]], 1.0)
-    lengths = np.maximum(lengths, np.where(over_samples, channels[half.shape], 1.0))
-    longest = np.maximum(longest, _largest_by_call(half, modules | over_samples, lengths))
+    longest = np.maximum(longest, _largest_by_call(half, modules, lengths))
     return np.asarray(longest[half.call])
+
+
+def _channel_sums(rows: Rows, metrics: Metrics, roundoff: Floats) -> Floats:
+    """What norms over samples and places leave in their own and all later records: each sums a channel's n
+    values, in one memory format block by block, in the other one after another, which is off by
+    roundoff sqrt(n / CHANNEL_PER_ROUNDING) times the rms of what it is given over its spread.
+    tests/comparing/test_channel_sums.py measures it."""
+    words, half = rows.match.words, rows.reference
+    inputs = _over_samples(rows) & rows.phase_is("forward") & rows.slot_starts("input") & (half.call >= 0)
+    found = np.zeros(len(rows))
+    if not inputs.any():
+        return found
+    places = np.array([float(np.prod(s) / s[1]) if len(s) > 2 and s[1] else 0.0 for s in words.shape] + [0.0])
+    numel = np.maximum(np.nan_to_num(half.numel), 1.0)
+    square, mean = np.nan_to_num(half.statistics["l2_norm"]) ** 2 / numel, half.statistics["mean"]
+    spread = np.maximum(square - np.nan_to_num(mean) ** 2, square * FLOAT32)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steep = np.nan_to_num(square / spread, posinf=0.0)
+    terms = places[half.shape] / CHANNEL_PER_ROUNDING * steep
+    of_call = _largest_by_call(half, inputs, terms)
+    starts = inputs | ((of_call[half.call] > 0) & (metrics.difference != 0) & ~metrics.bits_equal)
+    first = np.zeros(len(rows))
+    at = np.flatnonzero(starts & ~inputs)
+    _, once = np.unique(half.call[at], return_index=True)
+    first[at[once]] = of_call[half.call[at[once]]]
+    return np.asarray(np.nan_to_num(roundoff) * np.sqrt(np.cumsum(first)))
 
 
 def _over_samples(rows: Rows) -> Bools:
@@ -319,8 +346,20 @@ def _owners_of_parameters(rows: Rows, chosen: Bools) -> Codes:
 
 
 def _num_rows(rows: Rows) -> Floats:
-    last = np.array([s[-1] if s else 1 for s in rows.match.words.shape] + [1], float)
-    return np.asarray(np.nan_to_num(rows.reference.numel / np.maximum(last[rows.reference.shape], 1.0)))
+    """Elements for each entry of the last dimension; of the second one around convolutions and norms over
+    samples, whose weights have an entry a channel."""
+    words, half = rows.match.words, rows.reference
+    last = np.array([s[-1] if s else 1 for s in words.shape] + [1], float)
+    channels = np.array([s[1] if len(s) > 2 else 0 for s in words.shape] + [0], float)
+    kernels = np.array([len(s) > 2 for s in words.shape] + [False])
+    weights = rows.phase_is("param") & (half.call >= 0) & kernels[half.shape]
+    convolves = np.zeros(len(words.name) + 1, bool)
+    convolves[_owners_of_parameters(rows, weights)] = True
+    convolves[-1] = False
+    by_channel = rows.kind_is("module") & (half.call >= 0)
+    by_channel &= convolves[half.side.plain[half.call]] | _over_samples(rows)
+    width = np.where(by_channel & (channels[half.shape] > 0), channels[half.shape], last[half.shape])
+    return np.asarray(np.nan_to_num(half.numel / np.maximum(width, 1.0)))
 
 
 def _largest_by_name(rows: Rows, chosen: Bools, values: Floats) -> Floats:

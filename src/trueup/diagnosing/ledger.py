@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
-from trueup.diagnosing.thresholds import AT_TOP, CLIP_EXACT, CLIP_NEAR, SUM_HOLDS, SUM_UNLIKE
+from trueup.diagnosing.thresholds import AT_TOP, CLIP_EXACT, CLIP_NEAR, SUM_CHANGED, SUM_HOLDS, SUM_UNLIKE
 from trueup.store import StepView
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL
 from trueup.types.arrays import Floats
@@ -27,7 +27,8 @@ class Summing:
     fqn: str
     way: str
     """``own`` (this rank's, summed over microbatches), ``ranks`` (over ranks too), ``last`` (the last
-    microbatch alone), ``carried`` (the step before's was still in it), ``none`` (not there), ``unknown``"""
+    microbatch alone), ``carried`` (the step before's was still in it), ``partly`` (some microbatches over
+    ranks, others this rank's), ``none`` (not there), ``unknown``"""
     factor: float
     """accumulated = factor * that sum; 1/ranks is an average"""
     residual: float
@@ -36,6 +37,8 @@ class Summing:
     """axes of the mesh along which ranks are summed"""
     holding: tuple[tuple[str, float], ...] = ()
     """every way that explains it, with its factor: where ranks read the same data several do"""
+    microbatches: tuple[int, ...] = ()
+    """of ``partly``: those that are summed over ranks"""
 
     @property
     def key(self) -> str:
@@ -69,6 +72,9 @@ def _summing(fqn: str, books: Sequence[StepView], at: int, before: StepView | No
     fits = _fits(fqn, total, ways)
     best = _best(fits)
     best = replace(best, holding=tuple((s.key, s.factor) for s in fits if s.residual < SUM_HOLDS))
+    partly = _partly(fqn, books, at, total) if best.residual > SUM_HOLDS else None
+    if partly is not None:
+        return partly
     if best.residual > SUM_HOLDS and before is not None:
         carried = _carried(fqn, total, [part for *_, part in ways], before)
         if carried is not None:
@@ -97,6 +103,29 @@ def _local(book: StepView, fqn: str) -> Floats | None:
     parts = [book.sketch(record) for record in book.parameter_records(fqn, *LOCAL)]
     known = [part for part in parts if part is not None]
     return np.sum(known, axis=0) if known and len(known) == len(parts) else None
+
+
+def _partly(fqn: str, books: Sequence[StepView], at: int, total: Floats) -> Summing | None:
+    """A sum in which some microbatches are summed over all ranks and others are this rank's own: what the
+    ranks' parts of each microbatch count, by least squares."""
+    parts = [[book.sketch(r) for r in book.parameter_records(fqn, *LOCAL)] for book in books]
+    num = len(parts[at])
+    known = [[part for part in of_rank if part is not None] for of_rank in parts]
+    norm = float(np.linalg.norm(total))
+    if len(books) < 2 or num < 2 or not norm or any(len(of_rank) != num for of_rank in known):
+        return None
+    others = [sum(known[r][m] for r in range(len(books)) if r != at) for m in range(num)]
+    columns = np.stack([*known[at], *others], axis=1)
+    if 2 * columns.shape[1] > len(total):
+        return None
+    counts, *_ = np.linalg.lstsq(columns, total, rcond=None)
+    residual = float(np.linalg.norm(total - columns @ counts)) / norm
+    own, other = np.abs(counts[:num]), np.abs(counts[num:])
+    reduced = tuple(m for m in range(num) if other[m] > SUM_CHANGED * own[m])
+    if residual > SUM_HOLDS or not reduced or len(reduced) == num:
+        return None
+    factor = float(counts[reduced[0]])
+    return Summing(fqn=fqn, way="partly", factor=factor, residual=residual, microbatches=reduced)
 
 
 def _fit(fqn: str, way: tuple[str, tuple[str, ...]], total: Floats, part: Floats) -> Summing:

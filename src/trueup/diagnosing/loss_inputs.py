@@ -6,11 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from trueup.batches.labels import IGNORE_INDEX, join, rows_of_parts
-from trueup.diagnosing.step_calls import loss_arguments, loss_records, root_inputs
+from trueup.diagnosing.step_calls import loss_arguments, loss_records
 from trueup.store import StepView
+from trueup.store.given import root_inputs, whole_numbers
 from trueup.types.arrays import Array, Floats, Ints
 
 
@@ -45,14 +44,6 @@ class LossInputs:
             },
             ignore_index=ignore_index,
         )
-
-
-def whole_numbers(view: StepView, record: int) -> Ints | None:
-    """A record's values as int64; None where they were not kept, or are no integers."""
-    found = view.raw(record)
-    if found is None or not found[0].startswith(("int", "uint")):
-        return None
-    return found[1].astype(np.int64)
 
 
 def _rows(view: StepView, microbatch: int, parts: Sequence[Ints], ignore_index: int) -> int | None:

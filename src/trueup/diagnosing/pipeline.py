@@ -25,12 +25,13 @@ from trueup.diagnosing.stages.context import is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.long_run import curves_of
 from trueup.diagnosing.stages.texts import require_folder
-from trueup.diagnosing.thresholds import FAR_LATER
+from trueup.diagnosing.thresholds import AGAINST_AGREEMENT, FAR_LATER
 from trueup.errors import ConfigError, TraceError
 from trueup.importers import open_trace
 from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
 from trueup.store import TraceSource
+from trueup.types.codes import NoteCode, ToleranceCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Basis, Finding, Origin, Stage
@@ -97,6 +98,11 @@ def diagnose(
     if sides.merged and (command or replay or gradients):
         work.notes.append(reason(Stages.LAYOUTS_DIFFER))
         command, replay, gradients = (), None, None
+    if (command or replay) and any(
+        note.code is NoteCode.ROWS_LAID_OTHERWISE for note in comparison.content.notes
+    ):
+        work.notes.append(reason(Stages.ROWS_DIFFER_IN_PLACE))
+        command, replay = (), None
     if command and replay is None and not _equal(comparison):
         replay = work.replayed(command)
     if command and gradients is None and not _equal(comparison):
@@ -202,7 +208,9 @@ class _Work:
         found = passive
         if replay is not None:
             measured = ReplayNoise.measured(replay_noise, reference) if replay_noise else None  # type: ignore[arg-type]
-            found = _merged(tuple(replay_origins(replay, self.reference, noise=measured)), passive)
+            by_replay = tuple(replay_origins(replay, self.reference, noise=measured))
+            kept = against_agreement(by_replay) if _agree_as_measured(comparison) else by_replay
+            found = _merged(kept, passive)
         shown = replayed if replayed is not None else target
 
         def evidence_of(origin: Origin) -> Evidence:
@@ -221,6 +229,18 @@ class _Work:
             tokenizer=tokenizer,
             mapping=None if mapping is None else read_mapping(mapping),
         )
+
+
+def _agree_as_measured(comparison: Comparison) -> bool:
+    """Whether reruns of the reference explain all that the free runs show."""
+    measured = comparison.content.tolerance.origin.code is ToleranceCode.MEASURED_NOISE
+    return measured and comparison.verdict.outcome is Outcome.AGREE
+
+
+def against_agreement(origins: Sequence[Origin]) -> tuple[Origin, ...]:
+    """What replay says where the free runs agree as measured: what is allowed of one call was worked out, and
+    only what is far beyond it counts."""
+    return tuple(one for one in origins if one.score > AGAINST_AGREEMENT)
 
 
 def _merged(replayed: tuple[Origin, ...], passive: tuple[Origin, ...]) -> tuple[Origin, ...]:

@@ -16,16 +16,6 @@ Exchange = tuple[str, tuple[int, ...]]
 """name of a collective and its ranks, none where all take part"""
 
 
-def root_inputs(view: StepView) -> list[tuple[int, str, int]]:
-    """(microbatch, slot, record) of the inputs of the main root's outermost training calls."""
-    roots = {c for c in view.named("module", "") if view.parent[c] < 0 and view.mode[c] == "train"}
-    return [
-        (view.record_microbatch[record], view.slot[record], record)
-        for record, call in enumerate(view.record_call)
-        if call in roots and view.phase[record] == "forward" and view.slot[record].startswith("input")
-    ]
-
-
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "bool")
 
 

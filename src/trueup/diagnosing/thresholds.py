@@ -168,6 +168,13 @@ FAR_LATER = chosen(
     "times what is allowed",
     "of a later step alone: what earlier steps left may be off by that much",
 )
+AGAINST_AGREEMENT = chosen(
+    "diagnosing.against_agreement",
+    2.0,
+    "times what one call is allowed",
+    "another kernel rounds in other places, twice as often (comparing.across); only where reruns of the "
+    "reference explain all that the free runs show",
+)
 _ORDER = "orders origins of one stage; only that replay > equal inputs > noise > bound matters"
 MOST_BY_REPLAY = chosen("diagnosing.most_by_replay", 0.99, "rank", _ORDER)
 MOST_BY_INPUTS = chosen("diagnosing.most_by_inputs", 0.85, "rank", _ORDER)

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from trueup.errors import ConfigError
+from trueup.merging.dealt import dealt_otherwise
 from trueup.merging.infer import AXIS, infer
 from trueup.merging.trace import MergedTrace, microbatches_of
 from trueup.store import Trace, TraceSource
@@ -67,8 +68,8 @@ def as_wholes(
     """The two as they are to be compared.
 
     Two runs of one layout are compared rank by rank, and so are runs with missing ranks. Else each
-    is merged into whole tensors, and of microbatches so many are taken together that both sides have as many;
-    so are runs of one layout that cut the same samples of a step into other microbatches.
+    is merged into whole tensors, and of microbatches so many are taken together that both sides have as many,
+    and of the same rows; so are runs of one layout that deal out the same rows otherwise.
 
     Args:
         target: the run under question.
@@ -109,7 +110,9 @@ def as_wholes(
         return _as_they_are(target, reference, merge=merge)
     same = one.to_plain() == other.to_plain()
     both = ((target, one), (reference, other))
-    if not merge and (same or one.size == other.size == 1) and not _cut_otherwise(both):
+    dealt = dealt_otherwise(sides)
+    by_rank = same or one.size == other.size == 1
+    if not merge and by_rank and dealt is None and not _cut_otherwise(both):
         return Sides(*sides)
     for side, layout in both:
         if layout.size != world_size(side):
@@ -120,6 +123,8 @@ def as_wholes(
     counts = [microbatches_of(side, layout, min(side.steps())) for side, layout in both]
     common = math.gcd(*counts)
     folds = [count // common for count in counts]
+    if dealt is not None and dealt[0].folded(folds[0]) != dealt[1].folded(folds[1]):
+        folds = counts
     placed = _with_numbers_placed(both) if max(folds) > 1 else [layout for _, layout in both]
     merged = [
         MergedTrace(side, layout, fold) for (side, _), layout, fold in zip(both, placed, folds, strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trueup.merging.assembling import Copies, Member, assembled
+from trueup.merging.assembling import Copies, Member, alike, assembled
 from trueup.merging.nodes import Node, Part, Unfit, Values
 from trueup.merging.ranks import Call, CallKey, RankStep
 from trueup.merging.summary import Summary, summary_of_values
@@ -15,7 +15,7 @@ from trueup.merging.tree import merged_calls
 from trueup.store import StepTables
 from trueup.types.codes import MergingCode, RecordCode
 from trueup.types.layout import BATCH, Layout, Placed
-from trueup.types.placement import At, Partial
+from trueup.types.placement import At, Partial, Replicate
 from trueup.types.reason import Reason, reason
 from trueup.types.trace import SummaryRow
 
@@ -108,6 +108,8 @@ class _Merging:
         self.notes: list[Reason] = []
         self._of_no_sample: set[tuple[CallKey, str]] = set()
         """the same in every microbatch (positions): their gradients add"""
+        self._batch: tuple[int, ...] | None = None
+        """shape of the token ids that the model is given: rows, tokens"""
         self.functions = 0
         """tensors of the framework's functions that were left out"""
 
@@ -147,16 +149,29 @@ class _Merging:
         call, phase, slot = key
         members = [_member(source, self._read) for source in sources]
         placed = _placed(self._layout, sources[0], phase, slot)
+        several = len({member.coordinate.get(BATCH, 0) for member in members}) > 1
         if phase == "backward" and (call, slot) in self._of_no_sample:
             placed = Placed({**placed.placements, BATCH: Partial()}, placed.split)
+        elif phase == "forward" and several and self._is_of_no_sample(members):
+            placed = Placed({**placed.placements, BATCH: Replicate()}, placed.split)
+            self._of_no_sample.add((call, slot))
+        elif phase == "forward" and isinstance(call.above, int) and len(members[0].part.shape) == 2:
+            self._batch = self._batch or members[0].part.shape
         node, copies = assembled(members, placed, self._layout)
-        several = len({member.coordinate.get(BATCH, 0) for member in members}) > 1
         if phase == "forward" and several and node.shape[:1] == (1,):
             self._of_no_sample.add((call, slot))
         self.summaries.append(_known(node, members))
         if all(member.part.stored for member in members):
             self.nodes[len(self.summaries) - 1] = node
         return copies
+
+    def _is_of_no_sample(self, members: Sequence[Member]) -> bool:
+        """Whether a tensor has one entry a token and none a row, and is the same in all microbatches."""
+        shape, (num, tokens) = members[0].part.shape, self._batch or (0, 0)
+        if shape[:1] != (tokens,) or tokens == num or num in shape[1:2]:
+            return False
+        first = members[0].part.summary()
+        return all(alike(first, member.part.summary()) for member in members[1:])
 
 
 def _kind(source: Source) -> str:

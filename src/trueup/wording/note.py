@@ -106,6 +106,15 @@ PHRASES = {
         sentence=lambda facts: f"{_numbers(facts)} only in the {facts['side']}: not compared",
         samples=({"what": "step", "numbers": ("2",), "side": "target"},),
     ),
+    Is.LOSS_SCALES_DIFFER: Phrase(
+        sentence="loss scale {target:g} (target) vs {reference:g} (reference); gradients are compared in one"
+        " scale",
+        samples=({"target": 2048.0, "reference": 4096.0},),
+    ),
+    Is.ROWS_LAID_OTHERWISE: Phrase(
+        sentence="batches hold the same rows in another order, or padded otherwise; what was made of them is"
+        " compared row by row",
+    ),
     Is.ACROSS_IMPLEMENTATIONS: Phrase(
         sentence="two implementations: matched by weights and by the tensors between them (docs/matching.md);"
         " tolerances are {factor:g} times those of two runs of one program",

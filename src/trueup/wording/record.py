@@ -147,6 +147,9 @@ PHRASES = {
     Is.REGROUPED: Phrase(
         sentence="made from inputs of another size; what leaves the model in this step agrees"
     ),
+    Is.REDUCED_LATER: Phrase(
+        sentence="one run reduces this gradient after backward; what the optimizer is given agrees"
+    ),
     Is.NO_COMMON_EVIDENCE: Phrase(sentence="both sides have no digest, statistics or sketch in common"),
     Is.NOTHING_FINITE: Phrase(sentence="the summaries hold no finite number"),
     Is.NO_NORM: Phrase(

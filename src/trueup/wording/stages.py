@@ -203,9 +203,10 @@ def _sum(facts: Facts, side: str) -> str:
         "ranks": f"the sum over all ranks{along}",
         "last": "only the last microbatch's gradient",
         "carried": "the local gradients plus those left by the previous step",
+        "partly": "the sum over all ranks of some microbatches plus this rank's own of the others",
         "none": "no accumulated gradient",
     }.get(str(way), str(way))
-    times = "" if abs(factor - 1) < 1e-6 or way == "none" else f" times {factor:.6g}"
+    times = "" if abs(factor - 1) < 1e-6 or way in ("none", "partly") else f" times {factor:.6g}"
     residual = facts[f"{side}_residual"]
     return words + times + (f" ({residual:.2g} of it unexplained)" if residual > 1e-4 else "")
 
@@ -511,7 +512,9 @@ PHRASES = {
     ),
     S.INPUT_DIFFERS: clause("Input {name} of the model differs", {"name": "token_type_ids"}),
     S.SAME_ROWS_REGROUPED: clause(
-        "the {num:count row} of the first steps are the same, cut into other microbatches", {"num": 12}
+        "the {num:count row} of the first steps are the same, in another order, in other microbatches or "
+        "padded otherwise",
+        {"num": 12},
     ),
     S.GIVE_BOTH: clause("give both models the input {name}, or neither", {"name": "position_ids"}),
     S.SAME_SHARED: clause("The inputs that both runs give the model are the same"),
@@ -555,6 +558,13 @@ PHRASES = {
         _not_reduced,
         {"parameters": "a.weight", "axes": ("world",)},
         {"parameters": "a.weight", "axes": ("dp",)},
+    ),
+    S.PARTLY_REDUCED: clause(
+        lambda facts: (
+            f"Missing all-reduce: of gradients of {facts['parameters']} only what microbatch "
+            f"{listed(facts['microbatches'])} made is summed over ranks"
+        ),
+        {"parameters": "a.weight", "microbatches": ("0",)},
     ),
     S.LAST_ONLY: clause(
         "Gradients of {parameters} hold only the last microbatch", {"parameters": "a.weight"}
@@ -716,6 +726,9 @@ PHRASES = {
         samples=({"command": "trueup diagnose A B --replay 'python train.py' -o OUT"},),
     ),
     S.LAYOUTS_DIFFER: clause("The two runs have different parallel layouts: no replay was made or read"),
+    S.ROWS_DIFFER_IN_PLACE: clause(
+        "The two runs lay out the rows of a batch otherwise: no replay was made or read"
+    ),
     S.REPLAY_FAILED: clause("The target could not be replayed: {error}", {"error": "no step was captured"}),
     S.GRADIENTS_FAILED: clause(
         "The optimizer could not be checked separately: {error}", {"error": "no step was captured"}

@@ -106,8 +106,9 @@ def _inside(config: Config) -> Iterator[Row]:
     for slot in ("input.3", "input.4"):
         yield {"name": f"{layer}.attention.core", "slot": slot, "cp": str(TOKENS), "batch": "replicate"}
     yield {"name": f"{layer}.attention.core", "slot": "input.5", "cp": str(TOKENS)}
+    heads = {"tp": "shard(2)", "batch": "shard(0)", **lies}
     for slot in ("input.0", "input.1", "input.2", "output.0"):
-        yield {"name": f"{layer}.attention.core", "slot": slot, "tp": "shard(2)", **lies}
+        yield {"name": f"{layer}.attention.core", "slot": slot, **heads}
     yield {"name": f"{layer}.attention.output", "slot": "input.0", "tp": "shard(-1)", **lies}
     for part in ("up", "gate"):
         yield {"name": f"{layer}.mlp.{part}", "slot": "input.0", "tp": "replicate", **lies}

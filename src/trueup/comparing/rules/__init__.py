@@ -33,6 +33,7 @@ from trueup.comparing.rules import (
     one_sided,
     origin,
     other_dtype,
+    reduced_later,
     regrouped,
     rounded_indices,
     widened,
@@ -61,6 +62,7 @@ RULES: tuple[Rule, ...] = (
     autograd_order.RULE,
     common_factor.RULE,
     regrouped.RULE,
+    reduced_later.RULE,
     # what it follows from
     widened.RULE,
     handed_on.RULE,

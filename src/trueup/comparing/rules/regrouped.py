@@ -5,7 +5,7 @@ given as many in both, is not one computation: its results cannot be held agains
 made of these alone. What they amount to can: where all that leaves the model (its output, the loss, gradients
 of weights, updates) agrees in this step, by evidence that shows every difference, such calls are left without
 a verdict. Where something does not agree, they are judged like all others, so that the place of a fault is
-not hidden.
+not hidden. An input of another size of a module whose outputs agree is such a record too.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from trueup.types.status import Status
 
 def _regrouped(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
     rows = context.rows
-    inside = (rows.of_call("parent") >= 0) | rows.kind_is("api")
+    inside = (rows.of_call("parent") >= 0) | rows.kind_is("api") | _of_recut_models(rows)
     inner = rows.paired & rows.phase_is("forward", "backward") & inside
     inner |= rows.paired & rows.phase_is("loss") & ~rows.slot_is("value")
-    recut = inner & ((_of_other_size(rows) & _as_many_in_all(rows)) | _of_repeated(rows))
+    other_form = _in_another_form(rows, metrics, judgement)
+    recut = inner & ((_of_other_size(rows) & _as_many_in_all(rows)) | _of_repeated(rows)) | other_form
     if not recut.any() or not _agrees_outside(rows, metrics, judgement, inner):
         return judgement
     recut |= _made_of(context, recut, inner & (judgement.status == DIFFERENT))
@@ -38,10 +39,32 @@ def _regrouped(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     return judged.at(left | _of_these_calls(rows, recut), bracketable=True)
 
 
+def _of_recut_models(rows: Rows) -> Bools:
+    """Records of models that one run calls once for what the other calls them several times for."""
+    roots = rows.kind_is("module") & (rows.of_call("parent") < 0) & rows.phase_is("forward", "backward")
+    given = roots & rows.paired & rows.slot_starts("input") & _of_other_size(rows) & _as_many_in_all(rows)
+    return np.asarray(roots & np.isin(rows.of_call("name"), rows.of_call("name")[given]))
+
+
 def _of_other_size(rows: Rows) -> Bools:
     t, r = rows.target, rows.reference
     both = (t.summary >= 0) & (r.summary >= 0) & (rows.layout < 0)
     return np.asarray(both & (t.numel != r.numel))
+
+
+def _in_another_form(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools:
+    """Inputs of another size of modules all of whose outputs agree (a mask of tokens for one of pairs), and
+    labels of other sizes, with those that are ignored or without them."""
+    forward = rows.paired & rows.phase_is("forward") & rows.kind_is("module")
+    inputs = forward & rows.slot_starts("input") & _of_other_size(rows) & (metrics.evidence == NONE)
+    agrees = (judgement.status == EQUAL) | (judgement.status == WITHIN)
+    outputs = forward & rows.slot_starts("output")
+    num = rows.match.target.num_calls + 1
+    good, bad = np.zeros(num, bool), np.zeros(num, bool)
+    good[rows.target.call[outputs & agrees & (metrics.evidence < STATISTICS)]] = True
+    bad[rows.target.call[outputs & ~agrees]] = True
+    labels = rows.paired & rows.phase_is("loss") & ~rows.slot_is("value") & _of_other_size(rows)
+    return np.asarray((inputs & (good & ~bad)[rows.target.call]) | (labels & (metrics.evidence == NONE)))
 
 
 def _of_repeated(rows: Rows) -> Bools:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.diagnosing.kinds.grids import rounded_to
-from trueup.types.arrays import Floats
+from trueup.types.arrays import Bools, Floats
 
 Triple = tuple[Floats, Floats, Floats]
 PAIRINGS = ("halves", "pairs")
@@ -23,9 +23,15 @@ class Attention:
     pairing: str | None = None
     """one of ``PAIRINGS``; None: no rotary embedding"""
     theta: float = _USUAL_THETA
+    table: tuple[Floats, Floats] | None = None
+    """cosines and sines, (tokens, head // 2), where the program's own are known; theta is not read then"""
+    laid: str | None = None
+    """the pairing that cosines and sines are laid out for; None: the same"""
     scale: float = 1.0
     last: int | None = 0
     """a token sees up to its own place plus this; None: all"""
+    hidden: Bools | None = None
+    """(tokens, tokens): what the program's own mask hides besides, where it is known"""
     alternating: bool = False
     """query heads take key heads one after the other, not in groups"""
     regrouped: str | None = None
@@ -50,6 +56,8 @@ class Attention:
         if self.last is not None:
             place = np.arange(length)
             scores = np.where(place[None, :] <= place[:, None] + self.last, scores, -np.inf)
+        if self.hidden is not None:
+            scores = np.where(self.hidden, -np.inf, scores)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights = self._rounded(weights / weights.sum(axis=-1, keepdims=True))
         return np.asarray((weights @ v[taken]).transpose(1, 0, 2).reshape(length, -1))
@@ -60,19 +68,28 @@ class Attention:
     def _rotated(self, x: Floats, way: float) -> Floats:
         if self.pairing is None:
             return x
-        angle = np.outer(np.arange(x.shape[1]), self.theta ** -(np.arange(0, self.head, 2) / self.head))
-        cos, sin = np.cos(angle), way * np.sin(angle)
+        if self.table is not None:
+            cos, sin = (one[: x.shape[1]] for one in self.table)
+        else:
+            angle = np.outer(np.arange(x.shape[1]), self.theta ** -(np.arange(0, self.head, 2) / self.head))
+            cos, sin = np.cos(angle), np.sin(angle)
+        sin = way * sin
         if self.angles is not None:
             cos, sin = rounded_to(cos, self.angles), rounded_to(sin, self.angles)
-        half = self.head // 2
-        if self.pairing == "halves":
-            first, second = x[..., :half], x[..., half:]
-        else:
-            first, second = x[..., ::2], x[..., 1::2]
-        rotated = first * cos - second * sin, second * cos + first * sin
-        if self.pairing == "halves":
-            return np.concatenate(rotated, axis=-1)
-        return np.stack(rotated, axis=-1).reshape(x.shape)
+        laid = self.pairing if self.laid is None else self.laid
+        cos, sin = (
+            np.concatenate((one, one), axis=-1) if laid == "halves" else np.repeat(one, 2, -1)
+            for one in (cos, sin)
+        )
+        return np.asarray(x * cos + _turned(x, self.pairing) * sin)
+
+
+def _turned(x: Floats, pairing: str) -> Floats:
+    """A quarter turn of every pair."""
+    if pairing == "halves":
+        half = x.shape[-1] // 2
+        return np.concatenate((-x[..., half:], x[..., :half]), axis=-1)
+    return np.stack((-x[..., 1::2], x[..., ::2]), axis=-1).reshape(x.shape)
 
 
 def _regrouped(q: Floats, k: Floats, v: Floats, groups: int, how: str) -> Triple:

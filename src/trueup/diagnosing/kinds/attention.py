@@ -6,13 +6,15 @@ Needs no calls inside: a fused kernel, another framework and a module captured f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
+from trueup.diagnosing.evidence.facts import Known
 from trueup.diagnosing.kinds.attended import PAIRINGS, Attention, Triple
 from trueup.diagnosing.kinds.rule import Found, said
 from trueup.diagnosing.kinds.solved import Solved
@@ -20,11 +22,13 @@ from trueup.diagnosing.kinds.thresholds import (
     ANGLES_LEAVE,
     CHANGE_EXPLAINS,
     CHANGE_LEAVES,
+    MASKED_BELOW,
     REPRODUCED,
     REPRODUCED_EXACTLY,
     SOFTMAX_LEAVES,
+    UNIT_CIRCLE,
 )
-from trueup.types.arrays import Floats
+from trueup.types.arrays import Bools, Floats
 from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import EvidenceRank, KindCode
 from trueup.types.reason import Number, Place
@@ -50,11 +54,84 @@ def attention_fault(evidence: Evidence) -> Solved | None:
     around = evidence.surroundings
     if "att" not in (around.module + around.name + (around.type or "")).lower():
         return None
+    hints = _hints(evidence, t.shape)
     for given in _sources(evidence, t.shape):
-        found = _explained(evidence, given, t[0, :TOKENS], r[0, :TOKENS])
+        found = _explained(evidence, given, hints, t[0, :TOKENS], r[0, :TOKENS])
         if found is not None:
             return found
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What stands around the attention tells of it."""
+
+    heads: tuple[int, ...] = HEAD_SIZES
+    """sizes of a head, likeliest first"""
+    table: tuple[Floats, Floats] | None = None
+    """cosines and sines of a rotary embedding, (tokens, half a head)"""
+    hidden: Bools | None = None
+    """what the first sequence's mask hides, (tokens, tokens); None where no mask is known, or it hides all of
+    a row"""
+
+
+def _hints(evidence: Evidence, shape: tuple[int, ...]) -> Hints:
+    """Heads by the attention weights' shape; mask, cosines and sines as the module was given them."""
+    near = [(pair.slot, pair.reference or pair.target) for pair in evidence.surroundings.nearby]
+    given = [one for slot, one in near if slot.startswith("input") and one is not None and len(one.shape) > 2]
+    heads = [
+        shape[2] // one.shape[1]
+        for slot, one in near
+        if slot.startswith("output") and one is not None and len(one.shape) == 4
+        if one.shape[2] == shape[1] and one.shape[1] and shape[2] % one.shape[1] == 0
+    ]
+    masks = (_hidden(one) for one in given if one.shape[-2:] == (shape[1], shape[1]))
+    table = _table([one for one in given if one.shape[-2] == shape[1] and one.shape[-1] < shape[2]])
+    if table is not None:
+        heads.insert(0, 2 * table[0].shape[1])
+    fitting = dict.fromkeys(h for h in (*heads, *HEAD_SIZES) if h % 2 == 0)
+    return Hints(heads=tuple(fitting), table=table, hidden=next((m for m in masks if m is not None), None))
+
+
+def _table(known: Sequence[Known]) -> tuple[Floats, Floats] | None:
+    """Cosines and sines of the first sequence among what stands side by side."""
+    for one, other in pairwise(known):
+        cos, sin = (x.values() if x.is_floating and one.shape == other.shape else None for x in (one, other))
+        if cos is not None and sin is not None and on_unit_circle(cos, sin):
+            first, second = (x.reshape(-1, *x.shape[-2:])[0, :TOKENS] for x in (cos, sin))
+            return _halved(first), _halved(second)
+    return None
+
+
+def on_unit_circle(cosines: Floats, sines: Floats) -> bool:
+    """Whether two tables are the cosines and sines of some angles."""
+    return bool((np.abs(cosines**2 + sines**2 - 1.0) <= UNIT_CIRCLE).all())
+
+
+def _halved(table: Floats) -> Floats:
+    """One entry for each pair that is rotated together: they stand in two halves, or side by side."""
+    half = table.shape[1] // 2
+    return table[:, :half] if np.array_equal(table[:, :half], table[:, half:]) else table[:, ::2]
+
+
+def _hidden(mask: Known) -> Bools | None:
+    values = mask.values() if mask.is_floating or mask.dtype == "bool" else None
+    if values is None:
+        return None
+    plane = values.reshape(-1, *values.shape[-2:])[0, :TOKENS, :TOKENS]
+    hidden = plane == 0 if mask.dtype == "bool" else plane <= MASKED_BELOW
+    return None if hidden.all(axis=-1).any() else np.asarray(hidden)
+
+
+def on_unit_circle(cosines: Floats, sines: Floats) -> bool:
+    """Whether two tables are the cosines and sines of some angles."""
+    return bool((np.abs(cosines**2 + sines**2 - 1.0) <= UNIT_CIRCLE).all())
+
+
+def _halved(table: Floats) -> Floats:
+    """One entry for each pair that is rotated together: they stand in two halves, or side by side."""
+    half = table.shape[1] // 2
+    return table[:, :half] if np.array_equal(table[:, :half], table[:, half:]) else table[:, ::2]
 
 
 # In one piece: two forms of one search, with one limit on what both try.
@@ -82,9 +159,9 @@ def _sources(evidence: Evidence, shape: tuple[int, ...]) -> Iterator[Triple]:
             yield row[:, :size], row[:, size : size + left // 2], row[:, size + left // 2 :]
 
 
-def _explained(evidence: Evidence, given: Triple, t: Floats, r: Floats) -> Solved | None:
+def _explained(evidence: Evidence, given: Triple, hints: Hints, t: Floats, r: Floats) -> Solved | None:
     gap = float(np.linalg.norm(t - r))
-    base = None if gap == 0 else _as_the_reference(given, r, gap)
+    base = None if gap == 0 else _as_the_reference(given, hints, r, gap)
     if base is None:
         return None
     plain = base.of(*given)
@@ -104,7 +181,7 @@ def _explained(evidence: Evidence, given: Triple, t: Floats, r: Floats) -> Solve
 # -- what the reference did ------------------------------------------
 
 
-def _as_the_reference(given: Triple, r: Floats, gap: float) -> Attention | None:
+def _as_the_reference(given: Triple, hints: Hints, r: Floats, gap: float) -> Attention | None:
     """The way that gives the reference's numbers; its theta is solved for."""
     q, k, v = given
     size = float(np.linalg.norm(r))
@@ -112,12 +189,11 @@ def _as_the_reference(given: Triple, r: Floats, gap: float) -> Attention | None:
     def error(way: Attention, tokens: int | None = None) -> float:
         return float(np.linalg.norm(way.of(q[:tokens], k[:tokens], v[:tokens]) - r[:tokens]))
 
-    heads = [h for h in HEAD_SIZES if k.shape[1] % h == 0 and q.shape[1] % h == 0]
-    ways = [Attention(head=h, scale=h**-0.5, last=last) for h in heads for last in (0, None)]
+    ways = _ways(hints, q, k)
     best = min(ways, key=error, default=None)
     if best is None or error(best) < REPRODUCED_EXACTLY * size:
         return best
-    for way in ways:
+    for way in ways if best.table is None or error(best) > REPRODUCED * size else ():
         # What a token sees is known of few tokens only where it sees none that come after them.
         tokens = FEW_TOKENS if way.last == 0 else None
         for pairing in PAIRINGS:
@@ -126,10 +202,27 @@ def _as_the_reference(given: Triple, r: Floats, gap: float) -> Attention | None:
             best = min(best, replace(rotated, theta=theta), key=error)
             if error(best) < REPRODUCED_EXACTLY * size:
                 return best
-    if best.pairing is not None:
+    if best.pairing is not None and best.table is None:
         near = best.theta / THETA_NEAR, best.theta * THETA_NEAR
         best = replace(best, theta=_theta_of(best, error, *near, points=9))
     return best if error(best) < min(REPRODUCED * size, CHANGE_LEAVES * gap) else None
+
+
+def _ways(hints: Hints, q: Floats, k: Floats) -> list[Attention]:
+    """Ways in which a reference may attend, without an embedding or with the one that is known."""
+    heads = [h for h in hints.heads if k.shape[1] % h == 0 and q.shape[1] % h == 0]
+    ways = [Attention(head=h, scale=h**-0.5, last=last) for h in heads for last in (0, None)]
+    if hints.hidden is not None:
+        ways += [replace(way, hidden=hints.hidden) for way in ways if way.last is None]
+    if hints.table is not None:
+        half = hints.table[0].shape[1]
+        ways += [
+            replace(way, pairing=pairing, table=hints.table)
+            for way in ways
+            for pairing in PAIRINGS
+            if way.head == 2 * half
+        ]
+    return ways
 
 
 def _theta_of(
@@ -178,6 +271,15 @@ def _changes(base: Attention, left: Callable[[Attention], float]) -> Iterator[_C
 
 
 def _masks(base: Attention) -> Iterator[_Change]:
+    if base.hidden is not None:
+        rows, columns = np.indices(base.hidden.shape)
+        hides_later = base.hidden[columns > rows].all()
+        padded = base.hidden & (columns <= rows)
+        if hides_later:
+            for last, code in ((1, KindReason.SEES_SUCCESSOR), (None, KindReason.NO_MASK)):
+                way = replace(base, last=last, hidden=padded if padded.any() else None)
+                yield _Change(kind=KindCode.WRONG_MASK, code=code, way=way)
+        return
     if base.last is None:
         way = replace(base, last=0)
         yield _Change(kind=KindCode.WRONG_MASK, code=KindReason.CAUSAL_MASK_ADDED, way=way)
@@ -188,12 +290,13 @@ def _masks(base: Attention) -> Iterator[_Change]:
 
 def _rotations(base: Attention, pairing: str, left: Callable[[Attention], float]) -> Iterator[_Change]:
     other = next(one for one in PAIRINGS if one != pairing)
-    yield _Change(
-        kind=KindCode.TRANSPOSED_OR_PERMUTED,
-        code=KindReason.ROTARY_PAIRING,
-        way=replace(base, pairing=other),
-        facts={"target": other, "reference": pairing},
-    )
+    for laid in (None, pairing):  # the tables follow, or stay as they were
+        yield _Change(
+            kind=KindCode.TRANSPOSED_OR_PERMUTED,
+            code=KindReason.ROTARY_PAIRING,
+            way=replace(base, pairing=other, laid=laid),
+            facts={"target": other, "reference": pairing},
+        )
     without, backward = replace(base, pairing=None), replace(base, keys_backward=True)
     yield _Change(kind=KindCode.MISSING_OR_EXTRA_TERM, code=KindReason.NO_ROTARY, way=without)
     yield _Change(kind=KindCode.WRONG_SIGN, code=KindReason.KEYS_ROTATED_BACKWARD, way=backward)
@@ -205,6 +308,8 @@ def _rotations(base: Attention, pairing: str, left: Callable[[Attention], float]
             leaves=ANGLES_LEAVE,
             facts={"dtype": dtype},
         )
+    if base.table is not None:
+        return
     theta = _fitted(lambda theta: left(replace(base, theta=theta)), *THETAS)
     yield _Change(
         kind=KindCode.CONSTANT_ARGUMENT,

@@ -62,6 +62,8 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
     ]
     if not pairs or all(abs(q - 1) <= near for q in quotients.values()):
         return None
+    if any(all(abs(q * size - 1) <= near for q in quotients.values()) for size in _processes(target)):
+        return None  # as likely a number of processes: the rule of factors names both
     one, other = pairs[0]
     at = evidence.origin.microbatch if evidence.origin.microbatch in known else min(known)
     sent_back = all(
@@ -78,6 +80,13 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
         causes=(CauseCode.LOSS_DIVIDED,),
         factor=quotients[at],
     )
+
+
+def _processes(run: RunFacts) -> Iterator[float]:
+    """Numbers of processes, and one over each."""
+    for size in (run.world_size, run.data_parallel_size):
+        if size and size > 1:
+            yield from (float(size), 1.0 / size)
 
 
 def _is_alike(one: LossFacts, other: LossFacts | None) -> bool:

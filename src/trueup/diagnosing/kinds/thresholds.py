@@ -212,6 +212,12 @@ ANGLES_LEAVE = chosen(
     "of the difference",
     "rounding is not reproduced bit by bit: a third of the direction is enough where no other change has any",
 )
+UNIT_CIRCLE = derived(
+    "kinds.unit_circle",
+    0.01,
+    "of a cosine's square and a sine's",
+    "both rounded to bfloat16 are off by 2^-8 of 1 together; other pairs of tables are no unit circle at all",
+)
 SOFTMAX_LEAVES = chosen(
     "kinds.softmax_leaves",
     0.75,

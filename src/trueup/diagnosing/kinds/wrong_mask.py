@@ -11,6 +11,7 @@ from trueup.diagnosing.kinds.fitting import close, roundoff_of
 from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
+    CLOSE_ROUNDINGS,
     FULL_SHARE,
     HARDLY,
     MASKED_BELOW,
@@ -52,7 +53,7 @@ def _hidden(evidence: Evidence) -> Found | None:
         return None
     t, r = both
     a, b = _masked_of_both(evidence, t, r)
-    apart = a != b
+    apart = (a != b) & ~_rounded_away(evidence, t, r)
     if not apart.any():
         return None
     where = _pattern(apart) or _pattern_beside(apart, a & b)
@@ -73,6 +74,15 @@ def _hidden(evidence: Evidence) -> Found | None:
     if known.is_floating and not infinite and evidence.origin.phase in ("backward", "param_grad"):
         rank = EvidenceRank.CONSISTENT  # zeros of a gradient have many reasons
     return Found(rank=rank, sentence=sentence)
+
+
+def _rounded_away(evidence: Evidence, target: Floats, reference: Floats) -> Bools:
+    """Elements of activations and gradients that are 0 but for the rounding of what the others are: a
+    difference that cancels is 0 in one kernel and a remainder in another."""
+    if np.isneginf(target).any() or np.isneginf(reference).any() or not evidence.roundoff:
+        return np.zeros(target.shape, bool)
+    rms = float(np.sqrt(np.mean(np.square(reference)))) if np.isfinite(reference).all() else 0.0
+    return np.asarray(np.abs(target - reference) <= CLOSE_ROUNDINGS * evidence.roundoff * rms)
 
 
 def _pattern_beside(apart: Bools, hidden: Bools) -> Reason | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trueup.diagnosing.loss_inputs import LossInputs, whole_numbers
-from trueup.diagnosing.step_calls import embedded, root_inputs, root_returns_loss
+from trueup.diagnosing.loss_inputs import LossInputs
+from trueup.diagnosing.step_calls import embedded, root_returns_loss
 from trueup.store import StepView
+from trueup.store.given import root_inputs, whole_numbers
 from trueup.types.arrays import Ints
 from trueup.types.finding import Basis, Finding, Kind, Stage
 from trueup.types.reason import Reason
@@ -26,19 +28,17 @@ class Batch:
     ignore_index: int
     vocab_size: int | None
     digest: str | None
-    given: dict[tuple[int, str], int | None]
-    """microbatch and slot of all that the outermost call was given -> digest"""
+    given: dict[tuple[str, str], int | None]
+    """microbatch (and call, where it is not the first) and slot of all that the outermost calls were given ->
+    digest"""
     loss_inside: bool
     """the outermost call returns the loss: what the loss is made with, that call was given, or made"""
 
     @classmethod
     def of(cls, book: StepView) -> Batch:
         """Read from one step's records."""
-        ids = {
-            f"microbatch {m}, {s}": v
-            for m, s, r in root_inputs(book)
-            if (v := whole_numbers(book, r)) is not None
-        }
+        given = {(place, s): r for place, s, r in _given(book)}
+        ids = {f"{p}, {s}": v for (p, s), r in given.items() if (v := whole_numbers(book, r)) is not None}
         of_loss = LossInputs.of(book)
         line = next((s for s in book.source.scalars(book.rank) if s.get("step") == book.step), ScalarLine())
         return cls(
@@ -49,7 +49,7 @@ class Batch:
             ignore_index=of_loss.ignore_index,
             vocab_size=_vocabulary(book),
             digest=line.get("batch_digest"),
-            given={(m, s): book.digest(r) for m, s, r in root_inputs(book)},
+            given={place: book.digest(r) for place, r in given.items()},
             loss_inside=root_returns_loss(book),
         )
 
@@ -62,6 +62,18 @@ class Batch:
     def tokens_of(self, microbatch: int) -> Ints | None:
         """The token ids of one microbatch: its first input of whole numbers."""
         return next((v for n, v in self.ids.items() if n.startswith(f"microbatch {microbatch},")), None)
+
+
+def _given(book: StepView) -> Iterator[tuple[str, str, int]]:
+    """Place, slot and record of the inputs of the outermost calls."""
+    calls: dict[int, list[int]] = {}
+    for microbatch, slot, record in root_inputs(book):
+        of_microbatch = calls.setdefault(microbatch, [])
+        call = book.record_call[record]
+        if call not in of_microbatch:
+            of_microbatch.append(call)
+        number = of_microbatch.index(call)
+        yield f"microbatch {microbatch}" + (f" call {number}" if number else ""), slot, record
 
 
 def _vocabulary(book: StepView) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.ledger import Clipping, clipping, way_of
 from trueup.diagnosing.stages.clipping_ranks import axis_of_norm, norms_of_all_ranks
-from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.context import Context, is_beyond
 from trueup.diagnosing.stages.copies import parts_of
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
@@ -27,34 +27,41 @@ Difference = tuple[str, Reason, Reason]
 """name of the kind, headline, evidence"""
 
 
-def loss_scale_findings(context: Context) -> list[Finding]:
-    """One finding where the losses were multiplied by another scale before backward."""
+def loss_scale_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
+    """One finding where the losses were multiplied by another scale before backward, and gradients in one
+    scale differ, or a step was left out; where they agree the scale is only told."""
+    rank = context.ranks[0]
     for at, (step, other) in enumerate(context.steps[:2]):
-        rank = context.ranks[0]
-        target = scalar_line(context.target, rank, step).get("loss_scale")
-        reference = scalar_line(context.reference, rank, other).get("loss_scale")
-        if target is not None and reference is not None and target != reference:
-            differs = reason(Clip.LOSS_SCALE, step=step, target=target, reference=reference)
-            kind = kind_named(
-                "wrong_scale", EvidenceRank.FITTED, differs, causes=(reason(Clip.LOSS_SCALE_CAUSE),)
-            )
-            return [
-                Finding(
-                    stage=Stage.REDUCTION,
-                    headline=differs,
-                    module=None,
-                    site="loss scale",
-                    phase="loss",
-                    step=step,
-                    rank=rank,
-                    kinds=(kind,),
-                    basis=Basis.RECORDED if at == 0 else Basis.FITTED,
-                    evidence=(differs,),
-                    causes=kind.causes,
-                    next_note=reason(Clip.SAME_LOSS_SCALE),
-                )
-            ]
-    return []
+        target, reference = (
+            scalar_line(source, rank, number)
+            for source, number in ((context.target, step), (context.reference, other))
+        )
+        scales = target.get("loss_scale"), reference.get("loss_scale")
+        if None in scales or scales[0] == scales[1]:
+            continue
+        differs = reason(Clip.LOSS_SCALE, step=step, target=scales[0], reference=scales[1])
+        gradients = context.of_phases("backward", "param_grad", at=at)
+        same_steps = target.get("skipped") == reference.get("skipped")
+        if same_steps and gradients.filter(is_beyond()).is_empty() and gradients.height:
+            return [], [differs]
+        cause = reason(Clip.LOSS_SCALE_CAUSE)
+        kind = kind_named("wrong_scale", EvidenceRank.FITTED, differs, causes=(cause,))
+        finding = Finding(
+            stage=Stage.REDUCTION,
+            headline=differs,
+            module=None,
+            site="loss scale",
+            phase="loss",
+            step=step,
+            rank=rank,
+            kinds=(kind,),
+            basis=Basis.RECORDED if at == 0 else Basis.FITTED,
+            evidence=(differs,),
+            causes=kind.causes,
+            next_note=reason(Clip.SAME_LOSS_SCALE),
+        )
+        return [finding], []
+    return [], []
 
 
 # In one piece: one pass over the ranks; what a rank shows is weighed against those before it.
@@ -84,6 +91,9 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
         agree.append(_both(own, other))
     if not found:
         return [], agree[:1]
+    own_norms = _norms_of_own_parts(context) if len(found) == len(context.ranks) else None
+    if own_norms is not None:
+        return [own_norms], []
     first, factors = next(iter(found.values()))
     if first.kinds[0].name == "wrong_scale" and len(found) == len(context.ranks):
         axis = axis_of_factor(factors[0] / factors[1], context.layout, near=CLIP_EXACT)
@@ -95,6 +105,39 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
         return [replace(first, axis=first.axis or axis_of_norm(ratio, books, context.layout))], []
     target, reference = ({rank: factors[side] for rank, (_, factors) in found.items()} for side in (0, 1))
     return [replace(first, axis=first.axis or axis_of_factors(target, reference, context.mesh))], []
+
+
+def _norms_of_own_parts(context: Context) -> Finding | None:
+    """One finding where every rank of the target clips what it holds to the norm that all ranks of the
+    reference clip to together."""
+    if len(context.ranks) == 1 or isinstance(context.target, MergedTrace):
+        return None
+    step = context.steps[0][0]
+    clips = [clipping_of(context, context.target, step, rank) for rank in context.ranks]
+    held = [clip.clipped_norm for clip in clips if clip is not None and clip.way == "norm"]
+    together = norms_of_all_ranks(context)
+    if len(held) < len(clips) or not together[1] or abs(together[0] / together[1] - 1) <= CLIP_NEAR:
+        return None
+    if any(abs(norm / together[1] - 1) > CLIP_NEAR for norm in held):
+        return None
+    own = reason(Clip.NORM_OF_OWN_PART, norm=held[0], together=together[0], reference=together[1])
+    kind = kind_named(
+        "missing_all_reduce", EvidenceRank.EVERY_ELEMENT, own, causes=(reason(Clip.NORM_CAUSE),)
+    )
+    return Finding(
+        stage=Stage.REDUCTION,
+        headline=own,
+        module=None,
+        site="gradient clipping",
+        phase="param_grad",
+        step=step,
+        rank=context.ranks[0],
+        kinds=(kind,),
+        basis=Basis.RECORDED,
+        evidence=(own,),
+        causes=kind.causes,
+        next_note=reason(Clip.COMPARE_NORMS),
+    )
 
 
 def _one_norm_of_all(context: Context) -> bool:

@@ -23,7 +23,7 @@ from trueup.diagnosing.whose import of_ranks
 from trueup.store import StepView
 from trueup.types.arrays import Ints
 from trueup.types.codes import BatchCode as Batches
-from trueup.types.codes import EvidenceCode
+from trueup.types.codes import EvidenceCode, NoteCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import EvidenceRank, Finding, Stage
@@ -87,25 +87,37 @@ def _same_stream(context: Context) -> Reason | None:
 
 
 def _same_rows(context: Context) -> Reason | None:
-    """Where the runs cut their steps into other microbatches: whether every step has the same rows all the
-    same, each with all that it is given, in whatever order."""
-    num, is_recut = 0, False
+    """Where the runs cut their steps into other microbatches, put rows in another order or pad them
+    otherwise: whether every step has the same rows all the same, each with all that it is given."""
+    num, is_laid_otherwise = 0, False
     for at in range(min(len(context.steps), 2)):
         for rank in context.ranks:
-            sides = [_rows_of(Batch.of(book)) for book in context.pair(at, rank)]
+            batches = [Batch.of(book) for book in context.pair(at, rank)]
+            labelled = not any("call" in name for batch in batches for name in batch.ids)
+            sides = [_rows_of(batch, labelled=labelled) for batch in batches]
             if sides[0] is None or sides[1] is None or Counter(sides[0][1]) != Counter(sides[1][1]):
                 return None
             num += len(sides[0][1])
-            is_recut |= sides[0][0] != sides[1][0]
-    return reason(Stages.SAME_ROWS_REGROUPED, num=num) if is_recut and num else None
+            is_laid_otherwise |= sides[0] != sides[1]
+    is_laid_otherwise |= any(
+        one.code is NoteCode.ROWS_LAID_OTHERWISE for one in context.comparison.content.notes
+    )
+    return reason(Stages.SAME_ROWS_REGROUPED, num=num) if is_laid_otherwise and num else None
 
 
-def _rows_of(batch: Batch) -> tuple[list[int], list[bytes]] | None:
-    """Rows of each microbatch, and what each row is given; None where inputs have other numbers of rows."""
+def _rows_of(batch: Batch, *, labelled: bool) -> tuple[list[int], list[bytes]] | None:
+    """Rows of each call, and what each row is given, maybe with its labels; None where inputs have other
+    numbers of rows."""
     given: dict[str, dict[str, Ints]] = {}
     for name, ids in batch.ids.items():
         microbatch, slot = name.split(", ")
         given.setdefault(microbatch, {})[slot] = ids
+    for number, labels in batch.labels.items() if labelled else ():
+        held = given.get(f"microbatch {number}", {})
+        num = len(next(iter(held.values()), ()))
+        places = np.array_equal(labels, np.arange(labels.size))  # a contrastive loss counts the rows
+        if num and labels.size % num == 0 and not places:
+            held["labels"] = labels.reshape(num, -1)
     counts, rows = [], []
     for held in given.values():
         sizes = {len(ids) for ids in held.values()}
@@ -286,7 +298,7 @@ def _one_sided(target: Batch, reference: Batch, context: Context) -> list[Findin
     }
     found = []
     for one in _lacking(target, reference):
-        if one["name"] in acts:
+        if one["name"] in acts and not ("label" in one["name"] and target.labels and reference.labels):
             said = reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one)
             divided = _divisors(target, reference)
             name = "wrong_scale" if divided else "wrong_data"

@@ -30,6 +30,7 @@ from trueup.diagnosing.whose import axis_of_factor, of_ranks
 from trueup.merging.sides import mesh_of
 from trueup.store import StepView, TraceSource
 from trueup.store.view import ACCUMULATED, CLIPPED
+from trueup.types.codes import RecordCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.layout import Layout
@@ -58,7 +59,9 @@ class ReductionStage:
         findings = one_each(findings, context)
         apart = copies_findings(context) if context.failed_before() is None else []
         findings += apart
-        findings += loss_scale_findings(context)
+        scale_findings, scales = loss_scale_findings(context)
+        findings += scale_findings
+        said += scales
         if not apart:  # else the norm is that of gradients which are not one
             clip_findings, clip_said = clipping_findings(context)
             findings += clip_findings
@@ -125,10 +128,11 @@ def _summed(
     step = context.steps[at][0]
     book = context.book(context.target, step, rank)
     apart: dict[tuple[str, str, float, float], list[str]] = {}
+    later = _reduced_later(context, at)
     for fqn, own in target.items():
         other = reference.get(context.matched.get(fqn, fqn))
         left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
-        if other is not None and not left and _differs(own, other, part):
+        if other is not None and not left and fqn not in later and _differs(own, other, part):
             key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor))
             apart.setdefault(key, []).append(fqn)
     if not apart:
@@ -140,6 +144,13 @@ def _summed(
         return [], [reason(Stages.SUMMED_ALIKE, step=step, part=part[1], ways=kinds, numbers=numbers)]
     groups = sorted(apart.items(), key=lambda item: -len(item[1]))
     return [_summing_finding(names, target, reference, context, book, part) for _, names in groups[:4]], []
+
+
+def _reduced_later(context: Context, at: int) -> set[str]:
+    """Parameters whose gradient one run reduces within backward and the other after it, to the same end."""
+    rows = context.of_phases("param_grad", at=at)
+    left = rows.filter(pl.col("reason_code").cast(pl.String) == RecordCode.REDUCED_LATER.value)
+    return set(left["name"].to_list())
 
 
 def _rounded(factor: float) -> float:
@@ -176,7 +187,7 @@ def _differs(own: Summing, other: Summing, part: tuple[str, str]) -> bool:
     if part is CLIPPED and not linear:
         return False  # clipping of single values or parameters, which is told by itself
     if own.key != other.key:
-        return linear or bool({"carried", "none"} & {own.way, other.way})
+        return linear or bool({"carried", "none", "partly"} & {own.way, other.way})
     if abs(own.factor - other.factor) > SAME_FACTOR * max(abs(other.factor), 1e-9):
         return True
     return own.residual > max(SUM_WORSE * other.residual, SUM_CHANGED) or _is_rounded(own, other)
@@ -231,6 +242,9 @@ def _axis_of(own: Summing, other: Summing, mesh: Layout) -> str | None:
 def _named(own: Summing, other: Summing, who: str) -> tuple[str, Reason]:
     if own.way == "carried":
         return "missing_zero_grad", reason(Stages.CARRIED, parameters=who)
+    if own.way == "partly":
+        only = [str(number) for number in own.microbatches]
+        return "missing_all_reduce", reason(Stages.PARTLY_REDUCED, parameters=who, microbatches=only)
     if own.way == "none":
         return "frozen_or_missing_gradient", reason(Stages.NEVER_REACH, parameters=who)
     lacking = axes_lacking(own, other)

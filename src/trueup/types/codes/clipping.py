@@ -12,6 +12,7 @@ class ClippingCode(Code):
 
     # what one run does
     NOT_CLIPPED = "clipping.not_clipped"
+    NORM_OF_OWN_PART = "clipping.norm_of_rank_alone"
     TO_NORM = "clipping.to_norm"
     AT_VALUE = "clipping.at_value"
     BY_PARAMETER = "clipping.factor_by_parameter"

@@ -1,0 +1,232 @@
+"""The same rows of a batch laid out otherwise: in another order, padded on another side or to another length.
+
+A step sums over its rows, and padding that a mask hides is no part of them: neither changes the training.
+Where the inputs of the model were kept, it is known which row, and which of its tokens, stand where; what was
+made of them is then compared row by row, without the padding. A tensor whose rows are not found again is
+compared by its statistics, which know of no order; with other padding it is left without a verdict.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from trueup.comparing.metrics import NONE, SKETCH, Metrics, measure
+from trueup.comparing.pairing import StepPair
+from trueup.comparing.rows import Half, Rows
+from trueup.comparing.thresholds import IN_PLACE
+from trueup.matching.layouts import UNORDERED, Layout, Shape, Steps
+from trueup.numerics.dtypes import DTYPES
+from trueup.store import TraceSource
+from trueup.types.arrays import Array, Bools
+from trueup.weights.plan import Permute, Reshape, Slice
+
+PADDED = "padded otherwise, where only stored values would tell"
+Given = dict[str, Array]
+"""slot -> what the model was given, (rows, ...), in the dtype that stores it"""
+Place = tuple[TraceSource, int, int]
+Keyed = tuple[list[bytes], list["Span"]]
+"""what tells each row apart, and where it stands"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Where one row stands on one side: its place in the batch, and its tokens from ``start`` to ``stop``."""
+
+    row: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laid:
+    """How one side lays out the rows, in the order of the reference's."""
+
+    width: int
+    """tokens of a row with its padding"""
+    spans: tuple[Span, ...]
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether some row holds padding."""
+        return any((span.start, span.stop) != (0, self.width) for span in self.spans)
+
+
+def in_row_order(
+    rows: Rows, metrics: Metrics, target: TraceSource, reference: TraceSource, pair: StepPair
+) -> Rows:
+    """The rows with a layout wherever the batch is the same laid out otherwise; the very same ``rows`` where
+    it is not."""
+    given = rows.paired & rows.phase_is("forward") & rows.slot_starts("input") & (rows.of_call("parent") < 0)
+    given &= rows.kind_is("module") & rows.mode_is("train")
+    if not (given & ~metrics.bits_equal).any():
+        return rows
+    places = (target, pair.step, pair.rank), (reference, pair.reference_step, pair.reference_rank)
+    elsewhere = _elsewhere(rows, metrics)
+    layouts, numbers = list(rows.layouts), rows.layout.copy()
+    for microbatch in np.unique(rows.microbatch[given]).tolist():
+        here = rows.microbatch == microbatch
+        laid = _laid(
+            _given(rows, rows.target, given & here, places[0]),
+            _given(rows, rows.reference, given & here, places[1]),
+        )
+        if laid is None:
+            continue
+        known: dict[tuple[Shape, Shape], int] = {}
+        for row in np.flatnonzero(here & elsewhere).tolist():
+            shapes = _shapes(rows, row)
+            if shapes not in known:
+                known[shapes] = len(layouts)
+                layouts.append(_layout(*shapes, *laid))
+            numbers[row] = known[shapes]
+    changed = len(layouts) > len(rows.layouts)
+    return replace(rows, layout=numbers, layouts=tuple(layouts)) if changed else rows
+
+
+def measure_rows(rows: Rows) -> tuple[Rows, Metrics]:
+    """Such rows measured. Statistics of tensors that are padded otherwise hold the padding too, and say
+    nothing: their norms alone are kept, as a scale."""
+    padded = np.array([layout.label == PADDED for layout in rows.layouts] + [False])[rows.layout]
+    halves = []
+    for half in (rows.target, rows.reference):
+        held = half.statistics
+        masked = {name: np.where(padded, np.nan, held[name]) for name in held if name != "l2_norm"}
+        halves.append(replace(half, statistics={**held, **masked}))
+    rows = replace(rows, target=halves[0], reference=halves[1])
+    metrics = measure(rows)
+    metrics.difference[padded] = np.nan
+    metrics.evidence[padded] = NONE
+    return rows, metrics
+
+
+def _shapes(rows: Rows, row: int) -> tuple[Shape, Shape]:
+    shapes = rows.match.words.shape
+    return shapes[rows.target.shape[row]], shapes[rows.reference.shape[row]]
+
+
+def _elsewhere(rows: Rows, metrics: Metrics) -> Bools:
+    """Pairs that are not what they are in place, weights apart."""
+    t, r = rows.target, rows.reference
+    chosen = rows.paired & rows.phase_is("forward", "backward", "loss") & (rows.layout < 0)
+    chosen &= (t.summary >= 0) & (r.summary >= 0) & (t.numel > 1) & (r.numel > 1)
+    weights = [half.summary[rows.phase_is("param") & (half.summary >= 0)] for half in (t, r)]
+    chosen &= ~np.isin(t.summary, weights[0]) & ~np.isin(r.summary, weights[1])
+    with np.errstate(invalid="ignore"):
+        in_place = (metrics.rel_l2 <= IN_PLACE) & (metrics.evidence == SKETCH)  # statistics know of no place
+    return np.asarray(chosen & ~metrics.bits_equal & ~in_place)
+
+
+# -- which row stands where ------------------------------------------
+
+
+def _given(rows: Rows, half: Half, given: Bools, place: Place) -> Given | None:
+    """Every input of the model by slot; None where some were not kept, or have other numbers of rows."""
+    source, step, rank = place
+    found: Given = {}
+    for row in np.flatnonzero(given).tolist():
+        kept = half.tables.summary_row(int(half.summary[row])) if half.summary[row] >= 0 else None
+        stored = None if kept is None else source.tensor(step, rank, kept)
+        slot = rows.match.words.slot[rows.slot[row]]
+        if stored is None or stored.dtype not in DTYPES or slot in found:
+            return None
+        if not stored.shape:  # a number is of no row
+            continue
+        found[slot] = stored.data.view(np.dtype(DTYPES[stored.dtype].storage)).reshape(stored.shape)
+    return found if len({len(values) for values in found.values()}) == 1 else None
+
+
+def _laid(target: Given | None, reference: Given | None) -> tuple[Laid, Laid] | None:
+    """None where the rows are not the same, or stand where they stood."""
+    if target is None or reference is None or target.keys() != reference.keys():
+        return None
+    widths = _width(target), _width(reference)
+    for mask in (False, True):
+        held = _rows(target, widths[0], without_padding=mask)
+        other = _rows(reference, widths[1], without_padding=mask)
+        found = _found(held, other)
+        if found is not None:
+            if found == other[1] and widths[0] == widths[1]:
+                return None
+            return Laid(width=widths[0], spans=tuple(found)), Laid(width=widths[1], spans=tuple(other[1]))
+    return None
+
+
+def _found(held: Keyed, other: Keyed) -> list[Span] | None:
+    """Where each of the other side's rows stands here; None where one is not there."""
+    places: dict[bytes, deque[Span]] = defaultdict(deque)
+    for key, span in zip(*held, strict=True):
+        places[key].append(span)
+    found = [places[key].popleft() for key in other[0] if places[key]]
+    return found if len(found) == len(other[0]) == len(held[0]) else None
+
+
+def _width(given: Given) -> int:
+    """Tokens of a row: those of its mask, else of any input with more than one dimension."""
+    mask = _mask(given)
+    if mask is not None:
+        return int(mask.shape[1])
+    return next((int(values.shape[1]) for values in given.values() if values.ndim > 1), 1)
+
+
+def _mask(given: Given) -> Array | None:
+    return next((values for slot, values in given.items() if "mask" in slot and values.ndim == 2), None)
+
+
+def _rows(given: Given, width: int, *, without_padding: bool) -> Keyed:
+    """What tells rows apart, and where each stands."""
+    keys, spans = [], []
+    mask = _mask(given) if without_padding else None
+    for row in range(len(next(iter(given.values())))):
+        start, stop = 0, width
+        if mask is not None and mask[row].any():
+            seen = np.flatnonzero(mask[row])
+            start, stop = int(seen[0]), int(seen[-1]) + 1
+        cut = (v[row][start:stop] if v.ndim > 1 and v.shape[1] == width else v[row] for v in given.values())
+        keys.append(b"|".join(np.ascontiguousarray(one).tobytes() for one in cut))
+        spans.append(Span(row=row, start=start, stop=stop))
+    return keys, spans
+
+
+# -- what brings a tensor to the reference's rows ------------------------------------------
+
+
+def _layout(target: Shape, reference: Shape, laid: Laid, other: Laid) -> Layout:
+    is_padded = laid.is_padded or other.is_padded
+    parts = _parts(target, laid, is_padded), _parts(reference, other, is_padded)
+    if parts[0] is None or parts[1] is None:
+        return Layout(label=PADDED if is_padded else UNORDERED, known=False, whole=not is_padded)
+    label = PADDED if is_padded else "rows in another order"
+    return Layout(label=label, target=parts[0], reference=parts[1])
+
+
+def _parts(shape: Shape, laid: Laid, is_padded: bool) -> tuple[Steps, ...] | None:
+    """Each row of a tensor without its padding; None where its rows are not known."""
+    num = len(laid.spans)
+    turned: Steps = ()
+    if shape[0] != num and len(shape) > 1 and shape[1] == num:
+        turned = (Permute(dims=(1, 0, *range(2, len(shape)))),)
+        shape = (shape[1], shape[0], *shape[2:])
+    if shape[0] == num * laid.width and num * laid.width != num:
+        return tuple(
+            (*turned, Slice(dim=0, start=s.row * laid.width + s.start, stop=s.row * laid.width + s.stop))
+            for s in laid.spans
+        )
+    if shape[0] != num or shape == (num, num):
+        return None
+    tokens = [dim for dim in range(1, len(shape)) if shape[dim] == laid.width]
+    if len(tokens) > 1 and (len(shape), tokens) != (4, [2, 3]):
+        if len(shape) != 3 and is_padded:
+            return None  # which of them are tokens is not known
+        tokens = tokens[:1]
+    found = []
+    for span in laid.spans:
+        steps: Steps = (*turned, Slice(dim=0, start=span.row, stop=span.row + 1))
+        if is_padded:
+            held = [span.stop - span.start if dim in tokens else size for dim, size in enumerate(shape)]
+            cuts = (Slice(dim=dim, start=span.start, stop=span.stop) for dim in tokens)
+            steps = (*steps, *cuts, Reshape(shape=(prod(held[1:]),)))
+        found.append(steps)
+    return tuple(found)

@@ -1,0 +1,186 @@
+"""The same rows in another order, padded elsewhere or dealt out otherwise are one batch; others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+import torch.nn.functional as F  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+import trueup  # noqa: E402
+from trueup.comparing.result import Comparison  # noqa: E402
+from trueup.comparing.run import compare  # noqa: E402
+from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.types.codes import NoteCode  # noqa: E402
+from trueup.types.finding import Stage  # noqa: E402
+from trueup.types.status import Outcome  # noqa: E402
+
+WIDTH, VOCABULARY, TOKENS = 16, 40, 11
+LENGTHS = (11, 7, 9, 4, 8, 10)
+Batch = dict[str, Tensor]
+Batches = Callable[[int], list[Batch]]
+
+
+class Model(nn.Module):
+    """One layer of masked causal attention, positions looked up, a mean over the labels that count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.pos = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(TOKENS + 4, WIDTH)
+        self.norm, self.qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, ids: Tensor, mask: Tensor, positions: Tensor, labels: Tensor) -> Tensor:
+        x = self.emb(ids) + self.pos(positions)
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
+        seen = causal[None] & mask[:, None, :].bool()
+        scores = (q @ k.transpose(1, 2) / WIDTH**0.5).masked_fill(~seen, torch.finfo(torch.float32).min)
+        logits = self.head(x + scores.softmax(-1) @ v)
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+
+
+def rows(step: int) -> Batch:
+    """Six rows, padded on the right."""
+    make = torch.Generator().manual_seed(step)
+    ids = torch.randint(1, VOCABULARY, (len(LENGTHS), TOKENS), generator=make)
+    mask = (torch.arange(TOKENS)[None] < torch.tensor(LENGTHS)[:, None]).long()
+    positions = torch.arange(TOKENS).expand(len(LENGTHS), -1) * mask
+    labels = torch.where(mask.bool(), ids.roll(-1, 1), -100)
+    return {"ids": ids * mask, "mask": mask, "positions": positions, "labels": labels}
+
+
+def left(batch: Batch, more: int = 0) -> Batch:
+    """The same, padded on the left, to a longer row."""
+    found = {}
+    for name, values in batch.items():
+        fill = -100 if name == "labels" else 0
+        laid = torch.full((len(values), TOKENS + more), fill)
+        for row, length in enumerate(batch["mask"].sum(1).tolist()):
+            laid[row, TOKENS + more - length :] = values[row, :length]
+        found[name] = laid
+    return found
+
+
+def pick(batch: Batch, order: list[int]) -> Batch:
+    return {name: values[order] for name, values in batch.items()}
+
+
+def trained(folder: Path, batches: Batches, *, factor: float = 1.0, bias: float = 0.0) -> Path:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = Model()
+    if bias:
+        model.norm.register_forward_hook(lambda _module, _args, out: out * (1 + bias))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with trueup.Tracer(folder, level="L0", steps="0-1", task="tensor"):
+        for step in range(2):
+            for batch in batches(step):
+                (factor * model(**batch) / 40).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return folder
+
+
+def whole(step: int) -> list[Batch]:
+    return [rows(step)]
+
+
+def turned(step: int) -> list[Batch]:
+    return [pick(rows(step), [4, 0, 5, 2, 1, 3])]
+
+
+def on_the_left(step: int) -> list[Batch]:
+    return [left(rows(step))]
+
+
+def longer_and_turned(step: int) -> list[Batch]:
+    return [pick(left(rows(step), more=3), [1, 0, 3, 2, 5, 4])]
+
+
+def in_two(step: int) -> list[Batch]:
+    return [pick(rows(step), [0, 1, 2]), pick(rows(step), [3, 4, 5])]
+
+
+def in_three_and_turned(step: int) -> list[Batch]:
+    return [pick(rows(step), [0, 3]), pick(rows(step), [5, 1]), pick(rows(step), [4, 2])]
+
+
+def dealt_to_others(step: int) -> list[Batch]:
+    return [pick(rows(step), [0, 2, 4]), pick(rows(step), [1, 3, 5])]
+
+
+def one_row_another(step: int) -> list[Batch]:
+    batch = pick(rows(step), [4, 0, 5, 2, 1, 3])
+    batch["ids"][2, 1] = batch["ids"][2, 1] % (VOCABULARY - 1) + 1
+    return [batch]
+
+
+def labels_in_place(step: int) -> list[Batch]:
+    """A fault: the rows are turned, their labels are not."""
+    return [{**pick(rows(step), [4, 0, 5, 2, 1, 3]), "labels": rows(step)["labels"]}]
+
+
+def positions_of_padding(step: int) -> list[Batch]:
+    """A fault: padding on the left, and positions count it."""
+    batch = left(rows(step))
+    return [{**batch, "positions": torch.arange(TOKENS).expand(len(LENGTHS), -1).clone()}]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("clean")
+    return {batches.__name__: trained(folder / batches.__name__, batches) for batches in (whole, in_two)}
+
+
+def is_noted(comparison: Comparison) -> bool:
+    return any(note.code is NoteCode.ROWS_LAID_OTHERWISE for note in comparison.content.notes)
+
+
+@pytest.mark.parametrize("batches", [turned, on_the_left, longer_and_turned])
+def test_the_same_rows_agree(batches: Batches, runs: dict[str, Path], tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", batches)
+    comparison = compare(run, runs["whole"])
+    assert (comparison.exit_code, is_noted(comparison)) == (0, True)
+    assert diagnose(run, runs["whole"], output=tmp_path / "out").outcome is Outcome.AGREE
+
+
+@pytest.mark.parametrize("batches", [dealt_to_others, in_three_and_turned, turned])
+def test_rows_dealt_to_other_microbatches_agree(
+    batches: Batches, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = trained(tmp_path / "run", batches)
+    assert compare(run, runs["in_two"]).exit_code == 0
+    assert diagnose(run, runs["in_two"], output=tmp_path / "out").outcome is Outcome.AGREE
+
+
+@pytest.mark.parametrize("batches", [one_row_another, labels_in_place, positions_of_padding])
+def test_other_rows_differ(batches: Batches, runs: dict[str, Path], tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", batches)
+    comparison = compare(run, runs["whole"])
+    assert (comparison.exit_code, is_noted(comparison)) == (1, False)
+    assert diagnose(run, runs["whole"], output=tmp_path / "out").findings[0].stage is Stage.DATA
+
+
+@pytest.mark.parametrize("batches", [turned, on_the_left])
+def test_a_fault_behind_rows_in_another_order_is_found_where_it_is(
+    batches: Batches, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = trained(tmp_path / "run", batches, bias=1e-3)
+    comparison = compare(run, runs["whole"])
+    assert (comparison.exit_code, comparison.verdict.owner, comparison.verdict.phase) == (
+        1,
+        "norm",
+        "forward",
+    )
+
+
+def test_a_loss_of_another_size_differs_in_any_order(runs: dict[str, Path], tmp_path: Path) -> None:
+    comparison = compare(trained(tmp_path / "run", turned, factor=1.01), runs["whole"])
+    assert (comparison.exit_code, comparison.verdict.phase) == (1, "loss")

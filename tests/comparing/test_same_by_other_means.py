@@ -1,0 +1,150 @@
+"""A loss scale, the place of a reduction, the form of a mask or of labels: the same by other means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+import torch.nn.functional as F  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+import trueup  # noqa: E402
+from tests.comparing.rules.judging import step_of  # noqa: E402
+from tests.comparing.traces import Recorder  # noqa: E402
+from trueup.comparing.rules import judge_step  # noqa: E402
+from trueup.comparing.run import compare  # noqa: E402
+from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.types.codes import NoteCode, RecordCode  # noqa: E402
+from trueup.types.status import Outcome  # noqa: E402
+
+X = torch.randn(6, 9, 16, generator=torch.Generator().manual_seed(1))
+LABELS = torch.randint(0, 12, (6, 9), generator=torch.Generator().manual_seed(2))
+SEEN = torch.arange(9)[None] < torch.tensor([9, 5, 7, 9, 3, 8])[:, None]
+
+
+class Model(nn.Module):
+    """Attention over what a mask of tokens, or of pairs of them, lets it see."""
+
+    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner, self.head, self.loss = nn.Linear(16, 16), nn.Linear(16, 12), loss
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        hidden = self.inner(x)
+        seen = mask if mask.ndim == 3 else mask[:, None, :].expand(-1, 9, -1)
+        scores = (hidden @ hidden.transpose(1, 2)).masked_fill(~seen, -torch.inf)
+        return self.loss(self.head(hidden + scores.softmax(-1) @ hidden), LABELS)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def gathered(logits: Tensor, labels: Tensor) -> Tensor:
+    return -logits.log_softmax(-1).gather(-1, labels[..., None]).mean()
+
+
+def trained(
+    folder: Path,
+    *,
+    scale: float | None = None,
+    mask: Tensor = SEEN,
+    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+    wrong: float = 1.0,
+) -> Path:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = Model(loss)
+    model.inner.weight.register_hook(lambda grad: grad * wrong)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+    with trueup.Tracer(folder, level="L0", steps="0-1", task="tensor"):
+        for _ in range(2):
+            scaler.scale(model(X, mask)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scaled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("scaled") / "run", scale=1024.0)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("plain") / "run")
+
+
+@pytest.mark.parametrize("scale", [64.0, 1000.0, 65536.0])
+def test_another_loss_scale_is_the_same_training(scale: float, scaled: Path, tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", scale=scale)
+    comparison = compare(run, scaled)
+    assert comparison.exit_code == 0
+    (note,) = [n for n in comparison.content.notes if n.code is NoteCode.LOSS_SCALES_DIFFER]
+    assert (note.number("target"), note.number("reference")) == (scale, 1024.0)
+    assert diagnose(run, scaled, output=tmp_path / "out").outcome is Outcome.AGREE
+
+
+def test_a_wrong_gradient_under_another_loss_scale_differs(scaled: Path, tmp_path: Path) -> None:
+    comparison = compare(trained(tmp_path / "run", scale=64.0, wrong=1.001), scaled)
+    assert (comparison.exit_code, comparison.verdict.owner) == (1, "inner")
+
+
+def test_a_mask_of_pairs_is_the_mask_of_tokens(plain: Path, tmp_path: Path) -> None:
+    pairs = SEEN[:, None, :].expand(-1, 9, -1).clone()
+    assert compare(trained(tmp_path / "run", mask=pairs), plain).exit_code == 0
+
+
+def test_another_mask_of_pairs_differs(plain: Path, tmp_path: Path) -> None:
+    pairs = SEEN[:, None, :].expand(-1, 9, -1).clone()
+    pairs[0, 4, 2] = False
+    assert compare(trained(tmp_path / "run", mask=pairs), plain).exit_code == 1
+
+
+def test_a_cross_entropy_written_out_agrees(plain: Path, tmp_path: Path) -> None:
+    assert compare(trained(tmp_path / "run", loss=gathered), plain).exit_code == 0
+
+
+# -- the place of a reduction ------------------------------------------
+
+
+def gradients(out: Recorder, accumulated: np.ndarray, clipped: np.ndarray) -> None:
+    """One parameter, with its gradient as backward leaves it and as the optimizer is given it."""
+    weight = out.call("parameter", "m.weight")
+    out.record(weight, "param", "value", np.ones((4, 3), np.float32))
+    out.record(weight, "param_grad", "accumulated", accumulated.astype(np.float32))
+    out.record(weight, "param_grad", "clipped", clipped.astype(np.float32))
+
+
+OWN, OTHERS = np.random.default_rng(0).normal(size=(2, 4, 3))
+WHOLE = (OWN + OTHERS) / 2
+
+
+@pytest.mark.parametrize(
+    ("accumulated", "clipped", "is_left"),
+    [
+        (OWN, WHOLE, True),
+        (OWN, OWN, False),
+        (OWN, WHOLE * 1.001, False),
+        (2 * WHOLE, WHOLE, False),
+    ],
+    ids=["reduced later", "never reduced", "reduced otherwise", "a factor that clipping takes away"],
+)
+def test_a_gradient_reduced_after_backward(
+    accumulated: np.ndarray, clipped: np.ndarray, is_left: bool, tmp_path: Path
+) -> None:
+    target, reference = Recorder(), Recorder()
+    gradients(target, accumulated, clipped)
+    gradients(reference, WHOLE, WHOLE)
+    context, metrics = step_of(tmp_path, target, reference)
+    judgement = judge_step(context, metrics)
+    codes = {why.code for why in judgement.reasons.values()}
+    assert (RecordCode.REDUCED_LATER in codes) is is_left
