@@ -77,26 +77,34 @@ class Hints:
 
 def _hints(evidence: Evidence, shape: tuple[int, ...]) -> Hints:
     """Heads by the attention weights' shape; mask, cosines and sines as the module was given them."""
-    near = [(pair.slot, pair.reference or pair.target) for pair in evidence.surroundings.nearby]
-    given = [one for slot, one in near if slot.startswith("input") and one is not None and len(one.shape) > 2]
-    heads = [
-        shape[2] // one.shape[1]
-        for slot, one in near
-        if slot.startswith("output") and one is not None and len(one.shape) == 4
-        if one.shape[2] == shape[1] and one.shape[1] and shape[2] % one.shape[1] == 0
-    ]
-    masks = (_hidden(one) for one in given if one.shape[-2:] == (shape[1], shape[1]))
-    table = _table([one for one in given if one.shape[-2] == shape[1] and one.shape[-1] < shape[2]])
+    given, made = (
+        [
+            k
+            for p in evidence.surroundings.nearby
+            if p.slot.startswith(head) and (k := p.reference or p.target)
+        ]
+        for head in ("input", "output")
+    )
+    tokens, width = shape[1:]
+    heads = [width // one.shape[1] for one in made if _is_weights(one.shape, tokens, width)]
+    masks = (_hidden(one) for one in given if len(one.shape) > 2 and one.shape[-2:] == (tokens, tokens))
+    table = _table([one for one in given if one.shape[-2:-1] == (tokens,) and one.shape[-1] < width])
     if table is not None:
         heads.insert(0, 2 * table[0].shape[1])
     fitting = dict.fromkeys(h for h in (*heads, *HEAD_SIZES) if h % 2 == 0)
     return Hints(heads=tuple(fitting), table=table, hidden=next((m for m in masks if m is not None), None))
 
 
+def _is_weights(shape: tuple[int, ...], tokens: int, width: int) -> bool:
+    """Whether it is the shape of attention weights, (rows, heads, tokens, tokens)."""
+    return len(shape) == 4 and shape[2] == tokens and shape[1] > 0 and width % shape[1] == 0
+
+
 def _table(known: Sequence[Known]) -> tuple[Floats, Floats] | None:
     """Cosines and sines of the first sequence among what stands side by side."""
     for one, other in pairwise(known):
-        cos, sin = (x.values() if x.is_floating and one.shape == other.shape else None for x in (one, other))
+        alike = one.shape == other.shape and len(one.shape) > 2
+        cos, sin = (x.values() if x.is_floating and alike else None for x in (one, other))
         if cos is not None and sin is not None and on_unit_circle(cos, sin):
             first, second = (x.reshape(-1, *x.shape[-2:])[0, :TOKENS] for x in (cos, sin))
             return _halved(first), _halved(second)
@@ -121,17 +129,6 @@ def _hidden(mask: Known) -> Bools | None:
     plane = values.reshape(-1, *values.shape[-2:])[0, :TOKENS, :TOKENS]
     hidden = plane == 0 if mask.dtype == "bool" else plane <= MASKED_BELOW
     return None if hidden.all(axis=-1).any() else np.asarray(hidden)
-
-
-def on_unit_circle(cosines: Floats, sines: Floats) -> bool:
-    """Whether two tables are the cosines and sines of some angles."""
-    return bool((np.abs(cosines**2 + sines**2 - 1.0) <= UNIT_CIRCLE).all())
-
-
-def _halved(table: Floats) -> Floats:
-    """One entry for each pair that is rotated together: they stand in two halves, or side by side."""
-    half = table.shape[1] // 2
-    return table[:, :half] if np.array_equal(table[:, :half], table[:, half:]) else table[:, ::2]
 
 
 # In one piece: two forms of one search, with one limit on what both try.
