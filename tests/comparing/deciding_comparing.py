@@ -40,7 +40,7 @@ from trueup.comparing.rules.lone_rounding import least_rounding
 from trueup.comparing.scalars import compare_scalars
 from trueup.comparing.thresholds import CANCELLED_PART, FLOAT32
 from trueup.comparing.tolerance import _running_roundoff, factor_of
-from trueup.comparing.verdict import confidence
+from trueup.comparing.verdict import confidence, may_be_noise
 from trueup.comparing.worth import refuse_different_models
 from trueup.errors import NothingCompared
 from trueup.matching.bridge import Bridge
@@ -630,6 +630,11 @@ def set_exactly(relative: float) -> object:
 def word(doubt: float, before: Preceding) -> object:
     """The confidence in a place whose score leaves this doubt."""
     return confidence("values", math.sqrt(1 / doubt - 1), before, 1.0).word
+
+
+@decides("comparing.noise_grows")
+def noise_grows(score: float) -> object:
+    return may_be_noise(score)
 
 
 @decides("comparing.no_doubt")

@@ -350,6 +350,12 @@ FACTOR_OF_DIFFERENCE = derived(
     "of the difference",
     "sqrt(1/2): the factor makes more of the difference than all the rest",
 )
+NOISE_GROWS = chosen(
+    "comparing.noise_grows",
+    100.0,
+    "times the tolerance",
+    "tolerances are 4 times what reruns showed; noise that grows to 400 times its measure has not been seen",
+)
 REST_OF_DIFFERENCE = chosen(
     "comparing.rest_of_difference",
     0.5,

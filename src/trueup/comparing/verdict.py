@@ -17,7 +17,13 @@ from trueup.comparing.microbatches import led_by_microbatches
 from trueup.comparing.optimizer_settings import SharedGap
 from trueup.comparing.precision_gap import PrecisionGap
 from trueup.comparing.scalars import DECISIVE, NORM, RATE, ScalarPair, number
-from trueup.comparing.thresholds import DOUBT_AFTER_EQUAL, NO_DOUBT, REST_OF_DIFFERENCE, SOME_DOUBT
+from trueup.comparing.thresholds import (
+    DOUBT_AFTER_EQUAL,
+    NO_DOUBT,
+    NOISE_GROWS,
+    REST_OF_DIFFERENCE,
+    SOME_DOUBT,
+)
 from trueup.matching.thresholds import SURE
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
 from trueup.types.confidence import Confidence, Question, Word, confidence_of
@@ -280,13 +286,18 @@ def _at_place(code: VerdictCode, first: First, **facts: str) -> Reason:
     return reason(code, phase=first.row.phase, slot=first.row.slot, step=first.step, **names, **facts)
 
 
+def may_be_noise(score: float | None) -> bool:
+    """Whether a difference of so many times its tolerance may be noise that grew; without a number not."""
+    return score is not None and score <= NOISE_GROWS
+
+
 def _grown(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
     """Records that exceed their tolerance, each explained by its inputs: no place introduces the error."""
     verdict = _differ(first, ledger, scalars, runs)
     entered = {} if first.row.error_in is None else {"error_in": first.row.error_in}
     came = reason(EvidenceCode.INPUTS_DIFFER_ALREADY, **entered)
     verdict = replace(verdict, evidence=(came, *verdict.evidence))
-    if not runs.measured:
+    if not runs.measured or not may_be_noise(first.row.score):
         return verdict
     return replace(
         verdict,

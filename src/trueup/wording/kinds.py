@@ -365,6 +365,44 @@ PHRASES: dict[KindReason, Phrase] = {
         _computed_again(lambda facts: f"a {_fitted('scale of the scores', 4)(facts)}"),
         {"target": 0.3, "reference": 0.25},
     ),
+    KindReason.SCALED_PER_ROW: _say(
+        "each row of {subject} is the reference's times a factor of its own, {low:.4g} to {high:.4g} over "
+        "{num:count row}; nothing else differs",
+        {"low": 0.5, "high": 3.2, "num": 4},
+    ),
+    KindReason.SENT_BACK_PER_ROW: _say(
+        "each row of the gradient that the loss sends back to the model is the reference's times a factor of "
+        "its own, {low:.4g} to {high:.4g} over {num:count row}; nothing else differs",
+        {"low": 0.5, "high": 3.2, "num": 4},
+    ),
+    KindReason.SCALED_PER_TOKEN: _say(
+        "each vector of {subject} is the reference's times a factor of its own, {low:.4g} to {high:.4g} over "
+        "{num:count vector}; nothing else differs",
+        {"low": 0.5, "high": 0.8, "num": 96},
+    ),
+    KindReason.SUMS_TO_ONE: _say(
+        "vectors of {subject} sum to 1 in the {side} alone; in the other run to {low:.4g} to {high:.4g}",
+        {"side": "reference", "low": 0.5, "high": 0.8},
+    ),
+    KindReason.LENGTH_OF_ONE: _say(
+        "vectors of {subject} have a length of 1 in the {side} alone; in the other run of {low:.4g} to "
+        "{high:.4g}",
+        {"side": "target", "low": 0.5, "high": 8.1},
+    ),
+    KindReason.WEIGHT_OFFSET: _say(
+        "features of {subject} are multiplied by {target:g} + {weight} (target), {reference:g} + {weight} "
+        "(reference)",
+        {"target": 2.0, "reference": 1.0, "weight": "weight"},
+    ),
+    KindReason.WEIGHT_OF_ONE_SIDE: _say(
+        lambda facts: (
+            f"the {facts['side']} alone multiplies features of {{subject}} by "
+            + (f"{facts['offset']:g} + " if facts["offset"] else "")
+            + f"{facts['weight']}"
+        ),
+        {"side": "reference", "offset": 0.0, "weight": "weight"},
+        {"side": "target", "offset": 1.0, "weight": "weight"},
+    ),
     # scale, sign, sum
     KindReason.SCALED: _say(
         _scaled,

@@ -308,6 +308,8 @@ class RunFacts:
     loss: float | None = None
     losses: Mapping[int, LossFacts] = field(default_factory=dict)
     """of every microbatch whose labels were kept"""
+    sent_back: Mapping[int, Floats] = field(default_factory=dict)
+    """microbatch -> gradient that its loss sends back to the model's first output, where values were kept"""
     reduction: str | None = None
     """of the function that made the loss: ``none``, ``mean``, ``sum``; None where no one knows"""
     skipped: bool | None = None

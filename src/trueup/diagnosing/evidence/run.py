@@ -17,12 +17,14 @@ from trueup.diagnosing.step_calls import loss_arguments, loss_records, reduction
 from trueup.numerics.ulp import unit_roundoff
 from trueup.store import StepView, TraceSource, view_if_there
 from trueup.store.given import root_inputs
-from trueup.types.arrays import Array, Bools, Ints
+from trueup.store.recorded import MOST_SAMPLED
+from trueup.types.arrays import Array, Bools, Floats, Ints
 from trueup.types.trace import ScalarLine
 
 MAX_RANKS = 64
 
 
+# In one piece: one entry a fact, each of which may be missing.
 def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) -> RunFacts:
     """What a trace says of its run at a step."""
     lines = source.scalars(rank)
@@ -47,6 +49,7 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         },
         loss=_number(line.get("loss")),
         losses={} if view is None else _losses(view, _number(line.get("loss_scale")) or 1.0),
+        sent_back={} if view is None else _sent_back(view),
         reduction=None if view is None else reduction_of(loss_arguments(view)),
         skipped=line.get("skipped") if isinstance(line.get("skipped"), bool) else None,
         batch_digest=line.get("batch_digest"),
@@ -102,6 +105,24 @@ def _losses(view: StepView, scale: float) -> dict[int, LossFacts]:
             steepest=_steepest(view, microbatch, labels, scale),
             form=_form(view, microbatch, labels, counts, scale),
         )
+    return found
+
+
+def _sent_back(view: StepView) -> dict[int, Floats]:
+    """Of the first output with rows of the outermost module, in every microbatch."""
+    found: dict[int, Floats] = {}
+    sent = view.frame_of("backward").filter(
+        pl.col("slot").cast(pl.String).str.starts_with("output"),
+        pl.col("shape").list.len() > 1,
+        pl.col("numel") <= MOST_SAMPLED,
+    )
+    for row in sent.iter_rows(named=True):
+        call, microbatch = int(row["call"]), int(row["microbatch"])
+        if view.parent[call] >= 0 or view.kind[call] != "module" or microbatch in found:
+            continue
+        values = view.value(view.record(call, "backward", row["slot"]))
+        if values is not None:
+            found[microbatch] = values
     return found
 
 

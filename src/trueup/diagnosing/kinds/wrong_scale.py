@@ -11,6 +11,7 @@ from trueup.diagnosing.evidence import Evidence, RunFacts
 from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of
 from trueup.diagnosing.kinds.loss_divisor import divided_otherwise
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
+from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
     CLOSE_ROUNDINGS,
     FACTOR_AT_LEAST,
@@ -172,7 +173,7 @@ def _both_ways(value: float, code: FactorCode, **facts: float) -> Iterator[Facto
 RULE = KindRule(
     code=KindCode.WRONG_SCALE,
     family=KindClass.MODEL,
-    looks=(divided_otherwise, _scaled, _statistics_scaled),
+    looks=(divided_otherwise, solved(KindCode.WRONG_SCALE), _scaled, _statistics_scaled),
     causes=(
         CauseCode.LOSS_DIVIDED,
         CauseCode.SUMMED_FOR_AVERAGED,

@@ -1,0 +1,186 @@
+"""Factors that differ from row to row, token to token or feature to feature, and leave nothing else.
+
+Where each row of a batch is its own multiple of the reference's, the loss weighs rows otherwise (or a row's
+tokens were counted); where each token's vector is, it was normalised otherwise; where each feature is, and
+its factors are (c + w) / (d + w) of a weight w beside it, that weight was applied with another constant, once
+more, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+
+from trueup.diagnosing.evidence import Evidence
+from trueup.diagnosing.kinds.fitting import roundoff_of
+from trueup.diagnosing.kinds.rule import Found, said
+from trueup.diagnosing.kinds.solved import Solved
+from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS, FAR_ROUNDINGS, MANY_NUMBERS
+from trueup.numerics.dtypes import DTYPES
+from trueup.types.arrays import Floats
+from trueup.types.codes.kinds import KindReason
+from trueup.types.finding import EvidenceRank, KindCode, Stage
+from trueup.types.reason import Number, Place
+
+OFFSETS = (0.0, 1.0, 2.0)
+"""what programs add to a weight before they multiply by it"""
+
+
+def index_fault(evidence: Evidence) -> Solved | None:
+    """What the factors of rows, tokens or features tell; None where they are one factor, or leave more than
+    rounding."""
+    of_loss = evidence.origin.stage is Stage.LOSS and evidence.origin.phase == "loss"
+    near = CLOSE_ROUNDINGS * (_coarsest(evidence) if of_loss else roundoff_of(evidence))
+    for t, r in _tensors(evidence):
+        features = _factors(np.moveaxis(t, -1, 0), np.moveaxis(r, -1, 0), near)
+        if features is not None:
+            found = _of_weight(evidence, features, near)
+            if found is not None:
+                return found
+        rows = _factors(t, r, near) if t.ndim > 2 else None
+        if rows is not None:
+            code = KindReason.SENT_BACK_PER_ROW if of_loss else KindReason.SCALED_PER_ROW
+            return _solved(evidence, KindCode.WRONG_SCALE, code, **_range(rows))
+        vectors = _factors(t.reshape(-1, t.shape[-1]), r.reshape(-1, r.shape[-1]), near)
+        if vectors is not None and evidence.origin.stage is not Stage.LOSS:
+            return _of_vectors(evidence, vectors, t, r, near)
+    return None
+
+
+def _tensors(evidence: Evidence) -> Iterator[tuple[Floats, Floats]]:
+    """The origin's tensor; of a loss the gradients that it sends back."""
+    t, r = evidence.target_values, evidence.reference_values
+    if t is not None and r is not None and t.ndim > 1:
+        yield from _usable(t, r)
+    elif evidence.origin.stage is Stage.LOSS:
+        for microbatch, sent in evidence.target_run.sent_back.items():
+            other = evidence.reference_run.sent_back.get(microbatch)
+            if other is not None:
+                yield from _usable(sent, other)
+
+
+def _coarsest(evidence: Evidence) -> float:
+    """Unit roundoff of the coarsest dtype in the step: what a loss sends back may have gone through it."""
+    held = evidence.target_run.dtypes | evidence.reference_run.dtypes
+    return max((DTYPES[name].eps for name in held if _is_float(name)), default=roundoff_of(evidence))
+
+
+def _is_float(name: str) -> bool:
+    return name in DTYPES and DTYPES[name].kind == "float"
+
+
+def _usable(t: Floats, r: Floats) -> Iterator[tuple[Floats, Floats]]:
+    if t.shape == r.shape and min(t.shape) > 0 and np.isfinite(t).all() and np.isfinite(r).all():
+        yield t, r
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Factors:
+    """Of each index along the first dimension; NaN where the reference has zeros alone."""
+
+    values: Floats
+
+    @property
+    def known(self) -> Floats:
+        """Without those."""
+        return self.values[~np.isnan(self.values)]
+
+
+def _factors(t: Floats, r: Floats, near: float) -> _Factors | None:
+    """The factor of each index; None where one leaves more than rounding, or all are one factor."""
+    a, b = (x.reshape(len(x), -1).astype(np.float64) for x in (t, r))
+    square = np.square(b).sum(axis=1)
+    some = square > 0
+    free = int(some.sum()) * (a.shape[1] - 1)
+    if some.sum() < 2 or free < MANY_NUMBERS or np.any(a[~some]):
+        return None
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = np.where(some, (a * b).sum(axis=1) / square, np.nan)
+    rest = np.sqrt(np.square(a[some] - values[some, None] * b[some]).sum(axis=1))
+    size = np.maximum(np.sqrt(np.square(a[some]).sum(axis=1)), np.sqrt(square[some]))
+    if (rest > near * size).any():
+        return None
+    spread = np.abs(values[some] - np.median(values[some])).max()
+    least = FAR_ROUNDINGS / CLOSE_ROUNDINGS * near
+    return _Factors(values=values) if spread > least * np.abs(values[some]).max() else None
+
+
+def _range(factors: _Factors) -> dict[str, float]:
+    known = factors.known
+    return {"low": float(known.min()), "high": float(known.max()), "num": len(known)}
+
+
+# -- features ------------------------------------------
+
+
+def _of_weight(evidence: Evidence, factors: _Factors, near: float) -> Solved | None:
+    """The weight whose entries, with a constant on either side, give the factors of the features."""
+    known = ~np.isnan(factors.values)
+    for name, weight in _weights(evidence, len(factors.values)):
+        for target, reference in permutations((*OFFSETS, None), 2):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                wanted = _applied(weight, target) / _applied(weight, reference)
+            apart = np.abs(factors.values - wanted) > 2 * near * np.maximum(np.abs(wanted), 1.0)
+            if not apart[known].any():
+                return _constants_differ(evidence, name, target, reference)
+    return None
+
+
+def _applied(weight: Floats, offset: float | None) -> Floats:
+    return np.ones_like(weight) if offset is None else offset + weight
+
+
+def _constants_differ(
+    evidence: Evidence, name: str, target: float | None, reference: float | None
+) -> Solved | None:
+    if target is not None and reference is not None:
+        if target + reference == 1.0 and "norm" in (evidence.surroundings.type or "").lower():
+            return None  # a form of norms, which the rule of their constants names
+        facts: dict[str, Number | Place] = {"target": target, "reference": reference, "weight": name}
+        return _solved(evidence, KindCode.CONSTANT_ARGUMENT, KindReason.WEIGHT_OFFSET, **facts)
+    side, offset = ("reference", reference) if target is None else ("target", target)
+    facts = {"side": side, "offset": offset or 0.0, "weight": name}
+    return _solved(evidence, KindCode.MISSING_OR_EXTRA_TERM, KindReason.WEIGHT_OF_ONE_SIDE, **facts)
+
+
+def _weights(evidence: Evidence, width: int) -> Iterator[tuple[str, Floats]]:
+    around = evidence.surroundings
+    for pair in (*around.inputs, *around.parameters, *around.nearby):
+        known = pair.given
+        if known is None or known.shape != (width,) or not known.is_floating:
+            continue
+        values = known.values()
+        if values is not None and np.ptp(values) > 0:
+            yield pair.slot.rpartition(".")[2], values
+
+
+# -- vectors ------------------------------------------
+
+
+def _of_vectors(evidence: Evidence, factors: _Factors, t: Floats, r: Floats, near: float) -> Solved:
+    """Every token its own factor: where one side's vectors sum to 1 (or have a length of 1), the other side
+    left that out."""
+    for norm in (KindReason.SUMS_TO_ONE, KindReason.LENGTH_OF_ONE):
+        sizes = []
+        for values in (t, r):
+            flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+            of_sum = norm is KindReason.SUMS_TO_ONE
+            sizes.append(flat.sum(axis=1) if of_sum else np.sqrt(np.square(flat).sum(axis=1)))
+        unit = [bool((np.abs(size - 1.0) <= near * t.shape[-1]).all()) for size in sizes]
+        if unit[0] != unit[1]:
+            other = sizes[0] if unit[1] else sizes[1]
+            facts: dict[str, Number | Place] = {
+                "side": "reference" if unit[1] else "target",
+                "low": float(other.min()),
+                "high": float(other.max()),
+            }
+            return _solved(evidence, KindCode.MISSING_OR_EXTRA_TERM, norm, **facts)
+    return _solved(evidence, KindCode.WRONG_SCALE, KindReason.SCALED_PER_TOKEN, **_range(factors))
+
+
+def _solved(evidence: Evidence, kind: KindCode, code: KindReason, **facts: Number | Place) -> Solved:
+    found = Found(rank=EvidenceRank.EVERY_ELEMENT, measure=1.0, sentence=said(evidence, code, **facts))
+    return Solved(kind=kind, found=found)
