@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from trueup.types.codes import DivisorCode
 from trueup.types.codes import StagesCode as S
-from trueup.types.codes.kinds import KindReason
+from trueup.types.codes.kinds import DivisorCode, KindReason
 from trueup.types.reason import reason
 from trueup.wording.cause_headlines import cause_headline
 from trueup.wording.criterion import FIRST_LOSS
@@ -189,6 +188,13 @@ def _alike(facts: Facts) -> str:
         f"{number} {_WAYS.get(way, way)}" for way, number in zip(facts["ways"], facts["numbers"], strict=True)
     )
     return f"step {facts['step']}: both runs have gradients {what} in the same way ({ways})"
+
+
+def _divided(facts: Facts) -> str:
+    sides = [f"{facts[side]:.5g}" for side in ("target", "reference")]
+    target, reference = facts.parts or sides
+    tokens = count(facts["tokens"], "token")
+    return f"the loss of {tokens} is divided by {target} (target), {reference} (reference)"
 
 
 def _sums(facts: Facts) -> str:
@@ -507,8 +513,17 @@ PHRASES = {
         "Only the {side} gives the model the input {name}", {"side": "target", "name": "position_ids"}
     ),
     S.LOSS_DIVIDED: clause(
-        "the loss of {tokens:count token} is divided by {target:.5g} (target), {reference:.5g} (reference)",
+        _divided,
         {"tokens": 48, "target": 96.0, "reference": 104.0},
+        {
+            "tokens": 48,
+            "target": 96.0,
+            "reference": 104.0,
+            "parts": (
+                reason(DivisorCode.COUNTED_TIMES, number=96.0),
+                reason(DivisorCode.COUNTED_OF_STEP, number=104.0),
+            ),
+        },
     ),
     S.INPUT_DIFFERS: clause("Input {name} of the model differs", {"name": "token_type_ids"}),
     S.SAME_ROWS_REGROUPED: clause(

@@ -82,6 +82,21 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
     )
 
 
+def named_divisor(losses: Mapping[int, LossFacts], microbatch: int) -> Reason | None:
+    """What the gradients of the logits say that the sum over tokens is divided by, in one microbatch; None
+    where they do not tell, or no number of the step is it."""
+    forms = {m: loss.form for m, loss in losses.items()}
+    for code, of in _candidates(losses):
+        fits = (
+            form is not None and abs(form.divisor / of[m] - 1) <= NEAR_ONE
+            for m, form in forms.items()
+            if of[m]
+        )
+        if all(of.values()) and all(fits):
+            return reason(code, number=of[microbatch])
+    return None
+
+
 def _processes(run: RunFacts) -> Iterator[float]:
     """Numbers of processes, and one over each."""
     for size in (run.world_size, run.data_parallel_size):

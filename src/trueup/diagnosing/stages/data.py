@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trueup.diagnosing.batches import relation, rows_found
 from trueup.diagnosing.evidence.run import run_facts
+from trueup.diagnosing.kinds.loss_divisor import named_divisor
 from trueup.diagnosing.kinds.thresholds import NEAR_ONE
 from trueup.diagnosing.stages.batch import Batch, data_finding
 from trueup.diagnosing.stages.context import Context
@@ -330,7 +331,10 @@ def _divisors(target: Batch, reference: Batch) -> list[Reason]:
             continue
         if abs(one.form.divisor / other.form.divisor - 1) > NEAR_ONE:
             numbers = {"target": one.form.divisor, "reference": other.form.divisor}
-            return [reason(Stages.LOSS_DIVIDED, **numbers, tokens=one.counted)]
+            named = [named_divisor(losses, microbatch) for losses in sides]
+            parts = [part for part in named if part is not None]
+            both = parts if len(parts) == len(named) else []
+            return [reason(Stages.LOSS_DIVIDED, *both, **numbers, tokens=one.counted)]
     return []
 
 
