@@ -66,6 +66,8 @@ class Engine(BaseEngine[nn.Module, Tensor]):
         self.depths: dict[int, int] = {}
         self.shallow = True
         self.collective_watch: Callable[[Engine], AbstractContextManager[object]] = lambda _: nullcontext()
+        self.uncompiled = False
+        """nothing that the program compiles is: what it wraps is seen"""
         self.long_run: LongRun | None = None
         """what a person wants changed in the run; None: nothing"""
         self.training = Training(self)
