@@ -13,7 +13,7 @@ from outcome import Outcome, arguments
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-WRONG = ("none", "activation", "norm", "attention", "residual", "loss", "backward")
+WRONG = ("none", "activation", "dropped", "norm", "attention", "residual", "loss", "backward")
 """the operation of the second layer, where there are several"""
 
 
@@ -50,6 +50,8 @@ def _changed(graph: fx.Graph, wrong: str) -> None:
         )
         node.target = other
         node.args, node.kwargs = node.args[:1], {}
+    elif wrong == "dropped":
+        _second(graph, "gelu", "silu").target = lambda x: x
     elif wrong == "norm":
         node = _second(graph, "layer_norm", "rsqrt")
         if node.target is torch.rsqrt:
