@@ -116,7 +116,7 @@ def _announce(engine: Engine, module: Module, args: tuple[object, ...], kwargs: 
     if (training and not engine.threads.forward(module)) or engine.threads.apart:
         return not engine.threads.apart
     engine.enter_thread()
-    engine.training.before_root(training=training)
+    engine.training.before_root(module, training=training)
     sink.root_begins(training=training, has_parameters=training or has_parameters(module))
     if engine.long_run is not None and (training or has_parameters(module)):
         engine.long_run.forward(training=training)
