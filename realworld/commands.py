@@ -83,6 +83,23 @@ class Runner:
         done = self._run(self._trueup(*words), name, allowed=(0, 1, 2))
         return json.loads(_document(done)), self.outcome(name)
 
+    def parity(self, name: str, wrong: str) -> dict[str, Any]:
+        """``check-run --compile-parity`` with one operation computed wrongly: its document."""
+        command = [*self.program.command(self.python), *(["--wrong", wrong] if wrong != "none" else [])]
+        words = [
+            "check-run",
+            "--compile-parity",
+            "--to-the-end",
+            "--json",
+            "-o",
+            self._at(name),
+            "--",
+            *command,
+        ]
+        done = self._run(self._trueup(*words), name, allowed=(0, 1, 2))
+        document: dict[str, Any] = json.loads(_document(done))
+        return document
+
     def compare(self, target: str, reference: str) -> tuple[Answer, int]:
         """What ``compare`` says, and its exit status."""
         words = ["compare", self._at(target), self._at(reference), "--json"]

@@ -56,6 +56,9 @@ class Program:
     seed_stages: list[str] = field(default_factory=lambda: ["data", "weights"])
     settings: dict[str, str] = field(default_factory=dict)
     """environment variables"""
+    parity: dict[str, str] = field(default_factory=dict)
+    """with ``check-run --compile-parity``: operation computed wrongly (``--wrong``) -> pattern of the module
+    that is named; with one, the program as it is has to pass too"""
     alone: str | None = None
     """the same training in one process: another program"""
 

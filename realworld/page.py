@@ -20,6 +20,8 @@ its users do, on a tiny random model, on the CPU. A row is one setting of one pr
 - **compare**, **diagnose**: of five planted faults (data, forward pass, loss, backward pass, optimizer) how
   many have the right stage and place in the first finding of `trueup compare`, and of
   `trueup diagnose --replay`.
+- **compile parity**: `trueup check-run --compile-parity` passes, and of the operations that a compiler
+  computes wrongly, one at a time, so many are named with their module.
 - **time**: of the two captured steps, times that of the same steps without capture: at L0 with values, mix,
   and mix with values. These models compute next to nothing: it is what a call costs, not what a real
   training would see. Measured on a shared machine; single figures vary by a factor of two.
@@ -30,8 +32,8 @@ its users do, on a tiny random model, on the CPU. A row is one setting of one pr
 def page(results: dict[str, dict[str, Any]], programs: dict[str, Program]) -> str:
     """The whole page."""
     rows = [_row(programs[name], said) for name, said in results.items()]
-    head = "| program | with | bits | again | seed | check-run | compare | diagnose | time |"
-    lines = [HEAD, head, "|---|---|---|---|---|---|---|---|---|", *rows, "", "## What does not hold", ""]
+    head = "| program | with | bits | again | seed | check-run | compare | diagnose | compile parity | time |"
+    lines = [HEAD, head, "|---|---|---|---|---|---|---|---|---|---|", *rows, "", "## What does not hold", ""]
     left = [_line(programs[name], line) for name, said in results.items() for line in faults_of(said)]
     rest = [name for name in programs if name not in results]
     tail = ["", f"Not run yet: {', '.join(rest)}."] if rest else []
@@ -60,6 +62,7 @@ def _row(program: Program, said: dict[str, Any]) -> str:
         _checks(said.get("check_run")),
         _faults(said, "compare"),
         _faults(said, "diagnose"),
+        _parity(said.get("parity")),
         times,
     ]
     return "| " + " | ".join(cells) + " |"
@@ -75,6 +78,14 @@ def _checks(said: dict[str, Any] | None) -> str:
     failed, undecided = said.get("failed", []), said.get("undecided", [])
     words = [f"✗ {', '.join(failed)}" if failed else "✓"]
     return "; undecided: ".join([*words, *([", ".join(undecided)] if undecided else [])])
+
+
+def _parity(said: dict[str, Any] | None) -> str:
+    if not said:
+        return "-"
+    wrong = [by["right"] for name, by in said.items() if name != "none"]
+    passed = "✓" if said.get("none", {}).get("right") else "✗"
+    return f"{passed}; {sum(wrong)} of {len(wrong)}" if wrong else passed
 
 
 def _faults(said: dict[str, Any], how: str) -> str:

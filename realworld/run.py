@@ -34,6 +34,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--fault", action="append", help="only this fault; 'none' plants none")
     parser.add_argument("--no-replay", action="store_true", help="diagnose without running the target again")
     parser.add_argument("--no-seed", action="store_true", help="leave out the run with another seed")
+    parser.add_argument("--no-parity", action="store_true", help="leave out check-run --compile-parity")
+    parser.add_argument("--only-parity", action="store_true", help="check-run --compile-parity alone")
     parser.add_argument("--keep", action="store_true", help="keep the traces")
     parser.add_argument("--jobs", type=int, default=1, help="programs at a time")
     parser.add_argument("--no-results", action="store_true", help="print only: leave the page as it is")
@@ -52,6 +54,8 @@ def main() -> int:
         faults=None if given.fault is None else tuple(given.fault),
         replay=not given.no_replay,
         seed=not given.no_seed,
+        parity=not given.no_parity,
+        only_parity=given.only_parity,
     )
     status = 0
     with ExitStack() as closing:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ class Asked:
     """None: all"""
     replay: bool = True
     seed: bool = True
+    parity: bool = True
+    only_parity: bool = False
 
 
 class Trial:
@@ -42,7 +45,10 @@ class Trial:
     def run(self, asked: Asked) -> dict[str, Any]:
         """Everything."""
         began = time.perf_counter()
-        plain = self._try("plain", self.runner.plain)
+        plain = None if asked.only_parity else self._try("plain", self.runner.plain)
+        if asked.parity:
+            for wrong in ("none", *self.program.parity) if self.program.parity else ():
+                self._parity(wrong)
         if plain is not None:
             self.results["losses"] = [float.fromhex(one) for one in plain.ranks[0]["losses"]]
             self.results["capture"] = {}
@@ -90,6 +96,26 @@ class Trial:
         again = self._try("again", self.runner.compare, f"{CHECKED}/again", f"{CHECKED}/run")
         if again is not None:
             self.results["again"] = _told(again[0]) | {"exit": again[1]}
+
+    def _parity(self, wrong: str) -> None:
+        name = f"parity-{wrong}"
+        document = self._try(name, self.runner.parity, name, wrong)
+        if document is None:
+            return
+        said = {one["name"]: one for one in document["checks"]}
+        place = next(iter(said["regions"]["places"]), None)
+        site = None if place is None else place["site"]
+        pattern = self.program.parity.get(wrong)
+        right = document["exit_code"] == 0 if pattern is None else fnmatchcase(site or "", pattern)
+        facts = {} if place is None else place["detail_reason"]
+        self.results.setdefault("parity", {})[wrong] = {
+            "exit": document["exit_code"],
+            "site": site,
+            "operation": facts.get("places", {}).get("operation"),
+            "phase": facts.get("places", {}).get("phase"),
+            "numbers": {one: said[one]["numbers"] for one in ("regions", "compilation")},
+            "right": right,
+        }
 
     def _seed(self) -> None:
         if self._try("seed", self.runner.capture, "seed", *LEVELS["L0"], seed=1) is None:
@@ -154,6 +180,9 @@ def faults_of(results: dict[str, Any]) -> list[str]:
         lines.append(f"check-run fails: {', '.join(checked['failed'])}")
     if (seed := results.get("seed")) and not seed["right"]:
         lines.append(f"seed: {_first(seed)}")
+    for name, said in results.get("parity", {}).items():
+        if not said["right"]:
+            lines.append(f"compile parity, {name}: exit {said['exit']}, {said['site'] or 'nothing'} named")
     for name, by in results.get("faults", {}).items():
         lines += [f"fault {name}, {how}: {_first(said)}" for how, said in by.items() if not said["right"]]
     return lines

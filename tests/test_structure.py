@@ -46,6 +46,7 @@ STATE = {
     "trueup.adapters.torch.escapes": "hooks",
     "trueup.adapters.torch.long_run": "hooks",
     "trueup.adapters.torch.modules": "hooks",
+    "trueup.adapters.torch.regions": "hooks",
     "trueup.adapters.torch.training": "hooks",
     "trueup.adapters.trees": "slots and arguments as text",
     "trueup.capture.claim": "session",

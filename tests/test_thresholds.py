@@ -79,6 +79,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/diagnosis.py": {"SCHEMA_VERSION"},
     "diagnosing/ledger.py": {1e-12},  # against a division by 0
     "diagnosing/loss_form.py": {"MAX_NUMBERS"},  # costs time
+    "diagnosing/parity.py": {"_MAX_PLACES"},  # shown
     "diagnosing/pipeline.py": {"MAX_POINTS"},  # drawn
     "diagnosing/replay/charge.py": {1e300},  # infinities, sorted
     "diagnosing/replay/exact_loss.py": {"_IGNORE"},  # PyTorch's ignore_index

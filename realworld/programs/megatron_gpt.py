@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from functools import partial
 
@@ -61,6 +62,18 @@ def config_of(args: object, optimizer: object) -> TransformerConfig:
     )
 
 
+def draw_by_name(model: GPTModel, seed: int) -> None:
+    """Weights by their names in the whole model, as a checkpoint would give them; of whole tensors alone."""
+    for number, layer in enumerate(model.decoder.layers):
+        layer.own_number = f"decoder.layers.{number}.", f"decoder.layers.{layer.layer_number - 1}."
+    names = dict(layer.own_number for layer in model.decoder.layers)
+    for name, weight in model.named_parameters():
+        whole = next((new + name[len(own) :] for own, new in names.items() if name.startswith(own)), name)
+        if weight.dim() > 1:
+            draw = torch.Generator().manual_seed(seed + zlib.crc32(whole.encode()))
+            weight.data.normal_(0.0, 0.02, generator=draw)
+
+
 def batches(seed: int, *, wrong: bool) -> Iterator[dict[str, Tensor]]:
     """The batches of this data-parallel rank, of a stream that does not depend on the layout."""
     draw = torch.Generator().manual_seed(seed)
@@ -101,6 +114,7 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--distributed-optimizer", action="store_true")
     parser.add_argument("--norm", default="RMSNorm")
+    parser.add_argument("--drawn-by-name", action="store_true", help="weights that no pipeline changes")
     args = parser.parse_args()
     outcome = Outcome()
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
@@ -135,6 +149,8 @@ def main() -> None:
         position_embedding_type="rope",
     )
     layers = inner.decoder.layers
+    if args.drawn_by_name:
+        draw_by_name(inner, args.seed)
     if args.fault == "forward" and mpu.is_pipeline_last_stage():
         layers[-1].pre_mlp_layernorm.eps = 1e-2
     if args.fault == "backward" and mpu.is_pipeline_first_stage():

@@ -14,13 +14,14 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 WIDTH, HEADS, LAYERS, LENGTH, VOCABULARY, ROWS = 64, 4, 2, 32, 128, 4
+DROPOUT = 0.1
 
 
 class CausalSelfAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.attn_dropout, self.resid_dropout = nn.Dropout(0.0), nn.Dropout(0.1)
+        self.attn_dropout, self.resid_dropout = nn.Dropout(0.0), nn.Dropout(DROPOUT)
 
     def forward(self, x: Tensor) -> Tensor:
         b, t, c = x.size()
@@ -37,7 +38,7 @@ class MLP(nn.Module):
             nn.GELU(),
             nn.Linear(4 * WIDTH, WIDTH),
         )
-        self.dropout = nn.Dropout(0.1)
+        self.dropout = nn.Dropout(DROPOUT)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.dropout(self.c_proj(self.gelu(self.c_fc(x))))
@@ -61,7 +62,7 @@ class GPT(nn.Module):
             {
                 "wte": nn.Embedding(VOCABULARY, WIDTH),
                 "wpe": nn.Embedding(LENGTH, WIDTH),
-                "drop": nn.Dropout(0.1),
+                "drop": nn.Dropout(DROPOUT),
                 "h": nn.ModuleList(Block() for _ in range(LAYERS)),
                 "ln_f": nn.LayerNorm(WIDTH),
             }

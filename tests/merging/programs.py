@@ -34,13 +34,74 @@ class Block(nn.Module):
         return x + (Summed.apply(y) if self.shared else y)
 
 
+class Moved(nn.Module):
+    """As Megatron's embedding under sequence parallelism: ranks have parts, with dims moved."""
+
+    def forward(self, x: Tensor, faulty: bool) -> Tensor:
+        rank, size = dist.get_rank(), dist.get_world_size()
+        x = x * 1.25 if faulty else x * 1.0
+        return x.transpose(0, 1).contiguous().chunk(size, 1)[rank] if size > 1 else x
+
+
 class Model(nn.Module):
     def __init__(self, inner: int = INNER, *, gated: bool = False) -> None:
         super().__init__()
         self.first, self.last = Block(inner, gated=gated), Block(inner, gated=gated)
+        self.moved, self.how = Moved(), ""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        if "moved" in self.how:
+            self.moved(x, "fault" in self.how)
         return (self.last(self.first(x)) - y).square().mean()
+
+
+class Stack(nn.Module):
+    """Some of the layers of a model, each with its number in the whole, as Megatron's have it."""
+
+    def __init__(self, layers: list[nn.Module], first: int, *, ends: bool) -> None:
+        super().__init__()
+        self.layers, self.ends = nn.ModuleList(layers), ends
+        for number, layer in enumerate(self.layers):
+            layer.layer_number = first + number + 1  # type: ignore[assignment]
+        self.handed: Tensor | None = None
+        """what the stage before gives, in place of ``x``"""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = x if self.handed is None else self.handed
+        for layer in self.layers:
+            x = layer(x)
+        return (x - y).square().mean() if self.ends else x
+
+
+def train_stages(how: str, folder: str, options: dict[str, Any]) -> None:
+    """One step of a pipeline of two stages, or of one process that has all its layers."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(5)
+    layers: list[nn.Module] = [Block(INNER).double() for _ in range(4)]
+    if how == "stages wrong norm":
+        layers[3].norm.eps = 0.1  # type: ignore[union-attr,assignment]
+    x, y = torch.randn(ROWS, 3, WIDTH).double(), torch.randn(ROWS, 3, WIDTH).double()
+    each = len(layers) // size
+    model = Stack(layers[each * rank : each * (rank + 1)], each * rank, ends=rank == size - 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    tracer = trueup.Tracer(folder, **options)
+    tracer.start()
+    if rank:
+        model.handed = torch.empty_like(x)
+        dist.recv(model.handed, rank - 1)
+        model.handed.requires_grad_()
+    output, gradient = model(x, y), None
+    if rank < size - 1:
+        dist.send(output.detach(), rank + 1)
+        gradient = torch.empty_like(output)
+        dist.recv(gradient, rank + 1)
+    torch.autograd.backward(output, gradient)
+    if rank:
+        assert model.handed is not None
+        assert model.handed.grad is not None
+        dist.send(model.handed.grad, rank - 1)
+    optimizer.step()
+    tracer.close()
 
 
 class Copied(torch.autograd.Function):
@@ -77,10 +138,12 @@ def train(how: str, folder: str, options: dict[str, Any]) -> None:
     torch.manual_seed(5)
     gated = "gated" in how
     whole: nn.Module = Model(gated=gated).double()
+    whole.how = how  # type: ignore[assignment]
     x, y = torch.randn(ROWS, 3, WIDTH).double(), torch.randn(ROWS, 3, WIDTH).double()
     model = whole
     if how.startswith("tensor"):
         model = Model(INNER // size, gated=gated).double()
+        model.how = how
         cut(model, whole, rank, size)
         if how.endswith("wrong weight") and rank == 1:
             with torch.no_grad():
@@ -138,5 +201,6 @@ def traced(how: str, size: int, folder: Path, **options: Any) -> Path:
     """The trace of ``size`` processes."""
     from tests.trainer.worlds import world
 
-    world(size).run("tests.merging.programs:train", how, str(folder), options)
+    program = "train_stages" if "stages" in how else "train"
+    world(size).run(f"tests.merging.programs:{program}", how, str(folder), options)
     return folder

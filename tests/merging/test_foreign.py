@@ -86,14 +86,49 @@ def test_a_weight_of_blocks_that_differs_is_found(task: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("task", ["tensor", "statistics"])
-def test_what_ranks_and_microbatches_give_is_not_put_together(task: str, tmp_path: Path) -> None:
+def test_ranks_read_what_one_process_reads_in_turn(task: str, tmp_path: Path) -> None:
     one = traced("one accumulated", 1, tmp_path / "one", level="L0", task=task)
     found = compare(traced("ddp", 2, tmp_path / "many", level="L0", task=task), one)
-    status = pl.col("status").cast(pl.String)
-    told = found.frame().filter(~status.is_in(["undecided", "unmatched", "equal", "within_noise"]))
-    assert set(told["phase"]) <= {"backward"}, told  # losses are divided by other numbers
-    whole = found.frame().filter(pl.col("phase").is_in(["param", "optimizer"]))
-    assert set(whole.select(status)["status"]) <= {"equal", "within_noise"}
+    assert found.exit_code == 0, (found.summary["verdict"], found.summary["notes"])
+    status = found.frame()["status"].cast(pl.String)
+    assert set(status.unique()) <= {"equal", "within_noise"}
+    assert {"forward", "backward", "param", "param_grad", "optimizer"} <= set(found.frame()["phase"])
+
+
+def test_a_gradient_that_is_wrong_on_one_of_such_ranks_differs(tmp_path: Path) -> None:
+    one = traced("one accumulated", 1, tmp_path / "one", level="L0")
+    found = compare(traced("ddp fault", 2, tmp_path / "many", level="L0"), one)
+    assert found.exit_code == 1
+    assert found.content.verdict.phase in ("param_grad", "optimizer", "param")
+
+
+@pytest.mark.parametrize(("how", "status"), [("tensor moved", "equal"), ("tensor moved fault", "origin")])
+def test_parts_whose_dims_were_moved_make_the_whole(how: str, status: str, tmp_path: Path) -> None:
+    one = traced("one moved", 1, tmp_path / "one", level="L0", task="tensor")
+    found = compare(traced(how, 2, tmp_path / "many", level="L0", task="tensor"), one)
+    at = found.frame().filter(pl.col("module") == "moved", pl.col("slot") == "output.0")
+    assert at["status"].cast(pl.String).to_list() == [status]
+    assert found.exit_code == (status != "equal")
+
+
+@pytest.fixture(scope="module")
+def layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return traced("stages", 1, tmp_path_factory.mktemp("layers") / "trace", level="L0", task="tensor")
+
+
+def test_stages_that_count_their_layers_anew_are_told_apart(layers: Path, tmp_path: Path) -> None:
+    found = compare(traced("stages", 2, tmp_path / "many", level="L0", task="tensor"), layers)
+    assert found.exit_code == 0, (found.summary["verdict"], found.summary["notes"])
+    frame = found.frame()
+    assert set(frame["status"].cast(pl.String)) <= {"equal", "within_noise"}
+    assert {f"layers.{number}" for number in range(4)} <= set(frame["module"].cast(pl.String))
+    (whole,) = nested(found.content.notes, MergingCode.WHOLE_TENSORS)
+    assert whole.facts["mesh"] == "pp 2"
+
+
+def test_a_fault_in_the_last_stage_has_its_number_in_the_whole(layers: Path, tmp_path: Path) -> None:
+    found = compare(traced("stages wrong norm", 2, tmp_path / "many", level="L0", task="tensor"), layers)
+    assert (found.exit_code, found.content.verdict.owner) == (1, "layers.3.norm")
 
 
 def test_a_gradient_that_one_rank_changed_is_seen_and_the_rank_is_named(one: Path, tmp_path: Path) -> None:

@@ -252,6 +252,14 @@ class CaptureOptions:
     replay: Annotated[
         Path | None, Option("Folder of a plan whose reference values replace the program's (trueup replay).")
     ] = None
+    compiled: Annotated[
+        str | None,
+        Option(
+            "What torch.compile does: eager, nothing is compiled; measured, every region is also evaluated "
+            "without the compiler (trueup check-run --compile-parity).",
+            no_effect="outside PyTorch",
+        ),
+    ] = None
     learning_rate: Annotated[
         float | None,
         _change(

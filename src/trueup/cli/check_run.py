@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from trueup.capture.options import CaptureOptions, Level, StepSet
 from trueup.cli.check import names_from_words
-from trueup.cli.printing import json_text, stdout_to_stderr, warning_line
+from trueup.cli.printing import json_text, notes, stdout_to_stderr, warning_line
 from trueup.cli.shared import Overwrite, Printed
 from trueup.errors import ConfigError
 from trueup.types.option import Option, expected
@@ -69,6 +69,14 @@ class CheckRunOptions:
         tuple[str, ...],
         Option("Only this check; may be repeated.", "--only CHECK", read_all=checks_from_words),
     ] = ()
+    compile_parity: Annotated[
+        bool,
+        Option(
+            "Only this: does the program compute the same with torch.compile and without? It runs 4 times.",
+            "--compile-parity",
+            excludes="once",
+        ),
+    ] = False
     overwrite: Overwrite = False
 
 
@@ -82,6 +90,8 @@ def command(options: CheckRunOptions, printed: Printed) -> int:
     from trueup.importers import open_trace
 
     words = options.words
+    if options.compile_parity and len(words) == 1 and Path(words[0]).is_dir():
+        raise ConfigError("--compile-parity runs the program itself: expected a command (got a trace)")
     if not words:
         raise ConfigError("a trace or a command is missing: trueup check-run -- python train.py")
     status = 0
@@ -92,6 +102,10 @@ def command(options: CheckRunOptions, printed: Printed) -> int:
         else:
             _check_command(options)
             folder = stack.enter_context(_folder(options.output))
+            if options.compile_parity:
+                outcomes = _compile_parity(options, folder, printed)
+                _show(outcomes, headline=" ".join(words), folder=options.output, printed=printed)
+                return exit_code(outcomes)
             first, second, status = _run_program(options, folder, printed)
         outcomes = check_run(first, again=second, only=list(options.only), status=status)
         _show(outcomes, headline=" ".join(words), folder=options.output, printed=printed)
@@ -101,6 +115,8 @@ def command(options: CheckRunOptions, printed: Printed) -> int:
 def _check_command(options: CheckRunOptions) -> None:
     if len(options.words) == 1 and shutil.which(options.words[0]) is None:
         raise ConfigError(f"{options.words[0]} is neither the folder of a trace nor a command")
+    if options.compile_parity and options.only:
+        raise ConfigError("--only has no effect with --compile-parity, which checks nothing else")
     if options.again is not None:
         raise ConfigError("--again has no effect without a trace: a command is run twice anyway")
 
@@ -123,13 +139,13 @@ def _run_program(
             seed=options.seed,
             overwrite=options.overwrite or options.output is None,
         )
-        notes: list[str] = []
+        said: list[str] = []
         with stdout_to_stderr(active=printed.as_json):
             status = launch(
-                capture, options.words, say=notes.append, stop_when_captured=not options.to_the_end
+                capture, options.words, say=said.append, stop_when_captured=not options.to_the_end
             )
         if not (capture.output / "manifest.json").exists() or not Trace(capture.output).steps():
-            raise ConfigError(f"nothing to check: {notes[0] if notes else f'exit status {status}'}")
+            raise ConfigError(f"nothing to check: {said[0] if said else f'exit status {status}'}")
         failed = failed or status
         if status:
             warning_line(
@@ -137,6 +153,22 @@ def _run_program(
             )
         traces.append(Trace(capture.output))
     return traces[0], traces[1] if len(traces) > 1 else None, failed
+
+
+def _compile_parity(options: CheckRunOptions, folder: Path, printed: Printed) -> list[CheckOutcome]:
+    from trueup.diagnosing.parity import capture_pair, parity
+
+    with stdout_to_stderr(active=printed.as_json):
+        pair = capture_pair(
+            options.words,
+            folder,
+            options.steps,
+            seed=options.seed,
+            overwrite=options.overwrite or options.output is None,
+            to_the_end=options.to_the_end,
+            say=notes(quiet=printed.quiet),
+        )
+    return parity(*pair)
 
 
 @contextlib.contextmanager

@@ -66,6 +66,32 @@ class LayoutBook:
                     chosen[at] = layout if layout.target or not layout.known else None
         return replace(match, records=replace(match.records, layouts=tuple(chosen)))
 
+    def transposed(
+        self,
+        match: StepMatch,
+        tables: tuple[StepTables, StepTables],
+        traces: tuple[TraceSource, TraceSource],
+        pair: StepPair,
+    ) -> StepMatch:
+        """The match with a layout where one program has the same dims in another order: the one that fits, or
+        that values choose."""
+        chosen = list(match.records.layouts) or [None] * len(match.records.target)
+        match = replace(match, records=replace(match.records, layouts=tuple(chosen)))
+        reader = _Reader(match, tables, traces, pair)
+        for key, places in _by_key(match, tables).items():
+            target, reference = key[0], key[1]
+            if target == reference or sorted(target) != sorted(reference):
+                continue
+            samples = [s for at in places if (s := reader.values(at)) is not None][:SAMPLES]
+            options = ways(target, reference, [], [])
+            layout = self.decided.get(key) or (_nearest(options, samples) if samples else None)
+            layout = layout or (options[0] if len(options) == 1 else None)
+            if layout is not None:
+                self.decided[key] = layout
+                for at in places:
+                    chosen[at] = layout
+        return replace(match, records=replace(match.records, layouts=tuple(chosen)))
+
     def _decide(
         self,
         key: Key,

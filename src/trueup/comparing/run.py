@@ -49,12 +49,14 @@ from trueup.comparing.worth import refuse_different_models, traces_noted
 from trueup.errors import ConfigError, NothingCompared
 from trueup.matching import StepMatch, match_step
 from trueup.merging.sides import as_wholes, notes_of, of_side
+from trueup.merging.trace import MergedTrace
 from trueup.store import StepTables, TraceSource
 from trueup.types.codes import NoteCode, ToleranceCode
 from trueup.types.reason import Reason, reason
 
 if TYPE_CHECKING:
     from trueup.comparing.implementations import Implementations
+    from trueup.comparing.layouts import LayoutBook
 
 
 def compare(
@@ -133,6 +135,8 @@ class _Work:
     arbiter: TraceSource | None = None
     across: Implementations | None = None
     """where the two are of two implementations"""
+    book: LayoutBook | None = None
+    """dims in another order, of runs put together from ranks"""
     tied: dict[str, str] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     histories: dict[int, History] = field(default_factory=dict)
@@ -203,12 +207,24 @@ class _Work:
             return bound
         return with_rounded_coefficients(bound, rows, sides, pair.rank)
 
+    def _transposed(
+        self, match: StepMatch, target: StepTables, reference: StepTables, pair: StepPair
+    ) -> StepMatch:
+        """Of what ranks make together, dims may lie in another order: a scatter that transposes."""
+        if not isinstance(self.target, MergedTrace):
+            return match
+        from trueup.comparing.layouts import LayoutBook  # two runs of one layout do without
+
+        if self.book is None:
+            self.book = LayoutBook()
+        return self.book.transposed(match, (target, reference), (self.target, self.reference), pair)
+
     def _match(self, target: StepTables, reference: StepTables, pair: StepPair) -> StepMatch:
         """The pairs of a step; of two implementations through what is known of their weights."""
         if self.across is None and self.options.mapping is None:
             match = match_step(target, reference)
             if match.bridge is None:
-                return match
+                return self._transposed(match, target, reference, pair)
         if self.across is None:
             from trueup.comparing.implementations import Implementations  # two runs of one program do without
 

@@ -10,6 +10,8 @@ A record may differ from its counterpart by
   float32 2^-24).
 - depth: leaf module calls before it, forward and backward counted on, whose tensors are not bit for bit
   equal: rounding errors add up like a random walk, but only from where the runs begin to round differently.
+  What one run computes out of sight (a compiled model) counts with all that the other run shows in it, its
+  calls and its dtypes.
 - length: longest dot product the call can hold: the larger of the last two dimensions of its tensors, summed
   in an accumulator of roundoff v = min(u, 2^-24).
 - rows: for a parameter's gradient, the rows it is summed over (then without length); w = v for a matrix, u
@@ -43,6 +45,7 @@ from trueup.comparing.thresholds import (
     LENGTH_PER_ROUNDING,
     ROWS_PER_ROUNDING,
 )
+from trueup.comparing.unseen import Unseen, unseen
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.arrays import Bools, Floats
@@ -88,8 +91,9 @@ def rounding_bound(
     rows: Rows, metrics: Metrics, factor: float, precision: Precision = Precision.SHARED
 ) -> Bound:
     """The bound without what is inherited."""
-    u, own = _running_roundoff(rows, precision)
-    depth = _depth(rows, metrics)
+    inside = unseen(rows)
+    u, own = _running_roundoff(rows, precision, inside)
+    depth = _depth(rows, metrics, inside)
     other = FACTORS["backward"]
     k = np.array([FACTORS.get(word, other) for word in rows.match.words.phase] + [other])[rows.phase]
     k[after_backward(rows)] = FACTORS["param_grad"]
@@ -126,7 +130,9 @@ def _implementations(rows: Rows) -> Floats:
     return other
 
 
-def _running_roundoff(rows: Rows, precision: Precision = Precision.SHARED) -> tuple[Floats, Floats]:
+def _running_roundoff(
+    rows: Rows, precision: Precision = Precision.SHARED, inside: Unseen | None = None
+) -> tuple[Floats, Floats]:
     """Coarsest unit roundoff so far, and each row's own; NaN where a row is not floating.
 
     Where many of the leaf tensors differ in dtype, the two runs were meant to compute in different precision,
@@ -135,6 +141,7 @@ def _running_roundoff(rows: Rows, precision: Precision = Precision.SHARED) -> tu
     table = unit_roundoffs(rows.match.words.dtype)
     everywhere = [np.nan_to_num(table[half.dtype]) for half in (rows.target, rows.reference)]
     target, reference = (np.where(rows.paired, side, 0.0) for side in everywhere)
+    within = 0.0 if inside is None else inside.roundoff
     floating = (target > 0) & (reference > 0)
     activations = floating & rows.phase_is("forward") & rows.slot_starts("output")
     apart = (activations & (target != reference)).sum() > DTYPES_APART * max(activations.sum(), 1)
@@ -143,7 +150,7 @@ def _running_roundoff(rows: Rows, precision: Precision = Precision.SHARED) -> tu
     elif precision is Precision.SHARED and apart:
         running = np.maximum(_so_far(target), _so_far(reference))
     else:
-        running = np.minimum(_so_far(target), _so_far(reference))
+        running = np.minimum(*(_so_far(np.maximum(side, within)) for side in (target, reference)))
     own = np.minimum(target, reference) if precision is Precision.FINER else np.maximum(target, reference)
     own = np.where(floating, own, np.maximum(target, reference))
     nothing = own == 0
@@ -154,7 +161,7 @@ def _so_far(values: Floats) -> Floats:
     return np.maximum.accumulate(values) if len(values) else values
 
 
-def _depth(rows: Rows, metrics: Metrics) -> Floats:
+def _depth(rows: Rows, metrics: Metrics, inside: Unseen | None) -> Floats:
     """Leaf calls before each row, per execution, whose outputs (forward) or input gradients (backward) are
     not bit-equal."""
     leaf, weight = _leaves(rows)
@@ -164,8 +171,9 @@ def _depth(rows: Rows, metrics: Metrics) -> Floats:
     at = np.flatnonzero(counted)
     _, first = np.unique(np.stack([rows.target.call[at], rows.phase[at]]), axis=1, return_index=True)
     steps = np.zeros(len(rows))
-    steps[at[first]] = weight
-    return np.cumsum(steps) - steps
+    unseen_leaves = 0.0 if inside is None else inside.leaves
+    steps[at[first]] = weight if inside is None else np.maximum(weight, inside.leaves[at[first]])
+    return np.cumsum(steps) - steps + unseen_leaves
 
 
 def _leaves(rows: Rows) -> tuple[Bools, float]:

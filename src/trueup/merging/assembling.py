@@ -145,6 +145,8 @@ def _built(
     children = [_built(groups[index], rest, placements, layout, alternatives) for index in indices]
     placement = placements.get(axis, Replicate())
     size = len(children) if axis == BATCH else layout.mesh[axis]
+    if axis in layout.batch and isinstance(placement, Shard) and placement.divided and len(children) == 1:
+        return Scaled(children[0], 1.0 / size)  # of one of the microbatches that ranks read
     if isinstance(placement, (Shard, Scattered)) and len(children) < size:
         raise Unfit(MergingCode.PARTS_MISSING, parts_found=len(children), parts_expected=size, axis=axis)
     if len(children) == 1:

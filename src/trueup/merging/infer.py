@@ -9,7 +9,7 @@ distributed tensor says its place itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -20,15 +20,17 @@ from trueup.merging.ranks import RankStep, num_microbatches
 from trueup.merging.step import RecordKey
 from trueup.merging.summary import Summary, joined
 from trueup.numerics.dtypes import DTYPES
-from trueup.store import TraceSource, step_view
+from trueup.store import StepView, TraceSource, step_view
 from trueup.types.arrays import Array
 from trueup.types.codes import MergingCode
 from trueup.types.layout import Layout, Row
-from trueup.types.placement import Invariant, Partial, Placement, Scattered, Shard, Unknown
+from trueup.types.placement import At, Invariant, Partial, Placement, Scattered, Shard, Unknown
 from trueup.types.reason import Reason, reason
 from trueup.types.trace import RankFacts
 
 AXIS = "world"
+PIPELINE = "pp"
+DATA = "dp"
 NEAR = 0.3
 """relative distance below which a sum or mean of terms is taken for the whole; sketches are good to 0.1"""
 _MOST_NAMED = 4
@@ -75,15 +77,22 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
         whole_step: that of ``whole`` which it is compared with.
     """
     held = parts.steps()[step]
-    mesh = Layout(mesh={AXIS: len(held)}, source="inferred")
-    ranks = [RankStep(step_view(parts, step, rank), mesh, 1) for rank in held]
+    stages = _stages(parts, held)
+    size = len(held) // stages
+    mesh = Layout(mesh={AXIS: size}, source="inferred")
+    if stages > 1:
+        order = tuple((number,) for number in range(stages))
+        mesh = Layout(
+            mesh={PIPELINE: stages, **({AXIS: size} if size > 1 else {})}, stages=order, source="inferred"
+        )
     one = RankStep(step_view(whole, whole_step, 0), Layout(mesh={AXIS: 1}), 1)
+    views = [step_view(parts, step, rank) for rank in held]
+    if stages == 1 and (found_batches := _of_microbatches(views, one)) is not None:
+        return found_batches
+    ranks = [RankStep(view, mesh, 1) for view in views]
     megatron = _megatron(parts.rank_facts(held[0]))
     there = {key: summary for key, _, summary in _summaries(one)}
-    by_key: dict[RecordKey, tuple[Slot, list[Summary]]] = {}
-    for rank in ranks:
-        for key, found, summary in _summaries(rank):
-            by_key.setdefault(key, (found, []))[1].append(summary)
+    by_key = _by_key(ranks)
     decided: dict[Slot, Placement | None] = {}
     # what one microbatch gives is not what other parts of the batch give together
     counts = {num_microbatches(side.view.tables, mesh) for side in (ranks[0], one)}
@@ -91,7 +100,9 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
     for key, (found, summaries) in by_key.items():
         if found.kind == "api":  # functions of one name are called in many places
             continue
-        if len(summaries) == len(ranks) and decided.get(found) is None:
+        if stages > 1 and len(summaries) == len(ranks) and found.kind != "parameter":
+            continue  # each stage makes of it what it hands to the next
+        if len(summaries) in (size, len(ranks)) and decided.get(found) is None:
             told = megatron.get(found.name) if found.kind == "parameter" else None
             told = told if told is not None and _is_cut(summaries, there.get(key), told) else None
             if cut_otherwise and found.kind != "parameter":
@@ -105,17 +116,124 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
         if weight[2:] == ("param", "value") and isinstance(placement, Shard):
             _in_blocks(decided, weight.name, placement, held_in.of(weight.name, placement.dim), by_key)
     out = Inferred(mesh)
-    rows: dict[bool, list[Row]] = {True: [], False: []}
+    rows: dict[bool, list[Row]] = {True: [], False: _ends(by_key.values(), len(ranks)) if stages > 1 else []}
     for (kind, name, phase, slot), placement in decided.items():
         if placement is None:
             out.unknown.append(f"{name or '(root)'} {phase} {slot}")
         else:
             out.counts[str(placement)] += 1
-        rows[kind == "parameter"].append(Row(name, {AXIS: placement or Unknown()}, slot, phase))
-    out.layout = Layout(
-        mesh=mesh.mesh, parameters=tuple(rows[True]), tensors=tuple(rows[False]), source="inferred"
-    )
+        if AXIS in mesh.mesh:
+            rows[kind == "parameter"].append(Row(name, {AXIS: placement or Unknown()}, slot, phase))
+    out.layout = replace(mesh, parameters=tuple(rows[True]), tensors=tuple(rows[False]))
     return out
+
+
+def _of_microbatches(views: Sequence[StepView], one: RankStep) -> Inferred | None:
+    """Where ranks read microbatches that one process reads in turn, rank by rank: its inputs say so."""
+    number = len(views)
+    mesh = Layout(mesh={DATA: number}, batch=(DATA,), source="inferred")
+    counts = [num_microbatches(view.tables, mesh) for view in (*views, one.view)]
+    if number == 1 or sum(counts[:-1]) != counts[-1]:
+        return None
+    ranks = [RankStep(view, mesh, 1) for view in views]
+    there = {key: summary for key, _, summary in _summaries(one)}
+    by_key = _by_key(ranks)
+    if not _read_in_turn(by_key, there, counts[-1]):
+        return None
+    last = {key: summary for key, _, summary in _summaries(ranks[-1])}
+    gradients, losses = (
+        [(there.get(key), last[key]) for key in last if key[1:] == kind]
+        for kind in (("param_grad", "local"), ("loss", "value"))
+    )
+    divided = {"backward": _is_times(gradients, number), "loss": _is_times(losses, number)}
+    tensors = [Row("*", {DATA: Shard(0, divided=True)}, phase=phase) for phase in divided if divided[phase]]
+    decided = _weights_of(by_key, there, number, Partial(mean=divided["backward"]))
+    rows = [
+        Row(name, {DATA: one or Unknown()}, slot, phase) for (_, name, phase, slot), one in decided.items()
+    ]
+    return Inferred(
+        layout=replace(mesh, parameters=tuple(rows), tensors=tuple(tensors)),
+        counts=Counter(str(one) for one in decided.values() if one is not None),
+        unknown=[f"{slot.name} {slot.phase} {slot.slot}" for slot, one in decided.items() if one is None],
+    )
+
+
+def _weights_of(
+    parts: Mapping[RecordKey, tuple[Slot, list[Summary]]],
+    whole: Mapping[RecordKey, Summary],
+    ranks: int,
+    local: Placement,
+) -> dict[Slot, Placement | None]:
+    """Placements of weights and what belongs to them; ``local``: of what one backward gives."""
+    decided: dict[Slot, Placement | None] = {}
+    for key, (slot, summaries) in parts.items():
+        if slot.kind != "parameter" or len(summaries) != ranks or decided.get(slot) is not None:
+            continue
+        terms = slot.slot == "accumulated"
+        decided[slot] = (
+            local if slot.slot == "local" else placement_of(summaries, whole.get(key), terms=terms)
+        )
+    return decided
+
+
+def _by_key(ranks: Sequence[RankStep]) -> dict[RecordKey, tuple[Slot, list[Summary]]]:
+    found: dict[RecordKey, tuple[Slot, list[Summary]]] = {}
+    for rank in ranks:
+        for key, slot, summary in _summaries(rank):
+            found.setdefault(key, (slot, []))[1].append(summary)
+    return found
+
+
+def _read_in_turn(
+    parts: Mapping[RecordKey, tuple[Slot, list[Summary]]], whole: Mapping[RecordKey, Summary], count: int
+) -> bool:
+    """Whether every microbatch of the ranks is the whole's of that number, and no two are the same."""
+    read = [
+        (whole.get(key), summaries[0])
+        for key, (slot, summaries) in parts.items()
+        if isinstance(key.call.above, int) and (slot.kind, slot.phase) == ("module", "forward")
+        if slot.slot.startswith("input")
+    ]
+    same = all(other is not None and alike(other, part) for other, part in read)
+    return same and len({part.digest for _, part in read}) >= count
+
+
+def _is_times(pairs: Sequence[tuple[Summary | None, Summary]], number: int) -> bool:
+    """Whether parts are ``number`` times the whole: a rank divides its loss by its own microbatches alone."""
+    ratios = [
+        part.l2_norm / whole.l2_norm for whole, part in pairs if whole and whole.l2_norm and part.l2_norm
+    ]
+    return bool(ratios) and abs(float(np.median(ratios)) / number - 1.0) < NEAR / number
+
+
+def _stages(parts: TraceSource, ranks: Sequence[int]) -> int:
+    """Stages of a pipeline: groups of as many ranks, in order, that share hardly a weight with other groups.
+
+    Tied embeddings are on the first and the last.
+    """
+    held = [{row["fqn"] for row in parts.rank_facts(rank).get("parameters") or []} for rank in ranks]
+    size = next((at for at in range(1, len(held)) if held[at] != held[0]), len(held))
+    groups = [held[at : at + size] for at in range(0, len(held), size)]
+    if (
+        len(groups) < 2
+        or len(held) % size
+        or not all(held)
+        or any(one != group[0] for group in groups for one in group)
+    ):
+        return 1
+    shared = Counter(name for group in groups for name in group[0])
+    several = {name for name, number in shared.items() if number > 1}
+    return len(groups) if all(len(group[0] - several) > len(several) for group in groups) else 1
+
+
+def _ends(found: Iterable[tuple[Slot, list[Summary]]], ranks: int) -> list[Row]:
+    """Of calls that every stage makes, the first has what the whole takes, the last what it gives."""
+    names = {slot.name for slot, summaries in found if slot.kind == "module" and len(summaries) == ranks}
+    return [
+        Row(name, {PIPELINE: At(0 if head == "input" else -1)}, f"{head}*")
+        for name in sorted(names)
+        for head in ("input", "output")
+    ]
 
 
 def _in_blocks(
@@ -276,7 +394,7 @@ def _shards(parts: Sequence[Summary], whole: Summary) -> Placement | None:
         and sum(part.shape[dim] for part in parts) == whole.shape[dim]
     ]
     if not dims:
-        return None
+        return _of_transposed(parts, whole)
     dim = dims[0]
     starts = np.cumsum([0, *(part.shape[dim] for part in parts)])[:-1].tolist()
     made = joined(parts, whole.shape, starts, dim)
@@ -285,6 +403,21 @@ def _shards(parts: Sequence[Summary], whole: Summary) -> Placement | None:
         if abs(ratio / len(parts) - 1.0) < NEAR / len(parts):
             return Shard(dim, divided=True)
     return Shard(dim)
+
+
+def _of_transposed(parts: Sequence[Summary], whole: Summary) -> Placement | None:
+    """Shards of the whole with its dims in another order: one program scatters and transposes at once."""
+    fitting: list[Placement] = []
+    for dim in range(len(parts[0].shape)):
+        sizes = list(parts[0].shape)
+        if any(
+            (*part.shape[:dim], *part.shape[dim + 1 :]) != (*sizes[:dim], *sizes[dim + 1 :]) for part in parts
+        ):
+            continue
+        sizes[dim] = sum(part.shape[dim] for part in parts)
+        if sorted(sizes) == sorted(whole.shape):
+            fitting.append(Shard(dim))
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _terms(parts: Sequence[Summary], whole: Summary) -> Placement | None:

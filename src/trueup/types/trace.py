@@ -151,6 +151,8 @@ class RankFacts(TypedDict, total=False):
     """why scope or list left nothing of any step"""
     replay: Replayed
     given_gradients: Mapping[str, object]
+    compiled: Mapping[str, object]
+    """``regions``, ``graph_breaks`` and ``recompiles`` of torch.compile, where they were asked for"""
 
 
 class ScalarLine(TypedDict, total=False):

@@ -57,6 +57,36 @@ _MASK: dict[str, object] = {
     "rank": 0,
 }
 _BATCH: dict[str, object] = {"step": 0, "rank": 0, "microbatch": 0}
+_REGION: dict[str, object] = {"region": "0/0", "function": "forward (model.py:81)", "files": ["/tmp/c.py"]}
+_TENSOR: dict[str, object] = {
+    **_REGION,
+    "operation": "gelu",
+    "phase": "forward",
+    "tensor": "gradient h.1.mlp.c_fc.bias",
+    "rel_l2": 3.7e-5,
+    "times": 15.4,
+    "num": 12,
+    "total": 30,
+}
+
+
+def _region_tensor(facts: Facts) -> str:
+    what = facts.fill(
+        "region {region}, {function}: {tensor} differs from the uncompiled one by {rel_l2:.2g} (relative), "
+        "{times:times} what rounding explains; so do {num} of its {total:count tensor}"
+    )
+    operation = facts.get("operation")
+    first = "" if operation is None else f"first operation to differ, {facts['phase']}: {operation}; "
+    return f"{first}{what}{_generated(facts)}"
+
+
+def _generated(facts: Facts) -> str:
+    return f"; generated source: {', '.join(facts['files'])}" if facts["files"] else ""
+
+
+def _region_differs(facts: Facts) -> str:
+    return f"{count(facts['num'], 'region')} beyond rounding; the first at {facts['site']}"
+
 
 PHRASES = {
     C.LABELS_FIT: clause(
@@ -152,6 +182,43 @@ PHRASES = {
         "a matrix product may be split differently with another number of threads or cuBLAS workspace"
     ),
     C.RANK_ORDER: clause("a reduction over ranks may add in a different order"),
+    C.NOTHING_COMPILED: clause("the program compiled nothing: torch.compile was not used, or had no effect"),
+    C.REGIONS_AGREE: clause(
+        "{regions:count region}, {num:count tensor} (outputs and gradients): the largest difference from "
+        "uncompiled is {times:.2g} of what rounding explains",
+        {"num": 60, "regions": 1, "times": 0.2},
+    ),
+    C.REGION_DIFFERS: clause(
+        _region_differs,
+        {"num": 1, "site": "h.1.mlp.gelu"},
+    ),
+    C.REGION_TENSOR: clause(_region_tensor, _TENSOR, {**_TENSOR, "operation": None, "files": []}),
+    C.REGION_SKIPPED: clause(
+        "region {region} in {site} was not measured: {why}",
+        {"region": "1/0", "site": "head", "why": "it communicates with other ranks"},
+    ),
+    C.REGIONS_UNKNOWN: clause("not measured: {num} of {total:count region}", {"num": 1, "total": 3}),
+    C.COMPILE_OTHERWISE: clause(
+        'compile with backend="aot_eager": if that agrees with eager, the backend computes this operation '
+        "wrongly; if not, the tracing does"
+    ),
+    C.RUNS_AGREE: clause(
+        "no record differs by more than rounding and the measured noise of the eager run: {num:count record}",
+        {"num": 348},
+    ),
+    C.RUNS_DIFFER: clause("{parts[0]}", {"parts": (reason(C.NOTHING_COMPILED),)}),
+    C.RUNS_NOT_COMPARED: clause("{why}", {"why": "no step in common"}),
+    C.IN_REGION: clause(
+        lambda facts: facts.fill("computed in region {region}, {function}") + _generated(facts), _REGION
+    ),
+    C.COMPILATIONS: clause(
+        "{regions:count region}, {breaks:count graph break}, {recompiles:count recompile}",
+        {"regions": 3, "breaks": 1, "recompiles": 0},
+    ),
+    C.GRAPH_BREAK: clause("{num:count graph break}: {why}", {"num": 1, "why": "Call to print"}),
+    C.EAGER_RANDOM_NUMBERS: clause(
+        "compiled code drew random numbers as eager code does (fallback_random), so that both can agree"
+    ),
     C.MASKS_DIFFER: clause(
         "no two dropout masks are the same ({num:count mask} on {ranks:count rank})", {"num": 12, "ranks": 1}
     ),

@@ -16,6 +16,7 @@ import trueup
 from tests.adapters.torch.reading import Captured, capture
 from tests.diagnosing.replaying import replay
 from tests.models.gpt import GPT, GPTConfig, batch
+from trueup.adapters.torch.region_graph import moved_run
 from trueup.comparing.run import compare
 
 pytestmark = [
@@ -224,6 +225,49 @@ def test_a_compiled_model_that_returns_its_loss_agrees_with_the_eager_one(
     names = ["compiled", "eager"] if compiled_first else ["eager", "compiled"]
     result = compare(*(tmp_path / name for name in names))
     assert result.exit_code == 0, result.summary["verdict"]
+
+
+class InBfloat16(nn.Module):
+    """The loss first, in float32, of logits that autocast makes in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(32, 32) for _ in range(3)))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.layers(x)
+        return F.cross_entropy(logits.float(), torch.arange(len(x)) % 32), logits
+
+
+def _train_in_bfloat16(backend: Any) -> None:
+    torch.manual_seed(0)
+    model = InBfloat16()
+    call = model if backend is None else torch.compile(model, backend=backend)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = call(torch.randn(64, 32))
+    loss.backward()
+
+
+def _rounded(seed: int) -> Any:
+    """A compiler whose operations round otherwise."""
+    return lambda graph, inputs: moved_run(graph, seed)
+
+
+def _scaled(graph: Any, inputs: Any) -> Any:
+    """A compiler that makes the loss 20 % larger."""
+    return lambda *given: [graph(*given)[0] * 1.2, *graph(*given)[1:]]
+
+
+@pytest.mark.parametrize("reference", [None, _rounded(2)])
+def test_what_a_compiled_model_computes_in_bfloat16_rounds_as_such(tmp_path: Path, reference: Any) -> None:
+    for name, backend in (("target", _rounded(1)), ("reference", reference), ("wrong", _scaled)):
+        torch._dynamo.reset()
+        capture(tmp_path / name, lambda one=backend: _train_in_bfloat16(one), level="L0")  # type: ignore[misc]
+    result = compare(tmp_path / "target", tmp_path / "reference")
+    assert result.exit_code == 0, result.summary["verdict"]
+    losses = result.frame().filter(slot="output.0", phase="forward", module="", status="within_noise")
+    assert losses["rel_l2"].max() > 1e-6
+    assert compare(tmp_path / "wrong", tmp_path / "reference").exit_code == 1
 
 
 def test_a_compiled_model_that_returns_its_loss_is_replayed(tmp_path: Path) -> None:

@@ -539,3 +539,39 @@ def test_a_module_called_twice_in_one_checkpointed_region(tmp_path: Path) -> Non
     assert [r["site"]["mode"] for r in run.find("once", "backward", "output.0")] == ["train"]
     assert [r["site"]["mode"] for r in run.find("shared", "backward", "output.0")] == ["recompute"] * 2
     assert [c["ordinal"] for c in run.calls if c["name"] == "shared"] == [0, 1, 0, 1]
+
+
+class _Engine(nn.Module):
+    """As DeepSpeed's: its gradients are gone after each backward, and it counts its microbatches."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.inner, self.steps, self.micro_steps = nn.Linear(4, 4), steps, 0
+
+    def gradient_accumulation_steps(self) -> int:
+        return self.steps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).square().mean()
+
+
+@pytest.mark.parametrize(("steps", "microbatches"), [(2, [2, 2]), (1, [1, 1, 1, 1])])
+def test_an_engine_that_moves_gradients_away_says_where_a_step_ends(
+    steps: int, microbatches: list[int], tmp_path: Path
+) -> None:
+    model = _Engine(steps)
+    flat = nn.Parameter(torch.zeros(20))
+    optimizer = torch.optim.SGD([flat], lr=0.1)
+
+    def train() -> None:
+        for _ in range(4):
+            model(torch.ones(2, 4)).backward()
+            for parameter in model.parameters():
+                parameter.grad = None
+            model.micro_steps += 1
+            if steps == 2 and model.micro_steps % 2 == 0:  # with 1, gradients are thrown away
+                flat.grad = torch.ones(20)
+                optimizer.step()
+
+    capture(tmp_path / "run", train, level="L0")
+    assert [line["microbatches"] for line in scalars(tmp_path / "run")] == microbatches

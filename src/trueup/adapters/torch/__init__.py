@@ -9,7 +9,17 @@ import torch.distributed as dist
 
 from trueup.adapters.base import OnItsWay, Recorder, Sink
 from trueup.adapters.measures import Measured, Wanted
-from trueup.adapters.torch import api, collectives, dynamo, escapes, gradients, long_run, modules, training
+from trueup.adapters.torch import (
+    api,
+    collectives,
+    dynamo,
+    escapes,
+    gradients,
+    long_run,
+    modules,
+    regions,
+    training,
+)
 from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.forcing import forcing_from_options
 from trueup.adapters.torch.measures import Measures
@@ -28,6 +38,7 @@ class Adapter:
         self._mode: api.ApiMode | None = None
         self._modules_set: dict[str, dict[str, object]] = {}
         self._models_set: dict[str, dict[str, object]] = {}
+        self._regions: regions.Regions | None = None
 
     def install(self) -> None:
         """Put the hooks in place; they stay, and look at one flag while nothing is captured."""
@@ -36,6 +47,7 @@ class Adapter:
         engine.long_run = long_run.begin(engine)
         training.install(engine.training)
         long_run.complete()
+        self._regions = regions.begin(engine)
         collectives.install(engine)
         escapes.install(engine)
         engine.forcing = forcing_from_options(engine)
@@ -151,6 +163,7 @@ class Adapter:
             "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
             **({"summarised_by": paths} if (paths := engine.summariser.paths()) else {}),
             **({} if engine.long_run is None else {"long_run": engine.long_run.facts()}),
+            **({} if self._regions is None else {"compiled": self._regions.facts()}),
             **({} if engine.forcing is None else {"replay": engine.forcing.facts()}),
             **({"given_gradients": given.facts()} if (given := engine.training.given) else {}),
             **self._settings([(module, name) for module, name in roots if module is not None]),

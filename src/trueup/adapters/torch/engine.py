@@ -66,6 +66,8 @@ class Engine(BaseEngine[nn.Module, Tensor]):
         self.depths: dict[int, int] = {}
         self.shallow = True
         self.collective_watch: Callable[[Engine], AbstractContextManager[object]] = lambda _: nullcontext()
+        self.uncompiled = False
+        """nothing that the program compiles is: what it wraps is seen"""
         self.long_run: LongRun | None = None
         """what a person wants changed in the run; None: nothing"""
         self.training = Training(self)
@@ -137,11 +139,13 @@ class Engine(BaseEngine[nn.Module, Tensor]):
 
     def modules_below(self, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         """The module itself and every module below it, without what wrappers put into names."""
-        return ((_plain(name), child) for name, child in module.named_modules())
+        shifts = _shifts(module)
+        return ((_plain(name, shifts), child) for name, child in module.named_modules())
 
     def parameters_below(self, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
         """Every parameter by name, tied ones under each of their names."""
-        return ((_plain(n), p) for n, p in module.named_parameters(remove_duplicate=False))
+        shifts = _shifts(module)
+        return ((_plain(n, shifts), p) for n, p in module.named_parameters(remove_duplicate=False))
 
     def fingerprint(self, module: nn.Module) -> list[int]:
         """Identities of all modules and parameters below, in a fixed order."""
@@ -237,10 +241,29 @@ _WRAPPED = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 """parts of names that wrappers put in"""
 
 
-def _plain(name: str) -> str:
+def _plain(name: str, shifts: Mapping[str, int]) -> str:
+    for layers, shift in shifts.items():
+        if name.startswith(layers):
+            number, dot, rest = name[len(layers) :].partition(".")
+            name = f"{layers}{int(number) + shift}{dot}{rest}"
     if "_mod" not in name:
         return name
     return ".".join(part for part in name.split(".") if part not in _WRAPPED)
+
+
+def _shifts(root: nn.Module) -> dict[str, int]:
+    """Lists of layers of which a pipeline stage has some -> what is added to their numbers.
+
+    Megatron's layers say theirs, counted from 1, in ``layer_number``.
+    """
+    found: dict[str, int] = {}
+    for name, module in root.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module):
+            told = [getattr(layer, "layer_number", None) for layer in module]
+            first = told[0] if isinstance(told[0], int) else 1
+            if first > 1 and told == list(range(first, first + len(told))):
+                found[f"{name}."] = first - 1
+    return found
 
 
 def _fingerprint(root: nn.Module) -> list[int]:

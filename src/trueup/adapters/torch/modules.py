@@ -42,6 +42,8 @@ def _wrapped_call(self: Module, *args: object, **kwargs: object) -> object:
     engine = _engine
     if engine is None or _tracing() is not None:
         return _original(self, *args, **kwargs)
+    if engine.uncompiled and type(self).__name__ == "OptimizedModule":
+        return _original(self, *args, **kwargs)  # calls the module it wraps
     local = engine.local
     if local.depth == 0:
         result = _top_level(engine, self, args, kwargs)
@@ -114,7 +116,7 @@ def _announce(engine: Engine, module: Module, args: tuple[object, ...], kwargs: 
     if (training and not engine.threads.forward(module)) or engine.threads.apart:
         return not engine.threads.apart
     engine.enter_thread()
-    engine.training.before_root(training=training)
+    engine.training.before_root(module, training=training)
     sink.root_begins(training=training, has_parameters=training or has_parameters(module))
     if engine.long_run is not None and (training or has_parameters(module)):
         engine.long_run.forward(training=training)
@@ -169,7 +171,7 @@ def _captured(engine: Engine, module: Module, args: tuple[object, ...], kwargs: 
     try:
         with quiet():
             parent = engine.enclosing()
-            opaque = known.opaque or module._compiled_call_impl is not None
+            opaque = known.opaque or _is_compiled(engine, module)
             name = known.name if known.name is not None else class_name(module)
             frame, tracked = _enter(engine, module, name, parent, args, kwargs, opaque)
             frames.append(frame)
@@ -200,6 +202,11 @@ def _captured(engine: Engine, module: Module, args: tuple[object, ...], kwargs: 
         except Exception as error:
             engine.failed(frame.name, error)
     return result
+
+
+def _is_compiled(engine: Engine, module: Module) -> bool:
+    """Whether a call runs what ``module.compile()`` has made."""
+    return module._compiled_call_impl is not None and not engine.uncompiled
 
 
 def _kind_of(engine: Engine, kind: type[Module]) -> Kind | None:

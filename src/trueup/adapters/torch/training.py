@@ -61,10 +61,10 @@ class Training:
 
     # -- forward ------------------------------------------
 
-    def before_root(self, *, training: bool) -> None:
+    def before_root(self, module: nn.Module, *, training: bool) -> None:
         """A root call begins: were gradients thrown away since the last one?"""
         self.engine.in_optimizer = False
-        if not training or self.in_closure:
+        if not training or self.in_closure or _is_accumulating(module):
             return
         watched = self._watched() if self._watched is not None else None
         if watched is not None and watched.grad is None:
@@ -332,6 +332,15 @@ def _wrap_swap() -> None:
         original(t1, t2)
 
     torch.utils.swap_tensors = swap_tensors
+
+
+def _is_accumulating(module: nn.Module) -> bool:
+    """Whether DeepSpeed's engine is between microbatches of one step: it moves gradients away after each."""
+    size, number = getattr(module, "gradient_accumulation_steps", None), getattr(module, "micro_steps", None)
+    if not callable(size) or not isinstance(number, int):
+        return False
+    steps = size()
+    return isinstance(steps, int) and steps > 0 and number % steps != 0
 
 
 def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:

@@ -11,6 +11,7 @@ from trueup.comparing.judgement import EQUAL, UNDECIDED, UNMATCHED, WITHIN, Judg
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.comparing.unseen import opaque
 from trueup.store.gaps import Gap
 from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
@@ -51,7 +52,7 @@ def _essential(rows: Rows) -> Bools:
     ):
         alone = np.flatnonzero(other.record < 0)
         there = partner[half.call[alone]]
-        call_paired[alone] = (there >= 0) & ~_opaque(other)[there]
+        call_paired[alone] = (there >= 0) & ~opaque(other)[there]
     of_matched = rows.phase_is("backward") & call_paired & ~_of_unmatched_tensor(rows)
     counted = np.zeros(len(rows), bool)
     if match.bridge is not None:
@@ -61,15 +62,6 @@ def _essential(rows: Rows) -> Bools:
     # what a loss was made with is found in the graph, which other code need not show
     counted = counted | (rows.phase_is("loss") & ~rows.slot_is("value"))
     return np.asarray((rows.phase_is(*_ESSENTIAL) & ~counted) | of_matched)
-
-
-def _opaque(half: Half) -> Bools:
-    """Calls nothing inside of which is seen, such as a compiled model's: gradients flow there unseen as well.
-    One more entry, False, for no call."""
-    calls = half.tables.calls
-    if "opaque" not in calls.columns:
-        return np.zeros(half.side.num_calls + 1, bool)
-    return np.append(calls["opaque"].fill_null(False).to_numpy(), False)
 
 
 def _of_unmatched_tensor(rows: Rows) -> Bools:

@@ -96,18 +96,25 @@ def _differences(run: CheckedRun, step: int, ranks: list[int]) -> tuple[int, lis
         )
     )
     together = together.filter(pl.col("len") == len(ranks))
-    together = _reduced_only(together)
+    known = {row["fqn"] for row in run.facts(ranks[0]).get("parameters") or []}
+    together = _reduced_only(together, known)
     apart = together.filter(pl.col("digests") > 1).to_dicts()
     order = list(_WORDS)
     apart.sort(key=lambda row: order.index(row["slot"]))
     return together.height, [_difference(step, row) for row in apart]
 
 
-def _reduced_only(frame: pl.DataFrame) -> pl.DataFrame:
-    """Gradients before the optimizer's own count only where those are missing: some await their reduction."""
+def _reduced_only(frame: pl.DataFrame, parameters: set[str]) -> pl.DataFrame:
+    """Gradients before the optimizer's own count only where those are missing: some await their reduction.
+
+    Nor do they where the optimizer updates tensors of its own, such as flat partitions: theirs are reduced.
+    """
     clipped = frame.filter(pl.col("slot") == "clipped")["name"]
-    before = (pl.col("slot") == "accumulated") & pl.col("name").is_in(clipped.implode())
-    return frame.filter(~before)
+    updated = set(frame.filter(pl.col("slot") == "param")["name"])
+    own = not updated <= parameters
+    elsewhere = ~pl.col("name").is_in(sorted(updated & parameters)) if own else pl.lit(value=False)
+    before = (pl.col("slot") == "accumulated") & (pl.col("name").is_in(clipped.implode()) | elsewhere)
+    return frame.filter(~before & (pl.col("name").is_in(sorted(parameters)) if own else pl.lit(value=True)))
 
 
 def _difference(step: int, row: dict[str, Any]) -> _Difference:

@@ -134,6 +134,22 @@ class CheckCode(Code):
     SPLIT_PRODUCT = "check.nondeterministic.split_product"
     RANK_ORDER = "check.nondeterministic.rank_order"
 
+    # compile parity
+    NOTHING_COMPILED = "check.parity.nothing_compiled"
+    REGIONS_AGREE = "check.parity.regions_agree"
+    REGION_DIFFERS = "check.parity.region_differs"
+    REGION_TENSOR = "check.parity.region_tensor"
+    REGION_SKIPPED = "check.parity.region_skipped"
+    REGIONS_UNKNOWN = "check.parity.regions_not_measured"
+    COMPILE_OTHERWISE = "check.parity.compile_otherwise"
+    RUNS_AGREE = "check.parity.runs_agree"
+    RUNS_DIFFER = "check.parity.runs_differ"
+    RUNS_NOT_COMPARED = "check.parity.runs_not_compared"
+    IN_REGION = "check.parity.in_region"
+    COMPILATIONS = "check.parity.compilations"
+    GRAPH_BREAK = "check.parity.graph_break"
+    EAGER_RANDOM_NUMBERS = "check.parity.eager_random_numbers"
+
     # streams
     MASKS_DIFFER = "check.streams.all_different"
     SAME_MASK = "check.streams.same_mask"
