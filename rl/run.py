@@ -1,6 +1,6 @@
 """trueup on a real verl: ``make rl``. GRPO and PPO on a CPU, with capture and without, and a Ray cluster.
 
-    python rl/run.py [grpo] [ppo] [ray]
+    python rl/run.py [ray] [grpo] [ppo] [unchanged]
 
 Each line says what was held against what; the exit status is 1 where something does not hold.
 """
@@ -22,6 +22,8 @@ PYTHON = Path(os.environ.get("TRUEUP_RL_VENV") or ROOT / ".cache/rl").absolute()
 TRUEUP = [sys.executable, "-m", "trueup"]
 NUMBER = re.compile(r"([\w@/]+):(-?[\d.e+-]+|nan)")
 NOT_NUMERICAL = ("timing", "perf", "mfu", "memory", "throughput")
+IN_FLOAT32 = {f"rollout_corr/{name}" for name in ("kl", "k3_kl", "chi2_token", "chi2_seq", "rollout_ppl")}
+"""metrics that verl computes in float32 here; the others are rounded to bfloat16, as its old_log_probs are"""
 GRPO = {
     "algorithm.adv_estimator": "grpo",
     "trainer.device": "cpu",
@@ -175,14 +177,8 @@ def traces(run: Path) -> dict[tuple[str, str], set[int]]:
 
 
 def train(bench: Bench, name: str, more: Mapping[str, object]) -> None:
-    """One algorithm, without capture and with it."""
-    plain = logged(bench.verl(f"{name}-plain", more, captured=False))
+    """One algorithm, captured: every phase is there, and its log-probs give verl's metrics."""
     watched = logged(bench.verl(f"{name}-captured", more, captured=True))
-    differ = {(s, k) for s in plain for k in plain[s] if plain[s][k] != watched.get(s, {}).get(k)}
-    count = sum(map(len, plain.values()))
-    bench.holds(
-        f"{name}: {count} numbers that verl logs are equal with capture", not differ and count, differ
-    )
     run = bench.folder / f"{name}-captured" / "run"
     phases = traces(run)
     for wanted in sorted(PHASES["grpo"] | PHASES[name]):
@@ -195,12 +191,32 @@ def train(bench: Bench, name: str, more: Mapping[str, object]) -> None:
         off = {
             key: (value, metrics[key])
             for key, value in numbers.items()
-            if key in metrics and abs(float(value) - metrics[key]) > 1e-4 * abs(metrics[key]) + 5e-6
+            if key in IN_FLOAT32 and abs(float(value) - metrics[key]) > 1e-4 * abs(metrics[key]) + 5e-6
         }
-        both = len(set(numbers) & set(metrics))
+        both = len(set(numbers) & IN_FLOAT32)
         bench.holds(
             f"{name}: step {step}: {both} metrics of verl are those of mismatch", not off and both, off
         )
+
+
+def unchanged(bench: Bench, name: str, more: Mapping[str, object]) -> None:
+    """Capture on and off, with the rollouts of a first run, which verl replays."""
+    recorded = {
+        "skip.rollout_tq.enable": True,
+        "skip.rollout_tq.dump_dir": bench.folder / "rollouts",
+        "skip.rollout_tq.steps": "[1,2]",
+        "trainer.balance_batch": False,
+        **more,
+    }
+    bench.verl(f"{name}-recorded", recorded, captured=False)
+    plain, watched = (
+        logged(bench.verl(f"{name}-{word}", recorded, captured=word == "on")) for word in ("off", "on")
+    )
+    differ = {(s, k) for s in plain for k in plain[s] if plain[s][k] != watched.get(s, {}).get(k)}
+    count = sum(map(len, plain.values()))
+    bench.holds(
+        f"{name}: {count} numbers that verl logs are equal with capture", not differ and count, differ
+    )
 
 
 def cluster(bench: Bench) -> None:
@@ -224,7 +240,7 @@ def cluster(bench: Bench) -> None:
 
 
 def main() -> int:
-    asked = sys.argv[1:] or ["ray", "grpo", "ppo"]
+    asked = sys.argv[1:] or ["ray", "grpo", "ppo", "unchanged"]
     if not PYTHON.exists():
         print(f"{PYTHON} is not there: rl/setup.sh makes it")
         return 2
@@ -235,6 +251,8 @@ def main() -> int:
         for name, more in (("grpo", {}), ("ppo", PPO)):
             if name in asked:
                 train(bench, name, more)
+        if "unchanged" in asked:
+            unchanged(bench, "grpo", {})
     return 1 if bench.failed else 0
 
 

@@ -93,7 +93,13 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/stages/reduction.py": {1e-9},  # against a division by 0
     "diagnosing/stages/texts.py": {"NUM_ROWS", "_LONGEST"},  # shown
     "diagnosing/update_rule.py": {0.9, 0.999, 1e-8, 1e-6, 1e-5, 1e-10, 1e-15},  # settings in use
-    "mismatch/judging.py": {"_HEAD_TOKENS", "_MOST_SEQUENCES"},  # cost time
+    "mismatch/judging.py": {
+        "_HEAD_TOKENS",
+        "_MOST_SEQUENCES",
+        "_SMALLEST",
+        "2.0 ** (-14)",
+        "2.0 ** -14",
+    },  # cost time; against log 0
     "mismatch/measuring.py": {"VERL_BOUND", "_SAFE", "_TINY", 20.0, 1e-8, 99.9},  # verl's; shown
     "mismatch/parts.py": {"_MOST_PARTS", 0.1, 0.9},  # shown
     "monitoring/alarms.py": {"SUBJECTS"},  # shown

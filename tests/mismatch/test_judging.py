@@ -68,7 +68,11 @@ def test_log_probs_rounded_to_bfloat16_are_not_red(tmp_path):
     arrays = sampled(rows=400, noise=1e-4, vocabulary=200)
     bits = arrays["rollout_log_probs"].view(np.uint32)
     arrays["rollout_log_probs"] = ((bits + 0x8000) & 0xFFFF0000).astype(np.uint32).view(np.float32)
-    assert codes(judged(tmp_path, arrays)) == [M.UNEXPLAINED]
+    found = judged(tmp_path, arrays)
+    assert codes(found) == [M.UNEXPLAINED]
+    (rounded,) = (one for one in found.remarks if one.code is M.ROUNDED)
+    assert (rounded.place("side"), rounded.place("dtype")) == ("rollout", "bfloat16")
+    assert rounded.number("rms_diff") == pytest.approx(found.reasons[0].number("rms_diff"), rel=0.05)
 
 
 def test_one_temperature_on_both_sides_is_not_red(tmp_path):

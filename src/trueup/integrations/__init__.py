@@ -38,7 +38,7 @@ class Watcher:
             return
         self._actions[name] = shielded(action)
         if self not in sys.meta_path:
-            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+            sys.meta_path.insert(0, self)
         if name in sys.modules:
             self._actions[name](sys.modules[name])
 

@@ -141,7 +141,7 @@ def _wrap_metrics(module: ModuleType) -> None:
         _keep_tokens(data, getattr(trainer, "global_steps", None))
         return inner(data)
 
-    module.calculate_debug_metrics = calculate_debug_metrics
+    vars(module)["calculate_debug_metrics"] = calculate_debug_metrics
 
 
 @shielded

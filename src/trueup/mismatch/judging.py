@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from trueup.mismatch.layers import LayerError, first_beyond
+from trueup.mismatch.layers import LayerError, dtype_needed, first_beyond
 from trueup.mismatch.measuring import Measures, correlation
 from trueup.mismatch.parts import by_position, by_step, rms
 from trueup.mismatch.thresholds import (
@@ -39,6 +39,8 @@ from trueup.types.status import Outcome
 
 _HEAD_TOKENS = 16
 """of a sequence, to recognise it by"""
+_SMALLEST = 2.0**-14
+"""a log-prob nearer to 0 counts as this: against the logarithm of 0"""
 _MOST_SEQUENCES = 512
 """that are looked for among each other; costs time"""
 
@@ -250,7 +252,8 @@ def _by_layers(tokens: Tokens, layers: Sequence[LayerError]) -> Reason:
         code = M.LAYER if first.noise is None else M.LAYER_NOISE
         return reason(code, name=first.name, rel_l2=first.rel_l2, bound=bound, dtype=first.dtype)
     last = layers[-1]
-    size = rms(tokens.log_ratio) / rms(tokens.rollout)
+    stored = sum(float(one.number("rms_diff") or 0) ** 2 for one in _roundings(tokens))
+    size = math.sqrt(max(0.0, rms(tokens.log_ratio) ** 2 - stored)) / rms(tokens.rollout)
     if size > HEAD * last.rel_l2 + ROUNDINGS * DTYPES[last.dtype].eps:
         return reason(M.HEAD, name=last.name, rel_l2=last.rel_l2, log_probs=size)
     return reason(
@@ -266,6 +269,7 @@ def _remarks(tokens: Tokens, layers: Sequence[LayerError]) -> Iterator[Reason]:
         return
     if tokens.noise is not None and not rms(tokens.noise - tokens.training) > 0:
         yield reason(M.NO_NOISE)
+    yield from _roundings(tokens)
     few = _few(tokens)
     if few is not None:
         yield few
@@ -277,6 +281,17 @@ def _remarks(tokens: Tokens, layers: Sequence[LayerError]) -> Iterator[Reason]:
     covered = max((one.num_tokens for one in layers), default=0)
     if 0 < covered < len(tokens.rollout):
         yield reason(M.LAYERS_OF, num=covered, total=len(tokens.rollout))
+
+
+def _roundings(tokens: Tokens) -> Iterator[Reason]:
+    """Sides whose log-probs were stored in a coarse dtype: uniform errors of one unit in their last place."""
+    if len(tokens.rollout) < ENOUGH:
+        return
+    for side, values in (("rollout", tokens.rollout), ("training", tokens.training)):
+        dtype = dtype_needed(values)
+        if dtype in ("bfloat16", "float16"):
+            gaps = 2 * DTYPES[dtype].eps * 2.0 ** np.floor(np.log2(np.maximum(np.abs(values), _SMALLEST)))
+            yield reason(M.ROUNDED, side=side, dtype=dtype, rms_diff=rms(gaps) / math.sqrt(12))
 
 
 def _few(tokens: Tokens) -> Reason | None:

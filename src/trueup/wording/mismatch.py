@@ -155,6 +155,10 @@ PHRASES = {
     M.NO_NOISE: clause(
         "the benign variant is bit-identical to the trainer's own forward: it measures no noise"
     ),
+    M.ROUNDED: clause(
+        "log-probs of {side} are rounded to {dtype}, which alone gives an RMS difference of {rms_diff:.3g}",
+        {"side": "training", "dtype": "bfloat16", "rms_diff": 0.009},
+    ),
     M.FEW_SEQUENCES: clause(
         _few,
         {"num": 1, "total": 64, "sequences": ["3"]},

@@ -32,6 +32,8 @@ class MismatchCode(Code):
     # remarks
     NO_NOISE = "mismatch.no_noise_measured"
     """the benign variant is bit-identical to the trainer's own forward"""
+    ROUNDED = "mismatch.log_probs_rounded"
+    """log-probs of a ``side`` are stored in ``dtype``, which alone gives the RMS difference ``rms_diff``"""
     FEW_SEQUENCES = "mismatch.in_few_sequences"
     GROWS_POSITION = "mismatch.grows_with_position"
     GROWS_STEPS = "mismatch.grows_over_steps"
