@@ -86,9 +86,10 @@ def main():
             variant, varied = watched(server, names, lambda: score(server, whole, 8))  # noqa: B023
             found = {name: errors(served[name], trained[name]) for name in names}
             noise = {name: errors(varied[name], trained[name]) for name in names}
-            before, most, ratio = 0.0, 0.0, []
+            before, most, growth, ratio = 0.0, 0.0, 0.0, []
             for name, error in found.items():
                 most = max(most, (error - 4 * before) / EPS)
+                growth = max(growth, error / before if before > EPS else 0.0)
                 before = max(before, error)
                 if noise[name] > 0:
                     ratio.append(error / noise[name])
@@ -96,7 +97,10 @@ def main():
             size = float(r / rollout.square().mean().sqrt()) / found[names[-1]]
             low, high = min(found.values()) / EPS, before / EPS
             print(f"{config.__name__[:5]} depth {depth}, width {width}, init {scale}")
-            print(f"  layers {low:.2f} to {high:.2f} u, beyond 4 x inputs {most:.2f} u")
+            print(
+                f"  layers {low:.2f} to {high:.2f} u, beyond 4 x inputs {most:.2f} u, "
+                f"at most {growth:.2f} x inputs"
+            )
             print(f"  layers over noise {min(ratio):.2f} to {max(ratio):.2f}")
             print(
                 f"  log-probs RMS {r:.3g}, over noise {r / n:.2f}, over last layer {size:.2f}, "

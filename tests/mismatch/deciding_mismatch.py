@@ -109,12 +109,15 @@ def spread_correlation(alike: float) -> object:
     return M.SPREAD in concluded(tokens(plain, 1.5 * (alike * plain + np.sqrt(1 - alike**2) * other)))
 
 
-@decides("mismatch.beyond_noise")
-def beyond_noise(times: float) -> object:
+@decides("mismatch.noise")
+def noise(times: float) -> object:
+    return (M.WITHIN_NOISE in concluded(with_noise(times)), first_beyond([layer(0.01 * times, noise=0.01)]))
+
+
+def with_noise(times):
+    """Log-probs that differ by so many times the noise."""
     plain, other = spread_out(1000)
-    case = tokens(plain, plain + 0.01 * times * other, noise=plain + 0.01 * (times + 1) * other)
-    of_layers = first_beyond([layer(0.01 * times, noise=0.01)]) is None
-    return (M.BEYOND_NOISE in concluded(case), of_layers)
+    return tokens(plain, plain + 0.01 * times * other, noise=plain + 0.01 * (times + 1) * other)
 
 
 @decides("mismatch.roundings")
@@ -124,14 +127,21 @@ def roundings(count: float) -> object:
 
 @decides("mismatch.amplification")
 def amplification(times: float) -> object:
-    return first_beyond([layer(0.02), layer(8 * EPS + 0.02 * times)]) is None
+    return first_beyond([layer(0.01), layer(4 * EPS + 0.01 * times)]) is None
+
+
+@decides("mismatch.doubt")
+def doubt(times: float) -> object:
+    plain, other = spread_out(1000)
+    of_layers = concluded(tokens(plain, plain + 0.001 * other), [layer(times * 4 * EPS)])
+    return (M.LAYER in of_layers, M.BEYOND_NOISE in concluded(with_noise(2 * times)))
 
 
 @decides("mismatch.head")
 def head(times: float) -> object:
     plain, other = spread_out(1000)
-    size = np.sqrt(np.mean(plain**2)) * (8 * EPS + 0.02 * times)
-    return M.HEAD in concluded(tokens(plain, plain + size * other), [layer(0.02)])
+    size = np.sqrt(np.mean(plain**2)) * (8 * EPS + 0.01 * times)
+    return M.HEAD in concluded(tokens(plain, plain + size * other), [layer(0.01)])
 
 
 @decides("mismatch.most_in_few")

@@ -178,7 +178,11 @@ def test_bounds_never_hide_a_fault(tmp_path):
 
 @pytest.mark.parametrize(
     ("times", "outcome", "code"),
-    [(2.0, Outcome.AGREE, M.WITHIN_NOISE), (8.0, Outcome.DIFFER, M.BEYOND_NOISE)],
+    [
+        (1.5, Outcome.AGREE, M.WITHIN_NOISE),
+        (3.0, Outcome.UNDECIDED, M.NOISE_IN_DOUBT),
+        (8.0, Outcome.DIFFER, M.BEYOND_NOISE),
+    ],
 )
 def test_measured_noise_explains_a_difference_of_its_size(times, outcome, code, tmp_path):
     arrays = sampled()
@@ -233,8 +237,16 @@ def test_the_first_layer_beyond_rounding_is_named(tmp_path):
 
 def test_an_error_that_is_handed_on_is_not_made_again(tmp_path):
     arrays = sampled(noise=0.05)
-    found = judged(tmp_path, arrays | layers(arrays, [0.02, 0.06, 0.15]))
+    found = judged(tmp_path, arrays | layers(arrays, [0.01, 0.03, 0.07]))
     assert codes(found) == [M.ROUNDING]
+
+
+def test_a_layer_between_rounding_and_fault_is_in_doubt(tmp_path):
+    arrays = sampled()
+    found = judged(tmp_path, arrays | layers(arrays, [0.004, 0.03]))
+    assert (found.outcome, codes(found)) == (Outcome.UNDECIDED, [M.LAYER_IN_DOUBT])
+    assert found.reasons[0].place("name") == "layers.1"
+    assert [one.code for one in found.advice] == [M.GIVE_NOISE, M.COMPARE_LAYER]
 
 
 def test_float32_layers_have_float32_room(tmp_path):

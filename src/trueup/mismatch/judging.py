@@ -17,7 +17,7 @@ from trueup.mismatch.layers import LayerError, dtype_needed, first_beyond
 from trueup.mismatch.measuring import Measures, correlation
 from trueup.mismatch.parts import by_position, by_step, rms
 from trueup.mismatch.thresholds import (
-    BEYOND_NOISE,
+    DOUBT,
     ENOUGH,
     FEW,
     GROWS,
@@ -25,6 +25,7 @@ from trueup.mismatch.thresholds import (
     MOST_IN_FEW,
     MOVED,
     MOVED_ROWS,
+    NOISE,
     NOT_SAMPLED_SHARE,
     ROUNDINGS,
     SPREAD,
@@ -97,14 +98,16 @@ def _verdict(
     explained = _explained(tokens, measures, layers)
     if exact:
         faults.insert(0, _first_unequal(measures, unequal))
-    elif explained is not None and explained.code not in _GREEN:
+    elif explained is not None and explained.code not in (*_GREEN, *_IN_DOUBT):
         faults.append(explained)
     if faults:
         return Outcome.DIFFER, faults
-    if explained is not None:
+    if explained is not None and explained.code in _GREEN:
         return Outcome.AGREE, [explained]
     if bounds:
         return Outcome.AGREE, [reason(M.WITHIN_BOUNDS, metrics=list(bounds))]
+    if explained is not None:
+        return Outcome.UNDECIDED, [explained]
     unknown = reason(
         M.UNEXPLAINED, rms_diff=measures.rms_diff, k3=measures.k3, num_tokens=measures.num_tokens
     )
@@ -114,6 +117,7 @@ def _verdict(
 AT_LEAST = ("pearson", "ess_token", "ess_sequence", "min_ratio", "min_ratio_sequence")
 """measures of which a bound is the least that is accepted; of all others it is the most"""
 _GREEN = (M.ROUNDING, M.WITHIN_NOISE)
+_IN_DOUBT = (M.LAYER_IN_DOUBT, M.NOISE_IN_DOUBT)
 
 
 def _first_unequal(measures: Measures, unequal: Sequence[LayerError]) -> Reason:
@@ -239,22 +243,27 @@ def _explained(tokens: Tokens, measures: Measures, layers: Sequence[LayerError])
     noise = rms(tokens.noise - tokens.training)
     if not noise > 0:
         return None
-    code = M.WITHIN_NOISE if measures.rms_diff <= BEYOND_NOISE * noise else M.BEYOND_NOISE
-    return reason(code, rms_diff=measures.rms_diff, noise=noise, times=measures.rms_diff / noise)
+    times = measures.rms_diff / noise
+    code = (
+        M.WITHIN_NOISE if times <= NOISE else M.NOISE_IN_DOUBT if times <= DOUBT * NOISE else M.BEYOND_NOISE
+    )
+    return reason(code, rms_diff=measures.rms_diff, noise=noise, times=times)
 
 
 def _by_layers(tokens: Tokens, layers: Sequence[LayerError]) -> Reason:
-    found = first_beyond(layers)
+    beyond = first_beyond(layers, DOUBT)
+    found = beyond or first_beyond(layers)
     if found is not None:
         first, bound = found
         if first.shape_differs:
             return reason(M.LAYER_SHAPE, name=first.name)
         code = M.LAYER if first.noise is None else M.LAYER_NOISE
+        code = M.LAYER_IN_DOUBT if beyond is None else code
         return reason(code, name=first.name, rel_l2=first.rel_l2, bound=bound, dtype=first.dtype)
     last = layers[-1]
     stored = sum(float(one.number("rms_diff") or 0) ** 2 for one in _roundings(tokens))
     size = math.sqrt(max(0.0, rms(tokens.log_ratio) ** 2 - stored)) / rms(tokens.rollout)
-    if size > HEAD * last.rel_l2 + ROUNDINGS * DTYPES[last.dtype].eps:
+    if size > HEAD * last.rel_l2 + DOUBT * ROUNDINGS * DTYPES[last.dtype].eps:
         return reason(M.HEAD, name=last.name, rel_l2=last.rel_l2, log_probs=size)
     return reason(
         M.ROUNDING, dtype=last.dtype, first=layers[0].rel_l2, last=last.rel_l2, num_layers=len(layers)
@@ -323,7 +332,9 @@ def _growth(tokens: Tokens) -> Iterator[Reason]:
 
 def _advice(reasons: Sequence[Reason]) -> Iterator[Reason]:
     first = reasons[0]
-    if first.code in (M.UNEXPLAINED, M.BEYOND_NOISE, M.BEYOND_BOUND):
+    if first.code in (M.UNEXPLAINED, M.BEYOND_NOISE, M.NOISE_IN_DOUBT, M.BEYOND_BOUND):
         yield reason(M.GIVE_LAYERS)
-    if first.code in (M.LAYER, M.LAYER_NOISE, M.LAYER_SHAPE):
+    if first.code is M.LAYER_IN_DOUBT:
+        yield reason(M.GIVE_NOISE)
+    if first.code in (M.LAYER, M.LAYER_NOISE, M.LAYER_SHAPE, M.LAYER_IN_DOUBT):
         yield reason(M.COMPARE_LAYER, name=str(first.place("name")))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.mismatch.reading import TokenFile, bit_equal, layer
-from trueup.mismatch.thresholds import AMPLIFICATION, BEYOND_NOISE, ROUNDINGS
+from trueup.mismatch.thresholds import AMPLIFICATION, NOISE, ROUNDINGS
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Array, Floats
 
@@ -39,7 +39,7 @@ class LayerError:
     def bound(self, before: float) -> float:
         """The error that is explained, where preceding layers have at most the error ``before``."""
         if self.noise is not None:
-            return BEYOND_NOISE * self.noise
+            return NOISE * self.noise
         return ROUNDINGS * DTYPES[self.dtype].eps + AMPLIFICATION * before
 
 
@@ -49,12 +49,12 @@ def layer_errors(files: Sequence[TokenFile]) -> list[LayerError]:
     return [_error(files, name) for name in names]
 
 
-def first_beyond(errors: Sequence[LayerError]) -> tuple[LayerError, float] | None:
-    """The first layer whose error is not explained, with the bound that it exceeds."""
+def first_beyond(errors: Sequence[LayerError], times: float = 1.0) -> tuple[LayerError, float] | None:
+    """The first layer whose error exceeds ``times`` what is explained, with the latter."""
     before = 0.0
     for one in errors:
         bound = one.bound(before)
-        if one.shape_differs or not one.rel_l2 <= bound:
+        if one.shape_differs or not one.rel_l2 <= times * bound:
             return one, bound
         before = max(before, one.rel_l2)
     return None

@@ -14,6 +14,7 @@ from trueup.mismatch.analysis import Mismatch
 from trueup.mismatch.layers import LayerError
 from trueup.mismatch.measuring import QUANTILES, VERL_BOUND, Measures
 from trueup.mismatch.parts import Part
+from trueup.mismatch.thresholds import DOUBT
 from trueup.reporting.document import (
     Block,
     Column,
@@ -131,7 +132,10 @@ def _layers(layers: Sequence[LayerError]) -> Section:
         bound = one.bound(before)
         bad = one.shape_differs or not one.rel_l2 <= bound
         before = max(before, 0.0 if math.isinf(one.rel_l2) else one.rel_l2)
-        mark = Mark("≠", "beyond", Tone.BAD) if bad else Mark("≈", "explained", Tone.GOOD)
+        grave = one.shape_differs or not one.rel_l2 <= DOUBT * bound
+        mark = Mark("≈", "explained", Tone.GOOD)
+        if bad:
+            mark = Mark("≠", "beyond", Tone.BAD) if grave else Mark("?", "in doubt", Tone.WARN)
         mark = Mark("=", "bit-identical", Tone.GOOD) if one.is_equal else mark
         cells = (plain(one.name), one.rel_l2, one.max_rel_l2, one.noise, bound, one.dtype, mark.words)
         rows.append(Row(cells=cells, mark=mark, loud=bad))

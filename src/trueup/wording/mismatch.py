@@ -74,6 +74,18 @@ PHRASES = {
         headline="Rollout and training differ by {times:times} the measured noise",
         samples=({"rms_diff": 0.12, "noise": 0.01, "times": 12.0},),
     ),
+    M.NOISE_IN_DOUBT: Phrase(
+        sentence="the RMS difference {rms_diff:.3g} is {times:times} that of the benign variant, "
+        "{noise:.3g}: more than it explains, and no proof of a fault",
+        headline="Rollout and training differ by {times:times} the measured noise: cannot be decided",
+        samples=({"rms_diff": 0.03, "noise": 0.01, "times": 3.0},),
+    ),
+    M.LAYER_IN_DOUBT: Phrase(
+        sentence="the relative L2 error of {name} is {rel_l2:percent}; {bound:percent} are explained: more "
+        "than rounding usually gives, and no proof of a fault",
+        headline="{name} may differ beyond rounding: cannot be decided",
+        samples=({**_LAYER, "rel_l2": 0.07},),
+    ),
     M.ROUNDING: Phrase(
         sentence="the errors of {num_layers:count layer} are what rounding to {dtype} gives: "
         "{first:percent} at the first, {last:percent} at the last",
@@ -185,6 +197,9 @@ PHRASES = {
         "add layer outputs of both forwards, or log-probs of a benign variant (the trainer's forward in "
         "the rollout's "
         "dtype) as noise_log_probs: docs/rl.md"
+    ),
+    M.GIVE_NOISE: clause(
+        "add noise/ arrays (the trainer's forward in the rollout's dtype): measured noise is a closer bound"
     ),
     M.COMPARE_LAYER: clause(
         "compare {name} of both engines: its kernel, dtype, weights, mask and positions",

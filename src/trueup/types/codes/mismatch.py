@@ -14,11 +14,15 @@ class MismatchCode(Code):
     BEYOND_BOUND = "mismatch.beyond_bound"
     """``metric`` is beyond the ``bound`` that a person gave"""
     WITHIN_NOISE = "mismatch.within_noise"
+    NOISE_IN_DOUBT = "mismatch.near_noise"
+    """more than the noise explains, less than what is called a fault"""
     BEYOND_NOISE = "mismatch.beyond_noise"
     ROUNDING = "mismatch.explained_by_rounding"
     """every layer's error is explained by ``dtype``, and the log-probs by the layers"""
     LAYER = "mismatch.layer_beyond_rounding"
     LAYER_NOISE = "mismatch.layer_beyond_noise"
+    LAYER_IN_DOUBT = "mismatch.layer_in_doubt"
+    """more than is explained, less than what is called a fault"""
     LAYER_SHAPE = "mismatch.layer_shape_differs"
     HEAD = "mismatch.after_last_layer"
     NOT_FINITE = "mismatch.not_finite"
@@ -43,4 +47,5 @@ class MismatchCode(Code):
 
     # advice
     GIVE_LAYERS = "mismatch.give_layers"
+    GIVE_NOISE = "mismatch.give_noise"
     COMPARE_LAYER = "mismatch.compare_layer"
