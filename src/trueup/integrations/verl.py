@@ -73,14 +73,14 @@ def _wrap(owner: type, name: str, around: Callable[..., Iterator[None]]) -> None
 
 
 def _phase(engine: object, data: object, name: str) -> Iterator[None]:
-    """One call of an engine."""
-    running = session.current()
-    if running is None:
+    """One call of an engine. An inference without a global step is a validation: no part of a step."""
+    running, step = session.current(), _global_step(data)
+    trains = name == "train_batch"
+    if running is None or not (trains or step is not None):
         yield
         return
     role = _role(engine)
-    phase = "update" if name == "train_batch" else _INFER.get(role, "infer")
-    running.begin_phase(_global_step(data), role=role, phase=phase)
+    running.begin_phase(step, role=role, phase="update" if trains else _INFER.get(role, "infer"))
     try:
         yield
     finally:
