@@ -1,4 +1,4 @@
-# trueup's vocabulary: demo, demo-migration, test, check, fuzz, bench, zoo, realworld, docs. Each sets up what it needs in .venv, once.
+# trueup's vocabulary: demo, demo-rl, demo-migration, test, check, fuzz, bench, zoo, realworld, rl, docs. Each sets up what it needs in .venv, once.
 # MindSpore needs an older numpy than the rest: what runs with it has an environment of its own.
 
 PYTHON ?= python3
@@ -11,13 +11,16 @@ MINDSPORE_VENV := .venv-mindspore
 MINDSPORE_STAMP := $(MINDSPORE_VENV)/.ready-mindspore
 INPUTS := pyproject.toml constraints.txt $(wildcard src/trueup/numerics/*.[ch]) src/trueup/curves/readers/_scan.c $(SETUP)
 
-.PHONY: demo demo-guide demo-migration test check fuzz bench zoo realworld docs mindspore clean
+.PHONY: demo demo-guide demo-rl demo-migration test check fuzz bench zoo realworld rl docs mindspore clean
 
 demo: $(RUN_STAMP)
 	@$(BIN)/python examples/demo.py
 
 demo-guide: $(RUN_STAMP)
 	@$(BIN)/python examples/demo_guide.py
+
+demo-rl: $(DEV_STAMP)
+	@$(BIN)/python examples/demo_rl.py
 
 demo-migration: $(MINDSPORE_STAMP)
 	@$(MINDSPORE_VENV)/bin/python examples/migration/story.py
@@ -40,6 +43,10 @@ zoo: $(DEV_STAMP)
 realworld: $(DEV_STAMP)
 	@bash realworld/setup.sh light heavy
 	@$(BIN)/python -m realworld.run $(PROGRAMS)
+
+rl: $(DEV_STAMP)
+	@bash rl/setup.sh
+	@$(BIN)/python rl/run.py $(PARTS)
 
 docs: $(DEV_STAMP)
 	@$(BIN)/python docs/images/make_screenshot.py

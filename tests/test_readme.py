@@ -14,6 +14,8 @@ import pytest
 
 from tests.capture.programs import TRAIN, environment, write
 from tests.importers.conftest import dumps
+from tests.mismatch.batches import sampled
+from tests.mismatch.batches import write as write_tokens
 from tests.warm import COLD
 
 __all__ = ["dumps"]
@@ -83,6 +85,8 @@ def run_all(run: str, folder: Path) -> None:
 @pytest.mark.slow
 def test_commands_run(tmp_path: Path, dumps: Path) -> None:
     (tmp_path / "dumps").mkdir()
+    tokens = sampled()
+    write_tokens(tmp_path / "tokens.npz", tokens | {"training_log_probs": tokens["rollout_log_probs"]})
     kind = "L0_statistics_statistics"
     for name, dump in (("reference", dumps / "base" / kind), ("target", dumps / "rope_bf16" / kind)):
         (tmp_path / "dumps" / name).symlink_to(dump, target_is_directory=True)
@@ -90,6 +94,7 @@ def test_commands_run(tmp_path: Path, dumps: Path) -> None:
     verdict = json.loads((tmp_path / "runs" / "report" / "result.json").read_text())["verdict"]
     assert verdict["owner"] == "1"
     assert (tmp_path / "runs" / "report" / "report.html").is_file()
+    assert (tmp_path / "runs" / "mismatch" / "mismatch.html").is_file()
     assert list((tmp_path / "dumps" / "exported").glob("step*/*/dump.json"))
 
 

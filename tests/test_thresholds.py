@@ -34,6 +34,7 @@ CONVERTED = {
     "src/trueup/diagnosing/replay": "diagnosing",
     "src/trueup/diagnosing/stages": "diagnosing",
     "src/trueup/checklist/*.py": "checklist",
+    "src/trueup/mismatch": "mismatch",
 }
 """folder, or modules -> the first word of its entries' names, None: it decides nothing by a constant"""
 TABLES = (
@@ -44,6 +45,7 @@ TABLES = (
     "trueup.curves.thresholds",
     "trueup.matching.thresholds",
     "trueup.checklist.thresholds",
+    "trueup.mismatch.thresholds",
 )
 DECIDING = (
     "tests.diagnosing.deciding_kinds",
@@ -53,6 +55,7 @@ DECIDING = (
     "tests.curves.deciding_curves",
     "tests.matching.deciding_matching",
     "tests.checklist.deciding_checklist",
+    "tests.mismatch.deciding_mismatch",
 )
 ARITHMETIC = (0.0, 0.5, 1.0, 2.0)
 """floats that any formula holds"""
@@ -91,6 +94,15 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/stages/reduction.py": {1e-9},  # against a division by 0
     "diagnosing/stages/texts.py": {"NUM_ROWS", "_LONGEST"},  # shown
     "diagnosing/update_rule.py": {0.9, 0.999, 1e-8, 1e-6, 1e-5, 1e-10, 1e-15},  # settings in use
+    "mismatch/judging.py": {
+        "_HEAD_TOKENS",
+        "_MOST_SEQUENCES",
+        "_SMALLEST",
+        "2.0 ** (-14)",
+        "2.0 ** -14",
+    },  # cost time; against log 0
+    "mismatch/measuring.py": {"VERL_BOUND", "_SAFE", "_TINY", 20.0, 1e-8, 99.9},  # verl's; shown
+    "mismatch/parts.py": {"_MOST_PARTS", 0.1, 0.9},  # shown
     "monitoring/alarms.py": {"SUBJECTS"},  # shown
     "monitoring/events.py": {"VERSION"},
     "monitoring/monitor.py": {"_BEFORE"},  # written

@@ -439,3 +439,38 @@ def test_an_output_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
     network().write(tmp_path / "run")
     with pytest.raises(ConfigError, match="no UTF-8"):
         compare(tmp_path / "run", tmp_path / "run", output=tmp_path / os.fsdecode(b"o\xff"))
+
+
+def _updated(noise: float, factor: float = 1.0) -> Recorder:
+    """Gradients and Adam's second moments of two weights, of which only statistics are kept.
+
+    The first gradient's norm is the same in every run, the second's shows the noise.
+    """
+    recorder, draw = Recorder(want=HAS_STATISTICS), np.random.default_rng(0)
+    recorder.call("module", "", type_="Net")
+    for name in ("a.weight", "b.weight"):
+        value = draw.standard_normal((32, 32)).astype(np.float32)
+        gradient = draw.standard_normal((32, 32)).astype(np.float32)
+        moved = gradient * (1 + noise * draw.standard_normal(gradient.shape)).astype(np.float32)
+        if name == "a.weight" and noise:
+            moved *= np.float32(np.linalg.norm(gradient) / np.linalg.norm(moved))
+        elif noise:
+            moved *= np.float32(1 + noise)
+        call = recorder.call("parameter", name)
+        recorder.record(call, "param", "value", value)
+        recorder.record(call, "param_grad", "local", moved)
+        recorder.record(call, "optimizer", "param", value - np.float32(1e-3) * np.sign(moved))
+        recorder.record(call, "optimizer", "state.exp_avg_sq", np.float32(0.001 * factor) * moved**2)
+    return recorder
+
+
+def test_gradients_known_from_below_alone_do_not_narrow_second_moments(tmp_path: Path) -> None:
+    """Parts on many ranks put together leave statistics alone: norms that agree do not say that gradients
+    do. The noisiest gradient that is known holds for all."""
+    found = compared(tmp_path / "noisy", _updated(1e-4), _updated(0.0)).frame()
+    of_state = found.filter(pl.col("slot").cast(pl.String) == "state.exp_avg_sq")
+    first, second = of_state["tolerance"].to_list()
+    assert first == pytest.approx(second, rel=1e-3)
+    wrong = compared(tmp_path / "wrong", _updated(1e-4, factor=1.1), _updated(0.0)).frame()
+    statuses = wrong.filter(pl.col("slot").cast(pl.String) == "state.exp_avg_sq")["status"].cast(pl.String)
+    assert set(statuses) == {"origin"}

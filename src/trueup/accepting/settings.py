@@ -57,7 +57,7 @@ def _section(section: str, both: Configurations) -> Item | None:
     name = fields().sections[section].title
     title = reason(Code.SECTION, title=name)
     if not compared:
-        return None if section == "moe" and rows == [] else _nothing(f"checklist:{section}", title)
+        return None if section in ("moe", "rl") and rows == [] else _nothing(f"checklist:{section}", title)
     grave = [row for row in rows if row.matters and row.severity == "error"]
     light = [row for row in rows if row.matters and row.severity != "error"]
     open_ = [row for row in rows if row in checklist.undecided]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import socket
 import sys
 import time
 import uuid
@@ -15,6 +16,7 @@ from typing import Any, cast
 
 from trueup import __version__
 from trueup.adapters.base import Adapter
+from trueup.capture.claim import role_of
 from trueup.capture.declared import declared_layout
 from trueup.capture.long_run import changes
 from trueup.capture.options import CaptureOptions
@@ -109,6 +111,21 @@ def _combined(digests: list[float | None]) -> str | None:
     for digest in known:
         total = (total * 0x9E3779B97F4A7C15 + int(digest)) % (1 << 64)
     return f"{total:016x}"
+
+
+def ray_facts() -> dict[str, str]:
+    """Node and actor class of a worker of Ray; nothing elsewhere."""
+    ray = sys.modules.get("ray")
+    if ray is None:
+        return {}
+    try:
+        worker = ray._private.worker.global_worker
+        actor = worker.actors.get(worker.actor_id)
+    except Exception:  # another version of Ray
+        return {}
+    if actor is None:
+        return {}
+    return {"node": socket.gethostname(), "actor": type(actor).__name__, "role": role_of(os.environ)}
 
 
 def launch_id() -> str:

@@ -24,7 +24,7 @@ from trueup.capture.allocator import keep_freed_memory
 from trueup.capture.claim import role_of
 from trueup.capture.clock import StepClock
 from trueup.capture.declared import declared_layout
-from trueup.capture.facts import manifest_of, same_launch, scalar_line
+from trueup.capture.facts import manifest_of, ray_facts, same_launch, scalar_line
 from trueup.capture.later import Later
 from trueup.capture.observer import Observer, Watch
 from trueup.capture.options import CaptureOptions, Task
@@ -106,6 +106,8 @@ class Session:
         self._writer: RunWriter | None = None
         self._later = Later()
         self._closing = False
+        self._ray: dict[str, str] = {}
+        """where in a Ray job this process is, known when it begins to train"""
         self._pid = os.getpid()
         self._child = False
         self._hidden = False
@@ -151,6 +153,28 @@ class Session:
     def go_to_step(self, number: int) -> None:
         """The next step is number ``number``."""
         self.clock.step = number
+
+    def begin_phase(self, step: int | None, **named: str) -> None:
+        """A part of step ``step`` begins, forward or training, with ``named`` facts; everything up to
+        ``end_phase`` is captured. Another ``step`` ends the one before; None is the one under way."""
+        with self.guard("phase"):
+            if not self.options.manual_steps:
+                self.options = replace(self.options, manual_steps=True)
+                self.clock.manual = True
+            if step is not None and step != self.clock.step:
+                if self.clock.seen_forward or self.recorder.records:
+                    self._end_step()
+                self.clock.step = step
+            self.start()
+            phases = self._scalars.setdefault("phases", [])
+            before = sum(named.items() <= one.items() for one in phases)
+            phases.append({**named, "number": before, "calls": [len(self.recorder.calls)]})
+
+    def end_phase(self) -> None:
+        """The part is over: what follows is no part of a step."""
+        with self.guard("phase"):
+            self._scalars["phases"][-1]["calls"].append(len(self.recorder.calls))
+            self.stop()
 
     def save(self, name: str, value: object, *, backward: bool = True) -> None:
         """Record a number or a tensor under ``name``; with ``backward`` the gradient at the tensor too."""
@@ -345,6 +369,7 @@ class Session:
         if self._child and "multiprocessing.util" in sys.modules:  # children made by fork skip atexit
             sys.modules["multiprocessing.util"].Finalize(None, self.close, exitpriority=100)
         self.rank, world_size, _ = self.adapter.rank()
+        self._ray = ray_facts()
         layout = declared_layout()
         self.layout = layout if layout is not None and layout.size == world_size else None
         try:
@@ -446,7 +471,7 @@ class Session:
     def _write_scalars(
         self, writer: RunWriter, scalars: dict[str, Any], step: int, microbatches: int
     ) -> None:
-        if self.clock.seen_forward or "saved" in scalars:
+        if self.clock.seen_forward or "saved" in scalars or "phases" in scalars:
             line = scalar_line(scalars, self.adapter, step=step, rank=self.rank, microbatches=microbatches)
             self.watch.step_over(line)
             writer.append_scalars(line)
@@ -543,6 +568,7 @@ class Session:
             "rank": self.rank,
             "pid": self._pid,
             **self.adapter.rank_facts(),
+            **({"ray": self._ray} if self._ray else {}),
             **({} if self.layout is None else {"coordinate": self.layout.coordinate(self.rank)}),
             **({"overflows": self._overflows} if self.options.task is Task.OVERFLOW_CHECK else {}),
             **({"unkept": self._unkept} if self._unkept else {}),

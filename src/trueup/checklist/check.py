@@ -27,6 +27,15 @@ EXTRA_ROWS = frozenset({VERSIONS, INPUT_IDS, INFERENCE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotJudged:
+    """A setting that differs and that no rule reads; None where a side does not set it."""
+
+    key: str
+    target: object
+    reference: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checklist:
     """The outcome of one check."""
 
@@ -57,7 +66,22 @@ class Checklist:
             return "agree"
         if any(row.matters for row in self.rows) or self.rates_part:
             return "differ"
-        return "undecided" if self.undecided else "agree"
+        return "undecided" if self.undecided or self.not_judged else "agree"
+
+    @property
+    def not_judged(self) -> list[NotJudged]:
+        """Settings of files of one dialect that differ and that no rule reads; none where only some sections
+        are looked at."""
+        if self.reference is None or self.limited:
+            return []
+        sides = [_unread_values(side) for side in (self.target, self.reference)]
+        both = [dialect for dialect in sides[0] if dialect in sides[1]]
+        return [
+            NotJudged(key=key, target=left.get(key), reference=right.get(key))
+            for left, right in ((sides[0][dialect], sides[1][dialect]) for dialect in both)
+            for key in sorted({*left, *right})
+            if left.get(key) != right.get(key)
+        ]
 
     @property
     def advised(self) -> str:
@@ -95,6 +119,16 @@ class Checklist:
             for translation in side.translations:
                 found += [f"{key} ({translation.document.path})" for key in translation.unread()]
         return found
+
+
+def _unread_values(side: Configuration) -> dict[str, dict[str, object]]:
+    """Dialect -> key and value of the settings that no field reads."""
+    found: dict[str, dict[str, object]] = {}
+    for translation in side.translations:
+        values = found.setdefault(translation.document.dialect, {})
+        for key in translation.unread():
+            values.setdefault(key, translation.document.settings[key].value)
+    return found
 
 
 def _stated(row: Row) -> bool:

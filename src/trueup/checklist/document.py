@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 
 from trueup.checklist.check import Checklist
 from trueup.checklist.configuration import Configuration
@@ -43,6 +44,7 @@ def to_json(checklist: Checklist) -> dict[str, object]:
             for name, verdict in checklist.versions.items()
         },
         "unread": checklist.unread(),
+        "not_judged": [asdict(one) for one in checklist.not_judged],
     }
 
 
@@ -78,6 +80,8 @@ def training_headline(checklist: Checklist) -> Reason:
         return reason(Code.RATES_DIFFER)
     if checklist.undecided:
         return reason(Code.OPEN, num=len(checklist.undecided))
+    if checklist.not_judged:
+        return reason(Code.NOT_JUDGED, num=len(checklist.not_judged))
     return reason(Code.LIMITED_SAME if checklist.limited else Code.SAME_TRAINING)
 
 

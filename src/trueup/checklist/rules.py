@@ -15,7 +15,7 @@ from trueup.errors import ConfigError
 from trueup.types.finding import Stage
 
 Severity = Literal["error", "warning", "note"]
-SECTIONS = ("structure", "moe", "optimizer", "weights", "precision", "parallel", "data", "environment")
+SECTIONS = ("structure", "moe", "optimizer", "weights", "precision", "parallel", "data", "rl", "environment")
 
 
 class Rule(BaseModel):

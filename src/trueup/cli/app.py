@@ -44,6 +44,7 @@ USAGE = {
     "dump-config": "--kind full --path /dump",
     "inspect": "RUN",
     "export": "RUN DIR",
+    "mismatch": "TOKENS.npz",
     "monitor": "RUN",
     "noise": "--reference RUN -- python train.py",
     "replay": "--reference RUN -o OUT -- python train.py",

@@ -23,8 +23,9 @@ Where one trace does not show the update (a dump of msprobe), what it left is fo
 instead: ||update|| is then how far the reference's value moved, by its sketches, else by its statistics.
 
 What statistics alone bound from below (a weight of another layout on the other side, its values not kept)
-is not taken for small: such a gradient counts as noisy as the noisiest one that was measured, and its weight
-as moved by 4 sqrt(e) ||update||.
+is not taken for small: such a gradient counts as noisy as the noisiest one that was measured (where none was,
+as of parts on many ranks put together, as the noisiest one that is known from below), and its weight as moved
+by 4 sqrt(e) ||update||.
 
 The next step's ``param`` records inherit what was accepted there, and every activation and gradient of that
 step gets HISTORY_GAIN * eta * scale more, eta being the worst relative difference of a matrix accepted at its
@@ -344,7 +345,8 @@ def _gradient_noise(rows: Rows, metrics: Metrics, num: int) -> tuple[Floats, Flo
     absolute, relative = np.zeros(num), np.zeros(num)
     slots, below = rows.match.words.slot, _known_from_below(metrics)
     gradients = rows.phase_is("param_grad") & rows.paired & np.isfinite(metrics.rel_l2)
-    worst = float(np.minimum(metrics.rel_l2[gradients & ~below], 1.0).max(initial=0.0))
+    measured = gradients & ~below if (gradients & ~below).any() else gradients
+    worst = float(np.minimum(metrics.rel_l2[measured], 1.0).max(initial=0.0))
     for slot in ("local", "accumulated", "clipped"):
         if slot not in slots:
             continue

@@ -45,12 +45,14 @@ from trueup.reporting.document import (
     facts,
     said,
 )
-from trueup.reporting.formatting import count, plain
+from trueup.reporting.formatting import count, elide, plain
 from trueup.types.status import Outcome
 
 _POINTS = 400
 
 
+_MOST_NOT_JUDGED, _LONGEST_VALUE = 8, 60
+"""lines of a screen; characters"""
 _COMPARE = "trueup compare TARGET REFERENCE -o OUT"
 _TOGETHER: dict[bool | None, Line] = {
     True: Span("compatible", tone=Tone.GOOD),
@@ -183,11 +185,27 @@ def _closing(checklist: Checklist, reports: Sequence[Path], *, everything: bool)
     notes = [note for _, _, notes in _sides(checklist) for note in notes]
     rows += [
         fact("note", *(Span(note, tone=Tone.WARN) for note in notes)),
+        fact("not judged", *_not_judged(checklist), limit=None if everything else _MOST_NOT_JUDGED),
         fact("unread", Span(listed, Look.QUIET) if listed else ""),
         fact("by hand", *(_by_hand(row) for row in checklist.rows if row.status is Status.BY_HAND)),
         fact("reports", ", ".join(map(str, reports))),
     ]
     return facts(rows, on=On.SCREEN)
+
+
+def _not_judged(checklist: Checklist) -> list[Line]:
+    """Settings that differ and that no rule reads."""
+    return [
+        (
+            Span(plain(one.key), Look.CODE),
+            f"  {_text(one.target)} (target) vs {_text(one.reference)} (reference)",
+        )
+        for one in checklist.not_judged
+    ]
+
+
+def _text(value: object) -> str:
+    return "not set" if value is None else plain(elide(str(value), _LONGEST_VALUE))
 
 
 def _by_hand(row: Demand) -> Line:
@@ -224,7 +242,15 @@ def _open(checklist: Checklist) -> Section:
         nav="Left to do",
         blocks=(
             Tasks(lines=tuple(tasks)),
-            facts([fact("Notes", *notes, tone=Tone.QUIET)], Form.LISTS),
+            facts(
+                [
+                    fact("Notes", *notes, tone=Tone.QUIET),
+                    fact(
+                        "Settings that differ and that no rule reads", *_not_judged(checklist), tone=Tone.WARN
+                    ),
+                ],
+                Form.LISTS,
+            ),
             Section(title=f"{count(len(unread), 'key')} that no rule reads", blocks=keys, collapsed=True),
         ),
         on=On.PAGE,

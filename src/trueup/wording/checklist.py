@@ -95,6 +95,14 @@ PHRASES = {
     ),
     C.RATES_DIFFER: heading("All settings agree, but the learning rates computed from them differ"),
     C.OPEN: heading("Nothing differs, but {num:count setting} could not be compared", {"num": 1}),
+    C.NOT_JUDGED: heading(
+        lambda facts: (
+            f"Nothing differs that a rule reads, but {count(facts['num'], 'other setting')} "
+            f"{'differs' if facts['num'] == 1 else 'differ'}"
+        ),
+        {"num": 1},
+        {"num": 3},
+    ),
     C.LIMITED_SAME: heading("Nothing differs in the checked sections"),
     C.SAME_TRAINING: heading("The configurations describe the same training"),
     C.BY_HAND: clause("{says}", {"says": "compare the data files by hand"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 
 from trueup.capture import seeds, session
@@ -17,6 +18,7 @@ def framework_is_ready(framework: str, plan: Mapping[str, Mapping[str, object]])
     ``plan`` is what ``environment.plan`` wrote: the options, and the folders trueup may be found in.
     """
     options = CaptureOptions.from_json(plan["options"])
+    importlib.import_module("trueup.integrations").watch_all()  # by name: it stands above capture
     seeds.apply(options.seed, options.deterministic, framework=framework)
     if options.tracer is not None:
         hand_over(options)

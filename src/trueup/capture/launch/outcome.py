@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -140,6 +141,19 @@ def _why_nothing(
         "(a torch module or a MindSpore cell called with gradients on)",
         "likely: the program did not train, ended before its first step, uses neither, or starts "
         "python further down with -E, -I or -S or an emptied environment",
+        *_of_a_cluster(os.environ),
+    ]
+
+
+def _of_a_cluster(environment: Mapping[str, str]) -> list[str]:
+    """What workers of a Ray cluster need, where the program was sent to one."""
+    if environment.get("RAY_ADDRESS", "local") == "local":
+        return []
+    needed = Path(__file__).parents[3]
+    return [
+        f"the program ran on the Ray cluster {environment['RAY_ADDRESS']}: its workers are captured on nodes "
+        f"that have trueup at the same path, {needed}; verl's also where its environment has trueup: "
+        'ray.init(runtime_env={"pip": ["trueup"]})'
     ]
 
 

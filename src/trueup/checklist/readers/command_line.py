@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from trueup.checklist.dialect import dialects, elements
 from trueup.checklist.expression import parsed
 from trueup.checklist.readers import environment
+from trueup.checklist.readers.mappings import HYDRA_WORD, hydra_words
 from trueup.checklist.settings import Document, Setting, scalar
 from trueup.errors import ConfigError
 
@@ -30,6 +31,8 @@ _CONFIG_FLAGS = (
     *("deepspeed", "deepspeed_config"),
 )
 _FEWEST_LINES = 3
+_FEWEST_HYDRA = 2
+_VERL = ("actor_rollout_ref", "algorithm", "critic")
 _LAUNCHER = {"nproc_per_node", "nnodes"}
 
 Word = tuple[str, str]
@@ -38,7 +41,13 @@ Word = tuple[str, str]
 
 def looks_like(text: str) -> bool:
     """Whether this is no name of a file but a command."""
-    return " --" in f" {text}" and " " in text.strip()
+    return " " in text.strip() and (" --" in f" {text}" or any(map(_of_verl, text.split())))
+
+
+def _of_verl(word: str) -> bool:
+    """Whether it is a word of Hydra that verl's trainer has: ``actor_rollout_ref.rollout.n=8``."""
+    found = HYDRA_WORD.match(word)
+    return found is not None and found[1].partition(".")[0] in _VERL
 
 
 def flags_of_file(text: str) -> list[tuple[int, str]] | None:
@@ -72,6 +81,8 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]
         ConfigError: no flag in it.
     """
     variables = [(w, place) for w, place in words if _VARIABLE.match(w)]
+    if len([word for word, _ in words if _of_verl(word)]) >= _FEWEST_HYDRA:
+        return [hydra_words(words, path=path, kind=kind)]
     settings = flags(words)
     if not settings:
         raise ConfigError(f"{path}: no flag such as --num-layers in this command")

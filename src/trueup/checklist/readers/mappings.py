@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
 from trueup.checklist.readers.marks import toml_lines, yaml_lines
-from trueup.checklist.settings import Document, Setting, flat
+from trueup.checklist.settings import Document, Setting, flat, scalar, tidy
 from trueup.errors import ConfigError
 
 _MEGATRON = {"num_layers", "hidden_size", "num_attention_heads"}
@@ -30,6 +30,9 @@ _DEEPSPEED = {
 _NEMO = {"tensor_model_parallel_size", "encoder_seq_length", "megatron_amp_O2", "mcore_gpt"}
 _LARGEST_MARKED = 400_000
 _MOST_FREE = 3
+HYDRA_WORD = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.[\w.]+)=(.*)", re.DOTALL)
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*([\w.]+)\s*(?:,\s*([^${}]*))?\}")
+_MOST_REFERENCES = 8
 _SPEAKS = re.compile(r"[:=#{}\[\],\"']|^\s*-")
 """a line that is more than words"""
 
@@ -89,6 +92,8 @@ def document(text: str, path: str) -> Document:
             raise
         data, kind = parse(kept, path)
         text, notes = kept, (f"{path}: free text, not read: line {', '.join(map(str, free))}",)
+    if (words := _overrides(data)) is not None:
+        return hydra_words([(word, path) for word in words], path=path, kind=kind)
     if not isinstance(data, Mapping) or not data:
         raise ConfigError(f"{path}: expected a mapping of settings, got {_what(data)}")
     data = {str(key): value for key, value in data.items()}
@@ -128,6 +133,9 @@ def from_data(
 ) -> Document:
     """Nested settings as a document of a dialect."""
     keyed = {key: value for key, value in _flat(data, dialect).items() if value != "auto"}
+    if dialect == "verl":
+        keyed = {key: _interpolated(value, keyed) for key, value in keyed.items()}
+        keyed = {key: value for key, value in keyed.items() if value is not None}
     by_leaf = {key.rpartition(".")[2]: line for key, line in (lines or {}).items()}
     settings = {}
     for key, value in keyed.items():
@@ -215,6 +223,50 @@ def _is_lightning(data: Mapping[str, object]) -> bool:
     )
 
 
+def _is_verl(data: Mapping[str, object]) -> bool:
+    return "actor_rollout_ref" in data
+
+
+def _overrides(data: object) -> list[str] | None:
+    """Words of Hydra's overrides.yaml: a list of ``key=value``."""
+    if not isinstance(data, list) or not data or not all(isinstance(one, str) for one in data):
+        return None
+    return data if all(HYDRA_WORD.match(one) for one in data) else None
+
+
+def hydra_words(words: Sequence[tuple[str, str]], *, path: str, kind: str) -> Document:
+    """Hydra's ``key=value`` words as a document of verl; ``+key`` adds one, ``~key`` takes one away."""
+    settings = {}
+    for word, place in words:
+        found = HYDRA_WORD.match(word)
+        if found:
+            text = found[2]
+            value = tidy(yaml_value(text)) if text.startswith(("[", "{")) else scalar(text.strip("'\""))
+            settings[found[1]] = Setting(found[1], value, place)
+    data = {key: one.value for key, one in settings.items()}
+    kept = {key: one for key, one in settings.items() if one.value is not None}
+    return Document(dialect="verl", path=path, settings=kept, data=data, kind=kind)
+
+
+def yaml_value(text: str) -> object:
+    """A list or mapping of one word; the text itself where it is none."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _interpolated(value: object, settings: Mapping[str, object], depth: int = 0) -> object:
+    """What ``${key}`` and ``${oc.select:key,default}`` stand for in a Hydra configuration."""
+    found = _REFERENCE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None or depth > _MOST_REFERENCES:
+        return value
+    other = settings.get(found[1], scalar(found[2]) if found[2] is not None else None)
+    return _interpolated(other, settings, depth + 1)
+
+
 def _is_hf_model(data: Mapping[str, object]) -> bool:
     return "model_type" in data or "architectures" in data
 
@@ -232,6 +284,7 @@ def _is_megatron(data: Mapping[str, object]) -> bool:
 _TESTS: dict[str, Callable[[Mapping[str, object]], bool]] = {
     "pynative": _is_pynative,
     "mindformers": _is_mindformers,
+    "verl": _is_verl,
     "torchtitan": _is_torchtitan,
     "nemo": _is_nemo,
     "lightning": _is_lightning,

@@ -21,6 +21,7 @@ from trueup.types.codes.kinds import (
     SettingReason,
 )
 from trueup.types.codes.merging import MergingCode
+from trueup.types.codes.mismatch import MismatchCode
 from trueup.types.codes.monitor import MonitorCode
 from trueup.types.codes.note import NoteCode, ToleranceCode
 from trueup.types.codes.record import RecordCode
@@ -48,6 +49,7 @@ __all__ = [
     "KindReason",
     "LeftFree",
     "MergingCode",
+    "MismatchCode",
     "MonitorCode",
     "NextCode",
     "NoteCode",

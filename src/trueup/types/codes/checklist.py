@@ -17,6 +17,7 @@ class ChecklistCode(Code):
     OTHER_NUMBERS = "checklist.other_numbers"
     RATES_DIFFER = "checklist.learning_rates_differ"
     OPEN = "checklist.not_compared"
+    NOT_JUDGED = "checklist.not_judged"
     LIMITED_SAME = "checklist.same_as_far_as_checked"
     SAME_TRAINING = "checklist.same_training"
 

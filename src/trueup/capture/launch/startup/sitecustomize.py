@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 _CAPTURE = "TRUEUP_CAPTURE"
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_WATCHED = ("torch", "mindspore")
+_WATCHED = ("torch", "mindspore", "ray")
+_RAY_HOOK = "RAY_RUNTIME_ENV_HOOK"
+_RAY_HOOK_BEFORE = "TRUEUP_RAY_HOOK_BEFORE"
+_AS = "_trueup_startup"
+"""name under which Ray finds this module"""
 _BORROWED = ("trueup", "numpy", "polars", "_polars_runtime", "pyarrow", "safetensors")
 """what capture needs; looked up beside trueup only where the program's own environment has none"""
 
@@ -86,17 +90,57 @@ def _begin_once(framework: str) -> None:
     if framework in _began:
         return
     _began.append(framework)
+    if framework == "ray":
+        _prepare_ray()
+        return
     try:
         import json
 
         plan = json.loads(os.environ[_CAPTURE])
-        if len(_began) == 1:
+        if not any(isinstance(finder, _Borrow) for finder in sys.meta_path):
             sys.meta_path.append(_Borrow(plan["folders"]))
         from trueup.capture.launch.child import framework_is_ready
 
         framework_is_ready(framework, plan)
     except Exception as error:
         _say(f"this process is not captured: {type(error).__name__}: {error}")
+
+
+def _prepare_ray() -> None:
+    """Workers of a cluster that already runs inherit nothing: Ray asks a hook for what they are to get."""
+    ours = f"{_AS}.ray_runtime_env"
+    if os.environ.get(_RAY_HOOK) not in (None, "", ours):
+        os.environ[_RAY_HOOK_BEFORE] = os.environ[_RAY_HOOK]
+    os.environ[_RAY_HOOK] = ours
+
+
+def ray_runtime_env(runtime_env: dict[str, object] | None) -> dict[str, object]:
+    """What ``ray.init`` asks before it connects: the job's runtime environment, and what capture needs.
+
+    A hook that the program had set is asked first; values that the program gives are kept.
+    """
+    before = os.environ.get(_RAY_HOOK_BEFORE)
+    if before:
+        from importlib import import_module
+
+        module, _, name = before.rpartition(".")
+        runtime_env = getattr(import_module(module), name)(runtime_env)
+    try:
+        return _with_capture(dict(runtime_env or {}))
+    except Exception as error:
+        _say(f"workers of this Ray job are not captured: {type(error).__name__}: {error}")
+        return runtime_env or {}
+
+
+def _with_capture(runtime_env: dict[str, object]) -> dict[str, object]:
+    given = runtime_env.get("env_vars")
+    variables = dict(given) if isinstance(given, dict) else {}
+    for name, value in os.environ.items():
+        if name.startswith("TRUEUP_"):
+            variables.setdefault(name, value)
+    path = [_HERE, *str(variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))).split(os.pathsep)]
+    variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(part for part in path if part))
+    return {**runtime_env, "env_vars": variables}
 
 
 def _say(sentence: str) -> None:
@@ -127,6 +171,7 @@ def _run_shadowed() -> None:
 
 
 if _CAPTURE in os.environ:
+    sys.modules[_AS] = sys.modules[__name__]
     sys.meta_path.insert(0, _Finder())
 _step_aside()
 _run_shadowed()

@@ -1,0 +1,260 @@
+"""trueup on a real verl: ``make rl``. GRPO and PPO on a CPU, with capture and without, and a Ray cluster.
+
+    python rl/run.py [ray] [grpo] [ppo] [unchanged]
+
+Each line says what was held against what; the exit status is 1 where something does not hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+HERE = ROOT / "rl"
+PYTHON = Path(os.environ.get("TRUEUP_RL_VENV") or ROOT / ".cache/rl").absolute() / "bin" / "python"
+TRUEUP = [sys.executable, "-m", "trueup"]
+NUMBER = re.compile(r"([\w@/]+):(-?[\d.e+-]+|nan)")
+NOT_NUMERICAL = ("timing", "perf", "mfu", "memory", "throughput")
+IN_FLOAT32 = {f"rollout_corr/{name}" for name in ("kl", "k3_kl", "chi2_token", "chi2_seq", "rollout_ppl")}
+"""metrics that verl computes in float32 here; the others are rounded to bfloat16, as its old_log_probs are"""
+GRPO = {
+    "algorithm.adv_estimator": "grpo",
+    "trainer.device": "cpu",
+    "trainer.n_gpus_per_node": 1,
+    "trainer.nnodes": 1,
+    "trainer.logger": "[console]",
+    "trainer.val_before_train": False,
+    "trainer.test_freq": -1,
+    "trainer.total_training_steps": 2,
+    "trainer.resume_mode": "disable",
+    "trainer.project_name": "toy",
+    "trainer.experiment_name": "toy",
+    "data.train_batch_size": 4,
+    "data.max_prompt_length": 64,
+    "data.max_response_length": 12,
+    "data.dataloader_num_workers": 0,
+    "data.shuffle": False,
+    "actor_rollout_ref.model.use_remove_padding": False,
+    "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+    "actor_rollout_ref.model.enable_gradient_checkpointing": False,
+    "actor_rollout_ref.actor.strategy": "fsdp2",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 2,
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 2,
+    "actor_rollout_ref.actor.use_kl_loss": True,
+    "actor_rollout_ref.actor.optim.lr": 1e-3,
+    "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
+    "actor_rollout_ref.actor.fsdp_config.dtype": "float32",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 2,
+    "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
+    "actor_rollout_ref.ref.fsdp_config.dtype": "float32",
+    "actor_rollout_ref.ref.fsdp_config.model_dtype": "fp32",
+    "actor_rollout_ref.rollout.name": "hfcpu",
+    "actor_rollout_ref.rollout.n": 2,
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 2,
+    "actor_rollout_ref.rollout.agent.num_workers": 1,
+    "actor_rollout_ref.rollout.calculate_log_probs": True,
+    "actor_rollout_ref.rollout.load_format": "auto",
+    "actor_rollout_ref.rollout.free_cache_engine": False,
+    "reward.custom_reward_function.name": "compute_score",
+    "reward.num_workers": 1,
+    "ray_kwargs.ray_init.num_cpus": 16,
+    "+ray_kwargs.ray_init.num_gpus": 1,
+    "+ray_kwargs.ray_init.include_dashboard": False,
+}
+PPO = {
+    "algorithm.adv_estimator": "gae",
+    "critic.model.use_remove_padding": False,
+    "critic.ppo_micro_batch_size_per_gpu": 2,
+    "critic.ppo_mini_batch_size": 2,
+    "critic.forward_micro_batch_size_per_gpu": 2,
+    "+critic.model.override_config.attn_implementation": "sdpa",
+    "critic.strategy": "fsdp2",
+    "critic.model.enable_gradient_checkpointing": False,
+}
+PHASES = {
+    "grpo": {("actor", "compute_log_prob"), ("reference", "ref_log_prob"), ("actor", "update")},
+    "ppo": {("critic", "values"), ("critic", "update")},
+}
+
+
+class Bench:
+    """A folder with inputs, and what was found there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.failed = 0
+        subprocess.run([PYTHON, HERE / "make_inputs.py", folder / "inputs"], check=True, capture_output=True)
+
+    def verl(self, name: str, more: Mapping[str, object], *, captured: bool) -> str:
+        """Run verl's PPO trainer; what it printed."""
+        inputs, place = self.folder / "inputs", self.folder / name
+        files = {
+            "data.train_files": inputs / "train.parquet",
+            "data.val_files": inputs / "val.parquet",
+            "actor_rollout_ref.model.path": inputs / "model",
+            "reward.custom_reward_function.path": inputs / "reward.py",
+            "trainer.default_local_dir": place / "checkpoints",
+        }
+        if "critic.strategy" in more:
+            files |= {"critic.model.path": inputs / "model", "critic.model.tokenizer_path": inputs / "model"}
+        settings = [f"{key}={value}" for key, value in {**GRPO, **files, **more}.items()]
+        command = [str(PYTHON), "-m", "verl.trainer.main_ppo", *settings]
+        if captured:
+            command = [*TRUEUP, "capture", "-o", str(place / "run"), "--steps", "1-2", "--", *command]
+        return self.run(name, command)
+
+    def run(self, name: str, command: Sequence[str], **variables: str) -> str:
+        (self.folder / name).mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="ray-") as temporary:  # Ray's sockets want a short path
+            done = subprocess.run(
+                command,
+                cwd=self.folder / name,
+                env=environment(RAY_TMPDIR=temporary, **variables),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            )
+        (self.folder / name / "log.txt").write_text(done.stdout)
+        self.holds(f"{name}: exit status 0", done.returncode == 0, done.stdout[-2000:])
+        return done.stdout
+
+    def holds(self, what: str, fine: bool, found: object = "") -> None:
+        self.failed += not fine
+        print(f"{'ok  ' if fine else 'FAIL'} {what}{'' if fine else f': {found}'}", flush=True)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Of a verl on a CPU whose rows come in the same order in every run."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(HERE),
+        "VERL_USE_EXTERNAL_MODULES": "verl_cpu",
+        "VERL_PLATFORM": "cpu",
+        "VERL_ENGINE_DEVICE": "cuda",
+        "VERL_CPU_PIN": "1",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "TORCH_COMPILE_DISABLE": "1",
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_ADDRESS": "local",
+        **more,
+    }
+
+
+def logged(text: str) -> dict[int, dict[str, str]]:
+    """Step -> the numbers that verl's console logger printed of it, but times and memory."""
+    found = {}
+    for line in text.splitlines():
+        at = re.search(r"step:(\d+) - ", line)
+        if at:
+            numbers = dict(NUMBER.findall(line[at.end() :]))
+            found[int(at[1])] = {k: v for k, v in numbers.items() if not any(w in k for w in NOT_NUMERICAL)}
+    return found
+
+
+def traces(run: Path) -> dict[tuple[str, str], set[int]]:
+    """Role and phase -> steps that a trace has of it, in any process."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for file in run.rglob("scalars/rank_*.jsonl"):
+        for line in map(json.loads, file.read_text().splitlines()):
+            for phase in line.get("phases", ()):
+                if phase["calls"][1] > phase["calls"][0]:
+                    found.setdefault((phase["role"], phase["phase"]), set()).add(line["step"])
+    return found
+
+
+def train(bench: Bench, name: str, more: Mapping[str, object]) -> None:
+    """One algorithm, captured: every phase is there, and its log-probs give verl's metrics."""
+    watched = logged(bench.verl(f"{name}-captured", more, captured=True))
+    run = bench.folder / f"{name}-captured" / "run"
+    phases = traces(run)
+    for wanted in sorted(PHASES["grpo"] | PHASES[name]):
+        bench.holds(f"{name}: {wanted[0]} {wanted[1]} in steps 1 and 2", phases.get(wanted) == {1, 2}, phases)
+    out = bench.folder / f"{name}-mismatch"
+    subprocess.run([*TRUEUP, "mismatch", run, "-o", out, "-q"], check=False)
+    found = json.loads((out / "mismatch.json").read_text())["steps"]
+    for step, numbers in watched.items():
+        metrics = found[str(step)]["verl"]
+        off = {
+            key: (value, metrics[key])
+            for key, value in numbers.items()
+            if key in IN_FLOAT32 and abs(float(value) - metrics[key]) > 1e-4 * abs(metrics[key]) + 5e-6
+        }
+        both = len(set(numbers) & IN_FLOAT32)
+        bench.holds(
+            f"{name}: step {step}: {both} metrics of verl are those of mismatch", not off and both, off
+        )
+
+
+def unchanged(bench: Bench, name: str, more: Mapping[str, object]) -> None:
+    """Capture on and off, with the rollouts of a first run, which verl replays."""
+    recorded = {
+        "skip.rollout_tq.enable": True,
+        "skip.rollout_tq.dump_dir": bench.folder / "rollouts",
+        "skip.rollout_tq.steps": "[1,2]",
+        "trainer.balance_batch": False,
+        **more,
+    }
+    bench.verl(f"{name}-recorded", recorded, captured=False)
+    plain, watched = (
+        logged(bench.verl(f"{name}-{word}", recorded, captured=word == "on")) for word in ("off", "on")
+    )
+    differ = {(s, k) for s in plain for k in plain[s] if plain[s][k] != watched.get(s, {}).get(k)}
+    count = sum(map(len, plain.values()))
+    bench.holds(
+        f"{name}: {count} numbers that verl logs are equal with capture", not differ and count, differ
+    )
+
+
+def cluster(bench: Bench) -> None:
+    """Workers of a cluster that was started before capture."""
+    ray = str(PYTHON.parent / "ray")
+    with tempfile.TemporaryDirectory(prefix="ray-") as temporary:
+        start = [ray, "start", "--head", "--port=6391", "--num-cpus=4", "--include-dashboard=false"]
+        started = subprocess.run(
+            [*start, f"--temp-dir={temporary}"], env=environment(), capture_output=True, text=True
+        )
+        try:
+            bench.holds("ray: cluster started", started.returncode == 0, started.stdout + started.stderr)
+            run = bench.folder / "ray" / "run"
+            command = [*TRUEUP, "capture", "-o", str(run), "--", str(PYTHON), str(HERE / "ray_job.py")]
+            bench.run("ray", command, RAY_ADDRESS="127.0.0.1:6391")
+            facts = [json.loads(file.read_text()) for file in run.rglob("ranks/rank_*.json")]
+            actors = [one.get("ray", {}).get("actor") for one in facts]
+            bench.holds("ray: 3 actors captured, with their class", actors == ["Trainer"] * 3, facts)
+        finally:
+            subprocess.run([ray, "stop", "--force"], env=environment(), capture_output=True)
+
+
+def main() -> int:
+    asked = sys.argv[1:] or ["ray", "grpo", "ppo", "unchanged"]
+    if not PYTHON.exists():
+        print(f"{PYTHON} is not there: rl/setup.sh makes it")
+        return 2
+    with tempfile.TemporaryDirectory(prefix="rl-") as folder:
+        bench = Bench(Path(folder))
+        if "ray" in asked:
+            cluster(bench)
+        for name, more in (("grpo", {}), ("ppo", PPO)):
+            if name in asked:
+                train(bench, name, more)
+        if "unchanged" in asked:
+            unchanged(bench, "grpo", {})
+    return 1 if bench.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

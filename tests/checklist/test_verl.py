@@ -1,0 +1,130 @@
+"""verl's configurations: fields of RL, Hydra's words, and settings that differ and that no rule reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trueup.checklist.check import Checklist, check
+from trueup.checklist.configuration import configured
+from trueup.checklist.document import to_json, training_headline
+from trueup.checklist.readers import read_side
+from trueup.types.codes import ChecklistCode
+
+CONFIG = """
+actor_rollout_ref:
+  model: {path: /models/qwen, use_remove_padding: true}
+  actor:
+    strategy: fsdp2
+    loss_agg_mode: token-mean
+    clip_ratio: 0.2
+    use_kl_loss: true
+    kl_loss_type: low_var_kl
+    optim: {lr: 1e-6, betas: [0.9, 0.95]}
+    fsdp_config: {dtype: bfloat16, model_dtype: fp32, param_offload: false}
+    profiler: {tool: "${oc.select:global_profiler.tool,null}"}
+    tau_pos: 1.0
+  ref:
+    strategy: ${actor_rollout_ref.actor.strategy}
+    fsdp_config: {dtype: bfloat16}
+  rollout: {name: vllm, n: 8, temperature: 1.0, top_p: 1, dtype: bfloat16, prompt_length: "${oc.select:data.max_prompt_length,512}"}
+algorithm: {adv_estimator: grpo}
+data: {train_batch_size: 128, max_prompt_length: 256}
+trainer: {total_training_steps: 100, n_gpus_per_node: 8, nnodes: 1, experiment_name: one}
+"""  # noqa: E501
+
+
+def checked(folder: Path, target: str, reference: str = CONFIG) -> Checklist:
+    files = [folder / "target.yaml", folder / "reference.yaml"]
+    for file, text in zip(files, (target, reference), strict=True):
+        file.write_text(text)
+    return check([str(files[0])], [str(files[1])], recommend=False)
+
+
+def values(source: str) -> dict[str, object]:
+    return {name: one.value for name, one in configured(read_side([source])).values.items()}
+
+
+def different(found: Checklist) -> set[str]:
+    return {row.key for row in found.rows if row.matters}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "field"),
+    [
+        ("token-mean", "seq-mean-token-sum", "loss_agg_mode"),
+        ("low_var_kl", "kl", "kl_loss_type"),
+        ("temperature: 1.0", "temperature: 0.7", "temperature"),
+        ("adv_estimator: grpo", "adv_estimator: rloo", "adv_estimator"),
+        ("use_remove_padding: true", "use_remove_padding: false", "remove_padding"),
+        ("top_p: 1, dtype: bfloat16", "top_p: 1, dtype: float16", "rollout_dtype"),
+    ],
+)
+def test_one_setting_that_differs_is_its_row(before: str, after: str, field: str, tmp_path: Path) -> None:
+    found = checked(tmp_path, CONFIG.replace(before, after))
+    assert different(found) == {field}
+    assert (found.training, found.exit_code) == ("differ", 1)
+
+
+def test_the_same_configuration_agrees(tmp_path: Path) -> None:
+    assert checked(tmp_path, CONFIG).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("experiment_name: one", "experiment_name: two"),  # a name
+        ("low_var_kl", "k3"),  # another spelling
+        ("clip_ratio: 0.2", "clip_ratio: 0.2\n    ppo_epochs: 1"),  # the default, stated
+        ('prompt_length: "${oc.select:data.max_prompt_length,512}"', "prompt_length: 256"),
+        ("global_profiler.tool", "global_profiler.other"),
+    ],
+)
+def test_what_is_only_written_otherwise_agrees(before: str, after: str, tmp_path: Path) -> None:
+    assert before in CONFIG
+    found = checked(tmp_path, CONFIG.replace(before, after))
+    keys = {one.key for one in found.not_judged}
+    assert found.training == "agree", keys
+    assert not different(found)
+
+
+def test_a_setting_that_no_rule_reads_is_never_green(tmp_path: Path) -> None:
+    found = checked(tmp_path, CONFIG.replace("tau_pos: 1.0", "tau_pos: 2.0"))
+    assert (found.training, found.exit_code) == ("undecided", 2)
+    assert training_headline(found).code is ChecklistCode.NOT_JUDGED
+    wanted = {"key": "actor_rollout_ref.actor.tau_pos", "target": 2.0, "reference": 1.0}
+    assert to_json(found)["not_judged"] == [wanted]
+    one_sided = checked(tmp_path, CONFIG.replace("    tau_pos: 1.0\n", ""))
+    assert [(one.target, one.reference) for one in one_sided.not_judged] == [(None, 1.0)]
+
+
+def test_a_setting_that_a_rule_reads_stands_before_one_that_none_reads(tmp_path: Path) -> None:
+    found = checked(tmp_path, CONFIG.replace("tau_pos: 1.0", "tau_pos: 2.0").replace("n: 8", "n: 4"))
+    assert found.exit_code == 1
+
+
+def test_words_of_a_command_and_overrides_are_the_same_document(tmp_path: Path) -> None:
+    words = [
+        "algorithm.adv_estimator=grpo",
+        "actor_rollout_ref.actor.optim.lr=1e-6",
+        "actor_rollout_ref.actor.optim.betas=[0.9,0.95]",
+        "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+        "actor_rollout_ref.rollout.n=8",
+    ]
+    file = tmp_path / "overrides.yaml"
+    file.write_text("".join(f"- {word}\n" for word in words))
+    found = values(f"python -m verl.trainer.main_ppo {' '.join(words)}")
+    assert found == values(str(file))
+    assert (found["adv_estimator"], found["rollouts_per_prompt"], found["adam_beta2"]) == ("grpo", 8, 0.95)
+    assert found["loss_agg_mode"] == "token_mean"  # verl's default
+
+
+def test_interpolations_are_followed(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG.replace("top_p: 1,", 'top_p: "${oc.select:nothing.here,0.9}",'))
+    assert values(str(file))["top_p"] == 0.9
+    file.write_text(CONFIG.replace("{dtype: bfloat16}", '{dtype: "${actor_rollout_ref.rollout.dtype}"}'))
+    assert values(str(file))["reference_compute_dtype"] == "bfloat16"
+    file.write_text(CONFIG.replace("top_p: 1,", 'top_p: "${actor_rollout_ref.rollout.top_p}",'))
+    configured(read_side([str(file)]))  # a circle ends
