@@ -21,7 +21,7 @@ REASONS = {
     "trueup.diagnosing.evidence.windows": "one quantity of the evidence, beside the others",
     "trueup_gpt.data.recorded": "one source of data, beside the others",
     "trueup_gpt.optimize.loss_scale": "one part of the optimizer, beside the others",
-    "trueup_gpt.parallel.masters": "one table of the parallel layout, used by the resharding of others",
+    "trueup_gpt.torch.parallel.masters": "one table of the parallel layout, used by the resharding of others",
 }
 
 MOST_ANY = 300

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from trueup_gpt.config import Config
     from trueup_gpt.logs import RunLog
-    from trueup_gpt.step import StepResult
+    from trueup_gpt.result import StepResult
 
 _CHANGE = "Change the configuration"
 _HOW = "How it runs"
@@ -155,7 +155,7 @@ def _synchronous(wanted: bool) -> None:
 
 def _export(config: Config, folder: Path) -> None:
     from trueup.cli.printing import note_line
-    from trueup_gpt.exporting import export_hugging_face
+    from trueup_gpt.torch.exporting import export_hugging_face
 
     source = export_hugging_face(config, folder)
     note_line(f"wrote {source} as {folder}")
@@ -206,7 +206,7 @@ def _run(config: Config, device: str | None, *, quiet: bool) -> int:
     rank = int(os.environ.get("RANK", "0"))
     log = RunLog(training.output_dir, rank, speaks=not quiet, tensorboard=training.tensorboard)
     try:
-        from trueup_gpt.session import prepare
+        from trueup_gpt.torch.session import prepare
         from trueup_gpt.train import train
 
         with warnings.catch_warnings(record=True) as said:

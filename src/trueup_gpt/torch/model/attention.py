@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueup_gpt.config import ModelConfig
-from trueup_gpt.model.parts import Linear
+from trueup_gpt.torch.model.parts import Linear
 
 Rotation = tuple[Tensor, Tensor]
 _SWAP = (0, 2, 1, 3)

@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
-from trueup.errors import TrueupError
+from trueup.types.arrays import Array
 from trueup_gpt.config import Config
-from trueup_gpt.data.batch import Batch
+from trueup_gpt.data import Batch
 from trueup_gpt.optimize import LossScale, Schedules
-from trueup_gpt.parallel.gradients import Norms, clip_gradients, gradient_norms, scale_gradients
 from trueup_gpt.parallel.mesh import DATA
-from trueup_gpt.parallel.pipeline import runner_for
-from trueup_gpt.parallel.stages import Parallel
-
-
-class GradientNotFinite(TrueupError):
-    """A gradient is infinite or not a number, and ``check_for_nan_in_grad`` asks to end there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """What a step tells; the same in every process."""
-
-    step: int
-    loss: float
-    """over all microbatches and data-parallel ranks, as ``loss_reduction`` says"""
-    num_tokens: float
-    """that counted in the loss"""
-    grad_norm: float
-    """over all parameters, before clipping"""
-    finite: bool
-    """whether all gradients were; else nothing was updated"""
-    loss_scale: float
-    """that of this step"""
-    learning_rates: tuple[float, ...]
-    """of the parameter groups"""
-    local_norms: dict[str, float] = field(default_factory=dict, repr=False)
-    """L2 norm of each parameter's gradient, before clipping"""
+from trueup_gpt.result import GradientNotFinite, StepResult
+from trueup_gpt.torch.parallel.gradients import Norms, clip_gradients, gradient_norms, scale_gradients
+from trueup_gpt.torch.parallel.pipeline import runner_for
+from trueup_gpt.torch.parallel.stages import Parallel
 
 
 class TrainStep:
@@ -73,7 +48,7 @@ class TrainStep:
         """of the next step"""
         self._runner = runner_for(parallel)
 
-    def __call__(self, batches: Sequence[Batch]) -> StepResult:
+    def __call__(self, batches: Sequence[Batch[Array]]) -> StepResult:
         """Run the microbatches of this data-parallel rank, and update.
 
         Raises:
@@ -81,9 +56,8 @@ class TrainStep:
         """
         parallel, scale = self.parallel, self.scale.value
         parallel.engine.zero_grad()
-        here = [batch.to(parallel.mesh.device) for batch in batches]
-        weights = self._weights(here)
-        losses = self._runner.run(here, [weight * scale for weight in weights], backward=True)
+        weights = self._weights(batches)
+        losses = self._runner.run(batches, [weight * scale for weight in weights], backward=True)
         parallel.reduce_gradients()
         pieces = parallel.engine.pieces
         scale_gradients(pieces, 1.0 / scale)
@@ -91,7 +65,7 @@ class TrainStep:
             pieces,
             parallel.names,
             parallel.mesh,
-            also=self._told(losses, weights, here),
+            also=self._told(losses, weights, batches),
             skip=parallel.counted_elsewhere,
         )
         rates = self._set_rates()
@@ -109,21 +83,21 @@ class TrainStep:
         self.number += 1
         return result
 
-    def _weights(self, batches: Sequence[Batch]) -> list[float]:
+    def _weights(self, batches: Sequence[Batch[Array]]) -> list[float]:
         """Of each microbatch's mean loss in the loss of the step."""
         training, mesh = self.config.training, self.parallel.mesh
         if training.calculate_per_token_loss:
-            counts = torch.stack([batch.loss_mask.sum() for batch in batches]).double()
-            total = counts.sum()
+            counts = [float(batch.loss_mask.sum()) for batch in batches]
+            total = torch.tensor(sum(counts), dtype=torch.float64, device=mesh.device)
             if mesh.size(*DATA) > 1:
                 dist.all_reduce(total, group=mesh.group(*DATA))
-            return [float(count / total) for count in counts]
+            return [count / float(total) for count in counts]
         if training.loss_reduction == "sum":
             return [1.0] * len(batches)
         return [1.0 / (len(batches) * mesh.size(*DATA))] * len(batches)
 
     def _told(
-        self, losses: Sequence[torch.Tensor], weights: Sequence[float], batches: Sequence[Batch]
+        self, losses: Sequence[torch.Tensor], weights: Sequence[float], batches: Sequence[Batch[Array]]
     ) -> list[float]:
         """Loss and tokens of this process, counted once: by the last stage's first tp rank."""
         mesh = self.parallel.mesh

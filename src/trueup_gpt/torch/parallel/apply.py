@@ -3,57 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trueup import Placement, Shard, part_of
-from trueup_gpt.config import Config
-from trueup_gpt.model.initial import initial_value
+from trueup_gpt.config import Config, ModelConfig
+from trueup_gpt.initial import initial_value
 from trueup_gpt.parallel.layout import Call, Layout
-from trueup_gpt.parallel.mesh import Mesh
-from trueup_gpt.parallel.moving import move
-from trueup_gpt.parallel.rules import RULES, Function
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Which part of a parameter this process has."""
-
-    fqn: str
-    shape: torch.Size
-    """of the whole"""
-    offset: tuple[int, ...]
-    """of the part"""
-    size: tuple[int, ...]
-    """of the part"""
-    placements: Mapping[str, Placement]
-    """axis -> placement"""
-
-    def cut(self, whole: Tensor) -> Tensor:
-        """The part, of the whole tensor."""
-        for dim, (offset, size) in enumerate(zip(self.offset, self.size, strict=True)):
-            whole = whole.narrow(dim, offset, size)
-        return whole
-
-    def axes(self, kind: type[Placement]) -> tuple[str, ...]:
-        """The axes along which it is placed so."""
-        return tuple(axis for axis, placement in self.placements.items() if isinstance(placement, kind))
-
-
-def place_of(fqn: str, shape: torch.Size, layout: Layout, mesh: Mesh) -> Place:
-    """The part of the parameter ``fqn``, ``shape`` as a whole, that this process has."""
-    placements = layout.of(fqn)
-    offset, size = [0] * len(shape), list(shape)
-    for axis, placement in placements.items():
-        if isinstance(placement, Shard):
-            dim = placement.dim
-            start, size[dim] = part_of(size[dim], mesh.size(axis), mesh.coordinate(axis))
-            offset[dim] += start
-    return Place(fqn=fqn, shape=shape, offset=tuple(offset), size=tuple(size), placements=placements)
+from trueup_gpt.parallel.places import Place, place_of
+from trueup_gpt.torch.parallel.mesh import Mesh
+from trueup_gpt.torch.parallel.moving import move
+from trueup_gpt.torch.parallel.rules import RULES, Function
 
 
 def apply_layout(model: nn.Module, layout: Layout, mesh: Mesh) -> dict[str, Place]:
@@ -73,10 +37,21 @@ def fill(model: nn.Module, places: Mapping[str, Place], config: Config, device: 
     """Make the parameters real on ``device``, with their initial values."""
 
     def value(fqn: str, old: nn.Parameter) -> Tensor:
-        whole = initial_value(fqn, places[fqn].shape, config.model, config.training.seed)
+        whole = initial_tensor(fqn, places[fqn].shape, config.model, config.training.seed)
         return places[fqn].cut(whole).clone(memory_format=torch.contiguous_format).to(device)
 
     _replace(model, value)
+
+
+def initial_tensor(fqn: str, shape: Sequence[int], config: ModelConfig, seed: int) -> Tensor:
+    """The whole parameter's initial value on the CPU, in params dtype."""
+    value = initial_value(fqn, shape, config, seed, _draw)
+    return torch.from_numpy(value).to(getattr(torch, config.params_dtype))
+
+
+def _draw(shape: tuple[int, ...], std: float, seed: int) -> NDArray[np.float32]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.empty(shape).normal_(0.0, std, generator=generator).numpy()
 
 
 def _replace(model: nn.Module, value: Callable[[str, nn.Parameter], Tensor]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueup_gpt.config import ModelConfig
-from trueup_gpt.model.activations import activation, is_gated
+from trueup_gpt.torch.model.activations import activation, is_gated
 
 
 class SavedTensors(Protocol):

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trueup_gpt.config.training import GradClipKwargs
-from trueup_gpt.parallel.mesh import Mesh
-from trueup_gpt.parallel.pieces import Piece
+from trueup_gpt.torch.parallel.mesh import Mesh
+from trueup_gpt.torch.parallel.pieces import Piece
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """The model, written for one process."""
 
-from trueup_gpt.model.gpt import GPTModel
+from trueup_gpt.torch.model.gpt import GPTModel
 
 __all__ = ["GPTModel"]

@@ -7,8 +7,8 @@ import dataclasses
 import torch
 from torch import nn
 
-from trueup_gpt.parallel.pieces import Engine, Piece
 from trueup_gpt.parallel.traced import MODEL
+from trueup_gpt.torch.parallel.pieces import Engine, Piece
 
 
 class Masters:

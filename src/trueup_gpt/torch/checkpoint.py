@@ -23,12 +23,13 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from trueup.errors import ConfigError
-from trueup_gpt.boxes import Boxes, LoadPlanner, boxes_of
-from trueup_gpt.hugging_face import HuggingFaceWeights, check_exchangeable, is_hugging_face
-from trueup_gpt.parallel.pieces import Piece
-from trueup_gpt.parallel.streams import random_state, set_random_state
-from trueup_gpt.saving import RUN_FILE, Writer
-from trueup_gpt.session import Session
+from trueup_gpt.parallel.stages import parameter_shapes
+from trueup_gpt.torch.boxes import Boxes, LoadPlanner, boxes_of
+from trueup_gpt.torch.hugging_face import HuggingFaceWeights, check_exchangeable, is_hugging_face
+from trueup_gpt.torch.parallel.pieces import Piece
+from trueup_gpt.torch.parallel.streams import random_state, set_random_state
+from trueup_gpt.torch.saving import RUN_FILE, Writer
+from trueup_gpt.torch.session import Session
 
 _BEST = "best"
 
@@ -154,8 +155,6 @@ class Checkpoints:
             )
 
     def _facts(self) -> RunFacts:
-        from trueup_gpt.parallel.stages import parameter_shapes
-
         session = self._session
         return {
             "format": 1,

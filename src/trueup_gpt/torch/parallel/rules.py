@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from trueup import part_of
-from trueup_gpt.model.parts import CrossEntropy, Embedding, SavedTensors
-from trueup_gpt.parallel.mesh import Mesh
-from trueup_gpt.parallel.streams import own_stream
+from trueup_gpt.torch.model.parts import CrossEntropy, Embedding, SavedTensors
+from trueup_gpt.torch.parallel.mesh import Mesh
+from trueup_gpt.torch.parallel.streams import own_stream
 
 Function = Callable[..., Tensor]
 """what a module computes"""

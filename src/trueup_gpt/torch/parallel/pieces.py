@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from trueup import Invariant, Replicate
-from trueup_gpt.parallel.apply import Place
-from trueup_gpt.parallel.mesh import Mesh
-from trueup_gpt.parallel.moving import all_gather, reduce_scatter
+from trueup_gpt.parallel.mesh import DATA_AXES
+from trueup_gpt.parallel.places import Place
 from trueup_gpt.parallel.traced import MODEL
-
-DATA_AXES = ("edp", "ep", "cp")
+from trueup_gpt.torch.parallel.mesh import Mesh
+from trueup_gpt.torch.parallel.moving import all_gather, reduce_scatter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from trueup_gpt.parallel.apply import Place
-from trueup_gpt.parallel.pieces import local
+from trueup_gpt.parallel.places import Place
+from trueup_gpt.torch.parallel.pieces import local
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +104,13 @@ def boxes_of(
     if flat is None:
         inner = _inner_offset(tensor)
         offset = tuple(a + b for a, b in zip(place.offset, inner, strict=True))
-        return place.shape, [Box(offset, values)] if values.numel() else []
+        return torch.Size(place.shape), [Box(offset, values)] if values.numel() else []
     start = flat[0]
     found = []
     for inner, size, (low, high) in ranges(place.size, *flat):
         offset = tuple(a + b for a, b in zip(place.offset, inner, strict=True))
         found.append(Box(offset, values[low - start : high - start].view(size)))
-    return place.shape, found
+    return torch.Size(place.shape), found
 
 
 def _inner_offset(tensor: Tensor) -> tuple[int, ...]:

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from trueup_gpt.config import ModelConfig, MoEConfig
-from trueup_gpt.model.attention import Attention, Rotation, rotation
-from trueup_gpt.model.experts import MixtureOfExperts
-from trueup_gpt.model.parts import CrossEntropy, Embedding, FeedForward, Linear, Norm, TokenSum
+from trueup_gpt.torch.model.attention import Attention, Rotation, rotation
+from trueup_gpt.torch.model.experts import MixtureOfExperts
+from trueup_gpt.torch.model.parts import CrossEntropy, Embedding, FeedForward, Linear, Norm, TokenSum
 
 
 class Layer(nn.Module):

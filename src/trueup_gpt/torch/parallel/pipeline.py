@@ -18,10 +18,9 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from trueup.errors import ConfigError
-from trueup_gpt.data.batch import Batch
-from trueup_gpt.parallel.layout import TOKENS
-from trueup_gpt.parallel.mesh import Mesh
-from trueup_gpt.parallel.stages import Parallel, Stage
+from trueup.types.arrays import Array
+from trueup_gpt.data import Batch, sequence_part
+from trueup_gpt.torch.parallel.stages import Parallel, Stage
 
 _SCHEDULES: dict[str, Callable[..., PipelineScheduleSingle | PipelineScheduleMulti]] = {
     "1f1b": Schedule1F1B,
@@ -34,7 +33,9 @@ _SCHEDULES: dict[str, Callable[..., PipelineScheduleSingle | PipelineScheduleMul
 class Runner(Protocol):
     """Forward and backward of all microbatches of a step."""
 
-    def run(self, batches: Sequence[Batch], weights: Sequence[float], *, backward: bool) -> list[Tensor]:
+    def run(
+        self, batches: Sequence[Batch[Array]], weights: Sequence[float], *, backward: bool
+    ) -> list[Tensor]:
         """Losses of the microbatches, where this process has the last stage; gradients accumulate.
 
         Args:
@@ -49,24 +50,8 @@ def runner_for(parallel: Parallel) -> Runner:
     return Plain(parallel) if parallel.num_stages == 1 else Pipelined(parallel)
 
 
-def sequence_part(batch: Batch, mesh: Mesh) -> Batch:
-    """The tokens of one context-parallel rank: the i-th and the i-th last of 2 cp parts, for equal work."""
-    cp, rank = mesh.size("cp"), mesh.coordinate("cp")
-    if cp == 1:
-        return batch
-    length = batch.tokens.shape[1]
-    segments = TOKENS.segments(length, cp, rank)
-    own = torch.cat(
-        [torch.arange(start, start + size, device=batch.tokens.device) for start, size in segments]
-    )
-    positions = own[None] if batch.positions is None else batch.positions[:, own]
-    return Batch(
-        tokens=batch.tokens[:, own],
-        labels=batch.labels[:, own],
-        loss_mask=batch.loss_mask[:, own],
-        attention_mask=None if batch.attention_mask is None else batch.attention_mask[:, own],
-        positions=positions.contiguous(),
-    )
+def _on(device: torch.device) -> Callable[[Array], Tensor]:
+    return lambda array: torch.as_tensor(array).to(device, non_blocking=True)
 
 
 def _weight(value: float, device: torch.device) -> Tensor:
@@ -81,11 +66,13 @@ class Plain:
     def __init__(self, parallel: Parallel) -> None:
         self._stage, self._mesh = parallel.stages[0], parallel.mesh
 
-    def run(self, batches: Sequence[Batch], weights: Sequence[float], *, backward: bool) -> list[Tensor]:
+    def run(
+        self, batches: Sequence[Batch[Array]], weights: Sequence[float], *, backward: bool
+    ) -> list[Tensor]:
         """See ``Runner``."""
         self._stage.losses.clear()
         for batch, weight in zip(batches, weights, strict=True):
-            own = sequence_part(batch, self._mesh)
+            own = sequence_part(batch, self._mesh).map(_on(self._mesh.device))
             loss = self._stage(own.tokens, loss_weight=_weight(weight, self._mesh.device), **own.named())
             if backward:
                 loss.backward()
@@ -136,7 +123,7 @@ class Pipelined:
             group=mesh.group("pp"),
         )
 
-    def _check(self, own: Sequence[Batch]) -> None:
+    def _check(self, own: Sequence[Batch[Tensor]]) -> None:
         """Another shape would meet buffers of the one that was told (torch reuses them, and says nothing)."""
         for batch in own:
             if batch.tokens.shape != self._shape:
@@ -145,9 +132,11 @@ class Pipelined:
                     f"{tuple(self._shape)}: set batch_size and seq_length to those of the data"
                 )
 
-    def run(self, batches: Sequence[Batch], weights: Sequence[float], *, backward: bool) -> list[Tensor]:
+    def run(
+        self, batches: Sequence[Batch[Array]], weights: Sequence[float], *, backward: bool
+    ) -> list[Tensor]:
         """See ``Runner``."""
-        own = [sequence_part(batch, self._mesh) for batch in batches]
+        own = [sequence_part(batch, self._mesh).map(_on(self._mesh.device)) for batch in batches]
         self._check(own)
         for stage in self._parallel.stages:
             stage.losses.clear()

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save, save
 
-from trueup_gpt.boxes import Box, Boxes, SavePlanner
+from trueup_gpt.torch.boxes import Box, Boxes, SavePlanner
 
 RUN_FILE = "run.json"
 

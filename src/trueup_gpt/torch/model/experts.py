@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueup_gpt.config import ModelConfig, MoEConfig
-from trueup_gpt.model.activations import activation, is_gated
-from trueup_gpt.model.parts import SavedTensors, TokenSum
+from trueup_gpt.torch.model.activations import activation, is_gated
+from trueup_gpt.torch.model.parts import SavedTensors, TokenSum
 
 
 class _WithLoss(torch.autograd.Function):

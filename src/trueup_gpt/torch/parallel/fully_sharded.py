@@ -8,10 +8,11 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from trueup import Invariant, Replicate
-from trueup_gpt.model.experts import Experts
-from trueup_gpt.parallel.apply import Place
-from trueup_gpt.parallel.mesh import Mesh
-from trueup_gpt.parallel.pieces import DATA_AXES, Piece, gradient_of, local, sum_over
+from trueup_gpt.parallel.mesh import DATA_AXES
+from trueup_gpt.parallel.places import Place
+from trueup_gpt.torch.model.experts import Experts
+from trueup_gpt.torch.parallel.mesh import Mesh
+from trueup_gpt.torch.parallel.pieces import Piece, gradient_of, local, sum_over
 
 
 class FullySharded:

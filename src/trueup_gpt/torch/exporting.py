@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from trueup.errors import ConfigError
-from trueup_gpt.checkpoint import Checkpoints
 from trueup_gpt.config import Config, ParallelConfig
-from trueup_gpt.hugging_face import check_exchangeable, write_hugging_face
-from trueup_gpt.session import Session, prepare
+from trueup_gpt.torch.checkpoint import Checkpoints
+from trueup_gpt.torch.hugging_face import check_exchangeable, write_hugging_face
+from trueup_gpt.torch.session import Session, prepare
 
 
 def in_one_process(config: Config) -> Config:
