@@ -54,6 +54,7 @@ STATE = {
     "trueup.capture.launch.startup.sitecustomize": "session",
     "trueup.capture.session": "session",
     "trueup.store.view": "the steps read last",
+    "trueup_gpt.mindspore.parallel.mesh": "names of groups",
     "trueup.types.threshold": "every entry, filled by imports",
 }
 """what docs/architecture.md explains under "State of the process"; cached pure functions need no line"""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -53,3 +54,36 @@ def place_of(fqn: str, shape: Sequence[int], layout: Layout, mesh: Mesh) -> Plac
             start, size[dim] = part_of(size[dim], mesh.size(axis), mesh.coordinate(axis))
             offset[dim] += start
     return Place(fqn=fqn, shape=tuple(shape), offset=tuple(offset), size=tuple(size), placements=placements)
+
+
+Range = tuple[tuple[int, ...], tuple[int, ...], tuple[int, int]]
+
+
+def ranges(shape: Sequence[int], start: int, stop: int) -> Iterator[Range]:
+    """Cut elements ``start`` to ``stop`` of a flattened tensor into boxes: offset, size, elements.
+
+    Example:
+        >>> [(offset, size) for offset, size, _ in ranges((3, 4), 2, 9)]
+        [((0, 2), (1, 2)), ((1, 0), (1, 4)), ((2, 0), (1, 1))]
+    """
+    if len(shape) <= 1:
+        yield (start,) * len(shape), (stop - start,) * len(shape), (start, stop)
+        return
+    row = math.prod(shape[1:])
+    first, last = -(-start // row), stop // row
+    if first > last:  # within one row
+        yield from _within(shape, last, start, stop)
+        return
+    if start < first * row:
+        yield from _within(shape, first - 1, start, first * row)
+    if first < last:
+        zeros = (0,) * (len(shape) - 1)
+        yield (first, *zeros), (last - first, *shape[1:]), (first * row, last * row)
+    if last * row < stop:
+        yield from _within(shape, last, last * row, stop)
+
+
+def _within(shape: Sequence[int], number: int, start: int, stop: int) -> Iterator[Range]:
+    base = number * math.prod(shape[1:])
+    for offset, size, (low, high) in ranges(shape[1:], start - base, stop - base):
+        yield (number, *offset), (1, *size), (low + base, high + base)

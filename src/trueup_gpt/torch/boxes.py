@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +18,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from trueup_gpt.parallel.places import Place
+from trueup_gpt.parallel.places import Place, ranges
 from trueup_gpt.torch.parallel.pieces import local
 
 
@@ -117,36 +116,3 @@ def _inner_offset(tensor: Tensor) -> tuple[int, ...]:
     if isinstance(tensor, DTensor):
         return compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)[1]
     return (0,) * tensor.dim()
-
-
-Range = tuple[tuple[int, ...], tuple[int, ...], tuple[int, int]]
-
-
-def ranges(shape: Sequence[int], start: int, stop: int) -> Iterator[Range]:
-    """Cut elements ``start`` to ``stop`` of a flattened tensor into boxes: offset, size, elements.
-
-    Example:
-        >>> [(offset, size) for offset, size, _ in ranges((3, 4), 2, 9)]
-        [((0, 2), (1, 2)), ((1, 0), (1, 4)), ((2, 0), (1, 1))]
-    """
-    if len(shape) <= 1:
-        yield (start,) * len(shape), (stop - start,) * len(shape), (start, stop)
-        return
-    row = math.prod(shape[1:])
-    first, last = -(-start // row), stop // row
-    if first > last:  # within one row
-        yield from _within(shape, last, start, stop)
-        return
-    if start < first * row:
-        yield from _within(shape, first - 1, start, first * row)
-    if first < last:
-        zeros = (0,) * (len(shape) - 1)
-        yield (first, *zeros), (last - first, *shape[1:]), (first * row, last * row)
-    if last * row < stop:
-        yield from _within(shape, last, last * row, stop)
-
-
-def _within(shape: Sequence[int], number: int, start: int, stop: int) -> Iterator[Range]:
-    base = number * math.prod(shape[1:])
-    for offset, size, (low, high) in ranges(shape[1:], start - base, stop - base):
-        yield (number, *offset), (1, *size), (low + base, high + base)

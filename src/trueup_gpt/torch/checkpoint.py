@@ -14,7 +14,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -23,29 +23,15 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from trueup.errors import ConfigError
-from trueup_gpt.parallel.stages import parameter_shapes
+from trueup_gpt.saved import RUN_FILE, RunFacts, check_model, find_checkpoint, numbered, run_facts
 from trueup_gpt.torch.boxes import Boxes, LoadPlanner, boxes_of
 from trueup_gpt.torch.hugging_face import HuggingFaceWeights, check_exchangeable, is_hugging_face
 from trueup_gpt.torch.parallel.pieces import Piece
 from trueup_gpt.torch.parallel.streams import random_state, set_random_state
-from trueup_gpt.torch.saving import RUN_FILE, Writer
+from trueup_gpt.torch.saving import Writer
 from trueup_gpt.torch.session import Session
 
 _BEST = "best"
-
-
-class RunFacts(TypedDict, total=False):
-    """What stands beside the tensors of a checkpoint."""
-
-    format: int
-    step: int
-    loss_scale: dict[str, float]
-    best: float | None
-    num_processes: int
-    mesh: dict[str, int]
-    parameters: dict[str, list[int]]
-    configuration: dict[str, object]
-    layout: dict[str, object]
 
 
 class Checkpoints:
@@ -93,11 +79,11 @@ class Checkpoints:
         if given is not None and is_hugging_face(given):
             self._import(given)
             return given
-        path = self._find(given or self.folder)
+        path = find_checkpoint(given, self.folder, training.prefix)
         if path is None:
             return None
         facts: RunFacts = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
-        self._check(path, facts)
+        check_model(path, facts, self._session.config)
         whole = training.resume_training and not training.no_load_optim
         state = self._state(optimizer=whole, random=False)
         there = FileSystemReader(path).read_metadata().state_dict_metadata
@@ -132,41 +118,15 @@ class Checkpoints:
                 box.values.copy_(whole)
         session.parallel.adopt()
 
-    def _find(self, given: Path) -> Path | None:
-        if (given / RUN_FILE).exists():
-            return given
-        found = numbered(given, self._session.config.training.prefix)
-        if found:
-            return found[-1]
-        if given == self.folder:
-            return None
-        raise ConfigError(f"load_checkpoint {given}: no checkpoint there; one holds {RUN_FILE}")
-
-    def _check(self, path: Path, facts: RunFacts) -> None:
-        shapes = {fqn: list(place.shape) for fqn, place in self._session.parallel.places.items()}
-        saved = facts["parameters"]
-        wrong = [fqn for fqn in shapes if saved.get(fqn, shapes[fqn]) != shapes[fqn]]
-        missing = [name for name in self._session.parallel.names if name not in saved]
-        if missing:
-            raise ConfigError(f"{path} holds no {missing[0]}: it is of another model")
-        if wrong:
-            raise ConfigError(
-                f"{path}: {wrong[0]} is {saved[wrong[0]]}, here {shapes[wrong[0]]}: it is of another model"
-            )
-
     def _facts(self) -> RunFacts:
         session = self._session
-        return {
-            "format": 1,
-            "step": session.step.number,
-            "loss_scale": session.step.scale.state_dict(),
-            "best": self.best,
-            "num_processes": session.mesh.size(*session.mesh.sizes),
-            "mesh": session.mesh.sizes,
-            "parameters": {fqn: list(shape) for fqn, shape in parameter_shapes(session.config).items()},
-            "configuration": session.config.to_dict(),
-            "layout": session.parallel.layout.to_dict(),
-        }
+        return run_facts(
+            session.config,
+            session.mesh,
+            step=session.step.number,
+            scale=session.step.scale,
+            best=self.best,
+        )
 
     def _state(self, *, optimizer: bool = True, random: bool = True) -> dict[str, object]:
         """Names to tensors: boxes of this process's parts. What is loaded is written into them."""
@@ -200,11 +160,6 @@ class Checkpoints:
         state = {f"random.{mesh.rank}": random_state(mesh.device)}
         _read(state, path)
         set_random_state(state[f"random.{mesh.rank}"], mesh.device)
-
-
-def numbered(folder: Path, prefix: str) -> list[Path]:
-    """Whole checkpoints of a folder, in the order of their steps."""
-    return sorted(path for path in folder.glob(f"{prefix}_[0-9]*") if (path / RUN_FILE).exists())
 
 
 def _make_state(optimizer: torch.optim.Optimizer, pieces: list[Piece]) -> None:

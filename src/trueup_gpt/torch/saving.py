@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save, save
 
+from trueup_gpt.saved import RUN_FILE
 from trueup_gpt.torch.boxes import Box, Boxes, SavePlanner
-
-RUN_FILE = "run.json"
 
 
 class _Copied(AsyncStager):
