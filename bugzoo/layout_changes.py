@@ -11,11 +11,11 @@ from typing import Any
 
 from bugzoo.reference_trainer import ReferenceTrainer
 from trueup import Placement
-from trueup_gpt import session
 from trueup_gpt.config import Config
-from trueup_gpt.parallel import apply, stages
 from trueup_gpt.parallel.layout import Call, Layout, layout_for
-from trueup_gpt.parallel.mesh import Mesh
+from trueup_gpt.torch import session
+from trueup_gpt.torch.parallel import apply, stages
+from trueup_gpt.torch.parallel.mesh import Mesh
 
 
 def change_table(trainer: ReferenceTrainer, change: Callable[[Layout, Config], Layout]) -> None:

@@ -13,10 +13,11 @@ from torch import nn
 
 from bugzoo.bases import Base
 from bugzoo.models.ranks import rank_and_world
-from trueup_gpt import prepare, session, step
+from trueup_gpt import prepare
 from trueup_gpt.config import Config, config_from, data_parallel_size
-from trueup_gpt.parallel.gradients import Norms
-from trueup_gpt.parallel.stages import Stage, model_on_meta
+from trueup_gpt.torch import session, step
+from trueup_gpt.torch.parallel.gradients import Norms
+from trueup_gpt.torch.parallel.stages import Stage, model_on_meta
 
 SECTIONS: dict[str, dict[str, Any]] = {
     "training": {"seed": 7, "grad_clip_kwargs": {"clip_value": 0.5}, "training_iters": 100},

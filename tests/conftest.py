@@ -26,6 +26,7 @@ settings.load_profile("trueup")
 
 _OF_MINDSPORE = [
     "adapters/mindspore/*",
+    "trainer/mindspore/*",
     "matching/test_torch_and_mindspore.py",
     "matching/test_mindspore_implementations.py",
     "weights/test_mindspore.py",

@@ -21,7 +21,7 @@ REASONS = {
     "trueup.diagnosing.evidence.windows": "one quantity of the evidence, beside the others",
     "trueup_gpt.data.recorded": "one source of data, beside the others",
     "trueup_gpt.optimize.loss_scale": "one part of the optimizer, beside the others",
-    "trueup_gpt.parallel.masters": "one table of the parallel layout, used by the resharding of others",
+    "trueup_gpt.torch.parallel.masters": "one table of the parallel layout, used by the resharding of others",
 }
 
 MOST_ANY = 300
@@ -55,6 +55,7 @@ STATE = {
     "trueup.capture.launch.startup.sitecustomize": "session",
     "trueup.capture.session": "session",
     "trueup.store.view": "the steps read last",
+    "trueup_gpt.mindspore.parallel.mesh": "names of groups",
     "trueup.types.threshold": "every entry, filled by imports",
 }
 """what docs/architecture.md explains under "State of the process"; cached pure functions need no line"""

@@ -32,11 +32,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trueup_gpt.config import config_from
 from trueup_gpt.data.batch import Batch
-from trueup_gpt.optimize import build_optimizer
-from trueup_gpt.parallel.mesh import start_mesh
-from trueup_gpt.parallel.stages import build
-from trueup_gpt.session import groups_of
-from trueup_gpt.step import TrainStep
+from trueup_gpt.torch.optimizers import build_optimizer
+from trueup_gpt.torch.parallel.mesh import start_mesh
+from trueup_gpt.torch.parallel.stages import build
+from trueup_gpt.torch.session import groups_of
+from trueup_gpt.torch.step import TrainStep
 
 HIDDEN, LAYERS, HEADS, FFN, VOCAB, LENGTH, ROWS = 256, 4, 8, 688, 1024, 128, 4
 CLIP = 1.0

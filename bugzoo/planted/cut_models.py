@@ -13,12 +13,12 @@ from bugzoo.entries import plant
 from bugzoo.layout_changes import before_wrapping, change_call, when_built
 from bugzoo.reference_trainer import ReferenceTrainer
 from trueup import Replicate, Shard
-from trueup_gpt import session, step
 from trueup_gpt.config import Config
-from trueup_gpt.model.parts import CrossEntropy, Linear
-from trueup_gpt.parallel import apply, rules, stages
 from trueup_gpt.parallel.layout import Call, Change
-from trueup_gpt.parallel.mesh import Mesh
+from trueup_gpt.torch import session, step
+from trueup_gpt.torch.model.parts import CrossEntropy, Linear
+from trueup_gpt.torch.parallel import apply, rules, stages
+from trueup_gpt.torch.parallel.mesh import Mesh
 
 # -- weights
 

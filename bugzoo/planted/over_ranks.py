@@ -14,10 +14,10 @@ from bugzoo.entries import plant
 from bugzoo.layout_changes import place, reducing, when_built
 from bugzoo.reference_trainer import ReferenceTrainer
 from trueup import Invariant
-from trueup_gpt import session, step
 from trueup_gpt.data.batch import Batch
-from trueup_gpt.parallel import pieces, pipeline, stages
-from trueup_gpt.parallel.mesh import Mesh
+from trueup_gpt.torch import session, step
+from trueup_gpt.torch.parallel import pieces, pipeline, stages
+from trueup_gpt.torch.parallel.mesh import Mesh
 
 # -- gradients
 

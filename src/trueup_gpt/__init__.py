@@ -12,28 +12,30 @@ if TYPE_CHECKING:
     from trueup_gpt.config import Config, load_config
     from trueup_gpt.data import open_data
     from trueup_gpt.logs import RunLog
-    from trueup_gpt.model import GPTModel
-    from trueup_gpt.optimize import build_optimizer, weight_decay_groups
-    from trueup_gpt.parallel.mesh import start_mesh
-    from trueup_gpt.parallel.stages import build
-    from trueup_gpt.session import Session, prepare, seed_streams, steps_of
-    from trueup_gpt.step import TrainStep
+    from trueup_gpt.optimize import weight_decay_groups
+    from trueup_gpt.session import steps_of
+    from trueup_gpt.torch.model import GPTModel
+    from trueup_gpt.torch.optimizers import build_optimizer
+    from trueup_gpt.torch.parallel.mesh import start_mesh
+    from trueup_gpt.torch.parallel.stages import build
+    from trueup_gpt.torch.session import Session, prepare, seed_streams
+    from trueup_gpt.torch.step import TrainStep
     from trueup_gpt.train import train
 
 _HOME = {
     "Config": "trueup_gpt.config",
-    "GPTModel": "trueup_gpt.model",
+    "GPTModel": "trueup_gpt.torch.model",
     "RunLog": "trueup_gpt.logs",
-    "Session": "trueup_gpt.session",
-    "TrainStep": "trueup_gpt.step",
-    "build": "trueup_gpt.parallel.stages",
-    "build_optimizer": "trueup_gpt.optimize",
+    "Session": "trueup_gpt.torch.session",
+    "TrainStep": "trueup_gpt.torch.step",
+    "build": "trueup_gpt.torch.parallel.stages",
+    "build_optimizer": "trueup_gpt.torch.optimizers",
     "load_config": "trueup_gpt.config",
     "open_data": "trueup_gpt.data",
-    "prepare": "trueup_gpt.session",
-    "seed_streams": "trueup_gpt.session",
+    "prepare": "trueup_gpt.torch.session",
+    "seed_streams": "trueup_gpt.torch.session",
     "steps_of": "trueup_gpt.session",
-    "start_mesh": "trueup_gpt.parallel.mesh",
+    "start_mesh": "trueup_gpt.torch.parallel.mesh",
     "train": "trueup_gpt.train",
     "weight_decay_groups": "trueup_gpt.optimize",
 }

@@ -1,11 +1,14 @@
-"""``trueup train``, and ``python -m trueup_gpt``, which torchrun starts."""
+"""``trueup train``, and ``python -m trueup_gpt``, which torchrun and msrun start."""
 
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import sys
 import warnings
+from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,16 +23,28 @@ if TYPE_CHECKING:
 
     from trueup_gpt.config import Config
     from trueup_gpt.logs import RunLog
-    from trueup_gpt.step import StepResult
+    from trueup_gpt.result import StepResult
 
+_PLACE = {"pytorch": "trueup_gpt.torch", "mindspore": "trueup_gpt.mindspore"}
 _CHANGE = "Change the configuration"
 _HOW = "How it runs"
+
+
+class Framework(str, Enum):
+    """What trains."""
+
+    PYTORCH = "pytorch"
+    MINDSPORE = "mindspore"
 
 
 def command(
     config: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a shipped one.")
     ] = None,
+    framework: Annotated[
+        Framework,
+        typer.Option(help="What trains; the file is the same.", rich_help_panel=_HOW),
+    ] = Framework.PYTORCH,
     nproc: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Processes on this machine.", rich_help_panel=_HOW)
     ] = None,
@@ -76,7 +91,8 @@ def command(
 ) -> None:
     """Train a GPT as a configuration says, on one process or many.
 
-    Several machines: torchrun with its own options, and -m trueup_gpt CONFIG.
+    Several machines: torchrun with its own options, and -m trueup_gpt CONFIG; or msrun with its own, and
+    python -m trueup_gpt CONFIG --framework mindspore.
     """
     from trueup_gpt.config import check_combinations
 
@@ -87,12 +103,46 @@ def command(
     if export is not None:
         _export(read, export)
         return
+    _installed(framework)
+    if framework is Framework.MINDSPORE:
+        raise typer.Exit(_with_mindspore(read, device, nproc, synchronous=synchronous, quiet=quiet))
     world_size = int(os.environ.get("WORLD_SIZE", nproc or 1))
     check_combinations(read, world_size)
     if world_size > 1 and "RANK" not in os.environ:
         _launch(world_size)
     _synchronous(synchronous)
-    raise typer.Exit(_run(read, device, quiet=quiet))
+    raise typer.Exit(_run(read, framework, device, quiet=quiet))
+
+
+def _installed(framework: Framework) -> None:
+    package = "torch" if framework is Framework.PYTORCH else "mindspore"
+    if find_spec(package) is None:
+        other = Framework.MINDSPORE if framework is Framework.PYTORCH else Framework.PYTORCH
+        raise ConfigError(
+            f"--framework {framework.value}: {package} is not installed here; "
+            f"pip install 'trueup[{package}]', or --framework {other.value}"
+        )
+
+
+def _with_mindspore(
+    config: Config, device: str | None, nproc: int | None, *, synchronous: bool, quiet: bool
+) -> int:
+    from trueup_gpt.config import check_combinations
+    from trueup_gpt.launching import launch, place_in_world, schedule
+    from trueup_gpt.mindspore.limits import check_supported
+
+    _, world_size = place_in_world(os.environ)
+    world_size = max(world_size, nproc or 1)
+    check_combinations(config, world_size)
+    check_supported(config, device)
+    if synchronous:
+        os.environ["ASCEND_LAUNCH_BLOCKING"] = "1"
+    os.environ.setdefault("GLOG_v", "3")  # MindSpore's own warnings are many
+    if os.environ.get("MS_ROLE") == "MS_SCHED":
+        return schedule(device)
+    if world_size > 1 and "MS_ROLE" not in os.environ:
+        return launch(world_size, _words(), config.training.output_dir, quiet=quiet)
+    return _run(config, Framework.MINDSPORE, device, quiet=quiet)
 
 
 def _read(config: Path | None, changes: list[str], *, resume: bool, quiet: bool) -> Config:
@@ -113,7 +163,7 @@ def _read(config: Path | None, changes: list[str], *, resume: bool, quiet: bool)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         read = load_config(config, overrides)
-    if not quiet and os.environ.get("RANK", "0") == "0":
+    if not quiet and os.environ.get("RANK", os.environ.get("RANK_ID", "0")) == "0":
         for one in said:
             print(f"warning: {one.message}", file=sys.stderr)
     return read
@@ -121,16 +171,6 @@ def _read(config: Path | None, changes: list[str], *, resume: bool, quiet: bool)
 
 def _launch(nproc: int) -> None:
     """Become torch's launcher, which starts this command again in each process and ends all if one dies."""
-    words = sys.argv[1:]
-    words = words[1:] if words and words[0] == "train" else words
-    kept, skip = [], False
-    for word in words:
-        if skip:
-            skip = False
-        elif word == "--nproc":
-            skip = True
-        elif not word.startswith("--nproc="):
-            kept.append(word)
     launcher = [
         "-m",
         "torch.distributed.run",
@@ -141,7 +181,22 @@ def _launch(nproc: int) -> None:
     ]
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *launcher, *kept])
+    os.execv(sys.executable, [sys.executable, *launcher, *_words()])
+
+
+def _words() -> list[str]:
+    """What this command was given, without the number of processes."""
+    words = sys.argv[1:]
+    words = words[1:] if words and words[0] == "train" else words
+    kept, skip = [], False
+    for word in words:
+        if skip:
+            skip = False
+        elif word == "--nproc":
+            skip = True
+        elif not word.startswith("--nproc="):
+            kept.append(word)
+    return kept
 
 
 def _synchronous(wanted: bool) -> None:
@@ -155,7 +210,7 @@ def _synchronous(wanted: bool) -> None:
 
 def _export(config: Config, folder: Path) -> None:
     from trueup.cli.printing import note_line
-    from trueup_gpt.exporting import export_hugging_face
+    from trueup_gpt.torch.exporting import export_hugging_face
 
     source = export_hugging_face(config, folder)
     note_line(f"wrote {source} as {folder}")
@@ -199,15 +254,17 @@ def _show_needs(config: Config, nproc: int | None) -> None:
     console.print("\nmemory of each process; activations are an estimate, the framework's own comes on top")
 
 
-def _run(config: Config, device: str | None, *, quiet: bool) -> int:
+def _run(config: Config, framework: Framework, device: str | None, *, quiet: bool) -> int:
+    from trueup_gpt.launching import place_in_world
     from trueup_gpt.logs import RunLog
 
     training = config.training
-    rank = int(os.environ.get("RANK", "0"))
+    rank, _ = place_in_world(os.environ)
     log = RunLog(training.output_dir, rank, speaks=not quiet, tensorboard=training.tensorboard)
     try:
-        from trueup_gpt.session import prepare
         from trueup_gpt.train import train
+
+        prepare = importlib.import_module(f"{_PLACE[framework.value]}.session").prepare
 
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always", UserWarning)
@@ -276,7 +333,7 @@ def main() -> None:
             traceback.print_exc()
             _complain(f"{type(error).__name__}: {error}")
             status = 1
-    if "RANK" not in os.environ:
+    if "RANK" not in os.environ and "MS_ROLE" not in os.environ:
         sys.exit(status)
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -285,6 +342,9 @@ def main() -> None:
 
 
 def _complain(message: str) -> None:
-    rank = os.environ.get("RANK")
+    from trueup_gpt.launching import told_to_launcher
+
+    rank = os.environ.get("RANK", os.environ.get("RANK_ID"))
     where = "" if rank is None else f"rank {rank}: "
     print(f"error: {where}{message}", file=sys.stderr)
+    told_to_launcher(int(rank or 0), f"error: {where}{message}")

@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-
 from trueup import Replicate
 from trueup_gpt.config import Config
-from trueup_gpt.parallel.apply import Place, place_of
 from trueup_gpt.parallel.layout import layout_for
-from trueup_gpt.parallel.mesh import Mesh, mesh_sizes
-from trueup_gpt.parallel.pieces import DATA_AXES
+from trueup_gpt.parallel.mesh import DATA_AXES, Mesh, mesh_sizes
+from trueup_gpt.parallel.places import Place, place_of
 from trueup_gpt.parallel.stages import (
     chunks_per_rank,
     has_masters,
-    model_on_meta,
     parameter_shapes,
     rank_of_stage,
     stage_layers,
+    stage_parameters,
 )
+
+_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 _STATES = {"AdamW": 2.0, "Adam": 2.0, "mint.AdamW": 2.0, "SpeedAdamW": 2.0, "SGD": 0.0, "Came": 1.0}
 """tensors like the parameter that an optimizer keeps"""
@@ -77,12 +76,10 @@ def needs(config: Config, world_size: int | None = None) -> Needs:
     size = world_size or smallest_world(config)
     sizes = mesh_sizes(config, size)
     shapes = parameter_shapes(config)
-    total = sum(shape.numel() for shape in shapes.values())
-    experts = sum(shape.numel() for fqn, shape in shapes.items() if ".experts." in fqn)
+    total = sum(math.prod(shape) for shape in shapes.values())
+    experts = sum(math.prod(shape) for fqn, shape in shapes.items() if ".experts." in fqn)
     idle = experts - experts * config.moe.moe_router_topk // max(config.moe.num_experts, 1) if experts else 0
-    meshes = [
-        Mesh(sizes, number * (size // sizes["pp"]), torch.device("meta")) for number in range(sizes["pp"])
-    ]
+    meshes = [Mesh(sizes, number * (size // sizes["pp"])) for number in range(sizes["pp"])]
     return Needs(
         parameters=total,
         active_parameters=total - idle,
@@ -98,11 +95,10 @@ def _rank(config: Config, mesh: Mesh) -> RankMemory:
     layers = 0
     for stage, held in enumerate(by_stage):
         if rank_of_stage(config, stage) == number:
-            model = model_on_meta(config, held, first=stage == 0, last=stage == len(by_stage) - 1)
-            named = model.named_parameters()
-            places |= {fqn: place_of(fqn, value.shape, layout, mesh) for fqn, value in named}
+            named = stage_parameters(config, held, first=stage == 0, last=stage == len(by_stage) - 1)
+            places |= {fqn: place_of(fqn, shape, layout, mesh) for fqn, shape in named}
             layers += len(held)
-    item = getattr(torch, config.model.params_dtype).itemsize
+    item = _BYTES[config.model.params_dtype]
     level = config.parallel.zero_level
     whole = sum(math.prod(place.size) for place in places.values())
     cut = sum(math.ceil(math.prod(place.size) / _replicas(place, mesh)) for place in places.values())
@@ -129,7 +125,7 @@ def _replicas(place: Place, mesh: Mesh) -> int:
 
 def _activations(config: Config, mesh: Mesh, layers: int) -> int:
     model, tp = config.model, mesh.size("tp")
-    item = getattr(torch, model.compute_dtype).itemsize
+    item = _BYTES[model.compute_dtype]
     tokens = config.dataset.batch_size * model.seq_length // mesh.size("cp")
     stream = tokens * model.hidden_size * item
     wide = tokens * model.ffn_hidden_size * item * (3 if model.hidden_act == "swiglu" else 2)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from trueup import EventWriter
-from trueup_gpt.step import StepResult
+from trueup_gpt.result import StepResult
 
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 

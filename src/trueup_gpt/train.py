@@ -6,21 +6,21 @@ import math
 import operator
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
-import torch
-import torch.distributed as dist
-
-from trueup_gpt.checkpoint import Checkpoints
+from trueup.types.arrays import Array
+from trueup_gpt.config import Config
+from trueup_gpt.data import Batch, Source
+from trueup_gpt.data.source import Portion
 from trueup_gpt.logs import RunLog, step_line
-from trueup_gpt.parallel.mesh import DATA
-from trueup_gpt.parallel.pipeline import runner_for
-from trueup_gpt.session import Session
-from trueup_gpt.step import GradientNotFinite, StepResult
+from trueup_gpt.optimize import LossScale
+from trueup_gpt.parallel.mesh import Mesh
+from trueup_gpt.result import GradientNotFinite, StepResult
 
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "less": operator.lt,
@@ -28,6 +28,73 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "greater": operator.gt,
     "greater_equal": operator.ge,
 }
+
+
+class Step(Protocol):
+    """One training step of either framework."""
+
+    number: int
+    """of the next step"""
+    scale: LossScale
+
+    def __call__(self, batches: Sequence[Batch[Array]]) -> StepResult:
+        """Run the microbatches of this data-parallel rank, and update."""
+
+
+class Checkpoints(Protocol):
+    """The checkpoints of a run."""
+
+    best: float | None
+    """of the validations so far, kept over a resumption"""
+
+    def save(self, *, best: bool = False) -> Path:
+        """Begin one, under its step's number or as the best."""
+
+    def wait(self) -> None:
+        """Until the last one is whole."""
+
+    def resume(self) -> Path | None:
+        """Load what the configuration names."""
+
+
+class Session(Protocol):
+    """A run in one process, on either framework."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def mesh(self) -> Mesh: ...
+    @property
+    def step(self) -> Step: ...
+    @property
+    def data(self) -> Source: ...
+    @property
+    def validation(self) -> Source | None: ...
+    @property
+    def num_steps(self) -> int: ...
+    @property
+    def rows_of_step(self) -> int: ...
+
+    def portion(self, step: int) -> Portion:
+        """This process's microbatches of a step."""
+
+    def checkpoints(self, said: Callable[[str], None]) -> Checkpoints:
+        """Of the run; ``said`` is told of each."""
+
+    def evaluate(self) -> float:
+        """Mean loss over the first ``eval_iters`` steps of the validation data; alike in every process."""
+
+    def largest(self, number: int) -> int:
+        """The largest of all processes' numbers."""
+
+    def device(self) -> str:
+        """What it runs on."""
+
+    def num_parameters(self) -> int:
+        """Held in this process."""
+
+    def memory_bytes(self) -> float | None:
+        """The most that was allocated on the device so far; None on a CPU."""
 
 
 @dataclass(slots=True)
@@ -66,7 +133,7 @@ def train(session: Session, log: RunLog, *, on_step: Callable[[StepResult], None
         GradientNotFinite: see ``check_for_nan_in_grad``.
     """
     training = session.config.training
-    checkpoints = Checkpoints(session, log.info)
+    checkpoints = session.checkpoints(log.info)
     resumed = checkpoints.resume()
     if resumed is not None:
         log.info(f"resumed from {resumed}, step {session.step.number}")
@@ -88,7 +155,7 @@ def train(session: Session, log: RunLog, *, on_step: Callable[[StepResult], None
                 and session.validation is not None
             ):
                 _validate(session, log, checkpoints)
-            outcome.signal = _any(asked.number, session)
+            outcome.signal = session.largest(asked.number)  # all must leave at the same step
             last = done == session.num_steps and training.save_interval is not None
             if outcome.signal or last or (training.save_interval and done % training.save_interval == 0):
                 outcome.checkpoint = checkpoints.save()
@@ -115,8 +182,8 @@ def _say_what_runs(session: Session, log: RunLog) -> None:
     log.info(
         f"{mesh} | sp {parallel.sequence_parallel} | vpp {parallel.virtual_pipeline_model_parallel_size or 1}"
     )
-    held = sum(parameter.numel() for parameter in session.parallel.parameters.values())
-    log.info(f"{mesh.device}, {held:,} parameters in this process, {session.num_steps} steps")
+    held = f"{session.num_parameters():,} parameters in this process"
+    log.info(f"{session.device()}, {held}, {session.num_steps} steps")
 
 
 class _Meter:
@@ -144,8 +211,9 @@ class _Meter:
             "learning_rate": result.learning_rates[0],
             "tokens_per_second": rate,
         }
-        if self._session.mesh.device.type != "cpu":
-            values["memory_bytes"] = float(torch.accelerator.max_memory_allocated())
+        memory = self._session.memory_bytes()
+        if memory is not None:
+            values["memory_bytes"] = memory
             self._log.memory = f"  {values['memory_bytes'] / 2**30:.1f} GiB"
         self._log.metrics(result.step, values)
         self._began, self._steps = time.perf_counter(), 0
@@ -153,7 +221,7 @@ class _Meter:
 
 def _validate(session: Session, log: RunLog, checkpoints: Checkpoints) -> None:
     training, step = session.config.training, session.step.number - 1
-    loss = evaluate(session)
+    loss = session.evaluate()
     found = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
     log.info(f"eval: Step:{step}, Loss: {loss:.6f}, Perplexity: {found['perplexity']:.4f}")
     log.metrics(step, {f"eval_{name}": value for name, value in found.items()})
@@ -162,15 +230,6 @@ def _validate(session: Session, log: RunLog, checkpoints: Checkpoints) -> None:
     if training.save_interval is not None and (checkpoints.best is None or better(value, checkpoints.best)):
         checkpoints.best = value
         checkpoints.save(best=True)
-
-
-def _any(asked: int, session: Session) -> int:
-    """The signal by which any process was asked to end, else 0: all must leave at the same step."""
-    if not dist.is_initialized():
-        return asked
-    found = torch.tensor([float(asked)], device=session.mesh.device)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return int(found.item())
 
 
 @contextmanager
@@ -185,25 +244,3 @@ def _signals() -> Iterator[_Asked]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def evaluate(session: Session) -> float:
-    """Mean loss over the first ``eval_iters`` steps of the validation data; alike in every process."""
-    assert session.validation is not None
-    runner, mesh = runner_for(session.parallel), session.mesh
-    count = session.config.dataset.micro_batch_num
-    total = torch.zeros(1, dtype=torch.float64 if mesh.device.type != "npu" else torch.float32)
-    for stage in session.parallel.stages:
-        stage.eval()
-    with torch.no_grad():
-        for number in range(session.config.training.eval_iters):
-            batches = [batch.to(mesh.device) for batch in session.validation.read(session.portion(number))]
-            losses = runner.run(batches, [1.0] * count, backward=False)
-            if losses and not mesh.coordinate("tp"):
-                total += sum(float(loss) for loss in losses)
-    for stage in session.parallel.stages:
-        stage.train()
-    total = total.to(mesh.device)
-    if dist.is_initialized():
-        dist.all_reduce(total)
-    return float(total) / (session.config.training.eval_iters * count * mesh.size(*DATA))

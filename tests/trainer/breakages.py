@@ -12,11 +12,11 @@ import torch.distributed as dist
 
 from tests.trainer import layouts
 from trueup import Invariant, Placement
-from trueup_gpt import boxes, checkpoint, step
 from trueup_gpt.config import Config
-from trueup_gpt.parallel import apply, pieces, stages
 from trueup_gpt.parallel.layout import Layout, layout_for
-from trueup_gpt.parallel.rules import RULES
+from trueup_gpt.torch import boxes, checkpoint, step
+from trueup_gpt.torch.parallel import apply, pieces, stages
+from trueup_gpt.torch.parallel.rules import RULES
 
 Breakage = Callable[[], Any]
 
@@ -184,7 +184,7 @@ def overflow(plain: dict[str, Any], name: str | None, rank: int) -> list[tuple[b
 
 def forward_calls(plain: dict[str, Any]) -> int:
     """How often the layers of this process run forward in the first step."""
-    from trueup_gpt.model.gpt import Layer
+    from trueup_gpt.torch.model.gpt import Layer
 
     calls = 0
     before = Layer.forward

@@ -9,7 +9,7 @@ from typing import Any
 from tests.trainer.layouts import Run, merged, start, weights_of
 from trueup_gpt.data import open_data
 from trueup_gpt.logs import RunLog
-from trueup_gpt.session import Session, seed_streams
+from trueup_gpt.torch.session import Session, seed_streams
 from trueup_gpt.train import train
 
 

@@ -13,7 +13,7 @@ from tests.trainer.layouts import MOE, configuration, merged
 from tests.trainer.resuming import run, with_training
 from tests.trainer.worlds import world
 from trueup.errors import ConfigError
-from trueup_gpt.boxes import ranges
+from trueup_gpt.parallel.places import ranges
 
 pytestmark = [pytest.mark.torch, pytest.mark.distributed, pytest.mark.xdist_group("worlds")]
 TP, PP = "tensor_model_parallel_size", "pipeline_model_parallel_size"

@@ -17,6 +17,7 @@ from trueup_gpt.data import open_data
 from trueup_gpt.data.source import Portion, Source
 
 pytestmark = pytest.mark.torch
+
 T = 16
 IDS = np.random.default_rng(0).integers(0, 257, 1000)
 
@@ -35,7 +36,7 @@ def _rows(source: Source, steps: int = 3, dp: int = 1, microbatches: int = 2) ->
             numbered |= dict(zip(portion.numbers(), source.read(portion), strict=True))
         for _, batch in sorted(numbered.items()):
             assert np.array_equal(batch.tokens[:, 1:], batch.labels[:, :-1])
-            found.append(np.concatenate([batch.tokens.numpy(), batch.labels[:, -1:].numpy()], axis=1))
+            found.append(np.concatenate([batch.tokens, batch.labels[:, -1:]], axis=1))
     return np.concatenate(found)
 
 
@@ -124,7 +125,7 @@ def test_end_of_document_tokens_may_not_count(tmp_path: Path) -> None:
     np.save(tmp_path / "ids.npy", IDS % 5)
     source, _ = open_data(_config(tmp_path / "ids.npy", eod_mask_loss=True, eos_token_id=3))
     batch = source.read(Portion(step=0, dp_rank=0, dp_size=1, num_microbatches=1))[0]
-    assert np.array_equal(batch.loss_mask.numpy() == 0, batch.tokens.numpy() == 3)
+    assert np.array_equal(batch.loss_mask == 0, batch.tokens == 3)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from tests.trainer.layouts import configuration, start, train
 from tests.trainer.worlds import world
-from trueup_gpt.parallel.rules import RULES
-from trueup_gpt.session import seed_streams
+from trueup_gpt.torch.parallel.rules import RULES
+from trueup_gpt.torch.session import seed_streams
 
 pytestmark = [pytest.mark.torch, pytest.mark.distributed, pytest.mark.xdist_group("worlds")]
 TP, CP = "tensor_model_parallel_size", "context_parallel_size"

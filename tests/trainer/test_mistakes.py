@@ -11,8 +11,8 @@ from tests.trainer.layouts import MOE, configuration, reference
 from tests.trainer.worlds import world
 from trueup_gpt.config import config_from
 from trueup_gpt.data.batch import Batch
-from trueup_gpt.parallel.mesh import Mesh
-from trueup_gpt.parallel.stages import build
+from trueup_gpt.torch.parallel.mesh import Mesh
+from trueup_gpt.torch.parallel.stages import build
 
 pytestmark = [pytest.mark.torch, pytest.mark.distributed, pytest.mark.xdist_group("worlds")]
 TP, PP, CP, EP = (

@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from tests.trainer.layouts import MOE, configuration, run, start
 from tests.trainer.resuming import session_of, with_training
 from trueup.errors import ConfigError
-from trueup_gpt.checkpoint import Checkpoints
 from trueup_gpt.config import Config, config_from
-from trueup_gpt.exporting import export_hugging_face
-from trueup_gpt.hugging_face import check_exchangeable, hugging_face_config
-from trueup_gpt.model import GPTModel
-from trueup_gpt.model.attention import AttentionCore
+from trueup_gpt.torch.checkpoint import Checkpoints
+from trueup_gpt.torch.exporting import export_hugging_face
+from trueup_gpt.torch.hugging_face import check_exchangeable, hugging_face_config
+from trueup_gpt.torch.model import GPTModel
+from trueup_gpt.torch.model.attention import AttentionCore
 from trueup_gpt.train import train
 
 pytestmark = pytest.mark.torch

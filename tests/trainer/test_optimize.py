@@ -13,8 +13,9 @@ from torch import nn
 from tests.trainer.layouts import configuration, portion, reference, run, start
 from trueup_gpt.config import OptimizerConfig, TrainingConfig
 from trueup_gpt.data import open_data
-from trueup_gpt.optimize import LossScale, Schedules, build_optimizer, weight_decay_groups
-from trueup_gpt.session import groups_of
+from trueup_gpt.optimize import LossScale, Schedules, weight_decay_groups
+from trueup_gpt.torch.optimizers import build_optimizer
+from trueup_gpt.torch.session import groups_of
 
 pytestmark = pytest.mark.torch
 

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Generic, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from trueup.errors import ConfigError
 from trueup.types.arrays import Array as Ids
+from trueup_gpt.parallel.layout import TOKENS
+from trueup_gpt.parallel.mesh import Mesh
+
+TensorT = TypeVar("TensorT")
+OtherT = TypeVar("OtherT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Token ids with their labels; all (B, T)."""
+class Batch(Generic[TensorT]):
+    """Token ids with their labels, arrays or a framework's tensors; all (B, T)."""
 
-    tokens: Tensor
-    labels: Tensor
-    loss_mask: Tensor
+    tokens: TensorT
+    labels: TensorT
+    loss_mask: TensorT
     """weight of each token in the loss, float32"""
-    attention_mask: Tensor | None = None
+    attention_mask: TensorT | None = None
     """true where a token is real"""
-    positions: Tensor | None = None
+    positions: TensorT | None = None
     """of the tokens in their row; None: 0 to T - 1"""
 
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, Ids], vocab_size: int, where: str) -> Batch:
+    @staticmethod
+    def from_arrays(arrays: dict[str, Ids], vocab_size: int, where: str) -> Batch[Ids]:
         """Arrays ``tokens`` and ``labels``, and where they are there ``loss_mask`` and ``attention_mask``.
 
         A label below 0 does not count in the loss.
@@ -47,22 +52,19 @@ class Batch:
                 raise ConfigError(
                     f"{where}: {name} is {array.shape}; expected {tokens.shape}, that of tokens"
                 )
-        return cls(
-            tokens=torch.from_numpy(tokens),
-            labels=torch.from_numpy(np.where(counted, labels, 0)),
-            loss_mask=torch.from_numpy(mask.astype(np.float32)),
-            attention_mask=None if attention is None else torch.from_numpy(attention.astype(bool)),
+        return Batch(
+            tokens=tokens,
+            labels=np.where(counted, labels, 0),
+            loss_mask=mask.astype(np.float32),
+            attention_mask=None if attention is None else attention.astype(bool),
         )
 
-    def to(self, device: torch.device) -> Batch:
-        """On that device."""
-        if device.type == "cpu":
-            return self
-        given: dict[str, Tensor | None] = {one.name: getattr(self, one.name) for one in fields(self)}
-        moved = {name: x.to(device, non_blocking=True) for name, x in given.items() if x is not None}
-        return Batch(**moved)
+    def map(self, function: Callable[[TensorT], OtherT]) -> Batch[OtherT]:
+        """The function of every tensor that is there."""
+        given: dict[str, TensorT | None] = {one.name: getattr(self, one.name) for one in fields(self)}
+        return Batch(**{name: function(x) for name, x in given.items() if x is not None})
 
-    def named(self) -> dict[str, Tensor]:
+    def named(self) -> dict[str, TensorT]:
         """What is there, by the names of the model's arguments, without the tokens."""
         given = {
             "labels_BT": self.labels,
@@ -71,3 +73,14 @@ class Batch:
             "positions_BT": self.positions,
         }
         return {name: tensor for name, tensor in given.items() if tensor is not None}
+
+
+def sequence_part(batch: Batch[Ids], mesh: Mesh) -> Batch[Ids]:
+    """The tokens of one context-parallel rank: the i-th and the i-th last of 2 cp parts, for equal work."""
+    cp = mesh.size("cp")
+    if cp == 1:
+        return batch
+    segments = TOKENS.segments(batch.tokens.shape[1], cp, mesh.coordinate("cp"))
+    own = np.concatenate([np.arange(start, start + size) for start, size in segments])
+    cut = batch.map(lambda x: np.take(x, own, axis=1))
+    return cut if cut.positions is not None else replace(cut, positions=own[None])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trueup.batches.recorded import RecordedBatches
 from trueup.errors import ConfigError
+from trueup.types.arrays import Array as Ids
 from trueup_gpt.config import Config
 from trueup_gpt.data.batch import Batch
 from trueup_gpt.data.source import Portion
@@ -26,7 +27,7 @@ class RecordedSource:
         }
         self.num_rows = len(self._batches.places) * config.dataset.batch_size
 
-    def read(self, portion: Portion) -> list[Batch]:
+    def read(self, portion: Portion) -> list[Batch[Ids]]:
         """See ``Source``.
 
         Raises:

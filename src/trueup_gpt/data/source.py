@@ -11,7 +11,7 @@ from trueup.errors import ConfigError
 from trueup.types.arrays import Array as Ids
 from trueup_gpt.config import Config
 from trueup_gpt.data.batch import Batch
-from trueup_gpt.model.initial import generator_for
+from trueup_gpt.initial import seed_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Source(Protocol):
     def num_rows(self) -> int:
         """Rows of one epoch."""
 
-    def read(self, portion: Portion) -> list[Batch]:
+    def read(self, portion: Portion) -> list[Batch[Ids]]:
         """The microbatches of one rank in one step: they depend on nothing but what is asked for."""
 
     def epoch(self, step: int, rows_of_step: int) -> int:
@@ -65,7 +65,7 @@ class RowSource:
             raise ConfigError(f"{name} has not one row of seq_length {config.model.seq_length} + 1 tokens")
         self._order: tuple[int, Ids] = -1, np.zeros(0, np.int64)
 
-    def read(self, portion: Portion) -> list[Batch]:
+    def read(self, portion: Portion) -> list[Batch[Ids]]:
         """See ``Source``."""
         size = self._config.dataset.batch_size
         start = portion.step * size * portion.num_microbatches * portion.dp_size
@@ -75,7 +75,7 @@ class RowSource:
         """See ``Source``."""
         return step * rows_of_step // self.num_rows
 
-    def _batch(self, start: int, size: int) -> Batch:
+    def _batch(self, start: int, size: int) -> Batch[Ids]:
         ids = np.stack([self._row(start + number) for number in range(size)])
         arrays = {"tokens": ids[:, :-1], "labels": ids[:, 1:]}
         if self._config.dataset.eod_mask_loss:
@@ -91,5 +91,5 @@ class RowSource:
         return self._rows[self._first + place]
 
     def _shuffled(self, epoch: int) -> Ids:
-        seed = int(generator_for(self._config.training.seed, "rows", epoch).initial_seed())
+        seed = seed_of(self._config.training.seed, "rows", epoch)
         return np.random.default_rng(seed).permutation(self.num_rows)

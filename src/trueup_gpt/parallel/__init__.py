@@ -1,1 +1,1 @@
-"""The model cut over processes: the mesh, the layout table, and what acts on it."""
+"""The model cut over processes, as plain data: the mesh, the layout table, parts of parameters, schedules."""

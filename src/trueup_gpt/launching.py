@@ -1,0 +1,157 @@
+"""Starting the processes of a run on MindSpore: msrun, whose logs are named where one of them fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from trueup.errors import ConfigError
+
+LOGS = "msrun_log"
+"""folder in ``output_dir``"""
+STOP = "TRUEUP_STOP"
+"""environment of a process that was launched here: the file that asks it to end"""
+_LAST_WORDS_SECONDS = 5.0
+"""how long the scheduler may still run once a process has failed"""
+
+
+def place_in_world(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Rank and number of processes, as torchrun or msrun tells them."""
+    if "RANK" in environment:
+        return int(environment["RANK"]), int(environment.get("WORLD_SIZE", "1"))
+    if "MS_ROLE" in environment:
+        return int(environment.get("RANK_ID", "0")), int(environment.get("MS_WORKER_NUM", "1"))
+    return 0, 1
+
+
+def launch(num_processes: int, words: Sequence[str], output: Path, *, quiet: bool) -> int:
+    """Run ``python -m trueup_gpt WORDS`` in each of them by msrun; says what the first of them says.
+
+    Returns:
+        0, or what a process that failed ended with, after its errors and the names of the logs.
+    """
+    launcher = shutil.which("msrun", path=_path())
+    if launcher is None:
+        raise ConfigError("msrun is not there: it comes with MindSpore and lies beside its python")
+    folder = output / LOGS
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    command = [
+        launcher,
+        f"--worker_num={num_processes}",
+        f"--local_worker_num={num_processes}",
+        f"--master_port={_port()}",
+        f"--log_dir={folder}",
+        "--join=True",
+        "--cluster_time_out=300",
+        *("python", "-m", "trueup_gpt", *words),
+    ]
+    environment = os.environ | {"PATH": _path(), STOP: str(folder / "stop")}
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
+    with (folder / "msrun.log").open("w") as log, _forwarded(folder):
+        running = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        said = _follow(running, folder, quiet=quiet)
+    stopped = (folder / "stop").read_text() if (folder / "stop").exists() else ""
+    if stopped and not said:
+        return 128 + int(stopped)
+    if running.returncode == 0 and not said:
+        return 0
+    for line in said or [f"error: {' '.join(command[:4])} ended with status {running.returncode}"]:
+        print(line, file=sys.stderr)
+    print(f"logs of the processes: {folder}/worker_*.log, {folder}/scheduler.log", file=sys.stderr)
+    return 1
+
+
+def schedule(device: str | None) -> int:
+    """What msrun's extra process does: it brings the others together, and ends with them."""
+    from mindspore.communication import init
+
+    init("hccl" if device == "npu" else "mccl")
+    return 0
+
+
+def _path() -> str:
+    """With this python's folder first: msrun starts ``python``."""
+    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+
+
+def _port() -> int:
+    """TRUEUP_PORT, or one that is free.
+
+    Raises:
+        ConfigError: the chosen one is taken.
+    """
+    chosen = os.environ.get("TRUEUP_PORT")
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("127.0.0.1", int(chosen or 0)))
+        except OSError:
+            raise ConfigError(
+                f"port {chosen} is taken; end what holds it, or set TRUEUP_PORT to another"
+            ) from None
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def _forwarded(folder: Path) -> Iterator[None]:
+    """A signal that asks to end is left as a file, which the first process looks for after each step."""
+
+    def note(number: int, frame: object) -> None:
+        (folder / "stop").write_text(str(number))
+
+    before = {one: signal.signal(one, note) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def asked_to_stop() -> int:
+    """The signal that the launching process got, else 0."""
+    path = os.environ.get(STOP)
+    try:
+        return int(Path(path).read_text()) if path else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def told_to_launcher(rank: int, message: str) -> None:
+    """Leave what a process failed by where the launching one finds it."""
+    path = os.environ.get(STOP)
+    if path:
+        Path(path).with_name(f"error_{rank}").write_text(message, encoding="utf-8")
+
+
+def _follow(running: subprocess.Popen[bytes], folder: Path, *, quiet: bool) -> list[str]:
+    """Until it ends: pass on what the first process says; returns the errors of those that failed."""
+    said, failed_at = folder / "worker_0.log", 0.0
+    place = 0
+    while True:
+        ended = running.poll() is not None
+        if said.exists() and not quiet:
+            with said.open(encoding="utf-8", errors="replace") as file:
+                file.seek(place)
+                new = file.read()
+                whole = new if ended else new[: new.rfind("\n") + 1]
+                place += len(whole.encode())
+            for line in whole.splitlines():
+                if not line.startswith("["):  # MindSpore's own
+                    print(line, flush=True)
+        if ended:
+            break
+        failed_at = failed_at or (time.monotonic() if any(folder.glob("error_*")) else 0.0)
+        if failed_at and time.monotonic() - failed_at > _LAST_WORDS_SECONDS:
+            running.send_signal(signal.SIGINT)  # msrun then ends its processes
+            failed_at = time.monotonic() + 1e9
+        time.sleep(0.2)
+    return [path.read_text(encoding="utf-8") for path in sorted(folder.glob("error_*"))]

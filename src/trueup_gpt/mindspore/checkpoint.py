@@ -1,0 +1,169 @@
+"""Checkpoints in safetensors: whole tensors to a reader of any layout; see ``trueup_gpt.saved``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, Tensor, ops
+
+from trueup.errors import ConfigError
+from trueup.types.arrays import Array
+from trueup_gpt.mindspore.parallel.collectives import all_reduce
+from trueup_gpt.mindspore.parallel.pieces import Piece
+from trueup_gpt.mindspore.session import Session
+from trueup_gpt.parallel.mesh import AXES
+from trueup_gpt.saved import (
+    RUN_FILE,
+    PartReader,
+    RunFacts,
+    begin_folder,
+    boxes_of_part,
+    check_model,
+    checkpoint_name,
+    find_checkpoint,
+    name_folder,
+    remove_old,
+    run_facts,
+    write_part,
+)
+
+
+class Checkpoints:
+    """The checkpoints of a run."""
+
+    def __init__(self, session: Session, said: Callable[[str], None] = lambda message: None) -> None:
+        self._session, self._said = session, said
+        self.folder = session.config.training.output_dir / "checkpoints"
+        self.best: float | None = None
+        """of the validations so far, kept over a resumption"""
+
+    def save(self, *, best: bool = False) -> Path:
+        """Write one, under its step's number or as the best."""
+        session, training = self._session, self._session.config.training
+        path = self.folder / checkpoint_name(training.prefix, session.step.number, best=best)
+        if session.mesh.rank == 0:
+            begin_folder(path, self._facts())
+        self._barrier()
+        parts: dict[str, list[tuple[tuple[int, ...], Array]]] = {}
+        for name, piece, parameter in self._state():
+            if not any(session.mesh.coordinate(axis) for axis in piece.copies):
+                values = parameter.asnumpy()
+                alike = values.shape == piece.parameter.shape
+                boxes = (
+                    boxes_of_part(piece.place, values, piece.flat)
+                    if alike
+                    else [((0,) * values.ndim, values)]
+                )
+                parts[name] = list(boxes)
+        random = mindspore.get_rng_state().asnumpy()
+        parts[self._random] = [((0,) * random.ndim, random)]
+        write_part(path.with_name(f".{path.name}"), session.mesh.rank, parts)
+        self._barrier()
+        if session.mesh.rank == 0:
+            name_folder(path)
+            remove_old(self.folder, training.prefix, training.keep_checkpoint_max)
+            self._said(f"saved {path}" + (", the best so far" if best else ""))
+        return path
+
+    def wait(self) -> None:
+        """Until the others have come so far: nothing is under way when ``save`` returns."""
+        self._barrier()
+
+    def resume(self) -> Path | None:
+        """Load what the configuration names: weights, optimizer, random streams, place in the data.
+
+        Raises:
+            ConfigError: there is none, it is of another model, or PyTorch alone can read it.
+        """
+        session, training = self._session, self._session.config.training
+        if training.load_checkpoint is None and not training.resume_training:
+            return None
+        path = find_checkpoint(training.load_checkpoint, self.folder, training.prefix)
+        if path is None:
+            return None
+        if next(path.glob("*.distcp"), None) is not None:
+            raise ConfigError(
+                f"{path} is a distributed checkpoint of PyTorch: write it with training_config.ckpt_format "
+                "safetensors, or resume with --framework pytorch"
+            )
+        facts: RunFacts = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
+        check_model(path, facts, session.config)
+        with PartReader(path) as reader:
+            optimizer = training.resume_training and not training.no_load_optim
+            self._load(reader, optimizer=optimizer)
+            if optimizer:
+                session.step.optimizer.loaded(facts["step"])
+            if training.resume_training:
+                session.step.number = 0 if training.new_dataset else facts["step"]
+                session.step.scale.load_state_dict(facts["loss_scale"])
+                self.best = facts.get("best")
+                if not training.no_load_rng and facts["num_processes"] == session.mesh.size(*AXES):
+                    self._load_random(reader)
+        return path
+
+    def _load(self, reader: PartReader, *, optimizer: bool) -> None:
+        session = self._session
+        for fqn, parameter in session.parallel.parameters.items():
+            place = session.parallel.places[fqn]
+            _assign(parameter, reader.read(f"model.{fqn}", place.offset, place.size))
+        session.parallel.engine.adopt()
+        for name, piece, parameter in self._state():
+            kind, _, _ = name.partition(".")
+            if (
+                kind == "model"
+                or (kind == "optimizer" and not optimizer)
+                or (kind == "master" and name not in reader)
+            ):
+                continue
+            if parameter.shape != piece.parameter.shape:
+                _assign(parameter, reader.read(name, (0,) * parameter.ndim, parameter.shape))
+                continue
+            where = boxes_of_part(piece.place, np.empty(parameter.shape, bool), piece.flat)
+            boxes = [reader.read(name, offset, box.shape) for offset, box in where]
+            whole = boxes[0] if piece.flat is None else np.concatenate([box.ravel() for box in boxes])
+            _assign(parameter, whole)
+
+    def _state(self) -> Iterator[tuple[str, Piece, Parameter]]:
+        """Every tensor with its name and the piece whose elements it has, or belongs to."""
+        session = self._session
+        optimizer = session.step.optimizer
+        computed = session.parallel.parameters
+        for piece in session.parallel.engine.pieces:
+            if (
+                piece.parameter is not computed[piece.fqn]
+                and piece.parameter.dtype != computed[piece.fqn].dtype
+            ):
+                yield f"master.{piece.fqn}", piece, piece.parameter
+            index = session.step.index_of(piece)
+            for name, parameter in optimizer.state_of(index).items():
+                yield f"optimizer.{piece.fqn}.{name}", piece, parameter
+        for fqn, parameter in computed.items():
+            yield f"model.{fqn}", session.parallel.whole_piece(fqn), parameter
+
+    def _facts(self) -> RunFacts:
+        session = self._session
+        scale, number = session.step.scale, session.step.number
+        return run_facts(session.config, session.mesh, step=number, scale=scale, best=self.best)
+
+    @property
+    def _random(self) -> str:
+        """The name of this process's random stream: MindSpore alone can go on with it."""
+        return f"random_mindspore.{self._session.mesh.rank}"
+
+    def _load_random(self, reader: PartReader) -> None:
+        shape = mindspore.get_rng_state().shape
+        if self._random in reader:
+            mindspore.set_rng_state(Tensor(reader.read(self._random, (0,) * len(shape), shape)))
+
+    def _barrier(self) -> None:
+        mesh = self._session.mesh
+        if mesh.size(*AXES) > 1:
+            all_reduce(Tensor([0], mindspore.int32), mesh.group(*AXES)).asnumpy()
+
+
+def _assign(parameter: Parameter, values: Array) -> None:
+    ops.assign(parameter, Tensor(np.ascontiguousarray(values)).astype(parameter.dtype))

@@ -1,0 +1,37 @@
+"""What the PyTorch half does and this one does not: refused before a weight exists, with what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trueup.errors import ConfigError
+from trueup_gpt.config import Config
+
+
+def check_supported(config: Config, device: str | None = None) -> None:
+    """Refuse what cannot run on MindSpore.
+
+    Raises:
+        ConfigError: naming the first of the problems.
+    """
+    problem = next(_problems(config, device), None)
+    if problem is not None:
+        raise ConfigError(problem)
+
+
+def _problems(config: Config, device: str | None) -> Iterator[str]:
+    model, parallel = config.model, config.parallel
+    on_cpu = device == "cpu"
+    for key in ("params_dtype", "compute_dtype", "softmax_compute_dtype", "residual_connection_dtype"):
+        if getattr(model, key) == "bfloat16" and on_cpu:
+            yield f"{key} bfloat16: no such kernels in MindSpore on a CPU; float32 and float16 are possible"
+    if parallel.zero_level in ("z2", "z3"):
+        yield f"zero_level {parallel.zero_level} is FSDP2 of PyTorch; z1 is possible with MindSpore"
+    if parallel.pipeline_schedule == "zbv":
+        yield "pipeline_schedule zbv is PyTorch's; 1f1b, gpipe and interleaved are possible with MindSpore"
+    if (model.hidden_dropout or model.attention_dropout) and parallel.tensor_model_parallel_size > 1:
+        yield "dropout with tensor parallelism needs PyTorch; set hidden_dropout and attention_dropout to 0"
+    if model.use_flash_attention:
+        yield "use_flash_attention is PyTorch's fused attention; leave it out with MindSpore"
+    if model.torch_compile:
+        yield "torch_compile needs PyTorch; leave it out with MindSpore"

@@ -1,0 +1,5 @@
+"""The model, written for one process."""
+
+from trueup_gpt.mindspore.model.gpt import GPTModel
+
+__all__ = ["GPTModel"]

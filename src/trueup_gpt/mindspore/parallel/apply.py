@@ -1,0 +1,87 @@
+"""Acts on the layout table: gives each process its part of every parameter, moves tensors at the calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from trueup_gpt.config import Config
+from trueup_gpt.initial import initial_value
+from trueup_gpt.mindspore.model.numbers import dtype_named
+from trueup_gpt.mindspore.parallel.mesh import Mesh
+from trueup_gpt.mindspore.parallel.moving import move
+from trueup_gpt.mindspore.parallel.rules import RULES, Function
+from trueup_gpt.normal import draw_normal
+from trueup_gpt.parallel.layout import Call, Layout
+from trueup_gpt.parallel.places import Place, place_of
+
+
+def apply_layout(model: nn.Cell, layout: Layout, mesh: Mesh, config: Config) -> dict[str, Place]:
+    """Give every parameter this process's part of its first value, and wrap the calls; returns the places."""
+    places = {fqn: place_of(fqn, one.shape, layout, mesh) for fqn, one in named_parameters(model).items()}
+    _fill(model, places, config)
+    for call in layout.calls:
+        if mesh.size(call.axis) > 1:
+            for owner, name in _matching(model, call.pattern):
+                _wrap(owner, name, call, mesh)
+    return places
+
+
+def named_parameters(cell: nn.Cell) -> dict[str, Parameter]:
+    """By their places in the tree of cells; a tied one under its first."""
+    found: dict[str, Parameter] = {}
+    seen: set[int] = set()
+    for path, inner in cell.cells_and_names():
+        for name, parameter in inner._params.items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                found[f"{path}.{name}".lstrip(".")] = parameter
+    return found
+
+
+def _fill(model: nn.Cell, places: dict[str, Place], config: Config) -> None:
+    """Tied parameters stay tied."""
+    dtype, seed = dtype_named(config.model.params_dtype), config.training.seed
+    new: dict[int, Parameter] = {}
+    for fqn, old in named_parameters(model).items():
+        whole = initial_value(fqn, places[fqn].shape, config.model, seed, draw_normal)
+        part = np.ascontiguousarray(places[fqn].cut(whole))
+        new[id(old)] = Parameter(Tensor(part).astype(dtype), name=fqn)
+    for _, cell in model.cells_and_names():
+        for name, old in list(cell._params.items()):
+            if old is not None:
+                setattr(cell, name, new[id(old)])
+
+
+def _matching(model: nn.Cell, pattern: str) -> Iterator[tuple[nn.Cell, str]]:
+    """Cell and attribute for each call that fits: a cell's ``construct``, or the method it names."""
+    head, dot, method = pattern.rpartition(".")
+    for fqn, cell in model.cells_and_names():
+        if fnmatchcase(fqn, pattern):
+            yield cell, "construct"
+        elif dot and fnmatchcase(fqn, head) and method not in cell._cells and hasattr(cell, method):
+            yield cell, method
+
+
+def _wrap(owner: nn.Cell, name: str, call: Call, mesh: Mesh) -> None:
+    inner: Function = getattr(owner, name)
+    if call.rule is not None:
+        inner = RULES[call.rule](owner, inner, mesh, call.axis)
+    group, changes, output = mesh.group(call.axis), call.inputs, call.output
+
+    @functools.wraps(inner)
+    def outer(*args: object, **kwargs: object) -> Tensor:
+        given = [
+            move(x, changes[number].have, changes[number].need, group)
+            if number in changes and isinstance(x, Tensor)
+            else x
+            for number, x in enumerate(args)
+        ]
+        y = inner(*given, **kwargs)
+        return y if output is None else move(y, output.have, output.need, group)
+
+    object.__setattr__(owner, name, outer)

@@ -1,5 +1,0 @@
-"""The model, written for one process."""
-
-from trueup_gpt.model.gpt import GPTModel
-
-__all__ = ["GPTModel"]
