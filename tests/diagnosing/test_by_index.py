@@ -23,9 +23,9 @@ SHARES = X.softmax(-1)
 
 def evidence_of(target: torch.Tensor, reference: torch.Tensor) -> Any:
     around = Surroundings(
-        module="norm", name="norm", type="RMSNorm", parameters=(pair("weight", WEIGHT, WEIGHT),)
+        module="scale", name="scale", type="Scale", parameters=(pair("weight", WEIGHT, WEIGHT),)
     )
-    return case(target, reference, slot="output.0", module="norm", surroundings=around)
+    return case(target, reference, slot="output.0", module="scale", surroundings=around)
 
 
 CASES = {

@@ -45,9 +45,14 @@ def index_fault(evidence: Evidence) -> Solved | None:
             code = KindReason.SENT_BACK_PER_ROW if of_loss else KindReason.SCALED_PER_ROW
             return _solved(evidence, KindCode.WRONG_SCALE, code, **_range(rows))
         vectors = _factors(t.reshape(-1, t.shape[-1]), r.reshape(-1, r.shape[-1]), near)
-        if vectors is not None and evidence.origin.stage is not Stage.LOSS:
+        if vectors is not None and evidence.origin.stage is not Stage.LOSS and not _is_norm(evidence):
             return _of_vectors(evidence, vectors, t, r, near)
     return None
+
+
+def _is_norm(evidence: Evidence) -> bool:
+    """Whether a norm made it: its own rule reads eps, variance and form from what each vector is scaled by."""
+    return "norm" in (evidence.surroundings.type or "").lower()
 
 
 def _tensors(evidence: Evidence) -> Iterator[tuple[Floats, Floats]]:
@@ -137,7 +142,7 @@ def _constants_differ(
     evidence: Evidence, name: str, target: float | None, reference: float | None
 ) -> Solved | None:
     if target is not None and reference is not None:
-        if target + reference == 1.0 and "norm" in (evidence.surroundings.type or "").lower():
+        if target + reference == 1.0 and _is_norm(evidence):
             return None  # a form of norms, which the rule of their constants names
         facts: dict[str, Number | Place] = {"target": target, "reference": reference, "weight": name}
         return _solved(evidence, KindCode.CONSTANT_ARGUMENT, KindReason.WEIGHT_OFFSET, **facts)
