@@ -51,7 +51,7 @@ def index_fault(evidence: Evidence) -> Solved | None:
 
 
 def _is_norm(evidence: Evidence) -> bool:
-    """Whether a norm made it: its own rule reads eps, variance and form from what each vector is scaled by."""
+    """Whether a norm made it: its own rule reads eps, variance and form from how vectors are scaled."""
     return "norm" in (evidence.surroundings.type or "").lower()
 
 
