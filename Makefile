@@ -1,4 +1,4 @@
-# trueup's vocabulary: demo, demo-rl, demo-migration, test, check, fuzz, bench, zoo, realworld, rl, docs. Each sets up what it needs in .venv, once.
+# trueup's vocabulary: demo, demo-guide, demo-rl, demo-migration, demo-mindspore, test, check, fuzz, bench, zoo, realworld, rl, docs. Each sets up what it needs in .venv, once.
 # MindSpore needs an older numpy than the rest: what runs with it has an environment of its own.
 
 PYTHON ?= python3
@@ -11,7 +11,7 @@ MINDSPORE_VENV := .venv-mindspore
 MINDSPORE_STAMP := $(MINDSPORE_VENV)/.ready-mindspore
 INPUTS := pyproject.toml constraints.txt $(wildcard src/trueup/numerics/*.[ch]) src/trueup/curves/readers/_scan.c $(SETUP)
 
-.PHONY: demo demo-guide demo-rl demo-migration test check fuzz bench zoo realworld rl docs mindspore clean
+.PHONY: demo demo-guide demo-rl demo-migration demo-mindspore test check fuzz bench zoo realworld rl docs mindspore clean
 
 demo: $(RUN_STAMP)
 	@$(BIN)/python examples/demo.py
@@ -24,6 +24,9 @@ demo-rl: $(DEV_STAMP)
 
 demo-migration: $(MINDSPORE_STAMP)
 	@$(MINDSPORE_VENV)/bin/python examples/migration/story.py
+
+demo-mindspore: $(MINDSPORE_STAMP)
+	@$(MINDSPORE_VENV)/bin/python examples/demo_mindspore.py
 
 test: $(DEV_STAMP) $(MINDSPORE_STAMP)
 	@$(BIN)/python scripts/check.py --test

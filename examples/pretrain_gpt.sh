@@ -1,10 +1,19 @@
 #!/usr/bin/env bash
 # pretrain_gpt.sh [CONFIG]: train on every device this machine shows, or on NPROC processes.
+# FRAMEWORK=mindspore trains the same file on MindSpore, by msrun; default: pytorch, by torchrun.
 set -u
 config=${1:-pretrain_gpt_7B}
 port=${PORT:-8828}
 project_dir=$(cd "$(dirname "$0")" && pwd) || exit 1
 log_dir=${LOG_DIR:-launcher_log}
+framework=${FRAMEWORK:-pytorch}
+case $framework in
+pytorch | mindspore) ;;
+*)
+    echo "FRAMEWORK=$framework: expected pytorch or mindspore" >&2
+    exit 1
+    ;;
+esac
 
 export HCCL_BUFFSIZE=${HCCL_BUFFSIZE:-200}          # MB of the buffer two NPUs share
 export HCCL_EXEC_TIMEOUT=${HCCL_EXEC_TIMEOUT:-600}  # seconds devices wait for one another
@@ -14,6 +23,8 @@ if [ -n "${NPROC:-}" ]; then
     nproc=$NPROC
 elif [ -n "$devices" ]; then
     nproc=$(printf '%s' "$devices" | tr ',' '\n' | grep -c .)
+elif [ "$framework" = mindspore ]; then
+    nproc=1
 else
     nproc=$(python -c 'import torch; print(max(1, torch.accelerator.device_count()))') || exit 1
 fi
@@ -33,6 +44,12 @@ then
     holder=$(command -v lsof >/dev/null && lsof -ti "tcp:$port" -s tcp:listen | tr '\n' ' ')
     echo "port $port is taken${holder:+ by process $holder}; end that one, or set PORT to another" >&2
     exit 1
+fi
+
+if [ "$framework" = mindspore ]; then
+    # msrun's logs lie in output_dir/msrun_log; a process that fails ends all, and its error is shown.
+    export TRUEUP_PORT=$port
+    exec python -m trueup_gpt "$config" --framework mindspore --nproc "$nproc"
 fi
 
 rm -rf "$log_dir" && mkdir -p "$log_dir" || exit 1

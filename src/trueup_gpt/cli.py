@@ -101,6 +101,7 @@ def command(
         _show_needs(read, nproc)
         return
     if export is not None:
+        _installed(Framework.PYTORCH)
         _export(read, export)
         return
     _installed(framework)

@@ -64,7 +64,7 @@ def launch(num_processes: int, words: Sequence[str], output: Path, *, quiet: boo
         return 128 + int(stopped)
     if running.returncode == 0 and not said:
         return 0
-    for line in said or [f"error: {' '.join(command[:4])} ended with status {running.returncode}"]:
+    for line in said or ["error: a process ended without an error of its own: killed, or out of memory?"]:
         print(line, file=sys.stderr)
     print(f"logs of the processes: {folder}/worker_*.log, {folder}/scheduler.log", file=sys.stderr)
     return 1
@@ -74,7 +74,11 @@ def schedule(device: str | None) -> int:
     """What msrun's extra process does: it brings the others together, and ends with them."""
     from mindspore.communication import init
 
-    init("hccl" if device == "npu" else "mccl")
+    try:
+        init("hccl" if device == "npu" else "mccl")
+    except RuntimeError as error:  # one of them is gone: its own error is what counts
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

@@ -158,8 +158,10 @@ class PartReader:
     def __exit__(self, *exception: object) -> None:
         self._opened.close()
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._boxes
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all tensors."""
+        return frozenset(self._boxes)
 
     def read(self, name: str, offset: tuple[int, ...], shape: tuple[int, ...]) -> Array:
         """A box of the whole tensor.
@@ -184,6 +186,11 @@ class PartReader:
                 f"{self._folder} lacks {int(missing.sum())} elements of {name}: a part is not there"
             )
         return found
+
+
+def is_in_parts(folder: Path) -> bool:
+    """Whether it was written in safetensors."""
+    return next(folder.glob("part_*.safetensors"), None) is not None
 
 
 def begin_folder(path: Path, facts: RunFacts) -> Path:

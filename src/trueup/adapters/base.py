@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from trueup.adapters.measures import Measured, Wanted
+from trueup.adapters.placing import WherePlaced
 from trueup.numerics.rows import Rows
 from trueup.types.layout import Layout
 from trueup.types.table_rows import CallRow, RecordRow
@@ -182,8 +183,10 @@ class Unfinished(Protocol):
 class SummarisesTensors(Protocol[TensorIn]):
     """Turns a tensor into a row of summaries."""
 
-    def row(self, tensor: TensorIn, phase: str, slot: str, kind: str = "module") -> Row:
-        """Number of the row, made or found."""
+    def row(
+        self, tensor: TensorIn, phase: str, slot: str, kind: str = "module", place: WherePlaced = None
+    ) -> Row:
+        """Number of the row, made or found; ``place`` tells where the tensor lies in its whole."""
 
     def keep_values(self, row: int, tensor: TensorIn, phase: str, slot: str) -> None:
         """Store the values behind a row too."""

@@ -26,9 +26,11 @@ from trueup.adapters.base import (
     WatchesOverflow,
 )
 from trueup.adapters.names import NamedModules
+from trueup.adapters.placing import Place, Placing
 from trueup.adapters.reentrant import Reentrant
 from trueup.adapters.stacks import Stacks
 from trueup.numerics.rows import Rows
+from trueup.types.layout import Layout
 
 
 class Frame:
@@ -107,6 +109,7 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
     def __init__(self, sink: Sink) -> None:
         super().__init__()
         self.sink = sink
+        self._placing: tuple[Layout, Placing] | None = None
         self.local = ThreadState()
         self.stacks = Stacks(self.hidden)
         self.boundary: CodeType = (lambda: None).__code__
@@ -270,9 +273,26 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         return kind
 
     def row_in_layout(self, call: int, phase: str, slot: str, tensor: TensorT) -> Row:
-        """Row of a tensor's summary where a layout was declared; with a reason where there is none, or it is
-        special."""
-        return self.summariser.row(tensor, phase, slot, self.kind_of(call))
+        """Row of a tensor's summary where a layout was declared, at the tensor's place in the whole one; with
+        a reason where there is none, or it is special."""
+        layout, calls = self.sink.layout, self.sink.recorder.calls
+        assert layout is not None
+        if self._placing is None or self._placing[0] is not layout:
+            self._placing = layout, Placing(layout, self.sink.rank, self.root_types)
+        placing = self._placing[1]
+        kind, name = calls.cell(call, "kind"), calls.cell(call, "name")
+
+        def place(shape: tuple[int, ...], held: Mapping[str, object] | None = None) -> Place | None:
+            return placing.of(kind, name, phase, slot, shape, held)
+
+        return self.summariser.row(tensor, phase, slot, kind, place)
+
+    def root_types(self) -> list[dict[str, str]]:
+        """Name and class of every root that lives."""
+        living = ((reference(), name) for reference, name in self.roots)
+        return [
+            {"name": name, "type": self.class_of(module)} for module, name in living if module is not None
+        ]
 
     def without_values(self, call: int, phase: str, slot: str, tensor: TensorT, reason: str) -> None:
         """Append one row of records for a tensor whose values mean nothing."""

@@ -32,6 +32,10 @@ class Place:
     boxes: tuple[Box, ...]
 
 
+WherePlaced = Callable[..., Place | None] | None
+"""tells from its shape where a tensor lies in its whole; None: whole"""
+
+
 class Placing:
     """Of all tensors of one rank; answers are remembered.
 

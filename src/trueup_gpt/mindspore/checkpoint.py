@@ -25,6 +25,7 @@ from trueup_gpt.saved import (
     check_model,
     checkpoint_name,
     find_checkpoint,
+    is_in_parts,
     name_folder,
     remove_old,
     run_facts,
@@ -70,8 +71,7 @@ class Checkpoints:
         return path
 
     def wait(self) -> None:
-        """Until the others have come so far: nothing is under way when ``save`` returns."""
-        self._barrier()
+        """Nothing is under way when ``save`` returns."""
 
     def resume(self) -> Path | None:
         """Load what the configuration names: weights, optimizer, random streams, place in the data.
@@ -85,7 +85,7 @@ class Checkpoints:
         path = find_checkpoint(training.load_checkpoint, self.folder, training.prefix)
         if path is None:
             return None
-        if next(path.glob("*.distcp"), None) is not None:
+        if not is_in_parts(path):
             raise ConfigError(
                 f"{path} is a distributed checkpoint of PyTorch: write it with training_config.ckpt_format "
                 "safetensors, or resume with --framework pytorch"
@@ -116,7 +116,7 @@ class Checkpoints:
             if (
                 kind == "model"
                 or (kind == "optimizer" and not optimizer)
-                or (kind == "master" and name not in reader)
+                or (kind == "master" and name not in reader.names)
             ):
                 continue
             if parameter.shape != piece.parameter.shape:
@@ -156,7 +156,7 @@ class Checkpoints:
 
     def _load_random(self, reader: PartReader) -> None:
         shape = mindspore.get_rng_state().shape
-        if self._random in reader:
+        if self._random in reader.names:
             mindspore.set_rng_state(Tensor(reader.read(self._random, (0,) * len(shape), shape)))
 
     def _barrier(self) -> None:
@@ -166,4 +166,4 @@ class Checkpoints:
 
 
 def _assign(parameter: Parameter, values: Array) -> None:
-    ops.assign(parameter, Tensor(np.ascontiguousarray(values)).astype(parameter.dtype))
+    ops.assign(parameter, Tensor(np.require(values, requirements="C")).astype(parameter.dtype))

@@ -62,7 +62,7 @@ class Session:
         number = number or (asked_to_stop() if self.mesh.rank == 0 else 0)
         if self.mesh.size(*AXES) == 1:
             return number
-        found = all_reduce(Tensor([number], mindspore.int32), self.mesh.group(*AXES), largest=True)
+        found = all_reduce(Tensor([number], mindspore.float32), self.mesh.group(*AXES), largest=True)
         return int(found.asnumpy()[0])
 
     def device(self) -> str:

@@ -1,8 +1,9 @@
-"""Checkpoints by torch's distributed checkpoint: whole tensors to a reader, written by any layout.
+"""Checkpoints by torch's distributed checkpoint, or in safetensors: whole tensors to a reader of any layout.
 
     output_dir/checkpoints/network_00000010/
         run.json         step, scale of the loss, configuration, layout table
-        *.distcp         ``model.FQN``, ``optimizer.FQN.STATE``, ``master.FQN``, ``random.RANK``
+        *.distcp         ``model.FQN``, ``optimizer.FQN.STATE``, ``master.FQN``, ``random.RANK``;
+                         with ``ckpt_format: safetensors`` the files of ``trueup_gpt.saved``
 
 A folder gets its name when it is whole, so that none is ever half there. Each process writes the boxes it
 holds, and reads those it needs.
@@ -11,27 +12,41 @@ holds, and reads those it needs.
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from trueup import Invariant, Replicate
 from trueup.errors import ConfigError
-from trueup_gpt.saved import RUN_FILE, RunFacts, check_model, find_checkpoint, numbered, run_facts
+from trueup.types.arrays import Array
+from trueup_gpt.saved import (
+    BEST,
+    RUN_FILE,
+    PartReader,
+    RunFacts,
+    begin_folder,
+    check_model,
+    checkpoint_name,
+    find_checkpoint,
+    is_in_parts,
+    name_folder,
+    remove_old,
+    run_facts,
+    write_part,
+)
 from trueup_gpt.torch.boxes import Boxes, LoadPlanner, boxes_of
 from trueup_gpt.torch.hugging_face import HuggingFaceWeights, check_exchangeable, is_hugging_face
 from trueup_gpt.torch.parallel.pieces import Piece
 from trueup_gpt.torch.parallel.streams import random_state, set_random_state
-from trueup_gpt.torch.saving import Writer
+from trueup_gpt.torch.saving import Writer, barrier
 from trueup_gpt.torch.session import Session
-
-_BEST = "best"
 
 
 class Checkpoints:
@@ -52,9 +67,40 @@ class Checkpoints:
 
     def save(self, *, best: bool = False) -> Path:
         """Begin one, under its step's number or as the best; a process that ends must ``wait`` for it."""
-        name = _BEST if best else f"{self._session.step.number:08d}"
-        prefix = self._session.config.training.prefix
-        return self._writer.begin(self._state(), self._facts(), f"{prefix}_{name}")
+        training = self._session.config.training
+        name = checkpoint_name(training.prefix, self._session.step.number, best=best)
+        if training.ckpt_format == "safetensors":
+            return self._save_parts(self.folder / name)
+        return self._writer.begin(self._state(), self._facts(), name)
+
+    def _save_parts(self, path: Path) -> Path:
+        """In safetensors, before training continues."""
+        rank = self._session.mesh.rank
+        if rank == 0:
+            begin_folder(path, self._facts())
+        barrier()
+        held = {name: value for name, value in self._state().items() if self._is_first(name)}
+        write_part(path.with_name(f".{path.name}"), rank, {name: _arrays(held[name]) for name in held})
+        barrier()
+        if rank == 0:
+            name_folder(path)
+            self._whole(path)
+        barrier()
+        return path
+
+    def _is_first(self, name: str) -> bool:
+        """Whether this is the first of the processes that hold the same; FSDP2's parts differ."""
+        session = self._session
+        kind, _, rest = name.partition(".")
+        if kind == "random" or session.config.parallel.zero_level in ("z2", "z3"):
+            return True
+        if kind == "model":
+            place = session.parallel.places[rest]
+            copies = session.mesh.axes((*place.axes(Replicate), *place.axes(Invariant)))
+        else:
+            pieces = session.parallel.engine.pieces
+            copies = next(one.copies for one in pieces if f"{rest}.".startswith(f"{one.fqn}."))
+        return not any(session.mesh.coordinate(axis) for axis in copies)
 
     def wait(self) -> None:
         """Until the last one is whole."""
@@ -62,9 +108,8 @@ class Checkpoints:
 
     def _whole(self, path: Path) -> None:
         training = self._session.config.training
-        for old in numbered(self.folder, training.prefix)[: -training.keep_checkpoint_max]:
-            shutil.rmtree(old)
-        self._said(f"saved {path}" + (", the best so far" if path.name.endswith(_BEST) else ""))
+        remove_old(self.folder, training.prefix, training.keep_checkpoint_max)
+        self._said(f"saved {path}" + (", the best so far" if path.name.endswith(BEST) else ""))
 
     def resume(self) -> Path | None:
         """Load what the configuration names: weights, optimizer, random streams, place in the data.
@@ -86,14 +131,11 @@ class Checkpoints:
         check_model(path, facts, self._session.config)
         whole = training.resume_training and not training.no_load_optim
         state = self._state(optimizer=whole, random=False)
-        there = FileSystemReader(path).read_metadata().state_dict_metadata
         masters = [name for name in state if name.startswith("master.")]
-        if not masters or masters[0] not in there:
-            state = {name: value for name, value in state.items() if name not in masters}
-            _read(state, path)
+        kept = bool(masters) and masters[0] in _names(path)
+        _read({name: value for name, value in state.items() if kept or name not in masters}, path)
+        if not kept:
             self._session.parallel.adopt()
-        else:
-            _read(state, path)
         if training.resume_training:
             self._session.step.number = 0 if training.new_dataset else facts["step"]
             self._session.step.scale.load_state_dict(facts["loss_scale"])
@@ -158,6 +200,9 @@ class Checkpoints:
         if num_processes != mesh.size(*mesh.sizes):
             return
         state = {f"random.{mesh.rank}": random_state(mesh.device)}
+        if is_in_parts(path) and f"random.{mesh.rank}" not in _names(path):
+            self._said("the checkpoint holds no random streams of PyTorch: dropout draws from the seed")
+            return
         _read(state, path)
         set_random_state(state[f"random.{mesh.rank}"], mesh.device)
 
@@ -177,7 +222,39 @@ def _make_state(optimizer: torch.optim.Optimizer, pieces: list[Piece]) -> None:
         group["lr"] = rate
 
 
+def _arrays(value: object) -> list[tuple[tuple[int, ...], Array]]:
+    """Offsets and elements; bfloat16 is written as float32, which holds it exactly."""
+    if isinstance(value, Boxes):
+        return [(tuple(box.offset), _array(box.values)) for box in value.boxes]
+    array = _array(value) if isinstance(value, Tensor) else np.asarray(value)
+    return [((0,) * array.ndim, array)]
+
+
+def _array(tensor: Tensor) -> Array:
+    held = tensor.detach().cpu()
+    return (held.float() if held.dtype is torch.bfloat16 else held).numpy()
+
+
+def _names(folder: Path) -> Container[str]:
+    """What a checkpoint of either format holds."""
+    if is_in_parts(folder):
+        with PartReader(folder) as reader:
+            return reader.names
+    return FileSystemReader(folder).read_metadata().state_dict_metadata
+
+
 def _read(state: Mapping[str, object], folder: Path) -> None:
+    """Into the tensors of ``state``."""
+    if is_in_parts(folder):
+        with PartReader(folder) as reader, torch.no_grad():
+            for name, value in state.items():
+                if isinstance(value, Boxes):
+                    for box in value.boxes:
+                        read = reader.read(name, tuple(box.offset), tuple(box.values.shape))
+                        box.values.copy_(torch.from_numpy(read))
+                elif isinstance(value, Tensor):
+                    value.copy_(torch.from_numpy(reader.read(name, (0,) * value.dim(), tuple(value.shape))))
+        return
     load(
         cast("dict[str, object]", state),
         checkpoint_id=folder,

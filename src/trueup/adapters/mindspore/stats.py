@@ -16,6 +16,7 @@ from mindspore import Parameter, Tensor
 from numpy.typing import NDArray
 
 from trueup.adapters.base import Row, Sink
+from trueup.adapters.placing import Place, WherePlaced
 from trueup.numerics._native import AVAILABLE, kernels, summarise_by_definition
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
@@ -65,8 +66,18 @@ class Summariser:
         if not AVAILABLE:
             sink.limit("the C kernel is not built: summaries are computed in numpy, many times slower")
 
-    def row(self, tensor: Tensor, phase: str, slot: str, kind: str = "module") -> Row:
-        """Row number of the tensor's summary; with a reason where there is none."""
+    def row(
+        self, tensor: Tensor, phase: str, slot: str, kind: str = "module", place: WherePlaced = None
+    ) -> Row:
+        """Row number of the tensor's summary; with a reason where there is none.
+
+        Args:
+            tensor: of any kind.
+            phase: of the record.
+            slot: of the record.
+            kind: the call's: values of module calls may be wanted where others are not.
+            place: tells from its shape where a tensor lies in its whole; None: whole
+        """
         spec = _spec(tensor.dtype)
         if spec is None:
             return None, f"dtype {dtype_name(tensor.dtype)} is not supported"
@@ -76,10 +87,14 @@ class Summariser:
         device = _device(tensor)
         address = self._written.ctypes.data
         self._summarise(tensor, code, dtype, shape, self._want, address, device)
+        part = None if place is None or not AVAILABLE else place(shape)
+        placement = None if part is None else part.text
         if self._dedupe and device == "cpu":
-            row = recorder.commit(address, dtype, shape, None)
+            row = recorder.commit(address, dtype, shape, placement)
         else:
-            row = recorder.keep(address, dtype, shape, device, None)
+            row = recorder.keep(address, dtype, shape, device, placement)
+        if part is not None and self._want & HAS_SKETCH:
+            recorder.view(row)["sketch"] = _sketch_in_place(tensor, code, dtype, part)
         if self._stores and (self._store_all or self._wanted(phase, slot, dtype, kind)):
             self.keep_values(row, tensor, phase, slot)
         return row
@@ -165,6 +180,22 @@ class Summariser:
             self._summarise(tensor, spec[0], spec[1], tensor.shape, HAS_STATISTICS, address)
             total += float(self._scratch["l2_norm"][0]) ** 2
         return math.sqrt(total) if total == total else total
+
+
+def _sketch_in_place(tensor: Tensor, code: int, dtype: str, part: Place) -> NDArray[np.float64]:
+    """That of a part, as it adds to the sketch of the whole."""
+    storage = DTYPES[dtype].storage
+    local = host_bytes(tensor).view(storage).reshape(part.local)
+    out = np.zeros(1, SUMMARY_DTYPE)
+    total = np.zeros_like(out["sketch"][0], np.float64)
+    for box, offset in part.boxes:
+        view = local[box]
+        strides = tuple(stride // view.itemsize for stride in view.strides)
+        kernels.summarise(
+            view.ctypes.data, view.shape, strides, code, HAS_SKETCH, out.ctypes.data, part.whole, offset
+        )
+        total += out["sketch"][0]
+    return total
 
 
 def host_bytes(tensor: Tensor) -> NDArray[np.uint8]:

@@ -59,8 +59,8 @@ class Training:
         """gradient functions whose forward is under way"""
         self.in_backward = False
         self._recorded: set[int] = set()
-        self._local: dict[int, int] = {}
-        """parameter -> record of its gradient in the first microbatch of the step"""
+        self._local: dict[int, int | None] = {}
+        """parameter -> record of its gradient in the first microbatch of the step; None: it came again"""
         self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
         self._given: set[int] = set()
         """tensors that went into a root in the forward of the gradient function under way"""
@@ -164,7 +164,8 @@ class Training:
             call = engine.parameter_call(parameter, fqn)
             engine.tensor(call, "param_grad", "local", gradient)
             if engine.sink.microbatch == 0:
-                self._local[id(parameter)] = len(engine.sink.recorder.records) - 1
+                again = id(parameter) in self._local
+                self._local[id(parameter)] = None if again else len(engine.sink.recorder.records) - 1
         if engine.sink.options.gradients_from is not None and named:
             put_given(self, named)
         engine.sink.backward_ended(gradients_present=bool(paired))
@@ -194,16 +195,18 @@ class Training:
             if not isinstance(gradient, Tensor):
                 continue
             call = engine.parameter_call(parameter, self._name(parameter))
-            self._accumulated(call, id(parameter))
+            self._accumulated(id(parameter))
             engine.tensor(call, "param_grad", "clipped", gradient)
+        for identity in list(self._local):  # an optimizer may update parts of its own in their place
+            self._accumulated(identity)
 
-    def _accumulated(self, call: int, identity: int) -> None:
+    def _accumulated(self, identity: int) -> None:
         """With one microbatch what was accumulated is what came; sums of the program's own are not seen."""
-        found = self._local.get(identity)
+        found = self._local.pop(identity, None)
         if found is None or self.engine.sink.microbatch > 0:
             return
         records = self.engine.sink.recorder.records
-        _, phase, _, microbatch, row, requires_grad, reason = records[found]
+        call, phase, _, microbatch, row, requires_grad, reason = records[found]
         records.append((call, phase, "accumulated", microbatch, row, requires_grad, reason))
 
     def _note_settings(self, optimizer: nn.Optimizer) -> None:
@@ -222,7 +225,14 @@ class Training:
                 {**{k: v for k, v in group.items() if k != "params"}, "num_params": len(group["params"])}
                 for group in groups
             ]
-            self.optimizers[id(optimizer)] = {"class": type(optimizer).__name__, "groups": settings}
+            pieces = {
+                self._name(parameter): parameter.trueup_piece
+                for parameter in optimizer.parameters
+                if hasattr(parameter, "trueup_piece")
+            }
+            self.optimizers[id(optimizer)] = {"class": type(optimizer).__name__, "groups": settings} | (
+                {"pieces": pieces} if pieces else {}
+            )
 
     def after_update(self, optimizer: nn.Optimizer) -> None:
         """An optimizer has returned: parameters and state are new."""

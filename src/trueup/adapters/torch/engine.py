@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from trueup.adapters.base import Row, Sink
+from trueup.adapters.base import Sink
 from trueup.adapters.engine import BaseEngine, Frame
-from trueup.adapters.placing import Place, Placing
 from trueup.adapters.torch import long_run
 from trueup.adapters.torch.content import content_hash_of
 from trueup.adapters.torch.long_run import LongRun
@@ -30,7 +29,6 @@ from trueup.adapters.torch.uninitialised import Uninitialised
 if TYPE_CHECKING:
     from trueup.adapters.torch.forcing import Forcing
     from trueup.adapters.torch.measures import Measures
-    from trueup.types.layout import Layout
 
 __all__ = ["TRANSPARENT", "Engine", "Frame", "Kind", "class_name", "has_parameters"]
 
@@ -72,7 +70,6 @@ class Engine(BaseEngine[nn.Module, Tensor]):
         """what a person wants changed in the run; None: nothing"""
         self.training = Training(self)
         self.threads = Threads(self)
-        self._placing: tuple[Layout, Placing] | None = None
         self.adopt(sink)
 
     def adopt(self, sink: Sink) -> None:
@@ -99,25 +96,6 @@ class Engine(BaseEngine[nn.Module, Tensor]):
             f"a graph deeper than {self.MAX_DEPTH} nodes: "
             "gradients of API calls are left out from there to the step's end"
         )
-
-    def row_in_layout(self, call: int, phase: str, slot: str, tensor: Tensor) -> Row:
-        """As ``BaseEngine.row_in_layout``, at the tensor's place in the whole one."""
-        layout, calls = self.sink.layout, self.sink.recorder.calls
-        assert layout is not None
-        if self._placing is None or self._placing[0] is not layout:
-            self._placing = layout, Placing(layout, self.sink.rank, self.root_types)
-        placing = self._placing[1]
-        kind, name = calls.cell(call, "kind"), calls.cell(call, "name")
-
-        def place(shape: tuple[int, ...], held: Mapping[str, object] | None = None) -> Place | None:
-            return placing.of(kind, name, phase, slot, shape, held)
-
-        return self.summariser.row(tensor, phase, slot, kind, place)
-
-    def root_types(self) -> list[dict[str, str]]:
-        """Name and class of every root that lives."""
-        living = ((reference(), name) for reference, name in self.roots)
-        return [{"name": name, "type": class_name(module)} for module, name in living if module is not None]
 
     def end_step(self) -> None:
         """Forget everything tied to the step under way."""

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from trueup.adapters.base import OnItsWay, Recorder, Row, Sink
-from trueup.adapters.placing import Place
+from trueup.adapters.placing import Place, WherePlaced
 from trueup.adapters.torch.device.queue import Queue, Step
 from trueup.adapters.torch.memory import (
     FREED,
@@ -47,7 +47,6 @@ CODES: dict[torch.dtype, tuple[int, str, int]] = {
     if hasattr(torch, name)
 }
 
-WherePlaced = Callable[..., Place | None] | None
 Take = Callable[[object, Tensor], int]
 
 

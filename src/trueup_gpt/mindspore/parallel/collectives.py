@@ -52,11 +52,11 @@ def exchange(parts: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], group: 
 
 def send(x: Tensor, rank: int) -> None:
     """To a process, by its rank in the world; returns before that receives it."""
-    distributed.send(x.contiguous(), rank, group=None)
+    distributed.isend(x.contiguous(), rank, group=None)
 
 
 def receive(shape: Sequence[int], dtype: mindspore.Type, rank: int) -> Tensor:
     """From a process, in the order in which it sent."""
     found = ops.zeros(tuple(shape), dtype)
-    distributed.recv(found, rank, group=None)
+    distributed.irecv(found, rank, group=None).wait()
     return found

@@ -1,0 +1,77 @@
+"""What trueup says of one file trained on both frameworks: they agree, without a map and across layouts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.warm import COLD
+
+pytestmark = [pytest.mark.mindspore, pytest.mark.torch, pytest.mark.distributed, pytest.mark.slow]
+
+HALVES = ("dataset_config.batch_size=4", "dataset_config.micro_batch_num=2")
+"""two microbatches of four rows: what two data-parallel processes have between them"""
+MOE = "moe_config.num_experts=4"
+LAYOUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "tp2 sp": (
+        ("parallel_config.tensor_model_parallel_size=2", "parallel_config.sequence_parallel=true"),
+        (),
+    ),
+    "pp2": (("parallel_config.pipeline_model_parallel_size=2", *HALVES), HALVES),
+    "ep2": (
+        ("parallel_config.expert_model_parallel_size=2", "dataset_config.batch_size=4", MOE),
+        (*HALVES, MOE),
+    ),
+    "dp2 zero1": (("parallel_config.zero_level=z1", "dataset_config.batch_size=4"), HALVES),
+}
+"""keys of two processes, and of the one process that does the same"""
+
+
+def _trueup(*words: str) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(COLD).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "GLOG_v": "3"}
+    command = [COLD, "-m", "trueup", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+
+
+def _capture(path: Path, framework: str, *changes: str, level: str = "L0", nproc: int = 1) -> Path:
+    settings = ["training_config.training_iters=2", f"training_config.output_dir={path}.run", *changes]
+    words = [word for one in settings for word in ("--set", one)]
+    program = [COLD, "-m", "trueup_gpt", "tiny", "--device", "cpu", "--framework", framework]
+    program += ["--nproc", str(nproc), *words]
+    done = _trueup("capture", "--level", level, "-o", str(path), "--", *program)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return path
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_one_process_agrees_at(level: str, tmp_path: Path) -> None:
+    target, reference = (
+        _capture(tmp_path / framework, framework, level=level) for framework in ("mindspore", "pytorch")
+    )
+    for words in (("compare",), ("diagnose", "-o", str(tmp_path / "out"))):
+        done = _trueup(words[0], str(target), str(reference), *words[1:])
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_agrees_with_the_same_one_and_with_one_process_of_torch(name: str, tmp_path: Path) -> None:
+    cut, whole = LAYOUTS[name]
+    target = _capture(tmp_path / "target", "mindspore", *cut, nproc=2)
+    for reference in (
+        _capture(tmp_path / "alike", "pytorch", *cut, nproc=2),
+        _capture(tmp_path / "alone", "pytorch", *whole),
+    ):
+        done = _trueup("compare", str(target), str(reference))
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_another_epsilon_of_the_norms_is_seen(tmp_path: Path) -> None:
+    target = _capture(tmp_path / "target", "mindspore", "model_config.norm_epsilon=1e-3")
+    reference = _capture(tmp_path / "reference", "pytorch")
+    assert _trueup("compare", str(target), str(reference)).returncode == 1
