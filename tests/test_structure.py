@@ -14,7 +14,6 @@ REGISTRIES = {"rules", "readers", "kinds", "checks", "codes", "stages"}
 """folders of one file an entry: adding one is one file and one line"""
 REASONS = {
     "trueup.adapters.torch.batches": "reads a data loader; its importer arranges long runs",
-    "trueup.adapters.torch.content": "the hash of a parameter, block by block on its device; the engine asks",
     "trueup.adapters.torch.dynamo": "touches torch._dynamo, of which nothing else may know",
     "trueup.capture.flat": "the memory layout of a step, measured by its own benchmark",
     "trueup.checklist.thresholds": "the constants that decide, in one table as in every room",
