@@ -114,3 +114,9 @@ def test_the_same_weight_in_a_coarser_dtype_is_no_difference() -> None:
     coarse = SQUARE.astype(np.float16).astype(float)
     assert change_of(SQUARE, SQUARE, "float32", "float32") is None
     assert change_of(coarse, SQUARE, "float16", "float32") is None
+
+
+def test_rows_of_thousands_of_ids_are_found() -> None:
+    draw = np.random.default_rng(0)
+    ids = draw.integers(50_000, size=(2, 4096))
+    assert rows_found(ids, ids[::-1] + 1, {"step 1": ids[1:]}) == {"step 1": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -191,8 +192,9 @@ def rows_found(target: Ints, reference: Ints, others: dict[str, Ints]) -> dict[s
     would be found by chance: the labels of a classifier."""
     here = Counter(_rows(target)) - Counter(_rows(reference))
     rows = sum(len(ids) for ids in others.values() if ids.size)
-    possible = float(len(np.unique(target))) ** target[:1].size
-    if not here or rows > ROW_CHANCE * possible:
+    # as logarithms: of rows of thousands of ids there are more than a float holds
+    possible = target[:1].size * math.log(max(len(np.unique(target)), 1))
+    if not here or (rows and math.log(rows) > math.log(ROW_CHANCE) + possible):
         return {}
     found = {name: sum((here & Counter(_rows(ids))).values()) for name, ids in others.items() if ids.size}
     return {name: number for name, number in found.items() if number}
