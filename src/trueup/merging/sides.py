@@ -14,10 +14,11 @@ from trueup.errors import ConfigError
 from trueup.merging.dealt import dealt_otherwise
 from trueup.merging.infer import AXIS, infer
 from trueup.merging.trace import MergedTrace, microbatches_of
+from trueup.merging.tree import Functions
 from trueup.store import Trace, TraceSource
 from trueup.types.codes import MergingCode
 from trueup.types.layout import BATCH, Layout, Row, layout_from_plain
-from trueup.types.placement import Partial, Unknown
+from trueup.types.placement import Invariant, Partial, Replicate, Unknown
 from trueup.types.reason import Reason, reason
 
 _SMALL = 1e-300
@@ -126,8 +127,10 @@ def as_wholes(
     if dealt is not None and dealt[0].folded(folds[0]) != dealt[1].folded(folds[1]):
         folds = counts
     placed = _with_numbers_placed(both) if max(folds) > 1 else [layout for _, layout in both]
+    functions = _functions(one, other)
     merged = [
-        MergedTrace(side, layout, fold) for (side, _), layout, fold in zip(both, placed, folds, strict=True)
+        MergedTrace(side, layout, fold, functions)
+        for (side, _), layout, fold in zip(both, placed, folds, strict=True)
     ]
     notes = [
         of_side(name, _whole(layout, fold))
@@ -135,6 +138,22 @@ def as_wholes(
         if layout.size > 1 or fold > 1
     ]
     return Sides(merged[0], merged[1], (*notes, *inferred))
+
+
+def _functions(*layouts: Layout) -> Functions:
+    """Those of which both sides can make wholes."""
+    if all(layout.size == 1 for layout in layouts):
+        return Functions.ALL
+    by_samples = all(set(layout.wide_axes) <= set(layout.batch) - _cutting(layout) for layout in layouts)
+    return Functions.INSIDE if by_samples else Functions.NONE
+
+
+def _cutting(layout: Layout) -> set[str]:
+    """Axes along which ranks hold parts of weights, as of experts."""
+    whole = (Replicate, Invariant)
+    return {
+        axis for row in layout.parameters for axis, p in row.placements.items() if not isinstance(p, whole)
+    }
 
 
 def _cut_otherwise(both: Sequence[tuple[TraceSource, Layout]]) -> bool:

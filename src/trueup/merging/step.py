@@ -11,7 +11,7 @@ from trueup.merging.nodes import Node, Part, Unfit, Values
 from trueup.merging.ranks import Call, CallKey, RankStep
 from trueup.merging.summary import Summary, summary_of_values
 from trueup.merging.tables import RECORDS, summaries_table, table
-from trueup.merging.tree import merged_calls
+from trueup.merging.tree import Functions, merged_calls
 from trueup.store import StepTables
 from trueup.types.codes import MergingCode, RecordCode
 from trueup.types.layout import BATCH, Layout, Placed
@@ -59,11 +59,19 @@ class MergedStep:
     notes: list[Reason]
 
 
-def merge_step(step: int, ranks: Sequence[RankStep], layout: Layout, read: Reader) -> MergedStep:
+def merge_step(
+    step: int,
+    ranks: Sequence[RankStep],
+    layout: Layout,
+    read: Reader,
+    functions: Functions = Functions.ALL,
+) -> MergedStep:
     """Calls by their place in the program, records by call, phase and slot, parts by the layout."""
-    (calls, stacks), number_of = merged_calls(ranks)
+    (calls, stacks), number_of = merged_calls(ranks, functions)
     groups = _groups(ranks)
     merging = _Merging(layout, read, number_of)
+    known = {key: sources for key, sources in groups.items() if functions.holds(_kind(sources[0]), key.call)}
+    merging.functions, groups = len(groups) - len(known), known
     seldom = _seen_of_some(groups) if layout.num_stages > 1 else 0
     if seldom:
         merging.notes.append(reason(MergingCode.GRADIENTS_LEFT_OUT, parameters=seldom))

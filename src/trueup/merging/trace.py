@@ -9,6 +9,7 @@ from trueup.merging.nodes import Values
 from trueup.merging.ranks import RankStep, num_microbatches
 from trueup.merging.scalars import merged_scalars
 from trueup.merging.step import MergedStep, copies_reason, merge_step
+from trueup.merging.tree import Functions
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepTables, StepView, StoredTensor, TraceSource
 from trueup.types.codes import MergingCode
@@ -26,11 +27,14 @@ class MergedTrace:
         source: with a rank for each process of the layout.
         layout: of the run.
         fold: microbatches of a step that are compared as one.
+        functions: of the framework, of which wholes are made.
     """
 
-    def __init__(self, source: TraceSource, layout: Layout, fold: int = 1) -> None:
+    def __init__(
+        self, source: TraceSource, layout: Layout, fold: int = 1, functions: Functions = Functions.ALL
+    ) -> None:
         self.path, self.layout, self.manifest = source.path, layout, source.manifest
-        self._source, self._fold = source, fold
+        self._source, self._fold, self._functions = source, fold, functions
         self._held: tuple[int, MergedStep] | None = None
         self.notes: dict[Reason, None] = {}
 
@@ -75,7 +79,7 @@ class MergedTrace:
                 return None
             return stored.data.view(np.dtype(DTYPES[stored.dtype].storage)).reshape(stored.shape)
 
-        found = merge_step(step, ranks, self.layout, read)
+        found = merge_step(step, ranks, self.layout, read, self._functions)
         self._note(found)
         return found
 

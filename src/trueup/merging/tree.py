@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 import polars as pl
 
@@ -10,8 +11,26 @@ from trueup.merging.ranks import Call, CallKey, RankStep
 from trueup.merging.tables import CALLS, STACKS, table
 
 
-def merged_calls(ranks: Sequence[RankStep]) -> tuple[tuple[pl.DataFrame, pl.DataFrame], dict[CallKey, int]]:
-    """The union of all call trees in execution order, its stacks, and the number of each call."""
+class Functions(Enum):
+    """Of which of the framework's functions a whole can be made: layouts place what modules take and give."""
+
+    ALL = "all"
+    INSIDE = "inside"
+    """those that modules call: where ranks differ in their samples alone"""
+    NONE = "none"
+
+    def holds(self, kind: str, key: CallKey) -> bool:
+        """Whether a whole can be made of a call."""
+        if self is Functions.ALL or kind != "api":
+            return True
+        return self is Functions.INSIDE and not isinstance(key.above, int)
+
+
+def merged_calls(
+    ranks: Sequence[RankStep], functions: Functions
+) -> tuple[tuple[pl.DataFrame, pl.DataFrame], dict[CallKey, int]]:
+    """The union of all call trees in execution order, its stacks, and the number of each call; arguments of
+    functions that no whole is made of are left out."""
     lead: dict[CallKey, tuple[RankStep, int, Call]] = {}
     children: dict[CallKey | None, list[CallKey]] = {}
     for rank in ranks:
@@ -57,7 +76,7 @@ def merged_calls(ranks: Sequence[RankStep]) -> tuple[tuple[pl.DataFrame, pl.Data
                 view.mode[row],
                 view.opaque[row],
                 stack,
-                view.arguments_text[row],
+                view.arguments_text[row] if functions.holds(view.kind[row], key) else None,
                 seen,
             )
         )

@@ -145,7 +145,7 @@ class Layout:
             return Table((*self.parameters, Row("*", dict.fromkeys(self.mesh, Replicate()))))
         if kind == "tensor":
             return Table((*self.tensors, Row("*", {BATCH: Shard(0)})))
-        others = [axis for axis in self.mesh if axis not in (*self.batch, self.pipeline)]
+        others = [axis for axis in self.mesh if axis not in self.batch]
         given = (row for row in self.tensors if row.name != "*")
         return Table((*given, Row("*", {BATCH: Shard(0), **dict.fromkeys(others, Unknown())})))
 
