@@ -177,3 +177,12 @@ def test_a_tensor_of_another_class_is_not_copied() -> None:
 
     assert region_graph.plain([torch.ones(2), 3, nn.Parameter(torch.ones(2))])
     assert not region_graph.plain([torch.ones(2).as_subclass(Own)])
+
+
+def test_a_line_is_the_programs_own_where_capture_stands_around_it() -> None:
+    node = fx.Graph().placeholder("x")
+    own = region_graph.__file__
+    node.stack_trace = (
+        f'File "/model.py", line 3, in forward\n    y = f(x)\nFile "{own}", line 9, in g\n    h(x)\n'
+    )
+    assert region_graph.where(node)["source"] == "/model.py:3 forward | y = f(x)"

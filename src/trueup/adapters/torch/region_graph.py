@@ -4,6 +4,7 @@ rounding, and with a look at each operation."""
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from torch._prims_common import clone_preserve_strides
 
 from trueup.adapters.torch.perturb import change_in_place
 from trueup.numerics.rounding_noise import allowed
+
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+"""folder of the adapters"""
 
 Values = dict[str, Tensor]
 Run = Callable[..., object]
@@ -177,7 +181,8 @@ def where(node: fx.Node) -> dict[str, str]:
     """Operation, module (relative to the region's) and source line of a node."""
     stack = node.meta.get("nn_module_stack") or {}
     module = str(list(stack.values())[-1][0]) if stack else ""
-    lines = re.findall(r'File "(.+)", line (\d+), in (\S+)\n\s*(.*)', node.stack_trace or "")
+    traced = re.findall(r'File "(.+)", line (\d+), in (\S+)\n\s*(.*)', node.stack_trace or "")
+    lines = [line for line in traced if not line[0].startswith(_OWN)]  # capture stands around the program
     source = "{}:{} {} | {}".format(*lines[-1]) if lines else ""
     target = node.target
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
