@@ -21,6 +21,8 @@ from trueup_gpt.parallel.mesh import DATA, mesh_sizes
 
 STEPS = 2
 SECONDS = 400
+ALL = os.environ.get("TRUEUP_TESTS") == "all"
+"""every layout, not only those of two processes: starting MindSpore four times takes a minute"""
 Parts = tuple[list[Any], list[Any], list[Any]]
 
 
