@@ -25,6 +25,7 @@ from trueup.adapters.base import (
     Unfinished,
     WatchesOverflow,
 )
+from trueup.adapters.code import Code
 from trueup.adapters.names import NamedModules
 from trueup.adapters.placing import Place, Placing
 from trueup.adapters.reentrant import Reentrant
@@ -111,7 +112,9 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         self.sink = sink
         self._placing: tuple[Layout, Placing] | None = None
         self.local = ThreadState()
-        self.stacks = Stacks(self.hidden)
+        self.code = Code(self.hidden)
+        """functions of the program that a step can reach"""
+        self.stacks = Stacks(self.hidden, self.code.frame)
         self.boundary: CodeType = (lambda: None).__code__
         self.lock = threading.RLock()
         """one call or record at a time: models run in threads, and the kernel lets other threads go on"""
@@ -332,6 +335,17 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         if frame is None:
             return self.stacks.number(caller, None, None, self.sink.recorder.stacks)
         return self.stacks.number(caller, self.machinery, frame.stack, self.sink.recorder.stacks)
+
+    def reached_code(self) -> dict[str, object]:
+        """The program's functions that the calls so far can reach (``code.Code``)."""
+        roots = [(reference(), name) for reference, name in self.roots]
+        named = (
+            (".".join(part for part in (name, inner) if part), module)
+            for root, name in roots
+            if root is not None
+            for inner, module in self.modules_below(root)
+        )
+        return self.code.collect(named)
 
     def end_step(self) -> None:
         """Forget everything tied to the step under way."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 _PLAIN = (bool, int, float, str)
+_FRAMEWORKS = ("torch.", "mindspore.", "builtins", "abc", "typing")
 _LONGEST = 200
 """characters of a word; a longer one is no setting"""
 _DEEPEST = 3
@@ -20,6 +21,7 @@ class Settings:
         self._dtypes = dtypes
         self._never = never
         self._alike = alike
+        self._classes: dict[type, dict[str, object]] = {}
 
     def of_modules(self, modules: Iterable[tuple[str, object]], prefix: str) -> dict[str, dict[str, object]]:
         """Module fqn -> its plain attributes, modules without any left out."""
@@ -27,12 +29,19 @@ class Settings:
         for inner, child in modules:
             plain = {
                 self._alike.get(name, name): self._said(value)
-                for name, value in vars(child).items()
+                for name, value in {**self._of_class(type(child)), **vars(child)}.items()
                 if self._is_setting(name, value)
             }
             if plain:
                 found[".".join(part for part in (prefix, inner) if part)] = plain
         return found
+
+    def _of_class(self, kind: type) -> dict[str, object]:
+        """Attributes that a program's class gives all its modules, and that a module may override."""
+        if kind not in self._classes:
+            own = [one for one in reversed(kind.__mro__) if not one.__module__.startswith(_FRAMEWORKS)]
+            self._classes[kind] = {name: value for one in own for name, value in vars(one).items()}
+        return self._classes[kind]
 
     def of_configuration(self, module: object) -> dict[str, object]:
         """The configuration object of a model that has one (``model.config``), as plain values."""

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import linecache
 import os
+from collections.abc import Callable
 from types import CodeType, FrameType
+
+from trueup.adapters.code import shown_file
 
 _HIDDEN = (
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
@@ -16,15 +19,20 @@ _HIDDEN = (
     "<frozen importlib",
 )
 
-_HERE = os.getcwd() + os.sep
-"""a program's own files are named from where it was started, as a person would name them"""
-
 
 class Stacks:
     """Numbers distinct stacks within a process, and remembers which the step under way has used."""
 
-    def __init__(self, hidden: tuple[str, ...] = ()) -> None:
-        """``hidden``: folders whose frames are left out, besides trueup's own and the import system's."""
+    def __init__(
+        self,
+        hidden: tuple[str, ...] = (),
+        tell: Callable[[CodeType, dict[str, object]], None] = lambda code, its_globals: None,
+    ) -> None:
+        """``hidden``: folders whose frames are left out, besides trueup's own and the import system's.
+
+        ``tell`` is called with code and globals of each frame that is kept, when it is first seen.
+        """
+        self._tell = tell
         self._hidden = (*_HIDDEN, *hidden)
         self._numbers: dict[tuple[object, ...], int] = {}
         self._texts: list[list[str]] = []
@@ -64,6 +72,7 @@ class Stacks:
             self._codes.append(frame.f_code)
             if not frame.f_code.co_filename.startswith(self._hidden):
                 lines.append(_line(frame))
+                self._tell(frame.f_code, frame.f_globals)
             frame = frame.f_back
         if parent is not None:
             lines += self._texts[parent]
@@ -75,5 +84,4 @@ class Stacks:
 def _line(frame: FrameType) -> str:
     code = frame.f_code
     source = linecache.getline(code.co_filename, frame.f_lineno).strip()
-    shown = code.co_filename.removeprefix(_HERE)
-    return f"{shown}:{frame.f_lineno} {code.co_name} | {source}"
+    return f"{shown_file(code.co_filename)}:{frame.f_lineno} {code.co_name} | {source}"

@@ -230,7 +230,12 @@ class CaptureOptions:
         bool, _what("Forwards without gradients, kept apart from training.", "--evaluation/--no-evaluation")
     ] = True
     stacks: Annotated[
-        bool, _how("Source lines of calls.", "--stacks/--no-stacks", config_key="extra_info")
+        bool,
+        _how(
+            "Source lines of calls, and the functions of the program that they reach.",
+            "--stacks/--no-stacks",
+            config_key="extra_info",
+        ),
     ] = True
     gradients_from: Annotated[
         Path | None,

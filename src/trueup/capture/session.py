@@ -358,6 +358,7 @@ class Session:
     """process-wide: models may run in threads; one of them opens the run, and each step"""
     _recorded_step = -1
     _facts_written: list[int] | None = None
+    _code_written = False
 
     def _open_run(self) -> bool:
         """First training forward: only now is the rank known and the process known to train."""
@@ -448,6 +449,10 @@ class Session:
             self.recorder = Recorder(self._writer or RunWriter(self.output, rank=self.rank), -1)
 
     def _write_step(self, writer: RunWriter, recorder: Recorder | None) -> None:
+        if recorder is not None and self.options.stacks and not self._code_written:
+            self._code_written = True
+            with self.guard("the program's code"):
+                writer.write_code(self.adapter.reached_code())
         if self._written_later(writer, recorder):
             return
         self._later.join()

@@ -33,6 +33,7 @@ from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.precision import precision_noted, precision_rows
 from trueup.comparing.precision_gap import gap_of_step
+from trueup.comparing.program_code import code_book
 from trueup.comparing.result import Comparison, comparison_of, write_document
 from trueup.comparing.row_order import in_row_order, measure_rows
 from trueup.comparing.rows import Rows, rows_from_match, without_sketches
@@ -53,6 +54,8 @@ from trueup.merging.trace import MergedTrace
 from trueup.store import StepTables, TraceSource
 from trueup.types.codes import NoteCode, ToleranceCode
 from trueup.types.reason import Reason, reason
+from trueup.types.status import Outcome
+from trueup.types.verdict import Verdict
 
 if TYPE_CHECKING:
     from trueup.comparing.implementations import Implementations
@@ -265,7 +268,7 @@ class _Work:
             target=Side(path=str(self.target.path), manifest=manifests[0]),
             reference=Side(path=str(self.reference.path), manifest=manifests[1]),
             options=self.options.to_json(),
-            verdict=verdict_from(ledger, scalars, self._runs(pairs)),
+            verdict=self._with_code(verdict_from(ledger, scalars, self._runs(pairs))),
             firsts={name: first.row for name, first in ledger.firsts.items()},
             counts=ledger.totals(),
             bracketed=ledger.not_bracketed == 0,
@@ -279,6 +282,17 @@ class _Work:
             layouts=list(dict.fromkeys(self.layouts)),
             notes=list(dict.fromkeys(ledger.notes)),
         )
+
+    def _with_code(self, verdict: Verdict) -> Verdict:
+        """The verdict with what differs in the programs' code at its place; where the runs agree, a note."""
+        book = code_book(self.target, self.reference, verdict.rank or 0)
+        if book is None:
+            return verdict
+        if verdict.outcome is Outcome.DIFFER:
+            return replace(verdict, evidence=(*book.near(verdict.owner, verdict.phase), *verdict.evidence))
+        if found := book.anywhere():
+            self.ledger.notes.append(reason(NoteCode.CODE_DIFFERS, *found))
+        return verdict
 
     def _scalars(self, pairs: list[StepPair]) -> list[ScalarPair]:
         """Of the first rank all, of the others what differs."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.origins import origins as passive_origins
+from trueup.comparing.program_code import code_book
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare_sources
 from trueup.comparing.scalars import number
@@ -276,6 +277,7 @@ def _concluded(
     findings = (*(_ordered(outcomes) or _later(context)), *_of_words(outcomes))
     if findings:
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
+    findings = _with_code(findings, context)
     outcome, headline, confidence = _verdict(findings, context)
     summary = context.comparison.summary
     typed = list(command) if command else (context.target.manifest.get("command") or [])
@@ -315,6 +317,28 @@ def _ordered(outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
 def _of_words(outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
     """What the configurations alone tell."""
     return tuple(f for o in outcomes if o.stage is Stage.CONFIG for f in o.findings)
+
+
+def _with_code(findings: tuple[Finding, ...], context: Context) -> tuple[Finding, ...]:
+    """Findings with what differs in the programs' code at their place."""
+    book = code_book(context.target, context.reference) if findings else None
+    if book is None:
+        return findings
+    return tuple(
+        replace(one, evidence=(*book.near(_place_in_code(one), one.phase or one.stage.value), *one.evidence))
+        if one.stage not in _NOT_IN_CODE
+        else one
+        for one in findings
+    )
+
+
+_NOT_IN_CODE = (Stage.CONFIG, Stage.WEIGHTS, Stage.RESUME, Stage.LONG_RUN)
+_OUTSIDE = (Stage.DATA, Stage.LOSS, Stage.REDUCTION, Stage.OPTIMIZER)
+
+
+def _place_in_code(finding: Finding) -> str | None:
+    """The module whose forward is looked at first; None: what is around the model."""
+    return None if finding.stage in _OUTSIDE else finding.module
 
 
 def _with_before(finding: Finding, outcomes: Sequence[StageOutcome]) -> Finding:

@@ -33,6 +33,11 @@ def rank_file(root: Path, rank: int) -> Path:
     return root / "ranks" / f"rank_{rank:05d}.json"
 
 
+def code_file(root: Path, rank: int) -> Path:
+    """The program's functions that a rank's first step reaches, compressed JSON."""
+    return root / "code" / f"rank_{rank:05d}.json.gz"
+
+
 def monitor_dir(root: Path) -> Path:
     """What a monitor leaves besides scalars."""
     return root / "monitor"
@@ -86,7 +91,7 @@ def rank_paths(root: Path, rank: int) -> list[Path]:
     name = f"rank_{rank:05d}"
     steps = [*root.glob(f"step_*/{name}"), *root.glob(f"step_*/{name}.writing-*")]
     watched = [series_dir(root, rank), *events_dir(root).glob(f"step_*.{name}.json")]
-    return [*steps, *watched, rank_file(root, rank), scalars_file(root, rank)]
+    return [*steps, *watched, rank_file(root, rank), scalars_file(root, rank), code_file(root, rank)]
 
 
 def whole_steps(root: Path) -> dict[int, list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import shutil
@@ -108,6 +109,12 @@ class RunWriter:
     def write_rank(self, facts: Mapping[str, object]) -> None:
         """Replace what this rank says of itself (coordinate, parameter table, limits, failures)."""
         write_json(layout.rank_file(self.root, self.rank), facts)
+
+    def write_code(self, code: Mapping[str, object]) -> None:
+        """What the program's functions of this rank are."""
+        path = layout.code_file(self.root, self.rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(json.dumps(code).encode(), 3, mtime=0))
 
     def append_scalars(self, scalars: Mapping[str, object]) -> None:
         """Append one line and flush it."""

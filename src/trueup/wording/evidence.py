@@ -75,6 +75,19 @@ def _inputs(state: str) -> Callable[[Facts], str]:
     return sentence
 
 
+def _code_differs(facts: Facts) -> str:
+    sides = [
+        facts.fill(f"{{{side}_at}} ({side}): " + (f'"{{{side}}}"' if facts[side] else "no such statement"))
+        for side in ("target", "reference")
+    ]
+    return facts.fill("the code of {function} differs, ") + "; ".join(sides)
+
+
+def _code_of_one_side(facts: Facts) -> str:
+    other = facts.fill(" in place of {other}") if facts["other"] else ""
+    return facts.fill(f'only the {{side}} runs {{function}} ({{at}}){other}: "{{text}}"')
+
+
 def _computed_by(facts: Facts) -> str:
     named = [("functions", facts["functions"]), ("modules", facts["modules"])]
     return "; ".join(f"{kind} in other dtypes: {listed(names)}" for kind, names in named if names)
@@ -216,6 +229,69 @@ PHRASES = {
             + ", within their tolerances"
         ),
         samples=({}, {"error_in": 1e-7}),
+    ),
+    Is.CODE_DIFFERS: Phrase(
+        sentence=_code_differs,
+        samples=(
+            {
+                "function": "Towers.scale",
+                "target": "return self.logit_scale",
+                "reference": "return self.logit_scale.exp()",
+                "target_at": "model.py:31",
+                "reference_at": "model.py:29",
+            },
+            {
+                "function": "Loss.forward",
+                "target": "loss = loss * 2",
+                "reference": "",
+                "target_at": "loss.py:31",
+                "reference_at": "loss.py:29",
+            },
+        ),
+    ),
+    Is.CODE_WRAPPED: Phrase(
+        sentence="in the {side}, a function that the other run does not have calls {function} ({at}): "
+        '"{text}"',
+        samples=(
+            {"function": "Run.loss", "side": "target", "text": "return original(batch) * 2", "at": "a.py:3"},
+        ),
+    ),
+    Is.CODE_OF_ONE_SIDE: Phrase(
+        sentence=_code_of_one_side,
+        samples=(
+            {
+                "name": "cross_entropy",
+                "function": "smoothed",
+                "side": "target",
+                "text": "return loss * 0.9",
+                "at": "a.py:3",
+                "other": "torch.nn.functional.cross_entropy",
+            },
+            {
+                "name": "Run.step",
+                "function": "Run.step",
+                "side": "reference",
+                "text": "self.clip()",
+                "at": "a.py:3",
+                "other": "",
+            },
+        ),
+    ),
+    Is.CODE_CALLS_ANOTHER: Phrase(
+        sentence="{name} is {target} (target), {reference} (reference)",
+        samples=({"name": "act", "target": "torch.relu", "reference": "torch.nn.functional.gelu"},),
+    ),
+    Is.CODE_VALUE_DIFFERS: Phrase(
+        sentence="{function} ({at}) uses {name}: {target} (target), {reference} (reference)",
+        samples=(
+            {
+                "function": "Loss.forward",
+                "at": "a.py:3",
+                "name": "IGNORE_INDEX",
+                "target": "0",
+                "reference": "-100",
+            },
+        ),
     ),
     Is.COMPUTED_BY: Phrase(
         sentence=_computed_by,

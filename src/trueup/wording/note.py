@@ -1,5 +1,6 @@
 """What a reader of a comparison should know beside its verdict, and where its tolerances come from."""
 
+from trueup.types.codes.evidence import EvidenceCode
 from trueup.types.codes.note import NoteCode as Is
 from trueup.types.codes.note import ToleranceCode as Tolerance
 from trueup.types.reason import given, reason
@@ -110,6 +111,23 @@ PHRASES = {
         sentence="loss scale {target:g} (target) vs {reference:g} (reference); gradients are compared in one"
         " scale",
         samples=({"target": 2048.0, "reference": 4096.0},),
+    ),
+    Is.CODE_DIFFERS: Phrase(
+        sentence="the runs agree, though the programs differ: {parts:join ; }",
+        samples=(
+            {
+                "parts": (
+                    reason(
+                        EvidenceCode.CODE_VALUE_DIFFERS,
+                        function="Norm.forward",
+                        at="a.py:3",
+                        name="eps",
+                        target="1e-06",
+                        reference="1e-05",
+                    ),
+                )
+            },
+        ),
     ),
     Is.ROWS_LAID_OTHERWISE: Phrase(
         sentence="batches hold the same rows in another order, or padded otherwise; what was made of them is"

@@ -128,6 +128,10 @@ class Adapter:
             "default_dtype": "float32",
         }
 
+    def reached_code(self) -> dict[str, object]:
+        """The program's functions that the calls so far can reach."""
+        return self._engine.reached_code()
+
     def rank_facts(self) -> dict[str, object]:
         """Parameter table, roots, opaque cells, optimizers."""
         engine = self._engine

@@ -147,6 +147,10 @@ class Adapter:
             facts["allow_tf32"] = torch.backends.cuda.matmul.allow_tf32
         return facts
 
+    def reached_code(self) -> dict[str, object]:
+        """The program's functions that the calls so far can reach."""
+        return self._engine.reached_code()
+
     def rank_facts(self) -> dict[str, object]:
         """Parameter table, roots, opaque modules, optimizers."""
         engine = self._engine

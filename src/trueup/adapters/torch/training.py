@@ -252,6 +252,7 @@ class Training:
         if id(optimizer) not in self.optimizers:
             run = engine.long_run
             settings = [_settings(g) for g in (groups if run is None else run.groups_of_program(optimizer))]
+            engine.code.function(f"{type(optimizer).__name__}.step", type(optimizer).step)
             pieces = {
                 name: parameter.trueup_piece
                 for parameter, name in self._updated(optimizer)

@@ -9,6 +9,7 @@ class NoteCode(Code):
     # what was compared
     NOT_IN_BOTH = "note.not_in_both"
     IN_ONE_ONLY = "note.in_one_only"
+    CODE_DIFFERS = "note.code_differs"
     LOSS_SCALES_DIFFER = "note.loss_scales_differ"
     ROWS_LAID_OTHERWISE = "note.rows_laid_otherwise"
     ACROSS_IMPLEMENTATIONS = "note.across_implementations"

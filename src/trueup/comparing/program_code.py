@@ -1,0 +1,313 @@
+"""Where the two programs' code differs, beginning at a place of the step and going on through what is called
+there: functions under one name with other statements or other plain values, and functions of one side alone.
+
+A difference in code is a fact, not a fault: it is told beside a place that differs, nearest first, and never
+decides whether two runs agree.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from trueup.store.code import Called, ProgramCode, ProgramFunction, code_of
+from trueup.store.reader import TraceSource
+from trueup.types.codes import EvidenceCode
+from trueup.types.reason import Reason, reason
+
+MOST_PAIRS = 400
+"""functions that are compared from one place on"""
+SHOWN = 3
+"""differences that are told of one place"""
+_LINES = 4
+"""statements of a function that are shown of a side"""
+_WIDTH = 160
+_LOSS_AND_MORE = ("loss", "optimizer", "scalar", "param", "collective")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeBook:
+    """The programs of both sides."""
+
+    target: ProgramCode
+    reference: ProgramCode
+
+    def near(self, module: str | None, phase: str | None) -> tuple[Reason, ...]:
+        """Differences nearest to a place: in the module's own forward, else in the modules around it, else in
+        the functions that call the model.
+
+        ``module``: "" is the root; None: outside the model.
+        """
+        for begins in self._levels(module, phase):
+            found = tuple(_each_once(self._walked(begins)))
+            if found:
+                return found[:SHOWN]
+        return ()
+
+    def anywhere(self) -> tuple[Reason, ...]:
+        """Differences of all that the step reaches, those inside the model first."""
+        modules = [self._of_module(module) for module in self.target.types]
+        begins = [*(pair for one in modules for pair in one), *self._outside("")]
+        return tuple(_each_once(self._walked(begins)))[:SHOWN]
+
+    def _levels(self, module: str | None, phase: str | None) -> Iterator[list[_Pair]]:
+        if module is not None and phase not in _LOSS_AND_MORE:
+            inner = module
+            yield self._of_module(inner)
+            while inner:
+                inner = inner.rpartition(".")[0]
+                yield self._of_module(inner)
+        yield self._outside(phase or "")
+        if module is None:
+            yield self._of_module("")
+
+    def _of_module(self, module: str) -> list[_Pair]:
+        hung = [
+            key for key in (*self.target.modules, *self.reference.modules) if key.startswith(f"{module} ")
+        ]
+        pairs = [
+            _Pair(module or "the model", self.target.forward_of(module), self.reference.forward_of(module))
+        ]
+        pairs += [_Pair(key, self.target.modules.get(key), self.reference.modules.get(key)) for key in hung]
+        return pairs if module in self.target.types and module in self.reference.types else []
+
+    def _outside(self, phase: str) -> list[_Pair]:
+        """The optimizer's step, and the functions above the model's call, innermost first."""
+        roles = [_Pair(key, one, self.reference.roles.get(key)) for key, one in self.target.roles.items()]
+        frames = [_Pair(key, one, self.reference.frames.get(key)) for key, one in self.target.frames.items()]
+        frames += [
+            _Pair(key, None, one)
+            for key, one in self.reference.frames.items()
+            if key not in self.target.frames
+        ]
+        return [*roles, *frames] if phase in ("optimizer", "param") else [*frames, *roles]
+
+    def _walked(self, begins: list[_Pair]) -> Iterator[Reason]:
+        """Differences from these functions on, nearest first."""
+        todo = list(begins)
+        seen: set[tuple[Called | None, Called | None]] = set()
+        while todo and len(seen) < MOST_PAIRS:
+            pair = todo.pop(0)
+            if (pair.target, pair.reference) in seen:
+                continue
+            seen.add((pair.target, pair.reference))
+            target, reference = self.target.function(pair.target), self.reference.function(pair.reference)
+            if target is None or reference is None:
+                if (one := _replaced(pair, target, reference)) is not None:
+                    yield one
+                continue
+            if not _same_statements(target, reference):
+                yield self._other_statements(pair.name, target, reference)
+                continue
+            yield from _other_values(target, reference)
+            names = dict.fromkeys((*target.calls, *reference.calls))
+            todo += [_Pair(name, target.calls.get(name), reference.calls.get(name)) for name in names]
+
+    def _other_statements(self, name: str, target: ProgramFunction, reference: ProgramFunction) -> Reason:
+        inside = (self.target.function(one) for one in target.calls.values())
+        if any(one is not None and _same_statements(one, reference) for one in inside):
+            return reason(
+                EvidenceCode.CODE_WRAPPED,
+                function=_shown_name(reference),
+                side="target",
+                text=_joined(_statements(target)),
+                at=target.at,
+            )
+        inside = (self.reference.function(one) for one in reference.calls.values())
+        if any(one is not None and _same_statements(one, target) for one in inside):
+            return reason(
+                EvidenceCode.CODE_WRAPPED,
+                function=_shown_name(target),
+                side="reference",
+                text=_joined(_statements(reference)),
+                at=reference.at,
+            )
+        lines = _changed(target, reference)
+        return reason(
+            EvidenceCode.CODE_DIFFERS,
+            function=_shown_name(reference),
+            target=_joined(lines[0]),
+            reference=_joined(lines[1]),
+            target_at=target.at,
+            reference_at=reference.at,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    name: str
+    target: Called | None
+    reference: Called | None
+
+
+def code_book(target: TraceSource, reference: TraceSource, rank: int = 0) -> CodeBook | None:
+    """The programs of two traces; None where one of them kept none."""
+    sides = []
+    for source in (target, reference):
+        ranks = [rank, *sorted({one for ranks in source.steps().values() for one in ranks})]
+        sides.append(next((found for one in ranks if (found := code_of(source, one)) is not None), None))
+    of_target, of_reference = sides
+    if of_target is None or of_reference is None:
+        return None
+    return CodeBook(target=of_target, reference=of_reference)
+
+
+def _replaced(
+    pair: _Pair, target: ProgramFunction | None, reference: ProgramFunction | None
+) -> Reason | None:
+    """A function of the program on one side alone, or another of a library; None where nothing is known."""
+    if target is None and reference is None:
+        if pair.target is None or pair.reference is None or pair.target == pair.reference:
+            return None
+        return reason(
+            EvidenceCode.CODE_CALLS_ANOTHER,
+            name=pair.name,
+            target=str(pair.target),
+            reference=str(pair.reference),
+        )
+    one, side, other = (
+        (target, "target", pair.reference) if target is not None else (reference, "reference", pair.target)
+    )
+    assert one is not None
+    if other is None and "[" in pair.name:  # one more entry of a table changes nothing
+        return None
+    return reason(
+        EvidenceCode.CODE_OF_ONE_SIDE,
+        name=pair.name,
+        function=_shown_name(one),
+        side=side,
+        text=_joined(_statements(one)),
+        at=one.at,
+        other=str(other or ""),
+    )
+
+
+def _other_values(target: ProgramFunction, reference: ProgramFunction) -> Iterator[Reason]:
+    for name, value in target.values.items():
+        if name in reference.values and reference.values[name] != value:
+            yield reason(
+                EvidenceCode.CODE_VALUE_DIFFERS,
+                name=name,
+                function=_shown_name(target),
+                target=str(value),
+                reference=str(reference.values[name]),
+                at=target.at,
+            )
+
+
+def _each_once(found: Iterator[Reason]) -> Iterator[Reason]:
+    """Without repetitions, values after statements."""
+    all_of_them = list(dict.fromkeys(found))
+    yield from (one for one in all_of_them if one.code is not EvidenceCode.CODE_VALUE_DIFFERS)
+    yield from (one for one in all_of_them if one.code is EvidenceCode.CODE_VALUE_DIFFERS)
+
+
+def _shown_name(function: ProgramFunction) -> str:
+    return function.name
+
+
+def _same_statements(target: ProgramFunction, reference: ProgramFunction) -> bool:
+    if not target.source or not reference.source:
+        return target.digest == reference.digest
+    return target.source == reference.source or _compared(target) == _compared(reference)
+
+
+def _changed(target: ProgramFunction, reference: ProgramFunction) -> tuple[list[str], list[str]]:
+    """The statements of each side that the other does not have there."""
+    a, b = _compared(target), _compared(reference)
+    shown_a, shown_b = _statements(target), _statements(reference)
+    only_a: list[str] = []
+    only_b: list[str] = []
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if tag != "equal":
+            only_a += shown_a[i:j]
+            only_b += shown_b[k:m]
+    return only_a, only_b
+
+
+def _joined(lines: list[str]) -> str:
+    shown = [line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…" for line in lines[:_LINES]]
+    more = len(lines) - len(shown)
+    return "; ".join(shown) + (f"; … {more} more" if more else "")
+
+
+def _statements(function: ProgramFunction) -> list[str]:
+    """One line a statement, without comments, docstring and annotations."""
+    return _read(function.source, function.name)[0]
+
+
+def _compared(function: ProgramFunction) -> list[str]:
+    """The same, with arguments named by their position."""
+    return _read(function.source, function.name)[1]
+
+
+@lru_cache(maxsize=4096)
+def _read(source: str, name: str) -> tuple[list[str], list[str]]:
+    text = textwrap.dedent(source)
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError):
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines, lines
+    first = body[0] if len(body) == 1 else None
+    arguments: ast.arguments | None = None
+    inside: list[ast.stmt] = body
+    decorators: list[ast.expr] = []
+    if name == "<module>":  # functions and classes of a script are compared where they are reached
+        inside = [one for one in body if not isinstance(one, _DEFINED)]
+    elif isinstance(first, ast.Expr) and isinstance(first.value, ast.Lambda):
+        arguments, inside = first.value.args, [ast.Return(first.value.body)]
+    elif isinstance(first, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        arguments, inside, decorators = first.args, first.body, first.decorator_list
+    if inside and isinstance(inside[0], ast.Expr) and isinstance(inside[0].value, ast.Constant):
+        inside = inside[1:]
+    inside = [_Bare().visit(one) for one in inside]
+    lines = [f"@{ast.unparse(one)}" for one in decorators]
+    shown = lines + _lines_of(inside)
+    names = {} if arguments is None else _positions(arguments)
+    compared = lines + _lines_of([_Renamed(names).visit(one) for one in inside])
+    return shown, compared if len(compared) == len(shown) else shown
+
+
+_DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _lines_of(body: list[ast.stmt]) -> list[str]:
+    text = "\n".join(ast.unparse(ast.fix_missing_locations(one)) for one in body)
+    return [line.strip() for line in text.splitlines()]
+
+
+def _positions(arguments: ast.arguments) -> dict[str, str]:
+    every = [*arguments.posonlyargs, *arguments.args]
+    return {one.arg: f"argument_{number}" for number, one in enumerate(every)}
+
+
+class _Bare(ast.NodeTransformer):
+    """Takes annotations off."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        """``x: int = 1`` is ``x = 1``."""
+        self.generic_visit(node)
+        if node.value is None:
+            return ast.Pass()
+        return ast.Assign(targets=[node.target], value=node.value, lineno=node.lineno)
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        """Of functions inside."""
+        node.annotation = None
+        return node
+
+
+class _Renamed(ast.NodeTransformer):
+    """Gives names other names."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self._names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        """Of a variable."""
+        return ast.Name(id=self._names.get(node.id, node.id), ctx=node.ctx)

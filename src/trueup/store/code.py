@@ -1,0 +1,87 @@
+"""The program's functions that a rank's first step could reach, as capture kept them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trueup.store import layout
+from trueup.store.reader import TraceSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramFunction:
+    """One function of the program."""
+
+    name: str
+    file: str
+    line: int
+    source: str
+    digest: str
+    """of its instructions"""
+    values: Mapping[str, object]
+    """plain values by the name they are used under"""
+    calls: Mapping[str, int | str]
+    """name -> number of a function of the program, or the full name of a library's"""
+
+    @property
+    def at(self) -> str:
+        """``file:line``."""
+        return f"{self.file}:{self.line}"
+
+
+Called = int | str
+Roots = Mapping[str, Called]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramCode:
+    """All functions of a rank's program, and where its calls begin."""
+
+    functions: tuple[ProgramFunction, ...]
+    types: Mapping[str, str]
+    """module -> its class"""
+    classes: Roots
+    """class of modules -> its forward"""
+    modules: Roots
+    """module -> a forward of its own, ``module hook`` -> what is hung on it"""
+    frames: Roots
+    """functions above the calls, innermost first"""
+    roles: Roots = field(default_factory=dict)
+    """what else the step runs: the optimizer's step"""
+
+    def function(self, called: Called | None) -> ProgramFunction | None:
+        """The program's function of a number; None for a library's."""
+        return (
+            self.functions[called] if isinstance(called, int) and 0 <= called < len(self.functions) else None
+        )
+
+    def forward_of(self, module: str) -> Called | None:
+        """What runs when a module is called."""
+        return self.modules.get(module, self.classes.get(self.types.get(module, "")))
+
+
+def code_of(source: TraceSource, rank: int) -> ProgramCode | None:
+    """What a trace kept of a rank's program; None where nothing was, or it cannot be read."""
+    path = layout.code_file(source.path, rank)
+    if not path.is_file():
+        return None
+    try:
+        plain = json.loads(gzip.decompress(path.read_bytes()))
+        columns = ("name", "file", "line", "source", "digest", "values", "calls")
+        functions = tuple(
+            ProgramFunction(**dict(zip(columns, one, strict=True))) for one in plain["functions"]
+        )
+        roots = plain["roots"]
+        return ProgramCode(
+            functions=functions,
+            types=roots["type"],
+            classes=roots["class"],
+            modules=roots["module"],
+            frames=roots["frame"],
+            roles=roots["role"],
+        )
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,146 @@
+"""The program's functions that a step can reach."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from trueup.adapters.code import Code
+
+FACTOR = 2.0
+
+
+def plain(x: float) -> float:
+    return x * FACTOR
+
+
+def outer(x: float) -> float:
+    return plain(x) + 1
+
+
+def scaled_by(factor: float) -> Callable[[float], float]:
+    def scaled(x: float) -> float:
+        return x * factor
+
+    return scaled
+
+
+class Model:
+    """Stands for a module: it has a forward, and is called by others."""
+
+    scale = 3.0
+
+    def __init__(self) -> None:
+        self.act = abs
+
+    def forward(self, x: float) -> float:
+        return self.helped(x) * self.scale + self.act(x)
+
+    def helped(self, x: float) -> float:
+        return outer(x)
+
+
+class Trainer:
+    def step(self) -> list[FrameType]:
+        return self.loss()
+
+    def loss(self) -> list[FrameType]:
+        found = []
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            found.append(frame)
+            frame = frame.f_back
+        return found
+
+
+class Special(Trainer):
+    def loss(self) -> list[FrameType]:
+        return super().loss()
+
+
+def collected(*modules: tuple[str, object], frames: list[FrameType] | None = None) -> dict[str, Any]:
+    code = Code(())
+    for frame in frames or []:
+        code.frame(frame.f_code, frame.f_globals)
+    return code.collect(modules)
+
+
+def named(found: dict[str, Any], name: str) -> list[Any]:
+    return next(one for one in found["functions"] if one[0].endswith(name))
+
+
+def test_what_a_forward_calls_is_followed() -> None:
+    found = collected(("layers.0", Model()))
+    assert found["roots"]["type"] == {"layers.0": "Model"}
+    assert found["functions"][found["roots"]["class"]["Model"]][0] == "Model.forward"
+    assert named(found, "Model.forward")[5] == {"scale": 3.0}
+    assert named(found, "Model.forward")[6]["act"] == "builtins.abs"
+    assert named(found, "plain")[5] == {"FACTOR": 2.0}
+    assert "x * FACTOR" in named(found, "plain")[3]
+
+
+def test_a_forward_of_one_module_s_own() -> None:
+    special, usual = Model(), Model()
+    special.forward = functools.partial(scaled_by(0.5), x=1.0)  # type: ignore[method-assign]
+    found = collected(("a", usual), ("b", special))
+    own = found["functions"][found["roots"]["module"]["b"]]
+    assert own[0].endswith("scaled")
+    assert own[5] == {"factor": 0.5, "x": 1.0}
+    assert "a" not in found["roots"]["module"]
+
+
+def test_objects_above_a_call_are_asked_what_they_carry() -> None:
+    trainer = Special()
+    trainer.helper = scaled_by(7.0)  # type: ignore[attr-defined]
+    frames = [frame for frame in trainer.step() if "test_code" in frame.f_code.co_filename]
+    found = collected(frames=frames)
+    assert {"Trainer.loss", "Special.loss", "Trainer.step"} <= set(found["roots"]["frame"])
+    step = named(found, "Trainer.step")
+    assert found["functions"][step[6]["loss"]][0] == "Special.loss"  # what its objects really call
+
+
+def test_the_same_function_closed_over_something_else_is_another() -> None:
+    one, two = Model(), Model()
+    one.forward, two.forward = scaled_by(1.0), scaled_by(2.0)  # type: ignore[method-assign, assignment]
+    found = collected(("one", one), ("two", two))
+    values = [found["functions"][found["roots"]["module"][name]][5] for name in ("one", "two")]
+    assert values == [{"factor": 1.0}, {"factor": 2.0}]
+
+
+def test_nothing_is_held() -> None:
+    class Heavy(Model):
+        pass
+
+    heavy = Heavy()
+    code = Code(())
+    code.collect([("", heavy)])
+    before = len([one for one in gc.get_objects() if isinstance(one, Heavy)])
+    del heavy
+    gc.collect()
+    assert before == 1
+    assert not [one for one in gc.get_objects() if isinstance(one, Heavy)]
+
+
+def test_the_dictionary_of_locals_stays_as_the_program_has_it() -> None:
+    kept = locals()
+    trainer = Special()
+    collected(frames=trainer.step())
+    assert "trainer" not in kept  # reading a frame's local variables would have put it there
+
+
+def test_properties_do_not_run() -> None:
+    ran = []
+
+    class Lazy(Model):
+        @property
+        def helped(self) -> float:  # type: ignore[override]
+            ran.append(1)
+            return FACTOR
+
+    found = collected(("", Lazy()))
+    assert not ran
+    assert found["functions"][named(found, "Model.forward")[6]["helped"]][0].endswith("Lazy.helped")

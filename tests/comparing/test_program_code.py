@@ -1,0 +1,211 @@
+"""Where the code of two programs differs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from trueup.adapters.code import Code
+from trueup.comparing.options import CompareOptions
+from trueup.comparing.program_code import CodeBook, code_book
+from trueup.comparing.run import compare
+from trueup.store.code import code_of
+from trueup.types.codes import EvidenceCode, NoteCode
+from trueup.types.reason import Reason
+from trueup.types.status import Outcome
+
+MODEL = """
+import helpers
+
+IGNORED = -100
+TABLE = {"plain": abs}
+
+
+class Layer:
+    width = 4
+
+    def forward(self, x):
+        '''What it does.'''
+        return helpers.normalised(x) * self.scale(x)
+
+    def scale(self, x: float) -> float:
+        return x + IGNORED
+"""
+HELPERS = """
+def normalised(value):
+    return value / 2  # half
+"""
+
+
+def side(folder: Path, *, model: str = MODEL, helpers: str = HELPERS, after: str = "") -> Path:
+    """What capture keeps of a program with one layer."""
+    folder.mkdir()
+    for name, text in (("model", model), ("helpers", helpers)):
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    spaces: dict[str, Any] = {}
+    kept = {name: sys.modules.pop(name, None) for name in ("model", "helpers")}
+    sys.path.insert(0, str(folder))
+    try:
+        program = folder / "program.py"
+        program.write_text(f"import model, helpers\nlayer = model.Layer()\n{after}", encoding="utf-8")
+        exec(compile(program.read_text(encoding="utf-8"), str(program), "exec"), spaces)
+    finally:
+        sys.path.remove(str(folder))
+        modules = {name: sys.modules.pop(name, None) for name in kept}
+        sys.modules.update({name: module for name, module in kept.items() if module is not None})
+    sys.modules.update(cast("dict[str, Any]", modules))  # classes are asked where they come from
+    found = Code(()).collect([("", spaces["model"]), ("layer", spaces["layer"])])
+    for name in modules:
+        del sys.modules[name]
+    (folder / "code").mkdir()
+    (folder / "code" / "rank_00000.json.gz").write_bytes(gzip.compress(json.dumps(found).encode()))
+    return folder
+
+
+def differences(target: Path, reference: Path) -> tuple[Reason, ...]:
+    sources = [SimpleNamespace(path=path, steps=lambda: {0: [0]}) for path in (target, reference)]
+    book = code_book(*cast("list[Any]", sources))
+    assert isinstance(book, CodeBook)
+    return book.near("layer", "forward")
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Path:
+    return side(tmp_path / "reference")
+
+
+def test_the_same_program_differs_nowhere(tmp_path: Path, reference: Path) -> None:
+    assert differences(side(tmp_path / "target"), reference) == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "helpers"),
+    [
+        (MODEL.replace("'''What it does.'''", "# nothing"), HELPERS),
+        (MODEL.replace("x: float) -> float", "y)").replace("x + IGNORED", "y + IGNORED"), HELPERS),
+        (MODEL, HELPERS.replace("# half", "").replace("value / 2", "(value / 2)")),
+        (MODEL.replace("TABLE = {", "TABLE = {'more': max, "), HELPERS),
+    ],
+    ids=["comment", "names of arguments", "layout", "a table with more"],
+)
+def test_another_way_to_write_it_is_no_difference(
+    model: str, helpers: str, tmp_path: Path, reference: Path
+) -> None:
+    assert differences(side(tmp_path / "target", model=model, helpers=helpers), reference) == ()
+
+
+def test_other_statements_of_a_function_that_is_called(tmp_path: Path, reference: Path) -> None:
+    target = side(tmp_path / "target", helpers=HELPERS.replace("value / 2", "value / 3"))
+    (found,) = differences(target, reference)
+    assert found.code is EvidenceCode.CODE_DIFFERS
+    assert (found.place("function"), found.place("target"), found.place("reference")) == (
+        "normalised",
+        "return value / 3",
+        "return value / 2",
+    )
+    assert str(found.place("target_at")).endswith("helpers.py:2")
+
+
+def test_another_value_of_a_constant(tmp_path: Path, reference: Path) -> None:
+    target = side(tmp_path / "target", model=MODEL.replace("IGNORED = -100", "IGNORED = 0"))
+    (found,) = differences(target, reference)
+    assert found.code is EvidenceCode.CODE_VALUE_DIFFERS
+    assert (found.place("name"), found.place("target"), found.place("reference")) == ("IGNORED", "0", "-100")
+
+
+PATCHES = {
+    "replaced on the object": ("layer.scale = lambda x: x * 7", EvidenceCode.CODE_DIFFERS),
+    "replaced in the module": (
+        "def normalised(value):\n    return value\nhelpers.normalised = normalised",
+        EvidenceCode.CODE_DIFFERS,
+    ),
+    "wrapped": (
+        "inner = model.Layer.scale\n"
+        "def twice(self, x):\n    return inner(self, x) * 2\n"
+        "model.Layer.scale = twice",
+        EvidenceCode.CODE_WRAPPED,
+    ),
+    "a library's in its place": ("layer.scale = abs", EvidenceCode.CODE_OF_ONE_SIDE),
+    "forward of one object": (
+        "def forward(x):\n    return x\nlayer.forward = forward",
+        EvidenceCode.CODE_DIFFERS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PATCHES)
+def test_functions_replaced_while_it_runs(name: str, tmp_path: Path, reference: Path) -> None:
+    patch, code = PATCHES[name]
+    target = side(tmp_path / "target", after=patch)
+    assert [found.code for found in differences(target, reference)] == [code]
+    assert [found.code for found in differences(reference, target)] == [code]
+
+
+PROGRAM = """
+import torch
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def loss_of(x, y):
+    {loss}
+
+
+for step in range(2):
+    x, y = torch.randn(6, 4), torch.randint(0, 3, (6,))
+    loss_of(x, y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+LOSSES = {
+    "mean": "return F.cross_entropy(model(x), y)",
+    "sum": "return F.cross_entropy(model(x), y, reduction='sum')",
+    "mean of its own": "return (F.cross_entropy(model(x), y, reduction='none') / len(y)).sum()",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("programs")
+    for name, loss in LOSSES.items():
+        program = folder / f"{name}.py"
+        program.write_text(PROGRAM.format(loss=loss), encoding="utf-8")
+        command = ["-m", "trueup", "capture", "-o", str(folder / name), "--", sys.executable, str(program)]
+        subprocess.run([sys.executable, *command], check=True, capture_output=True)
+    return folder
+
+
+def test_a_loss_that_differs_is_shown(runs: Path) -> None:
+    verdict = compare(runs / "sum", runs / "mean").verdict
+    first = verdict.evidence[0]
+    assert (verdict.outcome, first.code) == (Outcome.DIFFER, EvidenceCode.CODE_DIFFERS)
+    assert first.place("function") == "loss_of"
+    assert "reduction='sum'" in str(first.place("target"))
+
+
+def test_programs_that_agree_are_told_to_differ(runs: Path) -> None:
+    comparison = compare(runs / "mean of its own", runs / "mean", options=CompareOptions())
+    assert comparison.verdict.outcome is Outcome.AGREE
+    (note,) = [one for one in comparison.content.notes if one.code is NoteCode.CODE_DIFFERS]
+    assert [part.code for part in note.parts] == [EvidenceCode.CODE_DIFFERS]
+
+
+def test_a_trace_without_it_is_compared_as_before(runs: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    subprocess.run(["cp", "-r", str(runs / "sum"), str(damaged)], check=True)
+    (damaged / "code" / "rank_00000.json.gz").write_bytes(b"no gzip")
+    source: Any = SimpleNamespace(path=damaged, steps=lambda: {0: [0]})
+    assert code_of(source, 0) is None
+    verdict = compare(damaged, runs / "mean").verdict
+    assert verdict.outcome is Outcome.DIFFER
+    assert not [one for one in verdict.evidence if one.code is EvidenceCode.CODE_DIFFERS]
