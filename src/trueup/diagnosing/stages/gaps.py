@@ -11,6 +11,10 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.thresholds import DECAY_APART, DECAY_LEAST, EPS_APART, GAP_ERRORS, IMPRECISE_FIT
 from trueup.diagnosing.update_rule import Update
+from trueup.store import StepView
+from trueup.store.view import UPDATED, WEIGHT
+
+_HALVES = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +22,8 @@ class Gap:
     """One constant that differs for one parameter."""
 
     key: str
-    """a setting, or ``moved`` (by the update), ``count`` (of steps), ``dtype``, ``state``"""
+    """a setting, or ``moved`` (by the update), ``count`` (of steps), ``dtype``, ``state``, ``updated`` (dtype of
+    what the optimizer updates: the weights, or copies of them)"""
     target: str
     """a value; of ``moved`` one of ``stepped not_held changed unchanged``"""
     reference: str
@@ -51,6 +56,15 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
     found: dict[str, dict[str, Gap]] = {}
     compared = []
     frozen = frozen_on_one_side(context)
+    copies = [
+        _stands_for(book, updates, names)
+        for book, updates, names in zip(
+            context.pair(),
+            (target, reference),
+            (list(context.matched), list(context.matched.values())),
+            strict=True,
+        )
+    ]
     for fqn, other in context.matched.items():
         if fqn in frozen or (other not in reference and fqn not in target):
             continue
@@ -59,6 +73,12 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
         if (fqn in target) != (other in reference):
             held = ["stepped" if there else "not_held" for there in (fqn in target, other in reference)]
             gaps["moved"] = Gap(key="moved", target=held[0], reference=held[1], declared=True)
+            sides = (target.get(fqn) or copies[0].get(fqn), reference.get(other) or copies[1].get(other))
+            if None not in sides:
+                dtypes = [one.after_dtype or one.dtype or "" for one in sides if one is not None]
+                del gaps["moved"]
+                if dtypes[0] != dtypes[1]:
+                    gaps["updated"] = Gap(key="updated", target=dtypes[0], reference=dtypes[1], declared=True)
         else:
             for one in setting_gaps(says[0].get(fqn, {}), says[1].get(other, {})):
                 values = {"target": one.target_text, "reference": one.reference_text}
@@ -69,6 +89,25 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
         if gaps:
             found[fqn] = gaps
     return found, compared
+
+
+def _stands_for(book: StepView, updates: dict[str, Update], names: list[str]) -> dict[str, Update]:
+    """Weights in half precision that no optimizer holds -> the update of a copy in float32 that one holds in
+    their place: copies are told by their shapes, and only where there is one for each weight."""
+    apart = [
+        fqn for fqn in names if fqn not in updates and book.dtype(book.parameter(fqn, *WEIGHT)) in _HALVES
+    ]
+    unnamed = [name for name in updates if name not in names and updates[name].after_dtype == "float32"]
+    by_shape: dict[tuple[int, ...], list[str]] = {}
+    for name in unnamed:
+        by_shape.setdefault(tuple(book.shape(book.parameter(name, *UPDATED)) or ()), []).append(name)
+    found: dict[str, Update] = {}
+    for fqn in apart:
+        same = by_shape.get(tuple(book.shape(book.parameter(fqn, *WEIGHT)) or ()), [])
+        if not same:
+            return {}
+        found[fqn] = updates[same.pop()]
+    return found
 
 
 # In one piece: one branch a constant of an optimizer.

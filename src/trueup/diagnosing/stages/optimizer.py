@@ -30,7 +30,19 @@ from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import Reason, reason
 
-_ORDER = ("moved", "count", "dtype", "state", "class", "lr", "weight_decay", "beta1", "beta2", "eps")
+_ORDER = (
+    "moved",
+    "count",
+    "updated",
+    "dtype",
+    "state",
+    "class",
+    "lr",
+    "weight_decay",
+    "beta1",
+    "beta2",
+    "eps",
+)
 
 
 class OptimizerStage:
@@ -200,6 +212,7 @@ def _finding(
 def _kind_of(key: str) -> str:
     return {
         "moved": "dropped_update",
+        "updated": "dtype_or_rounding",
         "dtype": "dtype_or_rounding",
         "state": "dtype_or_rounding",
         "count": "stale_value",
@@ -229,6 +242,7 @@ _CAUSES = {
     "bias_correction": Stages.NO_BIAS_CORRECTION,
     "decoupled": Stages.COUPLED_DECAY,
     "eps": Stages.DEFAULT_EPS,
+    "updated": Stages.NO_MASTER_WEIGHTS,
     "dtype": Stages.NO_MASTER_WEIGHTS,
     "count": Stages.STATE_NOT_RESTORED,
 }
@@ -237,6 +251,7 @@ _SITES = {
     "weight_decay": "weight decay",
     "bias_correction": "bias correction",
     "decoupled": "decoupled weight decay",
+    "updated": "precision of what is updated",
     "dtype": "precision of the weights",
     "state": "precision of the optimizer's state",
     "moved": "update",

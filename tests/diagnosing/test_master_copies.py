@@ -1,0 +1,73 @@
+"""Weights in half precision: updated themselves, or as float32 copies that the optimizer holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trueup.diagnosing.pipeline import diagnose
+from trueup.types.codes import StagesCode as Stages
+from trueup.types.finding import Stage
+from trueup.types.reason import Reason
+
+PROGRAM = """
+import sys
+import torch
+
+kind = sys.argv[1]
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).bfloat16()
+weights = list(model.parameters())
+if kind == "copies":
+    held = [weight.detach().float().clone().requires_grad_() for weight in weights]
+elif kind == "something else":
+    held = [torch.zeros(3, 5, requires_grad=True) for _ in weights]
+else:
+    held = weights
+optimizer = torch.optim.AdamW(held, lr=1e-2)
+for step in range(2):
+    x = torch.randn(8, 16).bfloat16()
+    model(x).float().square().mean().backward()
+    for weight, one in zip(weights, held):
+        if one is not weight:
+            one.grad = weight.grad.float() if one.shape == weight.shape else torch.ones_like(one)
+    optimizer.step()
+    if kind == "copies":
+        with torch.no_grad():
+            for weight, one in zip(weights, held):
+                weight.copy_(one)
+    model.zero_grad()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("masters")
+    (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
+    for kind in ("copies", "weights", "something else"):
+        command = [sys.executable, "-m", "trueup", "capture", "-o", str(folder / kind)]
+        options = ["--preset", "diagnose", "--", sys.executable, str(folder / "program.py"), kind]
+        subprocess.run([*command, *options], check=True, capture_output=True)
+    return folder
+
+
+def said_of_the_optimizer(folder: Path, target: str, reference: str) -> list[Reason]:
+    found = diagnose(folder / target, folder / reference, output=folder / f"{target} {reference}")
+    return [one.headline for one in found.findings if one.stage is Stage.OPTIMIZER]
+
+
+@pytest.mark.parametrize(("target", "reference"), [("weights", "copies"), ("copies", "weights")])
+def test_which_of_the_two_is_updated(target: str, reference: str, runs: Path) -> None:
+    (said,) = said_of_the_optimizer(runs, target, reference)
+    dtypes = {"weights": "bfloat16", "copies": "float32"}
+    assert (said.code, said.place("key")) == (Stages.SETTING, "updated")
+    assert (said.place("target"), said.place("reference")) == (dtypes[target], dtypes[reference])
+
+
+def test_what_an_optimizer_holds_besides_are_no_copies(runs: Path) -> None:
+    said = said_of_the_optimizer(runs, "something else", "weights")
+    assert [one.code for one in said] == [Stages.MOVED]
