@@ -46,6 +46,7 @@ from trueup.errors import NothingCompared
 from trueup.matching.bridge import Bridge
 from trueup.matching.layouts import Layout
 from trueup.numerics.dtypes import DTYPES
+from trueup.types.codes import RecordCode
 from trueup.weights.plan import Permute
 
 Make = Callable[[Recorder, bool], None]
@@ -725,3 +726,22 @@ def mean_roundings(roundings: float) -> object:
         out.record(out.call("loss", "loss"), "loss", "value", np.array(1 + 1e-3 * target, np.float32))
 
     return differs(step(make), roundings * DTYPES["float16"].eps / 8)
+
+
+@decides("comparing.uncounted")
+def uncounted(share: float) -> object:
+    """A label of 4096 that differs, and a gradient, of values in half precision, by a share of a row's."""
+
+    def make(out: Recorder, target: bool) -> None:
+        root, rng = out.call("module", "", type_="Net"), np.random.default_rng(0)
+        sent = rng.standard_normal((4096, 4))
+        gap = share / 64 * np.linalg.norm(sent)
+        sent[:256] *= 1 + target * gap / np.linalg.norm(sent[:256])
+        out.record(root, "forward", "output.0", rng.standard_normal((64, 8)).astype(np.float16))
+        loss = out.call("loss", "loss")
+        out.record(loss, "loss", "value", np.array(1, np.float32))
+        out.record(loss, "loss", "labels", np.arange(4096) + target * (np.arange(4096) == 0))
+        out.record(root, "backward", "output.0", sent.astype(np.float32))
+
+    judgement = judge_step(*step(make))
+    return RecordCode.UNCOUNTED_LABELS in {why.code for why in judgement.reasons.values()}

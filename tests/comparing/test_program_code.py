@@ -17,7 +17,7 @@ from trueup.comparing.options import CompareOptions
 from trueup.comparing.program_code import CodeBook, code_book
 from trueup.comparing.run import compare
 from trueup.store.code import code_of
-from trueup.types.codes import EvidenceCode, NoteCode
+from trueup.types.codes import EvidenceCode, NoteCode, VerdictCode
 from trueup.types.reason import Reason
 from trueup.types.status import Outcome
 
@@ -73,7 +73,7 @@ def differences(target: Path, reference: Path) -> tuple[Reason, ...]:
     sources = [SimpleNamespace(path=path, steps=lambda: {0: [0]}) for path in (target, reference)]
     book = code_book(*cast("list[Any]", sources))
     assert isinstance(book, CodeBook)
-    return book.near("layer", "forward")
+    return book.near("layer", "forward").reasons
 
 
 @pytest.fixture
@@ -188,6 +188,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_loss_that_differs_is_shown(runs: Path) -> None:
     verdict = compare(runs / "sum", runs / "mean").verdict
     first = verdict.evidence[0]
+    assert verdict.headline.code is VerdictCode.OTHER_CODE
+    assert verdict.headline.place("function") == "loss_of"
     assert (verdict.outcome, first.code) == (Outcome.DIFFER, EvidenceCode.CODE_DIFFERS)
     assert first.place("function") == "loss_of"
     assert "reduction='sum'" in str(first.place("target"))

@@ -113,6 +113,32 @@ def test_a_cross_entropy_written_out_agrees(plain: Path, tmp_path: Path) -> None
     assert compare(trained(tmp_path / "run", loss=gathered), plain).exit_code == 0
 
 
+SOME = torch.where(torch.arange(54).view(6, 9) % 5 == 0, -100, LABELS)
+
+
+def ignored(logits: Tensor, _: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), SOME.flatten())
+
+
+def masked(logits: Tensor, counted: Tensor) -> Tensor:
+    """Labels that do not count are 0 under a mask."""
+    ids = torch.where(SOME == -100, 0, SOME)
+    each = logits.log_softmax(-1).gather(-1, ids[..., None]).squeeze(-1)
+    return -(each * counted).sum() / counted.sum()
+
+
+@pytest.mark.parametrize("more", [0, 1], ids=["the same", "one label more"])
+def test_labels_under_a_mask_are_those_that_are_ignored(more: int, tmp_path: Path) -> None:
+    counted = SOME != -100
+    counted.view(-1)[:more] = True
+    runs = (
+        trained(tmp_path / "run", loss=lambda logits, _: masked(logits, counted)),
+        trained(tmp_path / "reference", loss=ignored),
+    )
+    assert compare(*runs).exit_code == more
+    assert diagnose(*runs, output=tmp_path / "diagnosis").exit_code == more
+
+
 # -- the place of a reduction ------------------------------------------
 
 

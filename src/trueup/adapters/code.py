@@ -7,6 +7,7 @@ variables are not: reading them refreshes the dictionary that ``locals()`` gave 
 
 from __future__ import annotations
 
+import dis
 import functools
 import gc
 import hashlib
@@ -114,9 +115,24 @@ class Code:
             self._put(roots["role"], role, function, ())
         while self._todo:
             self._resolve(*self._todo.pop(0))
+        self._without_results()
         found: dict[str, object] = {"functions": [one.to_plain() for one in self._found], "roots": roots}
         self._found, self._numbers, self._kept = [], {}, []
         return found
+
+    def _without_results(self) -> None:
+        """Leave out values that the program sets as it runs: they are what it came to, not what it is."""
+        set_while_running = {
+            name
+            for reached in self._kept
+            if isinstance(reached, _Reached) and reached.code.co_name not in ("__init__", "<module>")
+            for name in _stored(reached.code)
+        }
+        for function in self._found:
+            of_script = function.name == "<module>"  # its statements tell; its variables change
+            names = list(function.values) if of_script else set_while_running & set(function.values)
+            for name in names:
+                del function.values[name]
 
     # -- where it begins ------------------------------------------
 
@@ -399,6 +415,25 @@ def _names(code: CodeType) -> tuple[str, ...]:
         if isinstance(constant, CodeType):
             found |= dict.fromkeys(_names(constant))
     return tuple(found)
+
+
+_EXTENDED = dis.opmap["EXTENDED_ARG"]
+_STORES = {dis.opmap[name] for name in ("STORE_ATTR", "STORE_GLOBAL", "STORE_NAME")}
+
+
+def _stored(code: CodeType) -> set[str]:
+    """Names of attributes and globals that a function sets."""
+    found: set[str] = set()
+    instructions, above = code.co_code, 0
+    for at in range(0, len(instructions), 2):
+        argument = instructions[at + 1] | above << 8
+        above = argument if instructions[at] == _EXTENDED else 0
+        if instructions[at] in _STORES:
+            found.add(code.co_names[argument])
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found |= _stored(constant)
+    return found
 
 
 def _vars(value: object) -> dict[str, object]:

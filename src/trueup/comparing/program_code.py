@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from trueup.store.code import Called, ProgramCode, ProgramFunction, code_of
 from trueup.store.reader import TraceSource
-from trueup.types.codes import EvidenceCode
+from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.reason import Reason, reason
 
 MOST_PAIRS = 400
@@ -36,17 +36,17 @@ class CodeBook:
     target: ProgramCode
     reference: ProgramCode
 
-    def near(self, module: str | None, phase: str | None) -> tuple[Reason, ...]:
+    def near(self, module: str | None, phase: str | None) -> Near:
         """Differences nearest to a place: in the module's own forward, else in the modules around it, else in
         the functions that call the model.
 
         ``module``: "" is the root; None: outside the model.
         """
-        for begins in self._levels(module, phase):
+        for level, begins in enumerate(self._levels(module, phase)):
             found = tuple(_each_once(self._walked(begins)))
             if found:
-                return found[:SHOWN]
-        return ()
+                return Near(reasons=found[:SHOWN], is_own=level == 0)
+        return Near(reasons=(), is_own=False)
 
     def anywhere(self) -> tuple[Reason, ...]:
         """Differences of all that the step reaches, those inside the model first."""
@@ -137,6 +137,25 @@ class CodeBook:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Near:
+    """What differs in the code nearest to a place."""
+
+    reasons: tuple[Reason, ...]
+    is_own: bool
+    """it is the code of the place itself, not of what is around it"""
+
+    def headline(self, headline: Reason) -> Reason:
+        """The headline of a difference without a known cause, with the code that differs at its place."""
+        first = self.reasons[0] if self.is_own else None
+        if first is None or first.code is EvidenceCode.CODE_CALLS_ANOTHER:
+            return headline
+        if first.code is EvidenceCode.CODE_VALUE_DIFFERS:
+            facts = {key: first.place(key) for key in ("name", "target", "reference")}
+            return reason(VerdictCode.OTHER_VALUE_IN_CODE, headline, **facts)
+        return reason(VerdictCode.OTHER_CODE, headline, function=first.place("function"))
+
+
 @dataclass(frozen=True, slots=True)
 class _Pair:
     name: str
@@ -151,8 +170,8 @@ def code_book(target: TraceSource, reference: TraceSource, rank: int = 0) -> Cod
         ranks = [rank, *sorted({one for ranks in source.steps().values() for one in ranks})]
         sides.append(next((found for one in ranks if (found := code_of(source, one)) is not None), None))
     of_target, of_reference = sides
-    if of_target is None or of_reference is None:
-        return None
+    if of_target is None or of_reference is None or not of_target.names & of_reference.names:
+        return None  # two programs that have nothing in common differ everywhere
     return CodeBook(target=of_target, reference=of_reference)
 
 

@@ -52,7 +52,7 @@ from trueup.matching import StepMatch, match_step
 from trueup.merging.sides import as_wholes, notes_of, of_side
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepTables, TraceSource
-from trueup.types.codes import NoteCode, ToleranceCode
+from trueup.types.codes import NoteCode, ToleranceCode, VerdictCode
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
 from trueup.types.verdict import Verdict
@@ -289,7 +289,10 @@ class _Work:
         if book is None:
             return verdict
         if verdict.outcome is Outcome.DIFFER:
-            return replace(verdict, evidence=(*book.near(verdict.owner, verdict.phase), *verdict.evidence))
+            near = book.near(verdict.owner, verdict.phase)
+            known = verdict.headline.code is not VerdictCode.FIRST_DIVERGENCE
+            headline = verdict.headline if known else near.headline(verdict.headline)
+            return replace(verdict, headline=headline, evidence=(*near.reasons, *verdict.evidence))
         if found := book.anywhere():
             self.ledger.notes.append(reason(NoteCode.CODE_DIFFERS, *found))
         return verdict

@@ -36,6 +36,12 @@ MEAN_ROUNDINGS = derived(
     "unit roundoffs over sqrt(tokens)",
     "parts of tokens, each off by u / sqrt(3) of up to twice their mean, make 1.2: seven times that",
 )
+UNCOUNTED = derived(
+    "comparing.uncounted",
+    0.1,
+    "of a row's share of the gradient's norm",
+    "a label that counts changes the gradient of n rows by at least 1 / sqrt(n) of its norm: a tenth of that",
+)
 BUFFER_APART = chosen(
     "comparing.buffer_apart",
     0.01,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.origins import origins as passive_origins
-from trueup.comparing.program_code import code_book
+from trueup.comparing.program_code import CodeBook, code_book
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare_sources
 from trueup.comparing.scalars import number
@@ -324,21 +324,21 @@ def _with_code(findings: tuple[Finding, ...], context: Context) -> tuple[Finding
     book = code_book(context.target, context.reference) if findings else None
     if book is None:
         return findings
-    return tuple(
-        replace(one, evidence=(*book.near(_place_in_code(one), one.phase or one.stage.value), *one.evidence))
-        if one.stage not in _NOT_IN_CODE
-        else one
-        for one in findings
+    return tuple(one if one.stage in _NOT_IN_CODE else _beside_code(one, book) for one in findings)
+
+
+def _beside_code(finding: Finding, book: CodeBook) -> Finding:
+    near = book.near(
+        None if finding.stage in _OUTSIDE else finding.module, finding.phase or finding.stage.value
     )
+    known = finding.stage is Stage.DATA or any(kind.rank.is_named for kind in finding.kinds[:1])
+    headline = finding.headline if known else near.headline(finding.headline)
+    return replace(finding, headline=headline, evidence=(*near.reasons, *finding.evidence))
 
 
 _NOT_IN_CODE = (Stage.CONFIG, Stage.WEIGHTS, Stage.RESUME, Stage.LONG_RUN)
 _OUTSIDE = (Stage.DATA, Stage.LOSS, Stage.REDUCTION, Stage.OPTIMIZER)
-
-
-def _place_in_code(finding: Finding) -> str | None:
-    """The module whose forward is looked at first; None: what is around the model."""
-    return None if finding.stage in _OUTSIDE else finding.module
+"""what is around the model is looked at first"""
 
 
 def _with_before(finding: Finding, outcomes: Sequence[StageOutcome]) -> Finding:

@@ -52,6 +52,11 @@ class ProgramCode:
     roles: Roots = field(default_factory=dict)
     """what else the step runs: the optimizer's step"""
 
+    @property
+    def names(self) -> set[str]:
+        """Of the program's functions above the calls, and of its classes of modules."""
+        return {*self.frames, *(name for name, called in self.classes.items() if isinstance(called, int))}
+
     def function(self, called: Called | None) -> ProgramFunction | None:
         """The program's function of a number; None for a library's."""
         return (

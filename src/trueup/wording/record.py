@@ -147,6 +147,9 @@ PHRASES = {
     Is.REGROUPED: Phrase(
         sentence="made from inputs of another size; what leaves the model in this step agrees"
     ),
+    Is.UNCOUNTED_LABELS: Phrase(
+        sentence="labels differ where none counts: the loss and the gradients it sends into the model agree"
+    ),
     Is.REDUCED_LATER: Phrase(
         sentence="one run reduces this gradient after backward; what the optimizer is given agrees"
     ),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from trueup.types.codes.verdict import NextCode as Next
 from trueup.types.codes.verdict import VerdictCode as Is
+from trueup.types.reason import reason
 from trueup.wording.evidence import SETTINGS, phases
 from trueup.wording.phrase import Facts, Phrase, Template, listed
 
@@ -152,6 +153,19 @@ PHRASES = {
         {**_AT, "slot": "input.0", "module": ""},
         {"phase": "collective", "slot": "output.0", "module": None, "weight": "b.weight", "step": 0},
         {"phase": "optimizer", "slot": "param", "module": None, "step": 1},
+    ),
+    Is.OTHER_CODE: _headline(
+        "{parts:join }: other code in {function}",
+        {"parts": (reason(Is.FIRST_DIVERGENCE, **_AT),), "function": "Norm.forward"},
+    ),
+    Is.OTHER_VALUE_IN_CODE: _headline(
+        "{parts:join }: {name} is {target} (target), {reference} (reference)",
+        {
+            "parts": (reason(Is.FIRST_DIVERGENCE, **_AT),),
+            "name": "IGNORED",
+            "target": "0",
+            "reference": "-100",
+        },
     ),
     Is.PARAMETER_ABSENT: _headline(
         "The {side} has no parameter {parameter}; weights initialised after it differ, first {weight}",

@@ -36,6 +36,7 @@ from trueup.comparing.rules import (
     reduced_later,
     regrouped,
     rounded_indices,
+    uncounted_labels,
     widened,
     within_bound,
 )
@@ -63,6 +64,7 @@ RULES: tuple[Rule, ...] = (
     common_factor.RULE,
     regrouped.RULE,
     reduced_later.RULE,
+    uncounted_labels.RULE,
     # what it follows from
     widened.RULE,
     handed_on.RULE,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from trueup.diagnosing.batches import relation, rows_found
@@ -24,7 +25,7 @@ from trueup.diagnosing.whose import of_ranks
 from trueup.store import StepView
 from trueup.types.arrays import Ints
 from trueup.types.codes import BatchCode as Batches
-from trueup.types.codes import EvidenceCode, NoteCode
+from trueup.types.codes import EvidenceCode, NoteCode, RecordCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import EvidenceRank, Finding, Stage
@@ -284,9 +285,17 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
             said.append(reason(Stages.SAME_DIGESTS, step=step, rank=rank))
     if not findings:
         more, words = compared_labels(target, reference, rank if len(context.ranks) > 1 else None)
+        more = [] if _labels_count_nowhere(context, step) else more
         findings += more
         said += words
     return findings, said
+
+
+def _labels_count_nowhere(context: Context, step: int) -> bool:
+    """Whether labels differ in this step where none counts, as the comparison has seen."""
+    of_step = context.rows.filter((pl.col("step") == step) & (pl.col("phase") == "loss"))
+    codes = set(of_step["reason_code"].cast(pl.String).to_list())
+    return RecordCode.UNCOUNTED_LABELS.value in codes
 
 
 def _one_sided(target: Batch, reference: Batch, context: Context) -> list[Finding]:

@@ -22,8 +22,8 @@ class Gap:
     """One constant that differs for one parameter."""
 
     key: str
-    """a setting, or ``moved`` (by the update), ``count`` (of steps), ``dtype``, ``state``, ``updated`` (dtype of
-    what the optimizer updates: the weights, or copies of them)"""
+    """a setting, or ``moved`` (by the update), ``count`` (of steps), ``dtype``, ``state``, ``updated`` (dtype
+    of what the optimizer updates: the weights, or copies of them)"""
     target: str
     """a value; of ``moved`` one of ``stepped not_held changed unchanged``"""
     reference: str

@@ -37,6 +37,7 @@ class RecordCode(Code):
     SIDE_WITHOUT_SUMMARY = "record.side_without_summary"
     SHAPE_DIFFERS = "record.shape_differs"
     REGROUPED = "record.regrouped"
+    UNCOUNTED_LABELS = "record.uncounted_labels"
     REDUCED_LATER = "record.reduced_later"
     NO_COMMON_EVIDENCE = "record.no_common_evidence"
     NOTHING_FINITE = "record.nothing_finite"
