@@ -118,11 +118,11 @@ def test_nothing_is_held() -> None:
     heavy = Heavy()
     code = Code(())
     code.collect([("", heavy)])
-    before = len([one for one in gc.get_objects() if isinstance(one, Heavy)])
+    before = len([one for one in gc.get_objects() if type(one) is Heavy])
     del heavy
     gc.collect()
     assert before == 1
-    assert not [one for one in gc.get_objects() if isinstance(one, Heavy)]
+    assert not [one for one in gc.get_objects() if type(one) is Heavy]
 
 
 def test_the_dictionary_of_locals_stays_as_the_program_has_it() -> None:
@@ -130,6 +130,20 @@ def test_the_dictionary_of_locals_stays_as_the_program_has_it() -> None:
     trainer = Special()
     collected(frames=trainer.step())
     assert "trainer" not in kept  # reading a frame's local variables would have put it there
+
+
+class Counter:
+    steps = 0
+
+    def forward(self, x: float) -> float:
+        self.steps += 1
+        self.FACTOR = x
+        return self.steps * x
+
+
+def test_attributes_and_what_it_sets_are_no_globals_and_no_values() -> None:
+    found = collected(("", Counter()))
+    assert named(found, "Counter.forward")[5] == {}
 
 
 def test_properties_do_not_run() -> None:

@@ -69,3 +69,37 @@ def test_a_gradient_that_is_not_divided_differs(tmp_path: Path) -> None:
 def test_fewer_samples_are_no_other_microbatches(tmp_path: Path) -> None:
     sides = trained(tmp_path / "target", 2, rows=8), trained(tmp_path / "reference", 3)
     assert compare(*sides).exit_code != 0
+
+
+class Recurrent(nn.Module):
+    """Its states have their samples along the second dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(CLASSES, WIDTH), nn.LSTM(WIDTH, 8, batch_first=True)
+        self.out = nn.Linear(8, CLASSES)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        hidden, (state, _) = self.layer(self.table(ids))
+        return self.out(hidden) + self.out(state[0])[:, None]
+
+
+def recurrent(path: Path, microbatches: int) -> Path:
+    torch.manual_seed(0)
+    model = Recurrent()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with Tracer(path, level="L0", steps="0-1", task="tensor"):
+        for _ in range(2):
+            ids = torch.randint(0, CLASSES, (ROWS, 9))
+            for part in ids.chunk(microbatches):
+                logits = model(part[:, :-1])
+                F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum").backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return path
+
+
+def test_states_of_recurrent_layers_are_put_together_along_their_samples(tmp_path: Path) -> None:
+    result = compare(recurrent(tmp_path / "target", 3), recurrent(tmp_path / "reference", 1))
+    assert result.exit_code == 0, result.summary["verdict"]
+    assert result.summary["counts"].get("undecided", 0) == 0

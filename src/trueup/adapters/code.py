@@ -126,7 +126,7 @@ class Code:
             name
             for reached in self._kept
             if isinstance(reached, _Reached) and reached.code.co_name not in ("__init__", "<module>")
-            for name in _stored(reached.code)
+            for name in reached.sets
         }
         for function in self._found:
             of_script = function.name == "<module>"  # its statements tell; its variables change
@@ -226,8 +226,9 @@ class Code:
         modules: list[ModuleType] = []
         for name, value in reached.closure.items():
             self._note(function, name, value, names, reached.types)
+        used, reached.sets = _used(reached.code)
         for name in names:
-            if name in reached.globals:
+            if name in used and name in reached.globals:
                 value = reached.globals[name]
                 if isinstance(value, ModuleType):
                     modules.append(value)
@@ -344,6 +345,8 @@ class _Reached:
     types: _Types
     identity: int | None = None
     """of what the function closes over: of the same code, others compute something else"""
+    sets: set[str] = field(default_factory=set)
+    """attributes and globals that it sets"""
 
 
 def _reached(function: FunctionType, types: _Types, given: Mapping[str, object]) -> _Reached:
@@ -419,21 +422,28 @@ def _names(code: CodeType) -> tuple[str, ...]:
 
 _EXTENDED = dis.opmap["EXTENDED_ARG"]
 _STORES = {dis.opmap[name] for name in ("STORE_ATTR", "STORE_GLOBAL", "STORE_NAME")}
+_LOADS = {dis.opmap["LOAD_GLOBAL"]: int(sys.version_info >= (3, 11)), dis.opmap["LOAD_NAME"]: 0}
+"""instruction -> bits of its argument below the name's number"""
 
 
-def _stored(code: CodeType) -> set[str]:
-    """Names of attributes and globals that a function sets."""
-    found: set[str] = set()
+def _used(code: CodeType) -> tuple[set[str], set[str]]:
+    """Names of globals that a function reads, and of attributes and globals that it sets."""
+    read: set[str] = set()
+    written: set[str] = set()
     instructions, above = code.co_code, 0
     for at in range(0, len(instructions), 2):
-        argument = instructions[at + 1] | above << 8
-        above = argument if instructions[at] == _EXTENDED else 0
-        if instructions[at] in _STORES:
-            found.add(code.co_names[argument])
+        instruction, argument = instructions[at], instructions[at + 1] | above << 8
+        above = argument if instruction == _EXTENDED else 0
+        if instruction in _STORES:
+            written.add(code.co_names[argument])
+        elif instruction in _LOADS:
+            read.add(code.co_names[argument >> _LOADS[instruction]])
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found |= _stored(constant)
-    return found
+            inner = _used(constant)
+            read |= inner[0]
+            written |= inner[1]
+    return read, written
 
 
 def _vars(value: object) -> dict[str, object]:

@@ -15,7 +15,7 @@ from trueup.merging.tree import Functions, merged_calls
 from trueup.store import StepTables
 from trueup.types.codes import MergingCode, RecordCode
 from trueup.types.layout import BATCH, Layout, Placed
-from trueup.types.placement import At, Partial, Replicate
+from trueup.types.placement import At, Partial, Replicate, Shard
 from trueup.types.reason import Reason, reason
 from trueup.types.trace import SummaryRow
 
@@ -116,6 +116,8 @@ class _Merging:
         self.notes: list[Reason] = []
         self._of_no_sample: set[tuple[CallKey, str]] = set()
         """the same in every microbatch (positions): their gradients add"""
+        self._second: set[tuple[CallKey, str]] = set()
+        """samples lie along their second dimension (states of recurrent layers, sequences first)"""
         self._batch: tuple[int, ...] | None = None
         """shape of the token ids that the model is given: rows, tokens"""
         self.functions = 0
@@ -163,10 +165,13 @@ class _Merging:
         elif phase == "forward" and several and self._is_of_no_sample(members):
             placed = Placed({**placed.placements, BATCH: Replicate()}, placed.split)
             self._of_no_sample.add((call, slot))
+        elif several and (self._lie_second(members) if phase == "forward" else (call, slot) in self._second):
+            placed = Placed({**placed.placements, BATCH: Shard(1)}, placed.split)
+            self._second.add((call, slot))
         elif phase == "forward" and isinstance(call.above, int) and len(members[0].part.shape) == 2:
             self._batch = self._batch or members[0].part.shape
         node, copies = assembled(members, placed, self._layout)
-        if phase == "forward" and several and node.shape[:1] == (1,):
+        if phase == "forward" and several and node.shape[:1] == (1,) and (call, slot) not in self._second:
             self._of_no_sample.add((call, slot))
         self.summaries.append(_known(node, members))
         if all(member.part.stored for member in members):
@@ -180,6 +185,13 @@ class _Merging:
             return False
         first = members[0].part.summary()
         return all(alike(first, member.part.summary()) for member in members[1:])
+
+    def _lie_second(self, members: Sequence[Member]) -> bool:
+        """Whether the rows of a microbatch lie along the second dimension, and cannot along the first."""
+        shape, (num, tokens) = members[0].part.shape, self._batch or (0, 0)
+        if num < 2 or shape[1:2] != (num,) or len(shape) < 3:
+            return False
+        return (shape[0] == tokens != num) or shape[0] % num != 0
 
 
 def _kind(source: Source) -> str:
