@@ -64,7 +64,7 @@ def said_of_the_optimizer(folder: Path, target: str, reference: str) -> list[Rea
 def test_which_of_the_two_is_updated(target: str, reference: str, runs: Path) -> None:
     (said,) = said_of_the_optimizer(runs, target, reference)
     dtypes = {"weights": "bfloat16", "copies": "float32"}
-    assert (said.code, said.place("key")) == (Stages.SETTING, "updated")
+    assert (said.code, said.place("key")) == (Stages.SETTING, "updated_dtype")
     assert (said.place("target"), said.place("reference")) == (dtypes[target], dtypes[reference])
 
 

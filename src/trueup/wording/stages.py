@@ -243,7 +243,7 @@ _SETTINGS = {
     "decoupled": "decoupled weight decay",
     "eps_place": "place of eps",
     "class": "optimizer",
-    "updated": "dtype of the updated weights or copies",
+    "updated_dtype": "dtype of the updated weights or copies",
     "dtype": "dtype of the weights",
     "state": "dtype of the optimizer state",
     "moved": "update",

@@ -22,8 +22,8 @@ class Gap:
     """One constant that differs for one parameter."""
 
     key: str
-    """a setting, or ``moved`` (by the update), ``count`` (of steps), ``dtype``, ``state``, ``updated`` (dtype
-    of what the optimizer updates: the weights, or copies of them)"""
+    """a setting, or ``moved`` (by the update), ``count`` (of steps), ``dtype``, ``state``, ``updated_dtype``
+    (of what the optimizer updates: the weights, or copies of them)"""
     target: str
     """a value; of ``moved`` one of ``stepped not_held changed unchanged``"""
     reference: str
@@ -78,7 +78,9 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
                 dtypes = [one.after_dtype or one.dtype or "" for one in sides if one is not None]
                 del gaps["moved"]
                 if dtypes[0] != dtypes[1]:
-                    gaps["updated"] = Gap(key="updated", target=dtypes[0], reference=dtypes[1], declared=True)
+                    gaps["updated_dtype"] = Gap(
+                        key="updated_dtype", target=dtypes[0], reference=dtypes[1], declared=True
+                    )
         else:
             for one in setting_gaps(says[0].get(fqn, {}), says[1].get(other, {})):
                 values = {"target": one.target_text, "reference": one.reference_text}

@@ -33,7 +33,7 @@ from trueup.types.reason import Reason, reason
 _ORDER = (
     "moved",
     "count",
-    "updated",
+    "updated_dtype",
     "dtype",
     "state",
     "class",
@@ -212,7 +212,7 @@ def _finding(
 def _kind_of(key: str) -> str:
     return {
         "moved": "dropped_update",
-        "updated": "dtype_or_rounding",
+        "updated_dtype": "dtype_or_rounding",
         "dtype": "dtype_or_rounding",
         "state": "dtype_or_rounding",
         "count": "stale_value",
@@ -242,7 +242,7 @@ _CAUSES = {
     "bias_correction": Stages.NO_BIAS_CORRECTION,
     "decoupled": Stages.COUPLED_DECAY,
     "eps": Stages.DEFAULT_EPS,
-    "updated": Stages.NO_MASTER_WEIGHTS,
+    "updated_dtype": Stages.NO_MASTER_WEIGHTS,
     "dtype": Stages.NO_MASTER_WEIGHTS,
     "count": Stages.STATE_NOT_RESTORED,
 }
@@ -251,7 +251,7 @@ _SITES = {
     "weight_decay": "weight decay",
     "bias_correction": "bias correction",
     "decoupled": "decoupled weight decay",
-    "updated": "precision of what is updated",
+    "updated_dtype": "precision of what is updated",
     "dtype": "precision of the weights",
     "state": "precision of the optimizer's state",
     "moved": "update",
