@@ -34,6 +34,8 @@ MAX_REGISTRY = 64
 """functions in one dictionary that a function names"""
 _SCALARS = (bool, int, float, str, type(None))
 _LONGEST = 80
+_MOST = 8
+"""plain values in a list that is one itself"""
 _LIBRARIES = ("numpy", "torch", "mindspore", "_pytest", "pluggy", "IPython", "ipykernel", "tornado", "psutil")
 """packages that are no part of a program: frameworks, and what starts programs"""
 _CALLED_UNNAMED = ("__call__", "__iter__", "__next__", "__getitem__")
@@ -459,7 +461,9 @@ def _is_module(value: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    """A number, a dtype, a word: no path, and no text."""
+    """A number, a dtype, a word, some of them: no path, and no text."""
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return len(value) <= _MOST and all(isinstance(one, _SCALARS) and _is_plain(one) for one in value)
     if isinstance(value, str):
         return len(value) <= _LONGEST and os.sep not in value
     return isinstance(value, _SCALARS) or (
@@ -472,6 +476,9 @@ def _plain(value: object) -> object:
         return str(value)
     if isinstance(value, int) and abs(value) >= 1 << 62:
         return str(value)
+    if isinstance(value, (tuple, list, set, frozenset)):
+        unordered = isinstance(value, (set, frozenset))
+        return str(sorted(map(repr, value)) if unordered else list(value)).replace('"', "")
     return value if isinstance(value, _SCALARS) else str(value).removeprefix("torch.")
 
 
