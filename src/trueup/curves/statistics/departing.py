@@ -23,8 +23,9 @@ from trueup.curves.thresholds import (
 from trueup.types.arrays import Floats, Ints
 
 _SCALES, _POINTS, _PLACES = 2, 240, 80
-_POWERS = (0.5, 1.0, 1.5, 2.0, 3.0)
-_RATES = (0.05, 0.12, 0.25, 0.6)
+_POWERS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
+_RATES = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.1, 1.6)
+"""of the window; neighbours are so near that no true rate between them moves the place of the bend much"""
 _HALVED = 4
 """how often what is taken for before is halved: its latter part may be after"""
 _NOTHING = 1e-300
