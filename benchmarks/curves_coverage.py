@@ -47,7 +47,8 @@ def main() -> None:
 def _page(given: argparse.Namespace) -> Iterator[str]:
     yield "# How accurate the numbers of `trueup curves` are\n"
     yield (
-        "Written by `python benchmarks/curves_coverage.py --write`, from simulated differences of known truth.\n"
+        "Written by `python benchmarks/curves_coverage.py --write`, from simulated differences of known "
+        "truth.\n"
     )
     yield "## The 95 % interval of the signed mean\n"
     yield (
@@ -61,8 +62,8 @@ def _page(given: argparse.Namespace) -> Iterator[str]:
     yield (
         f"Share of {given.onsets} cases named within 1 % of the run, and the median error in % of the run "
         "(negative: early); in brackets the share of one who is told shape, size, length and noise. Runs of "
-        "2,000 to 10,000 steps; the difference grows to 10, 30 or 100 standard deviations of its noise over 10 "
-        "to 50 % of the run.\n"
+        "2,000 to 10,000 steps; the difference grows to 10, 30 or 100 standard deviations of its noise over "
+        "10 to 50 % of the run.\n"
     )
     yield from _onsets(given)
 
