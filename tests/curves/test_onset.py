@@ -29,7 +29,7 @@ SLOW: dict[str, Callable[[Floats], Floats]] = {
 def drawn(
     shape: str, random: np.random.Generator, sigmas: float, coefficient: float
 ) -> tuple[Floats, int, float]:
-    """A difference of noise 1 that grows to ``sigmas`` over 10 to 50 % of the run; its onset and that length."""
+    """A difference of noise 1 that grows to ``sigmas`` over part of the run; its onset and that part."""
     num = int(random.choice([2000, 5000, 10000]))
     begin = int(num * random.uniform(0.15, 0.85))
     length = num * random.uniform(0.1, 0.5)
