@@ -47,7 +47,7 @@ def grounds(first: First, ledger: Ledger, scalars: Sequence[ScalarPair]) -> tupl
 def precision_grounds(gap: PrecisionGap, ledger: Ledger, scalars: Sequence[ScalarPair]) -> tuple[Reason, ...]:
     """What computes in other dtypes, what goes beyond that, and settings that differ as well."""
     found = []
-    if gap.functions:
+    if gap.functions or gap.modules:
         found.append(reason(EvidenceCode.COMPUTED_BY, functions=gap.functions, modules=gap.modules))
     if gap.beyond is None:
         found.append(reason(EvidenceCode.NONE_BEYOND, dtype=gap.coarser))
