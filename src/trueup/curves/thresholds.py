@@ -136,7 +136,7 @@ TREND_WHITE = measured(
     "curves.trend_white",
     30.0,
     "times another memory's prior",
-    "4 covers white noise 98 times in 100 with intervals 1.13 times as wide as need be, 30 95 times with 1.04",
+    "4 covers white noise 98 times in 100 with intervals 1.13 times as wide as need be, 30 95 times",
     test=_COVERAGE,
 )
 LATE_SHARE = chosen("curves.late_share", 0.2, "of the steps", "the last fifth: late")
