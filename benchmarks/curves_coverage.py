@@ -56,9 +56,10 @@ def _page(given: argparse.Namespace) -> Iterator[str]:
         f"knows shape and noise. Systematic parts of 0.1 (flat: 0.02), noise of {given.sigma:g}."
     )
     yield (
-        "\nIt holds where the run is a hundred memories of the noise long or more (AR(1) 0.97: 33 steps, 0.99: "
-        "100). In a shorter one a trend under noise of long memory cannot be told from a random walk: the interval "
-        "then is wide enough for both, and a random walk that looks like a trend is missed once in eight."
+        "\nIt holds where the run is a hundred memories of the noise long or more (AR(1) 0.97: 33 steps, "
+        "0.99: 100). In a shorter one a trend under noise of long memory cannot be told from a random walk: the "
+        "interval then is wide enough for both, and a random walk that looks like a trend is missed once in "
+        "eight."
     )
     for num in given.steps:
         yield f"\n{num:,} steps:\n"
