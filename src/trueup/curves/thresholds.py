@@ -200,6 +200,12 @@ BEND_MISFIT = derived(
     "standard deviations of chi square",
     "once in 30,000 by chance; shapes miss by more",
 )
+BEND_SEEN = chosen(
+    "curves.bend_seen",
+    0.5,
+    _SIGMAS,
+    "of single steps: what is smaller when it has grown by e is not seen before it has grown twice more",
+)
 BEND_SIGMAS = chosen(
     "curves.bend_sigmas",
     300.0,
