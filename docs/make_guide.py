@@ -6,7 +6,12 @@ import contextlib
 import io
 import os
 import shlex
+import shutil
+import subprocess
+import tempfile
+import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from trueup.cli.app import run
@@ -17,6 +22,8 @@ WIDTH = 100
 TARGET = "examples/guide/target.yaml"
 REFERENCE = "examples/guide/reference.sh"
 PAIR = f"{TARGET} {REFERENCE}"
+RUNS, MADE = "out/guide", "out/guide-made"
+ARCHIVES = ("tests/fixtures/goldens/inputs.tar.xz", "tests/fixtures/mindspore/mindspore-2.10.tar.xz")
 WITH_ENVIRONMENT = f"{TARGET},examples/guide/target.env {REFERENCE}"
 HEAD = f"""# The accuracy guide, row by row
 
@@ -35,12 +42,19 @@ $ trueup check {WITH_ENVIRONMENT}
 
 1. [Checklist](#checklist): network structure, mixture of experts, optimizer, weights, mixed precision,
    parallel strategy, other rows
-2. [Pre-training preparation](#pre-training-preparation): a reduced, deterministic pair, and the way back up
-3. [Acceptance over a recommendation](#acceptance-over-a-recommendation)
-4. [Loss curves](#loss-curves)
-5. [Steps 1 and 2: compare and diagnose](#steps-1-and-2-compare-and-diagnose)
-6. [Dumps](#dumps)
-7. [Weights](#weights)
+2. [Accuracy debugging tools](#accuracy-debugging-tools): dumps of MindSpore, weights
+3. [Stage 1: pre-training preparation](#stage-1-pre-training-preparation): parameters, weights, data
+4. [Stage 2: basic problem identification](#stage-2-basic-problem-identification): steps 1 and 2
+5. [Stage 3: long and stable training](#stage-3-long-and-stable-training): learning rate 0, repeats
+6. [Accuracy standard for migrated models](#accuracy-standard-for-migrated-models)
+7. [Case details](#case-details)
+"""
+STAGES = f"""The runs and logs below are small ones that the tests keep, with one fault each.
+
+```console
+$ mkdir -p {RUNS}
+$ for a in {" ".join(ARCHIVES)}; do tar -xf $a -C {RUNS}; done
+```
 """
 SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "Network structure": (
@@ -136,48 +150,209 @@ _NOTES = {
     "Differences with Open Source": "Give the published configuration as REFERENCE.",
 }
 _WITHOUT_OUTPUT = ("bias add",)
-TAIL = """
-## Pre-training preparation
 
-```console
-$ trueup check TARGET REFERENCE --prepare -o OUT
-$ trueup check TARGET REFERENCE --expand -o OUT
-```
 
-write both sides reduced (two layers, constant learning rate, no warmup, no dropout, Adam's eps 1e-8, one
-device, fixed seeds, deterministic kernels) and the way back up, one feature a rung; each rung is held against
-the other side's.
-See [check.md](check.md#a-first-reproduction).
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A row of the guide's later chapters: what serves it, and what that prints."""
 
-## Acceptance over a recommendation
+    row: str
+    said: str
+    commands: tuple[str, ...] = ()
+    shown: bool = True
+    """whether the commands are run here; else they need a program of the reader's own"""
 
-```console
-$ trueup accept --config TARGET REFERENCE ... --waive clip_grad "the published recipe clips at 5" -o OUT
-```
 
-See [accept.md](accept.md). Without the waiver the sign-off stays undecided.
-
-## Loss curves
-
-See [curves.md](curves.md).
-
-## Steps 1 and 2: compare and diagnose
-
-See [diagnose.md](diagnose.md) and [matching.md](matching.md).
-
-## Dumps
-
-See [mindspore-dumps.md](mindspore-dumps.md) and [migration.md](migration.md).
-
-## Weights
-
-See [weights.md](weights.md).
-"""
+REPEATS = f"--reference {RUNS}/gpu1.log {RUNS}/gpu2.log"
+CHAPTERS: dict[str, tuple[Asked, ...]] = {
+    "Accuracy debugging tools": (
+        Asked(
+            row="Dump of graph mode, O0/O1 and O2",
+            said="Writes the JSON of the guide and the environment for it; `--check` reads one that is there "
+            "as MindSpore would. [mindspore-dumps.md](mindspore-dumps.md) has every field.",
+            commands=(
+                f"dump-config --kind full --path /dump --iteration '0|5-8|100-120' -o {MADE}/dump.json "
+                f"--overwrite",
+                f"dump-config --check {RUNS}/mindspore-2.10/cfg_full.json",
+            ),
+        ),
+        Asked(
+            row="Partial, overflow and conditional dump",
+            said="The same with another `--kind`.",
+            commands=(
+                f"dump-config --kind overflow --path /dump -o {MADE}/overflow.json --overwrite",
+                f"dump-config --kind condition --path /dump --kernel MatMul -o {MADE}/condition.json "
+                f"--overwrite",
+            ),
+        ),
+        Asked(
+            row="Reading a dump: statistic.csv, .npy, .bin",
+            said="A dump is given wherever a trace is; the article's `config.json` and `compare.json` are "
+            "read "
+            "as well ([dump-article.md](dump-article.md)).",
+            commands=(
+                f"inspect {RUNS}/mindspore-2.10/graph_O0",
+                f"compare {RUNS}/mindspore-2.10/graph_O0 {RUNS}/mindspore-2.10/graph_O0",
+            ),
+        ),
+        Asked(
+            row="TroubleShooter: weight conversion and comparison",
+            said="[weights.md](weights.md) lists the files and the layouts.",
+            commands=(f"compare-weights {RUNS}/two-at-once {RUNS}/reference",),
+        ),
+    ),
+    "Stage 1: pre-training preparation": (
+        Asked(
+            row="Aligning parameters",
+            said="Both sides reduced, each in its own format: two layers, constant learning rate, no "
+            "warmup, no "
+            "dropout, Adam's eps 1e-8, one device ([check.md](check.md#a-first-reproduction)).",
+            commands=(f"check {PAIR} --prepare -o {MADE}/reduced",),
+        ),
+        Asked(
+            row="Weight conversion",
+            said="Names, fused matrices, layouts; `--like` writes the plan for a port that nobody "
+            "described yet.",
+            commands=("convert-weights SRC DST --from hf-llama --to mindformers-llama-fused --num-heads 32",),
+            shown=False,
+        ),
+        Asked(
+            row="The same data at every step (appendix)",
+            said="The appendix's folders from a captured run, without an edit of its program; the "
+            "configuration "
+            "of MindFormers that reads them is printed. [batches.md](batches.md) has Megatron's side.",
+            commands=(f"export --format batches --per row {RUNS}/reference {MADE}/batches",),
+        ),
+        Asked(
+            row="Fixed randomness and deterministic computation",
+            said="The lines to add, each with its reason; `trueup capture --deterministic` needs none.",
+            commands=("seed-all --framework mindspore",),
+        ),
+    ),
+    "Stage 2: basic problem identification": (
+        Asked(
+            row="Comparison of step 1 losses",
+            said="Where the first difference begins, by maximum, minimum, norm or values.",
+            commands=(f"compare {RUNS}/norm-eps {RUNS}/reference",),
+        ),
+        Asked(
+            row="Finding the correspondence of layers",
+            said="Across frameworks too ([matching.md](matching.md)).",
+            commands=(f"match {RUNS}/transposed {RUNS}/reference",),
+        ),
+        Asked(
+            row="Local norms of step 1",
+            said="Every weight's gradient against the reference's; logs of MindFormers' `local_norm` and "
+            "of the "
+            "edited Megatron are read by `trueup curves`.",
+            commands=(f"diagnose {RUNS}/gradient-scale {RUNS}/reference -o {MADE}/local-norms",),
+        ),
+        Asked(
+            row="Optimizer computation",
+            said="The reference's gradients put into the target's optimizer: `--replay COMMAND` runs it, "
+            "`--gradients` takes a run made so. `trueup export --format grads` writes them as the guide's "
+            ".npy.",
+            commands=(
+                f"diagnose {RUNS}/rate {RUNS}/reference-of-two --gradients {RUNS}/rate.gradients "
+                f"-o {MADE}/optimizer",
+            ),
+        ),
+    ),
+    "Stage 3: long and stable training": (
+        Asked(
+            row="Weights not updated",
+            said="`trueup capture --learning-rate 0` trains any program so.",
+            commands=(f"curves {RUNS}/still.log --reference {RUNS}/still0.log",),
+        ),
+        Asked(
+            row="Benchmark error confirmation",
+            said="Two runs of the reference with determinism off give the band; [curves.md](curves.md) "
+            "says how, and "
+            "[curves-accuracy.md](curves-accuracy.md) how accurate the numbers are.",
+            commands=(f"curves {RUNS}/good.log {REPEATS} --assume all",),
+        ),
+        Asked(
+            row="Loss diffusion",
+            said="The step, and the commands around it: capture, skip the batch, look for overflow.",
+            commands=(f"curves {RUNS}/parted.log {REPEATS}",),
+        ),
+        Asked(
+            row="Loss varies greatly in the later stages",
+            said="Learning rate and weight decay step by step are `trueup check`'s; a small late gap goes to "
+            "downstream tasks.",
+            commands=(f"curves {RUNS}/offset.log {REPEATS}",),
+        ),
+        Asked(
+            row="Scenario expansion",
+            said="The way back up, one feature a rung; with REFERENCE each is held against the other side's.",
+            commands=(f"check {TARGET} --expand -o {MADE}/ladder",),
+        ),
+    ),
+    "Accuracy standard for migrated models": (
+        Asked(
+            row="Indicators and default configuration",
+            said="First loss, mean loss, global norm, repeats, 1,000 steps; what no log proves stays "
+            "open, or is vouched "
+            "for and said so ([accept.md](accept.md)). Without the waiver the sign-off stays undecided.",
+            commands=(
+                f"accept {RUNS}/repeat {RUNS}/reference --config {RUNS}/settings.json {RUNS}/settings.json "
+                f"--curves {RUNS}/good.log {RUNS}/gpu1.log {RUNS}/gpu2.log "
+                f"--learning-rate-0 {RUNS}/still.log {RUNS}/still0.log "
+                f"--eval {RUNS}/good-eval.json {RUNS}/eval.json "
+                f'--waive adam_beta2 "the published recipe" -o {MADE}/sign-off',
+            ),
+        ),
+    ),
+    "Case details": (
+        Asked(
+            row="The case with real programs",
+            said="`make demo-migration` tells it with a PyTorch program and its MindSpore port: embedding "
+            "in another dtype, "
+            "then weight decay ([migration.md](migration.md)). `make demo-guide` walks through the three "
+            "stages "
+            "in two minutes.",
+        ),
+        Asked(
+            row="Local norm of the embedding",
+            said="From two configurations alone the dtype of the embedding is a row to verify.",
+            commands=(f"check {PAIR} --only embedding_dtype,head_dtype",),
+        ),
+    ),
+}
+"""chapter after the checklist -> its rows"""
 
 
 def page() -> str:
     """The complete page."""
-    return "\n".join([HEAD, "## Checklist", *_checklist()]).rstrip("\n") + "\n" + TAIL
+    unpack()
+    shutil.rmtree(DOCS.parent / MADE, ignore_errors=True)
+    parts = [HEAD, "## Checklist", *_checklist(), "## Stages\n", STAGES, *_chapters()]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def unpack() -> None:
+    """The captured runs and logs, as the page says; whole or not at all."""
+    folder = DOCS.parent / RUNS
+    if folder.exists():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+        for archive in ARCHIVES:
+            subprocess.run(["tar", "-xf", DOCS.parent / archive, "-C", made], check=True)
+        with contextlib.suppress(OSError):
+            Path(made).chmod(0o755)
+            shutil.copytree(made, folder)
+
+
+def _chapters() -> Iterator[str]:
+    for chapter, rows in CHAPTERS.items():
+        yield f"## {chapter}\n"
+        for asked in rows:
+            said = textwrap.fill(asked.said, 110, break_long_words=False, break_on_hyphens=False)
+            yield f"### {asked.row}\n\n{said}\n"
+            for command in asked.commands:
+                shown = f"\n{output(command)}" if asked.shown else ""
+                yield f"```console\n$ trueup {command}{shown}\n```\n"
 
 
 def _checklist() -> Iterator[str]:
@@ -210,12 +385,12 @@ def output(command: str) -> str:
     os.chdir(DOCS.parent)
     os.environ["COLUMNS"] = str(WIDTH)
     try:
-        with contextlib.redirect_stdout(shown):
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
             run(shlex.split(command))
     finally:
         os.chdir(was)
         os.environ.pop("COLUMNS") if columns is None else os.environ.update(COLUMNS=columns)
-    lines = [line.rstrip() for line in shown.getvalue().splitlines()]
+    lines = [line.rstrip() for line in shown.getvalue().replace(f"{DOCS.parent}/", "$PWD/").splitlines()]
     return "\n".join(lines).strip("\n")
 
 

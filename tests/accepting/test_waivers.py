@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.curves import logs
@@ -38,6 +39,14 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     for name, curve in made.items():
         (folder / f"{name}.log").write_text(logs.megatron(curve))
     return [str(folder / f"{name}.log") for name in made]
+
+
+UNREAD: tuple[dict[str, Any], ...] = (
+    {"router_jitter_scale": 0.01},
+    {"rope_partial_style": "neox"},
+    {"my_residual_gain": True},
+)
+"""settings that no rule reads"""
 
 
 def _accept(
@@ -111,6 +120,63 @@ def test_a_waiver_that_was_not_needed_is_noted(tmp_path: Path, curves: list[str]
     status, document = _accept(tmp_path, GOOD, curves, "--waive", "clip_grad", "to be safe")
     assert status == 0
     assert AcceptCode.NEEDLESS_WAIVER in [one.code for one in read_reasons(document, "notes")]
+
+
+@pytest.mark.parametrize("change", UNREAD, ids=lambda case: next(iter(case)))
+def test_a_setting_without_a_rule_that_differs_is_not_signed_unseen(
+    change: dict[str, Any], tmp_path: Path, curves: list[str]
+) -> None:
+    (key,) = change
+    status, document = _accept(tmp_path, GOOD | change, curves, other=GOOD)
+    item = _item(document, f"setting:{key}")
+    assert (status, document["outcome"]) == (2, "undecided")
+    assert (item["state"], item["binding"]) == ("warning", True)
+    status, document = _accept(tmp_path, GOOD | change, curves, "--waive", key, "only logging", other=GOOD)
+    assert status == 0
+    assert _item(document, f"setting:{key}")["state"] == "waived"
+    assert document["waivers"] == [{"row": key, "reason": "only logging"}]
+    status, document = _accept(tmp_path, GOOD | change, curves)
+    assert status == 0, "both sides set it alike"
+    status, document = _accept(tmp_path, GOOD | change, curves, "--waive", key, "to be safe")
+    assert AcceptCode.NEEDLESS_WAIVER in [one.code for one in read_reasons(document, "notes")]
+
+
+def test_training_data_with_ids_beyond_the_vocabulary_is_not_signed(
+    tmp_path: Path, curves: list[str]
+) -> None:
+    settings = GOOD | {"vocab_size": 128, "eos_token_id": 2}
+    for folder, largest in (("within", 127), ("beyond", 128)):
+        batch = tmp_path / folder / "step_0" / "rank_0"
+        batch.mkdir(parents=True)
+        ids = np.arange(largest - 63, largest + 1).reshape(4, 16)
+        ids[:, 3] = 2
+        np.save(batch / "tokens.npy", ids)
+        np.save(batch / "labels.npy", ids)
+    status, document = _accept(tmp_path, settings, curves, "--data", str(tmp_path / "within"))
+    assert status == 0
+    assert [one["path"] for one in document["inputs"]][-1] == str(tmp_path / "within")
+    status, document = _accept(tmp_path, settings, curves, "--data", str(tmp_path / "beyond"))
+    assert status == 2
+    assert _item(document, "recommendation:input_ids")["binding"]
+
+
+def test_another_template_at_inference_is_not_signed(tmp_path: Path, curves: list[str]) -> None:
+    for name, text in (("same", "<u>{{ m }}</u>"), ("other", "[INST]{{ m }}[/INST]")):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"chat_template": text}))
+    settings = GOOD | {"chat_template": "<u>{{ m }}</u>"}
+    status, document = _accept(tmp_path, settings, curves, "--inference", str(tmp_path / "same.json"))
+    assert status == 0
+    status, document = _accept(tmp_path, settings, curves, "--inference", str(tmp_path / "other.json"))
+    assert status == 2
+    assert _item(document, "recommendation:inference_template")["binding"]
+
+
+@pytest.mark.parametrize("words", [("--data", "x"), ("--inference", "x")])
+def test_data_without_settings_to_hold_it_against(
+    words: tuple[str, str], tmp_path: Path, curves: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["accept", "--curves", *curves, *words, "-o", str(tmp_path / "out")]) == 2
+    assert "--config" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [("clip_grad",), ("clip_gradd", "x"), ("clip_grad", "")])

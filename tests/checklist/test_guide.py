@@ -22,6 +22,14 @@ CHECKLIST = (
     "parallel strategy",
     "other",
 )
+TITLES = (
+    *("dump of graph mode", "overflow", "weight conversion and comparison"),
+    *("aligning parameters", "weight conversion", "the same data at every step", "fixed randomness"),
+    *("step 1 losses", "correspondence of layers", "local norms of step 1", "optimizer computation"),
+    *("weights not updated", "benchmark error confirmation", "loss diffusion", "later stages"),
+    *("scenario expansion", "indicators and default configuration", "case with real programs"),
+)
+"""titles of the guide's sections, in its order"""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +54,22 @@ def test_rows_name_what_the_check_has(made: dict[str, Any]) -> None:
 
 
 def test_rows_have_output(made: dict[str, Any]) -> None:
-    page = made["page"]()
+    page = (DOCS / "guide.md").read_text(encoding="utf-8")
     blocks = [block for block in page.split("```console\n")[2:] if block.startswith("$ trueup check ex")]
     assert len(blocks) > 50
     assert all(len(block.partition("```")[0].splitlines()) > 5 for block in blocks)
+
+
+def test_every_stage_of_the_guide_is_on_the_page(made: dict[str, Any]) -> None:
+    """Its table of contents after the checklist, and 002's standard."""
+    asked = [one for rows in made["CHAPTERS"].values() for one in rows]
+    rows = " ".join(one.row.casefold() for one in asked)
+    for title in TITLES:
+        assert title in rows, title
+    page = (DOCS / "guide.md").read_text(encoding="utf-8")
+    for one in asked:
+        section = page.partition(f"### {one.row}\n")[2].partition("\n##")[0]
+        assert section.count("$ trueup ") == len(one.commands), one.row
+        assert not one.shown or all(len(block) > 100 for block in section.split("$ trueup ")[1:]), one.row
+        assert "No such option" not in section
+        assert "Traceback" not in section

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -10,6 +11,10 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tests.adapters.torch.reading import capture
 from tests.models.mixed_gpt import Program, train
@@ -123,3 +128,131 @@ def test_another_attention_kernel_is_no_difference(case: str, compared: Compared
     program = BENIGN[case]
     verdict = compared(replace(program, eager=True), program).verdict
     assert verdict.outcome is Outcome.AGREE, verdict
+
+
+class ProductLinear(nn.Linear):
+    """Multiplies as a GPU does in TF32 where ``bits`` are cut off its factors, after rounding to nearest."""
+
+    bits = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(self._rounded(x), self._rounded(self.weight), self.bias)
+
+    def _rounded(self, x: Tensor) -> Tensor:
+        if not self.bits:
+            return x
+        whole = x.detach().contiguous().view(torch.int32)
+        kept = (whole + (1 << (self.bits - 1))) & ~((1 << self.bits) - 1)
+        return x + (kept.view(torch.float32) - x.detach())
+
+
+class CastNorm(nn.GroupNorm):
+    """Computes in the dtype of its weight; what is given is cast by who calls it, or by itself."""
+
+    inside = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype) if self.inside else super().forward(x)
+
+
+class Net(nn.Module):
+    def __init__(self, *, bits: int, norm: torch.dtype, inside: bool, scale: float) -> None:
+        super().__init__()
+        self.up, self.norms = ProductLinear(12, 48), nn.ModuleList(CastNorm(4, 48) for _ in range(2))
+        self.down, self.scale = ProductLinear(48, 12), scale
+        self.up.bits = self.down.bits = bits
+        for one in self.norms.to(norm):
+            one.inside = inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        for norm in self.norms:
+            given = x if norm.inside else x.to(norm.weight.dtype)
+            x = torch.tanh(norm(given).to(x.dtype))
+        return self.down(x * self.scale)
+
+
+def net(
+    folder: Path,
+    *,
+    bits: int = 0,
+    norm: torch.dtype = torch.float32,
+    inside: bool = True,
+    scale: float = 1.0,
+    **manifest: object,
+) -> Path:
+    """A trace of modules alone; ``manifest``: facts of another machine."""
+
+    def program() -> None:
+        torch.manual_seed(3)
+        model = Net(bits=bits, norm=norm, inside=inside, scale=scale)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(2):
+            model(torch.randn(9, 12)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    capture(folder, program, level="L0")
+    file = folder / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | manifest))
+    return folder
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["cast inside", "cast between modules"])
+@pytest.mark.parametrize("side", ["target", "reference"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_norms_alone_in_a_lower_dtype_where_modules_are_recorded(
+    dtype: str, side: str, inside: bool, tmp_path: Path
+) -> None:
+    lower = net(tmp_path / "lower", norm=getattr(torch, dtype), inside=inside)
+    base = net(tmp_path / "base", inside=inside)
+    verdict = compare(*((lower, base) if side == "target" else (base, lower))).verdict
+    assert verdict.outcome is Outcome.DIFFER
+    assert verdict.headline.code is VerdictCode.COMPUTES_IN
+    assert verdict.headline.place(side) == dtype
+    assert verdict.headline.place("functions") == ("CastNorm",)
+    assert verdict.headline.number("weights")
+    assert not verdict.headline.number("whole")
+    (by,) = [one for one in verdict.evidence if one.code is EvidenceCode.COMPUTED_BY]
+    assert by.place("modules") == ("CastNorm (2)",)
+
+
+GPU: dict[str, object] = {"devices": ["NVIDIA A100"], "allow_tf32": False}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"allow_tf32": True}, {"environment": {"NVIDIA_TF32_OVERRIDE": "1"}}],
+    ids=["flag", "override"],
+)
+@pytest.mark.parametrize("side", ["target", "reference"])
+def test_tf32_of_one_side(setting: dict[str, object], side: str, tmp_path: Path) -> None:
+    lower, base = net(tmp_path / "tf32", bits=13, **GPU | setting), net(tmp_path / "base", **GPU)
+    verdict = compare(*((lower, base) if side == "target" else (base, lower))).verdict
+    assert verdict.headline.code is VerdictCode.COMPUTES_IN
+    assert verdict.headline.place(side) == "tf32"
+    assert verdict.headline.place("functions") == ("ProductLinear",)
+    assert EvidenceCode.NONE_BEYOND in [one.code for one in verdict.evidence]
+
+
+def test_what_is_no_tf32(tmp_path: Path) -> None:
+    """On a CPU, or allowed on both sides, it explains nothing; nor does it explain more than its rounding."""
+    base, both = net(tmp_path / "base", **GPU), GPU | {"allow_tf32": True}
+    for at, (one, other) in enumerate(
+        (
+            (net(tmp_path / "cpu", bits=13), net(tmp_path / "other")),
+            (net(tmp_path / "both", bits=13, **both), net(tmp_path / "too", **both)),
+            (net(tmp_path / "coarse", bits=18, **both), base),
+            (net(tmp_path / "none", scale=1.01, **both), base),
+        )
+    ):
+        assert compare(one, other).verdict.headline.code is VerdictCode.FIRST_DIVERGENCE, at
+    assert compare(net(tmp_path / "same", **both), base).verdict.outcome is Outcome.AGREE
+
+
+def test_a_fault_beyond_tf32_is_named_beside_it(tmp_path: Path) -> None:
+    lower = net(tmp_path / "tf32", bits=13, scale=1.05, **GPU | {"allow_tf32": True})
+    verdict = compare(lower, net(tmp_path / "base", **GPU)).verdict
+    assert verdict.headline.code is VerdictCode.COMPUTES_IN
+    (beyond,) = [one for one in verdict.evidence if one.code is EvidenceCode.FIRST_BEYOND]
+    assert "down" in beyond.place("site")

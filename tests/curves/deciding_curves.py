@@ -27,7 +27,7 @@ from trueup.curves.standard import (
     smooth,
 )
 from trueup.curves.statistics.centred import Centre, _runs, centre
-from trueup.curves.statistics.departing import _far, _fits, _gone, departure
+from trueup.curves.statistics.departing import _far, _fits, _gone, _is_seen, departure
 from trueup.curves.statistics.envelope import band_spread, window_of
 from trueup.curves.statistics.excursions import Excursion, Excursions, excursions
 from trueup.curves.statistics.frozen import _outlying
@@ -506,6 +506,11 @@ def departed_fewest(steps: float) -> object:
 @decides("curves.bend_misfit")
 def bend_misfit(errors: float) -> object:
     return _fits(errors)
+
+
+@decides("curves.bend_seen")
+def bend_seen(sigmas: float) -> object:
+    return bool(_is_seen(np.array([3.0 * sigmas]), 3.0)[0])
 
 
 @decides("curves.bend_sigmas")

@@ -66,7 +66,7 @@ WAYS: dict[Divide, DivisorCode] = {
 PAIRS = list(permutations(WAYS, 2))
 
 
-def program(divide: Divide, *, seed: int = 0, smoothing: float = 1.0) -> None:
+def program(divide: Divide, *, seed: int = 0, smoothing: float = 1.0, added: float = 0.0) -> None:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Embedding(31, 16), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 31))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -79,12 +79,14 @@ def program(divide: Divide, *, seed: int = 0, smoothing: float = 1.0) -> None:
         tokens = sum(int((one != -100).sum()) for one in labels)
         for ids, one in zip(batches, labels, strict=True):
             logits = model(ids[:, :-1]).flatten(0, 1)
-            (divide(logits, one, tokens, ROWS * WIDTH * MICROBATCHES) * SMOOTHING[smoothing]).backward()
+            loss = divide(logits, one, tokens, ROWS * WIDTH * MICROBATCHES) * SMOOTHING[smoothing]
+            (loss + ADDED[added]).backward()
         optimizer.step()
         optimizer.zero_grad()
 
 
-SMOOTHING = {factor: torch.tensor(factor) for factor in (1.0, 0.9)}
+SMOOTHING = {factor: torch.tensor(factor) for factor in (1.0, 0.9, 1.5, 0.31)}
+ADDED = {term: torch.tensor(term) for term in (0.0, 0.25)}
 """made before any capture: no call shows them"""
 Diagnosed = Callable[..., Diagnosis]
 
@@ -92,13 +94,13 @@ Diagnosed = Callable[..., Diagnosis]
 @pytest.fixture(scope="module")
 def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Diagnosed:
     @cache
-    def captured(divide: Divide, seed: int, smoothing: float) -> Path:
+    def captured(divide: Divide, seed: int, **changed: float) -> Path:
         folder = tmp_path_factory.mktemp("run") / "trace"
-        capture(folder, lambda: program(divide, seed=seed, smoothing=smoothing), level="L0", task="tensor")
+        capture(folder, lambda: program(divide, seed=seed, **changed), level="L0", task="tensor")
         return folder
 
-    def pair(target: Divide, reference: Divide, *, seed: int = 0, smoothing: float = 1.0) -> Diagnosis:
-        sides = captured(target, seed, smoothing), captured(reference, seed, 1.0)
+    def pair(target: Divide, reference: Divide, *, seed: int = 0, **changed: float) -> Diagnosis:
+        sides = captured(target, seed, **changed), captured(reference, seed)
         return diagnose(*sides, output=tmp_path_factory.mktemp("diagnosis"))
 
     return pair
@@ -126,3 +128,19 @@ def test_a_factor_that_is_none_of_them_is_not_named_after_one(divide: Divide, di
     """A loss times 0.9 is no other divisor."""
     finding = diagnosed(divide, divide, smoothing=0.9).findings[0]
     assert finding.headline.code is not StagesCode.LOSS_DIVISOR
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.5, 0.31])
+@pytest.mark.parametrize("divide", [mean, plain_sum])
+def test_a_factor_of_the_loss_is_told_by_the_gradients_it_sends_back(
+    divide: Divide, factor: float, diagnosed: Diagnosed
+) -> None:
+    kind = diagnosed(divide, divide, smoothing=factor).findings[0].kinds[0]
+    assert kind.name == KindCode.WRONG_SCALE
+    assert kind.factor == pytest.approx(factor, rel=1e-5)
+
+
+def test_a_term_added_to_the_loss_is_no_factor(diagnosed: Diagnosed) -> None:
+    """One number and another: their gradients are the same."""
+    finding = diagnosed(mean, mean, added=0.25).findings[0]
+    assert finding.kinds[0].name != KindCode.WRONG_SCALE

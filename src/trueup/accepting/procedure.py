@@ -11,7 +11,7 @@ from trueup.accepting.downstream import Downstream, downstream, downstream_items
 from trueup.accepting.first_steps import preparation_items, step_items
 from trueup.accepting.item import Item, State
 from trueup.accepting.long_run import compared, leaves_a_small_gap, long_run_items, no_update_items
-from trueup.accepting.recommended import needless, recommendation_items
+from trueup.accepting.recommended import needless, recommendation_items, unjudged_items
 from trueup.accepting.settings import by_hand, checklist_items
 from trueup.accepting.signoff import SignOff
 from trueup.curves.comparison import CurveComparison, Options
@@ -33,6 +33,10 @@ class Given:
     """trace of the first steps of the run under question"""
     reference: Path | None = None
     configs: tuple[str, str] | None = None
+    data: Sequence[str] = ()
+    """data sets whose ids are held against the special ids"""
+    inference: Sequence[str] = ()
+    """what the target is used for inference with"""
     curves: Sequence[str] = ()
     """the target's log, the reference's, those of its repeats"""
     no_update: Sequence[str] = ()
@@ -45,7 +49,7 @@ class Given:
     stated: Mapping[str, str] = field(default_factory=dict)
     """the standard's default conditions, as changed"""
     waived: Mapping[str, str] = field(default_factory=dict)
-    """row of the guide's recommendations -> why it is not followed"""
+    """row of the recommendations, or setting that no rule reads -> why it is not followed, or differs"""
 
     @property
     def traces(self) -> tuple[Path, Path] | None:
@@ -66,6 +70,8 @@ class Given:
             for at, place in enumerate(places or ()):
                 side = "target" if at == 0 else "reference"
                 named.append((reason(Code.INPUT, what=what, side=side, repeat=max(0, at - 1)), str(place)))
+        for what, places in (("training data", self.data), ("inference", self.inference)):
+            named += [(reason(Code.INPUT, what=what, side="", repeat=0), place) for place in places]
         return named
 
 
@@ -119,6 +125,7 @@ def accept(given: Given, *, output: Path, say: Callable[[str], None] = lambda _:
     items = [
         *checklist_items(settings),
         *recommendation_items(settings, given.waived),
+        *unjudged_items(settings, given.waived),
         *(_by_files(item, settings) for item in preparation_items(proved, diagnosis)),
         *step_items(diagnosis),
         *no_update_items(still),
@@ -155,8 +162,15 @@ def _native(traces: tuple[Path, Path] | None) -> tuple[Path, Path] | None:
 
 def _settings(given: Given) -> Configurations | None:
     if given.traces is None and given.configs is None:
+        if given.data or given.inference:
+            raise ConfigError(
+                "--data and --inference are held against the settings of the runs: give --config TARGET "
+                "REFERENCE, or two traces"
+            )
         return None
-    return configurations(*(given.traces or (Path(), Path())), given.configs)
+    return configurations(
+        *(given.traces or (Path(), Path())), given.configs, data=given.data, inference=given.inference
+    )
 
 
 def _by_files(item: Item, settings: Configurations | None) -> Item:

@@ -1,11 +1,12 @@
-"""The guide's recommendations in a sign-off: none is signed over unless a person waives it with a reason."""
+"""The guide's recommendations in a sign-off, and settings that differ without a rule that judges them: none
+is signed over unless a person waives it with a reason."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from trueup.accepting.item import Item, Part, State
-from trueup.checklist.check import EXTRA_ROWS
+from trueup.checklist.check import EXTRA_ROWS, NotJudged
 from trueup.checklist.fields import fields
 from trueup.checklist.judging import Cell
 from trueup.checklist.recommendations import Unmet
@@ -30,24 +31,53 @@ def recommendation_items(both: Configurations | None, waived: Mapping[str, str])
     return [_item(one, waived.get(one.key)) for one in found] or [_followed(both)]
 
 
+def unjudged_items(both: Configurations | None, waived: Mapping[str, str]) -> list[Item]:
+    """One item for each setting that differs and that no rule reads: only a person knows what it changes."""
+    return [] if both is None else [_unjudged(one, waived.get(one.key)) for one in both.checklist.not_judged]
+
+
 def needless(both: Configurations | None, waived: Mapping[str, str]) -> list[Reason]:
-    """Waivers of rows that are followed, or that nothing given tells of.
+    """Waivers of rows that are followed, of settings that do not differ, or that nothing given tells of.
 
     Raises:
         ConfigError: a waived row that there is not.
     """
+    open_: set[str] = set()
     known = {*EXTRA_ROWS, *(rule.key for file in rules().values() for rule in file)}
+    if both is not None:
+        unjudged = {one.key for one in both.checklist.not_judged}
+        open_ = {one.key for one in both.checklist.unmet if one.counts} | unjudged
+        known |= unjudged | both.checklist.unread_keys()
     for key in waived:
         if key not in known:
             raise ConfigError(f"--waive: {unknown_key_message(key, known, 'row')}")
-    open_ = {one.key for one in both.checklist.unmet if one.counts} if both is not None else set()
     return [reason(Code.NEEDLESS_WAIVER, key=key) for key in waived if key not in open_]
 
 
+def _unjudged(one: NotJudged, why_waived: str | None) -> Item:
+    return Item(
+        key=f"setting:{one.key}",
+        part=Part.CHECKLIST,
+        title=reason(Code.UNJUDGED, key=one.key),
+        state=State.WARNING if why_waived is None else State.WAIVED,
+        binding=why_waived is None,
+        measured=reason(Code.VALUES_DIFFER, target=_text(one.target), reference=_text(one.reference)),
+        threshold=reason(Code.SAME_VALUE),
+        origin=reason(Code.CHECKLIST, section=""),
+        evidence=_waived(why_waived),
+        how=reason(Code.WAIVE_SETTING, key=one.key) if why_waived is None else None,
+    )
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _waived(why: str | None) -> tuple[Reason, ...]:
+    return () if why is None else (reason(Code.WAIVED_BECAUSE, why=why),)
+
+
 def _item(one: Unmet, why_waived: str | None) -> Item:
-    evidence = [reason(Code.WHY, why=one.why)] if one.why else []
-    if why_waived is not None:
-        evidence.insert(0, reason(Code.WAIVED_BECAUSE, why=why_waived))
     return Item(
         key=f"recommendation:{one.key}",
         part=Part.CHECKLIST,
@@ -57,7 +87,7 @@ def _item(one: Unmet, why_waived: str | None) -> Item:
         measured=reason(Code.NOT_FOLLOWED, target=_value(one.target), reference=_value(one.reference)),
         threshold=one.wanted,
         origin=reason(Code.CHECKLIST, section=fields().sections[one.section].title.lower()),
-        evidence=tuple(evidence),
+        evidence=(*_waived(why_waived), *([reason(Code.WHY, why=one.why)] if one.why else [])),
         how=reason(Code.WAIVE, key=one.key, ways=[f"{side}: {text}" for side, text in one.how])
         if why_waived is None
         else None,

@@ -113,12 +113,16 @@ class Checklist:
 
     def unread(self) -> list[str]:
         """``key (file)`` of settings no canonical field reads."""
+        return [f"{key} ({place})" for key, place in self._unread()]
+
+    def unread_keys(self) -> set[str]:
+        """Keys of settings no canonical field reads."""
+        return {key for key, _ in self._unread()}
+
+    def _unread(self) -> list[tuple[str, str]]:
         sides = [self.target] if self.reference is None else [self.target, self.reference]
-        found = []
-        for side in sides:
-            for translation in side.translations:
-                found += [f"{key} ({translation.document.path})" for key in translation.unread()]
-        return found
+        every = [translation for side in sides for translation in side.translations]
+        return [(key, one.document.path) for one in every for key in one.unread()]
 
 
 def _unread_values(side: Configuration) -> dict[str, dict[str, object]]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from trueup.cli.diagnose import PROGRAM_LOG
 from trueup.cli.printing import notes, print_json, stdout_to_file
-from trueup.cli.shared import Assumed, Conditions, Configs, Curves, Printed, Replay
+from trueup.cli.shared import Assumed, Conditions, Configs, Curves, Data, Inference, Printed, Replay
 from trueup.errors import ConfigError
 from trueup.types.option import Option, expected
 
@@ -42,6 +42,8 @@ class AcceptOptions:
         Path | None, Option("The same of the run that is trusted.", argument="REFERENCE")
     ] = None
     config: Configs = None
+    data: Data = ()
+    inference: Inference = None
     curves: Curves = ()
     learning_rate_0: Annotated[
         tuple[str, ...],
@@ -61,8 +63,8 @@ class AcceptOptions:
     waived: Annotated[
         dict[str, str],
         Option(
-            "Sign although this recommendation of the accuracy guide is not followed; the sign-off prints "
-            "the reason. May be repeated.",
+            "Sign although this recommendation of the accuracy guide is not followed, or although this "
+            "setting, which no rule reads, differs; the sign-off prints the reason. May be repeated.",
             "--waive ROW REASON",
             several=True,
             read_all=waivers_from_words,
@@ -94,6 +96,8 @@ def command(options: AcceptOptions, printed: Printed) -> int:
         target=options.target,
         reference=options.reference,
         configs=options.config,
+        data=options.data,
+        inference=() if options.inference is None else (options.inference,),
         curves=options.curves,
         no_update=options.learning_rate_0,
         evaluations=options.evaluations,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from trueup.cli.printing import json_text, print_json
-from trueup.cli.shared import Printed
+from trueup.cli.shared import Data, Inference, Printed
 from trueup.errors import ConfigError
 from trueup.types.option import Option
 
@@ -54,23 +54,8 @@ class CheckOptions:
         tuple[str, ...],
         Option("Leave these out; may be repeated.", "--ignore SECTION|FIELD", read_all=names_from_words),
     ] = ()
-    data: Annotated[
-        tuple[str, ...],
-        Option(
-            "Training data, or a sample of it, whose ids are compared with the special ids and the "
-            "vocabulary: PREFIX.bin with PREFIX.idx, a folder of saved batches, or a trace; "
-            "may be repeated.",
-            "--data PATH",
-        ),
-    ] = ()
-    inference: Annotated[
-        str | None,
-        Option(
-            "Configuration of inference with the trained TARGET (of a tokenizer, a chat template, or of "
-            "MindFormers): its chat template is compared with the one of training.",
-            "--inference CONFIG",
-        ),
-    ] = None
+    data: Data = ()
+    inference: Inference = None
     no_recommendations: Annotated[
         bool,
         Option(

@@ -93,6 +93,23 @@ Configs = Annotated[
         default="as stored in the traces",
     ),
 ]
+Data = Annotated[
+    tuple[str, ...],
+    Option(
+        "Training data, or a sample of it, whose ids are compared with the special ids and the "
+        "vocabulary: PREFIX.bin with PREFIX.idx, a folder of saved batches, or a trace; "
+        "may be repeated.",
+        "--data PATH",
+    ),
+]
+Inference = Annotated[
+    str | None,
+    Option(
+        "Configuration of inference with the trained TARGET (of a tokenizer, a chat template, or of "
+        "MindFormers): its chat template is compared with the one of training.",
+        "--inference CONFIG",
+    ),
+]
 Curves = Annotated[
     tuple[str, ...],
     Option(

@@ -19,6 +19,7 @@ from trueup.comparing.owner import (
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.record_row import RecordRow
 from trueup.comparing.rows import Rows
+from trueup.comparing.sites import module_column
 from trueup.matching.codes import Codes
 from trueup.types.arrays import Bools
 from trueup.types.codes import EvidenceCode
@@ -55,6 +56,8 @@ class First:
     """records up to it with dtypes that differ"""
     alone: list[Reason] = field(default_factory=list)
     """inputs of its call, or of the module call around it, that one run alone has"""
+    ids: list[Reason] = field(default_factory=list)
+    """ids of one run beyond the rows of an embedding, where the first difference is an input"""
     classes: Reason | None = None
     """the class of the module charged with it, where the two runs use one class in another's place"""
     why: list[Reason] = field(default_factory=list)
@@ -111,7 +114,41 @@ def first_of_rows(pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Tabl
         dtypes=dtype_differences(rows, row),
         alone=_inputs_of_one_side(rows, row),
         classes=class_of_owner(rows, row, owner),
+        ids=_ids_beyond(rows) if _is_input(rows, row) else [],
     )
+
+
+def _is_input(rows: Rows, row: int) -> bool:
+    return bool((rows.phase_is("forward") & rows.slot_starts("input"))[row])
+
+
+def _ids_beyond(rows: Rows) -> list[Reason]:
+    """Whole numbers given to an embedding that has fewer rows, by one run alone: where both give larger ones
+    each rank holds a part of the vocabulary."""
+    codes, names = module_column(rows)
+    words, types = rows.match.words, rows.of_call("type")
+    embeds = np.array(["embed" in word.lower() for word in words.type] + [False])[types]
+    whole = np.array([word.startswith(("int", "uint")) for word in words.dtype] + [False])
+    given = rows.paired & rows.phase_is("forward") & rows.slot_starts("input") & embeds
+    given &= rows.kind_is("module") & whole[rows.target.dtype] & whole[rows.reference.dtype]
+    tables = rows.paired & rows.phase_is("param")
+    found = []
+    for row in np.flatnonzero(given).tolist():
+        shapes = [words.shape[code] for code in rows.target.shape[tables & (codes == codes[row])].tolist()]
+        sizes = [int(shape[0]) for shape in shapes if len(shape) == 2]
+        largest = {
+            side: float(half.statistics["maximum"][row])
+            for side, half in (("target", rows.target), ("reference", rows.reference))
+        }
+        over = [side for side, value in largest.items() if sizes and value >= sizes[0]]
+        if len(over) == 1:
+            value = int(largest[over[0]])
+            found.append(
+                reason(
+                    EvidenceCode.ID_BEYOND, side=over[0], value=value, module=names[codes[row]], size=sizes[0]
+                )
+            )
+    return found
 
 
 def _inputs_of_one_side(rows: Rows, row: int) -> list[Reason]:

@@ -29,7 +29,7 @@ _NUM_AHEAD = 2
 def grounds(first: First, ledger: Ledger, scalars: Sequence[ScalarPair]) -> tuple[Reason, ...]:
     """Causes, the size of the difference, why it is an origin, what else differs; norms last."""
     settings, other_settings = _settings(scalars, first.step, first.row.phase)
-    causes = [*first.alone, *settings, *_absent(ledger), *reversed(first.arguments)]
+    causes = [*first.ids, *first.alone, *settings, *_absent(ledger), *reversed(first.arguments)]
     why = [one for one in first.why if not first.alone or one.code is not EvidenceCode.INPUTS_BIT_IDENTICAL]
     found = [
         *causes[:_NUM_AHEAD],
@@ -47,7 +47,7 @@ def grounds(first: First, ledger: Ledger, scalars: Sequence[ScalarPair]) -> tupl
 def precision_grounds(gap: PrecisionGap, ledger: Ledger, scalars: Sequence[ScalarPair]) -> tuple[Reason, ...]:
     """What computes in other dtypes, what goes beyond that, and settings that differ as well."""
     found = []
-    if gap.functions:
+    if gap.functions or gap.modules:
         found.append(reason(EvidenceCode.COMPUTED_BY, functions=gap.functions, modules=gap.modules))
     if gap.beyond is None:
         found.append(reason(EvidenceCode.NONE_BEYOND, dtype=gap.coarser))

@@ -11,6 +11,9 @@ and no agreement either. The dtypes of the two are compared as numbers are:
   dtype that nothing was made of.
 - What differs by more than the coarser precision explains is a difference of its own.
 
+TF32 is no dtype of a tensor: where one run's settings let its GPU multiply float32 matrices in it and the
+other's do not, the products are what computes in another dtype.
+
 A call computes in another dtype where its output has another. Where one run casts and the other does not, no
 pair shows it: then the coarsest dtype that either side has inside one module.
 """
@@ -35,7 +38,11 @@ from trueup.comparing.tolerance import Precision, rounding_bound
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.arrays import Bools, Floats
+from trueup.types.trace import Manifest
 
+TF32 = "tf32"
+_TF32_ROUNDOFF = 2.0**-11
+"""ten bits of mantissa beside the leading one"""
 _OPERATORS = ("linear", "head", "norm", "softmax", "embedding", "rotary", "loss")
 """roles that a person names an operator by"""
 _WEIGHTED = ("linear", "head")
@@ -51,8 +58,10 @@ class PrecisionGap:
     target: str
     """dtype"""
     reference: str
+    weights: bool
+    """weights have these dtypes too"""
     whole: bool
-    """the weights have these dtypes too"""
+    """all of them"""
     functions: tuple[str, ...]
     """that compute in them, linear layers first, then the most frequent"""
     modules: tuple[str, ...]
@@ -81,34 +90,67 @@ class PrecisionGap:
     @property
     def coarser(self) -> str:
         """The dtype with the larger roundings."""
+        if TF32 in (self.target, self.reference):
+            return TF32
         target, reference = unit_roundoffs([self.target, self.reference])[:2]
         return self.target if target >= reference else self.reference
 
 
+def tf32_side(target: Manifest, reference: Manifest) -> str | None:
+    """The side that alone lets a GPU multiply float32 matrices in TF32; None of two alike, and of CPUs."""
+    allowed = [_allows_tf32(one) for one in (target, reference)]
+    if None in allowed or allowed[0] == allowed[1]:
+        return None
+    return "target" if allowed[0] else "reference"
+
+
+def _allows_tf32(manifest: Manifest) -> bool | None:
+    """None where nothing tells of it, or no GPU computed."""
+    allowed = manifest.get("allow_tf32")
+    if not manifest.get("devices") or allowed is None:
+        return None
+    override = manifest.get("environment", {}).get("NVIDIA_TF32_OVERRIDE")
+    return override == "1" if override in ("0", "1") else allowed
+
+
 def gap_of_step(
-    pair: StepPair, context: StepContext, metrics: Metrics, judgement: Judgement, table: pa.Table
+    pair: StepPair,
+    context: StepContext,
+    metrics: Metrics,
+    judgement: Judgement,
+    table: pa.Table,
+    tf32: str | None = None,
 ) -> PrecisionGap | None:
-    """The gap that explains where a step begins to differ; None where there is none."""
+    """The gap that explains where a step begins to differ; None where there is none.
+
+    ``tf32``: the side that alone multiplies in TF32.
+    """
     rows = context.rows
     roundoff = [unit_roundoffs(rows.match.words.dtype)[half.dtype] for half in (rows.target, rows.reference)]
     shown = _apart(rows, roundoff) | _casts_of_one_side(rows, roundoff)
+    least = 0.0
+    if tf32 is not None and not shown.any():
+        shown, least = _products(rows), _TF32_ROUNDOFF
     if not shown.any():
         return None
-    finer, coarser = (
-        _exceeds(context, metrics, judgement, precision) for precision in (Precision.FINER, Precision.COARSER)
-    )
+    finer = _exceeds(context, metrics, judgement, Precision.FINER)
+    coarser = _exceeds(context, metrics, judgement, Precision.COARSER, least)
     beyond = np.flatnonzero(finer)
     if not (finer & ~shown).any() or coarser[beyond[0]] or not _is_of_module(rows, shown, int(beyond[0])):
         return None
     first = int(np.flatnonzero(shown)[0])
     own = np.flatnonzero(coarser & (judgement.attribution.status == ORIGIN) & (np.arange(len(rows)) > first))
     target, reference = _dtypes(rows, shown, roundoff)
+    if least:
+        target, reference = (TF32 if tf32 == "target" else target, TF32 if tf32 == "reference" else reference)
     functions, modules = _computing(rows, shown)
+    weights = rows.phase_is("param") & rows.paired & ~np.isnan(roundoff[0]) & ~np.isnan(roundoff[1])
     return PrecisionGap(
         at=first_of_rows(pair, rows, judgement, table, first),
         target=target,
         reference=reference,
-        whole=bool((shown & rows.phase_is("param")).any()),
+        weights=bool((shown & weights).any()),
+        whole=bool(weights.any() and shown[weights].all()),
         functions=functions,
         modules=modules,
         autocast=_autocast(rows, shown, roundoff),
@@ -147,11 +189,23 @@ def _cast(rows: Rows) -> Bools:
     return np.asarray(casts[rows.of_call("name")])
 
 
-def _exceeds(context: StepContext, metrics: Metrics, judgement: Judgement, precision: Precision) -> Bools:
+def _products(rows: Rows) -> Bools:
+    """Outputs of calls that multiply matrices, float32 on both sides: by name, or by the module's class."""
+    words, outputs = rows.match.words, rows.phase_is("forward") & rows.slot_starts("output") & rows.paired
+    single = np.array([word == "float32" for word in words.dtype] + [False])
+    named = np.array([role_of("api", word, None) in _WEIGHTED for word in words.name] + [False])
+    classes = np.array([role_of("module", "", word) in _WEIGHTED for word in words.type] + [False])
+    multiplies = (rows.kind_is("api") & named[rows.of_call("name")]) | classes[rows.of_call("type")]
+    return np.asarray(outputs & multiplies & single[rows.target.dtype] & single[rows.reference.dtype])
+
+
+def _exceeds(
+    context: StepContext, metrics: Metrics, judgement: Judgement, precision: Precision, least: float = 0.0
+) -> Bools:
     """Pairs that differ by more than one of the two precisions explains; never more than were found to
     differ, of the coarser."""
     rows, inherited = context.rows, judgement.bounds.inherited
-    allowed = rounding_bound(rows, metrics, context.factor, precision).absolute + inherited
+    allowed = rounding_bound(rows, metrics, context.factor, precision, least).absolute + inherited
     if precision is Precision.COARSER:
         allowed = np.fmax(allowed, judgement.bounds.total)
     difference = np.nan_to_num(judgement.difference, posinf=np.inf)
@@ -159,7 +213,12 @@ def _exceeds(context: StepContext, metrics: Metrics, judgement: Judgement, preci
 
 
 def _is_of_module(rows: Rows, shown: Bools, row: int) -> bool:
-    """Whether a row computes in another dtype, or the module charged with it does, before it."""
+    """Whether a row has another dtype, or the module charged with it computes in one before it.
+
+    An input of another dtype was cast on its way: between modules, where no call is recorded.
+    """
+    if rows.target.dtype[row] != rows.reference.dtype[row]:
+        return True
     codes, _ = charged_column(rows)
     before = shown & (np.arange(len(rows)) <= row)
     call = int(rows.target.call[row])
@@ -196,6 +255,8 @@ def _computing(rows: Rows, shown: Bools) -> tuple[tuple[str, ...], tuple[str, ..
     known = dict(
         zip((words.name[code] for code in names[module].tolist()), types[module].tolist(), strict=True)
     )
+    if not (at & (own >= 0)).any():  # casts within modules, of which no call is recorded: by their weights
+        at = shown & rows.phase_is("param")
     charged = dict.fromkeys(modules[code] for code in own[at & (own >= 0)].tolist())
     classes = Counter(words.type[known[name]] for name in charged if known.get(name, -1) >= 0)
     roles = {name: role_of("api", name, None) for name in functions}

@@ -32,7 +32,7 @@ from trueup.comparing.optimizer_settings import Setting, declared, update_rule_g
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.precision import precision_noted, precision_rows
-from trueup.comparing.precision_gap import gap_of_step
+from trueup.comparing.precision_gap import gap_of_step, tf32_side
 from trueup.comparing.program_code import code_book
 from trueup.comparing.result import Comparison, comparison_of, write_document
 from trueup.comparing.row_order import in_row_order, measure_rows
@@ -189,7 +189,8 @@ class _Work:
         if first:
             self.precision.append(precision_rows(rows, pair.rank))
             gap = self.ledger.precision
-            self.ledger.precision = gap or gap_of_step(pair, context, metrics, judgement, table)
+            tf32 = tf32_side(self.target.manifest, self.reference.manifest)
+            self.ledger.precision = gap or gap_of_step(pair, context, metrics, judgement, table, tf32)
         self.seen.append(_described(rows, pair))
         return table
 

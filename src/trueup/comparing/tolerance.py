@@ -88,11 +88,12 @@ class Precision(Enum):
 
 
 def rounding_bound(
-    rows: Rows, metrics: Metrics, factor: float, precision: Precision = Precision.SHARED
+    rows: Rows, metrics: Metrics, factor: float, precision: Precision = Precision.SHARED, least: float = 0.0
 ) -> Bound:
-    """The bound without what is inherited."""
+    """The bound without what is inherited. ``least``: a unit roundoff that all is computed with at least."""
     inside = unseen(rows)
     u, own = _running_roundoff(rows, precision, inside)
+    u = np.where(np.isnan(u), u, np.maximum(u, least))
     depth = _depth(rows, metrics, inside)
     other = FACTORS["backward"]
     k = np.array([FACTORS.get(word, other) for word in rows.match.words.phase] + [other])[rows.phase]

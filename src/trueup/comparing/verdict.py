@@ -119,7 +119,8 @@ def _precision_headline(gap: PrecisionGap) -> Reason:
     return reason(
         VerdictCode.COMPUTES_IN,
         functions=gap.named,
-        weights=gap.whole,
+        weights=gap.weights,
+        whole=gap.whole,
         autocast=gap.autocast or "",
         **dtypes,
     )

@@ -241,8 +241,9 @@ def _evidence(
     room = band(difference, theirs, spread, floor_abs=limit_abs, floor_rel=limit_rel)
     gone_and_back, spiked = excursions(difference, theirs, steps, len(repeats))
     bad = outliers(np.where(spiked, np.nan, difference))
-    noise = None if bad.all() else trended(difference, ~bad)
     known = _known_until(difference)
+    begin = int(np.argmax(np.isfinite(difference)))
+    noise = None if bad.all() else trended(difference[begin:known], ~bad[begin:known])
     parting = None if still is not None else onset(difference[:known], steps[:known], bad[:known], noise)
     level = theirs[np.isfinite(theirs)]
     seen = envelope(

@@ -134,9 +134,9 @@ TREND_WALK = measured(
 )
 TREND_WHITE = measured(
     "curves.trend_white",
-    4.0,
+    30.0,
     "times another memory's prior",
-    "1 covers white noise 99 times in 100 with intervals 1.3 times as wide as need be, 4 with 1.15",
+    "4 covers white noise 98 times in 100 with intervals 1.13 times as wide as need be, 30 95 times",
     test=_COVERAGE,
 )
 LATE_SHARE = chosen("curves.late_share", 0.2, "of the steps", "the last fifth: late")
@@ -199,6 +199,12 @@ BEND_MISFIT = derived(
     4.0,
     "standard deviations of chi square",
     "once in 30,000 by chance; shapes miss by more",
+)
+BEND_SEEN = chosen(
+    "curves.bend_seen",
+    0.5,
+    _SIGMAS,
+    "of single steps: what is smaller when it has grown by e is not seen before it has grown twice more",
 )
 BEND_SIGMAS = chosen(
     "curves.bend_sigmas",

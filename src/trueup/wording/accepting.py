@@ -47,7 +47,7 @@ def _named(facts: Facts) -> str:
 
 def _input(facts: Facts) -> str:
     repeat = f", repeat {facts['repeat']}" if facts["repeat"] else ""
-    return f"{facts['what']} of the {facts['side']}{repeat}"
+    return f"{facts['what']} of the {facts['side']}{repeat}" if facts["side"] else facts["what"]
 
 
 def _frozen_loss(facts: Facts) -> str:
@@ -116,14 +116,13 @@ PHRASES = {
     ),
     A.REFUSED: heading(lambda facts: f"Refused, not met: {_named(facts)}", _TITLE),
     A.FAILED_UNPROVED: heading(lambda facts: f"Undecided, failed without proof: {_named(facts)}", _TITLE),
-    A.UNFOLLOWED: heading(
-        lambda facts: f"Undecided, recommendations not met and not waived: {_named(facts)}", _TITLE
-    ),
+    A.UNFOLLOWED: heading(lambda facts: f"Undecided, neither met nor waived: {_named(facts)}", _TITLE),
     A.OPEN: heading(lambda facts: f"Undecided, not shown: {_named(facts)}", _TITLE),
     A.INPUT: clause(
         _input,
         {"what": "trace", "side": "target", "repeat": 0},
         {"what": "log", "side": "reference", "repeat": 1},
+        {"what": "training data", "side": "", "repeat": 0},
     ),
     A.PART: clause(lambda facts: PARTS[facts["part"]], *({"part": part} for part in PARTS)),
     A.TITLE: clause(lambda facts: _TITLES[facts["key"]], *({"key": key} for key in _TITLES)),
@@ -230,6 +229,17 @@ PHRASES = {
         lambda facts: "; ".join((*facts["ways"], f'or --waive {facts["key"]} "REASON"')),
         {"key": "clip_grad", "ways": ("target: --clip-grad 1.0",)},
         {"key": "clip_grad", "ways": ()},
+    ),
+    A.UNJUDGED: clause("Without a rule: {key}", {"key": "model.router_jitter"}),
+    A.VALUES_DIFFER: clause(
+        lambda facts: (
+            f"{facts['target'] or 'not set'} (target), {facts['reference'] or 'not set'} (reference)"
+        ),
+        {"target": "0.1", "reference": ""},
+    ),
+    A.SAME_VALUE: clause("the same on both sides, since no rule says what it changes"),
+    A.WAIVE_SETTING: clause(
+        'set it alike on both sides, or --waive {key} "REASON"', {"key": "model.router_jitter"}
     ),
     A.NEEDLESS_WAIVER: clause("--waive {key}: nothing that was given violates it", {"key": "clip_grad"}),
     A.NOT_COMPARED: clause("{key} is not compared: {parts[0]}", {"key": "clip_grad", **_TITLE}),

@@ -73,6 +73,8 @@ _CAUSES = {
     CauseCode.UPCAST_LEFT_OUT: "a missing upcast",
     CauseCode.AUTOCAST_ON_ONE_SIDE: "autocast is on in one run alone, or its dtype differs",
     CauseCode.MODEL_DTYPE: "the model is built, loaded or converted in a different dtype",
+    CauseCode.TF32_ON_ONE_SIDE: "one run alone lets its GPU multiply float32 matrices in TF32: allow_tf32, "
+    "the matmul precision or NVIDIA_TF32_OVERRIDE",
     CauseCode.VIEW_FOR_TRANSPOSE: "a view or reshape instead of a transpose",
     CauseCode.WRAPPER_BYPASSED: "the distributed wrapper bypassed or its synchronization disabled",
 }

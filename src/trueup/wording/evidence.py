@@ -164,6 +164,10 @@ PHRASES = {
         "{reference} (reference)",
         samples=({"num": 8, "step": 0, "name": "bn1.running_var", "target": 3.1, "reference": 3.9},),
     ),
+    Is.ID_BEYOND: Phrase(
+        sentence="id {value} of the {side} is outside the vocabulary: {module} has {size:count row}",
+        samples=({"side": "target", "value": 97, "module": "tok", "size": 97},),
+    ),
     Is.ARGUMENTS_DIFFER: Phrase(
         sentence="arguments differ at {site}: {parts:join , }",
         samples=(

@@ -72,7 +72,9 @@ def _computes_in(facts: Facts) -> str:
         for side in ("target", "reference")
     ]
     what = f" {listed(facts['functions'], 2)}" if facts["functions"] else ""
-    does = "holds its weights and computes" if facts["weights"] else f"computes{what}"
+    if facts["weights"] and not facts["whole"]:
+        what += ", weights included,"
+    does = "holds its weights and computes" if facts["whole"] else f"computes{what}"
     return f"The target {does} in {sides[0]}, the reference in {sides[1]}"
 
 
@@ -197,8 +199,24 @@ PHRASES = {
             "functions": ("linear", "matmul", "gelu"),
             "autocast": "target",
             "weights": False,
+            "whole": False,
         },
-        {"target": "float16", "reference": "bfloat16", "functions": (), "autocast": "", "weights": True},
+        {
+            "target": "float16",
+            "reference": "bfloat16",
+            "functions": (),
+            "autocast": "",
+            "weights": True,
+            "whole": True,
+        },
+        {
+            "target": "bfloat16",
+            "reference": "float32",
+            "functions": ("layer_norm",),
+            "autocast": "",
+            "weights": True,
+            "whole": False,
+        },
     ),
     Is.CASTS_TO: _headline(
         _casts_to,

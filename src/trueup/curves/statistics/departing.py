@@ -15,16 +15,18 @@ import numpy as np
 from trueup.curves.statistics.noise import robust_scale
 from trueup.curves.thresholds import (
     BEND_MISFIT,
+    BEND_SEEN,
     BEND_SIGMAS,
     DEPARTED_FEWEST,
     DEPARTED_SIGMAS,
     DEPARTED_WINDOWS,
 )
-from trueup.types.arrays import Floats, Ints
+from trueup.types.arrays import Bools, Floats, Ints
 
 _SCALES, _POINTS, _PLACES = 2, 240, 80
-_POWERS = (0.5, 1.0, 1.5, 2.0, 3.0)
-_RATES = (0.05, 0.12, 0.25, 0.6)
+_POWERS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
+_RATES = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.1, 1.6)
+"""of the window; neighbours are so near that no true rate between them moves the place of the bend much"""
 _HALVED = 4
 """how often what is taken for before is halved: its latter part may be after"""
 _NOTHING = 1e-300
@@ -120,25 +122,36 @@ def _fitted(values: Floats, gone: int, end: int) -> tuple[Ints, Floats, float]:
     y = y - y.mean()
     noise = max(float(np.var(early[1:] - memory * early[:-1])), _NOTHING)
     best = np.full(len(edges), np.inf)
-    for shape in _bends(at, edges):
+    spread = float(np.std(early))
+    for shape, unit in _bends(at, edges):
         x = shape[:, 1:] - memory * shape[:, :-1]
         x = x - x.mean(axis=1, keepdims=True)
-        explained = (x @ y) ** 2 / np.maximum(np.einsum("pi,pi->p", x, x), _NOTHING)
-        best = np.minimum(best, float(y @ y) - explained)
+        size, length = x @ y, np.maximum(np.einsum("pi,pi->p", x, x), _NOTHING)
+        seen = True if unit is None else _is_seen(np.abs(size / length) * unit, spread)
+        best = np.minimum(best, float(y @ y) - np.where(seen, size**2 / length, 0.0))
     free = max(1.0, num - 4.0)
     misfit = (float(best.min()) / noise - free) / math.sqrt(2 * free)
     chances = np.exp(-(best - best.min()) / 2 / max(noise, float(best.min()) / free))
     return (begin + edges * width).astype(np.int64), chances, misfit
 
 
-def _bends(at: Floats, edges: Floats) -> list[Floats]:
-    """Shapes (P, N) that are zero up to each place: a jump, powers, levelling off, blowing up."""
+def _is_seen(height: Floats, spread: float) -> Bools:
+    """Whether a bend is seen soon after it began: what blew up by many times its first size unseen may have
+    begun anywhere before."""
+    return np.asarray(height >= BEND_SEEN * spread)
+
+
+def _bends(at: Floats, edges: Floats) -> list[tuple[Floats, float | None]]:
+    """Shapes (P, N) that are zero up to each place: a jump, powers, levelling off, blowing up; with the last
+    their height when they have grown by e."""
     u = np.maximum(at[None, :] - edges[:, None], 0.0) / len(at)
     found = [(u > 0).astype(np.float64)]
     found += [u**power for power in _POWERS]
     found += [-np.expm1(-u / rate) for rate in _RATES]
-    found += [np.expm1(u / rate) * math.exp(-1 / rate) for rate in _RATES]
-    return [*found, *(np.minimum(u / rate, 1.0) for rate in _RATES)]
+    found += [np.minimum(u / rate, 1.0) for rate in _RATES]
+    ends = [math.exp(-1 / rate) for rate in _RATES]
+    blown = [(np.expm1(u / rate) * end, math.expm1(1) * end) for rate, end in zip(_RATES, ends, strict=True)]
+    return [*((shape, None) for shape in found), *blown]
 
 
 def _neighbours(values: Floats) -> float:

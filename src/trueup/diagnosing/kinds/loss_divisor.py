@@ -82,6 +82,21 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
     )
 
 
+def sends_back_alike(evidence: Evidence, factor: float) -> bool:
+    """Whether every loss of the step, and the gradient it sends back to its logits, is the reference's times
+    one factor: then it is a scale, though a loss is one number; a term that is added sends back another."""
+    target, reference = evidence.target_run.losses, evidence.reference_run.losses
+    near = min(max(FACTOR_ERRORS * evidence.roundoff, FACTOR_AT_LEAST), FACTOR_AT_MOST)
+    if evidence.origin.stage is not Stage.LOSS or not target or set(target) != set(reference):
+        return False
+    quotients = []
+    for one, other in ((target[m], reference[m]) for m in target):
+        if not _is_alike(one, other) or not one.steepest or not other.steepest:
+            return False
+        quotients += [one.value / other.value, one.steepest / other.steepest]
+    return all(abs(quotient / factor - 1) <= near for quotient in quotients)
+
+
 def named_divisor(losses: Mapping[int, LossFacts], microbatch: int) -> Reason | None:
     """What the gradients of the logits say that the sum over tokens is divided by, in one microbatch; None
     where they do not tell, or no number of the step is it."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, RunFacts
 from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of
-from trueup.diagnosing.kinds.loss_divisor import divided_otherwise
+from trueup.diagnosing.kinds.loss_divisor import divided_otherwise, sends_back_alike
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
@@ -35,7 +35,8 @@ _SHOWN = 4
 def _scaled(evidence: Evidence) -> Found | None:
     """t = a r with a > 0 explains the difference; which factor a is.
 
-    A single number proves nothing but a factor that the run knows (1/2, ranks, microbatches, tokens).
+    A single number proves nothing but a factor that the run knows (1/2, ranks, microbatches, tokens), unless
+    it is a loss whose gradients are scaled alike.
     """
     vectors = evidence.vectors
     if vectors is None or vectors.norm == 0 or vectors.target_norm == 0 or vectors.num_values == 0:
@@ -47,10 +48,12 @@ def _scaled(evidence: Evidence) -> Found | None:
     error = found.residual / vectors.norm / np.sqrt(vectors.size)
     labels = known_factors(evidence, 1.0 + found.factor, error)
     rank = rank_of(share, None if vectors.num_values == 1 else vectors)
-    if rank is None or (vectors.num_values == 1 and not labels):
+    single = vectors.num_values == 1
+    alike = single and not labels and sends_back_alike(evidence, 1.0 + found.factor)
+    if rank is None or (single and not labels and not alike):
         return None
-    if vectors.num_values == 1:
-        rank = EvidenceRank.CONSISTENT
+    if single:
+        rank = EvidenceRank.FITTED if alike else EvidenceRank.CONSISTENT
     return _found(evidence, 1.0 + found.factor, labels, rank, share)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from trueup.checklist.check import Checklist, compared
+from trueup.checklist.check import Checklist, check, compared
 from trueup.checklist.configuration import configured
 from trueup.checklist.judging import Cell, Row, Status
 from trueup.checklist.readers import read_side
@@ -40,24 +40,34 @@ class Configurations:
 
 
 def configurations(
-    target: Path, reference: Path, given: tuple[str, str] | None = None
+    target: Path,
+    reference: Path,
+    given: tuple[str, str] | None = None,
+    *,
+    data: Sequence[str] | None = None,
+    inference: Sequence[str] = (),
 ) -> Configurations | None:
     """The configurations of two runs by the checklist's rules; None where nothing tells of them.
+
+    ``data``: data sets whose ids are held against the special ids, beside those of traces among the sides;
+    None looks at no ids. ``inference``: what the target is used for inference with.
 
     Raises:
         ConfigError: a file given cannot be read, or the two have no setting in common.
     """
     if given is not None:
-        found = _compared(*given)
+        found = _compared(*given, data, inference)
         if not Configurations(checklist=found, given=given).num_compared:
             raise ConfigError(f"--config {' '.join(given)}: they have no setting in common")
         return Configurations(checklist=found, given=given)
     if not (is_trace(target) and is_trace(reference)):
         return None
-    return Configurations(checklist=_compared(str(target), str(reference)), given=None)
+    return Configurations(checklist=_compared(str(target), str(reference), data, inference), given=None)
 
 
-def _compared(target: str, reference: str) -> Checklist:
+def _compared(target: str, reference: str, data: Sequence[str] | None, inference: Sequence[str]) -> Checklist:
+    if data is not None:
+        return check([target], [reference], data=data, inference=inference)
     return compared(configured(read_side([target])), configured(read_side([reference])))
 
 

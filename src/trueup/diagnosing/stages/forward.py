@@ -8,6 +8,7 @@ from functools import partial
 
 import polars as pl
 
+from trueup.comparing.precision_gap import TF32
 from trueup.comparing.scalars import number
 from trueup.diagnosing.stages.context import Context, clarity, counted, is_beyond, is_compared, stands_alone
 from trueup.diagnosing.stages.from_origin import finding_from_origin
@@ -116,8 +117,10 @@ def _of_precision(verdict: Verdict) -> Finding:
     headline = verdict.headline
     kind = kind_named("dtype_or_rounding", EvidenceRank.STATED, headline)
     cause = CauseCode.UPCAST_LEFT_OUT
-    if headline.code is VerdictCode.COMPUTES_IN and (
-        headline.place("autocast") or headline.number("weights")
+    if TF32 in (headline.place("target"), headline.place("reference")):
+        cause = CauseCode.TF32_ON_ONE_SIDE
+    elif headline.code is VerdictCode.COMPUTES_IN and (
+        headline.place("autocast") or headline.number("whole")
     ):
         cause = CauseCode.AUTOCAST_ON_ONE_SIDE if headline.place("autocast") else CauseCode.MODEL_DTYPE
     kind = replace(kind, causes=(Reason(cause),))

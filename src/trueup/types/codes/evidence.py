@@ -14,6 +14,7 @@ class EvidenceCode(Code):
     BUFFER_DIFFERS = "evidence.buffer_differs"
     BUFFERS_WRITTEN = "evidence.buffers_written"
     """places ``name``, ``side`` (the run that has it)"""
+    ID_BEYOND = "evidence.id_beyond_the_vocabulary"
     ARGUMENTS_DIFFER = "evidence.arguments_differ"
     ARGUMENT_DIFFERS = "evidence.argument_differs"
     DTYPES_DIFFER = "evidence.dtypes_differ"

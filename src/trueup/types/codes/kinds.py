@@ -141,6 +141,7 @@ class CauseCode(Code):
     UPCAST_LEFT_OUT = "cause.upcast_left_out"
     AUTOCAST_ON_ONE_SIDE = "cause.autocast_on_one_side"
     MODEL_DTYPE = "cause.model_dtype"
+    TF32_ON_ONE_SIDE = "cause.tf32_on_one_side"
     OTHER_ORDER_OR_KERNEL = "cause.other_order_or_kernel"
     ORDER_OF_SUMS = "cause.order_of_sums"
     COARSER_ON_ONE_SIDE = "cause.coarser_on_one_side"
