@@ -460,7 +460,7 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.NOTHING_ELSE: _say(
         "{subject} differs by {rel_l2} (relative l2), and no scale, sign, shift, order, mask or "
         "rounding maps "
-        "one side to the other: most likely one side has an extra term",
+        "one side to the other: another computation, perhaps with a term more or less",
         {"rel_l2": 0.1},
     ),
     KindReason.SUM_OVER_RANKS: _say(_over_ranks("sum"), {"ranks": ["0", "1"]}),
