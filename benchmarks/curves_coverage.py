@@ -56,10 +56,10 @@ def _page(given: argparse.Namespace) -> Iterator[str]:
         f"knows shape and noise. Systematic parts of 0.1 (flat: 0.02), noise of {given.sigma:g}."
     )
     yield (
-        "\nIt holds where the run is a hundred memories of the noise long or more (AR(1) 0.97: 33 steps, "
-        "0.99: 100). In a shorter one a trend under noise of long memory cannot be told from a random walk: "
-        "the interval then is wide enough for both, and a random walk that looks like a trend is missed once "
-        "in eight."
+        "\nWhere the run is about a hundred memories of the noise long or more (AR(1) 0.97: 33 steps, 0.99: "
+        "100), it covers 92 to 99 times in 100 and is 1.7 times as wide at most. In a shorter one a trend "
+        "under noise of long memory cannot be told from a random walk: the interval is wide enough for both, and a "
+        "random walk that looks like a trend is missed once in eight."
     )
     for num in given.steps:
         yield f"\n{num:,} steps:\n"

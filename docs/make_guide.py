@@ -18,7 +18,7 @@ from trueup.cli.app import run
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "guide.md"
-WIDTH = 100
+WIDTH = 104
 TARGET = "examples/guide/target.yaml"
 REFERENCE = "examples/guide/reference.sh"
 PAIR = f"{TARGET} {REFERENCE}"
