@@ -148,7 +148,17 @@ def _critic_without_flash_attention(module):
     module.load_valuehead_model = load_valuehead_model
 
 
-_AFTER = {"verl.workers.rollout.replica": _add_rollout, "verl.utils.model": _critic_without_flash_attention}
+def _fault(module):
+    import verl_faults
+
+    verl_faults.plant(module)
+
+
+_AFTER = {
+    "verl.workers.rollout.replica": _add_rollout,
+    "verl.utils.model": _critic_without_flash_attention,
+    "verl.trainer.ppo.core_algos": _fault,
+}
 
 
 class _Late:

@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
@@ -21,11 +20,10 @@ import numpy as np
 
 from trueup.capture import session
 from trueup.capture.launch.child import framework_is_ready
-from trueup.capture.options import CaptureOptions
 from trueup.capture.shield import shielded
 from trueup.integrations import Watcher
+from trueup.integrations.records import plain, run_of, save_tokens
 from trueup.integrations.verl_records import recording, wrap_trainer
-from trueup.types.arrays import Array
 
 TOKENS = ("rollout_log_probs", "old_log_probs", "response_mask", "responses")
 """what is kept of a batch, by verl's names: docs/rl.md"""
@@ -46,9 +44,7 @@ def watch() -> None:
     _watcher.when_imported("verl.workers.engine.base", _wrap_engine)
     _watcher.when_imported("verl.workers.engine_workers", _wrap_worker)
     _watcher.when_imported("verl.utils.debug.metrics", _wrap_metrics)
-    _watcher.when_imported(
-        "verl.trainer.ppo.v1.trainer_base", functools.partial(wrap_trainer, output=_run_of)
-    )
+    _watcher.when_imported("verl.trainer.ppo.v1.trainer_base", functools.partial(wrap_trainer, output=run_of))
 
 
 # -- phases ------------------------------------------
@@ -99,17 +95,11 @@ def _phase(engine: object, data: object, name: str) -> Iterator[Phase | None]:
 def _recorded(engine: object, data: object, loss: object, phase: Phase) -> object:
     """The loss, recorded where this process has its output; as it is outside of captured steps."""
     step, role, number = phase
-    run = _run_of(step)
+    run = run_of(step)
     has_outputs = getattr(engine, "is_mp_src_rank_with_outputs", lambda: True)
     if run is None or step is None or not has_outputs():
         return loss
     return recording(loss, run, step, role, number)  # type: ignore[arg-type]
-
-
-def _run_of(step: int | None) -> Path | None:
-    """The run that records of a step belong to; None of a step that is not captured."""
-    options = CaptureOptions.from_json(json.loads(os.environ[session.FROM_OUTSIDE])["options"])
-    return options.output if step is not None and step in options.steps else None
 
 
 def _update(worker: object, data: object, name: str) -> Iterator[Phase | None]:
@@ -172,33 +162,11 @@ def _wrap_metrics(module: ModuleType) -> None:
 @shielded
 def _keep_tokens(data: Batch, step: int | None) -> None:
     """Write the step's token file, beside the steps of the trace."""
-    run = _run_of(step)
+    run = run_of(step)
     if run is None or step is None:
         return
-    folder = run / "tokens"
-    folder.mkdir(parents=True, exist_ok=True)
-    arrays = {name: _plain(data.batch[name]) for name in TOKENS if name in data.batch}
-    save_tokens(folder / f"step_{step:06d}.npz", arrays, step)
-
-
-def save_tokens(path: Path, arrays: Mapping[str, Array], step: int) -> None:
-    """Write a token file under its name in one rename."""
-    writing = path.with_name(f".{path.name}.{os.getpid()}")
-    with writing.open("wb") as file:
-        np.savez(file, **dict(arrays), step=np.int64(step))  # type: ignore[arg-type]
-    writing.rename(path)
-
-
-def _plain(tensor: object) -> Array:
-    """A tensor as numpy, bfloat16 widened."""
-    host = tensor.detach().cpu()  # type: ignore[attr-defined]
-    wide = (
-        host.float()
-        if host.is_floating_point() and host.element_size() < np.dtype(np.float32).itemsize
-        else host
-    )
-    array: Array = wide.numpy()
-    return array
+    arrays = {name: plain(data.batch[name]) for name in TOKENS if name in data.batch}
+    save_tokens(run / "tokens" / f"step_{step:06d}.npz", arrays, step)
 
 
 watch()

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from trueup.capture.shield import shielded
+from trueup.integrations.records import dtype_of, plain
 from trueup.store.rollouts import PADDING, Setting, write_batch, write_loss
 from trueup.types.arrays import Array
 
@@ -136,7 +137,7 @@ def _keep_loss(
         tensor = outputs.get(name)  # type: ignore[attr-defined]
         if tensor is not None:
             padded = no_padding_2_padding(tensor, data).detach()
-            arrays[ours], dtypes[ours] = _plain(padded), str(padded.dtype).removeprefix("torch.")
+            arrays[ours], dtypes[ours] = plain(padded), dtype_of(padded)
     numbers = {ours: _number(found[1][name]) for name, ours in _NUMBERS.items() if name in found[1]}
     numbers["loss"] = float(found[0].detach())  # type: ignore[attr-defined]
     config = getattr(loss, "keywords", {}).get("config")
@@ -198,15 +199,8 @@ def _arrays(data: Tensors, names: Mapping[str, str]) -> tuple[Arrays, dict[str, 
         if name not in data:
             continue
         tensor = data[name].detach()  # type: ignore[attr-defined]
-        dtypes[ours] = str(tensor.dtype).removeprefix("torch.")
+        dtypes[ours] = dtype_of(tensor)
         if tensor.is_nested:
             tensor = tensor.to_padded_tensor(PADDING if name in _IDS else 0)
-        arrays[ours] = _plain(tensor)
+        arrays[ours] = plain(tensor)
     return arrays, dtypes
-
-
-def _plain(tensor: object) -> Array:
-    host = tensor.detach().cpu()  # type: ignore[attr-defined]
-    wide = host.float() if host.is_floating_point() else host
-    array: Array = wide.numpy()
-    return array

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trueup.diagnosing.rl.steps import Check
 from trueup.diagnosing.rl.walk import RL_STAGES, RLComparison
@@ -13,6 +13,7 @@ from trueup.reporting.document import (
     Column,
     Document,
     Mark,
+    On,
     Row,
     Section,
     Table,
@@ -21,7 +22,7 @@ from trueup.reporting.document import (
     facts,
     said,
 )
-from trueup.reporting.formatting import plain
+from trueup.reporting.formatting import count, plain
 from trueup.types.reason import Json
 from trueup.wording import advice, headline, text
 from trueup.wording.rl import QUANTITIES
@@ -52,12 +53,28 @@ def rl_report(comparison: RLComparison) -> Document:
                     fact("next step", *filter(None, (advice(one.said) for one in asked))),
                 ]
             ),
-            Section(title="Pipeline", key="pipeline", nav="Pipeline", blocks=(_table(comparison),)),
+            _step(comparison),
+            Section(
+                title="Pipeline",
+                key="pipeline",
+                nav="Pipeline",
+                blocks=(_table(_rows(comparison.checks)),),
+                on=On.FILES,
+            ),
         ),
     )
 
 
-def _table(comparison: RLComparison) -> Table:
+def _step(comparison: RLComparison) -> Section:
+    """On a screen: the first step that does not agree, or the first."""
+    steps = sorted({one.step for one in comparison.checks})
+    first = min((one.step for one in comparison.checks if not one.passed), default=steps[0])
+    shown = [one for one in comparison.checks if one.step == first]
+    note = f"{count(len(steps), 'step')} compared" if len(steps) > 1 else ""
+    return Section(title=f"Step {first}", blocks=(_table(_rows(shown)),), note=note, on=On.SCREEN)
+
+
+def _table(rows: Iterator[Row]) -> Table:
     columns = (
         Column(title="step"),
         Column(title="stage", fit=True),
@@ -66,12 +83,12 @@ def _table(comparison: RLComparison) -> Table:
         Column(title="status"),
         Column(title="what was seen", least=100),
     )
-    return Table(columns=columns, rows=tuple(_rows(comparison)))
+    return Table(columns=columns, rows=tuple(rows))
 
 
-def _rows(comparison: RLComparison) -> Iterator[Row]:
+def _rows(checks: Sequence[Check]) -> Iterator[Row]:
     order = {stage: at for at, stage in enumerate(RL_STAGES)}
-    for one in sorted(comparison.checks, key=lambda one: (one.step, order[one.stage])):
+    for one in sorted(checks, key=lambda one: (one.step, order[one.stage])):
         mark = _MARKS[one.status]
         what = QUANTITIES.get(one.quantity, one.quantity).removeprefix("the ")
         cells = (str(one.step), STAGES[one.stage], what, one.role, mark.words, plain(text(one.said)))

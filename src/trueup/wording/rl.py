@@ -46,11 +46,15 @@ _SETTINGS = {
 def _heading(template: Template, *samples: Mapping[str, object]) -> Phrase:
     """Evidence as it is, a headline with a capital."""
 
+    return Phrase(sentence=template, headline=_capital(template), samples=samples or ({},))
+
+
+def _capital(template: Template) -> Template:
     def capital(facts: Facts) -> str:
         text = facts.fill(template) if isinstance(template, str) else template(facts)
         return text[:1].upper() + text[1:]
 
-    return Phrase(sentence=template, headline=capital, samples=samples or ({},))
+    return capital
 
 
 def quantity(facts: Facts) -> str:
@@ -60,6 +64,10 @@ def quantity(facts: Facts) -> str:
 
 def _of(template: str) -> Template:
     return lambda facts: facts.fill(template, what=quantity(facts))
+
+
+def _sentence(template: str) -> Template:
+    return _capital(_of(template))
 
 
 def _given(facts: Facts) -> str:
@@ -104,10 +112,10 @@ PHRASES = {
         "The RL pipelines agree: {quantities:count quantity} in {steps:count step}",
         {"quantities": 16, "steps": 2},
     ),
-    R.EQUAL: clause(_of("{what}: bit-identical"), {"quantity": "scores"}),
-    R.WITHIN: clause(_of("{what}: agree within rounding"), {"quantity": "old_log_probs"}),
+    R.EQUAL: clause(_sentence("{what}: bit-identical"), {"quantity": "scores"}),
+    R.WITHIN: clause(_sentence("{what}: agree within rounding"), {"quantity": "old_log_probs"}),
     R.IN_DOUBT: clause(
-        _of(
+        _sentence(
             "{what} differ by {rms:.3g} (RMS of {tokens:count token}), rounding explains {allowed:.2g}: "
             "no proof of a fault"
         ),
@@ -118,9 +126,9 @@ PHRASES = {
         _APART,
     ),
     R.NOT_FINITE: _heading(_of("{what} are not finite on one side"), {"quantity": "values"}),
-    R.FOLLOWS: clause(_of("{what} differ because of what precedes them"), {"quantity": "advantages"}),
+    R.FOLLOWS: clause(_sentence("{what} differ because of what precedes them"), {"quantity": "advantages"}),
     R.FORMULA_HOLDS: clause(
-        _of("{what}: in both runs what its own inputs and settings give"), {"quantity": "policy_loss"}
+        _sentence("{what}: in both runs what its own inputs and settings give"), {"quantity": "policy_loss"}
     ),
     R.FORMULA_FAILS: _heading(
         _fails,
@@ -128,7 +136,7 @@ PHRASES = {
         {"quantity": "loss", "side": "reference", "error": 30.0},
     ),
     R.BOTH_FAIL: clause(
-        _of("{what}: the formula is another in both runs; the numbers were compared"),
+        _sentence("{what}: the formula is another in both runs; the numbers were compared"),
         {"quantity": "policy_loss"},
     ),
     R.GIVEN_OTHER: Phrase(
@@ -142,10 +150,11 @@ PHRASES = {
         _setting, {"name": "loss_agg_mode", "target": "token-mean", "reference": "token-sum"}
     ),
     R.NOT_RECORDED: clause(
-        _of("{what}: cannot be compared; nothing was recorded of the same tokens"), {"quantity": "advantages"}
+        _sentence("{what}: cannot be compared; nothing was recorded of the same tokens"),
+        {"quantity": "advantages"},
     ),
     R.NO_SHARED: clause(
-        _of("{what}: no sequence is in both runs, so nothing was given the same tokens"),
+        _sentence("{what}: no sequence is in both runs, so nothing was given the same tokens"),
         {"quantity": "values"},
     ),
     R.PROMPTS: _heading("{num} of {total} prompts are not in the target", {"num": 3, "total": 8}),
@@ -220,6 +229,12 @@ PHRASES = {
     R.WITH_STD: _heading("advantages are divided by their group's standard deviation"),
     R.POPULATION_STD: _heading(
         "advantages are divided by the standard deviation of a population, not of a sample"
+    ),
+    R.BATCH_STD: _heading(
+        "advantages are divided by the standard deviation of the batch, not of their group"
+    ),
+    R.GROUP_STD: _heading(
+        "advantages are divided by the standard deviation of their group, not of the batch"
     ),
     R.NOT_WHITENED: _heading("advantages are not whitened"),
     R.OVER_PADDING: _heading("advantages are whitened over tokens that do not count"),

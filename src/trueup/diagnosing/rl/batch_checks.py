@@ -186,7 +186,7 @@ def _reward_cases(table: Table, settings: Mapping[str, Setting]) -> list[Case]:
 
 # -- advantages ------------------------------------------
 
-_ADVANTAGE_SETTINGS = ("estimator", "gamma", "lam", "by_std", "epsilon")
+_ADVANTAGE_SETTINGS = ("estimator", "gamma", "lam", "by_std", "std_over", "epsilon")
 
 
 def advantages(pair: StepPair) -> Iterator[Check]:
@@ -243,6 +243,7 @@ def _given(table: Table, settings: Mapping[str, Setting]) -> Advantages | None:
         lam=number(settings, "lam", 1.0),
         by_std=bool(settings.get("by_std", True)),
         epsilon=number(settings, "epsilon", 1e-6),
+        batch_std=settings.get("std_over") == "batch",
     )
 
 
@@ -279,6 +280,8 @@ def _advantage_variants(table: Table, given: Advantages) -> Iterator[tuple[Reaso
             replace(given, by_std=not given.by_std),
         )
         yield reason(RLCode.POPULATION_STD), replace(given, ddof=0)
+        code = RLCode.GROUP_STD if given.batch_std else RLCode.BATCH_STD
+        yield reason(code), replace(given, batch_std=not given.batch_std)
     else:
         yield reason(RLCode.NOT_WHITENED), replace(given, whitens=False)
         padding = np.ones_like(given.mask)

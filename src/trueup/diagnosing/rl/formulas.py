@@ -46,6 +46,8 @@ class Advantages:
     by_std: bool = True
     ddof: int = 1
     epsilon: float = 1e-6
+    batch_std: bool = False
+    """divided by the standard deviation of the batch, not of the group"""
     whitens: bool = True
     """gae and reinforce++ bring advantages to mean 0 and variance 1"""
     whitens_over: Floats | None = None
@@ -71,6 +73,7 @@ class Advantages:
         for one in np.unique(self.group):
             rows = self.group == one
             mean, std = (scores[rows].mean(), scores[rows].std(ddof=self.ddof)) if rows.sum() > 1 else (0, 1)
+            std = scores.std(ddof=self.ddof) if self.batch_std else std
             found[rows] = (scores[rows] - mean) / ((std + self.epsilon) if self.by_std else 1.0)
         return found[:, None] * self.mask
 
@@ -115,7 +118,7 @@ class Advantages:
 
 
 def kl(log_probs: Floats, reference: Floats, kind: str) -> Floats | None:
-    """Per token; kinds by verl's and Schulman's names."""
+    """Per token; kinds by verl's and Schulman's names. verl bounds k3, TRL does not (``k3_unbounded``)."""
     apart: Floats = log_probs - reference
     kind = kind.removesuffix("+")
     if kind in ("kl", "k1"):
@@ -127,6 +130,8 @@ def kl(log_probs: Floats, reference: Floats, kind: str) -> Floats | None:
     if kind in ("low_var_kl", "k3"):
         log = np.clip(-apart, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)
         return np.clip(np.exp(log) - log - 1, -_MOST_KL, _MOST_KL)
+    if kind == "k3_unbounded":
+        return np.asarray(np.exp(-apart) + apart - 1)
     return None
 
 
@@ -180,9 +185,14 @@ class PolicyLoss:
     weights: Floats | None = None
     """of the rollout's correction"""
 
+    @property
+    def ratio(self) -> Floats:
+        """New policy to old, of each token."""
+        return np.exp(np.clip(self.log_probs - self.old, -_MOST_LOG_RATIO, _MOST_LOG_RATIO))
+
     def computed(self) -> Floats:
         """Of each token."""
-        ratio = np.exp(np.clip(self.log_probs - self.old, -_MOST_LOG_RATIO, _MOST_LOG_RATIO))
+        ratio = self.ratio
         low, high = (np.inf if bound is None else bound for bound in (self.low, self.high))
         loss = np.maximum(-self.advantages * ratio, -self.advantages * np.clip(ratio, 1 - low, 1 + high))
         if self.dual is not None:

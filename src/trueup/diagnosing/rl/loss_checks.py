@@ -182,11 +182,28 @@ def _case(
 
 def _policy(record: RLRecord, settings: Settings) -> list[Case]:
     table = Table.of([record])
+    loss = _objective(table, settings)
+    if loss is None:
+        return []
+    by = _aggregation(table, settings)
+    terms = np.abs(loss.advantages) * (1 + np.abs(loss.log_probs) + np.abs(loss.old))
+
+    def variants() -> Iterator[tuple[Reason, Value | None]]:
+        for said, form in _forms(loss):
+            yield said, _aggregated(form.computed(), by, terms)
+        yield from _other_aggregations(loss.computed(), table, by)
+
+    unit = table.unit("log_probs", "old_log_probs", "advantages")
+    return _case(record, "policy_loss", _aggregated(loss.computed(), by, terms), variants(), unit)
+
+
+def _objective(table: Table, settings: Settings) -> PolicyLoss | None:
+    """None of a form that is not known here."""
     now, old, gains = (table.get(name) for name in ("log_probs", "old_log_probs", "advantages"))
     if now is None or old is None or gains is None or settings.get("loss_mode", "vanilla") != "vanilla":
-        return []
+        return None
     low = number(settings, "clip_low", 0.2)
-    loss = PolicyLoss(
+    return PolicyLoss(
         log_probs=now,
         old=old,
         advantages=gains,
@@ -195,21 +212,13 @@ def _policy(record: RLRecord, settings: Settings) -> list[Case]:
         dual=None if settings.get("clip_dual") is None else number(settings, "clip_dual", 3.0),
         weights=table.get("rollout_weights"),
     )
-    by, terms = _aggregation(table, settings), np.abs(gains) * (1 + np.abs(now) + np.abs(old))
 
-    def variants() -> Iterator[tuple[Reason, Value | None]]:
-        forms = (
-            (reason(RLCode.NOT_CLIPPED), replace(loss, low=None, high=None, dual=None)),
-            (reason(RLCode.NOT_CLIPPED), replace(loss, low=None, high=None)),
-            (reason(RLCode.SYMMETRIC_CLIP, used=low), replace(loss, high=low)),
-            (reason(RLCode.NO_DUAL_CLIP), replace(loss, dual=None)),
-        )
-        for said, form in forms:
-            yield said, _aggregated(form.computed(), by, terms)
-        yield from _other_aggregations(loss.computed(), table, by)
 
-    unit = table.unit("log_probs", "old_log_probs", "advantages")
-    return _case(record, "policy_loss", _aggregated(loss.computed(), by, terms), variants(), unit)
+def _forms(loss: PolicyLoss) -> Iterator[tuple[Reason, PolicyLoss]]:
+    yield reason(RLCode.NOT_CLIPPED), replace(loss, low=None, high=None, dual=None)
+    yield reason(RLCode.NOT_CLIPPED), replace(loss, low=None, high=None)
+    yield reason(RLCode.SYMMETRIC_CLIP, used=loss.low), replace(loss, high=loss.low)
+    yield reason(RLCode.NO_DUAL_CLIP), replace(loss, dual=None)
 
 
 def _kl(record: RLRecord, settings: Settings) -> list[Case]:
@@ -244,6 +253,8 @@ def _entropy(record: RLRecord, settings: Settings) -> list[Case]:
 
 def _total(record: RLRecord, settings: Settings) -> list[Case]:
     """The policy's loss, less the entropy's, and the KL's, each by its coefficient."""
+    if "policy_loss" not in record.numbers:
+        return _whole(record, settings)
     parts = {name: record.numbers.get(name, 0.0) for name in ("policy_loss", "entropy_loss", "kl_loss")}
     own = {
         "policy_loss": 1.0,
@@ -268,6 +279,36 @@ def _total(record: RLRecord, settings: Settings) -> list[Case]:
                 yield said, value({**own, name: used})
 
     return _case(record, "loss", value(own), variants(), Table.of([record]).unit("log_probs"))
+
+
+def _whole(record: RLRecord, settings: Settings) -> list[Case]:
+    """The total of a trainer that adds the terms token by token, as TRL's does."""
+    table = Table.of([record])
+    loss, ref = _objective(table, settings), table.get("ref_log_probs")
+    if loss is None:
+        return []
+    by, size = _aggregation(table, settings), np.abs(loss.advantages) + 1 + np.abs(loss.log_probs)
+    size = size * (1 + loss.ratio)
+    factor = number(settings, "kl_coef", 0.0) if settings.get("use_kl_loss") else 0.0
+    kind = str(settings.get("kl_loss_type"))
+    weight = loss.ratio if settings.get("kl_weighted") else np.ones(table.valid.shape)
+
+    def value(form: PolicyLoss, kind: str = kind, factor: float = factor) -> Value | None:
+        term = kl(loss.log_probs, ref, kind) if ref is not None else np.zeros(table.valid.shape)
+        return None if term is None else _aggregated(form.computed() + factor * term * weight, by, size)
+
+    def variants() -> Iterator[tuple[Reason, Value | None]]:
+        for other in KL_KINDS:
+            yield reason(RLCode.KL_KIND, kind=other, wanted=kind), value(loss, other)
+        yield reason(RLCode.TERM_MISSING, term="kl_loss"), value(loss, factor=0.0)
+        yield reason(RLCode.TERM_SIGN, term="kl_loss"), value(loss, factor=-factor)
+        for said, form in _forms(loss):
+            yield said, value(form)
+        term = kl(loss.log_probs, ref, kind) if ref is not None else None
+        values = loss.computed() + (0.0 if term is None else factor * term * weight)
+        yield from _other_aggregations(values, table, by)
+
+    return _case(record, "loss", value(loss), variants(), table.unit("log_probs", "old_log_probs"))
 
 
 def _short(value: float) -> float:

@@ -56,6 +56,8 @@ class RLCode(Code):
     WITHOUT_STD = "rl.not_divided_by_std"
     WITH_STD = "rl.divided_by_std"
     POPULATION_STD = "rl.population_std"
+    BATCH_STD = "rl.std_of_batch"
+    GROUP_STD = "rl.std_of_group"
     NOT_WHITENED = "rl.not_whitened"
     OVER_PADDING = "rl.whitened_over_padding"
     GAMMA_LAM = "rl.gamma_lam"
