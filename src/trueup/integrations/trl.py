@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 import numpy as np
@@ -100,9 +100,9 @@ def _scored(trainer: object, args: tuple[object, ...], found: Mapping[str, objec
         arrays["scores"][np.arange(rows), last] = scores
     arrays["group"] = (first + np.arange(rows)) // trainer.num_generations  # type: ignore[attr-defined]
     write_batch(run, step, arrays, _batch_settings(trainer), dtypes)
-    both = {name: arrays[name] for name in ("rollout_log_probs", "old_log_probs") if name in arrays}
-    if len(both) > 1:  # of vLLM; a rollout by the model itself has no log-probs of its own
-        tokens = {**both, "response_mask": arrays["response_mask"], "responses": arrays["responses"]}
+    names = ("rollout_log_probs", "old_log_probs", "response_mask", "responses")
+    tokens = {name: arrays[name] for name in names if name in arrays}
+    if len(tokens) == len(names):  # of vLLM; a rollout by the model itself has no log-probs of its own
         save_tokens(run / "tokens" / f"step_{step:06d}.npz", tokens, step)
 
 
@@ -116,7 +116,8 @@ def _lost(trainer: object, args: tuple[object, ...], found: object) -> None:
         return
     inputs: Given = args[1]  # type: ignore[assignment]
     arrays, dtypes = _sequences(inputs)
-    log_probs, entropy, *_ = _of(trainer)["forward"]  # type: ignore[misc]
+    forward: Sequence[object] = _of(trainer)["forward"]  # type: ignore[assignment]
+    log_probs, entropy = forward[0], forward[1]
     arrays["log_probs"], dtypes["log_probs"] = plain(log_probs), dtype_of(log_probs)
     arrays.setdefault("old_log_probs", arrays["log_probs"])
     if entropy is not None:

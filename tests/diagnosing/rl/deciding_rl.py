@@ -21,7 +21,16 @@ def of(checks, quantity):
 
 @decides("rl.formula")
 def _formula(roundings):
-    case = Case(recorded=np.array([1 + roundings * EPS]), expected=scalar(1.0, 1.0), variants=(), unit=EPS)
+    """Of a sum of 0, whose terms are of size 1."""
+    case = Case(recorded=np.array([roundings * EPS]), expected=scalar(0.0, 1.0), variants=(), unit=EPS)
+    return fitted([case]).holds
+
+
+@decides("rl.result")
+def _result(roundings):
+    """Of bfloat16, where float32 adds nothing."""
+    unit = 2.0**-8
+    case = Case(recorded=np.array([1 + roundings * unit]), expected=scalar(1.0, 0.0), variants=(), unit=unit)
     return fitted([case]).holds
 
 

@@ -67,7 +67,8 @@ def rewards(pair: StepPair) -> Iterator[Check]:
 
 
 def _last(table: Table) -> Floats:
-    return np.maximum(table.valid.sum(axis=1) - 1, 0).astype(np.float64)
+    last: Floats = np.maximum(table.valid.sum(axis=1) - 1, 0).astype(np.float64)
+    return last
 
 
 def _misplaced(batch: Pair) -> Reason | None:
@@ -160,13 +161,18 @@ def _reward_cases(table: Table, settings: Mapping[str, Setting]) -> list[Case]:
     if old is None or ref is None:
         return []
     beta, mask = number(settings, "kl_coef_in_reward", 0.0), table.mask
+    rounded = table.rounding("old_log_probs", "ref_log_probs")
 
     def less(kind: str, towards: tuple[Floats, Floats]) -> Value | None:
-        term = kl(*towards, kind)
-        if term is None:
+        term, narrow = kl(*towards, kind), kl(*towards, kind, rounded)
+        if term is None or narrow is None:
             return None
-        size = 1 + np.abs(old) + np.abs(ref)
-        return Value(value=scores - beta * term * mask, magnitude=np.abs(scores) + beta * size * mask)
+        return Value(
+            value=scores - beta * term * mask,
+            magnitude=np.abs(scores) + beta * (1 + np.abs(old - ref)) * mask,
+            narrow=scores - beta * narrow * mask,
+            summands=np.abs(scores) + beta * np.abs(term) * mask,
+        )
 
     kind = str(settings.get("kl_penalty") or "kl")
     expected = less(kind, (old, ref))

@@ -9,7 +9,8 @@ import numpy as np
 
 from trueup.diagnosing.rl.steps import Check, Quantity
 from trueup.diagnosing.rl.tables import Apart
-from trueup.diagnosing.rl.thresholds import FORMULA
+from trueup.diagnosing.rl.thresholds import FORMULA, RESULT
+from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Floats
 from trueup.types.codes import RLCode
 from trueup.types.reason import Reason, reason
@@ -21,19 +22,37 @@ class Value:
 
     value: Floats
     magnitude: Floats
-    """sum of the magnitudes of its terms: what rounding is relative to"""
+    """sum of the magnitudes of its terms: what float32's rounding is relative to"""
+    narrow: Floats | None = None
+    """the same with every operation rounded to the dtype of its inputs, where that is narrower"""
+    summands: Floats | None = None
+    """sum of the magnitudes that are added last, in the dtype of the result; None: of ``value``"""
 
     def error(self, recorded: Floats, unit: float) -> float:
-        """The largest difference, in what rounding allows."""
+        """The largest difference, in what rounding allows; ``unit``: unit roundoff of the result's dtype."""
+        narrow = self.value if self.narrow is None else self.narrow
+        last = np.abs(self.value) if self.summands is None else self.summands
+        spread = np.abs(self.value - narrow)
+        allowed = FORMULA * SINGLE * self.magnitude + RESULT * unit * last + spread
         with np.errstate(invalid="ignore", divide="ignore"):
-            off = np.abs(recorded - self.value) / (FORMULA * unit * self.magnitude)
+            off = np.abs(recorded - narrow) / allowed
         off = np.where(recorded == self.value, 0.0, off)
         return float(np.nan_to_num(off, nan=np.inf, posinf=np.inf).max(initial=0.0))
 
 
-def scalar(value: float, magnitude: float) -> Value:
+SINGLE = DTYPES["float32"].eps
+
+
+def scalar(
+    value: float, magnitude: float, narrow: float | None = None, summands: float | None = None
+) -> Value:
     """A number as a value."""
-    return Value(value=np.array([value]), magnitude=np.array([magnitude]))
+    return Value(
+        value=np.array([value]),
+        magnitude=np.array([magnitude]),
+        narrow=None if narrow is None else np.array([narrow]),
+        summands=None if summands is None else np.array([summands]),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ and zero where the mask is. A formula gives None for an estimator or form that i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,35 @@ def number(settings: Mapping[str, Setting], name: str, default: float) -> float:
     """A setting as a number; booleans are 0 and 1."""
     value = settings.get(name)
     return default if value is None or isinstance(value, str) else float(value)
+
+
+Rounding = Callable[[Floats], Floats]
+
+
+def exact(values: Floats) -> Floats:
+    """Nothing is rounded."""
+    return values
+
+
+def to_bfloat16(values: Floats) -> Floats:
+    """To the nearest bfloat16, ties to even.
+
+    Example:
+        >>> to_bfloat16(np.array([1.001, 1.01, -3.0])).tolist()
+        [1.0, 1.0078125, -3.0]
+    """
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    found: Floats = rounded.view(np.float32).astype(np.float64)
+    return found
+
+
+def to_float16(values: Floats) -> Floats:
+    """To the nearest float16."""
+    return values.astype(np.float16).astype(np.float64)
+
+
+NARROW: Mapping[str, Rounding] = {"bfloat16": to_bfloat16, "float16": to_float16}
 
 
 # -- advantages ------------------------------------------
@@ -117,21 +146,22 @@ class Advantages:
         return whitened
 
 
-def kl(log_probs: Floats, reference: Floats, kind: str) -> Floats | None:
-    """Per token; kinds by verl's and Schulman's names. verl bounds k3, TRL does not (``k3_unbounded``)."""
-    apart: Floats = log_probs - reference
+def kl(log_probs: Floats, reference: Floats, kind: str, rounded: Rounding = exact) -> Floats | None:
+    """Per token; kinds by verl's and Schulman's names. verl bounds k3, TRL does not (``k3_unbounded``).
+    ``rounded`` follows each operation."""
+    apart = rounded(log_probs - reference)
     kind = kind.removesuffix("+")
     if kind in ("kl", "k1"):
         return apart
     if kind == "abs":
         return np.abs(apart)
     if kind in ("mse", "k2"):
-        return np.asarray(0.5 * apart * apart)
+        return rounded(0.5 * rounded(apart * apart))
     if kind in ("low_var_kl", "k3"):
         log = np.clip(-apart, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)
-        return np.clip(np.exp(log) - log - 1, -_MOST_KL, _MOST_KL)
+        return np.clip(rounded(rounded(rounded(np.exp(log)) - log) - 1), -_MOST_KL, _MOST_KL)
     if kind == "k3_unbounded":
-        return np.asarray(np.exp(-apart) + apart - 1)
+        return rounded(rounded(rounded(np.exp(-apart)) + apart) - 1)
     return None
 
 
@@ -184,17 +214,21 @@ class PolicyLoss:
     """bound of the loss of negative advantages, None: there is none"""
     weights: Floats | None = None
     """of the rollout's correction"""
+    rounded: Rounding = exact
+    """follows the operations on log-probs"""
 
     @property
     def ratio(self) -> Floats:
         """New policy to old, of each token."""
-        return np.exp(np.clip(self.log_probs - self.old, -_MOST_LOG_RATIO, _MOST_LOG_RATIO))
+        apart = self.rounded(self.log_probs - self.old)
+        return self.rounded(np.exp(np.clip(apart, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)))
 
     def computed(self) -> Floats:
         """Of each token."""
         ratio = self.ratio
         low, high = (np.inf if bound is None else bound for bound in (self.low, self.high))
-        loss = np.maximum(-self.advantages * ratio, -self.advantages * np.clip(ratio, 1 - low, 1 + high))
+        clipped = self.rounded(np.clip(ratio, 1 - low, 1 + high))
+        loss = np.maximum(-self.advantages * ratio, -self.advantages * clipped)
         if self.dual is not None:
             bounded = np.minimum(-self.advantages * self.dual, loss)
             loss = np.where(self.advantages < 0, bounded, loss)

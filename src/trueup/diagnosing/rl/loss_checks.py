@@ -136,34 +136,38 @@ def _aggregation(table: Table, settings: Settings) -> Aggregation:
     )
 
 
-def _aggregated(values: Floats | None, by: Aggregation, terms: Floats | None = None) -> Value | None:
-    """Values of tokens as one number; ``terms``: the size of what each is made from."""
+def _aggregated(
+    values: Floats | None, by: Aggregation, terms: Floats | None = None, narrow: Floats | None = None
+) -> Value | None:
+    """Values of tokens as one number; ``terms``: the size of what each is made from; ``narrow``: the values
+    as their inputs' dtype gives them."""
     if values is None:
         return None
     total, size = by.total(values), by.total(np.abs(values) + (0.0 if terms is None else np.abs(terms)))
-    return None if total is None or size is None else scalar(total, size)
+    if total is None or size is None:
+        return None
+    return scalar(total, size, None if narrow is None else by.total(narrow))
 
 
 def _other_aggregations(
-    values: Floats, table: Table, by: Aggregation
+    values: Floats, table: Table, by: Aggregation, narrow: Floats | None = None
 ) -> Iterator[tuple[Reason, Value | None]]:
+    def value(**changed: object) -> Value | None:
+        return _aggregated(values, replace(by, **changed), None, narrow)  # type: ignore[arg-type]
+
     for mode in MODES:
         if mode != by.mode:
             said = reason(RLCode.AGGREGATED, mode=mode, wanted=by.mode)
-            yield said, _aggregated(values, replace(by, mode=mode))
-            yield said, _aggregated(values, replace(by, mode=mode, num_tokens=None, num_sequences=None))
-    yield (
-        reason(RLCode.LOCAL_COUNT, told=float(table.mask.sum()), actual=by.num_tokens, calls=1),
-        _aggregated(values, replace(by, num_tokens=None, num_sequences=None)),
-    )
+            yield said, value(mode=mode)
+            yield said, value(mode=mode, num_tokens=None, num_sequences=None)
+    local = reason(RLCode.LOCAL_COUNT, told=float(table.mask.sum()), actual=by.num_tokens, calls=1)
+    yield local, value(num_tokens=None, num_sequences=None)
     valid = table.valid.astype(np.float64)
-    yield reason(RLCode.MASK_IGNORED), _aggregated(values, replace(by, mask=valid))
-    everywhere = np.ones_like(valid)
-    yield reason(RLCode.MASK_IGNORED), _aggregated(values, replace(by, mask=everywhere))
+    yield reason(RLCode.MASK_IGNORED), value(mask=valid)
+    yield reason(RLCode.MASK_IGNORED), value(mask=np.ones_like(valid))
     for step in (1, -1):
-        moved = np.roll(table.mask, step, axis=1)
-        yield reason(RLCode.MASK_MOVED, by=step), _aggregated(values, replace(by, mask=moved))
-    yield reason(RLCode.SIGN), _aggregated(-values, by)
+        yield reason(RLCode.MASK_MOVED, by=step), value(mask=np.roll(table.mask, step, axis=1))
+    yield reason(RLCode.SIGN), _aggregated(-values, by, None, None if narrow is None else -narrow)
 
 
 def _case(
@@ -186,15 +190,19 @@ def _policy(record: RLRecord, settings: Settings) -> list[Case]:
     if loss is None:
         return []
     by = _aggregation(table, settings)
-    terms = np.abs(loss.advantages) * (1 + np.abs(loss.log_probs) + np.abs(loss.old))
+    rounded = table.rounding("log_probs", "old_log_probs")
+
+    def value(form: PolicyLoss, by: Aggregation = by) -> Value | None:
+        narrow = replace(form, rounded=rounded).computed()
+        return _aggregated(form.computed(), by, np.abs(loss.advantages) * (1 + loss.ratio), narrow)
 
     def variants() -> Iterator[tuple[Reason, Value | None]]:
         for said, form in _forms(loss):
-            yield said, _aggregated(form.computed(), by, terms)
-        yield from _other_aggregations(loss.computed(), table, by)
+            yield said, value(form)
+        narrow = replace(loss, rounded=rounded).computed()
+        yield from _other_aggregations(loss.computed(), table, by, narrow)
 
-    unit = table.unit("log_probs", "old_log_probs", "advantages")
-    return _case(record, "policy_loss", _aggregated(loss.computed(), by, terms), variants(), unit)
+    return _case(record, "policy_loss", value(loss), variants(), table.unit("advantages"))
 
 
 def _objective(table: Table, settings: Settings) -> PolicyLoss | None:
@@ -227,19 +235,22 @@ def _kl(record: RLRecord, settings: Settings) -> list[Case]:
     kind = str(settings.get("kl_loss_type"))
     if now is None or ref is None:
         return []
-    by, terms = _aggregation(table, settings), 1 + np.abs(now) + np.abs(ref)
-    own = kl(now, ref, kind)
+    by, rounded = _aggregation(table, settings), table.rounding("log_probs", "ref_log_probs")
+
+    def value(one: Floats, other: Floats, kind: str) -> Value | None:
+        size = 1 + np.abs(now - ref)
+        return _aggregated(kl(one, other, kind), by, size, kl(one, other, kind, rounded))
 
     def variants() -> Iterator[tuple[Reason, Value | None]]:
         for other in KL_KINDS:
-            said = reason(RLCode.KL_KIND, kind=other, wanted=kind)
-            yield said, _aggregated(kl(now, ref, other), by, terms)
-        yield reason(RLCode.KL_SWAPPED), _aggregated(kl(ref, now, kind), by, terms)
+            yield reason(RLCode.KL_KIND, kind=other, wanted=kind), value(now, ref, other)
+        yield reason(RLCode.KL_SWAPPED), value(ref, now, kind)
+        own = kl(now, ref, kind)
         if own is not None:
-            yield from _other_aggregations(own, table, by)
+            yield from _other_aggregations(own, table, by, kl(now, ref, kind, rounded))
 
     unit = table.unit("log_probs", "ref_log_probs")
-    return _case(record, "kl_loss", _aggregated(own, by, terms), variants(), unit)
+    return _case(record, "kl_loss", value(now, ref, kind), variants(), unit)
 
 
 def _entropy(record: RLRecord, settings: Settings) -> list[Case]:
@@ -264,7 +275,8 @@ def _total(record: RLRecord, settings: Settings) -> list[Case]:
 
     def value(factors: Mapping[str, float]) -> Value:
         terms = [factors[name] * parts[name] for name in parts]
-        return scalar(sum(terms), sum(map(abs, terms)))
+        size = sum(map(abs, terms))
+        return scalar(sum(terms), size, summands=size)
 
     def variants() -> Iterator[tuple[Reason, Value | None]]:
         for name, factor in own.items():

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from trueup.diagnosing.rl.formulas import NARROW, Rounding, exact
 from trueup.diagnosing.rl.thresholds import DOUBT, DRIFT, DRIFTED, ENOUGH, MODEL
 from trueup.matching.same_rows import places
 from trueup.numerics.dtypes import DTYPES
@@ -64,7 +65,8 @@ class Table:
         if held.ndim < 2:
             return held
         wide = np.zeros(self.valid.shape)
-        wide[:, : held.shape[1]] = held[:, : wide.shape[1]]
+        width = min(held.shape[-1], wide.shape[-1])
+        wide[:, :width] = held[..., :width]
         return np.where(self.valid, wide, 0.0)
 
     @property
@@ -77,6 +79,11 @@ class Table:
         """The unit roundoff of the coarsest of these arrays, float32 at least."""
         held = [DTYPES[dtype].eps for name in names if (dtype := self.dtypes.get(name)) in DTYPES]
         return max([DTYPES["float32"].eps, *held])
+
+    def rounding(self, *names: str) -> Rounding:
+        """What operations on these arrays round to: the dtype of all of them where it is narrow."""
+        dtypes = {self.dtypes.get(name, "float32") for name in names if name in self}
+        return NARROW.get(dtypes.pop(), exact) if len(dtypes) == 1 else exact
 
     def taken(self, rows: Ints) -> Table:
         """Some rows, in another order."""

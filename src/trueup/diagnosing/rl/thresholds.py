@@ -7,9 +7,16 @@ from trueup.types.threshold import chosen, derived, measured
 FORMULA = derived(
     "rl.formula",
     16.0,
-    "unit roundoffs of the sum of magnitudes",
+    "float32's unit roundoffs of the sum of magnitudes",
     "a formula of a dozen operations on stored numbers, summed pairwise: each operation, and each of log2 of "
     "the tokens' additions, rounds once, at random",
+)
+RESULT = derived(
+    "rl.result",
+    4.0,
+    "unit roundoffs of what is added last",
+    "in the dtype of the result: the sum, the division by a count, a coefficient and the addition round "
+    "once each",
 )
 MODEL = derived(
     "rl.model",
