@@ -305,8 +305,8 @@ class Session:
         else:
             self._scalars[name] = value
 
-    def batch(self, *, tokens: int, samples: int, digest: object) -> None:
-        """Note the inputs of one training forward of the root."""
+    def batch(self, *, tokens: int, samples: object, digest: object) -> None:
+        """Note the inputs of one training forward of the root; ``samples`` may be a tensor."""
         self._scalars["tokens"] = self._scalars.get("tokens", 0) + tokens
         self._scalars["batch_size"] = self._scalars.get("batch_size", 0) + samples
         self._scalars.setdefault("_digests", []).append(digest)

@@ -19,7 +19,7 @@ from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import run_gradient_replay
 from trueup.diagnosing.replay import ReplayNoise
 from trueup.diagnosing.replay import origins as replay_origins
-from trueup.diagnosing.rl.outcomes import diagnosis_of_records, stage_outcomes
+from trueup.diagnosing.rl.outcomes import diagnosis_of_records, same_sequences, stage_outcomes
 from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
 from trueup.diagnosing.stages.config import configurations, settled
@@ -34,7 +34,7 @@ from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
 from trueup.store import TraceSource
 from trueup.store.rollouts import is_trace
-from trueup.types.codes import NoteCode, ToleranceCode
+from trueup.types.codes import NoteCode, RLCode, ToleranceCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Basis, Finding, Origin, Stage
@@ -277,6 +277,8 @@ def _walk(
             context.earlier += of_rl if known else ()
     if not known:
         context.earlier[at:at] = of_rl
+    if rollouts is not None and rollouts.same_sequences:
+        return tuple(map(same_sequences, context.earlier))
     return tuple(context.earlier)
 
 
@@ -294,7 +296,7 @@ def _equal(comparison: Comparison) -> bool:
 def _concluded(
     context: Context, outcomes: tuple[StageOutcome, ...], work: _Work, command: Sequence[str] | None
 ) -> Diagnosis:
-    findings = (*(_ordered(outcomes) or _later(context)), *_of_words(outcomes))
+    findings = (*(_ordered(outcomes) or _later_but_order(context, outcomes)), *_of_words(outcomes))
     if findings:
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
     outcome, headline, confidence = _verdict(findings, context)
@@ -373,6 +375,12 @@ def _later(context: Context) -> tuple[Finding, ...]:
     """Where no stage failed: what the traces alone say of later steps, if far beyond what is allowed."""
     far = far_later(context.passive, context.steps[0][0])
     return (finding_from_origin(far[0], context),) if far else ()
+
+
+def _later_but_order(context: Context, outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
+    """Where both runs train on the same sequences, another order of them is no finding."""
+    same = any(one.said.code is RLCode.SAME_SEQUENCES for one in outcomes)
+    return tuple(one for one in _later(context) if not (same and one.stage is Stage.DATA))
 
 
 def far_later(origins: Sequence[Origin], first: int) -> list[Origin]:

@@ -165,6 +165,7 @@ PHRASES = {
         advice="replay the reference's rollouts in the target to compare the same tokens (docs/rl.md)",
         samples=({"shared": 2, "total": 8},),
     ),
+    R.SAME_SEQUENCES: clause("The same sequences in every step, in another order or in other mini-batches"),
     R.ROLLOUT_ALONE: _heading(
         "rollout log-probs differ by {rms:.3g} (RMS) on the same tokens; those of the trainer agree",
         {"rms": 0.1, "policy": 0.0, "mismatch": 1e-6},

@@ -544,6 +544,11 @@ PHRASES = {
     ),
     S.GIVE_BOTH: clause("give both models the input {name}, or neither", {"name": "position_ids"}),
     S.SAME_SHARED: clause("The inputs that both runs give the model are the same"),
+    S.PACKED_OTHERWISE: clause(
+        "sequences are packed in the {side} alone (step {step}): digests cannot tell whether they "
+        "are the same",
+        {"side": "target", "step": 0},
+    ),
     S.DIGESTS: clause(
         "digest {target} (target), {reference} (reference); the ids themselves were not stored",
         {"target": "0a1b", "reference": "ffee"},

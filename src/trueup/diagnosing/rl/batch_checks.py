@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from trueup.diagnosing.rl.fits import Case, Value, by_formula, differs, fitted, in_doubt
-from trueup.diagnosing.rl.formulas import Advantages, kl, number
+from trueup.diagnosing.rl.formulas import Advantages, exact, kl, number
 from trueup.diagnosing.rl.steps import Check, StepPair
 from trueup.diagnosing.rl.tables import Apart, Pair, Table, rms
 from trueup.diagnosing.rl.thresholds import MOVED
@@ -186,8 +186,7 @@ def _reward_cases(table: Table, settings: Mapping[str, Setting]) -> list[Case]:
     swapped = less(kind, (ref, old))
     if swapped is not None:
         variants.append((reason(RLCode.KL_SWAPPED), swapped))
-    unit = table.unit("rewards", "old_log_probs", "ref_log_probs")
-    return [Case(recorded=held, expected=expected, variants=variants, unit=unit)]
+    return [Case(recorded=held, expected=expected, variants=variants, unit=table.unit("rewards"))]
 
 
 # -- advantages ------------------------------------------
@@ -220,16 +219,16 @@ def advantage_cases(table: Table, settings: Mapping[str, Setting]) -> list[Case]
         return []
     inside = table.mask > 0
     variants = [
-        (said, Value(value=value.value[inside], magnitude=value.magnitude[inside]))
+        (said, value.at(inside))
         for said, changed in _advantage_variants(table, given)
         if (value := _value(changed)) is not None
     ]
     return [
         Case(
             recorded=held[inside],
-            expected=Value(value=expected.value[inside], magnitude=expected.magnitude[inside]),
+            expected=expected.at(inside),
             variants=variants,
-            unit=table.unit("advantages", "rewards", "values"),
+            unit=table.unit("advantages"),
         )
     ]
 
@@ -250,6 +249,7 @@ def _given(table: Table, settings: Mapping[str, Setting]) -> Advantages | None:
         by_std=bool(settings.get("by_std", True)),
         epsilon=number(settings, "epsilon", 1e-6),
         batch_std=settings.get("std_over") == "batch",
+        rounded=table.rounding("values"),
     )
 
 
@@ -267,12 +267,13 @@ def _value(given: Advantages) -> Value | None:
             divides = given.by_std and given.estimator == "grpo"
             size[rows] = scores[rows].max() / ((std + given.epsilon) if divides else 1.0)
         return Value(value=found, magnitude=np.broadcast_to(size[:, None], found.shape) + np.abs(found))
-    raw = replace(given, whitens=False).computed()
+    raw, single = replace(given, whitens=False).computed(), replace(given, rounded=exact).computed()
     values = np.zeros_like(found) if given.values is None else given.values
     inside = given.mask > 0
     spread = float(raw[inside].std()) if raw is not None and inside.any() and given.whitens else 1.0
     largest = scores.max(initial=0.0) + np.abs(values).max(initial=0.0) * given.mask.shape[1] ** 0.5
-    return Value(value=found, magnitude=np.abs(found) + largest / max(spread, given.epsilon))
+    size = np.abs(found) + largest / max(spread, given.epsilon)
+    return Value(value=found if single is None else single, magnitude=size, narrow=found)
 
 
 def _advantage_variants(table: Table, given: Advantages) -> Iterator[tuple[Reason, Advantages]]:

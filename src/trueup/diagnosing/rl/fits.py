@@ -11,7 +11,7 @@ from trueup.diagnosing.rl.steps import Check, Quantity
 from trueup.diagnosing.rl.tables import Apart
 from trueup.diagnosing.rl.thresholds import FORMULA, RESULT
 from trueup.numerics.dtypes import DTYPES
-from trueup.types.arrays import Floats
+from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import RLCode
 from trueup.types.reason import Reason, reason
 
@@ -27,6 +27,14 @@ class Value:
     """the same with every operation rounded to the dtype of its inputs, where that is narrower"""
     summands: Floats | None = None
     """sum of the magnitudes that are added last, in the dtype of the result; None: of ``value``"""
+
+    def at(self, inside: Bools) -> Value:
+        """Some of its elements."""
+        held = (self.value, self.magnitude, self.narrow, self.summands)
+        value, magnitude, narrow, summands = (None if one is None else one[inside] for one in held)
+        assert value is not None
+        assert magnitude is not None
+        return Value(value=value, magnitude=magnitude, narrow=narrow, summands=summands)
 
     def error(self, recorded: Floats, unit: float) -> float:
         """The largest difference, in what rounding allows; ``unit``: unit roundoff of the result's dtype."""

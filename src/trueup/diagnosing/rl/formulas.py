@@ -81,6 +81,8 @@ class Advantages:
     """gae and reinforce++ bring advantages to mean 0 and variance 1"""
     whitens_over: Floats | None = None
     """other than ``mask``"""
+    rounded: Rounding = exact
+    """follows operations on values alone"""
 
     def computed(self) -> Floats | None:
         """The advantages."""
@@ -123,7 +125,7 @@ class Advantages:
         found = np.zeros_like(values)
         for at in range(values.shape[1] - 1, -1, -1):
             counts = mask[:, at]
-            step = self.rewards[:, at] + self.gamma * following - values[:, at]
+            step = self.rewards[:, at] + self.rounded(self.gamma * following) - values[:, at]
             following = np.where(counts > 0, values[:, at], following)
             last = np.where(counts > 0, step + self.gamma * self.lam * last, last)
             found[:, at] = last
@@ -235,10 +237,12 @@ class PolicyLoss:
         return loss if self.weights is None else loss * self.weights
 
 
-def value_loss(predictions: Floats, values: Floats, returns: Floats, clip: float | None) -> Floats:
+def value_loss(
+    predictions: Floats, values: Floats, returns: Floats, clip: float | None, rounded: Rounding = exact
+) -> Floats:
     """Of each token: the larger of both squared errors, clipped around the old value; halved."""
     loss = (predictions - returns) ** 2
     if clip is not None:
-        clipped = np.clip(predictions, values - clip, values + clip)
+        clipped = np.clip(predictions, rounded(values - clip), rounded(values + clip))
         loss = np.maximum(loss, (clipped - returns) ** 2)
     return np.asarray(0.5 * loss)

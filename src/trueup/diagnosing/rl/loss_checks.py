@@ -335,16 +335,15 @@ def _value(record: RLRecord, settings: Settings) -> list[Case]:
         return []
     clip = None if settings.get("value_clip") is None else number(settings, "value_clip", 0.5)
     by, own = _aggregation(table, settings), value_loss(now, old, goal, clip)
-    terms = now * now + goal * goal
+    terms, narrow = now * now + goal * goal, value_loss(now, old, goal, clip, table.rounding("values"))
 
     def variants() -> Iterator[tuple[Reason, Value | None]]:
         yield reason(RLCode.NOT_CLIPPED), _aggregated(value_loss(now, old, goal, None), by, terms)
-        yield reason(RLCode.NOT_HALVED), _aggregated(2 * own, by, terms)
-        yield from _other_aggregations(own, table, by)
+        yield reason(RLCode.NOT_HALVED), _aggregated(2 * own, by, terms, 2 * narrow)
+        yield from _other_aggregations(own, table, by, narrow)
 
-    return _case(
-        record, "value_loss", _aggregated(own, by, terms), variants(), table.unit("predictions", "returns")
-    )
+    unit = table.unit("predictions", "returns")
+    return _case(record, "value_loss", _aggregated(own, by, terms, narrow), variants(), unit)
 
 
 _AGGREGATES = ("loss_agg_mode", "horizon")
@@ -397,15 +396,11 @@ def _updated(pair: StepPair, role: str, name: str, pairs: list[Pair]) -> Check:
     doubtful = [one for one in found[1:] if one is not None and not one.agrees]
     if not doubtful:
         return quantity.passed(RLCode.WITHIN)
-    if pair.has_failed_before or _is_explained(pair, role):
+    bad = (StageStatus.FAILED, StageStatus.CONSEQUENCE)
+    if pair.has_failed_before or any(one.status in bad for one in pair.found):
         return quantity.follows()
     beyond = next((one for one in doubtful if one.is_beyond), None)
     if beyond is None:
         return quantity.undecided(in_doubt("weights", doubtful[0]))
     said = reason(RLCode.UPDATE, role=role, step=pair.step, rms=beyond.rms, allowed=beyond.allowed)
     return quantity.failed(said, confirmed=False)
-
-
-def _is_explained(pair: StepPair, role: str) -> bool:
-    bad = (StageStatus.FAILED, StageStatus.CONSEQUENCE)
-    return any(one.status in bad for one in pair.found if one.role in (role, "trainer", "reward"))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.rl.steps import Check
 from trueup.diagnosing.rl.walk import RL_STAGES, RLComparison
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
-from trueup.types.codes import StagesCode
+from trueup.types.codes import RLCode, StagesCode
 from trueup.types.finding import Basis, Finding, Stage
 from trueup.types.reason import reason
 
@@ -38,6 +39,20 @@ def diagnosis_of_records(
         findings=findings,
         seconds=seconds,
     )
+
+
+def same_sequences(outcome: StageOutcome) -> StageOutcome:
+    """Batches that differ though both runs train on the same sequences hold them in another order, or in
+    other mini-batches: no fault."""
+    batches = (StagesCode.BATCH,)
+    if outcome.stage is not Stage.DATA or not any(one.headline.has(*batches) for one in outcome.findings):
+        return outcome
+    kept = tuple(one for one in outcome.findings if not one.headline.has(*batches))
+    if kept:
+        return replace(outcome, findings=kept, said=kept[0].headline)
+    said = reason(RLCode.SAME_SEQUENCES)
+    evidence = (outcome.said, *outcome.evidence)
+    return replace(outcome, status=StageStatus.PASSED, said=said, evidence=evidence, findings=())
 
 
 def _outcomes(checks: Sequence[Check], failed: Sequence[Check]) -> Iterator[StageOutcome]:

@@ -76,9 +76,9 @@ class Table:
         return self.valid.astype(np.float64) if found is None else found
 
     def unit(self, *names: str) -> float:
-        """The unit roundoff of the coarsest of these arrays, float32 at least."""
+        """The unit roundoff of what is made of these arrays: of the finest dtype among them."""
         held = [DTYPES[dtype].eps for name in names if (dtype := self.dtypes.get(name)) in DTYPES]
-        return max([DTYPES["float32"].eps, *held])
+        return max(DTYPES["float32"].eps, min(held, default=0.0))
 
     def rounding(self, *names: str) -> Rounding:
         """What operations on these arrays round to: the dtype of all of them where it is narrow."""

@@ -60,6 +60,12 @@ class RLComparison:
         return () if first is None else (first, *(one for one in failed if one is not first))
 
     @property
+    def same_sequences(self) -> bool:
+        """Whether both runs train on the same tokens in every step."""
+        tokens = [one for one in self.checks if one.quantity in ("prompts", "responses")]
+        return bool(tokens) and all(one.passed for one in tokens)
+
+    @property
     def headline(self) -> Reason:
         """What is concluded of all of it."""
         if self.failed:

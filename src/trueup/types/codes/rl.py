@@ -32,6 +32,8 @@ class RLCode(Code):
     TRUNCATED = "rl.prompts_truncated"
     ROLLOUTS = "rl.rollouts_differ"
     """no fault by itself: what both runs give the same tokens is compared"""
+    SAME_SEQUENCES = "rl.same_sequences"
+    """in another order, or in other mini-batches"""
     ROLLOUT_ALONE = "rl.rollout_alone_differs"
     """log-probs of the rollout differ where those of the trainer agree"""
     ENGINES = "rl.engines_apart"
