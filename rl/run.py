@@ -1,6 +1,6 @@
 """trueup on a real verl: ``make rl``. GRPO and PPO on a CPU, with capture and without, and a Ray cluster.
 
-    python rl/run.py [ray] [grpo] [ppo] [unchanged] [faults]
+    python rl/run.py [ray] [grpo] [ppo] [unchanged] [trl] [faults]
 
 Each line says what was held against what; the exit status is 1 where something does not hold.
 """
@@ -251,7 +251,7 @@ def faults(bench: Bench, algorithm: str) -> None:
     for name, wanted in FAULTS[algorithm].items():
         bench.verl(name, recorded, captured=True, RL_FAULT=name)
         checks = compared(bench, name, f"{algorithm}-reference")
-        first = next(iter(sorted((c for c in checks if c["status"] == "failed"), key=_place)), None)
+        first = min((c for c in checks if c["status"] == "failed"), key=_place, default=None)
         said = None if first is None else (first["quantity"], first["reason"]["code"])
         bench.holds(f"{algorithm}: {name} is found in verl", said == wanted, said)
     for name, more in BENIGN.items() if algorithm == "grpo" else ():
@@ -275,6 +275,38 @@ def compared(bench: Bench, target: str, reference: str) -> list[dict]:
     return json.loads((out / "rl.json").read_text())["checks"]
 
 
+TRL_FAULTS = {"std": ("advantages", "rl.std_of_batch"), "kl": ("loss", "rl.term_missing")}
+"""of rl/trl_grpo.py -> the quantity and reason of the verdict"""
+
+
+def trl(bench: Bench) -> None:
+    """TRL's GRPOTrainer: every loss type keeps to its formula, and faults are found."""
+
+    def captured(name: str, fault: str, kind: str) -> None:
+        command = [
+            str(PYTHON),
+            str(HERE / "trl_grpo.py"),
+            str(bench.folder / "inputs" / "model"),
+            fault,
+            kind,
+        ]
+        place = bench.folder / name / "run"
+        bench.run(name, [*TRUEUP, "capture", "-o", str(place), "--steps", "0-3", "--", *command])
+
+    for kind in ("dapo", "grpo", "bnpo", "dr_grpo"):
+        captured(f"trl-{kind}", "", kind)
+        checks = compared(bench, f"trl-{kind}", f"trl-{kind}")
+        held = [c for c in checks if c["quantity"] in ("loss", "advantages")]
+        codes = {one["reason"]["code"] for one in held}
+        bench.holds(f"trl: {kind} keeps to its formula", codes == {"rl.formula_holds"}, codes)
+    for fault, wanted in TRL_FAULTS.items():
+        captured(f"trl-{fault}", fault, "dapo")
+        checks = compared(bench, f"trl-{fault}", "trl-dapo")
+        first = min((c for c in checks if c["status"] == "failed"), key=_place, default=None)
+        said = None if first is None else (first["quantity"], first["reason"]["code"])
+        bench.holds(f"trl: {fault} is found", said == wanted, said)
+
+
 def cluster(bench: Bench) -> None:
     """Workers of a cluster that was started before capture."""
     ray = str(PYTHON.parent / "ray")
@@ -296,7 +328,7 @@ def cluster(bench: Bench) -> None:
 
 
 def main() -> int:
-    asked = sys.argv[1:] or ["ray", "grpo", "ppo", "unchanged"]
+    asked = sys.argv[1:] or ["ray", "trl", "grpo", "ppo", "unchanged"]
     if not PYTHON.exists():
         print(f"{PYTHON} is not there: rl/setup.sh makes it")
         return 2
@@ -307,6 +339,8 @@ def main() -> int:
         for name, more in (("grpo", {}), ("ppo", PPO)):
             if name in asked:
                 train(bench, name, more)
+        if "trl" in asked:
+            trl(bench)
         for name in ("grpo", "ppo"):
             if "faults" in asked or f"faults-{name}" in asked:
                 faults(bench, name)

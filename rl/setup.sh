@@ -15,5 +15,5 @@ install() {
 }
 install torch==2.13.0
 install torch==2.13.0 verl==0.9.1 ray==2.60.0 transformers==5.9.0 tensordict==0.10.0 TransferQueue==0.1.11 \
-    torchdata==0.11.0 peft hydra-core==1.3.8 cachetools pyzmq msgspec fastapi uvicorn
+    torchdata==0.11.0 peft hydra-core==1.3.8 cachetools pyzmq msgspec fastapi uvicorn trl==1.16.0
 touch "$venv/.ready"
