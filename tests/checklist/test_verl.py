@@ -128,3 +128,37 @@ def test_interpolations_are_followed(tmp_path: Path) -> None:
     assert values(str(file))["reference_compute_dtype"] == "bfloat16"
     file.write_text(CONFIG.replace("top_p: 1,", 'top_p: "${actor_rollout_ref.rollout.top_p}",'))
     configured(read_side([str(file)]))  # a circle ends
+
+
+TRL = """
+per_device_train_batch_size: 4
+learning_rate: 1e-6
+num_generations: 8
+max_completion_length: 512
+beta: 0.04
+loss_type: dapo
+epsilon: 0.2
+temperature: 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "field"),
+    [
+        ("dapo", "grpo", "loss_agg_mode"),
+        ("beta: 0.04", "beta: 0.0", "kl_loss_factor"),
+        ("epsilon: 0.2", "epsilon: 0.2\nepsilon_high: 0.28", "clip_ratio_high"),
+        ("temperature: 1.0", "temperature: 0.7", "temperature"),
+        ("num_generations: 8", "num_generations: 4", "rollouts_per_prompt"),
+        ("beta: 0.04", "beta: 0.04\nscale_rewards: none", "norm_adv_by_std"),
+    ],
+)
+def test_arguments_of_trls_grpo(tmp_path: Path, before: str, after: str, field: str) -> None:
+    assert field in different(checked(tmp_path, TRL.replace(before, after), TRL))
+    assert not different(checked(tmp_path, TRL, TRL))
+
+
+def test_a_trainer_without_grpo_has_no_rl_fields(tmp_path: Path) -> None:
+    file = tmp_path / "sft.yaml"
+    file.write_text("per_device_train_batch_size: 4\nlr_scheduler_type: cosine\nbeta: 0.1\n")
+    assert not {"kl_loss_factor", "adv_estimator", "temperature"} & values(str(file)).keys()
