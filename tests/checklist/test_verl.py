@@ -162,3 +162,60 @@ def test_a_trainer_without_grpo_has_no_rl_fields(tmp_path: Path) -> None:
     file = tmp_path / "sft.yaml"
     file.write_text("per_device_train_batch_size: 4\nlr_scheduler_type: cosine\nbeta: 0.1\n")
     assert not {"kl_loss_factor", "adv_estimator", "temperature"} & values(str(file)).keys()
+
+
+SLIME = (
+    "python train.py --num-layers 36 --hidden-size 2560 --num-attention-heads 32 --lr 1e-6 "
+    "--advantage-estimator grpo "
+    "--eps-clip 0.2 --eps-clip-high 0.28 --use-kl-loss --kl-loss-coef 0.001 --kl-loss-type low_var_kl "
+    "--n-samples-per-prompt 8 --rollout-temperature 1.0 --rollout-max-response-len 8192"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "field"),
+    [
+        ("estimator grpo", "estimator gspo", "adv_estimator"),
+        ("high 0.28", "high 0.2", "clip_ratio_high"),
+        ("coef 0.001", "coef 0.01", "kl_loss_factor"),
+        ("temperature 1.0", "temperature 0.8", "temperature"),
+        ("--use-kl-loss", "", "kl_loss"),
+        ("--lr 1e-6", "--lr 1e-6 --calculate-per-token-loss", "loss_agg_mode"),
+        ("--lr 1e-6", "--lr 1e-6 --disable-grpo-std-normalization", "norm_adv_by_std"),
+    ],
+)
+def test_flags_of_slime(tmp_path: Path, before: str, after: str, field: str) -> None:
+    files = [tmp_path / "target.sh", tmp_path / "reference.sh"]
+    files[0].write_text(SLIME.replace(before, after))
+    files[1].write_text(SLIME)
+    found = check([str(files[0])], [str(files[1])], recommend=False)
+    assert field in different(found)
+    assert not different(check([str(files[1])], [str(files[1])], recommend=False))
+
+
+OPENRLHF = (
+    "python -m openrlhf.cli.train_ppo_ray --pretrain /models/q --micro_train_batch_size 8 "
+    "--train_batch_size 64 "
+    "--n_samples_per_prompt 8 --temperature 1.0 --advantage_estimator group_norm --actor_learning_rate 5e-7 "
+    "--use_kl_loss --kl_estimator k3 --init_kl_coef 0.001 --eps_clip_low_high 0.2 0.28"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "field"),
+    [
+        ("group_norm", "rloo", "adv_estimator"),
+        ("estimator k3", "estimator k1", "kl_loss_type"),
+        ("--use_kl_loss", "", "kl_in_reward"),
+        ("coef 0.001", "coef 0.01", "kl_loss_factor"),
+        ("0.2 0.28", "0.2 0.3", "clip_ratio_high"),
+        ("5e-7", "1e-6", "learning_rate"),
+        ("--temperature 1.0", "--temperature 0.8", "temperature"),
+    ],
+)
+def test_flags_of_openrlhf(tmp_path: Path, before: str, after: str, field: str) -> None:
+    files = [tmp_path / "target.sh", tmp_path / "reference.sh"]
+    files[0].write_text(OPENRLHF.replace(before, after))
+    files[1].write_text(OPENRLHF)
+    assert field in different(check([str(files[0])], [str(files[1])], recommend=False))
+    assert not different(check([str(files[1])], [str(files[1])], recommend=False))
