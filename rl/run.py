@@ -282,7 +282,7 @@ TRL_FAULTS = {"std": ("advantages", "rl.std_of_batch"), "kl": ("loss", "rl.term_
 def trl(bench: Bench) -> None:
     """TRL's GRPOTrainer: every loss type keeps to its formula, and faults are found."""
 
-    def captured(name: str, fault: str, kind: str) -> None:
+    def capture(name: str, fault: str, kind: str) -> None:
         command = [
             str(PYTHON),
             str(HERE / "trl_grpo.py"),
@@ -291,16 +291,17 @@ def trl(bench: Bench) -> None:
             kind,
         ]
         place = bench.folder / name / "run"
-        bench.run(name, [*TRUEUP, "capture", "-o", str(place), "--steps", "0-3", "--", *command])
+        captured = [*TRUEUP, "capture", "-o", str(place), "--steps", "0-3", "--", *command]
+        bench.run(name, captured, PYTHONPATH=f"{HERE}:{PYTHON.parents[1] / 'trl'}")
 
     for kind in ("dapo", "grpo", "bnpo", "dr_grpo"):
-        captured(f"trl-{kind}", "", kind)
+        capture(f"trl-{kind}", "", kind)
         checks = compared(bench, f"trl-{kind}", f"trl-{kind}")
         held = [c for c in checks if c["quantity"] in ("loss", "advantages")]
         codes = {one["reason"]["code"] for one in held}
         bench.holds(f"trl: {kind} keeps to its formula", codes == {"rl.formula_holds"}, codes)
     for fault, wanted in TRL_FAULTS.items():
-        captured(f"trl-{fault}", fault, "dapo")
+        capture(f"trl-{fault}", fault, "dapo")
         checks = compared(bench, f"trl-{fault}", "trl-dapo")
         first = min((c for c in checks if c["status"] == "failed"), key=_place, default=None)
         said = None if first is None else (first["quantity"], first["reason"]["code"])

@@ -49,7 +49,7 @@ def rl_report(comparison: RLComparison) -> Document:
         blocks=(
             facts(
                 [
-                    fact("evidence", *(said(r) for one in failed[:1] for r in (one.said, *one.evidence))),
+                    fact("evidence", *(said(r) for one in failed[:1] for r in one.evidence)),
                     fact("next step", *filter(None, (advice(one.said) for one in asked))),
                 ]
             ),
@@ -76,10 +76,10 @@ def _step(comparison: RLComparison) -> Section:
 
 def _table(rows: Iterator[Row]) -> Table:
     columns = (
-        Column(title="step"),
+        Column(title="step", fit=True),
         Column(title="stage", fit=True),
         Column(title="quantity", fit=True),
-        Column(title="role"),
+        Column(title="role", fit=True),
         Column(title="status"),
         Column(title="what was seen", least=100),
     )

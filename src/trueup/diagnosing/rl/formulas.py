@@ -115,7 +115,7 @@ class Advantages:
             size = int(rows.sum())
             if size > 1:
                 found[rows] = (scores[rows] - scores[rows].mean()) * size / (size - 1)
-        return found[:, None] * self.mask
+        return np.asarray(found[:, None] * self.mask)
 
     def _gae(self) -> Floats | None:
         if self.values is None:

@@ -61,13 +61,13 @@ class Table:
         """An array as float64, zero where padding is; None where it was not recorded."""
         if name not in self.arrays:
             return None
-        held = self.arrays[name].astype(np.float64)
-        if held.ndim < 2:
-            return held
-        wide = np.zeros(self.valid.shape)
-        width = min(held.shape[-1], wide.shape[-1])
-        wide[:, :width] = held[..., :width]
-        return np.where(self.valid, wide, 0.0)
+        held = self.arrays[name]
+        if held.ndim == 1:
+            return held.astype(np.float64)
+        wide, valid = np.zeros(self.valid.shape), self.valid
+        kept = slice(min(held.shape[1], valid.shape[1]))
+        wide[:, kept] = held[:, kept]
+        return np.where(valid, wide, 0.0)
 
     @property
     def mask(self) -> Floats:
