@@ -1,6 +1,6 @@
 """trueup on a real verl: ``make rl``. GRPO and PPO on a CPU, with capture and without, and a Ray cluster.
 
-    python rl/run.py [ray] [grpo] [ppo] [unchanged]
+    python rl/run.py [ray] [grpo] [ppo] [unchanged] [trl] [faults]
 
 Each line says what was held against what; the exit status is 1 where something does not hold.
 """
@@ -93,7 +93,7 @@ class Bench:
         self.failed = 0
         subprocess.run([PYTHON, HERE / "make_inputs.py", folder / "inputs"], check=True, capture_output=True)
 
-    def verl(self, name: str, more: Mapping[str, object], *, captured: bool) -> str:
+    def verl(self, name: str, more: Mapping[str, object], *, captured: bool, **variables: str) -> str:
         """Run verl's PPO trainer; what it printed."""
         inputs, place = self.folder / "inputs", self.folder / name
         files = {
@@ -109,7 +109,7 @@ class Bench:
         command = [str(PYTHON), "-m", "verl.trainer.main_ppo", *settings]
         if captured:
             command = [*TRUEUP, "capture", "-o", str(place / "run"), "--steps", "1-2", "--", *command]
-        return self.run(name, command)
+        return self.run(name, command, **variables)
 
     def run(self, name: str, command: Sequence[str], **variables: str) -> str:
         (self.folder / name).mkdir(exist_ok=True)
@@ -219,6 +219,95 @@ def unchanged(bench: Bench, name: str, more: Mapping[str, object]) -> None:
     )
 
 
+FAULTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "grpo": {
+        "over_batch": ("advantages", "rl.normalised_over_batch"),
+        "k1": ("kl_loss", "rl.kl_estimator"),
+        "sequence_mean": ("policy_loss", "rl.aggregated_otherwise"),
+    },
+    "ppo": {"not_clipped": ("value_loss", "rl.not_clipped"), "lam_one": ("advantages", "rl.gamma_lam")},
+}
+"""of rl/verl_faults.py -> the quantity and reason of the verdict"""
+MORE = {
+    "grpo": {"actor_rollout_ref.rollout.n": 4},
+    "ppo": {**PPO, "algorithm.lam": 0.9, "critic.cliprange_value": 0.01},
+}
+BENIGN = {
+    "microbatches": {"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 1},
+    "padding removed": {"actor_rollout_ref.model.use_remove_padding": True},
+}
+
+
+def faults(bench: Bench, algorithm: str) -> None:
+    """Faults in verl itself, and benign variants, on rollouts that a first run recorded."""
+    recorded = {
+        **MORE[algorithm],
+        "skip.rollout_tq.enable": True,
+        "skip.rollout_tq.dump_dir": bench.folder / f"rollouts-{algorithm}",
+        "skip.rollout_tq.steps": "[1,2]",
+        "trainer.balance_batch": False,
+    }
+    bench.verl(f"{algorithm}-reference", recorded, captured=True)
+    for name, wanted in FAULTS[algorithm].items():
+        bench.verl(name, recorded, captured=True, RL_FAULT=name)
+        checks = compared(bench, name, f"{algorithm}-reference")
+        first = min((c for c in checks if c["status"] == "failed"), key=_place, default=None)
+        said = None if first is None else (first["quantity"], first["reason"]["code"])
+        bench.holds(f"{algorithm}: {name} is found in verl", said == wanted, said)
+    for name, more in BENIGN.items() if algorithm == "grpo" else ():
+        bench.verl(name.replace(" ", "-"), {**recorded, **more}, captured=True)
+        checks = compared(bench, name.replace(" ", "-"), f"{algorithm}-reference")
+        alarms = [one["said"] for one in checks if one["status"] == "failed"]
+        bench.holds(
+            f"{algorithm}: {name}: no alarm in {len(checks)} checks", bool(checks) and not alarms, alarms
+        )
+
+
+def _place(check: Mapping[str, object]) -> tuple[object, object]:
+    return check["step"], not check["confirmed"]
+
+
+def compared(bench: Bench, target: str, reference: str) -> list[dict]:
+    """What ``trueup compare`` says of the pipeline of two runs."""
+    out = bench.folder / f"{target}-compared"
+    runs = [str(bench.folder / name / "run") for name in (target, reference)]
+    subprocess.run([*TRUEUP, "compare", *runs, "-o", str(out), "-q"], check=False)
+    return json.loads((out / "rl.json").read_text())["checks"]
+
+
+TRL_FAULTS = {"std": ("advantages", "rl.std_of_batch"), "kl": ("loss", "rl.term_missing")}
+"""of rl/trl_grpo.py -> the quantity and reason of the verdict"""
+
+
+def trl(bench: Bench) -> None:
+    """TRL's GRPOTrainer: every loss type keeps to its formula, and faults are found."""
+
+    def capture(name: str, fault: str, kind: str) -> None:
+        command = [
+            str(PYTHON),
+            str(HERE / "trl_grpo.py"),
+            str(bench.folder / "inputs" / "model"),
+            fault,
+            kind,
+        ]
+        place = bench.folder / name / "run"
+        captured = [*TRUEUP, "capture", "-o", str(place), "--steps", "0-3", "--", *command]
+        bench.run(name, captured, PYTHONPATH=f"{HERE}:{PYTHON.parents[1] / 'trl'}")
+
+    for kind in ("dapo", "grpo", "bnpo", "dr_grpo"):
+        capture(f"trl-{kind}", "", kind)
+        checks = compared(bench, f"trl-{kind}", f"trl-{kind}")
+        held = [c for c in checks if c["quantity"] in ("loss", "advantages")]
+        codes = {one["reason"]["code"] for one in held}
+        bench.holds(f"trl: {kind} keeps to its formula", codes == {"rl.formula_holds"}, codes)
+    for fault, wanted in TRL_FAULTS.items():
+        capture(f"trl-{fault}", fault, "dapo")
+        checks = compared(bench, f"trl-{fault}", "trl-dapo")
+        first = min((c for c in checks if c["status"] == "failed"), key=_place, default=None)
+        said = None if first is None else (first["quantity"], first["reason"]["code"])
+        bench.holds(f"trl: {fault} is found", said == wanted, said)
+
+
 def cluster(bench: Bench) -> None:
     """Workers of a cluster that was started before capture."""
     ray = str(PYTHON.parent / "ray")
@@ -240,7 +329,7 @@ def cluster(bench: Bench) -> None:
 
 
 def main() -> int:
-    asked = sys.argv[1:] or ["ray", "grpo", "ppo", "unchanged"]
+    asked = sys.argv[1:] or ["ray", "trl", "grpo", "ppo", "unchanged"]
     if not PYTHON.exists():
         print(f"{PYTHON} is not there: rl/setup.sh makes it")
         return 2
@@ -251,6 +340,11 @@ def main() -> int:
         for name, more in (("grpo", {}), ("ppo", PPO)):
             if name in asked:
                 train(bench, name, more)
+        if "trl" in asked:
+            trl(bench)
+        for name in ("grpo", "ppo"):
+            if "faults" in asked or f"faults-{name}" in asked:
+                faults(bench, name)
         if "unchanged" in asked:
             unchanged(bench, "grpo", {})
     return 1 if bench.failed else 0

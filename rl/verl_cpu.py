@@ -140,6 +140,7 @@ def _critic_without_flash_attention(module):
 
         old = M.from_pretrained
         M.from_pretrained = lambda *x, **y: old(*x, **{**y, "attn_implementation": "sdpa"})
+        torch.manual_seed(0)  # its head is in no checkpoint
         try:
             return load(*a, **k)
         finally:
@@ -148,7 +149,17 @@ def _critic_without_flash_attention(module):
     module.load_valuehead_model = load_valuehead_model
 
 
-_AFTER = {"verl.workers.rollout.replica": _add_rollout, "verl.utils.model": _critic_without_flash_attention}
+def _fault(module):
+    import verl_faults
+
+    verl_faults.plant(module)
+
+
+_AFTER = {
+    "verl.workers.rollout.replica": _add_rollout,
+    "verl.utils.model": _critic_without_flash_attention,
+    "verl.trainer.ppo.core_algos": _fault,
+}
 
 
 class _Late:

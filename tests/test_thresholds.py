@@ -33,6 +33,7 @@ CONVERTED = {
     "src/trueup/diagnosing/*.py": "diagnosing",
     "src/trueup/diagnosing/replay": "diagnosing",
     "src/trueup/diagnosing/stages": "diagnosing",
+    "src/trueup/diagnosing/rl": "rl",
     "src/trueup/checklist/*.py": "checklist",
     "src/trueup/mismatch": "mismatch",
 }
@@ -46,6 +47,7 @@ TABLES = (
     "trueup.matching.thresholds",
     "trueup.checklist.thresholds",
     "trueup.mismatch.thresholds",
+    "trueup.diagnosing.rl.thresholds",
 )
 DECIDING = (
     "tests.diagnosing.deciding_kinds",
@@ -56,6 +58,7 @@ DECIDING = (
     "tests.matching.deciding_matching",
     "tests.checklist.deciding_checklist",
     "tests.mismatch.deciding_mismatch",
+    "tests.diagnosing.rl.deciding_rl",
 )
 ARITHMETIC = (0.0, 0.5, 1.0, 2.0)
 """floats that any formula holds"""
@@ -78,6 +81,9 @@ ALLOWED: dict[str, set[float | str]] = {
     "comparing/table.py": {"ROW_GROUP"},  # of the file
     "comparing/verdict.py": {"_SHOWN"},  # shown
     "comparing/worth.py": {"_MOST_SAID", "_MOST_LIMITS"},  # shown
+    "diagnosing/rl/batch_checks.py": {1e-6},  # verl's default
+    "diagnosing/rl/formulas.py": {"_WHITEN", "_MOST_LOG_RATIO", "_MOST_KL", 1e-8, 20.0, 10.0, 1e-6},  # verl's
+    "diagnosing/rl/loss_checks.py": {0.2, 3.0},  # verl's defaults
     "diagnosing/around.py": {"_BESIDE"},  # shown
     "diagnosing/batches.py": {"_NUM_LISTED"},  # shown
     "diagnosing/cross_entropy.py": {"MAX_LOGITS", 12.0},  # costs time; the variance of an even distribution

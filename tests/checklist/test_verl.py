@@ -128,3 +128,94 @@ def test_interpolations_are_followed(tmp_path: Path) -> None:
     assert values(str(file))["reference_compute_dtype"] == "bfloat16"
     file.write_text(CONFIG.replace("top_p: 1,", 'top_p: "${actor_rollout_ref.rollout.top_p}",'))
     configured(read_side([str(file)]))  # a circle ends
+
+
+TRL = """
+per_device_train_batch_size: 4
+learning_rate: 1e-6
+num_generations: 8
+max_completion_length: 512
+beta: 0.04
+loss_type: dapo
+epsilon: 0.2
+temperature: 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "field"),
+    [
+        ("dapo", "grpo", "loss_agg_mode"),
+        ("beta: 0.04", "beta: 0.0", "kl_loss_factor"),
+        ("epsilon: 0.2", "epsilon: 0.2\nepsilon_high: 0.28", "clip_ratio_high"),
+        ("temperature: 1.0", "temperature: 0.7", "temperature"),
+        ("num_generations: 8", "num_generations: 4", "rollouts_per_prompt"),
+        ("beta: 0.04", "beta: 0.04\nscale_rewards: none", "norm_adv_by_std"),
+    ],
+)
+def test_arguments_of_trls_grpo(tmp_path: Path, before: str, after: str, field: str) -> None:
+    assert field in different(checked(tmp_path, TRL.replace(before, after), TRL))
+    assert not different(checked(tmp_path, TRL, TRL))
+
+
+def test_a_trainer_without_grpo_has_no_rl_fields(tmp_path: Path) -> None:
+    file = tmp_path / "sft.yaml"
+    file.write_text("per_device_train_batch_size: 4\nlr_scheduler_type: cosine\nbeta: 0.1\n")
+    assert not {"kl_loss_factor", "adv_estimator", "temperature"} & values(str(file)).keys()
+
+
+SLIME = (
+    "python train.py --num-layers 36 --hidden-size 2560 --num-attention-heads 32 --lr 1e-6 "
+    "--advantage-estimator grpo "
+    "--eps-clip 0.2 --eps-clip-high 0.28 --use-kl-loss --kl-loss-coef 0.001 --kl-loss-type low_var_kl "
+    "--n-samples-per-prompt 8 --rollout-temperature 1.0 --rollout-max-response-len 8192"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "field"),
+    [
+        ("estimator grpo", "estimator gspo", "adv_estimator"),
+        ("high 0.28", "high 0.2", "clip_ratio_high"),
+        ("coef 0.001", "coef 0.01", "kl_loss_factor"),
+        ("temperature 1.0", "temperature 0.8", "temperature"),
+        ("--use-kl-loss", "", "kl_loss"),
+        ("--lr 1e-6", "--lr 1e-6 --calculate-per-token-loss", "loss_agg_mode"),
+        ("--lr 1e-6", "--lr 1e-6 --disable-grpo-std-normalization", "norm_adv_by_std"),
+    ],
+)
+def test_flags_of_slime(tmp_path: Path, before: str, after: str, field: str) -> None:
+    files = [tmp_path / "target.sh", tmp_path / "reference.sh"]
+    files[0].write_text(SLIME.replace(before, after))
+    files[1].write_text(SLIME)
+    found = check([str(files[0])], [str(files[1])], recommend=False)
+    assert field in different(found)
+    assert not different(check([str(files[1])], [str(files[1])], recommend=False))
+
+
+OPENRLHF = (
+    "python -m openrlhf.cli.train_ppo_ray --pretrain /models/q --micro_train_batch_size 8 "
+    "--train_batch_size 64 "
+    "--n_samples_per_prompt 8 --temperature 1.0 --advantage_estimator group_norm --actor_learning_rate 5e-7 "
+    "--use_kl_loss --kl_estimator k3 --init_kl_coef 0.001 --eps_clip_low_high 0.2 0.28"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "field"),
+    [
+        ("group_norm", "rloo", "adv_estimator"),
+        ("estimator k3", "estimator k1", "kl_loss_type"),
+        ("--use_kl_loss", "", "kl_in_reward"),
+        ("coef 0.001", "coef 0.01", "kl_loss_factor"),
+        ("0.2 0.28", "0.2 0.3", "clip_ratio_high"),
+        ("5e-7", "1e-6", "learning_rate"),
+        ("--temperature 1.0", "--temperature 0.8", "temperature"),
+    ],
+)
+def test_flags_of_openrlhf(tmp_path: Path, before: str, after: str, field: str) -> None:
+    files = [tmp_path / "target.sh", tmp_path / "reference.sh"]
+    files[0].write_text(OPENRLHF.replace(before, after))
+    files[1].write_text(OPENRLHF)
+    assert field in different(check([str(files[0])], [str(files[1])], recommend=False))
+    assert not different(check([str(files[1])], [str(files[1])], recommend=False))

@@ -14,10 +14,14 @@ from torch import nn
 
 import trueup
 from trueup.capture import session
+from trueup.diagnosing.pipeline import diagnose
+from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.integrations import Watcher
 from trueup.integrations.verl import save_tokens
 from trueup.mismatch.analysis import analyse
 from trueup.store import Trace
+from trueup.types.codes import StagesCode
+from trueup.types.finding import Stage
 
 pytestmark = pytest.mark.torch
 
@@ -150,3 +154,47 @@ def test_an_error_of_ours_leaves_the_import_whole(package: str, capsys: pytest.C
     watcher = Watcher()
     watcher.when_imported(package, lambda module: module.nothing_like_it)
     assert importlib.import_module(package).VALUE == 1
+
+
+class Packable(nn.Module):
+    """Sequences in rows of their own, or packed into one row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(16, 4)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embed(input_ids)).sum() + position_ids.sum()
+
+
+def a_packed_program(run: Path, ids: torch.Tensor, positions: torch.Tensor) -> None:
+    torch.manual_seed(0)
+    model = Packable()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    tracer = trueup.Tracer(run, steps="0-1")
+    tracer.start()
+    for _ in range(2):
+        model(ids, position_ids=positions).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    tracer.close()
+
+
+def test_packed_rows_are_counted_and_no_other_batch(tmp_path: Path) -> None:
+    """Three sequences, in rows and packed: the same batch; digests of the two cannot tell."""
+    ids = torch.arange(12).reshape(3, 4)
+    positions = torch.arange(4).expand(3, 4)
+    a_packed_program(tmp_path / "rows", ids, positions)
+    a_packed_program(tmp_path / "packed", ids.reshape(1, -1), positions.reshape(1, -1))
+    rows, packed = (scalars(tmp_path / name)[0] for name in ("rows", "packed"))
+    assert rows["batch_size"] == packed["batch_size"] == 3
+    assert packed["packed"] is True
+    assert "packed" not in rows
+    found = diagnose(tmp_path / "packed", tmp_path / "rows", output=tmp_path / "out")
+    data = next(one for one in found.stages if one.stage is Stage.DATA)
+    assert (data.status, data.said.code) == (StageStatus.UNDECIDED, StagesCode.PACKED_OTHERWISE)
+    a_packed_program(tmp_path / "other", ids.reshape(1, -1) + 1, positions.reshape(1, -1))
+    found = diagnose(tmp_path / "other", tmp_path / "packed", output=tmp_path / "again")
+    assert found.verdict is not None
+    assert found.verdict.stage is Stage.DATA

@@ -163,8 +163,8 @@ class Sink(Protocol):
     def scalar(self, name: str, value: object, *, per_microbatch: bool = False) -> None:
         """Note a scalar of this step; tensors are brought to the host when the step ends."""
 
-    def batch(self, *, tokens: int, samples: int, digest: object) -> None:
-        """Note the inputs of one training forward of the root."""
+    def batch(self, *, tokens: int, samples: object, digest: object) -> None:
+        """Note the inputs of one training forward of the root; ``samples`` may be a tensor."""
 
     def failed(self, site: str, error: BaseException) -> None:
         """Capture failed: noted once, training continues."""

@@ -89,6 +89,8 @@ def scalar_line(
     for name, value in noted.items():
         if not name.startswith("_") and name != "losses":
             line[name] = item(value) if not isinstance(value, (dict, list, bool, str)) else value
+    if isinstance(line.get("batch_size"), float):  # counted on a device
+        line["batch_size"] = int(line["batch_size"])
     if "_buffers" in noted:
         names, norms = noted["_buffers"]
         line["buffers"] = dict(zip(names, norms.tolist(), strict=True))

@@ -154,9 +154,11 @@ class Session:
         """The next step is number ``number``."""
         self.clock.step = number
 
-    def begin_phase(self, step: int | None, **named: str) -> None:
+    def begin_phase(self, step: int | None, **named: str) -> int:
         """A part of step ``step`` begins, forward or training, with ``named`` facts; everything up to
-        ``end_phase`` is captured. Another ``step`` ends the one before; None is the one under way."""
+        ``end_phase`` is captured. Another ``step`` ends the one before; None is the one under way. How many
+        of the same facts came before in this step."""
+        before = 0
         with self.guard("phase"):
             if not self.options.manual_steps:
                 self.options = replace(self.options, manual_steps=True)
@@ -169,6 +171,7 @@ class Session:
             phases = self._scalars.setdefault("phases", [])
             before = sum(named.items() <= one.items() for one in phases)
             phases.append({**named, "number": before, "calls": [len(self.recorder.calls)]})
+        return before
 
     def end_phase(self) -> None:
         """The part is over: what follows is no part of a step."""
@@ -302,8 +305,8 @@ class Session:
         else:
             self._scalars[name] = value
 
-    def batch(self, *, tokens: int, samples: int, digest: object) -> None:
-        """Note the inputs of one training forward of the root."""
+    def batch(self, *, tokens: int, samples: object, digest: object) -> None:
+        """Note the inputs of one training forward of the root; ``samples`` may be a tensor."""
         self._scalars["tokens"] = self._scalars.get("tokens", 0) + tokens
         self._scalars["batch_size"] = self._scalars.get("batch_size", 0) + samples
         self._scalars.setdefault("_digests", []).append(digest)

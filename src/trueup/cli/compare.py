@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from trueup.cli.shared import Output, Printed
 from trueup.comparing.options import CompareOptions
 from trueup.errors import ConfigError
 from trueup.types.option import Option
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from trueup.diagnosing.rl.walk import RLComparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,25 +94,55 @@ def command(runs: CompareRuns, options: CompareOptions, reports: CompareReports,
     from trueup.capture.launch.folder import make_writable
     from trueup.comparing.run import compare
     from trueup.reporting.comparison.result import to_json
+    from trueup.reporting.rl import rl_json
+    from trueup.store.rollouts import is_trace
 
     target, reference = runs.sides()
     formats = reports.formats(as_msprobe=runs.input_file is not None)
     _check_merge(options)
     if reports.output is not None:
         make_writable(reports.output)
-    comparison = compare(target, reference, output=reports.output, options=options)
     console = None
     if not (printed.quiet or printed.as_json):
         from rich.console import Console
 
         console = Console()
+    rollouts = _rollouts(target, reference, reports, console)
+    if rollouts is not None and not (is_trace(target) and is_trace(reference)):
+        if printed.as_json:
+            print(json.dumps(rl_json(rollouts), ensure_ascii=False, indent=1))
+        return rollouts.outcome.exit_code
+    comparison = compare(target, reference, output=reports.output, options=options)
     if reports.output is not None:
         reporting.write_reports(comparison, output=reports.output, formats=formats, console=console)
     elif console is not None:
         reporting.print_summary(comparison, console)
     if printed.as_json:
         print(to_json(comparison.summary))
-    return int(comparison.summary["verdict"]["exit_code"])
+    codes = {int(comparison.summary["verdict"]["exit_code"])}
+    codes |= set() if rollouts is None else {rollouts.outcome.exit_code}
+    return 1 if 1 in codes else max(codes)
+
+
+def _rollouts(
+    target: Path, reference: Path, reports: CompareReports, console: Console | None
+) -> RLComparison | None:
+    """What both runs recorded of reinforcement learning, compared, shown and written."""
+    from trueup.diagnosing.rl.walk import compare_rollouts
+    from trueup.reporting.render import show, write
+    from trueup.reporting.rl import FILES, rl_json, rl_report
+
+    found = compare_rollouts(target, reference)
+    if found is None:
+        return None
+    if reports.output is not None:
+        text = json.dumps(rl_json(found), ensure_ascii=False, indent=1)
+        (reports.output / FILES["json"]).write_text(text + "\n", encoding="utf-8")
+        if reports.html is not False:
+            write(rl_report(found), reports.output / FILES["html"])
+    if console is not None:
+        show(rl_report(found), console)
+    return found
 
 
 def _check_merge(options: CompareOptions) -> None:

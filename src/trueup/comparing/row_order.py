@@ -8,7 +8,6 @@ compared by its statistics, which know of no order; with other padding it is lef
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -19,6 +18,7 @@ from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.thresholds import IN_PLACE
 from trueup.matching.layouts import UNORDERED, Layout, Shape, Steps
+from trueup.matching.same_rows import places
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
 from trueup.types.arrays import Array, Bools
@@ -156,10 +156,7 @@ def _laid(target: Given | None, reference: Given | None) -> tuple[Laid, Laid] | 
 
 def _found(held: Keyed, other: Keyed) -> list[Span] | None:
     """Where each of the other side's rows stands here; None where one is not there."""
-    places: dict[bytes, deque[Span]] = defaultdict(deque)
-    for key, span in zip(*held, strict=True):
-        places[key].append(span)
-    found = [places[key].popleft() for key in other[0] if places[key]]
+    found = [held[1][place] for place in places(held[0], other[0]) if place is not None]
     return found if len(found) == len(other[0]) == len(held[0]) else None
 
 

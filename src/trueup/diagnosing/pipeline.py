@@ -20,6 +20,8 @@ from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import run_gradient_replay
 from trueup.diagnosing.replay import ReplayNoise
 from trueup.diagnosing.replay import origins as replay_origins
+from trueup.diagnosing.rl.outcomes import diagnosis_of_records, same_sequences, stage_outcomes
+from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
 from trueup.diagnosing.stages.config import configurations, settled
 from trueup.diagnosing.stages.context import is_beyond
@@ -32,7 +34,8 @@ from trueup.importers import open_trace
 from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
 from trueup.store import TraceSource
-from trueup.types.codes import NoteCode, ToleranceCode
+from trueup.store.rollouts import is_trace
+from trueup.types.codes import NoteCode, RLCode, ToleranceCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Basis, Finding, Origin, Stage
@@ -86,6 +89,12 @@ def diagnose(
     """
     require_folder(tokenizer)
     clock = _Clock()
+    with clock.part("rollouts"):
+        rollouts = compare_rollouts(target, reference)
+    if rollouts is not None and not all(map(is_trace, (target, reference))):
+        diagnosis = diagnosis_of_records(target, reference, rollouts, seconds=clock.seconds)
+        diagnosis.write(output)
+        return diagnosis
     sides = as_wholes(open_trace(target), open_trace(reference))
     sources = sides.target, sides.reference
     with clock.part("configurations and curves"):
@@ -112,7 +121,7 @@ def diagnose(
         passive = tuple(passive_origins(output / "compare"))
         context = work.context(comparison, passive, replay, gradients, replay_noise, tokenizer, mapping)
         context.configurations, context.curves = settings, long_run
-        outcomes = settled(_walk(context, stages), context)
+        outcomes = settled(_walk(context, stages, rollouts), context)
     diagnosis = _concluded(context, outcomes, work, command)
     diagnosis.write(output)
     return diagnosis
@@ -254,9 +263,23 @@ def _merged(replayed: tuple[Origin, ...], passive: tuple[Origin, ...]) -> tuple[
     )
 
 
-def _walk(context: Context, stages: Sequence[StageCheck]) -> tuple[StageOutcome, ...]:
+def _walk(
+    context: Context, stages: Sequence[StageCheck], rollouts: RLComparison | None
+) -> tuple[StageOutcome, ...]:
+    """Stages in order. Those of reinforcement learning stand after the data; where they have a confirmed
+    fault, what modules show follows from it, else modules say more of what a model gave."""
+    of_rl = stage_outcomes(rollouts) if rollouts is not None else ()
+    known = any(one.confirmed and one.status is StageStatus.FAILED for one in of_rl)
+    at = 0
     for stage in stages:
         context.earlier.append(stage.check(context))
+        if stage.stage is Stage.DATA:
+            at = len(context.earlier)
+            context.earlier += of_rl if known else ()
+    if not known:
+        context.earlier[at:at] = of_rl
+    if rollouts is not None and rollouts.same_sequences:
+        return tuple(map(same_sequences, context.earlier))
     return tuple(context.earlier)
 
 
@@ -274,7 +297,7 @@ def _equal(comparison: Comparison) -> bool:
 def _concluded(
     context: Context, outcomes: tuple[StageOutcome, ...], work: _Work, command: Sequence[str] | None
 ) -> Diagnosis:
-    findings = (*(_ordered(outcomes) or _later(context)), *_of_words(outcomes))
+    findings = (*(_ordered(outcomes) or _later_but_order(context, outcomes)), *_of_words(outcomes))
     if findings:
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
     findings = _with_code(findings, context)
@@ -376,6 +399,12 @@ def _later(context: Context) -> tuple[Finding, ...]:
     """Where no stage failed: what the traces alone say of later steps, if far beyond what is allowed."""
     far = far_later(context.passive, context.steps[0][0])
     return (finding_from_origin(far[0], context),) if far else ()
+
+
+def _later_but_order(context: Context, outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
+    """Where both runs train on the same sequences, another order of them is no finding."""
+    same = any(one.said.code is RLCode.SAME_SEQUENCES for one in outcomes)
+    return tuple(one for one in _later(context) if not (same and one.stage is Stage.DATA))
 
 
 def far_later(origins: Sequence[Origin], first: int) -> list[Origin]:

@@ -16,7 +16,7 @@ from types import ModuleType
 from trueup.capture.shield import shielded
 
 Action = Callable[[ModuleType], None]
-SUPPORTED = ("verl",)
+SUPPORTED = ("verl", "trl")
 """modules of this package"""
 
 

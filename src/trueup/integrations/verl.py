@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
@@ -21,16 +20,18 @@ import numpy as np
 
 from trueup.capture import session
 from trueup.capture.launch.child import framework_is_ready
-from trueup.capture.options import CaptureOptions
 from trueup.capture.shield import shielded
 from trueup.integrations import Watcher
-from trueup.types.arrays import Array
+from trueup.integrations.records import plain, run_of, save_tokens
+from trueup.integrations.verl_records import recording, wrap_trainer
 
 TOKENS = ("rollout_log_probs", "old_log_probs", "response_mask", "responses")
 """what is kept of a batch, by verl's names: docs/rl.md"""
 STARTUP = "_trueup_startup"
 """the module that captures a process from its start (``capture/launch/startup``)"""
 _INFER = {"actor": "compute_log_prob", "reference": "ref_log_prob", "critic": "values"}
+Phase = tuple[int | None, str, int]
+"""step, role, and how many of the same came before"""
 _watcher = Watcher()
 
 
@@ -43,6 +44,7 @@ def watch() -> None:
     _watcher.when_imported("verl.workers.engine.base", _wrap_engine)
     _watcher.when_imported("verl.workers.engine_workers", _wrap_worker)
     _watcher.when_imported("verl.utils.debug.metrics", _wrap_metrics)
+    _watcher.when_imported("verl.trainer.ppo.v1.trainer_base", functools.partial(wrap_trainer, output=run_of))
 
 
 # -- phases ------------------------------------------
@@ -60,39 +62,52 @@ def _wrap_worker(module: ModuleType) -> None:
         _wrap(module.TrainingWorker, name, _update)
 
 
-def _wrap(owner: type, name: str, around: Callable[..., Iterator[None]]) -> None:
+def _wrap(owner: type, name: str, around: Callable[..., Iterator[Phase | None]]) -> None:
     inner = getattr(owner, name)
     inside = contextmanager(around)
 
     @functools.wraps(inner)
     def wrapped(self: object, *args: object, **more: object) -> object:
-        with inside(self, args[0] if args else more.get("data"), name):
+        given = args[0] if args else more.get("data")
+        with inside(self, given, name) as phase:
+            if phase is not None and callable(more.get("loss_function")):
+                more = {**more, "loss_function": _recorded(self, given, more["loss_function"], phase)}
             return inner(self, *args, **more)
 
     setattr(owner, name, wrapped)
 
 
-def _phase(engine: object, data: object, name: str) -> Iterator[None]:
+def _phase(engine: object, data: object, name: str) -> Iterator[Phase | None]:
     """One call of an engine. An inference without a global step is a validation: no part of a step."""
     running, step = session.current(), _global_step(data)
     trains = name == "train_batch"
     if running is None or not (trains or step is not None):
-        yield
+        yield None
         return
     role = _role(engine)
-    running.begin_phase(step, role=role, phase="update" if trains else _INFER.get(role, "infer"))
+    number = running.begin_phase(step, role=role, phase="update" if trains else _INFER.get(role, "infer"))
     try:
-        yield
+        yield (step, role, number)
     finally:
         running.end_phase()
 
 
-def _update(worker: object, data: object, name: str) -> Iterator[None]:
+def _recorded(engine: object, data: object, loss: object, phase: Phase) -> object:
+    """The loss, recorded where this process has its output; as it is outside of captured steps."""
+    step, role, number = phase
+    run = run_of(step)
+    has_outputs = getattr(engine, "is_mp_src_rank_with_outputs", lambda: True)
+    if run is None or step is None or not has_outputs():
+        return loss
+    return recording(loss, run, step, role, number)  # type: ignore[arg-type]
+
+
+def _update(worker: object, data: object, name: str) -> Iterator[Phase | None]:
     """``train_mini_batch`` calls ``train_batch``: the outermost ends the step."""
     nested = getattr(worker, "_trueup_updates", 0)
     worker.__dict__["_trueup_updates"] = nested + 1
     try:
-        yield
+        yield None
     finally:
         worker.__dict__["_trueup_updates"] = nested
         running = session.current()
@@ -147,33 +162,11 @@ def _wrap_metrics(module: ModuleType) -> None:
 @shielded
 def _keep_tokens(data: Batch, step: int | None) -> None:
     """Write the step's token file, beside the steps of the trace."""
-    options = CaptureOptions.from_json(json.loads(os.environ[session.FROM_OUTSIDE])["options"])
-    if step is None or step not in options.steps:
+    run = run_of(step)
+    if run is None or step is None:
         return
-    folder = options.output / "tokens"
-    folder.mkdir(parents=True, exist_ok=True)
-    arrays = {name: _plain(data.batch[name]) for name in TOKENS if name in data.batch}
-    save_tokens(folder / f"step_{step:06d}.npz", arrays, step)
-
-
-def save_tokens(path: Path, arrays: Mapping[str, Array], step: int) -> None:
-    """Write a token file under its name in one rename."""
-    writing = path.with_name(f".{path.name}.{os.getpid()}")
-    with writing.open("wb") as file:
-        np.savez(file, **dict(arrays), step=np.int64(step))  # type: ignore[arg-type]
-    writing.rename(path)
-
-
-def _plain(tensor: object) -> Array:
-    """A tensor as numpy, bfloat16 widened."""
-    host = tensor.detach().cpu()  # type: ignore[attr-defined]
-    wide = (
-        host.float()
-        if host.is_floating_point() and host.element_size() < np.dtype(np.float32).itemsize
-        else host
-    )
-    array: Array = wide.numpy()
-    return array
+    arrays = {name: plain(data.batch[name]) for name in TOKENS if name in data.batch}
+    save_tokens(run / "tokens" / f"step_{step:06d}.npz", arrays, step)
 
 
 watch()

@@ -29,6 +29,18 @@ class Stage(str, Enum):
     OPTIMIZER = "optimizer"
     RESUME = "resume"
     LONG_RUN = "long_run"
+    PROMPTS = "prompts"
+    ROLLOUT = "rollout"
+    REWARDS = "rewards"
+    OLD_LOG_PROBS = "old_log_probs"
+    REFERENCE_LOG_PROBS = "reference_log_probs"
+    VALUES = "values"
+    ADVANTAGES = "advantages"
+    POLICY_LOSS = "policy_loss"
+    KL_TERM = "kl_term"
+    VALUE_LOSS = "value_loss"
+    UPDATE = "update"
+    """from prompts on: the pipeline of reinforcement learning, between data and forward"""
 
 
 class Basis(str, Enum):

@@ -172,6 +172,8 @@ class ScalarLine(TypedDict, total=False):
     updates: Sequence[int]
     tokens: int | None
     batch_size: int | None
+    packed: bool
+    """rows may hold several sequences, told apart by their positions; absent: they do not"""
     global_batch_size: int | None
     batch_digest: str | None
     data_parallel_size: int | None

@@ -29,6 +29,17 @@ STAGE_TITLES = {
     "optimizer": ("Optimizer", "settings, which parameters they apply to, the update itself"),
     "next_loss": ("Next loss", "the forward of the second step"),
     "long_run": ("Long run", "the loss curves, against the reference's own spread"),
+    "prompts": ("Prompts", "the same prompts, in any order"),
+    "rollout": ("Rollout", "generated tokens, and their log-probs by the inference engine"),
+    "rewards": ("Rewards", "the score of each sequence, and on which token it is"),
+    "old_log_probs": ("Old log-probs", "of the policy before its update, on the same tokens"),
+    "reference_log_probs": ("Reference log-probs", "of the frozen policy, on the same tokens"),
+    "values": ("Values", "of the critic, on the same tokens"),
+    "advantages": ("Advantages", "masks, and what the estimator gives of rewards, groups and values"),
+    "policy_loss": ("Policy loss", "its inputs, clipping, aggregation, entropy, and the total"),
+    "kl_term": ("KL term", "in the reward and in the loss: estimator, direction, coefficient"),
+    "value_loss": ("Value loss", "its inputs, clipping and aggregation"),
+    "update": ("Update", "what the models give after an update whose losses agree"),
 }
 """what a stage is called, and what it looks at"""
 _PHASES = {
@@ -534,6 +545,11 @@ PHRASES = {
     ),
     S.GIVE_BOTH: clause("give both models the input {name}, or neither", {"name": "position_ids"}),
     S.SAME_SHARED: clause("The inputs that both runs give the model are the same"),
+    S.PACKED_OTHERWISE: clause(
+        "sequences are packed in the {side} alone (step {step}): digests cannot tell whether they "
+        "are the same",
+        {"side": "target", "step": 0},
+    ),
     S.DIGESTS: clause(
         "digest {target} (target), {reference} (reference); the ids themselves were not stored",
         {"target": "0a1b", "reference": "ffee"},

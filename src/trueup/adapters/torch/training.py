@@ -126,9 +126,14 @@ class Training:
         if not tensors:
             return
         first = next((t for t in tensors if not t.is_floating_point()), tensors[0])
-        samples = tensors[0].shape[0] if tensors[0].ndim else 1
+        samples = int(tensors[0].shape[0]) if tensors[0].ndim else 1
         digest = self.engine.summariser.digest(tensors)
-        self.engine.sink.batch(tokens=first.numel(), samples=int(samples), digest=digest)
+        packed = _num_packed(kwargs.get("position_ids"), first) if samples == 1 else None
+        self.engine.sink.batch(
+            tokens=first.numel(), samples=samples if packed is None else packed, digest=digest
+        )
+        if packed is not None:
+            self.engine.sink.scalar("packed", True)
         replicas = self._replicas(module)
         if replicas is not None:
             self.engine.sink.scalar("data_parallel_size", replicas)
@@ -540,3 +545,14 @@ def _wrap_scaler() -> None:
 
     scaler.scale = scaling  # type: ignore[method-assign]
     scaler.update = updating  # type: ignore[method-assign]
+
+
+def _num_packed(positions: object, ids: Tensor) -> Tensor | None:
+    """How many sequences one row holds, by positions that begin again within it; left on the device. None
+    where nothing tells that rows may be packed: positions are not given for each token."""
+    if not isinstance(positions, Tensor) or positions.ndim < 2 or positions.shape[-1] < 2 or ids.ndim < 2:
+        return None
+    if positions.shape[-1] != ids.shape[1] or positions.is_floating_point():
+        return None
+    row = positions.detach().reshape(-1, positions.shape[-1])[0]
+    return ((row[1:] == 0) & (row[:-1] > 0)).sum() + 1

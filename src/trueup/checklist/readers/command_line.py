@@ -24,6 +24,7 @@ _TRAINER = {
     "learning_rate",
     "model_name_or_path",
 }
+_OPENRLHF = {"actor_learning_rate", "micro_train_batch_size", "micro_rollout_batch_size", "init_kl_coef"}
 _TORCHTITAN = ("training.", "parallelism.", "optimizer.", "lr_scheduler.", "job.")
 
 _CONFIG_FLAGS = (
@@ -91,7 +92,7 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]
     dialect = _dialect(settings)
     if not _known(dialect, settings) and not config_files(settings):
         shown = ", ".join(f"--{key}" for key in list(settings)[:5])
-        wanted = "Megatron-LM, TrainingArguments or torchtitan"
+        wanted = "Megatron-LM, TrainingArguments, OpenRLHF or torchtitan"
         raise ConfigError(f"{path}: no flag of {wanted}, and no --config file, among {shown}")
     found = [
         Document(
@@ -173,4 +174,6 @@ def _setting(name: str, taken: Sequence[str], place: str) -> Setting:
 def _dialect(settings: dict[str, Setting]) -> str:
     if any(key.startswith(_TORCHTITAN) for key in settings):
         return "torchtitan"
+    if _OPENRLHF & settings.keys():
+        return "openrlhf"
     return "hf_trainer" if _TRAINER & settings.keys() and "num_layers" not in settings else "megatron"

@@ -28,6 +28,8 @@ class Batch:
     ignore_index: int
     vocab_size: int | None
     digest: str | None
+    packed: bool
+    """rows may hold several sequences"""
     given: dict[tuple[str, str], int | None]
     """microbatch (and call, where it is not the first) and slot of all that the outermost calls were given ->
     digest"""
@@ -49,6 +51,7 @@ class Batch:
             ignore_index=of_loss.ignore_index,
             vocab_size=_vocabulary(book),
             digest=line.get("batch_digest"),
+            packed=bool(line.get("packed")),
             given={place: book.digest(r) for place, r in given.items()},
             loss_inside=root_returns_loss(book),
         )

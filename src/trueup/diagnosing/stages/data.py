@@ -50,7 +50,7 @@ class DataStage:
         for at in range(min(len(context.steps), 2)):
             for rank in context.ranks:
                 target, reference = (Batch.of(book) for book in context.pair(at, rank))
-                compared |= bool(target.ids and reference.ids) or target.digest is not None
+                compared |= bool(target.ids and reference.ids) or _digests_tell(target, reference)
                 found, words = _compared(target, reference, context)
                 found = [*_one_sided(target, reference, context), *found]
                 findings += found
@@ -249,11 +249,16 @@ def _outcome(
             confirmed=True,
         )
     if not compared:
-        why = reason(Stages.NO_BATCH)
+        why = next((one for one in said if one.code is Stages.PACKED_OTHERWISE), reason(Stages.NO_BATCH))
         return outcome(status=StageStatus.UNDECIDED, said=why)
     apart = any(one.code is EvidenceCode.INPUT_OF_ONE_SIDE for one in said)
     head = reason(Stages.SAME_SHARED if apart else Stages.SAME_BATCHES)
     return outcome(status=StageStatus.PASSED, said=head, evidence=tuple(said), confirmed=True)
+
+
+def _digests_tell(target: Batch, reference: Batch) -> bool:
+    """A digest knows of no rows: of packed and of padded ones it is another."""
+    return target.digest is not None and target.packed == reference.packed
 
 
 def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[Finding], list[Reason]]:
@@ -278,6 +283,10 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
     if shared and not findings:
         tokens = sum(target.ids[name].size for name in shared)
         said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(shared)))
+    elif not shared and target.packed != reference.packed:
+        said.append(
+            reason(Stages.PACKED_OTHERWISE, step=step, side="target" if target.packed else "reference")
+        )
     elif not shared and None not in (target.digest, reference.digest):
         if target.digest != reference.digest:
             findings.append(_digest_finding(target, reference))

@@ -17,6 +17,17 @@ STAGES = {
     Stage.LOSS: "Next loss",
     Stage.RESUME: "Resume",
     Stage.LONG_RUN: "Long run",
+    Stage.PROMPTS: "Prompts",
+    Stage.ROLLOUT: "Rollout",
+    Stage.REWARDS: "Rewards",
+    Stage.OLD_LOG_PROBS: "Old log-probs",
+    Stage.REFERENCE_LOG_PROBS: "Reference log-probs",
+    Stage.VALUES: "Values",
+    Stage.ADVANTAGES: "Advantages",
+    Stage.POLICY_LOSS: "Policy loss",
+    Stage.KL_TERM: "KL term",
+    Stage.VALUE_LOSS: "Value loss",
+    Stage.UPDATE: "Update",
 }
 FAMILIES = {
     KindClass.NUMERICAL: "numerical: word length, order of operations, dtype",

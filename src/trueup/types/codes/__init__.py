@@ -26,6 +26,7 @@ from trueup.types.codes.monitor import MonitorCode
 from trueup.types.codes.note import NoteCode, ToleranceCode
 from trueup.types.codes.record import RecordCode
 from trueup.types.codes.replay import LeftFree, ReplayCode
+from trueup.types.codes.rl import RLCode
 from trueup.types.codes.stages import StagesCode
 from trueup.types.codes.suspect import SuspectCode
 from trueup.types.codes.verdict import NextCode, VerdictCode
@@ -55,6 +56,7 @@ __all__ = [
     "NoteCode",
     "OrderCode",
     "PlacesCode",
+    "RLCode",
     "RecordCode",
     "ReplayCode",
     "SettingReason",

@@ -82,6 +82,8 @@ class StagesCode(Code):
     ELSEWHERE = "data.rows_elsewhere"
     BATCH = "data.batch_differs"
     DIGESTS = "data.digests_differ"
+    PACKED_OTHERWISE = "data.packed_otherwise"
+    """rows of a ``side`` alone may hold several sequences; the ids were not stored"""
     OUT_OF_VOCABULARY = "data.ids_outside_vocabulary"
     OUT_OF_RANGE = "data.ids_out_of_range"
     SAME_BATCH_FIRST = "data.use_same_batch"

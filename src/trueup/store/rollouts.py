@@ -1,0 +1,138 @@
+"""Records of reinforcement learning beside the steps of a trace: ``rl/step_NNNNNN/``.
+
+``batch.npz`` holds a step's batch, token by token, as the trainer has it before the update. Each call of a
+loss has a file of its own: ``actor-0001-*.npz`` is one microbatch of the second mini-batch. A file is what
+``numpy.savez`` writes; ``settings`` and ``numbers`` in it are JSON (docs/rl.md).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trueup.errors import TraceError
+from trueup.types.arrays import Array
+
+FOLDER = "rl"
+BATCH = "batch.npz"
+PADDING = -1
+"""a token id that is none: of ``prompts`` before the prompt, of ``responses`` after the response"""
+_JSON = ("settings", "numbers", "dtypes")
+Setting = str | float | int | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RLRecord:
+    """One file: a batch, or one call of a loss."""
+
+    arrays: Mapping[str, Array]
+    """(sequences, tokens), or (sequences,); names in docs/rl.md"""
+    settings: Mapping[str, Setting]
+    numbers: Mapping[str, float]
+    """what a loss gave"""
+    dtypes: Mapping[str, str]
+    """of arrays that were widened to be stored"""
+    role: str = "trainer"
+    number: int = 0
+    """of the mini-batch; 0 of a batch"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RLStep:
+    """What was recorded of one step."""
+
+    step: int
+    batch: RLRecord | None
+    losses: tuple[RLRecord, ...]
+    """by role, mini-batch, and time"""
+
+
+def write_batch(
+    run: Path,
+    step: int,
+    arrays: Mapping[str, Array],
+    settings: Mapping[str, Setting] | None = None,
+    dtypes: Mapping[str, str] | None = None,
+) -> None:
+    """Write a step's batch below a run, in one rename."""
+    _write(_folder(run, step) / BATCH, arrays, settings=settings or {}, numbers={}, dtypes=dtypes or {})
+
+
+def write_loss(
+    run: Path,
+    step: int,
+    arrays: Mapping[str, Array],
+    settings: Mapping[str, Setting],
+    numbers: Mapping[str, float],
+    *,
+    role: str = "actor",
+    number: int = 0,
+    dtypes: Mapping[str, str] | None = None,
+) -> None:
+    """Write what one call of a loss was given and gave."""
+    file = _folder(run, step) / f"{role}-{number:04d}-{time.time_ns()}-{os.getpid()}.npz"
+    _write(file, arrays, settings=settings, numbers=numbers, dtypes=dtypes or {})
+
+
+def _folder(run: Path, step: int) -> Path:
+    folder = run / FOLDER / f"step_{step:06d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _write(path: Path, arrays: Mapping[str, Array], **plain: Mapping[str, object]) -> None:
+    writing = path.with_name(f".{path.name}.{os.getpid()}")
+    texts = {name: np.array(json.dumps(dict(value))) for name, value in plain.items()}
+    with writing.open("wb") as file:
+        np.savez(file, **dict(arrays), **texts)  # type: ignore[arg-type]
+    writing.rename(path)
+
+
+def is_trace(run: Path) -> bool:
+    """Whether a run has more than such records."""
+    return (run / "manifest.json").is_file()
+
+
+def read_rollouts(run: Path) -> dict[int, RLStep]:
+    """Every recorded step of a run; empty where there is none.
+
+    Raises:
+        TraceError: a file cannot be read.
+    """
+    found = {}
+    for folder in sorted((run / FOLDER).glob("step_*")):
+        batch = folder / BATCH
+        losses = sorted(file for file in folder.glob("[!.]*.npz") if file.name != BATCH)
+        step = int(folder.name.partition("_")[2])
+        found[step] = RLStep(
+            step=step,
+            batch=_read(batch) if batch.is_file() else None,
+            losses=tuple(map(_read, losses)),
+        )
+    return found
+
+
+def _read(path: Path) -> RLRecord:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files if name not in _JSON}
+            texts = {name: json.loads(str(archive[name])) for name in _JSON if name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise TraceError(f"{path}: expected a record of an RL step (numpy archive): {error}") from error
+    role, _, rest = path.stem.partition("-")
+    number = rest.partition("-")[0]
+    return RLRecord(
+        arrays=arrays,
+        settings=texts.get("settings", {}),
+        numbers=texts.get("numbers", {}),
+        dtypes=texts.get("dtypes", {}),
+        role=role if number else "trainer",
+        number=int(number) if number.isdigit() else 0,
+    )

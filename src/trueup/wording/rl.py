@@ -1,0 +1,288 @@
+"""English of two reinforcement learning runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trueup.types.codes import RLCode as R
+from trueup.types.reason import reason
+from trueup.wording.phrase import Facts, Phrase, Template, clause
+
+QUANTITIES = {
+    "prompts": "prompts",
+    "responses": "generated tokens",
+    "scores": "rewards",
+    "rewards": "rewards less KL",
+    "response_mask": "the response mask",
+    "rollout_log_probs": "rollout log-probs",
+    "old_log_probs": "old log-probs",
+    "ref_log_probs": "reference log-probs",
+    "values": "values",
+    "returns": "returns",
+    "advantages": "advantages",
+    "inputs": "inputs of the loss",
+    "policy_loss": "the policy loss",
+    "entropy_loss": "the entropy term",
+    "kl_loss": "the KL term",
+    "loss": "the total loss",
+    "value_loss": "the value loss",
+    "weights": "weights after the update",
+}
+_APART = {"quantity": "old_log_probs", "rms": 0.12, "allowed": 4e-6, "tokens": 96, "different": 90}
+_SETTINGS = {
+    "loss_agg_mode": "loss_agg_mode",
+    "estimator": "advantage estimator",
+    "by_std": "division of advantages by their standard deviation",
+    "clip_low": "lower clip ratio",
+    "clip_high": "upper clip ratio",
+    "clip_dual": "dual clip ratio",
+    "kl_loss_type": "KL estimator",
+    "kl_coef": "KL coefficient",
+    "entropy_coef": "entropy coefficient",
+    "value_clip": "value clip range",
+}
+
+
+def _heading(template: Template, *samples: Mapping[str, object]) -> Phrase:
+    """Evidence as it is, a headline with a capital."""
+
+    return Phrase(sentence=template, headline=_capital(template), samples=samples or ({},))
+
+
+def _capital(template: Template) -> Template:
+    def capital(facts: Facts) -> str:
+        text = facts.fill(template) if isinstance(template, str) else template(facts)
+        return text[:1].upper() + text[1:]
+
+    return capital
+
+
+def quantity(facts: Facts) -> str:
+    """What a quantity is called."""
+    return QUANTITIES.get(str(facts["quantity"]), str(facts["quantity"]))
+
+
+def _of(template: str) -> Template:
+    return lambda facts: facts.fill(template, what=quantity(facts))
+
+
+def _sentence(template: str) -> Template:
+    return _capital(_of(template))
+
+
+def _given(facts: Facts) -> str:
+    return quantity(facts).removeprefix("the ")
+
+
+def _by(facts: Facts) -> str:
+    return "next" if facts["by"] < 0 else "previous"
+
+
+def _setting(facts: Facts) -> str:
+    name = _SETTINGS.get(str(facts["name"]), str(facts["name"]))
+    return f"{name} differs: {facts['target']} (target), {facts['reference']} (reference)"
+
+
+def _fails(facts: Facts) -> str:
+    whose = "" if facts["side"] == "target" else " (reference)"
+    return facts.fill(
+        "{what}{whose}: not what its own inputs and settings give ({error:.3g} x rounding)",
+        what=quantity(facts),
+        whose=whose,
+    )
+
+
+def _local(facts: Facts) -> str:
+    return facts.fill(
+        "the loss is divided by {told:.0f} tokens, the mini-batch has {actual:.0f}"
+        if facts["actual"]
+        else "the loss is divided by the {told:.0f} tokens of its microbatch"
+    )
+
+
+_TERMS = {"policy_loss": "policy loss", "entropy_loss": "entropy", "kl_loss": "KL"}
+
+
+def _term(template: str) -> Template:
+    return lambda facts: facts.fill(template, name=_TERMS.get(str(facts["term"]), str(facts["term"])))
+
+
+PHRASES = {
+    R.AGREES: _heading(
+        "The RL pipelines agree: {quantities:count quantity} in {steps:count step}",
+        {"quantities": 16, "steps": 2},
+    ),
+    R.EQUAL: clause(_sentence("{what}: bit-identical"), {"quantity": "scores"}),
+    R.WITHIN: clause(_sentence("{what}: agree within rounding"), {"quantity": "old_log_probs"}),
+    R.IN_DOUBT: clause(
+        _sentence(
+            "{what} differ by {rms:.3g} (RMS of {tokens:count token}), rounding explains {allowed:.2g}: "
+            "no proof of a fault"
+        ),
+        _APART,
+    ),
+    R.APART: _heading(
+        _of("{what} differ by {rms:.3g} (RMS), rounding explains {allowed:.2g}"),
+        _APART,
+    ),
+    R.NOT_FINITE: _heading(_of("{what} are not finite on one side"), {"quantity": "values"}),
+    R.FOLLOWS: clause(_sentence("{what} differ because of what precedes them"), {"quantity": "advantages"}),
+    R.FORMULA_HOLDS: clause(
+        _sentence("{what}: in both runs what its own inputs and settings give"), {"quantity": "policy_loss"}
+    ),
+    R.FORMULA_FAILS: _heading(
+        _fails,
+        {"quantity": "advantages", "side": "target", "error": 2e4},
+        {"quantity": "loss", "side": "reference", "error": 30.0},
+    ),
+    R.BOTH_FAIL: clause(
+        _sentence("{what}: the formula is another in both runs; the numbers were compared"),
+        {"quantity": "policy_loss"},
+    ),
+    R.GIVEN_OTHER: Phrase(
+        sentence=lambda facts: (
+            f"the loss is given other {_given(facts)} than the batch holds: {facts.parts[0]}"
+        ),
+        headline=lambda facts: f"The loss is given other {_given(facts)} than the batch holds",
+        samples=({"quantity": "response_mask", "parts": (reason(R.MASK, num=3, total=90),)},),
+    ),
+    R.SETTING: _heading(
+        _setting, {"name": "loss_agg_mode", "target": "token-mean", "reference": "token-sum"}
+    ),
+    R.NOT_RECORDED: clause(
+        _sentence("{what}: cannot be compared; nothing was recorded of the same tokens"),
+        {"quantity": "advantages"},
+    ),
+    R.NO_SHARED: clause(
+        _sentence("{what}: no sequence is in both runs, so nothing was given the same tokens"),
+        {"quantity": "values"},
+    ),
+    R.PROMPTS: _heading("{num} of {total} prompts are not in the target", {"num": 3, "total": 8}),
+    R.TRUNCATED: _heading("{num} of {total} prompts are truncated in the target", {"num": 3, "total": 8}),
+    R.ROLLOUTS: Phrase(
+        sentence="the rollouts differ: {shared} of {total} sequences are in both runs; what both give the "
+        "same tokens is compared",
+        advice="replay the reference's rollouts in the target to compare the same tokens (docs/rl.md)",
+        samples=({"shared": 2, "total": 8},),
+    ),
+    R.SAME_SEQUENCES: clause("The same sequences in every step, in another order or in other mini-batches"),
+    R.ROLLOUT_ALONE: _heading(
+        "rollout log-probs differ by {rms:.3g} (RMS) on the same tokens; those of the trainer agree",
+        {"rms": 0.1, "policy": 0.0, "mismatch": 1e-6},
+    ),
+    R.ENGINES: _heading(
+        "rollout and trainer differ by {target:.3g} (RMS), in the reference by {reference:.2g}",
+        {"target": 0.1, "reference": 1e-6},
+    ),
+    R.REWARD_PLACE: _heading(
+        "{share:percent} of the rewards are on another token than in the reference", {"share": 1.0}
+    ),
+    R.REWARD_ROWS: _heading(
+        "{num} of {total} sequences have the reward of another sequence", {"num": 6, "total": 8}
+    ),
+    R.REWARD_LINE: _heading(
+        "rewards are {factor:.3g} times the reference's, plus {offset:.3g}", {"factor": 2.0, "offset": 0.0}
+    ),
+    R.SHIFTED: _heading(
+        lambda facts: facts.fill(
+            "{what} are shifted by one token: they are those of the {by} token",
+            what=quantity(facts),
+            by=_by(facts),
+        ),
+        {"quantity": "old_log_probs", "by": 1},
+        {"quantity": "values", "by": -1},
+    ),
+    R.STRETCHED: _heading(
+        _of("{what} are spread {factor:.3g} times as wide as the reference's, as by a temperature"),
+        {"quantity": "old_log_probs", "factor": 1.4, "correlation": 0.99},
+    ),
+    R.COPIED: _heading(
+        lambda facts: facts.fill(
+            "{what} are a copy of {of}",
+            what=quantity(facts),
+            of=QUANTITIES.get(str(facts["of"]), facts["of"]),
+        ),
+        {"quantity": "old_log_probs", "of": "rollout_log_probs"},
+    ),
+    R.COARSE: _heading(
+        _of("{what} are rounded to {target}; the reference's to {reference}"),
+        {"quantity": "old_log_probs", "target": "bfloat16", "reference": "float32"},
+    ),
+    R.STALE: Phrase(
+        sentence="old log-probs are not what the policy gives in its first update: RMS difference {rms:.3g}, "
+        "in the reference {reference:.2g}",
+        headline="Old log-probs are not what the policy gives before its first update",
+        advice="check that they are computed with the weights, temperature and packing of the update",
+        samples=({"rms": 0.1, "reference": 0.0, "tokens": 96},),
+    ),
+    R.MASK_SHIFTED: _heading(
+        lambda facts: f"the response mask is shifted by one token, to the {_by(facts)} one",
+        {"by": 1, "num": 16},
+    ),
+    R.MASK: _heading(
+        "the response mask differs on {num:count token}", {"num": 4, "total": 90}, {"num": 1, "total": 9}
+    ),
+    R.OVER_BATCH: _heading("advantages are normalised over the whole batch, not over each prompt's group"),
+    R.OVER_NEIGHBOURS: _heading(
+        "advantages are normalised over {size} neighbouring rows, not over each prompt's group", {"size": 4}
+    ),
+    R.WITHOUT_STD: _heading("advantages are not divided by their group's standard deviation"),
+    R.WITH_STD: _heading("advantages are divided by their group's standard deviation"),
+    R.POPULATION_STD: _heading(
+        "advantages are divided by the standard deviation of a population, not of a sample"
+    ),
+    R.BATCH_STD: _heading(
+        "advantages are divided by the standard deviation of the batch, not of their group"
+    ),
+    R.GROUP_STD: _heading(
+        "advantages are divided by the standard deviation of their group, not of the batch"
+    ),
+    R.NOT_WHITENED: _heading("advantages are not whitened"),
+    R.OVER_PADDING: _heading("advantages are whitened over tokens that do not count"),
+    R.GAMMA_LAM: _heading(
+        "advantages are those of gamma {gamma:g} and lambda {lam:g}, not {wanted_gamma:g} and {wanted_lam:g}",
+        {"gamma": 1.0, "lam": 1.0, "wanted_gamma": 0.99, "wanted_lam": 0.95},
+    ),
+    R.WITHOUT_KL: _heading("rewards are without their KL term"),
+    R.VALUES_SHIFTED: _heading(
+        lambda facts: f"advantages are made from the values of the {_by(facts)} token", {"by": 1}
+    ),
+    R.AGGREGATED: _heading(
+        "the loss is aggregated by {mode}, not {wanted}",
+        {"mode": "seq-mean-token-mean", "wanted": "token-mean"},
+    ),
+    R.LOCAL_COUNT: _heading(
+        _local, {"told": 20.0, "actual": 90.0, "calls": 4}, {"told": 20.0, "actual": None, "calls": 1}
+    ),
+    R.NOT_CLIPPED: _heading("the loss is not clipped"),
+    R.SYMMETRIC_CLIP: _heading("the ratio is clipped at {used:g} on both sides", {"used": 0.2}),
+    R.NO_DUAL_CLIP: _heading("the loss of negative advantages has no upper bound (dual clip)"),
+    R.SIGN: _heading("the term has the opposite sign"),
+    R.MASK_IGNORED: _heading("tokens that the mask leaves out count"),
+    R.MASK_MOVED: _heading(
+        lambda facts: f"the loss counts the tokens of a mask shifted by one, to the {_by(facts)} token",
+        {"by": 1},
+    ),
+    R.KL_KIND: _heading("the KL is estimated by {kind}, not {wanted}", {"kind": "k1", "wanted": "k3"}),
+    R.KL_SWAPPED: _heading("the KL has policy and reference swapped"),
+    R.TERM_SIGN: _heading(
+        _term("the {name} term has the opposite sign in the total loss"), {"term": "entropy_loss"}
+    ),
+    R.TERM_MISSING: _heading(_term("the {name} term is missing in the total loss"), {"term": "kl_loss"}),
+    R.TERM_FACTOR: _heading(
+        _term("the coefficient of the {name} term is {used:g}, not {wanted:g}"),
+        {"term": "kl_loss", "used": 0.01, "wanted": 0.001},
+    ),
+    R.NOT_HALVED: _heading("the value loss is not halved"),
+    R.OTHER_ROWS: clause(
+        "mini-batches of the {role} hold other sequences: single updates cannot be compared",
+        {"role": "actor"},
+    ),
+    R.UPDATE: Phrase(
+        sentence="the losses of step {step} agree; after its update the {role} gives numbers that differ by "
+        "{rms:.3g} (RMS), rounding explains {allowed:.2g}",
+        headline="The update of the {role} differs in step {step}, its losses agree",
+        advice="check learning rate, clipping, weight decay and gradient accumulation of the {role}",
+        samples=({"step": 1, "role": "actor", "rms": 0.02, "allowed": 1e-6},),
+    ),
+}
