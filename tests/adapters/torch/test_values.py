@@ -130,7 +130,9 @@ def test_statistics_digest_and_values_are_the_definition_s(x: Tensor, tmp_path: 
     assert summary["dtype"] == str(x.dtype).removeprefix("torch.")
     for name in ("numel", "num_nan", "num_posinf", "num_neginf", "num_zero", "digest", "crc32"):
         assert summary[name] == expected[name], name
-    size = float(expected["l2_norm"]) / max(x.numel(), 1) ** 0.5  # a mean that cancels is as exact as its terms
+    size = (
+        float(expected["l2_norm"]) / max(x.numel(), 1) ** 0.5
+    )  # a mean that cancels is as exact as its terms
     for name in ("minimum", "maximum", "mean", "l2_norm", "smallest_nonzero"):
         number = float(expected[name])
         near = pytest.approx(number, abs=1e-6 * size if name == "mean" and np.isfinite(size) else None)

@@ -22,6 +22,7 @@ from tests.models.gpt import GPT, GPTConfig, batch, loss_of
 from trueup.adapters.torch.device import launching, queue
 from trueup.adapters.torch.device.launching import Jobs, Variant
 from trueup.adapters.torch.device.tables import Tables
+from trueup.adapters.torch.device.values import Values
 
 TINY = GPTConfig(vocab_size=64, num_layers=2, hidden_size=32, num_heads=4, seq_length=16, dropout=0.0)
 counters = lazy_device.counters
@@ -55,7 +56,7 @@ def pinned(num_bytes: int) -> torch.Tensor:
 
 def with_kernel(where: torch.device) -> queue.Path:
     """As ``queue.path_for`` on a device that runs Triton."""
-    return queue.Kernel(Jobs(where, launch, pinned))
+    return queue.Kernel(Jobs(where, launch, pinned), Values(where, pinned))
 
 
 def with_operations(where: torch.device) -> queue.Path:
@@ -106,9 +107,9 @@ class TooLate(Elsewhere):
 PathFor = Callable[[torch.device], queue.Path]
 
 
-def path_of(kind: type[Jobs]) -> PathFor:
-    """The kernel with other jobs."""
-    return lambda where: queue.Kernel(kind(where, launch, pinned))
+def path_of(kind: type[Jobs], values: type[Values] = Values) -> PathFor:
+    """The kernel with other jobs, or other ways of values to the host."""
+    return lambda where: queue.Kernel(kind(where, launch, pinned), values(where, pinned))
 
 
 marks: list[int] = []
@@ -185,7 +186,8 @@ def faults(folder: Path) -> dict[str, object]:
     """Memory that runs out at one allocation after another, a kernel that raises, a stream that is stuck."""
     found: dict[str, object] = {"bare": measured()}
     found["memory"] = captured(folder / "memory", path_of(scarce(5)))
-    found["kernel"] = captured(folder / "kernel", lambda where: queue.Kernel(Jobs(where, broken, pinned)))
+    no_kernel: PathFor = lambda where: queue.Kernel(Jobs(where, broken, pinned), Values(where, pinned))
+    found["kernel"] = captured(folder / "kernel", no_kernel)
     launching.MAX_WAIT_SECONDS = 0.2
     found["stuck"] = captured(folder / "stuck", path_of(Stuck))
     return found

@@ -220,7 +220,7 @@ class Jobs:
         self._templates = {}
         for table in self._tables.clear():
             for used in self._streams.values():
-                table.record_stream(used.stream)
+                self._keep_for(used.stream, table)
 
     # -- launches ------------------------------------------
 
@@ -272,7 +272,7 @@ class Jobs:
         self.num_launches += 1
         if len(self._streams) > 1:  # the memory may belong to another stream's allocations
             for job in jobs:
-                job.tensor.record_stream(stream)
+                self._keep_for(stream, job.tensor)
 
     def _words(self, jobs: list[_Job], block: _Block) -> tuple[Tensor, int, int]:
         """The words of a launch in pinned memory: for each program where its job starts, then the jobs."""
@@ -331,9 +331,13 @@ class Jobs:
         host = self._pinned(block.used * PART_WORDS * 8).view(torch.int64).view(block.used, PART_WORDS)
         with self._module.stream(copy):
             host.copy_(block.rows[: block.used], non_blocking=True)
-        block.rows.record_stream(copy)
+        self._keep_for(copy, block.rows)
         self._sent.append(_Sent(rows=host, arrived=self._event(copy), row_of_part=self._rows_of))
         self._block, self._rows_of = None, {}
+
+    def _keep_for(self, stream: Any, tensor: Tensor) -> None:
+        """What was submitted to a stream reads the tensor: its memory is not handed out before."""
+        tensor.record_stream(stream)
 
     def _event(self, stream: Any) -> Any:
         event = self._module.Event()

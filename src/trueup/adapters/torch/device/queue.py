@@ -17,8 +17,10 @@ from trueup.adapters.torch.device.launching import Jobs
 from trueup.adapters.torch.device.parts import EXTREMES, Whole, summaries_from_parts
 from trueup.adapters.torch.device.transfer import parts_from_numbers
 from trueup.adapters.torch.device.triton_launch import launch_for
+from trueup.adapters.torch.device.values import Values
 from trueup.adapters.torch.quiet import is_grouping, launches
 from trueup.types.arrays import Array
+from trueup.types.pieces import Pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,9 @@ class Path(Protocol):
     def launch(self) -> None:
         """What was queued by this thread may change from now on."""
 
+    def values_of(self, tensor: Tensor) -> Pieces | None:
+        """Its values on their way to the host; None where whoever asks must wait for them."""
+
     def taken(self) -> Taken:
         """The step is over: its parts, which are waited for later; begin the next."""
 
@@ -72,6 +77,9 @@ class Operations:
     def launch(self) -> None:
         """Nothing waits."""
 
+    def values_of(self, tensor: Tensor) -> None:
+        """As ``Path.values_of``."""
+
     def taken(self) -> Taken:
         """As ``Path.taken``."""
         numbers, wide = self._numbers, self._chunks.wide
@@ -84,8 +92,9 @@ class Kernel:
 
     name = "triton"
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, values: Values) -> None:
         self._jobs = jobs
+        self._values = values
         self._sketch_only: list[int] = []
 
     def add(self, tensor: Tensor, dtype: str, want: int, place: Place | None) -> int:
@@ -97,6 +106,10 @@ class Kernel:
     def launch(self) -> None:
         """As ``Path.launch``."""
         self._jobs.launch()
+
+    def values_of(self, tensor: Tensor) -> Pieces:
+        """As ``Path.values_of``."""
+        return self._values.of(tensor)
 
     def scalars(self, noted: Noted) -> Callable[[Noted], Noted]:
         """Start copies of the numbers that lie on the device; what returns waits, and puts them in place."""
@@ -149,7 +162,7 @@ def _flat(noted: Noted) -> Iterator[object]:
 def path_for(device: torch.device) -> Path:
     """The kernel where one runs on the device, else torch operations."""
     launch = launch_for(device.type)
-    return Operations(device) if launch is None else Kernel(Jobs(device, launch))
+    return Operations(device) if launch is None else Kernel(Jobs(device, launch), Values(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +225,11 @@ class Queue:
         whole = Whole(row=row, numel=numel, num_real=num_real, want=want, num_parts=num_parts)
         self._wholes.setdefault(device, []).append(whole)
         return row
+
+    def values_of(self, tensor: Tensor) -> Pieces | None:
+        """As ``Path.values_of``, of a tensor whose row was queued."""
+        path = self._paths.get(tensor.device)
+        return None if path is None else path.values_of(tensor)
 
     def launch(self) -> None:
         """The program goes on: what was queued may change."""
