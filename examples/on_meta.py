@@ -1,7 +1,8 @@
-"""Trains a model of Transformers on the meta device, where nothing is computed: for
+r"""Trains a model of Transformers on the meta device, where nothing is computed: for
 ``trueup capture --estimate`` of a model that is too large for this machine.
 
-    trueup capture --estimate --preset diagnose -o RUN -- python examples/on_meta.py CONFIG.json [--sequence 4096] [--batch 1] [--dtype bfloat16]
+    trueup capture --estimate --preset diagnose -o RUN -- \
+        python examples/on_meta.py CONFIG.json [--sequence 4096] [--batch 1] [--dtype bfloat16]
 """
 
 from __future__ import annotations

@@ -399,7 +399,9 @@ class Session:
                 if beside:
                     manifest["beside"] = {"output": str(self.options.output), "role": role_of(os.environ)}
             self._writer.begin_run(manifest)
-            self._writer.write_rank(self._rank_facts())
+            self._writer.write_rank(
+                {**self._rank_facts(), "parameters": []}
+            )  # their hashes may be on a device
         except OSError as error:
             self._writer = None  # nothing more goes where another run may lie
             self._stand_aside(f"the trace cannot be written: {error}")
@@ -532,11 +534,11 @@ class Session:
             line = scalar_line(scalars, self.adapter, step=step, rank=self.rank, microbatches=microbatch + 1)
             writer.append_scalars(line)
             if recorder is not None:
-                writer.finish_step(step, self._columns(recorder))
+                writer.finish_step(step, self._columns(recorder), program_waits=False)
                 self._note_values(writer)
                 self._write_facts(writer, {**facts, "limits": list(self._limits)})
 
-        self._later.submit(write)
+        writer.waited_seconds += self._later.submit(write)
         return True
 
     def _wants_step(self, writer: RunWriter) -> bool:

@@ -104,13 +104,13 @@ class ChunkWriter:
 
     def _write_pieces(self, pieces: Pieces) -> None:
         """A tensor of which a piece fails leaves bytes that no name stands for."""
-        start = time.monotonic()
+        before = pieces.waited_seconds
         try:
             for piece in pieces:
                 self._drain.write_piece(piece)
                 self._size_bytes += piece.nbytes
         finally:
-            self.waited_seconds += time.monotonic() - start
+            self.waited_seconds += pieces.waited_seconds - before
 
     def close(self) -> None:
         """Write the pending header; the folder then holds only whole safetensors files.
@@ -118,10 +118,8 @@ class ChunkWriter:
         Raises:
             OSError: something could not be written.
         """
-        start = time.monotonic()
         self._finish_chunk()
         self._drain.close()
-        self.waited_seconds += time.monotonic() - start
 
     def abandon(self) -> None:
         """The step is being given up; nothing is waited for."""

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -154,8 +155,9 @@ class RunWriter:
             known.chunks = ChunkWriter(known.folder / "tensors", tell)
         return known.chunks
 
-    def finish_step(self, step: int, columns: StepColumns) -> Path:
-        """Write the tables, then make the step appear by one rename; returns its folder.
+    def finish_step(self, step: int, columns: StepColumns, *, program_waits: bool = True) -> Path:
+        """Write the tables, then make the step appear by one rename; returns its folder. ``program_waits``:
+        until that is done.
 
         Raises:
             OSError: disk full, no permission; what was written of this step is removed, earlier steps stay.
@@ -163,8 +165,10 @@ class RunWriter:
         try:
             known = self._begun(step)
             if known.chunks is not None:
+                start = time.monotonic()
                 known.chunks.close()
-                self.waited_seconds += known.chunks.waited_seconds
+                closing = time.monotonic() - start if program_waits else 0.0
+                self.waited_seconds += known.chunks.waited_seconds + closing
             final = layout.rank_dir(self.root, step, self.rank)
             self._write_tables(columns, known.folder, final)
             self._table_bytes += sum(path.stat().st_size for path in known.folder.glob("*.parquet"))

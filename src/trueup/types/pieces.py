@@ -25,4 +25,8 @@ class Pieces(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    @property
+    def waited_seconds(self) -> float:
+        """How long the program has waited for room, for this tensor and those before it."""
+
     def __iter__(self) -> Iterator[Piece]: ...

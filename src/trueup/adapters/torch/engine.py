@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from trueup.adapters.base import Sink
 from trueup.adapters.engine import BaseEngine, Frame
 from trueup.adapters.torch import long_run
-from trueup.adapters.torch.content import content_hash_of
+from trueup.adapters.torch.content import content_total, unsigned
 from trueup.adapters.torch.long_run import LongRun
 from trueup.adapters.torch.memory import FREED, in_transform, is_freed
 from trueup.adapters.torch.overflow import OverflowWatch
@@ -149,9 +149,14 @@ class Engine(BaseEngine[nn.Module, Tensor]):
             **_parallel(parameter),
         }
 
-    def content_hash(self, parameter: Tensor) -> int | None:
-        """Hash of the values in any order; None for what has no plain values of its own here."""
-        return content_hash_of(parameter)
+    def content_hash(self, parameter: Tensor) -> int | Callable[[], int] | None:
+        """Hash of the values in any order, or what waits for it; None for what has no plain values of its own
+        here."""
+        total = content_total(parameter)
+        if total is None or total.is_cpu:
+            return None if total is None else unsigned(total)
+        arrived = self.summariser.number(total)
+        return lambda: unsigned(arrived())
 
     def sum_of(self, first: Tensor, second: Tensor) -> Tensor:
         """Sum of two gradients, outside any graph."""

@@ -31,6 +31,7 @@ from trueup.adapters.torch.memory import (
     storage_ptr,
     weak_reference,
 )
+from trueup.adapters.torch.quiet import launches
 from trueup.numerics._native import AVAILABLE, kernels
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
@@ -74,6 +75,8 @@ class Summariser:
         self._carried: dict[tuple[object, ...], tuple[bytes, StorageReference, int]] = {}
         """parameters after an update, for the start of the next step: its bytes are the same"""
         self._queue = Queue()
+        if torch.accelerator.current_accelerator() is not None:  # also where the program may not use it
+            launches(self._queue.launch)
         self.take: Take = _long_way if self._stores else take_small(self._want_small, _MEMO_NUMEL)
         """row of a plain small tensor, by C alone; -1 where that is left to ``row``"""
         self._written = np.zeros(1, SUMMARY_DTYPE)
@@ -383,6 +386,10 @@ class Summariser:
     def launch(self) -> None:
         """The program goes on: what was queued on devices may change."""
         self._queue.launch()
+
+    def number(self, value: Tensor) -> Callable[[], Tensor]:
+        """A number on a device, started on its way to the host; what returns waits for it."""
+        return self._queue.number(value)
 
     def paths(self) -> dict[str, str]:
         """What summarised the tensors of each device that is not the CPU."""

@@ -18,7 +18,7 @@ from trueup.adapters.torch.device.parts import EXTREMES, Whole, summaries_from_p
 from trueup.adapters.torch.device.transfer import parts_from_numbers
 from trueup.adapters.torch.device.triton_launch import launch_for
 from trueup.adapters.torch.device.values import Values
-from trueup.adapters.torch.quiet import is_grouping, launches
+from trueup.adapters.torch.quiet import is_grouping
 from trueup.types.arrays import Array
 from trueup.types.pieces import Pieces
 
@@ -56,6 +56,9 @@ class Path(Protocol):
     def values_of(self, tensor: Tensor) -> Pieces | None:
         """Its values on their way to the host; None where whoever asks must wait for them."""
 
+    def number(self, value: Tensor) -> Callable[[], Tensor]:
+        """A number on its way to the host; what returns waits for it."""
+
     def taken(self) -> Taken:
         """The step is over: its parts, which are waited for later; begin the next."""
 
@@ -79,6 +82,10 @@ class Operations:
 
     def values_of(self, tensor: Tensor) -> None:
         """As ``Path.values_of``."""
+
+    def number(self, value: Tensor) -> Callable[[], Tensor]:
+        """As ``Path.number``."""
+        return value.cpu
 
     def taken(self) -> Taken:
         """As ``Path.taken``."""
@@ -110,6 +117,11 @@ class Kernel:
     def values_of(self, tensor: Tensor) -> Pieces:
         """As ``Path.values_of``."""
         return self._values.of(tensor)
+
+    def number(self, value: Tensor) -> Callable[[], Tensor]:
+        """As ``Path.number``."""
+        copied = self._jobs.copies([value])
+        return lambda: copied()[0]
 
     def scalars(self, noted: Noted) -> Callable[[Noted], Noted]:
         """Start copies of the numbers that lie on the device; what returns waits, and puts them in place."""
@@ -209,27 +221,30 @@ class Queue:
     ) -> int:
         """Reserve a row and queue its computation."""
         device, numel = tensor.device, tensor.numel()
-        path = self._paths.get(device)
-        if path is None:
-            path = self._paths[device] = self._path_for(device)
-            if isinstance(path, Kernel):
-                launches(self.launch)
-        num_parts = 0
+        path, num_parts = self._path(device), 0
         if numel:
-            with torch.no_grad():
-                num_parts = path.add(tensor.detach(), dtype, want, place)
-                if not is_grouping():
-                    path.launch()
+            num_parts = path.add(tensor.detach(), dtype, want, place)
+            if not is_grouping():
+                path.launch()
         row = recorder.keep(0, dtype, shape, str(device), placement)
         num_real = numel * (2 if tensor.is_complex() else 1)
         whole = Whole(row=row, numel=numel, num_real=num_real, want=want, num_parts=num_parts)
         self._wholes.setdefault(device, []).append(whole)
         return row
 
+    def _path(self, device: torch.device) -> Path:
+        path = self._paths.get(device)
+        if path is None:
+            path = self._paths[device] = self._path_for(device)
+        return path
+
     def values_of(self, tensor: Tensor) -> Pieces | None:
-        """As ``Path.values_of``, of a tensor whose row was queued."""
-        path = self._paths.get(tensor.device)
-        return None if path is None else path.values_of(tensor)
+        """As ``Path.values_of``."""
+        return self._path(tensor.device).values_of(tensor)
+
+    def number(self, value: Tensor) -> Callable[[], Tensor]:
+        """As ``Path.number``."""
+        return self._path(value.device).number(value)
 
     def launch(self) -> None:
         """The program goes on: what was queued may change."""

@@ -9,6 +9,7 @@ program slows it.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,12 +39,16 @@ class Ring:
         self._taken: deque[list[int]] = deque()
         """start, end and whether it was given back"""
         self._room = threading.Condition()
+        self.waited_seconds = 0.0
 
     def take(self, num_bytes: int) -> int:
         """Where so many bytes begin; waits until they are free."""
         size = -(-num_bytes // _ALIGNED) * _ALIGNED
         with self._room:
-            self._room.wait_for(lambda: self._place(size) is not None)
+            if self._place(size) is None:
+                begin = time.monotonic()
+                self._room.wait_for(lambda: self._place(size) is not None)
+                self.waited_seconds += time.monotonic() - begin
             start = self._place(size)
             assert start is not None
             self._taken.append([start, start + size, 0])
@@ -106,7 +111,13 @@ class _Pieces:
 
     tensor: Tensor
     nbytes: int
+    ring: Ring
     send: Callable[[Tensor], Piece]
+
+    @property
+    def waited_seconds(self) -> float:
+        """As ``types.pieces.Pieces``."""
+        return self.ring.waited_seconds
 
     def __iter__(self) -> Iterator[Piece]:
         return map(self.send, split(self.tensor, PIECE_BYTES))
@@ -127,7 +138,7 @@ class Values:
 
     def of(self, tensor: Tensor) -> _Pieces:
         """Its pieces; each is sent when it is asked for. ``tensor`` is outside any graph."""
-        return _Pieces(tensor, tensor.numel() * tensor.element_size(), self._send)
+        return _Pieces(tensor, tensor.numel() * tensor.element_size(), self._ring, self._send)
 
     def _send(self, part: Tensor) -> Piece:
         num_bytes = part.numel() * part.element_size()
