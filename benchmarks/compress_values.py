@@ -1,9 +1,9 @@
-"""Whether compressing stored values pays: what zstd makes of the values of a real capture, bytes shuffled and not.
+"""Whether compressing stored values pays: what zstd makes of those of a real capture, bytes shuffled and not.
 
     PYTHONPATH=src:. python benchmarks/compress_values.py [TRACE]
 
-Without TRACE the small GPT is trained in bfloat16 and captured. Of each kind of tensor: how many times smaller
-it gets, and megabytes a second of one core. A disk that is quicker than that writes a step sooner as it is.
+Without TRACE the small GPT is trained in bfloat16 and captured. Of each kind of tensor: how many times
+smaller it gets, and megabytes a second of one core. A quicker disk than that writes a step sooner as it is.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import torch
+from bugzoo.models.gpt import GPT, GPTConfig, batch, loss_of
 
 import trueup
-from bugzoo.models.gpt import GPT, GPTConfig, batch, loss_of
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import Trace
 from trueup.types.arrays import Bytes

@@ -107,7 +107,7 @@ class Estimate:
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """Smaller captures: fewer steps or ranks, then fewer values, then both."""
+        """Smaller captures, what loses least first: fewer steps or ranks, then fewer values, then both."""
         ranges = self.options.steps.ranges or ((0, 0),)
         one_step = () if self.num_steps == 1 else (f"--steps {ranges[0][0]}",)
         found = [Choice(words=one_step, num_bytes=self._bytes_of((), 1))]
@@ -115,18 +115,17 @@ class Estimate:
             share = (self.num_bytes - self.fixed_bytes) // len(self.first) + self.fixed_bytes
             found.append(Choice(words=("--sample-ranks 1",), num_bytes=share))
         for words in next(iter(self.first.values())).smaller:
-            for more, steps in (((), None), (one_step, 1)):
-                if not more or (len(words) > 1 and one_step):
-                    found.append(Choice(words=(*more, *words), num_bytes=self._bytes_of(words, steps)))
-        return tuple(one for one in found if one.words)
+            found.append(Choice(words=words, num_bytes=self._bytes_of(words)))
+            if len(words) > 1 and one_step:
+                found.append(Choice(words=(*one_step, *words), num_bytes=self._bytes_of(words, 1)))
+        return tuple(one for one in found if one.words and one.num_bytes < self.num_bytes)
 
     @property
     def advice(self) -> Choice | None:
-        """The largest of the smaller captures that fits; None where the one asked for does, or none fits."""
+        """The first of the smaller captures that fits; None where the one asked for does, or none fits."""
         if self.num_bytes <= self.room_bytes:
             return None
-        fitting = [choice for choice in self.choices if choice.num_bytes <= self.room_bytes]
-        return max(fitting, key=lambda choice: choice.num_bytes, default=None)
+        return next((choice for choice in self.choices if choice.num_bytes <= self.room_bytes), None)
 
     def _bytes_of(self, words: tuple[str, ...], steps: int | None = None) -> int:
         def in_one(costs: dict[int, StepCost]) -> int:

@@ -73,7 +73,8 @@ def _facts(found: Estimate) -> Iterable[Fact | None]:
         "tensors a step", *_by_rank(found, lambda c: f"{c.num_tensors:,} in {c.num_records:,} records")
     )
     yield fact("first step", *_by_rank(found, _on_disk, first=True))
-    yield fact("each later step", *_by_rank(found, _on_disk))
+    if found.num_steps != 1:
+        yield fact("each later step", *_by_rank(found, _on_disk))
     yield fact("host memory", f"at most {size(max(cost.memory_bytes for cost in later))} a rank")
     yield fact("seconds a step", _seconds(found))
     if found.advice is not None:
