@@ -21,7 +21,7 @@ from trueup.adapters.torch.memory import FREED, in_transform, is_freed
 from trueup.adapters.torch.overflow import OverflowWatch
 from trueup.adapters.torch.perturb import Perturbation
 from trueup.adapters.torch.quiet import quiet
-from trueup.adapters.torch.stats import Summariser
+from trueup.adapters.torch.stats import Summariser, is_recorded_as_graph
 from trueup.adapters.torch.threads import Threads
 from trueup.adapters.torch.training import Training
 from trueup.adapters.torch.uninitialised import Uninitialised
@@ -152,14 +152,17 @@ class Engine(BaseEngine[nn.Module, Tensor]):
     def content_hash(self, parameter: Tensor) -> int | Callable[[], int] | None:
         """Hash of the values in any order, or what waits for it; None for what has no plain values of its own
         here."""
-        total = content_total(parameter)
+        on_device = not (parameter.is_cpu or parameter.is_meta)
+        total = None if on_device and is_recorded_as_graph(parameter.device) else content_total(parameter)
         if total is None or total.is_cpu:
             return None if total is None else unsigned(total)
         arrived = self.summariser.number(total)
         return lambda: unsigned(arrived())
 
     def sum_of(self, first: Tensor, second: Tensor) -> Tensor:
-        """Sum of two gradients, outside any graph."""
+        """Sum of two gradients, outside any graph; nothing where all is recorded to run later."""
+        if not (first.is_cpu or first.is_meta) and is_recorded_as_graph(first.device):
+            return first
         with torch.no_grad():
             return first + second
 

@@ -365,7 +365,7 @@ class Summariser:
 
     def on_its_way(self, recorder: Recorder | None, scalars: dict[str, object]) -> OnItsWay | None:
         """Rows and scalars, started on their way to the host; None where the host would have to wait."""
-        if not self._queue.lets_the_host_go_on:
+        if not self._queue.lets_the_host_go_on(scalars):
             return None
         step, numbers = self._queue.take(), self._queue.scalars(scalars)
 

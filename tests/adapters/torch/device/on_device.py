@@ -210,9 +210,26 @@ def runs(folder: Path) -> dict[str, object]:
     found["modules"] = captured(folder / "modules", level="L0")
     found["side"] = captured(folder / "side", side=True)
     found["elsewhere"] = captured(folder / "elsewhere", path_of(Elsewhere))
+    found["scalars"] = captured(folder / "scalars", steps="7")
+    found |= {"graph": in_graph(folder / "graph"), **offloaded(folder / "offloaded")}
     found["values"] = captured(folder / "values", task="tensor")
     found["slow"] = with_slow_disk(folder / "slow")
     return found
+
+
+def in_graph(folder: Path) -> dict[str, object]:
+    """All is recorded into a graph: whatever capture adds would be replayed with it."""
+    lazy_device.module.is_current_stream_capturing = lambda: True  # type: ignore[attr-defined]
+    try:
+        return captured(folder)
+    finally:
+        del lazy_device.module.is_current_stream_capturing  # type: ignore[attr-defined]
+
+
+def offloaded(folder: Path) -> dict[str, object]:
+    """What backward needs is kept on the host meanwhile."""
+    with torch.autograd.graph.save_on_cpu():
+        return {"offloaded_bare": measured(), "offloaded": captured(folder)}
 
 
 def with_slow_disk(folder: Path) -> dict[str, object]:

@@ -68,14 +68,14 @@ def num_different(actual: Captured, expected: Captured) -> int:
     return sum(any(a[name] != e[name] for name in EXACT) for a, e in pairs if a is not None)
 
 
-ALL = ["kernel", "modules", "side", "elsewhere", "values", "slow"]
+ALL = ["kernel", "modules", "side", "elsewhere", "values", "slow", "scalars", "graph"]
 
 
 @pytest.mark.parametrize("name", [*ALL, "operations"])
 def test_training_is_the_same_bits(runs: Found, name: str) -> None:
     losses = runs[1][name]["losses"]
     assert losses == runs[1]["bare"]["losses"][: len(losses)]
-    assert Captured(runs[0] / name).facts["failures"] == []
+    assert Trace(runs[0] / name).rank_facts(0)["failures"] == []
 
 
 def test_kernel_and_torch_operations_agree(runs: Found) -> None:
@@ -148,6 +148,23 @@ def test_memory_handed_back_too_early_is_noticed(twins: Found, runs: Found) -> N
     kernel = Captured(runs[0] / "kernel", 1)
     assert num_different(Captured(twins[0] / "delayed", 1), kernel) == 0
     assert num_different(Captured(twins[0] / "freed_early", 1), kernel) > 0
+
+
+def test_nothing_is_added_to_a_graph_that_is_recorded(runs: Found) -> None:
+    graph, bare = runs[1]["graph"], runs[1]["bare"]
+    assert graph["losses"] == bare["losses"]
+    assert (graph["cost"]["operations"], graph["cost"]["kernels"]) == (bare["cost"]["operations"], 0)
+    records = Captured(runs[0] / "graph").records
+    left_out = [r for r in records if r["summary"] is None]
+    assert len(left_out) > 300
+    assert all("device graph" in r["reason"] for r in left_out)
+
+
+def test_tensors_that_are_offloaded_give_the_same(runs: Found) -> None:
+    assert runs[1]["offloaded"]["losses"] == runs[1]["offloaded_bare"]["losses"]
+    assert runs[1]["offloaded"]["waits"] == runs[1]["offloaded_bare"]["waits"]
+    for step in (0, 1):
+        assert num_different(Captured(runs[0] / "offloaded", step), Captured(runs[0] / "kernel", step)) == 0
 
 
 def test_at_most_one_launch_a_tensor(runs: Found) -> None:

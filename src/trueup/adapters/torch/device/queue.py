@@ -256,9 +256,11 @@ class Queue:
         wholes, self._wholes = self._wholes, {}
         return Step(wholes, {device: self._paths[device].taken() for device in wholes})
 
-    @property
-    def lets_the_host_go_on(self) -> bool:
-        """Whether there are devices, and the host need not wait for any of them."""
+    def lets_the_host_go_on(self, noted: Noted) -> bool:
+        """Whether there are devices, those of noted scalars among them, and the host need wait for none."""
+        for value in _flat(noted):
+            if isinstance(value, Tensor) and not (value.is_cpu or value.is_meta):
+                self._path(value.device)
         return bool(self._paths) and all(isinstance(path, Kernel) for path in self._paths.values())
 
     def scalars(self, noted: Noted) -> Callable[[], Noted]:
