@@ -17,6 +17,7 @@ from tests.comparing.traces import Recorder
 from tests.deciding import decides
 from trueup.comparing.arbiter import _judge
 from trueup.comparing.common_form import _copied, _settle, _settle_sums, _whole
+from trueup.comparing.device_products import device_products
 from trueup.comparing.first import Preceding
 from trueup.comparing.grounds import _norms
 from trueup.comparing.history import History, cancelled_part, inherited, update_spread
@@ -39,7 +40,7 @@ from trueup.comparing.rules import (
 from trueup.comparing.rules.lone_rounding import least_rounding
 from trueup.comparing.scalars import compare_scalars
 from trueup.comparing.thresholds import CANCELLED_PART, FLOAT32
-from trueup.comparing.tolerance import _running_roundoff, factor_of
+from trueup.comparing.tolerance import _running_roundoff, factor_of, rounding_bound
 from trueup.comparing.verdict import confidence, may_be_noise
 from trueup.comparing.worth import refuse_different_models
 from trueup.errors import NothingCompared
@@ -156,6 +157,17 @@ def rows_per_rounding(rows: float) -> object:
 def length_per_rounding(length: float) -> object:
     made = record("forward", "output.0", np.ones(25_600, np.float32))
     return differs(made, 4 * FLOAT32 * math.sqrt(1 + 25_600 / length))
+
+
+@decides("comparing.tf32")
+def tf32(roundoff: float) -> object:
+    def make(out: Recorder, target: bool) -> None:
+        out.record(out.call("module", "fc", type_="Linear"), "forward", "output.0", ONE)
+        out.step.kinds[-1] = "float32", (1,), "cuda:0", None
+
+    context, metrics = step(make)
+    products = device_products(context.rows, {"allow_tf32": True}, {"allow_tf32": True})
+    return 4 * roundoff > rounding_bound(context.rows, metrics, 1.0, products=products).relative[-1]
 
 
 @decides("comparing.channel_per_rounding")

@@ -16,6 +16,7 @@ from trueup.adapters.measures import Measured, Wanted
 from trueup.adapters.placing import WherePlaced
 from trueup.numerics.rows import Rows
 from trueup.types.layout import Layout
+from trueup.types.pieces import Pieces
 from trueup.types.table_rows import CallRow, RecordRow
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Recorder(Protocol):
     calls: Table[CallRow]
     records: Table[RecordRow]
     step: int
+    counts_values: bool
+    """values are counted and not stored: none need be brought to the host"""
     stacks: dict[int, list[str]]
     forced: list[tuple[object, ...]] | None
     """what a replay put in place of the program's values; None where nothing is replayed"""
@@ -104,7 +107,9 @@ class Recorder(Protocol):
     def has_values(self, row: int) -> bool:
         """Whether the values of a row are on disk already."""
 
-    def store_values(self, row: int, name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> None:
+    def store_values(
+        self, row: int, name: str, dtype: str, shape: tuple[int, ...], data: memoryview | Pieces
+    ) -> None:
         """Append contiguous values to the step's chunk files."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Generic
 
 from trueup.adapters.base import ModuleT, TensorT
@@ -99,8 +99,9 @@ class NamedModules(Generic[ModuleT, TensorT]):
         """shape, dtype, numel and requires_grad of a parameter; None for one that has no values yet."""
         raise NotImplementedError
 
-    def content_hash(self, parameter: TensorT) -> int | None:
-        """Hash of the values in any order (``numerics.content``); None for what has none."""
+    def content_hash(self, parameter: TensorT) -> int | Callable[[], int] | None:
+        """Hash of the values in any order (``numerics.content``), or what waits for it; None for what has
+        none."""
         raise NotImplementedError
 
     def failed(self, site: str, error: BaseException) -> None:
@@ -223,17 +224,26 @@ class NamedModules(Generic[ModuleT, TensorT]):
             content = self._content(parameter, fqn, first)
             self.parameter_table[fqn] = {"fqn": fqn, **row, "tied_to": tied, "content": content}
 
-    def _content(self, parameter: TensorT, fqn: str, first: str) -> str | None:
+    def _content(self, parameter: TensorT, fqn: str, first: str) -> object:
         """Hash of the values in any order, hex: pairs weights across implementations."""
         if first != fqn:
-            known = self.parameter_table.get(first, {}).get("content")
-            return known if isinstance(known, str) else None
+            return self.parameter_table.get(first, {}).get("content")
         try:
             found = self.content_hash(parameter)
         except Exception as error:
             self.failed(fqn, error)
             return None
-        return None if found is None else f"{found:016x}"
+        return None if found is None else _OnItsWay(found) if callable(found) else f"{found:016x}"
+
+
+class _OnItsWay:
+    """A hash that is on a device; as text, which is how facts are written, it is waited for."""
+
+    def __init__(self, arrived: Callable[[], int]) -> None:
+        self._arrived = arrived
+
+    def __str__(self) -> str:
+        return f"{self._arrived():016x}"
 
 
 def _joined(prefix: str, name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 MAX_STEPS = 2
@@ -21,11 +22,9 @@ class Later:
         self._queue: queue.Queue[Callable[[], None]] = queue.Queue(MAX_STEPS)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self.num_waits = 0
-        """ends of steps that had to wait for an earlier step to be written"""
 
-    def submit(self, write: Callable[[], None]) -> None:
-        """Have a step written; waits where ``MAX_STEPS`` are waiting.
+    def submit(self, write: Callable[[], None]) -> float:
+        """Have a step written; waits where ``MAX_STEPS`` are waiting. Returns the seconds of that.
 
         Raises:
             Exception: what writing an earlier step raised.
@@ -34,8 +33,9 @@ class Later:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="trueup-writer", daemon=True)
             self._thread.start()
-        self.num_waits += self._queue.full()
+        start = time.monotonic()
         self._queue.put(write)
+        return time.monotonic() - start
 
     def join(self) -> None:
         """Wait until all is written.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -114,6 +115,22 @@ def numbers_from_text(text: str, place: str) -> frozenset[int] | None:
     return StepSet.parse(text, place).numbers(place)
 
 
+def bytes_from_text(text: str, place: str) -> int:
+    """Bytes from ``20GB``, ``500 MB`` or a plain number.
+
+    Raises:
+        ConfigError: not of that form.
+
+    Example:
+        >>> bytes_from_text("1.5GB", "--max-bytes")
+        1500000000
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip())
+    if found is None:
+        raise expected(place, "a size, such as 500MB or 20GB", text)
+    return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " "))
+
+
 def _scope_from_text(text: str, place: str) -> tuple[str, str]:
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 2 or not all(parts):
@@ -167,6 +184,27 @@ class CaptureOptions:
     ranks: Annotated[
         StepSet, _what("Ranks to capture, such as 0,8-15.", "--ranks", read=StepSet.parse, config_key="rank")
     ] = field(default_factory=StepSet)
+    sample_ranks: Annotated[
+        int | None,
+        _what(
+            "At most N of the ranks, evenly spaced. Where tensors are split over ranks, choose with --ranks.",
+            "--sample-ranks",
+            default="all",
+            least=1,
+            excludes="ranks",
+        ),
+    ] = None
+    max_bytes: Annotated[
+        int | None,
+        _how(
+            "Size of the trace, such as 20GB, shared by the captured ranks: values that do not fit are left "
+            "out, then further steps.",
+            "--max-bytes SIZE",
+            default="no limit",
+            read=bytes_from_text,
+            above=0,
+        ),
+    ] = None
     digest: Annotated[bool, _how("64-bit hash of every tensor.", "--digest/--no-digest")] = True
     sketch: Annotated[
         bool, _how("64 numbers that estimate the norm of a difference.", "--sketch/--no-sketch")
@@ -293,6 +331,7 @@ class CaptureOptions:
     ] = False
     first_step: Annotated[int, Option("Number of the first step seen.")] = 0
     manual_steps: Annotated[bool, Option("Steps end only where the program calls step().")] = False
+    estimate: Annotated[bool, Option("Values are counted, not written (trueup capture --estimate).")] = False
     tracer: Annotated[
         int | None,
         Option(
@@ -300,6 +339,18 @@ class CaptureOptions:
             "from the first training step."
         ),
     ] = None
+
+    def ranks_of(self, world_size: int) -> frozenset[int]:
+        """The ranks that are captured.
+
+        Example:
+            >>> sorted(CaptureOptions(output=Path("run"), sample_ranks=2).ranks_of(8))
+            [0, 4]
+        """
+        kept = world_size if self.sample_ranks is None else self.sample_ranks
+        if kept >= world_size:
+            return frozenset(rank for rank in range(world_size) if rank in self.ranks)
+        return frozenset(number * world_size // kept for number in range(kept))
 
     @property
     def with_labels(self) -> bool:

@@ -15,6 +15,7 @@ from trueup.numerics.summary import HAS_DIGEST, SUMMARY_DTYPE
 from trueup.store import RunWriter, StepColumns, SummaryKind
 from trueup.store.schema import FORCED
 from trueup.types.arrays import Array
+from trueup.types.pieces import Pieces
 from trueup.types.table_rows import CallRow, RecordRow
 
 
@@ -25,8 +26,11 @@ class Recorder:
     do; they turn into columns when the step ends.
     """
 
-    def __init__(self, writer: RunWriter, step: int, *, digest: bool = True) -> None:
-        """``digest``: whether digests are kept; an adapter may take some to tell what is alike."""
+    def __init__(
+        self, writer: RunWriter, step: int, *, digest: bool = True, counts_values: bool = False
+    ) -> None:
+        """``digest``: whether digests are kept; an adapter may take some to tell what is alike.
+        ``counts_values``: values are counted, and no byte of them is read or written."""
         self._not_kept = 0 if digest else HAS_DIGEST
         self.calls = FlatRows(CallRow)
         self.records = FlatRows(RecordRow)
@@ -34,6 +38,7 @@ class Recorder:
         self.forced: list[tuple[object, ...]] | None = None
         """what a replay put in place of the program's values; None where nothing is replayed"""
         self.step = step
+        self.counts_values = counts_values
         self._writer = writer
         self.rows = Rows()
         self._kinds: dict[SummaryKind, int] = {}
@@ -72,10 +77,15 @@ class Recorder:
         """Write a row that was kept empty."""
         _rows_of(self.rows.blocks[row // BLOCK_ROWS])[row % BLOCK_ROWS] = summary
 
-    def store_values(self, row: int, name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> None:
-        """Append contiguous values to the step's chunk files."""
+    def store_values(
+        self, row: int, name: str, dtype: str, shape: tuple[int, ...], data: memoryview | Pieces
+    ) -> None:
+        """Append contiguous values to the step's chunk files, where the trace may grow that much."""
         key = f"{row}:{name}"
-        self._tensors[row] = (self._writer.chunks(self.step).write(key, dtype, shape, data), key)
+        if self.counts_values:
+            self._tensors[row] = 0, key
+        elif self._writer.has_room(self.step, data.nbytes):
+            self._tensors[row] = (self._writer.chunks(self.step).write(key, dtype, shape, data), key)
 
     def has_values(self, row: int) -> bool:
         """Whether the values of a row are on disk already."""

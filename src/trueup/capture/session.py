@@ -37,6 +37,8 @@ from trueup.store.layout import MANIFEST, rank_file, whole_steps
 from trueup.types.layout import Layout
 
 _MAX_FAILURES = 50
+_SLOW_SECONDS = 1.0
+"""of a run, that a person should know the program has waited for the disk"""
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE, errno.ENODEV}
 """errors after which no more can be written"""
 
@@ -348,18 +350,27 @@ class Session:
         assert self._writer is not None
         step = self.clock.step
         wanted = step in self.options.steps or self.watch.captures(step)
-        if self.active or not wanted or self.rank not in self.options.ranks:
+        if self.active or not wanted or self.rank not in self._captured_ranks:
+            return
+        if self._writer.is_full:
+            self._tell_once(f"the trace has reached --max-bytes: steps from {step} on are not captured")
             return
         if self.recorder.records and self._recorded_step == self.clock.step:
             self.active = True
             return
-        self.recorder = Recorder(self._writer, self.clock.step, digest=self.options.digest)
+        self.recorder = Recorder(
+            self._writer,
+            self.clock.step,
+            digest=self.options.digest,
+            counts_values=self.options.estimate,
+        )
         self._recorded_step = self.clock.step
         self.active = True
 
     _opening = threading.RLock()
     """process-wide: models may run in threads; one of them opens the run, and each step"""
     _recorded_step = -1
+    _captured_ranks: frozenset[int] = frozenset()
     _facts_written: list[int] | None = None
     _code_written = False
 
@@ -379,7 +390,8 @@ class Session:
         try:
             self.output = output = self._claimed_output(world_size)
             beside = output != self.options.output
-            self._writer = RunWriter(output, rank=self.rank)
+            self._captured_ranks = self.options.ranks_of(world_size)
+            self._writer = self._new_writer(output)
             if self.options.overwrite and not self.options.append and not beside:
                 self._writer.clear(world_size)
             manifest: dict[str, object] | None = None
@@ -391,7 +403,9 @@ class Session:
                 if beside:
                     manifest["beside"] = {"output": str(self.options.output), "role": role_of(os.environ)}
             self._writer.begin_run(manifest)
-            self._writer.write_rank(self._rank_facts())
+            self._writer.write_rank(
+                {**self._rank_facts(), "parameters": []}
+            )  # their hashes may be on a device
         except OSError as error:
             self._writer = None  # nothing more goes where another run may lie
             self._stand_aside(f"the trace cannot be written: {error}")
@@ -399,6 +413,20 @@ class Session:
         keep_freed_memory()
         self.watch.begin(world_size)
         return True
+
+    def _new_writer(self, output: Path) -> RunWriter:
+        options, ranks = self.options, self._captured_ranks
+        share = (
+            None if options.max_bytes is None or options.estimate else options.max_bytes // max(len(ranks), 1)
+        )
+        speaks = self.rank == min(ranks, default=0)
+        return RunWriter(output, rank=self.rank, max_bytes=share, progress=_say_progress if speaks else None)
+
+    def _tell_once(self, sentence: str) -> None:
+        """A limit, also said where a person is looking, by one rank."""
+        if sentence not in self._limits and self.rank == min(self._captured_ranks, default=0):
+            say(sentence)
+        self.limit(sentence)
 
     def _claimed_output(self, world_size: int) -> Path:
         """The folder for this process: the options', or one below it where that is another process's.
@@ -439,7 +467,7 @@ class Session:
         except Exception as error:
             self.failed("the end of the step", error)
             if self._writer is not None:
-                self._writer.abandon_step()
+                self._writer.abandon_step(self.clock.step)
         finally:
             self.active = False
             self._scalars = {}
@@ -466,6 +494,7 @@ class Session:
         self._write_scalars(writer, self._scalars, self.clock.step, self.clock.microbatch + 1)
         if recorder is not None and wanted:  # last: whoever waits for the step may stop the program then
             writer.finish_step(self.clock.step, self._columns(recorder))
+            self._note_values(writer)
             self._write_facts(writer, self._rank_facts())
 
     def _columns(self, recorder: Recorder) -> StepColumns:
@@ -484,12 +513,22 @@ class Session:
             self.watch.step_over(line)
             writer.append_scalars(line)
 
+    def _note_values(self, writer: RunWriter) -> None:
+        """What became of the values: left out for lack of room, or waited for."""
+        if writer.left_out_bytes:
+            self._tell_once("values are missing of some tensors: the trace has reached --max-bytes")
+        if writer.waited_seconds > _SLOW_SECONDS:
+            self._tell_once(
+                "the disk is slower than the program: steps wait until their values are written "
+                "(trueup capture --estimate says how to store fewer)"
+            )
+
     def _written_later(self, writer: RunWriter, recorder: Recorder | None) -> bool:
         """Whether another thread waits for the step's numbers and writes it: where some are on a device, and
         nobody is to be told of them at once."""
-        if self._closing or self.watch.observer is not None or self.options.task is not Task.STATISTICS:
+        if self._closing or self.watch.observer is not None or self.options.task is Task.OVERFLOW_CHECK:
             return False
-        if not self.clock.seen_forward or self.options.store_values_of - {"configuration"}:
+        if not self.clock.seen_forward or self.options.replay is not None:
             return False
         on_its_way = self.adapter.on_its_way(recorder, self._scalars)
         if on_its_way is None:
@@ -503,10 +542,11 @@ class Session:
             line = scalar_line(scalars, self.adapter, step=step, rank=self.rank, microbatches=microbatch + 1)
             writer.append_scalars(line)
             if recorder is not None:
-                writer.finish_step(step, self._columns(recorder))
-                self._write_facts(writer, facts)
+                writer.finish_step(step, self._columns(recorder), program_waits=False)
+                self._note_values(writer)
+                self._write_facts(writer, {**facts, "limits": list(self._limits)})
 
-        self._later.submit(write)
+        writer.waited_seconds += self._later.submit(write)
         return True
 
     def _wants_step(self, writer: RunWriter) -> bool:
@@ -515,7 +555,7 @@ class Session:
             return True
         found = self.adapter.overflows(skipped=bool(self._scalars.get("skipped")))
         if not found:
-            writer.abandon_step()
+            writer.abandon_step(self.clock.step)
             return False
         wanted = self.options.overflow_nums
         room = None if wanted is None else wanted - len(self._overflows)
@@ -618,6 +658,10 @@ class Session:
     def guard(self, site: str) -> _Guard:
         """A context that turns an error of ours into a note."""
         return _Guard(self, site)
+
+
+def _say_progress(step: int, written: int, waiting: int) -> None:
+    say(f"step {step}: {written / 1e9:.1f} GB of values written, {waiting / 1e9:.1f} GB wait for the disk")
 
 
 class _Guard:

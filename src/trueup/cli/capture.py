@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trueup.capture.options import CaptureOptions
-from trueup.cli.printing import notes, warning_line
+from trueup.cli.printing import notes, stdout_to_stderr, table_width, warning_line
 from trueup.cli.shared import Command, Quiet
 from trueup.monitoring.settings import PANEL, MonitorSettings
 from trueup.types.option import Given, Option
@@ -44,6 +44,15 @@ class CaptureCommand:
             default="1",
         ),
     ] = None
+    estimate: Annotated[
+        bool,
+        Option(
+            "Run the first steps only, keep nothing, and say what the capture will take: tensors, bytes, "
+            "host memory, seconds a step, and what to leave out where it does not fit.",
+            "--estimate",
+            panel="How much of it",
+        ),
+    ] = False
     monitor: Annotated[
         bool,
         Option(
@@ -73,6 +82,8 @@ def command(run: CaptureCommand, options: Given[CaptureOptions], monitor: Given[
     chosen, warnings = capture_options(request)
     for sentence in () if run.quiet else warnings:
         warning_line(sentence)
+    if run.estimate:
+        return _estimate(chosen, run)
     watching = run.monitor or run.monitor_config is not None
     chosen = with_monitor(
         chosen,
@@ -83,3 +94,16 @@ def command(run: CaptureCommand, options: Given[CaptureOptions], monitor: Given[
         capture_all=not request.free_steps,
     )
     return launch_with_monitor(chosen, run.command, say=notes(quiet=run.quiet), active=watching)
+
+
+def _estimate(options: CaptureOptions, run: CaptureCommand) -> int:
+    from rich.console import Console
+
+    from trueup.capture.estimating import estimate
+    from trueup.reporting.estimate import estimate_report
+    from trueup.reporting.render import show
+
+    with stdout_to_stderr():
+        found = estimate(options, run.command)
+    show(estimate_report(found), Console(highlight=False, width=table_width()))
+    return 0

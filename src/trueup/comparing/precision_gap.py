@@ -205,7 +205,7 @@ def _exceeds(
     """Pairs that differ by more than one of the two precisions explains; never more than were found to
     differ, of the coarser."""
     rows, inherited = context.rows, judgement.bounds.inherited
-    allowed = rounding_bound(rows, metrics, context.factor, precision, least).absolute + inherited
+    allowed = rounding_bound(rows, metrics, context.factor, precision, least=least).absolute + inherited
     if precision is Precision.COARSER:
         allowed = np.fmax(allowed, judgement.bounds.total)
     difference = np.nan_to_num(judgement.difference, posinf=np.inf)

@@ -20,6 +20,7 @@ from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.common_form import in_common_form
 from trueup.comparing.content import Content, Side, Tolerance
+from trueup.comparing.device_products import device_products
 from trueup.comparing.history import History, observe, remember
 from trueup.comparing.inflow import Inflow
 from trueup.comparing.judgement import Judgement
@@ -204,9 +205,10 @@ class _Work:
     def _rounding(self, rows: Rows, metrics: Metrics, pair: StepPair) -> Bound:
         """What rounding explains; ``metrics`` then holds what stored values tell."""
         factor, sides = factor_of(rows, self.options.tolerance_factor), (self.target, self.reference)
-        bound = rounding_bound(rows, metrics, factor)
+        products = device_products(rows, self.target.manifest, self.reference.manifest)
+        bound = rounding_bound(rows, metrics, factor, products=products)
         if read_values(rows, metrics, bound.relative, *sides, pair, self.options):
-            bound = rounding_bound(rows, metrics, factor)
+            bound = rounding_bound(rows, metrics, factor, products=products)
         if rows.match.bridge is None:
             return bound
         return with_rounded_coefficients(bound, rows, sides, pair.rank)

@@ -66,6 +66,12 @@ LENGTH_PER_ROUNDING = chosen(
     "terms of a dot product",
     "set by hand: kernels add in blocks, and the blocks' sums one after another",
 )
+TF32 = derived(
+    "comparing.tf32",
+    2.0**-11,
+    "unit roundoff",
+    "TF32 keeps 10 bits of a float32 operand's mantissa: half of 2^-10; not measured on a device",
+)
 CHANNEL_PER_ROUNDING = measured(
     "comparing.channel_per_rounding",
     16.0,

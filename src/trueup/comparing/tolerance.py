@@ -17,6 +17,7 @@ A record may differ from its counterpart by
 - rows: for a parameter's gradient, the rows it is summed over (then without length); w = v for a matrix, u
   for a vector, whose kernels often keep partial sums in the tensor's own dtype.
 - scale: ||r||, or what the operands would give without cancellation where that is more (``operand_scale``).
+- products of a GPU: TF32 and reduced-precision reductions that both runs allow (device_products.py).
 - inherited: what earlier optimizer steps left in the parameters (history.py).
 
 Every term carries u, or a difference measured and accepted before, so a wrong factor of 1 % in a small
@@ -31,6 +32,7 @@ from enum import Enum
 import numpy as np
 
 from trueup.comparing.common_form import FLAGS
+from trueup.comparing.device_products import DeviceProducts
 from trueup.comparing.gradient_work import after_backward
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Half, Rows
@@ -88,18 +90,29 @@ class Precision(Enum):
 
 
 def rounding_bound(
-    rows: Rows, metrics: Metrics, factor: float, precision: Precision = Precision.SHARED, least: float = 0.0
+    rows: Rows,
+    metrics: Metrics,
+    factor: float,
+    precision: Precision = Precision.SHARED,
+    *,
+    least: float = 0.0,
+    products: DeviceProducts | None = None,
 ) -> Bound:
-    """The bound without what is inherited. ``least``: a unit roundoff that all is computed with at least."""
+    """The bound without what is inherited. ``least``: a unit roundoff that all is computed with at least;
+    ``products``: what a GPU rounds beyond dtypes."""
     inside = unseen(rows)
     u, own = _running_roundoff(rows, precision, inside)
     u = np.where(np.isnan(u), u, np.maximum(u, least))
+    if products is not None:
+        u = np.where(np.isnan(u), u, np.maximum(u, products.roundoff))
     depth = _depth(rows, metrics, inside)
     other = FACTORS["backward"]
     k = np.array([FACTORS.get(word, other) for word in rows.match.words.phase] + [other])[rows.phase]
     k[after_backward(rows)] = FACTORS["param_grad"]
     settled = rows.phase_is("param", "optimizer")
     wide = np.minimum(u, FLOAT32)
+    if products is not None:
+        wide = np.where(products.partial, u, wide)
     summed_rows, vector = _summed_rows(rows)
     length = np.where(settled | (summed_rows > 0), 0.0, _dot_lengths(rows) / LENGTH_PER_ROUNDING)
     unvaried = _channel_sums(rows, metrics, wide)

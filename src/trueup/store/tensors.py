@@ -7,12 +7,12 @@ go from the training program's memory to the page cache in one copy and no chunk
 
 from __future__ import annotations
 
-import contextlib
 import json
 import queue
 import struct
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, TypedDict
 
@@ -22,10 +22,16 @@ from trueup.errors import TraceError
 from trueup.store.files import refuse_irregular
 from trueup.store.layout import chunk_name
 from trueup.types.arrays import Bytes
+from trueup.types.pieces import Piece, Pieces
 
 _HEADER_ROOM_BYTES = 1 << 18
+HEADER_BYTES = 8 + _HEADER_ROOM_BYTES
+"""of a chunk, before its values"""
 _CHUNK_BYTES = 1 << 29
-_WAITING_BYTES = 1 << 28
+WAITING_BYTES = 1 << 28
+"""bytes in host memory that are not on disk yet; the program waits while there are more"""
+PROGRESS_SECONDS = 10.0
+"""between two lines about a step that takes long to write"""
 
 SAFETENSORS_DTYPES = {
     "float64": "F64",
@@ -49,6 +55,10 @@ SAFETENSORS_DTYPES = {
 dtype."""
 
 
+Progress = Callable[[int, int], None]
+"""bytes of a step that are on disk, and that still wait"""
+
+
 class ChunkWriter:
     """Appends tensors to ``tensors/chunk_NNNNN.safetensors`` in one step's temporary folder.
 
@@ -56,34 +66,51 @@ class ChunkWriter:
     program computes; ``close`` waits for it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, progress: Progress | None = None) -> None:
         self._folder = folder
+        self.waited_seconds = 0.0
+        """how long the program waited for the disk"""
         self._chunk = -1
         self._header: dict[str, object] = {}
         self._header_bytes = 0
         self._size_bytes = 0
-        self._drain = _Drain()
+        self._drain = _Drain(progress)
 
-    def write(self, name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> int:
+    def write(self, name: str, dtype: str, shape: tuple[int, ...], data: memoryview | Pieces) -> int:
         """Append one contiguous tensor and return the number of the chunk that holds it.
+
+        Pieces are taken one by one, and written when they arrive.
 
         Raises:
             OSError: the disk is full or the folder has gone (perhaps found out on a later call).
         """
         stored = SAFETENSORS_DTYPES.get(dtype)
-        entry_bytes = len(json.dumps(name)) + 24 * (len(shape) + 4)
-        full = self._size_bytes and self._size_bytes + data.nbytes > _CHUNK_BYTES
-        if self._chunk < 0 or full or self._header_bytes + entry_bytes > _HEADER_ROOM_BYTES - 64:
+        entry_bytes = _entry_bytes(name, len(shape))
+        if self._chunk < 0 or _is_full(self._size_bytes, data.nbytes, self._header_bytes + entry_bytes):
             self._next_chunk()
+        begin = self._size_bytes
+        if isinstance(data, memoryview):
+            self.waited_seconds += self._drain.write(data)
+            self._size_bytes += data.nbytes
+        else:
+            self._write_pieces(data)
         self._header[name] = {
             "dtype": stored or "U8",
             "shape": list(shape) if stored else [data.nbytes],
-            "data_offsets": [self._size_bytes, self._size_bytes + data.nbytes],
+            "data_offsets": [begin, self._size_bytes],
         }
-        self._drain.write(bytes(data))
         self._header_bytes += entry_bytes
-        self._size_bytes += data.nbytes
         return self._chunk
+
+    def _write_pieces(self, pieces: Pieces) -> None:
+        """A tensor of which a piece fails leaves bytes that no name stands for."""
+        before = pieces.waited_seconds
+        try:
+            for piece in pieces:
+                self._drain.write_piece(piece)
+                self._size_bytes += piece.nbytes
+        finally:
+            self.waited_seconds += pieces.waited_seconds - before
 
     def close(self) -> None:
         """Write the pending header; the folder then holds only whole safetensors files.
@@ -95,9 +122,8 @@ class ChunkWriter:
         self._drain.close()
 
     def abandon(self) -> None:
-        """Close without a header: the step is being given up."""
-        with contextlib.suppress(OSError):
-            self._drain.close()
+        """The step is being given up; nothing is waited for."""
+        self._drain.abandon()
 
     def _finish_chunk(self) -> None:
         if self._chunk >= 0:
@@ -112,10 +138,36 @@ class ChunkWriter:
         self._drain.start(self._folder / chunk_name(self._chunk))
 
 
-class _Drain:
-    """A thread that writes one file after another; holds at most ``_WAITING_BYTES`` not yet written."""
+def file_bytes(tensors: Iterable[tuple[str, int, int]]) -> int:
+    """Bytes of the chunks that hold these tensors: name, number of dims and bytes of each."""
+    total = size = header = 0
+    num_chunks = 0
+    for name, num_dims, num_bytes in tensors:
+        entry = _entry_bytes(name, num_dims)
+        if num_chunks == 0 or _is_full(size, num_bytes, header + entry):
+            num_chunks, size, header = num_chunks + 1, 0, 0
+        total, size, header = total + num_bytes, size + num_bytes, header + entry
+    return total + num_chunks * HEADER_BYTES
 
-    def __init__(self) -> None:
+
+def _entry_bytes(name: str, num_dims: int) -> int:
+    """Of a tensor's line in the header, at most."""
+    return len(json.dumps(name)) + 24 * (num_dims + 4)
+
+
+def _is_full(size: int, more: int, header: int) -> bool:
+    """Whether a chunk of ``size`` bytes takes no more."""
+    return bool(size and size + more > _CHUNK_BYTES) or header > _HEADER_ROOM_BYTES - 64
+
+
+class _Drain:
+    """A thread that writes one file after another; holds at most ``WAITING_BYTES`` not yet written, and what
+    is larger alone."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._written_bytes = 0
+        self._told = time.monotonic()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._room = threading.Condition()
         self._waiting_bytes = 0
@@ -129,26 +181,43 @@ class _Drain:
 
         def work() -> None:
             self._file = path.open("wb", buffering=0)
-            _write_all(self._file, bytes(8 + _HEADER_ROOM_BYTES))
+            _write_all(self._file, bytes(HEADER_BYTES))
 
         self._put(work)
 
-    def write(self, data: bytes) -> None:
-        """Append to the file; waits while too much is unwritten."""
+    def write(self, data: memoryview) -> float:
+        """Append a copy to the file; returns how many seconds it waited for room."""
+        start = time.monotonic()
         with self._room:
-            self._room.wait_for(lambda: self._waiting_bytes < _WAITING_BYTES)
-            self._waiting_bytes += len(data)
+            self._room.wait_for(
+                lambda: not self._waiting_bytes or self._waiting_bytes + data.nbytes <= WAITING_BYTES
+            )
+        waited, kept = time.monotonic() - start, memoryview(bytes(data))
+        self._write_later(kept.nbytes, lambda: kept, lambda: None)
+        return waited
+
+    def write_piece(self, piece: Piece) -> None:
+        """Append to the file what arrives."""
+        self._write_later(piece.nbytes, piece.arrived, piece.release)
+
+    def _write_later(
+        self, num_bytes: int, arrived: Callable[[], memoryview], release: Callable[[], None]
+    ) -> None:
+        with self._room:
+            self._waiting_bytes += num_bytes
 
         def work() -> None:
             try:
                 if self._error is None and self._file is not None:
-                    _write_all(self._file, data)
+                    _write_all(self._file, arrived())
             finally:
+                release()
                 with self._room:
-                    self._waiting_bytes -= len(data)
+                    self._waiting_bytes -= num_bytes
+                    self._written_bytes += num_bytes
                     self._room.notify()
 
-        self._put(work)
+        self._put(work, release)
 
     def finish(self, header: bytes) -> None:
         """Write the header and close the file."""
@@ -172,13 +241,19 @@ class _Drain:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
-        if self._file is not None:
-            self._file.close()
-            self._file = None
         self._raise()
 
-    def _put(self, work: Callable[[], None]) -> None:
-        self._raise()
+    def abandon(self) -> None:
+        """Write no more; the thread ends by itself."""
+        self._error = self._error or OSError("the step was given up")
+        self._queue.put(None)
+
+    def _put(self, work: Callable[[], None], otherwise: Callable[[], None] = lambda: None) -> None:
+        try:
+            self._raise()
+        except Exception:
+            otherwise()
+            raise
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="trueup-writer", daemon=True)
             self._thread.start()
@@ -190,13 +265,18 @@ class _Drain:
                 work()
             except Exception as error:
                 self._error = self._error or error
+            if self._progress is not None and time.monotonic() > self._told + PROGRESS_SECONDS:
+                self._told = time.monotonic()
+                self._progress(self._written_bytes, self._waiting_bytes)
+        if self._file is not None:  # given up
+            self._file.close()
 
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
 
 
-def _write_all(file: IO[bytes], data: bytes) -> None:
+def _write_all(file: IO[bytes], data: bytes | memoryview) -> None:
     """One system call writes at most 2 GiB."""
     left = memoryview(data)
     while left:

@@ -7,8 +7,10 @@ import gzip
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pyarrow.parquet as pq
 
 from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
 from trueup.store import layout, schema
-from trueup.store.tensors import ChunkWriter
+from trueup.store.tensors import HEADER_BYTES, ChunkWriter
 from trueup.types.arrays import Array
 
 SummaryKind = tuple[str, tuple[int, ...], str, "str | None"]
@@ -61,11 +63,26 @@ class StepColumns:
 class RunWriter:
     """One rank's hand on the folder of a run."""
 
-    def __init__(self, root: Path, *, rank: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        rank: int,
+        max_bytes: int | None = None,
+        progress: Callable[[int, int, int], None] | None = None,
+    ) -> None:
+        """``max_bytes``: of all steps of this rank, with their values; None: no limit. ``progress``: told of
+        a step that takes long: its number, bytes of values on disk, and bytes that still wait."""
         self.root = root
         self.rank = rank
-        self._chunks: ChunkWriter | None = None
-        self._building: Path | None = None
+        self._max_bytes = max_bytes
+        self._progress = progress
+        self._value_bytes = self._table_bytes = 0
+        self.left_out_bytes = 0
+        """of values that there was no room for"""
+        self.waited_seconds = 0.0
+        """how long the program waited for the disk"""
+        self._under_way: dict[int, _UnderWay] = {}
         self._written: dict[str, tuple[object, Path]] = {}
         """table -> what the last whole step holds in it, and where"""
         self._known: dict[str, _Known] = {name: {} for name in _TABLES}
@@ -123,31 +140,52 @@ class RunWriter:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(scalars, allow_nan=True) + "\n")
 
-    def chunks(self, step: int) -> ChunkWriter:
-        """Where the values of the step under way go."""
-        if self._chunks is None:
-            self._chunks = ChunkWriter(self._under_way(step) / "tensors")
-        return self._chunks
+    @property
+    def is_full(self) -> bool:
+        """Whether the steps have reached ``max_bytes``."""
+        return self._max_bytes is not None and self._value_bytes + self._table_bytes >= self._max_bytes
 
-    def finish_step(self, step: int, columns: StepColumns) -> Path:
-        """Write the tables, then make the step appear by one rename; returns its folder.
+    def has_room(self, step: int, num_bytes: int) -> bool:
+        """Whether so many bytes of values fit; they are then counted."""
+        more = num_bytes + (0 if step in self._under_way and self._under_way[step].chunks else HEADER_BYTES)
+        if self._max_bytes is not None and self._value_bytes + self._table_bytes + more > self._max_bytes:
+            self.left_out_bytes += num_bytes
+            return False
+        self._value_bytes += more
+        return True
+
+    def chunks(self, step: int) -> ChunkWriter:
+        """Where the values of a step under way go."""
+        known = self._begun(step)
+        if known.chunks is None:
+            tell = None if self._progress is None else partial(self._progress, step)
+            known.chunks = ChunkWriter(known.folder / "tensors", tell)
+        return known.chunks
+
+    def finish_step(self, step: int, columns: StepColumns, *, program_waits: bool = True) -> Path:
+        """Write the tables, then make the step appear by one rename; returns its folder. ``program_waits``:
+        until that is done.
 
         Raises:
             OSError: disk full, no permission; what was written of this step is removed, earlier steps stay.
         """
         try:
-            folder = self._under_way(step)
-            if self._chunks is not None:
-                self._chunks.close()
+            known = self._begun(step)
+            if known.chunks is not None:
+                start = time.monotonic()
+                known.chunks.close()
+                closing = time.monotonic() - start if program_waits else 0.0
+                self.waited_seconds += known.chunks.waited_seconds + closing
             final = layout.rank_dir(self.root, step, self.rank)
-            self._write_tables(columns, folder, final)
+            self._write_tables(columns, known.folder, final)
+            self._table_bytes += sum(path.stat().st_size for path in known.folder.glob("*.parquet"))
             if final.exists():
                 shutil.rmtree(final)
-            folder.rename(final)
+            known.folder.rename(final)
         except BaseException:
-            self.abandon_step()
+            self.abandon_step(step)
             raise
-        self._chunks, self._building = None, None
+        del self._under_way[step]
         return final
 
     def _write_tables(self, columns: StepColumns, folder: Path, final: Path) -> None:
@@ -165,22 +203,34 @@ class RunWriter:
                 write_table(build(columns, self._known[name]), path)
             self._written[name] = content, final / path.name
 
-    def abandon_step(self) -> None:
-        """Forget the step under way and remove what it left."""
-        if self._chunks is not None:
-            self._chunks.abandon()
-        if self._building is not None:
-            shutil.rmtree(self._building, ignore_errors=True)
+    def abandon_step(self, step: int | None = None) -> None:
+        """Forget a step under way, or all, and remove what it left."""
+        for number in list(self._under_way) if step is None else [step]:
+            known = self._under_way.pop(number, None)
+            if known is None:
+                continue
+            if known.chunks is not None:
+                known.chunks.abandon()
+            shutil.rmtree(known.folder, ignore_errors=True)
             with contextlib.suppress(OSError):
-                self._building.parent.rmdir()
-        self._chunks, self._building = None, None
+                known.folder.parent.rmdir()
 
-    def _under_way(self, step: int) -> Path:
-        if self._building is None:
+    def _begun(self, step: int) -> _UnderWay:
+        known = self._under_way.get(step)
+        if known is None:
             final = layout.rank_dir(self.root, step, self.rank)
-            self._building = final.with_name(f"{final.name}.writing-{os.getpid()}")
-            self._building.mkdir(parents=True, exist_ok=True)
-        return self._building
+            folder = final.with_name(f"{final.name}.writing-{os.getpid()}")
+            folder.mkdir(parents=True, exist_ok=True)
+            known = self._under_way[step] = _UnderWay(folder)
+        return known
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A step that is not whole yet."""
+
+    folder: Path
+    chunks: ChunkWriter | None = None
 
 
 def write_table(table: pa.Table, path: Path) -> None:

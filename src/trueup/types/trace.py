@@ -59,6 +59,8 @@ class Manifest(TypedDict, total=False):
     cudnn_deterministic: bool
     cuda: str | None
     allow_tf32: bool
+    allow_bf16_reduced_precision_reduction: bool
+    allow_fp16_reduced_precision_reduction: bool
     beside: Mapping[str, str]
 
 

@@ -158,12 +158,15 @@ PHRASES = {
     ),
     Is.OTHER_CODE: _headline(
         "{parts:join }: other code in {function}",
-        {"parts": (reason(Is.FIRST_DIVERGENCE, **_AT),), "function": "Norm.forward"},
+        {
+            "parts": (reason(Is.FIRST_DIVERGENCE, phase="forward", slot="output.0", module="norm", step=0),),
+            "function": "Norm.forward",
+        },
     ),
     Is.OTHER_VALUE_IN_CODE: _headline(
         "{parts:join }: {name} is {target} (target), {reference} (reference)",
         {
-            "parts": (reason(Is.FIRST_DIVERGENCE, **_AT),),
+            "parts": (reason(Is.FIRST_DIVERGENCE, phase="forward", slot="output.0", module="norm", step=0),),
             "name": "IGNORED",
             "target": "0",
             "reference": "-100",

@@ -144,7 +144,11 @@ class Adapter:
         if torch.cuda.is_available():
             facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
             facts["cuda"] = torch.version.cuda
-            facts["allow_tf32"] = torch.backends.cuda.matmul.allow_tf32
+            products = torch.backends.cuda.matmul
+            for name in ("bf16", "fp16"):
+                setting = f"allow_{name}_reduced_precision_reduction"
+                facts[setting] = bool(getattr(products, setting))
+            facts["allow_tf32"] = products.allow_tf32
         return facts
 
     def reached_code(self) -> dict[str, object]:

@@ -15,13 +15,13 @@ from torch.nn.parameter import is_lazy
 from trueup.adapters.base import Sink
 from trueup.adapters.engine import BaseEngine, Frame
 from trueup.adapters.torch import long_run
-from trueup.adapters.torch.content import content_hash_of
+from trueup.adapters.torch.content import content_total, unsigned
 from trueup.adapters.torch.long_run import LongRun
 from trueup.adapters.torch.memory import FREED, in_transform, is_freed
 from trueup.adapters.torch.overflow import OverflowWatch
 from trueup.adapters.torch.perturb import Perturbation
 from trueup.adapters.torch.quiet import quiet
-from trueup.adapters.torch.stats import Summariser
+from trueup.adapters.torch.stats import Summariser, is_recorded_as_graph
 from trueup.adapters.torch.threads import Threads
 from trueup.adapters.torch.training import Training
 from trueup.adapters.torch.uninitialised import Uninitialised
@@ -149,12 +149,20 @@ class Engine(BaseEngine[nn.Module, Tensor]):
             **_parallel(parameter),
         }
 
-    def content_hash(self, parameter: Tensor) -> int | None:
-        """Hash of the values in any order; None for what has no plain values of its own here."""
-        return content_hash_of(parameter)
+    def content_hash(self, parameter: Tensor) -> int | Callable[[], int] | None:
+        """Hash of the values in any order, or what waits for it; None for what has no plain values of its own
+        here."""
+        on_device = not (parameter.is_cpu or parameter.is_meta)
+        total = None if on_device and is_recorded_as_graph(parameter.device) else content_total(parameter)
+        if total is None or total.is_cpu:
+            return None if total is None else unsigned(total)
+        arrived = self.summariser.number(total)
+        return lambda: unsigned(arrived())
 
     def sum_of(self, first: Tensor, second: Tensor) -> Tensor:
-        """Sum of two gradients, outside any graph."""
+        """Sum of two gradients, outside any graph; nothing where all is recorded to run later."""
+        if not (first.is_cpu or first.is_meta) and is_recorded_as_graph(first.device):
+            return first
         with torch.no_grad():
             return first + second
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -36,19 +35,20 @@ in_transform = torch._C._functorch.is_functorch_wrapped_tensor
 class _Ours(threading.local):
     depth = 0
 
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
 
 _ours = _Ours()
 
 
-@contextmanager
-def ours() -> Iterator[None]:
+def ours() -> AbstractContextManager[None]:
     """What this thread does with memory is capture's own: a kernel's launcher asks for addresses through the
     watched attributes too."""
-    _ours.depth += 1
-    try:
-        yield
-    finally:
-        _ours.depth -= 1
+    return _ours
 
 
 def is_ours() -> bool:

@@ -31,9 +31,11 @@ from trueup.adapters.torch.memory import (
     storage_ptr,
     weak_reference,
 )
+from trueup.adapters.torch.quiet import launches
 from trueup.numerics._native import AVAILABLE, kernels
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
+from trueup.types.pieces import Pieces
 
 Tensor = torch.Tensor
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
@@ -73,6 +75,8 @@ class Summariser:
         self._carried: dict[tuple[object, ...], tuple[bytes, StorageReference, int]] = {}
         """parameters after an update, for the start of the next step: its bytes are the same"""
         self._queue = Queue()
+        if torch.accelerator.current_accelerator() is not None:  # also where the program may not use it
+            launches(self._queue.launch)
         self.take: Take = _long_way if self._stores else take_small(self._want_small, _MEMO_NUMEL)
         """row of a plain small tensor, by C alone; -1 where that is left to ``row``"""
         self._written = np.zeros(1, SUMMARY_DTYPE)
@@ -204,8 +208,8 @@ class Summariser:
 
     def _queued(self, tensor: Tensor, dtype: str, placement: str | None, phase: str, slot: str) -> Row:
         """Not on the CPU, or no kernel: torch operations, brought to the host when the step ends."""
-        if tensor.device.type == "meta":
-            return None, "a meta tensor holds no values"
+        if tensor.is_meta:
+            return self._meta(tensor, dtype, placement, phase, slot)
         if is_freed(tensor):
             return None, FREED
         if is_recorded_as_graph(tensor.device):
@@ -227,6 +231,20 @@ class Summariser:
         if not (self._distrusted and _storage_of(tensor) in self._distrusted):
             self._memo[key] = (row, StorageReference(storage_of(tensor)), 0)
         return row
+
+    def _meta(self, tensor: Tensor, dtype: str, placement: str | None, phase: str, slot: str) -> Row:
+        """Without values there is no row, but where a capture is estimated: then one as a device has it."""
+        if not self._sink.options.estimate:
+            return None, "a meta tensor holds no values"
+        shape, storage = tuple(tensor.shape), storage_of(tensor)
+        key = (storage._cdata, tensor.storage_offset(), tensor._version, shape, tensor.stride(), dtype)
+        known = self._memo.get(key)
+        if known is None or known[1].expired():
+            row = self._sink.recorder.keep(0, dtype, shape, "meta", placement)
+            known = self._memo[key] = row, StorageReference(storage), 0
+        if self._stores:
+            self._store(known[0], tensor, dtype, shape, phase, slot)
+        return known[0]
 
     def _unusual(self, tensor: Tensor, phase: str, slot: str, place: WherePlaced) -> Row:
         """Subclasses: a distributed tensor counts with its local shard, a fake one has no values."""
@@ -289,8 +307,17 @@ class Summariser:
         recorder = self._sink.recorder
         if recorder.has_values(row):
             return
-        data = bytes_of(tensor.detach().cpu().contiguous()).data if tensor.numel() else memoryview(b"")
-        recorder.store_values(row, f"{phase}.{slot}", dtype, shape, data)
+        if recorder.counts_values or not tensor.numel():
+            data: memoryview | Pieces = memoryview(b"")
+        else:
+            pieces = None if tensor.is_cpu else self._queue.values_of(tensor.detach())
+            data = pieces or bytes_of(tensor.detach().cpu().contiguous()).data
+        try:
+            recorder.store_values(row, f"{phase}.{slot}", dtype, shape, data)
+        except torch.OutOfMemoryError:
+            self._sink.limit(
+                "values are missing of some tensors: no memory was left to bring them to the host"
+            )
 
     def _wanted(self, phase: str, slot: str, dtype: str) -> bool:
         """Whether the values of this kind are kept where others are not."""
@@ -338,7 +365,7 @@ class Summariser:
 
     def on_its_way(self, recorder: Recorder | None, scalars: dict[str, object]) -> OnItsWay | None:
         """Rows and scalars, started on their way to the host; None where the host would have to wait."""
-        if not self._queue.lets_the_host_go_on:
+        if not self._queue.lets_the_host_go_on(scalars):
             return None
         step, numbers = self._queue.take(), self._queue.scalars(scalars)
 
@@ -359,6 +386,10 @@ class Summariser:
     def launch(self) -> None:
         """The program goes on: what was queued on devices may change."""
         self._queue.launch()
+
+    def number(self, value: Tensor) -> Callable[[], Tensor]:
+        """A number on a device, started on its way to the host; what returns waits for it."""
+        return self._queue.number(value)
 
     def paths(self) -> dict[str, str]:
         """What summarised the tensors of each device that is not the CPU."""

@@ -67,7 +67,7 @@ def has_all_steps(options: CaptureOptions) -> bool:
         there = whole_steps(output).get(last, [])
     except (OSError, ValueError, KeyError):
         return False
-    return all(rank in there for rank in range(world_size) if rank in options.ranks)
+    return all(rank in there for rank in options.ranks_of(world_size))
 
 
 def sentences(

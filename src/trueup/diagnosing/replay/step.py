@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trueup.comparing.common_form import in_common_form
+from trueup.comparing.device_products import device_products
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows, rows_from_match
@@ -74,7 +75,9 @@ class ReplayedStep:
             update_lengths=self.metrics.update_lengths,
             details=self.metrics.details,
         )
-        return rounding_bound(self._rows, alone, factor_of(self._rows, 1.0)).absolute
+        sides = (self.target.source.manifest, self.reference.source.manifest)
+        products = device_products(self._rows, *sides)
+        return rounding_bound(self._rows, alone, factor_of(self._rows, 1.0), products=products).absolute
 
     @cached_property
     def _loss_bounds(self) -> dict[int, float]:

@@ -119,8 +119,9 @@ class Queue:
 
     def submit(self, work: Callable[[], None]) -> None:
         """Run it after what was submitted before."""
-        self.work.append(work)
-        self.submitted += 1
+        with _submitting:  # whoever drops a tensor submits, in any thread
+            self.work.append(work)
+            self.submitted += 1
 
     def run(self, until: int) -> None:
         """Run what was submitted, up to a place."""
@@ -136,6 +137,7 @@ class Queue:
 _AUTOGRAD = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradPrivateUse1)
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _queues: dict[int, Queue] = {}
+_submitting = threading.RLock()
 _running = threading.RLock()
 """any thread may wait, one at a time runs what was submitted"""
 
@@ -172,6 +174,10 @@ class Allocator:
         counters.allocations += 1
         if 0 <= fail_at[0] <= counters.allocations:
             raise torch.OutOfMemoryError(f"lazy: no memory for {num_bytes} bytes")
+        with _submitting:
+            return self._allocated(num_bytes)
+
+    def _allocated(self, num_bytes: int) -> torch.UntypedStorage:
         size = max(_ROUND, -(-num_bytes // _ROUND) * _ROUND)
         here = _queues[module.current_stream().stream_id]
         block = self._reused(size, here)
@@ -200,11 +206,12 @@ class Allocator:
         return None
 
     def _freed(self, block: Block) -> None:
-        counters.bytes_in_use -= len(block.memory)
-        self.blocks.pop(block.address, None)
-        if not block.readers:
-            block.queue.submit(lambda: block.memory.fill(POISON))
-        self._free.setdefault(len(block.memory), []).append(block)
+        with _submitting:
+            counters.bytes_in_use -= len(block.memory)
+            self.blocks.pop(block.address, None)
+            if not block.readers:
+                block.queue.submit(lambda: block.memory.fill(POISON))
+            self._free.setdefault(len(block.memory), []).append(block)
 
     def at(self, address: int) -> Block:
         """The block that an address lies in."""
@@ -452,26 +459,33 @@ def _arguments(op: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
 # -- the device's module ------------------------------------------
 
 
+def _whose() -> str:
+    """The engine runs a backward in a thread of its own, on the streams of its forward."""
+    name = threading.current_thread().name
+    return name if name.startswith("trueup") else "program"
+
+
 class Module:
     """``torch.lazy``."""
 
     Stream, Event = Stream, Event
 
     def __init__(self) -> None:
-        self._current = Stream(number=0)
+        self._first = Stream(number=0)
+        self._current: dict[str, Stream] = {}
 
     def current_stream(self, device: object = None) -> Stream:
-        """Of every thread."""
-        return self._current
+        """Of the program with its backward, or of another thread."""
+        return self._current.get(_whose(), self._first)
 
     @contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:
         """Submit to another stream."""
-        before, self._current = self._current, stream
+        before, self._current[_whose()] = self.current_stream(), stream
         try:
             yield
         finally:
-            self._current = before
+            self._current[_whose()] = before
 
     @contextmanager
     def device(self, device: object) -> Iterator[None]:

@@ -9,6 +9,7 @@ import faulthandler
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +20,12 @@ import torch
 import trueup
 from tests.adapters.torch.device import contract, lazy_device
 from tests.models.gpt import GPT, GPTConfig, batch, loss_of
-from trueup.adapters.torch.device import launching, queue
-from trueup.adapters.torch.device.launching import Jobs, Variant
+from trueup.adapters.torch.device import launching, queue, values
+from trueup.adapters.torch.device.launching import Jobs, Launch, Variant
 from trueup.adapters.torch.device.tables import Tables
+from trueup.adapters.torch.device.values import Values
+from trueup.capture import session
+from trueup.store import tensors
 
 TINY = GPTConfig(vocab_size=64, num_layers=2, hidden_size=32, num_heads=4, seq_length=16, dropout=0.0)
 counters = lazy_device.counters
@@ -55,7 +59,7 @@ def pinned(num_bytes: int) -> torch.Tensor:
 
 def with_kernel(where: torch.device) -> queue.Path:
     """As ``queue.path_for`` on a device that runs Triton."""
-    return queue.Kernel(Jobs(where, launch, pinned))
+    return queue.Kernel(Jobs(where, launch, pinned), Values(where, pinned))
 
 
 def with_operations(where: torch.device) -> queue.Path:
@@ -72,7 +76,21 @@ class Impatient(Jobs):
         lazy_device.module.current_stream().synchronize()
 
 
-class Elsewhere(Jobs):
+class Delayed(Jobs):
+    """The program's stream runs to its end before anybody looks at what was copied."""
+
+    def taken(self) -> Any:
+        """As ``Jobs.taken``."""
+        parts, here = super().taken(), lazy_device.module.current_stream()
+
+        def later() -> Any:
+            lazy_device._queues[here.stream_id].run(lazy_device._queues[here.stream_id].submitted)
+            return parts()
+
+        return later
+
+
+class Elsewhere(Delayed):
     """Reads on a stream of its own, after what was submitted, and the program's stream goes on after it."""
 
     before, after = True, True
@@ -81,20 +99,45 @@ class Elsewhere(Jobs):
         """There."""
         here = lazy_device.module.current_stream()
         self.side = getattr(self, "side", None) or lazy_device.Stream()
-        kept = list(self._waiting.get(threading.get_ident(), [])) if self.after else []
+        if self.after:  # until the step is over
+            self.kept = [*self.kept, *self._waiting.get(threading.get_ident(), [])]
         if self.before:
             self.side.wait_stream(here)
         with lazy_device.module.stream(self.side):
             super().launch()
         if self.after:
             here.wait_stream(self.side)
-        del kept  # freed in the order of a stream that has waited
+
+    def begin(self) -> None:
+        """As ``Jobs.begin``."""
+        super().begin()
+        self.kept: list[Any] = []
 
 
 class TooEarly(Elsewhere):
     """What it reads may not be written yet; nobody waits for it either."""
 
     before = after = False
+
+    def taken(self) -> Any:
+        """The copy is looked at before the program's stream has run."""
+        return Jobs.taken(self)
+
+
+class FreedEarly(Delayed):
+    """The same, and memory is handed back while the copy still reads it."""
+
+    def _keep_for(self, stream: Any, tensor: torch.Tensor) -> None:
+        """Nobody is told."""
+
+
+class Unstaged(Values):
+    """Values that are read straight from the tensor, on another stream, whenever that runs."""
+
+    def _copied(self, part: torch.Tensor, host: torch.Tensor) -> Any:
+        with lazy_device.module.stream(self._stream):
+            host.view(part.dtype).view(part.shape).copy_(part, non_blocking=True)
+        return self._event(self._stream)
 
 
 class TooLate(Elsewhere):
@@ -106,9 +149,9 @@ class TooLate(Elsewhere):
 PathFor = Callable[[torch.device], queue.Path]
 
 
-def path_of(kind: type[Jobs]) -> PathFor:
-    """The kernel with other jobs."""
-    return lambda where: queue.Kernel(kind(where, launch, pinned))
+def path_of(kind: type[Jobs], values: type[Values] = Values, start: Launch = launch) -> PathFor:
+    """The kernel with other jobs, or other ways of values to the host."""
+    return lambda where: queue.Kernel(kind(where, start, pinned), values(where, pinned))
 
 
 marks: list[int] = []
@@ -167,13 +210,55 @@ def runs(folder: Path) -> dict[str, object]:
     found["modules"] = captured(folder / "modules", level="L0")
     found["side"] = captured(folder / "side", side=True)
     found["elsewhere"] = captured(folder / "elsewhere", path_of(Elsewhere))
+    found["scalars"] = captured(folder / "scalars", steps="7")
+    found |= {"graph": in_graph(folder / "graph"), **offloaded(folder / "offloaded")}
+    found["values"] = captured(folder / "values", task="tensor")
+    found["slow"] = with_slow_disk(folder / "slow")
     return found
+
+
+def in_graph(folder: Path) -> dict[str, object]:
+    """All is recorded into a graph: whatever capture adds would be replayed with it."""
+    lazy_device.module.is_current_stream_capturing = lambda: True  # type: ignore[attr-defined]
+    try:
+        return captured(folder)
+    finally:
+        del lazy_device.module.is_current_stream_capturing  # type: ignore[attr-defined]
+
+
+def offloaded(folder: Path) -> dict[str, object]:
+    """What backward needs is kept on the host meanwhile."""
+    with torch.autograd.graph.save_on_cpu():
+        return {"offloaded_bare": measured(), "offloaded": captured(folder)}
+
+
+def with_slow_disk(folder: Path) -> dict[str, object]:
+    """Values through a ring of 64 KB to a disk that takes 2 ms for each piece."""
+    values.RING_BYTES, values.PIECE_BYTES, session._SLOW_SECONDS = 1 << 16, 1 << 12, 0.05
+    write, most, take = tensors._write_all, [0], values.Ring.take
+
+    def slow(file: Any, data: Any) -> None:
+        time.sleep(0.002)
+        write(file, data)
+
+    def noted(ring: values.Ring, num_bytes: int) -> int:
+        start = take(ring, num_bytes)
+        most[0] = max(most[0], sum(end - begin for begin, end, _ in ring._taken))
+        return start
+
+    tensors._write_all, values.Ring.take = slow, noted  # type: ignore[method-assign]
+    found = captured(folder, task="tensor")
+    tensors._write_all, values.Ring.take = write, take  # type: ignore[method-assign]
+    return {**found, "most_waiting": most[0]}
 
 
 def twins(folder: Path) -> dict[str, object]:
     """Captured as it should not be."""
     kinds = {"impatient": Impatient, "too_early": TooEarly, "too_late": TooLate}
-    return {name: captured(folder / name, path_of(kind)) for name, kind in kinds.items()}
+    kinds |= {"delayed": Delayed, "freed_early": FreedEarly}
+    found = {name: captured(folder / name, path_of(kind), num_steps=3) for name, kind in kinds.items()}
+    found["unstaged"] = captured(folder / "unstaged", path_of(Jobs, Unstaged), task="tensor")
+    return found
 
 
 def broken(*_: object) -> None:
@@ -185,7 +270,7 @@ def faults(folder: Path) -> dict[str, object]:
     """Memory that runs out at one allocation after another, a kernel that raises, a stream that is stuck."""
     found: dict[str, object] = {"bare": measured()}
     found["memory"] = captured(folder / "memory", path_of(scarce(5)))
-    found["kernel"] = captured(folder / "kernel", lambda where: queue.Kernel(Jobs(where, broken, pinned)))
+    found["kernel"] = captured(folder / "kernel", path_of(Jobs, start=broken))
     launching.MAX_WAIT_SECONDS = 0.2
     found["stuck"] = captured(folder / "stuck", path_of(Stuck))
     return found

@@ -39,6 +39,8 @@ BLOCK_ROWS = 4096
 """rows of a block, 2.4 MB: a full one is sent to the host while the step goes on"""
 MAX_LAUNCH_PROGRAMS = 4096
 """programs of a launch; there is room for what so many leave behind, 2.4 MB a stream"""
+PAGE_WORDS = 1 << 16
+"""words of launches that share a piece of pinned memory, half a megabyte"""
 MAX_WAIT_SECONDS = 600.0
 """until a device that does not deliver is given up; the thread that trains does not wait meanwhile"""
 MAX_TEMPLATES = 4096
@@ -84,7 +86,7 @@ class _Block:
     ready: Any
     """after which the memory is free"""
     used: int = 0
-    streams: dict[int, Any] = field(default_factory=dict)
+    streams: list[Any] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -144,6 +146,8 @@ class Jobs:
         self._waiting: dict[int, list[tuple[Variant, _Job]]] = {}
         self._streams: dict[int, _Stream] = {}
         self._copy_stream: Any = None
+        self._page: Tensor | None = None
+        self._page_used = 0
         self._lock = threading.RLock()
         self.num_launches = 0
         self.begin()
@@ -220,7 +224,7 @@ class Jobs:
         self._templates = {}
         for table in self._tables.clear():
             for used in self._streams.values():
-                table.record_stream(used.stream)
+                self._keep_for(used.stream, table)
 
     # -- launches ------------------------------------------
 
@@ -230,17 +234,19 @@ class Jobs:
             self._launch_of(threading.get_ident())
 
     def _launch_of(self, thread: int) -> None:
-        waiting = self._waiting.pop(thread, [])
+        waiting = self._waiting.pop(thread, None)
+        if waiting is None:
+            return
         groups: dict[Variant, list[_Job]] = {}
         for variant, job in waiting:
             groups.setdefault(variant, []).append(job)
         for variant, jobs in groups.items():
             start = programs = 0
             for at, job in enumerate(jobs):
-                if programs + job.plan.num_programs > MAX_LAUNCH_PROGRAMS or at - start >= BLOCK_ROWS:
-                    self._start(variant, jobs[start:at])
-                    start, programs = at, 0
                 programs += job.plan.num_programs
+                if programs > MAX_LAUNCH_PROGRAMS or at - start >= BLOCK_ROWS:
+                    self._start(variant, jobs[start:at])
+                    start, programs = at, job.plan.num_programs
             self._start(variant, jobs[start:])
 
     def _start(self, variant: Variant, jobs: list[_Job]) -> None:
@@ -254,59 +260,71 @@ class Jobs:
 
     def _start_here(self, variant: Variant, jobs: list[_Job]) -> None:
         stream = self._module.current_stream(self._device)
-        here = self._stream(stream)
-        block = self._room(len(jobs))
-        if id(here) not in block.streams:
+        here = self._streams.get(stream.stream_id) or self._new_stream(stream)
+        block = self._block
+        if block is None or block.used + len(jobs) > BLOCK_ROWS:
+            block = self._room()
+        if here.stream not in block.streams:
             here.stream.wait_event(block.ready)
-            block.streams[id(here)] = here.stream
-        buffer, num_programs, num_map = self._words(jobs, block)
-        on_device = buffer.to(self._device, non_blocking=True)
+            block.streams.append(here.stream)
+        words, num_programs = self._words(jobs, block)
+        on_device = words.to(self._device, non_blocking=True)
         tables = self._tables
         if here.tables_seen != tables.num_copied:
             here.stream.wait_event(self._tables_ready)
             here.tables_seen = tables.num_copied
+        job_of, jobs_there = on_device[:num_programs], on_device[num_programs:]
         self._launch(
-            variant, num_programs, on_device[:num_map], on_device[num_map:], block.rows, here.partials,
-            here.counters, tables,
-        )  # fmt: skip
+            variant, num_programs, job_of, jobs_there, block.rows, here.partials, here.counters, tables
+        )
         self.num_launches += 1
         if len(self._streams) > 1:  # the memory may belong to another stream's allocations
             for job in jobs:
-                job.tensor.record_stream(stream)
+                self._keep_for(stream, job.tensor)
 
-    def _words(self, jobs: list[_Job], block: _Block) -> tuple[Tensor, int, int]:
-        """The words of a launch in pinned memory: for each program where its job starts, then the jobs."""
-        num_map = sum(job.plan.num_programs for job in jobs)
-        buffer = self._pinned(8 * (num_map + sum(len(job.words) for job in jobs))).view(torch.int64)
-        words: NDArray[np.int64] = numpy_of(buffer)
-        program, at, row = 0, num_map, block.used
+    def _words(self, jobs: list[_Job], block: _Block) -> tuple[Tensor, int]:
+        """The words of a launch in pinned memory: for each program where its job starts, then the jobs; and
+        how many programs."""
+        num_programs = num_words = 0
+        for job in jobs:
+            num_programs += job.plan.num_programs
+            num_words += len(job.words)
+        words, first = self._pinned_words(num_programs + num_words)
+        program, at, row, rows_of = 0, num_programs, block.used, self._rows_of
         for number, job in enumerate(jobs):
-            num_programs, end = job.plan.num_programs, at + len(job.words)
-            words[program : program + num_programs] = at - num_map
+            programs, end = job.plan.num_programs, at + len(job.words)
+            words[program : program + programs] = at - num_programs
             words[at:end] = job.words
-            words[at : at + AT_LAUNCH] = (job.pointer, row, program, num_programs, program, number)
-            self._rows_of[job.part] = row
-            program, at, row = program + num_programs, end, row + 1
-        block.used += len(jobs)
-        return buffer, num_map, num_map
+            words[at : at + AT_LAUNCH] = (job.pointer, row, program, programs, program, number)
+            rows_of[job.part] = row
+            program, at, row = program + programs, end, row + 1
+        block.used = row
+        assert self._page is not None
+        return self._page[first : first + len(words)], num_programs
 
-    def _stream(self, stream: Any) -> _Stream:
-        number = int(stream.stream_id)
-        known = self._streams.get(number)
-        if known is None:
-            known = self._streams[number] = _Stream(
-                stream=stream,
-                partials=torch.empty(MAX_LAUNCH_PROGRAMS, PART_WORDS, dtype=torch.int64, device=self._device),
-                counters=torch.zeros(BLOCK_ROWS, dtype=torch.int32, device=self._device),
-            )
-        return known
+    def _pinned_words(self, num_words: int) -> tuple[NDArray[np.int64], int]:
+        """Room for a launch's words, and where it begins in the page of pinned memory they are taken from."""
+        first, self._page_used = self._page_used, self._page_used + num_words
+        if self._page is None or self._page_used > len(self._page):  # what is in use keeps the old one
+            self._page = self._pinned(8 * max(PAGE_WORDS, num_words)).view(torch.int64)
+            self._page_words: NDArray[np.int64] = numpy_of(self._page)
+            first, self._page_used = 0, num_words
+        return self._page_words[first : self._page_used], first
 
-    def _room(self, num_rows: int) -> _Block:
-        if self._block is not None and self._block.used + num_rows > BLOCK_ROWS:
+    def _new_stream(self, stream: Any) -> _Stream:
+        made = self._streams[int(stream.stream_id)] = _Stream(
+            stream=stream,
+            partials=torch.empty(MAX_LAUNCH_PROGRAMS, PART_WORDS, dtype=torch.int64, device=self._device),
+            counters=torch.zeros(BLOCK_ROWS, dtype=torch.int32, device=self._device),
+        )
+        return made
+
+    def _room(self) -> _Block:
+        """A new block, after the full one is on its way."""
+        if self._block is not None:
             self._send()
-        if self._block is None:
-            rows = torch.empty(BLOCK_ROWS, PART_WORDS, dtype=torch.int64, device=self._device)
-            self._block = _Block(rows=rows, ready=self._event(self._module.current_stream(self._device)))
+        rows = torch.empty(BLOCK_ROWS, PART_WORDS, dtype=torch.int64, device=self._device)
+        self._block = _Block(rows=rows, ready=self._event(self._module.current_stream(self._device)))
         return self._block
 
     # -- to the host ------------------------------------------
@@ -326,14 +344,18 @@ class Jobs:
         if self._copy_stream is None:
             self._copy_stream = self._module.Stream(self._device)
         copy = self._copy_stream
-        for stream in block.streams.values():
+        for stream in block.streams:
             copy.wait_event(self._event(stream))
         host = self._pinned(block.used * PART_WORDS * 8).view(torch.int64).view(block.used, PART_WORDS)
         with self._module.stream(copy):
             host.copy_(block.rows[: block.used], non_blocking=True)
-        block.rows.record_stream(copy)
+        self._keep_for(copy, block.rows)
         self._sent.append(_Sent(rows=host, arrived=self._event(copy), row_of_part=self._rows_of))
         self._block, self._rows_of = None, {}
+
+    def _keep_for(self, stream: Any, tensor: Tensor) -> None:
+        """What was submitted to a stream reads the tensor: its memory is not handed out before."""
+        tensor.record_stream(stream)
 
     def _event(self, stream: Any) -> Any:
         event = self._module.Event()

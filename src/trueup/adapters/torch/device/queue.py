@@ -17,8 +17,10 @@ from trueup.adapters.torch.device.launching import Jobs
 from trueup.adapters.torch.device.parts import EXTREMES, Whole, summaries_from_parts
 from trueup.adapters.torch.device.transfer import parts_from_numbers
 from trueup.adapters.torch.device.triton_launch import launch_for
-from trueup.adapters.torch.quiet import is_grouping, launches
+from trueup.adapters.torch.device.values import Values
+from trueup.adapters.torch.quiet import is_grouping
 from trueup.types.arrays import Array
+from trueup.types.pieces import Pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,12 @@ class Path(Protocol):
     def launch(self) -> None:
         """What was queued by this thread may change from now on."""
 
+    def values_of(self, tensor: Tensor) -> Pieces | None:
+        """Its values on their way to the host; None where whoever asks must wait for them."""
+
+    def number(self, value: Tensor) -> Callable[[], Tensor]:
+        """A number on its way to the host; what returns waits for it."""
+
     def taken(self) -> Taken:
         """The step is over: its parts, which are waited for later; begin the next."""
 
@@ -72,6 +80,13 @@ class Operations:
     def launch(self) -> None:
         """Nothing waits."""
 
+    def values_of(self, tensor: Tensor) -> None:
+        """As ``Path.values_of``."""
+
+    def number(self, value: Tensor) -> Callable[[], Tensor]:
+        """As ``Path.number``."""
+        return value.cpu
+
     def taken(self) -> Taken:
         """As ``Path.taken``."""
         numbers, wide = self._numbers, self._chunks.wide
@@ -84,8 +99,9 @@ class Kernel:
 
     name = "triton"
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, values: Values) -> None:
         self._jobs = jobs
+        self._values = values
         self._sketch_only: list[int] = []
 
     def add(self, tensor: Tensor, dtype: str, want: int, place: Place | None) -> int:
@@ -97,6 +113,15 @@ class Kernel:
     def launch(self) -> None:
         """As ``Path.launch``."""
         self._jobs.launch()
+
+    def values_of(self, tensor: Tensor) -> Pieces:
+        """As ``Path.values_of``."""
+        return self._values.of(tensor)
+
+    def number(self, value: Tensor) -> Callable[[], Tensor]:
+        """As ``Path.number``."""
+        copied = self._jobs.copies([value])
+        return lambda: copied()[0]
 
     def scalars(self, noted: Noted) -> Callable[[Noted], Noted]:
         """Start copies of the numbers that lie on the device; what returns waits, and puts them in place."""
@@ -149,7 +174,7 @@ def _flat(noted: Noted) -> Iterator[object]:
 def path_for(device: torch.device) -> Path:
     """The kernel where one runs on the device, else torch operations."""
     launch = launch_for(device.type)
-    return Operations(device) if launch is None else Kernel(Jobs(device, launch))
+    return Operations(device) if launch is None else Kernel(Jobs(device, launch), Values(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,22 +221,30 @@ class Queue:
     ) -> int:
         """Reserve a row and queue its computation."""
         device, numel = tensor.device, tensor.numel()
-        path = self._paths.get(device)
-        if path is None:
-            path = self._paths[device] = self._path_for(device)
-            if isinstance(path, Kernel):
-                launches(self.launch)
-        num_parts = 0
+        path, num_parts = self._path(device), 0
         if numel:
-            with torch.no_grad():
-                num_parts = path.add(tensor.detach(), dtype, want, place)
-                if not is_grouping():
-                    path.launch()
+            num_parts = path.add(tensor.detach(), dtype, want, place)
+            if not is_grouping():
+                path.launch()
         row = recorder.keep(0, dtype, shape, str(device), placement)
         num_real = numel * (2 if tensor.is_complex() else 1)
         whole = Whole(row=row, numel=numel, num_real=num_real, want=want, num_parts=num_parts)
         self._wholes.setdefault(device, []).append(whole)
         return row
+
+    def _path(self, device: torch.device) -> Path:
+        path = self._paths.get(device)
+        if path is None:
+            path = self._paths[device] = self._path_for(device)
+        return path
+
+    def values_of(self, tensor: Tensor) -> Pieces | None:
+        """As ``Path.values_of``."""
+        return self._path(tensor.device).values_of(tensor)
+
+    def number(self, value: Tensor) -> Callable[[], Tensor]:
+        """As ``Path.number``."""
+        return self._path(value.device).number(value)
 
     def launch(self) -> None:
         """The program goes on: what was queued may change."""
@@ -223,9 +256,11 @@ class Queue:
         wholes, self._wholes = self._wholes, {}
         return Step(wholes, {device: self._paths[device].taken() for device in wholes})
 
-    @property
-    def lets_the_host_go_on(self) -> bool:
-        """Whether there are devices, and the host need not wait for any of them."""
+    def lets_the_host_go_on(self, noted: Noted) -> bool:
+        """Whether there are devices, those of noted scalars among them, and the host need wait for none."""
+        for value in _flat(noted):
+            if isinstance(value, Tensor) and not (value.is_cpu or value.is_meta):
+                self._path(value.device)
         return bool(self._paths) and all(isinstance(path, Kernel) for path in self._paths.values())
 
     def scalars(self, noted: Noted) -> Callable[[], Noted]:
